@@ -1,0 +1,50 @@
+# `make` alone lists the targets. The environment in .venv is built on first use and kept up to date by stamps.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
+BENCHMARKS := $(sort $(wildcard benchmarks/*.py))
+
+.DEFAULT_GOAL := help
+.PHONY: help study test slow lint bench docs clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
+
+study: $(VENV)/.test ## run the toy study into results/toy
+	$(BIN)/rightloss study toy --out results/toy
+
+test: lint ## lint, then the tests
+	$(BIN)/python -m pytest
+
+slow: $(VENV)/.test ## the tests that take long
+	$(BIN)/python -m pytest -m slow
+
+lint: $(VENV)/.test ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.bench ## every script in benchmarks/, one after the other
+	@set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script; done
+
+docs: $(VENV)/.docs ## the documentation, into site/
+	$(BIN)/mkdocs build --strict
+
+clean: ## remove the environment, caches and everything built; results/ stays
+	rm -rf $(VENV) site dist build .pytest_cache .mypy_cache .ruff_cache benchmarks/out
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp is touched last, so an interrupted installation is taken up again.
+$(VENV)/.created:
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.created constraints.txt requirements-dev.txt pyproject.toml
+	$(PIP) -r requirements-dev.txt
+	@touch $@
+
+$(VENV)/.docs $(VENV)/.bench: $(VENV)/.%: $(VENV)/.test
+	$(PIP) -e '.[$*]'
+	@touch $@

@@ -1,0 +1,118 @@
+"""Regression: densities of y, with the batch's own labels as the support."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from ..prevalence import ContinuousPrevalence, Prevalence
+from .contract import check_outputs
+
+
+class Gaussian(nn.Module):
+    """`y ~ N(z, σ²)` with one learned scale σ: `log p(y|x,w) = −½ ((y − z)/σ)² − log σ − ½ log 2π`, summed over dimensions.
+
+    σ is a parameter of the likelihood, so give `criterion.parameters()` to the optimiser too. For a scale that
+    depends on x, use `FromDistribution`.
+
+    Args:
+        num_outputs: dimension of y.
+        scale: where σ starts.
+        learn_scale: False keeps σ fixed.
+    """
+
+    over_classes = False
+    num_classes = None
+
+    def __init__(self, num_outputs: int = 1, scale: float = 1.0, learn_scale: bool = True) -> None:
+        super().__init__()
+        if not 0 < scale < math.inf:
+            raise ValueError(f"Expected `scale` to be a finite number > 0, but got {scale}: 1 suits a standardised y.")
+        self.num_outputs = num_outputs
+        self.log_scale = nn.Parameter(torch.tensor(math.log(scale)), requires_grad=learn_scale)
+
+    def table(self, outputs: Tensor, support: Tensor | None = None) -> Tensor:
+        check_outputs(outputs, self.num_outputs, "Gaussian")
+        values = _values(support, torch.Size([self.num_outputs]))
+        distance = (values[None] - outputs[:, None]).div(self.log_scale.exp()).square().sum(2)
+        return -0.5 * distance - self.num_outputs * (self.log_scale + 0.5 * math.log(2 * math.pi))
+
+    def starting_outputs(self, prevalence: Prevalence | ContinuousPrevalence) -> Tensor:
+        population = _density(prevalence)
+        mean, scale = population.mean.expand(self.num_outputs), population.stddev.square().mean().sqrt()
+        if not bool(torch.isfinite(mean).all() & torch.isfinite(scale)):
+            raise ValueError(
+                "Expected a population with a finite mean and variance to start a Gaussian at, "
+                f"but got {population}: set the bias by hand."
+            )
+        if self.log_scale.requires_grad:
+            with torch.no_grad():
+                self.log_scale.copy_(scale.log())
+        return mean.double()
+
+    def extra_repr(self) -> str:
+        return f"num_outputs={self.num_outputs}"
+
+
+class FromDistribution(nn.Module):
+    """Any `torch.distributions` density as a likelihood.
+
+    Args:
+        build: outputs `(n, num_outputs)` → a distribution with batch shape `(n,)`, for example
+            `lambda z: Laplace(z[:, 0], z[:, 1].exp())`, or `lambda z: Poisson(z[:, 0].exp())`.
+        num_outputs: how many outputs `build` takes.
+        start: population density → starting outputs `(num_outputs,)`; needed by `start_at_prevalence` alone.
+    """
+
+    over_classes = False
+    num_classes = None
+
+    def __init__(
+        self,
+        build: Callable[[Tensor], Distribution],
+        num_outputs: int,
+        start: Callable[[Distribution], Tensor] | None = None,
+    ) -> None:
+        super().__init__()
+        self.build, self.num_outputs, self.start = build, num_outputs, start
+
+    def table(self, outputs: Tensor, support: Tensor | None = None) -> Tensor:
+        check_outputs(outputs, self.num_outputs, "FromDistribution")
+        density = self.build(outputs)
+        if density.batch_shape != outputs.shape[:1]:
+            raise ValueError(
+                f"Expected `build` to give a distribution of batch shape ({len(outputs)},), but got "
+                f"{tuple(density.batch_shape)}: index the outputs as z[:, 0], and wrap vectors in `Independent`."
+            )
+        return density.log_prob(_values(support, density.event_shape)[:, None]).T
+
+    def starting_outputs(self, prevalence: Prevalence | ContinuousPrevalence) -> Tensor:
+        population = _density(prevalence)
+        if self.start is None:
+            raise ValueError("Expected `start` to be given, but got None: FromDistribution(build, num_outputs, start=…).")
+        return torch.as_tensor(self.start(population), dtype=torch.float64).reshape(self.num_outputs)
+
+
+def _values(support: Tensor | None, shape: torch.Size) -> Tensor:
+    """The values of y `(m, *shape)`; a y of one dimension may come as `(m,)` or `(m, 1)`."""
+    if support is None:
+        raise ValueError("Expected a support, but got None: a density has no list of classes; pass the values of y.")
+    if support.shape[1:].numel() != shape.numel():
+        raise ValueError(
+            f"Expected values of y of shape {tuple(shape)} each, but got {tuple(support.shape[1:])}: "
+            "match the number of outputs to the dimension of y."
+        )
+    return support.reshape(-1, *shape)
+
+
+def _density(prevalence: Prevalence | ContinuousPrevalence) -> Distribution:
+    if not isinstance(prevalence, ContinuousPrevalence) or not isinstance(prevalence.population, Distribution):
+        raise ValueError(
+            "Expected ContinuousPrevalence(population=…) with a torch distribution, "
+            f"but got {type(prevalence).__name__}: a regression starts at the population's mean."
+        )
+    return prevalence.population

@@ -1,0 +1,89 @@
+"""What a likelihood is to the rest of the library."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from ..prevalence import ContinuousPrevalence, Prevalence
+
+
+@runtime_checkable
+class Likelihood(Protocol):
+    """Outputs of a network → table of log-probabilities.
+
+    `num_outputs` is how many numbers the network gives per example (None: as many as there are classes);
+    `num_classes` how many labels there are (None: as many as in the prevalence); `over_classes` is False in regression.
+    """
+
+    @property
+    def num_outputs(self) -> int | None: ...
+
+    @property
+    def num_classes(self) -> int | None: ...
+
+    @property
+    def over_classes(self) -> bool: ...
+
+    def table(self, outputs: Tensor, support: Tensor | None = None) -> Tensor:
+        """`table[i, j] = log p(y = s_j | x_i, w)`.
+
+        Args:
+            outputs: `(n, num_outputs)`, unnormalised.
+            support: the labels s_j: class numbers (default: all, in order), in regression values of y.
+        """
+        ...
+
+    def starting_outputs(self, prevalence: Prevalence | ContinuousPrevalence) -> Tensor:
+        """The outputs `(num_outputs,)` that predict the population for every x, the inverse link of π.
+
+        A likelihood with parameters of its own that the outputs cannot stand in for sets them here.
+        """
+        ...
+
+
+def check_outputs(outputs: Tensor, num_outputs: int, name: str) -> None:
+    """The network must give what the likelihood takes."""
+    if outputs.ndim != 2 or outputs.shape[1] != num_outputs:
+        raise ValueError(
+            f"Expected outputs of shape (n, {num_outputs}) for {name}, but got {tuple(outputs.shape)}: "
+            f"give the last layer {num_outputs} output(s), or choose another likelihood."
+        )
+
+
+def check_levels(levels: int, name: str) -> int:
+    """An ordinal likelihood needs two levels or more."""
+    if levels < 2 or levels != int(levels):
+        raise ValueError(
+            f"Expected {name} to have at least 2 levels, a whole number, but got {levels}: count the classes of the labels."
+        )
+    return int(levels)
+
+
+def columns(table: Tensor, support: Tensor | None) -> Tensor:
+    """The columns of the classes asked for."""
+    if support is None:
+        return table
+    if support.is_floating_point():
+        raise ValueError(
+            f"Expected the support of a likelihood over classes to be class numbers, but got {support.dtype}: "
+            "for regression use Gaussian() or FromDistribution(…)."
+        )
+    return table[:, support]
+
+
+def log_population(prevalence: Prevalence | ContinuousPrevalence, num_classes: int | None, name: str) -> Tensor:
+    """log π (K,) for a likelihood over classes."""
+    if not isinstance(prevalence, Prevalence):
+        raise ValueError(
+            f"Expected a Prevalence of classes for {name}, but got {type(prevalence).__name__}: "
+            "densities go with Gaussian() or FromDistribution(…)."
+        )
+    if num_classes is not None and prevalence.num_classes != num_classes:
+        raise ValueError(
+            f"Expected a prevalence of {num_classes} classes for {name}, but got {prevalence.num_classes}: "
+            "the likelihood and the prevalence list the same classes."
+        )
+    return torch.log(prevalence.population)

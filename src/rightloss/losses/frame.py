@@ -1,0 +1,164 @@
+"""Outputs and targets as users give them → rows, labels and a support, or a ValueError."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..likelihoods import Likelihood
+from ..marginals import gather_ranks, unseen, world_size
+from ..prevalence import ContinuousPrevalence, Prevalence
+from .labels import Labels, hard_labels, soft_labels
+
+NonFinite = str  # "raise" or "nan"
+Reduction = str  # "mean", "sum" or "none"
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One batch, checked.
+
+    Attributes:
+        outputs: as given, `(n, num_outputs)` or dense `(n, num_outputs, h, w, …)`.
+        labels: of the rows; in regression row n's label is the support's entry n.
+        support: None for classes; in regression the (global) batch's own labels.
+        shape: that of an unreduced loss.
+        nonfinite: what to do with outputs that are not finite.
+    """
+
+    outputs: Tensor
+    labels: Labels
+    support: Tensor | None
+    shape: torch.Size
+    nonfinite: NonFinite
+
+    def rows(self) -> Tensor:
+        """The outputs as `(n, num_outputs)`, a row per label, in float32 or float64, checked to be finite."""
+        outputs = self.outputs.movedim(1, -1).flatten(0, -2) if self.outputs.ndim > 2 else self.outputs
+        return checked(full_precision(outputs), self.nonfinite)
+
+    def reduce(self, loss: Tensor, reduction: Reduction) -> Tensor:
+        """The rows' losses as asked for."""
+        if reduction == "mean":
+            return loss.mean() if self.labels.valid is None else loss.sum() / self.labels.count()
+        if reduction == "sum":
+            return loss.sum()
+        if reduction == "none":
+            return loss.reshape(self.shape)
+        raise ValueError(f"Expected `reduction` to be 'mean', 'sum' or 'none', but got {reduction!r}.")
+
+
+def class_frame(
+    outputs: Tensor, target: Tensor, likelihood: Likelihood, num_classes: int, ignore_index: int, nonfinite: NonFinite
+) -> Frame:
+    """For classes: int labels `(n,)`, dense int labels `(n, h, w, …)`, or soft labels `(n, k)` or `(n, k, h, w, …)`."""
+    num_outputs = num_classes if likelihood.num_outputs is None else likelihood.num_outputs
+    _check_tensor(outputs, "logits")
+    if num_outputs == 1 and not target.is_floating_point() and outputs.shape == target.shape:
+        outputs = outputs.unsqueeze(1)
+    if outputs.ndim < 2 or outputs.shape[1] != num_outputs:
+        remedy = " (one logit for two classes needs likelihood=Bernoulli())" if num_classes == 2 else ""
+        raise ValueError(
+            f"Expected logits of shape (n, {num_outputs}, …) for {type(likelihood).__name__} and {num_classes} classes, "
+            f"but got {tuple(outputs.shape)}: match the last layer to the likelihood and the prevalence{remedy}."
+        )
+    shape = outputs.shape[:1] + outputs.shape[2:]
+    if target.is_floating_point() and target.shape == (*shape[:1], num_classes, *shape[1:]):
+        votes = target.movedim(1, -1).flatten(0, -2) if target.ndim > 2 else target
+        return Frame(outputs, soft_labels(votes, full_precision(outputs)), None, shape, nonfinite)
+    if target.shape != shape:
+        raise ValueError(
+            f"Expected a target of shape {tuple(shape)} (class numbers), or {(shape[0], num_classes, *shape[1:])} (soft), "
+            f"but got {tuple(target.shape)} for logits of shape {tuple(outputs.shape)}: do they come from one batch?"
+        )
+    return Frame(outputs, hard_labels(target, num_classes, ignore_index), None, shape, nonfinite)
+
+
+def regression_frame(
+    outputs: Tensor, target: Tensor, likelihood: Likelihood, nonfinite: NonFinite, group: Any, synced: bool
+) -> Frame:
+    """For densities: float labels `(n,)` or `(n, d)`."""
+    _check_tensor(outputs, "outputs")
+    outputs = outputs.unsqueeze(1) if outputs.ndim == 1 else outputs
+    if outputs.ndim != 2 or outputs.shape[1] != likelihood.num_outputs:
+        raise ValueError(
+            f"Expected outputs of shape (n, {likelihood.num_outputs}) for {type(likelihood).__name__}, "
+            f"but got {tuple(outputs.shape)}: match the last layer to the likelihood."
+        )
+    if not target.is_floating_point() or len(target) != len(outputs) or len(target) == 0:
+        raise ValueError(
+            f"Expected a float target with {len(outputs)} rows, but got {target.dtype} of shape {tuple(target.shape)}: "
+            "call `target.float()`, or use a likelihood over classes."
+        )
+    support = target.to(full_precision(outputs).dtype)
+    if not unseen(support) and not bool(torch.isfinite(support).all()):
+        raise ValueError("Expected finite labels, but some are not: drop the rows without a measurement.")
+    first = 0
+    if synced:
+        support, first = gather_ranks(support, group).flatten(0, 1), dist.get_rank(group) * len(target)
+    index = torch.arange(first, first + len(target), device=target.device)
+    return Frame(outputs, Labels(index, None, None, len(support)), support, target.shape[:1], nonfinite)
+
+
+def check_pair(likelihood: Likelihood, prevalence: Prevalence | ContinuousPrevalence) -> None:
+    """A likelihood over classes goes with a Prevalence, a density with a ContinuousPrevalence."""
+    if isinstance(prevalence, Prevalence):
+        if not likelihood.over_classes:
+            raise ValueError(
+                f"Expected ContinuousPrevalence(population=…) for {type(likelihood).__name__}, but got a Prevalence of "
+                f"{prevalence.num_classes} classes: a density has no classes."
+            )
+        if likelihood.num_classes not in (None, prevalence.num_classes):
+            raise ValueError(
+                f"Expected a prevalence of {likelihood.num_classes} classes for {type(likelihood).__name__}, "
+                f"but got {prevalence.num_classes}."
+            )
+    elif isinstance(prevalence, ContinuousPrevalence):
+        if likelihood.over_classes:
+            raise ValueError(
+                f"Expected a Prevalence of classes for {type(likelihood).__name__}, but got a ContinuousPrevalence: "
+                "use Prevalence([…]), or Gaussian() for regression."
+            )
+    else:
+        raise ValueError(f"Expected a Prevalence, but got {type(prevalence).__name__}: rightloss.Prevalence([…]).")
+
+
+def is_synced(group: Any, training: bool) -> bool:
+    """Whether the batch is spread over ranks. Not in eval mode: there a rank may be alone at work."""
+    return training and world_size(group) > 1
+
+
+def full_precision(tensor: Tensor) -> Tensor:
+    """float64 as it is, everything narrower in float32."""
+    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+
+
+def checked(rows: Tensor, nonfinite: NonFinite) -> Tensor:
+    """Raise for rows that are not finite; where values cannot be looked at, or on request, turn the whole row into NaN."""
+    if nonfinite == "raise" and not unseen(rows):
+        if not bool(torch.isfinite(rows).all()):
+            raise_nonfinite(rows)
+        return rows
+    return rows + 0 * rows.sum(1, keepdim=True)
+
+
+def raise_nonfinite(rows: Tensor, first: int = 0) -> None:
+    """The error that names the row, counted from `first`."""
+    bad = torch.nonzero(~torch.isfinite(rows).all(1)).flatten()
+    raise ValueError(
+        f"Expected finite logits, but row {first + int(bad[0])} is not: "
+        f"{rows[int(bad[0]), :10].tolist()}; lower the learning rate, look for bad inputs, or pass nonfinite='nan'."
+    )
+
+
+def _check_tensor(outputs: Tensor, name: str) -> None:
+    if not isinstance(outputs, Tensor) or not outputs.is_floating_point():
+        raise ValueError(
+            f"Expected {name} to be a float tensor of unnormalised outputs, but got {getattr(outputs, 'dtype', type(outputs))}."
+        )
+    if outputs.ndim == 0 or len(outputs) == 0:
+        raise ValueError("Expected at least one example, but the batch is empty.")

@@ -1,0 +1,254 @@
+"""The information gain of a softmax likelihood in closed form: one sweep forward, one backward, no second graph.
+
+With p_nk = p_r(k|x_n,w), g_n the gradient that comes in (1/N for a mean), a_k = (Σ_n g_n v_nk − κ r_k Σ_n g_n)/(N q_k),
+
+    ∂L/∂z_nk = g_n (p_nk − v_nk) + β_n p_nk (a_k − Σ_j a_j p_nj).
+
+Rows are taken in blocks that stay in the processor's cache. Probabilities are kept as such, which is exact until one that
+matters nears underflow; such a batch is handed back, to be composed in log space instead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..likelihoods import Categorical
+from ..marginals import log_mean_over_ranks, sum_over_ranks
+from .composed import composed_loss
+from .frame import Frame, Reduction, raise_nonfinite
+from .labels import Labels
+from .setting import Setting
+
+BLOCK = 2**19  # numbers per block: 2 MiB of float32, about the second-level caches of two cores
+FEW = 16  # with fewer classes torch's softmax is slow along a row and fast along a column
+TINY = {torch.float32: 1e-30, torch.float64: 1e-290}
+
+
+def fused_loss(
+    frame: Frame,
+    setting: Setting,
+    log_weights: Tensor | None,
+    value: Callable[[Tensor], Tensor],
+    group: Any,
+    reduction: Reduction,
+) -> Tensor | None:
+    """As `composed_loss`, reduced, for a softmax and int labels on a CPU; None where log space is needed."""
+    logits = frame.outputs
+    if logits.ndim > 2:
+        last = logits.movedim(1, -1)
+        logits = last.flatten(0, -2) if last.is_contiguous() else logits.flatten(2)
+    try:
+        loss: Tensor = ClosedForm.apply(logits, frame, setting, log_weights, value, group, reduction)
+    except _LogSpaceNeededError:
+        return None
+    return loss
+
+
+class _LogSpaceNeededError(Exception):
+    """A probability that matters is about to underflow, or logits are not finite and NaN is wanted."""
+
+
+class ClosedForm(torch.autograd.Function):
+    """Minus the gain of each row, reduced, with the gradient of the module's docstring."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        logits: Tensor,
+        frame: Frame,
+        setting: Setting,
+        log_weights: Tensor | None,
+        value: Callable[[Tensor], Tensor],
+        group: Any,
+        reduction: Reduction,
+    ) -> Tensor:
+        labels = frame.labels
+        assert labels.index is not None
+        with _without_autocast():
+            weights = None if log_weights is None else log_weights.exp()
+            if labels.valid is not None:
+                weights = labels.valid.to(setting.reference.dtype) if weights is None else labels.mask(weights)
+            probs, picked, sums = _sweep(logits, frame, setting.log_offset, weights, ctx.needs_input_grad[0])
+            log_q = value(log_mean_over_ranks(sums.log_(), labels.log_count(sums), group))
+        if not float(log_q.amin()) > math.log(TINY[log_q.dtype]):
+            raise _LogSpaceNeededError
+        ctx.save_for_backward(logits)
+        ctx.frame, ctx.setting, ctx.group, ctx.reduction = frame, setting, group, reduction
+        ctx.probs, ctx.log_q, ctx.weights, ctx.log_weights = probs, log_q, weights, log_weights
+        loss = log_q.gather(0, labels.index).sub_(picked.log_())
+        if setting.evidence:
+            loss -= setting.evidence * (setting.reference * log_q).sum()
+        return frame.reduce(labels.mask(loss), reduction)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        (logits,) = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph=True: a derivative of this gradient is wanted
+            rows = composed_loss(
+                replace(ctx.frame, outputs=logits), ctx.setting, Categorical(), ctx.log_weights, lambda _: ctx.log_q, ctx.group
+            )
+            (grad,) = torch.autograd.grad(ctx.frame.reduce(rows, ctx.reduction), logits, grads[0], create_graph=True)
+        else:
+            with _without_autocast():
+                grad = _gradient(ctx, logits, grads[0])
+        return grad, None, None, None, None, None, None
+
+
+def _sweep(
+    logits: Tensor, frame: Frame, log_offset: Tensor | None, weights: Tensor | None, keep: bool
+) -> tuple[Tensor | None, Tensor, Tensor]:
+    """p_nk where it is to be kept, p_n,y_n `(n,)`, and Σ_n β_n p_nk `(k,)`."""
+    index = frame.labels.index
+    assert index is not None
+    dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
+    dim, tiny, safe = _class_dim(logits), TINY[dtype], True
+    offset = log_offset if log_offset is None or dim == 1 else log_offset[:, None]
+    blocks = _blocks(logits)
+    probs: Tensor | None
+    if len(blocks) == 1:
+        z = _block(logits, blocks[0][0], dim)
+        p, picked, sums, safe = _sweep_block(z, index, offset, weights, dim, frame, 0, None)
+        probs = p[None] if logits.ndim == 3 else p if dim == 1 else p.t()
+    else:
+        probs = _empty_probs(logits, dim, dtype) if keep else None
+        picked, sums = torch.empty(index.shape, dtype=dtype), torch.zeros(logits.shape[1], dtype=dtype)
+        for where, rows in blocks:
+            part = None if weights is None else weights[rows]
+            into = None if probs is None else _block(probs, where, dim)
+            _, own, more, fine = _sweep_block(
+                _block(logits, where, dim), index[rows], offset, part, dim, frame, rows.start, into
+            )
+            picked[rows] = own
+            sums += more
+            safe = safe and fine
+    if not safe and not min(float(picked.amin()), float(sums.amin())) > tiny:
+        raise _LogSpaceNeededError
+    return probs if keep else None, picked, sums
+
+
+def _sweep_block(
+    z: Tensor,
+    index: Tensor,
+    offset: Tensor | None,
+    weights: Tensor | None,
+    dim: int,
+    frame: Frame,
+    first_row: int,
+    into: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, bool]:
+    """p of one block, each row's own p, Σ β p, and whether every p is clear of underflow."""
+    z = z.to(torch.float32) if z.dtype not in TINY else z
+    p = torch.softmax(z if offset is None else z + offset, dim, out=into)
+    fine = float(p.amin()) > TINY[p.dtype]  # false of NaN as well
+    if not fine and not bool(torch.isfinite(z).all()):
+        if frame.nonfinite == "raise":
+            raise_nonfinite(z if dim == 1 else z.t(), first_row)
+        raise _LogSpaceNeededError
+    own = p.gather(dim, index.unsqueeze(dim)).squeeze(dim)
+    if weights is None:
+        return p, own, p.sum(1 - dim), fine
+    return p, own, weights @ p if dim == 1 else p @ weights, fine
+
+
+def _gradient(ctx: Any, logits: Tensor, grad_loss: Tensor) -> Tensor:
+    """∂L/∂z, made of the probabilities in their own memory; asked for once more, they are swept anew."""
+    labels, setting, log_q, weights = ctx.frame.labels, ctx.setting, ctx.log_q, ctx.weights
+    probs, ctx.probs = ctx.probs, None
+    if probs is None:
+        probs, _, _ = _sweep(logits, ctx.frame, setting.log_offset, weights, True)
+    g = _row_gradients(grad_loss, labels, ctx.reduction)
+    wanted = labels.shares(g, log_q)
+    if setting.evidence:
+        wanted = wanted - setting.evidence * (g.sum() if isinstance(g, Tensor) else g * labels.rows) * setting.reference
+    count = labels.count()
+    if ctx.group is not False:
+        total = sum_over_ranks(torch.cat([wanted, torch.as_tensor(count).to(log_q).reshape(1)]), ctx.group)
+        wanted, count = total[:-1], total[-1]
+    a = wanted / (log_q.exp() * count)
+    dim = _class_dim(logits)
+    grad = probs if dim == 1 or logits.ndim == 3 else torch.empty_like(logits, dtype=probs.dtype)
+    wish = (
+        a.expand(max(1, BLOCK // len(a)), -1).contiguous() if dim == 1 and logits.numel() > BLOCK and weights is None else None
+    )
+    for where, rows in _blocks(logits):
+        p, index = _block(probs, where, dim), labels.index[rows].unsqueeze(dim)
+        beta = None if weights is None else weights[rows].unsqueeze(dim)
+        g_rows = g[rows].unsqueeze(dim) if isinstance(g, Tensor) else g
+        if wish is None:
+            _gradient_block(p, index, a, beta, g_rows, dim)
+        else:
+            _gradient_rows(p, index, wish[: len(p)], g_rows)
+        if grad is not probs:
+            _block(grad, where, dim).copy_(p)
+    return grad if grad.dtype == logits.dtype else grad.to(logits.dtype)
+
+
+def _gradient_block(p: Tensor, index: Tensor, a: Tensor, beta: Tensor | None, g: Tensor | float, dim: int) -> None:
+    """p → g (p − v) + β p (a − Σ_j a_j p_j), in place."""
+    mean_a = (p @ a if dim == 1 else a @ p).unsqueeze(dim)
+    per_class = a.unsqueeze(1 - dim)
+    p.mul_((g - mean_a) + per_class if beta is None else (g - beta * mean_a).addcmul(beta, per_class))
+    if isinstance(g, Tensor):
+        p.scatter_add_(dim, index, -g)
+    else:
+        p.scatter_(dim, index, -g, reduce="add")
+
+
+def _gradient_rows(p: Tensor, index: Tensor, wish: Tensor, g: Tensor | float) -> None:
+    """The same where β = 1, in one pass: a softmax's own backward, p ⊙ (d − Σ_j d_j p_j), of the wish d = a − g v/p.
+
+    `wish` holds a in every row, and does so again afterwards.
+    """
+    plain = wish.gather(1, index)
+    wish.scatter_(1, index, plain - g / p.gather(1, index))
+    torch._softmax_backward_data(wish, p, 1, p.dtype, grad_input=p)
+    wish.scatter_(1, index, plain)
+
+
+def _row_gradients(grad_loss: Tensor, labels: Labels, reduction: Reduction) -> Tensor | float:
+    """g_n, 0 where ignored; one number where it is the same for all rows."""
+    if reduction == "none":
+        return labels.mask(grad_loss.flatten())
+    if labels.valid is None:
+        return float(grad_loss) / (labels.rows if reduction == "mean" else 1)
+    return torch.where(labels.valid, grad_loss / (labels.count() if reduction == "mean" else 1), 0.0)
+
+
+def _without_autocast() -> Any:
+    return torch.autocast("cpu", enabled=False) if torch.is_autocast_enabled("cpu") else nullcontext()
+
+
+def _class_dim(logits: Tensor) -> int:
+    """Along which dimension of a block the classes lie."""
+    if logits.ndim == 3:
+        return 0
+    return 0 if logits.shape[1] < FEW and logits.numel() > 2**14 else 1
+
+
+def _blocks(logits: Tensor) -> list[tuple[int | slice, slice]]:
+    """Where to find each block: an image of a dense batch, or about BLOCK numbers; and the rows (labels' order) it holds."""
+    if logits.ndim == 3:
+        images, _, size = logits.shape
+        return [(image, slice(image * size, (image + 1) * size)) for image in range(images)]
+    rows, step = logits.shape[0], max(1, BLOCK // logits.shape[1])
+    parts = [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
+    return [(part, part) for part in parts]
+
+
+def _block(tensor: Tensor, where: int | slice, dim: int) -> Tensor:
+    """A block as a matrix, with the classes along `dim`."""
+    return tensor[where] if dim == 1 or isinstance(where, int) else tensor[where].t()
+
+
+def _empty_probs(logits: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
+    """Room for p_nk in the logits' shape, laid out so that each block of a matrix is contiguous or strided as it is used."""
+    if logits.ndim == 2 and dim == 0:
+        return torch.empty(logits.shape[::-1], dtype=dtype).t()
+    return torch.empty(logits.shape, dtype=dtype)

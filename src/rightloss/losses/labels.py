@@ -1,0 +1,124 @@
+"""Targets as users give them → labels as the losses use them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..marginals import unseen
+
+
+@dataclass(frozen=True)
+class Labels:
+    """One label per row of the table: a column number, or a share of every column.
+
+    Attributes:
+        index: column numbers `(n,)`, 0 where ignored; None for soft labels.
+        votes: v_nk `(n, k)`, zero rows where ignored; None for hard labels.
+        valid: which rows count `(n,)`; None where all do.
+        size: number of columns, k.
+    """
+
+    index: Tensor | None
+    votes: Tensor | None
+    valid: Tensor | None
+    size: int
+
+    @property
+    def rows(self) -> int:
+        """n, ignored rows included."""
+        some = self.index if self.index is not None else self.votes
+        assert some is not None
+        return some.shape[0]
+
+    def count(self) -> int | Tensor:
+        """How many rows count."""
+        return self.rows if self.valid is None else self.valid.sum()
+
+    def log_count(self, like: Tensor) -> Tensor | float:
+        """log of how many rows count."""
+        return math.log(self.rows) if self.valid is None else self.valid.sum().to(like.dtype).log()
+
+    def pick(self, table: Tensor) -> Tensor:
+        """Σ_k v_nk table_nk: each row's own entry (n,). A column without a vote counts for nothing, even if it is infinite."""
+        if self.index is not None:
+            return table.gather(1, self.index[:, None]).squeeze(1)
+        assert self.votes is not None
+        return torch.where(self.votes > 0, self.votes * table, 0.0).sum(1)
+
+    def spread(self, values: Tensor) -> Tensor:
+        """Σ_k v_nk values_k: a number per class → a number per row (n,)."""
+        if self.index is not None:
+            return values.gather(0, self.index)
+        assert self.votes is not None
+        return torch.where(self.votes > 0, self.votes * values, 0.0).sum(1)
+
+    def shares(self, per_row: Tensor | float, like: Tensor) -> Tensor:
+        """Σ_n v_nk per_row_n: a number per row (zero where ignored), or one for all rows → a number per class (k,)."""
+        if self.index is None:
+            assert self.votes is not None
+            return (self.votes * (per_row[:, None] if isinstance(per_row, Tensor) else per_row)).sum(0)
+        if isinstance(per_row, Tensor):
+            return per_row.new_zeros(self.size).scatter_add(0, self.index, per_row)
+        return torch.bincount(self.index, minlength=self.size).to(like.dtype) * per_row
+
+    def mask(self, per_row: Tensor) -> Tensor:
+        """Zero where ignored."""
+        return per_row if self.valid is None else torch.where(self.valid, per_row, 0.0)
+
+
+def hard_labels(target: Tensor, num_classes: int, ignore_index: int) -> Labels:
+    """Int labels of any shape, in the table's order."""
+    if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
+        raise ValueError(
+            f"Expected int labels of shape (n,) or soft labels of shape (n, {num_classes}), but got {target.dtype} of shape "
+            f"{tuple(target.shape)}: call `target.long()` on class numbers."
+        )
+    index = target if target.ndim == 1 and target.dtype == torch.long else target.flatten().long()
+    if index.shape[0] == 0:
+        raise ValueError("Expected at least one example, but the batch is empty.")
+    if not unseen(index):
+        low, high = torch.aminmax(index)
+        if 0 <= int(low) and int(high) < num_classes and not 0 <= ignore_index < num_classes:
+            return Labels(index, None, None, num_classes)
+        _check_range(index, num_classes, ignore_index)
+    valid = index != ignore_index
+    return Labels(torch.where(valid, index, 0), None, valid, num_classes)
+
+
+def soft_labels(target: Tensor, like: Tensor) -> Labels:
+    """Soft labels `(n, k)`: rows of votes that sum to 1; a row of zeros is ignored."""
+    votes = target.to(like.dtype)
+    if len(votes) == 0:
+        raise ValueError("Expected at least one example, but the batch is empty.")
+    sums = votes.sum(1)
+    if not unseen(votes):
+        wrong = ((sums - 1).abs() > 1e-3) & (sums != 0) | (votes < 0).any(1) | ~torch.isfinite(sums)
+        if bool(wrong.any()):
+            row = int(torch.nonzero(wrong)[0])
+            raise ValueError(
+                f"Expected soft labels to be non-negative with rows that sum to 1, but row {row} is "
+                f"{[round(value, 4) for value in votes[row, :10].tolist()]}: divide counts of votes by their row sums."
+            )
+        if bool((sums != 0).all()):
+            return Labels(None, votes, None, votes.shape[1])
+        if not bool((sums != 0).any()):
+            raise ValueError("Expected at least one example with votes, but every row is zero.")
+    return Labels(None, votes, sums != 0, votes.shape[1])
+
+
+def _check_range(index: Tensor, num_classes: int, ignore_index: int) -> None:
+    counted = index[index != ignore_index]
+    if len(counted) == 0:
+        raise ValueError(
+            f"Expected at least one label that counts, but all are ignore_index = {ignore_index}: skip such a batch."
+        )
+    low, high = int(counted.min()), int(counted.max())
+    if low < 0 or high >= num_classes:
+        raise ValueError(
+            f"Expected labels in 0..{num_classes - 1}, but got {low}..{high}: number the classes from 0, "
+            f"or mark what to leave out with ignore_index (now {ignore_index})."
+        )

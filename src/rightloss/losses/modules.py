@@ -1,0 +1,165 @@
+"""The losses as modules, each a drop-in for `nn.CrossEntropyLoss`: called with `(logits, target)`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..likelihoods import Categorical, Likelihood
+from ..marginals import BatchMarginal, Marginal, RunningMarginal
+from ..prevalence import ContinuousPrevalence, Prevalence, frequencies
+from .frame import NonFinite, Reduction, check_pair
+from .functional import (
+    information_gain_loss,
+    log_likelihood_loss,
+    logit_adjusted_loss,
+    weighted_loss,
+)
+from .setting import Setting, class_setting
+
+
+class _Loss(nn.Module):
+    """What the losses share: a prevalence, a likelihood, and how to reduce."""
+
+    def __init__(
+        self,
+        prevalence: Prevalence | ContinuousPrevalence,
+        likelihood: Likelihood | None,
+        reduction: Reduction,
+        ignore_index: int,
+        nonfinite: NonFinite,
+        reference: Any = None,
+    ) -> None:
+        super().__init__()
+        likelihood = Categorical() if likelihood is None else likelihood
+        check_pair(likelihood, prevalence)
+        if reduction not in ("mean", "sum", "none"):
+            raise ValueError(f"Expected `reduction` to be 'mean', 'sum' or 'none', but got {reduction!r}.")
+        if nonfinite not in ("raise", "nan"):
+            raise ValueError(f"Expected `nonfinite` to be 'raise' or 'nan', but got {nonfinite!r}.")
+        self.prevalence, self.likelihood, self.reduction = prevalence, likelihood, reduction
+        self.ignore_index, self.nonfinite = ignore_index, nonfinite
+        if isinstance(prevalence, Prevalence) and reference is not None:
+            reference = frequencies(reference, "reference", prevalence.num_classes)
+        self.reference = reference
+        self._settings: dict[tuple[str, bool], Setting] = {}
+        if isinstance(prevalence, Prevalence):
+            double = class_setting(prevalence, reference, torch.empty(0, dtype=torch.float64))
+            self._settings = {("cpu", True): double, ("cpu", False): double.to(torch.device("cpu"), torch.float32)}
+
+    def _setting(self, logits: Tensor) -> Setting | None:
+        """Worked out once per device and precision."""
+        if not self._settings:
+            return None
+        wide = logits.dtype == torch.float64
+        key = (str(logits.device), wide)
+        if key not in self._settings:
+            self._settings[key] = self._settings["cpu", True].to(logits.device, torch.float64 if wide else torch.float32)
+        return self._settings[key]
+
+    def extra_repr(self) -> str:
+        return f"{self.prevalence}, reduction={self.reduction!r}"
+
+
+class InformationGainLoss(_Loss):
+    """The paper's loss; the equation is in [`information_gain_loss`][rightloss.losses.functional.information_gain_loss].
+
+    The logits are the population's: predict with the plain likelihood. Start the output layer with `start_at_prevalence`.
+
+    Args:
+        prevalence: π, ρ and κ.
+        likelihood: Categorical by default.
+        marginal: who supplies q; `RunningMarginal` by default, in regression `BatchMarginal`.
+        reference: r, the mix in which the marginal is taken: None for the sampled mix ρ, `prevalence.population` for the
+            paper's form, or any other mix.
+        reduction: "mean", "sum" or "none".
+        ignore_index: the int label of rows that count for nothing.
+        nonfinite: "raise" for logits that are not finite, or "nan" to let them make the loss NaN.
+        process_group: the ranks that share the batch under `torch.distributed`; all by default.
+        fused: False composes the softmax path from torch operations too.
+    """
+
+    def __init__(
+        self,
+        prevalence: Prevalence | ContinuousPrevalence,
+        likelihood: Likelihood | None = None,
+        marginal: Marginal | None = None,
+        reference: Any = None,
+        reduction: Reduction = "mean",
+        ignore_index: int = -100,
+        nonfinite: NonFinite = "raise",
+        process_group: Any = None,
+        fused: bool = True,
+    ) -> None:
+        super().__init__(prevalence, likelihood, reduction, ignore_index, nonfinite, reference)
+        classes = prevalence.num_classes if isinstance(prevalence, Prevalence) else None
+        if marginal is None:
+            marginal = BatchMarginal() if classes is None else RunningMarginal()
+        marginal.prepare(classes)
+        self.marginal, self.process_group, self.fused = marginal, process_group, fused
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        return information_gain_loss(
+            logits,
+            target,
+            self.prevalence,
+            self.likelihood,
+            self.marginal,
+            self.reference,
+            self.reduction,
+            ignore_index=self.ignore_index,
+            nonfinite=self.nonfinite,
+            process_group=self.process_group,
+            training=self.training,
+            fused=self.fused,
+            setting=self._setting(logits),
+        )
+
+
+class _Rival(_Loss):
+    """A loss without a marginal."""
+
+    def __init__(
+        self,
+        prevalence: Prevalence | ContinuousPrevalence,
+        likelihood: Likelihood | None = None,
+        reduction: Reduction = "mean",
+        ignore_index: int = -100,
+        nonfinite: NonFinite = "raise",
+    ) -> None:
+        super().__init__(prevalence, likelihood, reduction, ignore_index, nonfinite)
+
+    def _arguments(self, logits: Tensor, target: Tensor) -> dict[str, Any]:
+        return {
+            "logits": logits,
+            "target": target,
+            "prevalence": self.prevalence,
+            "likelihood": self.likelihood,
+            "reduction": self.reduction,
+            "ignore_index": self.ignore_index,
+            "nonfinite": self.nonfinite,
+            "setting": self._setting(logits),
+        }
+
+
+class WeightedLoss(_Rival):
+    """Importance weighting: [`weighted_loss`][rightloss.losses.functional.weighted_loss]."""
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        return weighted_loss(**self._arguments(logits, target))
+
+
+class LogitAdjustedLoss(_Rival):
+    """Logit adjustment in training: [`logit_adjusted_loss`][rightloss.losses.functional.logit_adjusted_loss]."""
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        return logit_adjusted_loss(**self._arguments(logits, target))
+
+
+class LogLikelihoodLoss(_Rival):
+    """Plain cross-entropy: [`log_likelihood_loss`][rightloss.losses.functional.log_likelihood_loss]."""
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        return log_likelihood_loss(**self._arguments(logits, target))

@@ -1,0 +1,148 @@
+"""q from a network that reads the weights: the paper's q_ψ(w)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from .contract import Estimate, in_transform, not_in_regression
+
+_MEMORY_NUMBERS = 2**22  # remembered weights take at most 16 MiB, however long the vector
+
+
+class AuxiliaryMarginal(nn.Module):
+    """q = q_ψ(w), a small network from (a vector made from) the weights to the K log-probabilities of p(y|w).
+
+    Trained jointly with the model, by an optimiser of its own, to minimise KL[p(·|w) ‖ q_ψ(w)], that is −Σ_k p(k|w) log q_ψ(w)_k,
+    with the unbiased minibatch estimate m_k in the place of p(k|w). So that the noise of one minibatch does not pass into ψ,
+    each step averages that loss over the latest pairs (w, m), each unbiased at its own w. Its derivative by w is not used.
+    Where the weights are sampled from a posterior, q_ψ follows the sample, which a running average cannot. In `eval()` mode
+    ψ stays as it is.
+
+    Args:
+        weights: the output layer, whose parameters are the vector; or a function that returns a vector made from w.
+        hidden: width of the network's nonlinear part; a linear part runs beside it.
+        lr: step size of its Adam optimiser.
+        memory: how many pairs (w, m) a step averages over.
+    """
+
+    source: nn.Module | Callable[[], Tensor]
+    network: _Network | None
+    _seen_weights: Tensor
+    _seen_marginals: Tensor
+    _steps: Tensor
+
+    def __init__(
+        self, weights: nn.Module | Callable[[], Tensor], hidden: int = 32, lr: float = 3e-3, memory: int = 256
+    ) -> None:
+        super().__init__()
+        if isinstance(weights, nn.Module) and not list(weights.parameters()):
+            raise ValueError(f"Expected a layer with parameters, but {type(weights).__name__} has none: pass the output layer.")
+        if memory < 1 or hidden < 1 or not lr > 0:
+            raise ValueError(f"Expected hidden ≥ 1, memory ≥ 1 and lr > 0, but got {hidden}, {memory} and {lr}.")
+        self.__dict__["source"] = weights  # not a submodule: the model's weights are not the marginal's to train
+        self.hidden, self.lr, self.memory = hidden, lr, memory
+        self.network = None
+
+    def prepare(self, num_classes: int | None) -> None:
+        """Build the network, its optimiser and its memory."""
+        k = not_in_regression(num_classes, "AuxiliaryMarginal", "it gives one number per class")
+        if self.network is not None:
+            return
+        start = self.vector()
+        self.network = _Network(start, self.hidden, k)
+        self.optimizer = torch.optim.Adam(self.network.parameters(), lr=self.lr)
+        rows = max(1, min(self.memory, _MEMORY_NUMBERS // len(start)))
+        self.register_buffer("_seen_weights", start.new_zeros(rows, len(start)))
+        self.register_buffer("_seen_marginals", start.new_zeros(rows, k))
+        self.register_buffer("_steps", torch.zeros((), dtype=torch.long))
+
+    def vector(self) -> Float[Tensor, " d"]:
+        """What q_ψ reads of w."""
+        if isinstance(self.source, nn.Module):
+            return torch.cat([parameter.detach().flatten() for parameter in self.source.parameters()])
+        vector = self.source().detach()
+        if vector.ndim != 1:
+            raise ValueError(f"Expected `weights` to return a vector, but got shape {tuple(vector.shape)}: flatten it.")
+        return vector
+
+    def mix(self, sampling: Tensor, batch: Callable[[], Tensor]) -> Tensor:
+        return sampling
+
+    def value(self, estimate: Estimate) -> Float[Tensor, " k"]:
+        vector = self.vector()
+        if self.training and bool(torch.isfinite(estimate.log_m).all()):
+            self.learn(vector, estimate.log_m.exp())
+        return self.log_marginal(vector).to(estimate.log_m)
+
+    def log_marginal(self, vector: Float[Tensor, " d"]) -> Float[Tensor, " k"]:
+        """log q_ψ(w), without gradient."""
+        assert self.network is not None
+        with torch.no_grad():
+            log_q: Tensor = self.network(vector.to(self._seen_weights))
+        return log_q
+
+    def learn(self, vector: Float[Tensor, " d"], marginal: Float[Tensor, " k"]) -> None:
+        """One step of ψ, given the unbiased estimate m at the weights w."""
+        if in_transform():
+            raise ValueError(
+                "Expected q_ψ not to be trained inside a torch.func transform: call `.eval()` on the loss there, "
+                "and `marginal.learn(vector, m)` outside."
+            )
+        assert self.network is not None
+        steps, rows = int(self._steps), len(self._seen_weights)
+        if steps == 0:
+            self.network.start(marginal)
+        self._seen_weights[steps % rows] = vector
+        self._seen_marginals[steps % rows] = marginal
+        self._steps += 1
+        seen = min(steps + 1, rows)
+        with torch.enable_grad(), torch.autocast(vector.device.type, enabled=False):
+            log_q = self.network(self._seen_weights[:seen])
+            risk = -(self._seen_marginals[:seen] * log_q).sum(1).mean()
+            risk.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()  # a model's optimiser that is given ψ too finds nothing to do
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """The optimiser's, so that a restored run goes on as it would have."""
+        return {} if self.network is None else deepcopy(self.optimizer.state_dict())
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """As saved by `get_extra_state`."""
+        if self.network is not None and state:
+            self.optimizer.load_state_dict(state)
+
+    def extra_repr(self) -> str:
+        return f"hidden={self.hidden}, lr={self.lr:g}, memory={self.memory}"
+
+
+class _Network(nn.Module):
+    """w → log-softmax(affine(w − w₀) + MLP(w − w₀)), constant in w to begin with."""
+
+    origin: Tensor
+
+    def __init__(self, origin: Tensor, hidden: int, num_classes: int) -> None:
+        super().__init__()
+        self.register_buffer("origin", origin.clone())
+        self.linear = nn.Linear(len(origin), num_classes)
+        self.inner = nn.Linear(len(origin), hidden)
+        self.outer = nn.Linear(hidden, num_classes, bias=False)
+        for parameter in (self.linear.weight, self.linear.bias, self.outer.weight):
+            nn.init.zeros_(parameter)
+        self.to(origin)
+
+    def start(self, marginal: Tensor) -> None:
+        """Predict `marginal` for every w."""
+        with torch.no_grad():
+            self.linear.bias.copy_(marginal.clamp_min(torch.finfo(marginal.dtype).tiny).log())
+
+    def forward(self, weights: Float[Tensor, "*t d"]) -> Float[Tensor, "*t k"]:
+        moved = weights - self.origin
+        return F.log_softmax(self.linear(moved) + self.outer(torch.tanh(self.inner(moved))), dim=-1)

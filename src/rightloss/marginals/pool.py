@@ -1,0 +1,86 @@
+"""q from a full pass over given data, now and then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from .contract import Estimate
+
+
+class PoolMarginal(nn.Module):
+    """q = the marginal over a whole pool of data, exact at the weights of the last pass.
+
+    Only the value comes from the pool: gradients are the minibatch's. The pool should be the training data (or, for
+    curvature and checks, data of the same kind); a pool held out from training is overfitted to under the paper's
+    reference and is no cure for a drifting intercept.
+
+    Args:
+        model: the network, called on the pool's inputs in eval mode and without gradients.
+        loader: what to go over, any number of times: batches `(x, y)` with classes at the rates of `prevalence.sampling`;
+            or, with `labelled=False`, inputs `x` (or tuples that start with them) drawn from the population, where β = 1.
+            The latter needs the loss's `reference` to be the population.
+        every: how many training batches one pass serves.
+        labelled: whether the loader gives labels.
+    """
+
+    model: nn.Module
+
+    def __init__(self, model: nn.Module, loader: Iterable[Any], every: int = 100, labelled: bool = True) -> None:
+        super().__init__()
+        if every < 1:
+            raise ValueError(f"Expected `every` to be at least 1 batch, but got {every}.")
+        self.__dict__["model"] = model  # not a submodule: its weights are not the loss's to save or train
+        self.loader, self.every, self.labelled = loader, int(every), labelled
+        self._calls = 0
+        self._pool: list[tuple[Tensor, Tensor | None]] = []
+        self._log_q: Tensor | None = None
+        self._over_classes = True
+
+    def prepare(self, num_classes: int | None) -> None:
+        self._over_classes = num_classes is not None
+
+    def mix(self, sampling: Tensor, batch: Callable[[], Tensor]) -> Tensor:
+        return sampling
+
+    @torch.no_grad()
+    def value(self, estimate: Estimate) -> Float[Tensor, " k"]:
+        due = self._calls % self.every == 0
+        self._calls += int(self.training)
+        if self._over_classes:
+            if self._log_q is None or (due and self.training):
+                self._log_q = _average(estimate, self._pass(estimate.log_m.device)).to(estimate.log_m)
+            return self._log_q.to(estimate.log_m)
+        if not self._pool or (due and self.training):
+            self._pool = list(self._pass(estimate.log_m.device))
+        return _average(estimate, self._pool).to(estimate.log_m)
+
+    def refresh(self) -> None:
+        """Forget the last pass, so that the next batch makes a new one: after loading weights, for example."""
+        self._log_q, self._pool = None, []
+
+    def _pass(self, device: torch.device) -> Iterable[tuple[Tensor, Tensor | None]]:
+        modes = [(module, module.training) for module in self.model.modules()]
+        self.model.eval()
+        try:
+            with torch.no_grad():
+                for batch in self.loader:
+                    x, y = batch if self.labelled else (batch[0] if isinstance(batch, tuple | list) else batch, None)
+                    yield self.model(x.to(device)), None if y is None else y.to(device)
+        finally:
+            for module, training in modes:
+                module.training = training
+
+
+def _average(estimate: Estimate, pool: Iterable[tuple[Tensor, Tensor | None]]) -> Tensor:
+    sums = [estimate.measure(outputs, target) for outputs, target in pool]
+    if not sums:
+        raise ValueError("Expected the pool's loader to give at least one batch, but it is empty: is it a used-up iterator?")
+    log_sum = torch.logsumexp(torch.stack([log_sum for log_sum, _ in sums]), 0)
+    return log_sum - torch.logsumexp(
+        torch.stack([torch.as_tensor(log_count, dtype=log_sum.dtype, device=log_sum.device) for _, log_count in sums]), 0
+    )

@@ -1,0 +1,331 @@
+"""π, ρ, β, κ: class frequencies where a model is used and where it is trained.
+
+Stage: what is known about the classes → `Prevalence`, which every later stage takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = ["ContinuousPrevalence", "Density", "Prevalence", "class_frequencies", "frequencies"]
+
+Frequencies = float | Sequence[float | int] | Tensor | np.ndarray
+
+
+class Prevalence:
+    """How often each class occurs: π in the population, ρ in the minibatches (section "Notation" of the docs).
+
+    Immutable. Frequencies are kept in float64 and must be positive: the logarithm of each is needed.
+
+    Args:
+        population: π, the K class frequencies where the model will be used; they sum to 1.
+        sampling: ρ, those of the minibatches the model is trained on. `None` means equal classes.
+        evidence: κ ≥ 0, how firmly π is known: people counted by class alone, per training example. 0 is the paper.
+    """
+
+    __slots__ = ("_concentration", "_evidence", "_population", "_sampling")
+
+    _population: Tensor
+    _sampling: Tensor
+    _evidence: float
+    _concentration: Tensor | None
+
+    def __init__(self, population: Frequencies, sampling: Frequencies | None = None, evidence: float = 0.0) -> None:
+        pi = frequencies(population, "population")
+        rho = torch.full_like(pi, 1 / len(pi)) if sampling is None else frequencies(sampling, "sampling", len(pi))
+        self._assign(pi, rho, _kappa(evidence), None)
+
+    def _assign(self, population: Tensor, sampling: Tensor, evidence: float, concentration: Tensor | None) -> None:
+        object.__setattr__(self, "_population", population)
+        object.__setattr__(self, "_sampling", sampling)
+        object.__setattr__(self, "_evidence", evidence)
+        object.__setattr__(self, "_concentration", concentration)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"A Prevalence cannot be changed: make a new one instead of setting `{name}`.")
+
+    @classmethod
+    def binary(cls, population: float, sampling: float = 0.5, evidence: float = 0.0) -> Prevalence:
+        """Two classes, by the frequency of class 1: `Prevalence.binary(population=0.001, sampling=0.5)`."""
+        return cls(_pair(population, "population"), _pair(sampling, "sampling"), evidence)
+
+    @classmethod
+    def from_labels(
+        cls, labels: Any, population: Frequencies, evidence: float = 0.0, ignore_index: int | None = -100
+    ) -> Prevalence:
+        """`sampling` is the labels' own mix.
+
+        Args:
+            labels: int labels `(n,)`, dense int masks `(n, h, w, …)`, or soft votes, float `(n, k)` with rows that sum to 1.
+            population: π, K frequencies, or for two classes the frequency of class 1.
+            evidence: κ.
+            ignore_index: the int label that counts for nothing.
+        """
+        pi = _pair(population, "population") if _is_number(population) else frequencies(population, "population")
+        sampling = class_frequencies(labels, len(pi), ignore_index)
+        never = torch.nonzero(sampling == 0).flatten().tolist()
+        if never:
+            raise ValueError(
+                f"Expected every class of the population among the labels, but class(es) {never} never occur: "
+                "no reweighting can learn a class that is never sampled; collect some, or drop it from `population`."
+            )
+        return cls(pi, sampling, evidence)
+
+    @classmethod
+    def beta(cls, a: float, b: float, sampling: float = 0.5, evidence: float = 0.0) -> Prevalence:
+        """Two classes, class 1's frequency uncertain: Beta(a, b). `population` is its mean, a / (a + b)."""
+        return cls.dirichlet([b, a], _pair(sampling, "sampling"), evidence)
+
+    @classmethod
+    def dirichlet(cls, alpha: Frequencies, sampling: Frequencies | None = None, evidence: float = 0.0) -> Prevalence:
+        """K classes of uncertain frequency: Dirichlet(alpha). `population` is its mean, alpha / Σ alpha."""
+        concentration = _vector(alpha, "alpha")
+        if not bool((concentration > 0).all()) or not bool(torch.isfinite(concentration).all()):
+            raise ValueError(
+                f"Expected the parameters of an uncertain prevalence to be positive and finite, "
+                f"but got {concentration.tolist()}: think of them as counts of people seen per class, plus one half."
+            )
+        prevalence = cls(concentration / concentration.sum(), sampling, evidence)
+        object.__setattr__(prevalence, "_concentration", concentration)
+        return prevalence
+
+    @property
+    def population(self) -> Tensor:
+        """π (K,), float64; the mean where the prevalence is uncertain."""
+        return self._population.clone()
+
+    @property
+    def sampling(self) -> Tensor:
+        """ρ (K,), float64."""
+        return self._sampling.clone()
+
+    @property
+    def evidence(self) -> float:
+        """κ."""
+        return self._evidence
+
+    @property
+    def weights(self) -> Tensor:
+        """β = π/ρ (K,): what one training example of each class stands for in the population."""
+        return self._population / self._sampling
+
+    @property
+    def log_weights(self) -> Tensor:
+        """log β (K,)."""
+        return self._population.log() - self._sampling.log()
+
+    @property
+    def num_classes(self) -> int:
+        """K."""
+        return len(self._population)
+
+    @property
+    def concentration(self) -> Tensor | None:
+        """The Dirichlet's parameters (K,) where the prevalence is uncertain, else None."""
+        return None if self._concentration is None else self._concentration.clone()
+
+    @property
+    def is_uncertain(self) -> bool:
+        """Whether π is a distribution rather than a number."""
+        return self._concentration is not None
+
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """n draws of π, `(n, K)`: from the Dirichlet, or π itself repeated where it is certain."""
+        if self._concentration is None:
+            return self._population.expand(n, -1).clone()
+        gamma = torch._standard_gamma(self._concentration.expand(n, -1), generator=generator)
+        tiny = torch.finfo(gamma.dtype).tiny
+        return gamma.clamp_min(tiny) / gamma.clamp_min(tiny).sum(1, keepdim=True)
+
+    def retarget(self, population: Frequencies | Prevalence) -> Prevalence:
+        """The same training mix, for another population (K frequencies; a number for two classes; a `Prevalence`)."""
+        if isinstance(population, Prevalence):
+            if population.num_classes != self.num_classes:
+                raise ValueError(
+                    f"Expected a prevalence of {self.num_classes} classes, but got {population.num_classes}: "
+                    "the classes of a trained model cannot change."
+                )
+            moved = Prevalence(population._population, self._sampling, self._evidence)
+            object.__setattr__(moved, "_concentration", population._concentration)
+            return moved
+        pi = _pair(population, "population") if _is_number(population) else population
+        return Prevalence(frequencies(pi, "population", self.num_classes), self._sampling, self._evidence)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Prevalence):
+            return NotImplemented
+        return self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def _key(self) -> tuple[Any, ...]:
+        alpha = None if self._concentration is None else tuple(self._concentration.tolist())
+        return tuple(self._population.tolist()), tuple(self._sampling.tolist()), self._evidence, alpha
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (self._population, self._sampling, self._evidence, self._concentration)
+
+    def __repr__(self) -> str:
+        def show(values: Tensor) -> str:
+            numbers = [f"{value:.4g}" for value in values[:6].tolist()]
+            return "[" + ", ".join(numbers + ["…"] * (len(values) > 6)) + "]"
+
+        parts = [f"population={show(self._population)}", f"sampling={show(self._sampling)}"]
+        parts += [f"evidence={self._evidence:g}"] if self._evidence else []
+        parts += [f"concentration={show(self._concentration)}"] if self._concentration is not None else []
+        return f"Prevalence({', '.join(parts)})"
+
+
+@runtime_checkable
+class Density(Protocol):
+    """What `ContinuousPrevalence` needs of a density: any `torch.distributions` object has it."""
+
+    def log_prob(self, value: Tensor) -> Tensor: ...
+
+
+class ContinuousPrevalence:
+    """How often each *value* of y occurs, for regression: densities in the place of class frequencies.
+
+    Args:
+        population: the density of y where the model will be used.
+        sampling: that of the training minibatches. `None` where it is not known: the default reference, the sampled mix,
+            needs only the batch's own labels; the paper's form and `WeightedLoss` need the density.
+        evidence: κ, as in `Prevalence`.
+    """
+
+    def __init__(self, population: Density, sampling: Density | None = None, evidence: float = 0.0) -> None:
+        for name, density in (("population", population), ("sampling", sampling)):
+            unknown = name == "sampling" and density is None
+            if not unknown and not callable(getattr(density, "log_prob", None)):
+                raise ValueError(
+                    f"Expected `{name}` to be a density with `log_prob`, such as torch.distributions.Normal(0., 1.), "
+                    f"but got {type(density).__name__}: for classes use `Prevalence`."
+                )
+        self.population, self.sampling, self.evidence = population, sampling, _kappa(evidence)
+
+
+def frequencies(values: Any, name: str, num_classes: int | None = None) -> Tensor:
+    """`values` as float64 frequencies that sum to 1 but for rounding, or a ValueError that says how to mend them."""
+    vector = _vector(values, name)
+    if num_classes is not None and len(vector) != num_classes:
+        raise ValueError(
+            f"Expected `{name}` to have {num_classes} entries, one per class, but got {len(vector)}: "
+            "`population`, `sampling` and `reference` list the same classes in the same order."
+        )
+    if len(vector) < 2:
+        raise ValueError(
+            f"Expected `{name}` to list at least 2 classes, but got {len(vector)}: "
+            "for two classes write both frequencies, or use Prevalence.binary(population=…)."
+        )
+    if not bool(torch.isfinite(vector).all()):
+        raise ValueError(f"Expected `{name}` to be finite, but got {vector.tolist()}: is a class count missing?")
+    if bool((vector < 0).any()):
+        raise ValueError(f"Expected `{name}` to be positive, but got {vector.tolist()}: are these log-probabilities?")
+    total = float(vector.sum())
+    given = values.dtype if isinstance(values, Tensor | np.ndarray) else None
+    tolerance = 1e-6 if given in (None, torch.float64, np.float64) else 1e-4
+    if abs(total - 1) > tolerance:
+        raise ValueError(f"Expected `{name}` to sum to 1, but got {total:g}: divide by its sum?")
+    if bool((vector == 0).any()):
+        never = torch.nonzero(vector == 0).flatten().tolist()
+        remedy = {
+            "population": "drop the class, or give it the smallest frequency you would believe, such as 1e-9",
+            "sampling": "a class of the population that is never sampled cannot be learned; sample it, or drop it",
+        }.get(name, "give every class a positive share")
+        raise ValueError(f"Expected `{name}` to be positive for every class, but it is 0 for {never}: {remedy}.")
+    # A sum that is 1 but for rounding is left alone, so that frequencies once accepted never change again.
+    return vector if abs(total - 1) < 1e-14 else vector / total
+
+
+def class_frequencies(labels: Any, num_classes: int, ignore_index: int | None = None) -> Tensor:
+    """The mix of classes in `labels` (K,), float64: int labels of any shape, or soft votes `(n, k)`."""
+    labels = _tensor(labels, "labels", "number the classes from 0")
+    if labels.numel() == 0:
+        raise ValueError(f"Expected at least one label, but got shape {tuple(labels.shape)}: is the dataset empty?")
+    if labels.is_floating_point():
+        if labels.ndim != 2 or labels.shape[1] != num_classes:
+            raise ValueError(
+                f"Expected int labels, or soft votes of shape (n, {num_classes}), but got {labels.dtype} "
+                f"of shape {tuple(labels.shape)}: for int labels call `labels.long()`."
+            )
+        fine = ((labels.double().sum(1) - 1).abs() < 1e-4) & (labels >= 0).all(1)
+        if not bool(fine.all()):
+            row = int(torch.nonzero(~fine)[0])
+            raise ValueError(
+                f"Expected soft votes to be non-negative with rows that sum to 1, but row {row} is {labels[row].tolist()}: "
+                "divide counts of votes by their row sums."
+            )
+        return labels.double().mean(0)
+    if labels.dtype == torch.bool:
+        raise ValueError("Expected int labels, but got bool: call `labels.long()`.")
+    labels = labels.flatten().long()
+    labels = labels if ignore_index is None else labels[labels != ignore_index]
+    if len(labels) == 0:
+        raise ValueError("Expected at least one label, but got none that count: is everything `ignore_index`?")
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= num_classes:
+        raise ValueError(
+            f"Expected labels in 0..{num_classes - 1}, but got {low}..{high}: "
+            "number the classes from 0, and list each of them in `population`."
+        )
+    return torch.bincount(labels, minlength=num_classes).double() / len(labels)
+
+
+def _kappa(evidence: Any) -> float:
+    if not _is_number(evidence) or not 0 <= float(evidence) < float("inf"):
+        raise ValueError(
+            f"Expected `evidence` to be a finite number ≥ 0, but got {evidence!r}: 0 is the paper's loss, "
+            "a larger number ties the mean prediction more firmly to the population."
+        )
+    return float(evidence)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.integer | np.floating) or (
+        isinstance(value, Tensor | np.ndarray) and value.ndim == 0
+    )
+
+
+def _pair(value: Any, name: str) -> Tensor:
+    if not _is_number(value):
+        raise ValueError(
+            f"Expected `{name}` to be one number, the frequency of class 1, but got {value!r}: "
+            "for a list of frequencies use Prevalence([…])."
+        )
+    rate = float(value)
+    if not 0 < rate < 1:
+        raise ValueError(f"Expected `{name}` to lie strictly between 0 and 1, but got {rate:g}: is it a percentage?")
+    return torch.tensor([1 - rate, rate], dtype=torch.float64)
+
+
+def _vector(values: Any, name: str) -> Tensor:
+    vector = _tensor(values, name, "write one frequency per class, such as [0.9, 0.1]")
+    vector = vector.to("cpu", torch.float64, copy=True)
+    if vector.ndim != 1:
+        raise ValueError(
+            f"Expected `{name}` to be a list with a frequency per class, but got shape {tuple(vector.shape)}: "
+            "for two classes and one number use Prevalence.binary(population=…)."
+        )
+    return vector
+
+
+def _tensor(values: Any, name: str, remedy: str) -> Tensor:
+    """Lists, arrays (read-only ones, too), pandas series and tensors alike."""
+    if isinstance(values, Tensor):
+        return values.detach()
+    try:
+        return torch.tensor(np.asarray(values))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"Expected `{name}` to be numbers, but got {values!r}: {remedy}.") from error
+
+
+def _rebuild(population: Tensor, sampling: Tensor, evidence: float, concentration: Tensor | None) -> Prevalence:
+    prevalence = Prevalence.__new__(Prevalence)
+    prevalence._assign(population, sampling, evidence, concentration)
+    return prevalence

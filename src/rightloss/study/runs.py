@@ -1,0 +1,208 @@
+"""One run of the toy study: train one network with one loss, test it at π.
+
+Stage: `RunConfig` → `Figures`, a pure function.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import torch
+from jaxtyping import Float64
+from sklearn.metrics import roc_auc_score
+from torch import Tensor, nn
+
+from .. import __version__
+from ..likelihoods import Likelihood, start_at_prevalence
+from ..losses import InformationGainLoss, LogitAdjustedLoss, LogLikelihoodLoss, WeightedLoss
+from ..marginals import BatchMarginal
+from ..prevalence import Prevalence
+from ..sampling import StratifiedBatchSampler
+from .population import FiveRatings, Population, TwoGaussians
+
+LossOf = Callable[[Prevalence, Likelihood], nn.Module]
+Start = Literal["population", "sampling", "torch"]
+
+
+@dataclass(frozen=True)
+class Net:
+    """A network and how it is trained; the same for every method, and tuned for none.
+
+    Attributes:
+        name: for the table.
+        hidden: units of the one hidden layer; 0 for a linear model.
+        examples: training examples, all classes together.
+        steps: minibatches.
+        learning_rate: Adam's first; it falls to 0 in a straight line.
+    """
+
+    name: str
+    hidden: int
+    examples: int
+    steps: int
+    learning_rate: float
+
+
+@dataclass(frozen=True)
+class Method:
+    """A loss, where its output bias starts, and whether its predictions are corrected afterwards.
+
+    The bias starts at what the loss takes the logits to be, those of the population or of the sampled classes; in the published
+    form it starts wherever torch puts it.
+    """
+
+    loss: LossOf
+    start: Start
+    corrected: bool = False
+
+
+def _published(prevalence: Prevalence, likelihood: Likelihood) -> nn.Module:
+    return InformationGainLoss(prevalence, likelihood, marginal=BatchMarginal(), reference=prevalence.population)
+
+
+DEFAULT, PLAIN = "information gain (default)", "cross-entropy as it is"
+METHODS: dict[str, Method] = {
+    DEFAULT: Method(InformationGainLoss, "population"),
+    "information gain, as published": Method(_published, "torch"),
+    "weighted loss": Method(WeightedLoss, "population"),
+    "logit-adjusted loss": Method(LogitAdjustedLoss, "population"),
+    "cross-entropy, corrected after": Method(LogLikelihoodLoss, "sampling", corrected=True),
+    PLAIN: Method(LogLikelihoodLoss, "sampling"),
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Everything about a run but the method: methods that share a problem see the same examples in the same order."""
+
+    population: TwoGaussians | FiveRatings
+    net: Net
+    seed: int
+    batch_size: int
+    test_examples: int
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One problem, one of `METHODS`."""
+
+    problem: Problem
+    method: str
+
+    @property
+    def label(self) -> str:
+        problem = self.problem
+        return f"{problem.population.title}, {problem.net.name}, {self.method}, seed {problem.seed}"
+
+    @property
+    def file_name(self) -> str:
+        """Readable, and different for whatever could give different figures."""
+        content = json.dumps([__version__, dataclasses.asdict(self)], sort_keys=True)
+        return re.sub(r"[^\w.]+", "-", self.label) + f"-{hashlib.sha256(content.encode()).hexdigest()[:12]}.json"
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What one trained network is worth at π.
+
+    Attributes:
+        log_likelihood: `Σ_c π_c avg_{n: y_n=c} log p(c|x_n)` over the test examples.
+        variance: its sampling variance, `Σ_c π_c² s_c² / n_c`.
+        lost: the same mean of `log p_true(c|x_n) − log p(c|x_n)`.
+        auc: None for more than two classes.
+        mean_prediction: of the last class, weighted to π.
+    """
+
+    log_likelihood: float
+    variance: float
+    lost: float
+    auc: float | None
+    mean_prediction: float
+
+
+def run(config: RunConfig) -> Figures:
+    """Train and test: the same config gives the same figures."""
+    method = METHODS[config.method]
+    with _one_thread():
+        network = _trained(config.problem, method.loss, method.start)
+        return _test(network, config.problem, method.corrected)
+
+
+@lru_cache(maxsize=1)  # cross-entropy as it is and corrected afterwards are one network
+def _trained(problem: Problem, loss: LossOf, start: Start) -> nn.Module:
+    population, net = problem.population, problem.net
+    prevalence, likelihood = population.prevalence, population.likelihood
+    x, y = _examples(population, net.examples // prevalence.num_classes, 2 * problem.seed)
+    network, head = _network(population, net, problem.seed)
+    if start != "torch":
+        start_at_prevalence(head, prevalence if start == "population" else Prevalence(prevalence.sampling), likelihood)
+    criterion = loss(prevalence, likelihood)
+    optimiser = torch.optim.Adam(network.parameters(), lr=net.learning_rate)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.0, net.steps)
+    generator = torch.Generator().manual_seed(problem.seed)
+    for batch in StratifiedBatchSampler(y, prevalence, problem.batch_size, net.steps, generator):
+        optimiser.zero_grad()
+        criterion(network(x[batch]), y[batch]).backward()
+        optimiser.step()
+        schedule.step()
+    return network
+
+
+def _network(population: Population, net: Net, seed: int) -> tuple[nn.Module, nn.Linear]:
+    """The network and its last layer."""
+    outputs = population.likelihood.num_outputs
+    assert outputs is not None
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        head = nn.Linear(net.hidden or population.features, outputs)
+        return (nn.Sequential(nn.Linear(population.features, net.hidden), nn.ReLU(), head) if net.hidden else head), head
+
+
+@torch.no_grad()
+def _test(network: nn.Module, problem: Problem, corrected: bool) -> Figures:
+    population, prevalence = problem.population, problem.population.prevalence
+    x, y = _examples(population, problem.test_examples // prevalence.num_classes, 2 * problem.seed + 1)
+    log_probs = population.likelihood.table(network(x)).double()
+    if corrected:
+        log_probs = torch.log_softmax(log_probs + prevalence.log_weights, 1)
+    own, true = (table.gather(1, y[:, None]).squeeze(1) for table in (log_probs, population.log_probs(x)))
+    log_likelihood, variance = _weighted(own, prevalence)
+    return Figures(
+        log_likelihood=log_likelihood,
+        variance=variance,
+        lost=_weighted(true - own, prevalence)[0],
+        auc=float(roc_auc_score(y, log_probs[:, 1] - log_probs[:, 0])) if prevalence.num_classes == 2 else None,
+        mean_prediction=_weighted(log_probs[:, -1].exp(), prevalence)[0],
+    )
+
+
+def _weighted(values: Float64[Tensor, " n"], prevalence: Prevalence) -> tuple[float, float]:
+    """The mean at π and its sampling variance, of values in order of class, as many of each."""
+    by_class = values.view(prevalence.num_classes, -1)
+    weights = prevalence.population
+    variance = (weights**2 * by_class.var(1)).sum() / by_class.shape[1]
+    return float(weights @ by_class.mean(1)), float(variance)
+
+
+@lru_cache(maxsize=4)
+def _examples(population: TwoGaussians | FiveRatings, per_class: int, seed: int) -> tuple[Tensor, Tensor]:
+    return population.sample(per_class, seed)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """The last bit of a sum depends on the number of threads, and these networks are too small for two."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

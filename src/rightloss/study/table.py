@@ -1,0 +1,267 @@
+"""Rows of figures → a table, a few sentences, files.
+
+Stage: `Row`s → `Results` → CSV, Markdown, JSON, the terminal.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import math
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from .population import Population
+
+TITLE = "Trained on equal classes, used where they are not: how close does each loss come to the best possible?"
+COLUMNS = {
+    "prevalence": "prevalence",
+    "model": "model",
+    "method": "method",
+    "log_likelihood": "expected log-likelihood ± s.e.",
+    "from_best": "s.e. from best possible",
+    "spread": "spread over seeds",
+    "lost": "lost to best possible",
+    "auc": "AUC",
+    "mean_prediction": "mean prediction",
+}
+BEST, CONSTANT, ANY = "best possible", "always answering the prevalence", "–"
+CLEAR = 3  # standard errors
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: a method on a population, over the seeds.
+
+    Attributes:
+        prevalence: of class 1, or the population's name.
+        model: the network.
+        method: the loss.
+        log_likelihood: expected log-likelihood at π, the mean over the seeds' test sets.
+        standard_error: of that mean as an estimate for these trained networks: from the test examples alone, their variance
+            within each test set, pooled over seeds. Steadier than the spread of a few seeds, and stricter where the seeds differ
+            by more than test noise.
+        from_best: (log_likelihood − best possible) / standard_error.
+        spread: standard deviation over the seeds, of training and test together; None for one seed.
+        lost: mean of log p_true(y|x) − log p(y|x) on the same test examples, in which most of the test noise cancels.
+        auc: None for more than two classes.
+        mean_prediction: of the last class, at π.
+        log_likelihood_by_seed: what it is the mean of.
+        auc_by_seed: likewise.
+    """
+
+    prevalence: str
+    model: str
+    method: str
+    log_likelihood: float
+    standard_error: float | None
+    from_best: float | None
+    spread: float | None
+    lost: float
+    auc: float | None
+    mean_prediction: float
+    log_likelihood_by_seed: list[float]
+    auc_by_seed: list[float]
+
+    @property
+    def case(self) -> str:
+        """What a method is tried on."""
+        return f"{self.prevalence}, {self.model}"
+
+
+@dataclass(frozen=True)
+class Results:
+    """All that the study found."""
+
+    settings: dict[str, Any]
+    rows: list[Row]
+    findings: list[str]
+
+    def to_json(self) -> str:
+        return json.dumps({"study": "toy", **dataclasses.asdict(self)}, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+    @classmethod
+    def read(cls, path: Path) -> Results:
+        """From `results.json`."""
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            if content["study"] != "toy":
+                raise ValueError(f"of the study {content['study']!r}")
+            return cls(content["settings"], [Row(**row) for row in content["rows"]], content["findings"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"Expected {path} to hold results of this study, but it does not: choose another folder."
+            ) from error
+
+
+def constant_rows(population: Population) -> list[Row]:
+    """What bounds the others: the best possible, and always answering π."""
+    prevalence, best = population.prevalence.population, population.best_log_likelihood
+    blind = float(prevalence @ prevalence.log())
+    last = float(prevalence[-1])
+    auc = None if population.best_auc is None else 0.5
+    return [
+        Row(population.title, ANY, BEST, best, None, None, None, 0.0, population.best_auc, last, [], []),
+        Row(population.title, ANY, CONSTANT, blind, None, None, None, best - blind, auc, last, [], []),
+    ]
+
+
+def findings(rows: list[Row], default: str, plain: str, truthful: str) -> list[str]:
+    """What the rows say, in sentences.
+
+    Args:
+        rows: of the table.
+        default: the method that the others are compared with.
+        plain: the method to set beside it.
+        truthful: the model that can express the truth.
+    """
+    return [
+        _near_best(rows, default, plain, truthful),
+        *(_against_others(rows, default, figure) for figure in ("log_likelihood", "auc")),
+        _below_constant(rows),
+    ]
+
+
+def to_csv(results: Results) -> str:
+    """Every figure of the table, and the standard error in a column of its own."""
+    names = [field.name for field in dataclasses.fields(Row) if not field.name.endswith("_by_seed")]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(names)
+    for row in results.rows:
+        values = [getattr(row, name) for name in names]
+        writer.writerow([f"{value:.6g}" if isinstance(value, float) else value for value in values])
+    return text.getvalue()
+
+
+def to_markdown(results: Results) -> str:
+    """The report: the question, the answers, the table, and how to read it."""
+    table = [list(COLUMNS.values()), ["---"] * 3 + ["--:"] * (len(COLUMNS) - 3), *map(cells, results.rows)]
+    lines = [f"# {TITLE}", "", *(f"- {each}" for each in results.findings), ""]
+    lines += ["| " + " | ".join(row) + " |" for row in table]
+    return "\n".join([*lines, "", *(f"- {each}" for each in legend(results)), ""])
+
+
+def print_results(results: Results) -> None:
+    """To the terminal."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(width=None if sys.stdout.isatty() else 140, highlight=False)
+    table = Table(title=TITLE, title_justify="left")
+    for number, column in enumerate(COLUMNS.values()):
+        table.add_column(column, justify="left" if number < 3 else "right", overflow="fold")
+    previous = None
+    for row in results.rows:
+        if previous is not None and row.case != previous.case and row.method != CONSTANT:
+            table.add_section()
+        table.add_row(*cells(row))
+        previous = row
+    console.print(table)
+    for line in (*legend(results), "", *results.findings):
+        console.print(line, markup=False)
+
+
+def cells(row: Row) -> list[str]:
+    """A row as the table shows it."""
+    error = "" if row.standard_error is None else f" ± {row.standard_error:.6f}"
+    return [
+        row.prevalence,
+        row.model,
+        row.method,
+        f"{row.log_likelihood:.6f}{error}",
+        ANY if row.from_best is None else f"{row.from_best:+.1f}",
+        ANY if row.spread is None else f"{row.spread:.6f}",
+        f"{row.lost:.6f}",
+        ANY if row.auc is None else f"{row.auc:.4f}",
+        f"{row.mean_prediction:.5f}",
+    ]
+
+
+def legend(results: Results) -> list[str]:
+    """How to read the table."""
+    settings = results.settings
+    return [
+        f"Means over {settings['seeds']} seed(s). Expected log-likelihood: higher is better, 0 would be certainty.",
+        f"s.e.: from the test examples alone ({settings['test_examples']} per seed), pooled over seeds. "
+        "Spread: standard deviation between seeds, which differ in training and test examples.",
+        "Lost: against the true probabilities on the same test examples, where most of the test noise cancels.",
+        "Mean prediction: of class 1, or of the highest rating; right where it equals that of the best possible.",
+    ]
+
+
+def write_whole(path: Path, content: str) -> None:
+    """All of the file or none of it: written beside its place, then moved there."""
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(content)
+        os.chmod(name, 0o666 & ~_umask())
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def _umask() -> int:
+    # The only way to read it is to set it; a temporary file is its owner's alone, and a table need not be.
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _near_best(rows: list[Row], default: str, plain: str, truthful: str) -> str:
+    parts = []
+    for method in (default, plain):
+        distances = [(row.from_best, row.prevalence) for row in rows if (row.method, row.model) == (method, truthful)]
+        near = [z for z, _ in distances if z is not None and abs(z) <= CLEAR]
+        furthest = max(((z, where) for z, where in distances if z is not None), key=lambda each: abs(each[0]))
+        parts.append(f"{method} in {len(near)} of {len(distances)} (furthest: {furthest[0]:+.1f} at {furthest[1]})")
+    return (
+        f"With the {truthful} model, which can express the truth, the expected log-likelihood is within {CLEAR} standard errors "
+        f"of the best possible for {parts[0]}, and for {parts[1]}."
+    )
+
+
+def _leads(rows: list[Row], default: str, figure: str) -> Iterator[tuple[str, str, float, float]]:
+    """(method, case, lead over the default, its standard error over the seeds) for every other method and case."""
+    ours = {row.case: getattr(row, f"{figure}_by_seed") for row in rows if row.method == default}
+    for row in rows:
+        theirs = getattr(row, f"{figure}_by_seed")
+        if row.method != default and len(theirs) > 1:
+            leads = [other - own for other, own in zip(theirs, ours[row.case], strict=True)]
+            yield row.method, row.case, fmean(leads), stdev(leads) / math.sqrt(len(leads))
+
+
+def _against_others(rows: list[Row], default: str, figure: str) -> str:
+    name = {"log_likelihood": "expected log-likelihood", "auc": "AUC"}[figure]
+    leads = list(_leads(rows, default, figure))
+    if not leads:
+        return f"In {name} one seed does not tell the methods apart: run more."
+    ahead = [each for each in leads if each[2] > CLEAR * each[3]]
+    behind = [each for each in leads if -each[2] > CLEAR * each[3]]
+    places = [f"{method} ({case}: by {lead:.2g} ± {error:.1g})" for method, case, lead, error in ahead]
+    lost = f"it loses to {'; '.join(places)}" if places else "it loses none clearly"
+    return (
+        f"In {name}, seed by seed, {default} is ahead of another method by more than {CLEAR} standard errors of the paired "
+        f"difference in {len(behind)} of {len(leads)} comparisons; {lost}."
+    )
+
+
+def _below_constant(rows: list[Row]) -> str:
+    constant = {row.prevalence: row.log_likelihood for row in rows if row.method == CONSTANT}
+    cases: dict[str, list[str]] = {}
+    for row in rows:
+        if row.standard_error is not None and row.log_likelihood < constant[row.prevalence] - CLEAR * row.standard_error:
+            cases.setdefault(row.method, []).append(row.case)
+    if not cases:
+        return f"No method is worse than {CONSTANT}."
+    return f"Worse than {CONSTANT}: " + "; ".join(f"{method} ({' and '.join(where)})" for method, where in cases.items()) + "."

@@ -1,0 +1,154 @@
+"""The toy study: each loss on populations whose best possible answer is known.
+
+Stage: `ToyConfig` → runs, each kept as one JSON file → `Results` and the three files a reader opens.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from .. import __version__
+from .population import FiveRatings, Population, TwoGaussians
+from .runs import DEFAULT, METHODS, PLAIN, Figures, Net, Problem, RunConfig, run
+from .table import Results, Row, constant_rows, findings, to_csv, to_markdown, write_whole
+
+Progress = Callable[[int, int, str], None]
+
+# Can express the truth: with this many examples only the loss can keep it from the best possible.
+LINEAR = Net("linear", hidden=0, examples=20_000, steps=600, learning_rate=0.05)
+# Can overfit, and has few enough examples to do so.
+MLP = Net("MLP", hidden=32, examples=2_000, steps=400, learning_rate=0.01)
+
+
+@dataclass(frozen=True)
+class ToyConfig:
+    """The whole study.
+
+    Attributes:
+        seeds: each has its own training and test examples, first weights and minibatches.
+        positives: the prevalences of the population of two classes.
+        nets: what is trained.
+        batch_size: a multiple of 2 and 5, so that every batch has equal classes.
+        test_examples: per seed, all classes together and equal; figures are weighted to π.
+    """
+
+    seeds: int = 5
+    positives: tuple[float, ...] = (0.3, 0.05, 0.001)
+    nets: tuple[Net, ...] = (LINEAR, MLP)
+    batch_size: int = 250
+    test_examples: int = 100_000
+
+    def __post_init__(self) -> None:
+        if self.seeds < 1:
+            raise ValueError(f"Expected at least 1 seed, but got {self.seeds}: each seed is one repetition; 5 is the default.")
+
+    def populations(self) -> list[TwoGaussians | FiveRatings]:
+        return [*(TwoGaussians(positive) for positive in self.positives), FiveRatings()]
+
+    def problems(self, population: TwoGaussians | FiveRatings, net: Net) -> list[Problem]:
+        """One per seed."""
+        return [Problem(population, net, seed, self.batch_size, self.test_examples) for seed in range(self.seeds)]
+
+    def runs(self) -> list[RunConfig]:
+        """In the order of the table."""
+        return [
+            RunConfig(problem, method)
+            for population in self.populations()
+            for net in self.nets
+            for problem in self.problems(population, net)
+            for method in METHODS
+        ]
+
+    def settings(self) -> dict[str, Any]:
+        """As they stand in `results.json`: whatever could change a figure."""
+        populations = [dataclasses.asdict(population) for population in self.populations()]
+        content = {"version": __version__, **dataclasses.asdict(self), "populations": populations, "methods": list(METHODS)}
+        settings: dict[str, Any] = json.loads(json.dumps(content))
+        return settings
+
+
+def run_study(config: ToyConfig, out: Path, progress: Progress = lambda done, total, label: None) -> Results:
+    """Every run that `out` does not hold yet, then the tables; nothing at all if it holds those too.
+
+    Args:
+        config: what to run.
+        out: a folder for `results.json`, `table.csv`, `report.md` and `runs/`, made if need be.
+        progress: called after each run with (runs done, runs in all, what was run).
+    """
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"Expected {out} to be a folder, but it is a file: choose another name.")
+    finished = _finished(out, config)
+    if finished is not None:
+        return finished
+    (out / "runs").mkdir(parents=True, exist_ok=True)
+    runs, figures = config.runs(), {}
+    for done, each in enumerate(runs, start=1):
+        figures[each] = _kept(each, out / "runs")
+        progress(done, len(runs), each.label)
+    rows = _rows(config, figures)
+    results = Results(config.settings(), rows, findings(rows, DEFAULT, PLAIN, LINEAR.name))
+    write_whole(out / "table.csv", to_csv(results))
+    write_whole(out / "report.md", to_markdown(results))
+    write_whole(out / "results.json", results.to_json())
+    return results
+
+
+def _kept(config: RunConfig, folder: Path) -> Figures:
+    """The run's figures from its file, or from the run, which then has one."""
+    path = folder / config.file_name
+    if not path.exists():
+        figures = run(config)
+        content = {"config": dataclasses.asdict(config), "figures": dataclasses.asdict(figures)}
+        write_whole(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+        return figures
+    try:
+        return Figures(**json.loads(path.read_text(encoding="utf-8"))["figures"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"Expected the figures of one run in {path}, but it does not hold them: delete it.") from error
+
+
+def _finished(out: Path, config: ToyConfig) -> Results | None:
+    """The results in `out`, if they are of the same settings and all files are there."""
+    if not (out / "results.json").exists():
+        return None
+    results = Results.read(out / "results.json")
+    complete = all((out / name).exists() for name in ("table.csv", "report.md"))
+    return results if complete and results.settings == config.settings() else None
+
+
+def _rows(config: ToyConfig, figures: dict[RunConfig, Figures]) -> list[Row]:
+    rows = []
+    for population in config.populations():
+        rows += constant_rows(population)
+        for net in config.nets:
+            problems = config.problems(population, net)
+            for method in METHODS:
+                rows.append(_row([figures[RunConfig(problem, method)] for problem in problems], population, net.name, method))
+    return rows
+
+
+def _row(runs: list[Figures], population: Population, model: str, method: str) -> Row:
+    by_seed = [each.log_likelihood for each in runs]
+    aucs = [each.auc for each in runs if each.auc is not None]
+    error = math.sqrt(math.fsum(each.variance for each in runs)) / len(runs)
+    return Row(
+        prevalence=population.title,
+        model=model,
+        method=method,
+        log_likelihood=fmean(by_seed),
+        standard_error=error,
+        from_best=(fmean(by_seed) - population.best_log_likelihood) / error,
+        spread=stdev(by_seed) if len(runs) > 1 else None,
+        lost=fmean(each.lost for each in runs),
+        auc=fmean(aucs) if aucs else None,
+        mean_prediction=fmean(each.mean_prediction for each in runs),
+        log_likelihood_by_seed=by_seed,
+        auc_by_seed=aucs,
+    )

@@ -1,0 +1,87 @@
+"""The tables of members that the property tests loop over, and the comparators they share.
+
+A new member is one new row here, and gets every property.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jaxtyping
+import pytest
+import torch
+from torch import Tensor
+
+from rightloss.likelihoods import Bernoulli, Categorical, CumulativeLogit, OnionPeeling, StickBreaking
+
+# Fixed by default, free on request (RIGHTLOSS_TEST_SEED=7 pytest): every seed must pass.
+SEED = int(os.environ.get("RIGHTLOSS_TEST_SEED", "0"))
+
+ClassLikelihood = Categorical | Bernoulli | OnionPeeling | StickBreaking | CumulativeLogit
+LEVELS = (2, 3, 4, 5, 8)
+
+# Likelihoods over classes: (name, factory, number of classes).
+LIKELIHOODS: list[tuple[str, Callable[[], ClassLikelihood], int]] = [
+    *((f"Categorical({k})", lambda k=k: Categorical(k), k) for k in (2, 3, 5)),
+    ("Bernoulli()", Bernoulli, 2),
+    *((f"OnionPeeling({k})", lambda k=k: OnionPeeling(k), k) for k in LEVELS),
+    *((f"StickBreaking({k})", lambda k=k: StickBreaking(k), k) for k in LEVELS),
+    *((f"CumulativeLogit({k})", lambda k=k: CumulativeLogit(k), k) for k in LEVELS),
+]
+
+# Decorates a test with the arguments `make` (a factory) and `k` (its number of classes).
+each_likelihood = pytest.mark.parametrize(("make", "k"), [pytest.param(make, k, id=name) for name, make, k in LIKELIHOODS])
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    """A stream of random numbers of its own for each `seed`, moved as a whole by RIGHTLOSS_TEST_SEED."""
+    return torch.Generator().manual_seed(1000 * SEED + seed)
+
+
+def population(k: int, seed: int = 0) -> Tensor:
+    """Random class frequencies (k,), float64: uniform over all that sum to 1."""
+    draws = torch.empty(k, dtype=torch.float64).exponential_(generator=generator(seed))
+    return draws / draws.sum()
+
+
+def random_outputs(likelihood: ClassLikelihood, n: int, scale: float = 2.0, seed: int = 0) -> Tensor:
+    """Outputs `(n, num_outputs)` of an imagined network, float64."""
+    assert likelihood.num_outputs is not None
+    return scale * torch.randn(n, likelihood.num_outputs, dtype=torch.float64, generator=generator(seed))
+
+
+def assert_mean_is(samples: Tensor, expected: Tensor | float, z: float = 4) -> None:
+    """The mean of `samples` over dimension 0 is `expected` in every coordinate, within `z` standard errors.
+
+    Samples without spread must agree to rounding.
+    """
+    samples = samples.double()
+    expected = torch.as_tensor(expected, dtype=torch.float64).expand(samples.shape[1:])
+    rounding = torch.finfo(torch.float64).eps * (1 + expected.abs())
+    scores = (samples.mean(0) - expected) / (samples.std(0) / len(samples) ** 0.5 + rounding)
+    assert bool((scores.abs() < z).all()), (
+        f"z-scores {scores.tolist()}: mean {samples.mean(0).tolist()}, not {expected.tolist()}"
+    )
+
+
+@contextmanager
+def unchecked_types() -> Iterator[None]:
+    """Without the type checks that pytest switches on: what users meet."""
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        yield
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", before)
+
+
+def assert_refused(call: Callable[[], Any], words: str) -> None:
+    """`call` raises "Expected …, but …: remedy", a ValueError, and the regular expression `words` is found in it."""
+    with unchecked_types(), pytest.raises(ValueError, match=words) as caught:
+        call()
+    message = str(caught.value)
+    assert re.match(r"Expected .+ but .+: \S", message, re.DOTALL), f"no expectation, finding and remedy in: {message}"

@@ -1,0 +1,130 @@
+"""The house rules that a reader cannot see in one file: imports run one way, and no file names a machine."""
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "src" / "rightloss"
+
+# In the order data flow: a file or folder imports only from those before it. `__init__` gathers them all.
+ORDER = [
+    "prevalence",
+    "sampling",
+    "likelihoods",
+    "marginals",
+    "losses",
+    "inference",
+    "predictive",
+    "shift",
+    "metrics",
+    "sklearn",
+    "boosting",
+    "lidc",
+    "study",
+    "cli",
+    "__init__",
+]
+
+HOSTS = re.compile(
+    r"pypi\.org|pythonhosted\.org|download\.pytorch\.org|anaconda\.(?:org|com)"
+    r"|(?:deb|ftp|security|snapshot|archive)\.(?:\w+\.)?(?:debian|ubuntu)\.(?:org|com)"
+    r"|npmjs\.(?:org|com)|yarnpkg\.com|(?:static|index)\.crates\.io",
+    re.IGNORECASE,
+)
+PATHS = re.compile(r"(?<![\w.-])/(?:root|work|opt|home|Users|tmp/scratch)\b")
+
+
+def stage_of(path: Path) -> str:
+    """The file or folder directly under the package to which `path` (relative to the package) belongs."""
+    return path.parts[0] if len(path.parts) > 1 else path.stem
+
+
+def imported_stages(source: str, path: Path) -> Iterator[str]:
+    """The stages of rightloss that `source`, to be found at `path` relative to the package, imports from."""
+    folder = ["rightloss", *path.parent.parts]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = folder[: len(folder) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            names = [f"{module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            top, _, rest = name.partition(".")
+            stage = rest.partition(".")[0]
+            if top == "rightloss" and stage != "__version__":
+                yield stage if stage in ORDER else "__init__"
+
+
+def upward_imports(source: str, path: Path) -> list[str]:
+    """Those imports of `source` that run against `ORDER`."""
+    own = stage_of(path)
+    assert own in ORDER, f"{path} has no place in the order of imports: give it one in ORDER"
+    return [stage for stage in imported_stages(source, path) if ORDER.index(stage) > ORDER.index(own)]
+
+
+def test_imports_run_one_way() -> None:
+    wrong = {}
+    for file in sorted(PACKAGE.rglob("*.py")):
+        path = file.relative_to(PACKAGE)
+        if found := upward_imports(file.read_text(encoding="utf-8"), path):
+            wrong[str(path)] = found
+    assert not wrong, f"these files import from ones below them: {wrong}"
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "expected"),
+    [
+        ("marginals.py", "from rightloss.losses import InformationGainLoss", ["losses"]),
+        ("marginals.py", "from .losses import InformationGainLoss", ["losses"]),
+        ("marginals.py", "from . import losses", ["losses"]),
+        ("marginals.py", "def late():\n    import rightloss.study.grid as grid", ["study"]),
+        ("marginals.py", "from rightloss import InformationGainLoss", ["__init__"]),
+        ("marginals.py", "import rightloss", ["__init__"]),
+        ("inference/laplace.py", "from ..predictive import predictive", ["predictive"]),
+        ("inference/laplace.py", "from ..losses import x\nfrom .posterior import y\nfrom . import z", []),
+        ("inference/__init__.py", "from .laplace import laplace", []),
+        ("losses.py", "import sklearn, torch\nfrom .marginals import x\nfrom rightloss.prevalence import y", []),
+        ("cli.py", "from rightloss import __version__, study", []),
+        ("__init__.py", "from . import cli\nfrom .losses import x", []),
+    ],
+)
+def test_an_upward_import_is_caught_and_a_downward_one_is_not(path: str, source: str, expected: list[str]) -> None:
+    assert upward_imports(source, Path(path)) == expected
+
+
+def test_a_file_outside_the_order_is_caught() -> None:
+    with pytest.raises(AssertionError, match="no place in the order"):
+        upward_imports("", Path("utils.py"))
+
+
+def test_no_file_names_a_package_host_or_a_path_of_one_machine() -> None:
+    listing = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True
+    )
+    if listing.returncode:
+        pytest.skip("not a git checkout")
+    found = []
+    for name in listing.stdout.decode().split("\0"):
+        file = ROOT / name
+        content = file.read_bytes() if file.is_file() else b""
+        if b"\0" not in content:  # text
+            for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), start=1):
+                found += [f"{name}:{number}: {hit[0]}" for hit in [*HOSTS.finditer(line), *PATHS.finditer(line)]]
+    assert not found, "\n".join(found)
+
+
+def test_package_hosts_and_machine_paths_are_recognised() -> None:
+    for parts in [("files", "pythonhosted", "org"), ("pypi", "org"), ("ftp", "uk", "debian", "org")]:
+        assert HOSTS.search("https://" + ".".join(parts) + "/simple")
+    for parts in [("", "root", "x"), ("", "work", "x"), ("", "opt", "x"), ("", "tmp", "scratch")]:
+        assert PATHS.search("at " + "/".join(parts))
+        assert PATHS.search("file://" + "/".join(parts))
+    assert not PATHS.search("results/work/toy and https://example.org/opt/in")

@@ -1,0 +1,363 @@
+"""Marginals: their gradient, their bias, their state."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from members import LIKELIHOODS, assert_mean_is, population
+from torch import Tensor, nn
+from torch.distributions import Laplace, Normal
+
+import rightloss as rl
+from rightloss.marginals import Estimate, Marginal, attach
+
+MARGINALS: dict[str, Callable[[nn.Module, list[Any]], Marginal]] = {
+    "batch": lambda model, pool: rl.BatchMarginal(),
+    "classwise": lambda model, pool: rl.ClasswiseMarginal(),
+    "running": lambda model, pool: rl.RunningMarginal(),
+    "pool": lambda model, pool: rl.PoolMarginal(model, pool),
+    "auxiliary": lambda model, pool: rl.AuxiliaryMarginal(model),
+}
+DENSITIES: dict[str, Callable[[], Any]] = {
+    "gaussian": lambda: rl.Gaussian(scale=0.8).double(),
+    "laplace": lambda: rl.FromDistribution(lambda z: Laplace(z[:, 0], z[:, 1].exp()), 2),
+}
+
+
+class Claim(torch.autograd.Function):
+    """A function with the gradient that something else claims it has, for gradcheck to judge."""
+
+    @staticmethod
+    def forward(ctx: Any, function: Callable[[], Tensor], gradients: list[Tensor], *inputs: Tensor) -> Tensor:
+        ctx.gradients = gradients
+        return function()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return None, None, *[grads[0] * gradient for gradient in ctx.gradients]
+
+
+def gradcheck_given_q(criterion: rl.InformationGainLoss, z: Tensor, y: Tensor, weights: Callable[[Tensor], Tensor]) -> None:
+    """The loss's gradient at z against finite differences of `−avg log p_r + Σ_k (f_k − κ r_k) m_k/q_k`, q held still.
+
+    By outputs and by the likelihood's own parameters. `weights`: table of probabilities p_r → (f_k − κ r_k, β_n, log p_r at y).
+    """
+    seen: list[Tensor] = []
+    value = criterion.marginal.value
+    criterion.marginal.value = lambda estimate: seen.append(value(estimate)) or seen[-1]  # type: ignore
+    inputs = [z, *(p for p in criterion.likelihood.parameters() if p.requires_grad)]
+    gradients = list(torch.autograd.grad(criterion(z, y), inputs))
+    q = seen[-1].exp()
+
+    def function() -> Tensor:
+        with torch.no_grad():
+            shares, beta, own, probs = weights(z)
+            return -own.mean() + (shares * (beta[:, None] * probs).mean(0) / q).sum()
+
+    assert torch.autograd.gradcheck(lambda *_: Claim.apply(function, gradients, *inputs), tuple(inputs), atol=1e-7, rtol=1e-5)
+
+
+@pytest.mark.parametrize("marginal", list(MARGINALS))
+@pytest.mark.parametrize("reference", ["sampling", "population"])
+@pytest.mark.parametrize(("name", "factory", "k"), LIKELIHOODS)
+def test_gradcheck_passes_on_the_composed_path(
+    name: str, factory: Callable[[], Any], k: int, marginal: str, reference: str
+) -> None:
+    torch.manual_seed(1)
+    likelihood = factory().double()
+    prevalence = rl.Prevalence(population(k, 1), population(k, 2), evidence=0.3)
+    outputs = likelihood.num_outputs or k
+    model = nn.Linear(2, outputs).double()
+    x, y = torch.randn(3 * k, 2, dtype=torch.float64), torch.arange(3 * k) % k
+    r = prevalence.sampling if reference == "sampling" else prevalence.population
+    criterion = rl.InformationGainLoss(prevalence, likelihood, MARGINALS[marginal](model, [(x, y)]), reference=r, fused=False)
+    criterion(model(x), y)
+    criterion.eval()
+    z = (model(x) + 0.1 * torch.randn(3 * k, outputs, dtype=torch.float64)).detach().requires_grad_()
+
+    def weights(z: Tensor) -> Any:
+        tilted = likelihood.table(z).exp() * r / prevalence.population
+        probs = tilted / tilted.sum(1, keepdim=True)
+        counted = torch.full((k,), 1 / k, dtype=torch.float64)
+        sampled = counted if marginal == "classwise" else prevalence.sampling
+        own = probs[torch.arange(len(y)), y].log()
+        return counted - 0.3 * r, (r / sampled)[y], own, probs
+
+    gradcheck_given_q(criterion, z, y, weights)
+
+
+@pytest.mark.parametrize("marginal", ["batch", "pool"])
+@pytest.mark.parametrize("density", list(DENSITIES))
+@pytest.mark.parametrize("reference", ["sampling", "population"])
+def test_gradcheck_passes_for_densities(density: str, marginal: str, reference: str) -> None:
+    torch.manual_seed(1)
+    likelihood = DENSITIES[density]()
+    pi, rho = Normal(0.0, 1.0), Normal(0.3, 1.5)
+    prevalence = rl.ContinuousPrevalence(pi, rho)
+    model = nn.Linear(2, likelihood.num_outputs).double()
+    x, y = torch.randn(7, 2, dtype=torch.float64), torch.randn(7, dtype=torch.float64)
+    criterion = rl.InformationGainLoss(
+        prevalence, likelihood, MARGINALS[marginal](model, [(x, y)]), reference=pi if reference == "population" else None
+    )
+    z = (model(x) + 0.1).detach().requires_grad_()
+
+    def weights(z: Tensor) -> Any:
+        probs = likelihood.table(z, y).exp()
+        beta = torch.ones(7, dtype=torch.float64)
+        if reference == "population":
+            beta = (pi.log_prob(y) - rho.log_prob(y)).exp()
+        else:
+            probs = probs / pi.log_prob(y).exp()
+            probs = probs / probs.sum(1, keepdim=True)
+        return torch.full((7,), 1 / 7, dtype=torch.float64), beta, probs.diagonal().log(), probs
+
+    gradcheck_given_q(criterion, z, y, weights)
+
+
+def test_the_gaussian_gain_of_a_constant_predictor_is_zero_and_of_a_good_one_positive() -> None:
+    y = torch.randn(50, dtype=torch.float64)
+    prevalence = rl.ContinuousPrevalence(Normal(0.0, 1.0))
+    criterion = rl.InformationGainLoss(prevalence, rl.Gaussian(scale=0.5))
+    constant = criterion(torch.zeros(50, dtype=torch.float64), y)
+    torch.testing.assert_close(constant, torch.zeros_like(constant), rtol=0, atol=1e-12)
+    assert float(criterion(y, y).detach()) < -0.5
+
+
+def test_logit_adjustment_in_regression_is_balanced_mse() -> None:
+    y, z = torch.randn(20, dtype=torch.float64), torch.randn(20, 1, dtype=torch.float64)
+    flat = torch.distributions.Uniform(-10.0, 10.0)
+    loss = rl.logit_adjusted_loss(z, y, rl.ContinuousPrevalence(flat), rl.Gaussian(scale=0.7))
+    logits = -0.5 * (z - y).square() / 0.7**2
+    torch.testing.assert_close(loss, nn.functional.cross_entropy(logits, torch.arange(20)), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("reference", ["sampling", "population"])
+def test_the_gaussian_information_gain_undoes_label_based_sampling(reference: str) -> None:
+    torch.manual_seed(0)
+    slope, noise, n = 1.0, 0.7, 200_000
+    x = torch.randn(n, dtype=torch.float64)
+    y = slope * x + noise * torch.randn(n, dtype=torch.float64)
+    spread = math.sqrt(slope**2 + noise**2)
+    wide = torch.distributions.Normal(0.5, 1.4 * spread)
+    keep = (wide.log_prob(y) - Normal(0.0, spread).log_prob(y)).exp()
+    chosen = torch.multinomial(keep, 6000, replacement=False)
+    x, y = x[chosen, None], y[chosen]
+    pi = Normal(0.0, spread)
+    prevalence = rl.ContinuousPrevalence(pi, wide)
+    fits = {}
+    criteria = {
+        "gain": rl.InformationGainLoss(prevalence, rl.Gaussian(), reference=pi if reference == "population" else None),
+        "plain": rl.LogLikelihoodLoss(prevalence, rl.Gaussian()),
+    }
+    for name, criterion in criteria.items():
+        torch.manual_seed(1)
+        model = nn.Linear(1, 1).double()
+        rl.start_at_prevalence(model, prevalence, criterion.likelihood)
+        optimizer = torch.optim.Adam([*model.parameters(), *criterion.parameters()], lr=0.03)
+        for step in range(400):
+            for group in optimizer.param_groups:
+                group["lr"] = 0.03 * (1 - step / 400)
+            batch = torch.randint(len(x), (256,))
+            optimizer.zero_grad()
+            criterion(model(x[batch]), y[batch]).backward()
+            optimizer.step()
+        fits[name] = (float(model.weight.detach()), float(model.bias.detach()))
+    error = {name: abs(slope_hat - slope) + abs(bias) for name, (slope_hat, bias) in fits.items()}
+    assert error["gain"] < 0.1 < error["plain"]
+
+
+def small_problem() -> tuple[nn.Module, Tensor, Tensor, rl.Prevalence]:
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)).double()
+    x, y = torch.randn(600, 3, dtype=torch.float64), torch.arange(600) % 3
+    return model, x + nn.functional.one_hot(y, 3), y, rl.Prevalence([0.7, 0.25, 0.05], [1 / 3] * 3)
+
+
+def log_marginal_gradient(model: nn.Module, x: Tensor, weights: Tensor, log_q: Tensor | None, k: int) -> Tensor:
+    """∇ log p(k|w) as the library attaches it, from a (mini)batch."""
+    log_m = (torch.log_softmax(model(x), 1) + weights.log()[:, None]).logsumexp(0) - math.log(len(x))
+    log_marginal = attach(log_m.detach() if log_q is None else log_q, log_m)
+    return torch.cat([g.flatten() for g in torch.autograd.grad(log_marginal[k], list(model.parameters()))])
+
+
+@pytest.mark.parametrize("k", [0, 2])
+def test_the_minibatch_gradient_of_the_log_marginal_is_unbiased_given_q(k: int) -> None:
+    model, x, y, prevalence = small_problem()
+    weights = prevalence.weights[y]
+    with torch.no_grad():
+        log_q = (weights[:, None] * torch.softmax(model(x), 1)).mean(0).log()
+    full = log_marginal_gradient(model, x, weights, log_q, k)
+    torch.testing.assert_close(full, log_marginal_gradient(model, x, weights, None, k))
+    generator = torch.Generator().manual_seed(5)
+    draws = []
+    for _ in range(2000):
+        rows = torch.randint(len(x), (16,), generator=generator)
+        draws.append(log_marginal_gradient(model, x[rows], weights[rows], log_q, k))
+    assert_mean_is(torch.stack(draws), full)
+
+
+def test_the_batch_marginal_is_unbiased_in_probability_and_low_in_log() -> None:
+    model, x, y, prevalence = small_problem()
+    weights = prevalence.weights[y]
+    with torch.no_grad():
+        terms = weights[:, None] * torch.softmax(model(x), 1)
+    generator = torch.Generator().manual_seed(5)
+    m = torch.stack([terms[torch.randint(len(x), (16,), generator=generator)].mean(0) for _ in range(2000)])
+    exact = terms.mean(0)
+    assert_mean_is(m, exact)
+    bias = (m.log() - exact.log()).mean(0)
+    predicted = -m.var(0) / (2 * exact**2)
+    assert bool((bias < 0).all())
+    torch.testing.assert_close(bias, predicted, rtol=0.3, atol=0)
+
+
+def test_the_classwise_marginal_sums_to_one() -> None:
+    _, _, y, prevalence = small_problem()
+    criterion = rl.InformationGainLoss(prevalence, marginal=rl.ClasswiseMarginal(), reference=prevalence.population)
+    seen: list[Tensor] = []
+    value = criterion.marginal.value
+    criterion.marginal.value = lambda estimate: seen.append(value(estimate)) or seen[-1]  # type: ignore
+    criterion(torch.randn(40, 3, dtype=torch.float64), y[torch.randperm(600)[:40]])
+    torch.testing.assert_close(seen[0].exp().sum(), torch.ones((), dtype=torch.float64))
+
+
+def estimate(log_m: Tensor, examples: int = 10) -> Estimate:
+    def measure(outputs: Tensor, target: Tensor | None) -> Any:
+        raise AssertionError
+
+    return Estimate(log_m, examples, measure)
+
+
+def test_the_running_marginal_is_the_exponential_average_corrected_for_its_start() -> None:
+    marginal = rl.RunningMarginal(decay=0.8)
+    marginal.prepare(2)
+    values = [torch.tensor([0.9, 0.1]), torch.tensor([0.5, 0.5]), torch.tensor([1e-30, 1.0])]
+    for t, m in enumerate(values, 1):
+        q = marginal.value(estimate(m.double().log())).exp()
+        weights = torch.tensor([0.8 ** (t - s) for s in range(1, t + 1)], dtype=torch.float64)
+        expected = (weights[:, None] * torch.stack(values[:t]).double()).sum(0) / weights.sum()
+        torch.testing.assert_close(q, expected, rtol=1e-12, atol=0)
+
+
+def test_the_running_marginal_follows_logs_far_below_what_a_float_can_hold() -> None:
+    marginal = rl.RunningMarginal(decay=0.5)
+    marginal.prepare(2)
+    for _ in range(3):
+        log_q = marginal.value(estimate(torch.tensor([0.0, -1e4])))
+    torch.testing.assert_close(log_q, torch.tensor([0.0, -1e4]), rtol=1e-6, atol=1e-6)
+
+
+def test_the_running_marginal_stands_still_in_eval_mode_and_for_a_batch_that_is_not_finite() -> None:
+    marginal = rl.RunningMarginal()
+    marginal.prepare(2)
+    log_m, other = torch.tensor([-0.1, -2.3]), torch.tensor([-1.0, -0.5])
+    marginal.eval()
+    torch.testing.assert_close(marginal.value(estimate(other)), other)
+    marginal.train()
+    marginal.value(estimate(log_m))
+    marginal.value(estimate(torch.tensor([float("nan"), -1.0])))
+    marginal.eval()
+    torch.testing.assert_close(marginal.value(estimate(other)), log_m)
+
+
+def test_state_dicts_restore_running_and_auxiliary_marginals_so_that_training_goes_on_alike() -> None:
+    prevalence = rl.Prevalence([0.7, 0.2, 0.1])
+    for kind in ("running", "auxiliary"):
+        torch.manual_seed(0)
+        layer = nn.Linear(4, 3)
+        batches = [(torch.randn(30, 4), torch.randint(3, (30,))) for _ in range(8)]
+
+        def make(kind: str = kind, layer: nn.Linear = layer) -> rl.InformationGainLoss:
+            marginal = rl.RunningMarginal() if kind == "running" else rl.AuxiliaryMarginal(layer)
+            return rl.InformationGainLoss(prevalence, marginal=marginal)
+
+        first, second = make(), make()
+        for x, y in batches[:4]:
+            first(layer(x), y)
+        second.load_state_dict(first.state_dict())
+        for x, y in batches[4:]:
+            torch.testing.assert_close(first(layer(x), y), second(layer(x), y), rtol=0, atol=0)
+
+
+def test_a_pool_gives_the_exact_marginal_and_leaves_the_model_in_its_mode() -> None:
+    model, x, y, prevalence = small_problem()
+    model.append(nn.Dropout(0.5))
+    model[2].train()
+    pool = list(zip(x.split(100), y.split(100), strict=True))
+    marginal = rl.PoolMarginal(model, pool, every=2)
+    criterion = rl.InformationGainLoss(prevalence, marginal=marginal, reference=prevalence.population)
+    seen: list[Tensor] = []
+    value = marginal.value
+    criterion.marginal.value = lambda estimate: seen.append(value(estimate)) or seen[-1]  # type: ignore
+    for step in range(4):
+        criterion(model(x[:50]), y[:50])
+        with torch.no_grad():
+            model[2].bias += 1.0 if step < 3 else 0.0
+            model[2].bias[0] -= 0.7
+    model.eval()
+    assert torch.equal(seen[0], seen[1])
+    assert torch.equal(seen[2], seen[3])
+    assert not torch.equal(seen[1], seen[2])
+    model.train()
+    marginal.refresh()
+    criterion(model(x[:50]), y[:50])
+    assert model[3].training
+    with torch.no_grad():
+        model.eval()
+        exact = (prevalence.weights[y][:, None] * torch.softmax(model(x), 1)).mean(0)
+    torch.testing.assert_close(seen[-1].exp(), exact, rtol=1e-12, atol=0)
+    assert not list(criterion.parameters())
+
+
+def test_an_unlabelled_pool_is_averaged_as_it_is() -> None:
+    model, x, y, prevalence = small_problem()
+    marginal = rl.PoolMarginal(model, [x[:300], x[300:]], labelled=False)
+    criterion = rl.InformationGainLoss(prevalence, marginal=marginal, reference=prevalence.population)
+    seen: list[Tensor] = []
+    value = marginal.value
+    criterion.marginal.value = lambda estimate: seen.append(value(estimate)) or seen[-1]  # type: ignore
+    criterion(model(x[:50]), y[:50])
+    with torch.no_grad():
+        torch.testing.assert_close(seen[0].exp(), torch.softmax(model(x), 1).mean(0), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("k", [2, 5])
+def test_the_auxiliary_network_learns_the_marginal_of_weights_that_are_sampled(k: int) -> None:
+    torch.manual_seed(0)
+    features, head = torch.randn(2000, 8), nn.Linear(8, k)
+    marginal = rl.AuxiliaryMarginal(head)
+    marginal.prepare(k)
+    mean = marginal.vector()
+    divergences = []
+    for step in range(1500):
+        vector = mean + 0.1 * torch.randn_like(mean)
+        weight, bias = vector[: 8 * k].view(k, 8), vector[8 * k :]
+        probs = torch.softmax(features @ weight.T + bias, 1)
+        exact = probs.mean(0)
+        if step >= 1200:
+            divergences.append(float((exact * (exact.log() - marginal.log_marginal(vector))).sum()))
+        marginal.learn(vector, probs[torch.randint(2000, (128,))].mean(0))
+    assert sum(divergences) / len(divergences) < 1e-2
+
+
+def test_the_auxiliary_network_is_not_trained_by_the_models_loss_nor_by_its_optimiser() -> None:
+    layer = nn.Linear(4, 2)
+    criterion = rl.InformationGainLoss(rl.Prevalence.binary(0.1), marginal=rl.AuxiliaryMarginal(layer))
+    x, y = torch.randn(20, 4), torch.arange(20) % 2
+    optimizer = torch.optim.SGD([*layer.parameters(), *criterion.parameters()], lr=10.0)
+    criterion(layer(x), y).backward()
+    before = [p.detach().clone() for p in criterion.parameters()]
+    optimizer.step()
+    assert before
+    for old, new in zip(before, criterion.parameters(), strict=True):
+        assert torch.equal(old, new)
+
+
+@pytest.mark.parametrize("marginal", [rl.ClasswiseMarginal(), rl.RunningMarginal(), rl.AuxiliaryMarginal(nn.Linear(2, 2))])
+def test_marginals_that_need_classes_refuse_a_density(marginal: Marginal) -> None:
+    with pytest.raises(ValueError, match="BatchMarginal"):
+        rl.InformationGainLoss(rl.ContinuousPrevalence(Normal(0.0, 1.0)), rl.Gaussian(), marginal)
