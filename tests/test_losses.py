@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import mpmath  # type: ignore[import-untyped]
 import pytest
 import torch
 import torch.nn.functional as F
@@ -214,7 +215,7 @@ def test_rivals_equal_their_textbook_forms() -> None:
     pi, rho = mix(3, 1), mix(3, 2)
     prevalence = rl.Prevalence(pi, rho)
     z, y = torch.randn(30, 3, dtype=torch.float64), torch.arange(30) % 3
-    exact = {"rtol": 0, "atol": 1e-14}
+    exact: Any = {"rtol": 0, "atol": 1e-14}
     torch.testing.assert_close(rl.LogLikelihoodLoss(prevalence)(z, y), F.cross_entropy(z, y), **exact)
     torch.testing.assert_close(rl.LogitAdjustedLoss(prevalence)(z, y), F.cross_entropy(z + (rho / pi).log(), y), **exact)
     weighted = F.cross_entropy(z, y, weight=pi / rho, reduction="sum") / 30
@@ -272,8 +273,6 @@ def test_one_logit_and_two_logits_give_the_same_numbers(loss: Callable[..., nn.M
 def test_logits_of_ten_thousand_and_a_prevalence_of_a_billionth_stay_exact(
     loss: Callable[..., nn.Module], dtype: torch.dtype
 ) -> None:
-    import mpmath
-
     mpmath.mp.dps = 60
     prevalence = rl.Prevalence.binary(1e-9, 0.5)
     rows = [[1e4, -1e4], [-1e4, 1e4], [3.0, -1.0], [1e4, -1e4], [0.5, 1e4]]
@@ -294,14 +293,13 @@ def test_logits_of_ten_thousand_and_a_prevalence_of_a_billionth_stay_exact(
     log_m = [mpmath.log(sum(mpmath.exp(row[k]) for row in tilted) / len(rows)) for k in range(2)]
     expected = []
     for n, label in enumerate(y.tolist()):
-        expected.append(
-            {
-                rl.InformationGainLoss: -(tilted[n][label] - log_m[label]),
-                rl.WeightedLoss: -plain[n][label] * pi[label] / half,
-                rl.LogitAdjustedLoss: -tilted[n][label],
-                rl.LogLikelihoodLoss: -plain[n][label],
-            }[loss]
-        )
+        values_by_loss: dict[Any, Any] = {
+            rl.InformationGainLoss: -(tilted[n][label] - log_m[label]),
+            rl.WeightedLoss: -plain[n][label] * pi[label] / half,
+            rl.LogitAdjustedLoss: -tilted[n][label],
+            rl.LogLikelihoodLoss: -plain[n][label],
+        }
+        expected.append(values_by_loss[loss])
     tolerance = 2e-6 if dtype == torch.float32 else 1e-12
     torch.testing.assert_close(
         values, torch.tensor([float(value) for value in expected], dtype=dtype), rtol=tolerance, atol=tolerance
@@ -312,7 +310,7 @@ def test_logits_of_ten_thousand_and_a_prevalence_of_a_billionth_stay_exact(
 def test_the_module_equals_its_function() -> None:
     prevalence = rl.Prevalence(mix(3, 1), mix(3, 2))
     z, y = torch.randn(20, 3), torch.arange(20) % 3
-    pairs = [
+    pairs: list[tuple[nn.Module, Any]] = [
         (rl.InformationGainLoss(prevalence, marginal=rl.BatchMarginal()), rl.information_gain_loss),
         (rl.WeightedLoss(prevalence), rl.weighted_loss),
         (rl.LogitAdjustedLoss(prevalence), rl.logit_adjusted_loss),

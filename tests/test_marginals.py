@@ -49,7 +49,8 @@ def gradcheck_given_q(criterion: rl.InformationGainLoss, z: Tensor, y: Tensor, w
     seen: list[Tensor] = []
     value = criterion.marginal.value
     criterion.marginal.value = lambda estimate: seen.append(value(estimate)) or seen[-1]  # type: ignore
-    inputs = [z, *(p for p in criterion.likelihood.parameters() if p.requires_grad)]
+    likelihood: Any = criterion.likelihood
+    inputs = [z, *(p for p in likelihood.parameters() if p.requires_grad)]
     gradients = list(torch.autograd.grad(criterion(z, y), inputs))
     q = seen[-1].exp()
 
@@ -170,7 +171,7 @@ def test_the_gaussian_information_gain_undoes_label_based_sampling(reference: st
     assert error["gain"] < 0.1 < error["plain"]
 
 
-def small_problem() -> tuple[nn.Module, Tensor, Tensor, rl.Prevalence]:
+def small_problem() -> tuple[nn.Sequential, Tensor, Tensor, rl.Prevalence]:
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)).double()
     x, y = torch.randn(600, 3, dtype=torch.float64), torch.arange(600) % 3
@@ -286,7 +287,7 @@ def test_state_dicts_restore_running_and_auxiliary_marginals_so_that_training_go
 def test_a_pool_gives_the_exact_marginal_and_leaves_the_model_in_its_mode() -> None:
     model, x, y, prevalence = small_problem()
     model.append(nn.Dropout(0.5))
-    model[2].train()
+    bias: Any = model[2].bias
     pool = list(zip(x.split(100), y.split(100), strict=True))
     marginal = rl.PoolMarginal(model, pool, every=2)
     criterion = rl.InformationGainLoss(prevalence, marginal=marginal, reference=prevalence.population)
@@ -296,8 +297,8 @@ def test_a_pool_gives_the_exact_marginal_and_leaves_the_model_in_its_mode() -> N
     for step in range(4):
         criterion(model(x[:50]), y[:50])
         with torch.no_grad():
-            model[2].bias += 1.0 if step < 3 else 0.0
-            model[2].bias[0] -= 0.7
+            bias += 1.0 if step < 3 else 0.0
+            bias[0] -= 0.7
     model.eval()
     assert torch.equal(seen[0], seen[1])
     assert torch.equal(seen[2], seen[3])

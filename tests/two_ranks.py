@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -38,12 +39,14 @@ def main(folder: str) -> None:
     dist.destroy_process_group()
 
 
-def make_criterion(case: dict) -> rl.InformationGainLoss:
+def make_criterion(case: dict[str, Any]) -> rl.InformationGainLoss:
     if case["marginal"] == "regression":
         normal = torch.distributions.Normal(0.0, 1.0)
         return rl.InformationGainLoss(rl.ContinuousPrevalence(normal), rl.Gaussian(scale=0.8, learn_scale=False))
     prevalence = rl.Prevalence(case["population"], case["sampling"], case["evidence"])
-    marginal = {"batch": rl.BatchMarginal, "classwise": rl.ClasswiseMarginal, "running": rl.RunningMarginal}[case["marginal"]]()
+    marginal: Any = {"batch": rl.BatchMarginal, "classwise": rl.ClasswiseMarginal, "running": rl.RunningMarginal}[
+        case["marginal"]
+    ]()
     reference = prevalence.population if case["paper"] else None
     return rl.InformationGainLoss(prevalence, marginal=marginal, reference=reference, fused=case["fused"])
 

@@ -56,7 +56,7 @@ def mean_over_batch(
 ) -> Float[Tensor, " k"]:
     """log m_k = log avg_n β_n p(k|x_n,w), Eq. (empirical marginal estimate), over the rows that count on all ranks."""
     log_sum, log_count = sum_over_batch(log_probs, labels, log_weights)
-    return log_mean_over_ranks(log_sum, log_count, group)
+    return log_mean_over_ranks(log_sum, log_count, group)[0]
 
 
 def sum_over_batch(log_probs: Tensor, labels: Labels, log_weights: Tensor | None) -> tuple[Tensor, Tensor | float]:
@@ -85,9 +85,13 @@ def example_log_weights(setting: Setting, labels: Labels, marginal: Marginal, li
 
 
 def estimate_from(
-    log_m: Tensor, frame: Frame, group: Any, measure: Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor | float]]
+    log_m: Tensor,
+    frame: Frame,
+    group: Any,
+    measure: Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor | float]],
+    finite: bool = False,
 ) -> Estimate:
     """What the marginal is told of the batch."""
     valid = frame.labels.valid
     rows = frame.labels.rows if valid is None or unseen(valid) else int(valid.sum())
-    return Estimate(log_m, rows if group is False else rows * world_size(group), measure)
+    return Estimate(log_m, rows if group is False else rows * world_size(group), measure, finite)

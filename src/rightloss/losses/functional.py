@@ -73,15 +73,14 @@ def information_gain_loss(
     def measure(outputs: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor | float]:
         return _measure(outputs, labels, frame, setting, prevalence, likelihood, reference, ignore_index)
 
-    def value(log_m: Tensor) -> Tensor:
-        return marginal.value(estimate_from(log_m, frame, group, measure))
+    seen = not unseen(logits)
 
-    loss = None
-    if fused and type(likelihood) is Categorical and frame.labels.index is not None and not unseen(logits):
-        loss = fused_loss(frame, setting, log_weights, value, group, reduction)
-    if loss is None:
-        loss = frame.reduce(composed_loss(frame, setting, likelihood, log_weights, value, group), reduction)
-    return loss
+    def value(log_m: Tensor) -> Tensor:
+        return marginal.value(estimate_from(log_m, frame, group, measure, finite=seen and nonfinite == "raise"))
+
+    if fused and seen and type(likelihood) is Categorical and frame.labels.index is not None:
+        return fused_loss(frame, setting, log_weights, value, group, reduction)
+    return frame.reduce(composed_loss(frame, setting, likelihood, log_weights, value, group), reduction)
 
 
 def weighted_loss(

@@ -5,7 +5,7 @@ With p_nk = p_r(k|x_n,w), g_n the gradient that comes in (1/N for a mean), a_k =
     ∂L/∂z_nk = g_n (p_nk − v_nk) + β_n p_nk (a_k − Σ_j a_j p_nj).
 
 Rows are taken in blocks that stay in the processor's cache. Probabilities are kept as such, which is exact until one that
-matters nears underflow; such a batch is handed back, to be composed in log space instead.
+matters nears underflow; such a batch is composed in log space instead.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from .labels import Labels
 from .setting import Setting
 
 BLOCK = 2**19  # numbers per block: 2 MiB of float32, about the second-level caches of two cores
+LARGE = 2**17  # from this size on, one pass less over the block is worth four more calls
 FEW = 16  # with fewer classes torch's softmax is slow along a row and fast along a column
 TINY = {torch.float32: 1e-30, torch.float64: 1e-290}
 
@@ -38,21 +39,27 @@ def fused_loss(
     value: Callable[[Tensor], Tensor],
     group: Any,
     reduction: Reduction,
-) -> Tensor | None:
-    """As `composed_loss`, reduced, for a softmax and int labels on a CPU; None where log space is needed."""
+) -> Tensor:
+    """As `composed_loss`, reduced, for a softmax and int labels on a CPU."""
     logits = frame.outputs
     if logits.ndim > 2:
         last = logits.movedim(1, -1)
         logits = last.flatten(0, -2) if last.is_contiguous() else logits.flatten(2)
     try:
         loss: Tensor = ClosedForm.apply(logits, frame, setting, log_weights, value, group, reduction)
-    except _LogSpaceNeededError:
-        return None
+    except _LogSpaceNeededError as needed:
+        log_q = needed.log_q
+        known = value if log_q is None else lambda _: log_q
+        loss = frame.reduce(composed_loss(frame, setting, Categorical(), log_weights, known, group), reduction)
     return loss
 
 
 class _LogSpaceNeededError(Exception):
     """A probability that matters is about to underflow, or logits are not finite and NaN is wanted."""
+
+    def __init__(self, log_q: Tensor | None = None) -> None:
+        super().__init__()
+        self.log_q = log_q
 
 
 class ClosedForm(torch.autograd.Function):
@@ -76,9 +83,10 @@ class ClosedForm(torch.autograd.Function):
             if labels.valid is not None:
                 weights = labels.valid.to(setting.reference.dtype) if weights is None else labels.mask(weights)
             probs, picked, sums = _sweep(logits, frame, setting.log_offset, weights, ctx.needs_input_grad[0])
-            log_q = value(log_mean_over_ranks(sums.log_(), labels.log_count(sums), group))
+            log_m, ctx.log_count = log_mean_over_ranks(sums.log_(), labels.log_count(sums), group)
+            log_q = value(log_m)
         if not float(log_q.amin()) > math.log(TINY[log_q.dtype]):
-            raise _LogSpaceNeededError
+            raise _LogSpaceNeededError(log_q)
         ctx.save_for_backward(logits)
         ctx.frame, ctx.setting, ctx.group, ctx.reduction = frame, setting, group, reduction
         ctx.probs, ctx.log_q, ctx.weights, ctx.log_weights = probs, log_q, weights, log_weights
@@ -113,13 +121,13 @@ def _sweep(
     blocks = _blocks(logits)
     probs: Tensor | None
     if len(blocks) == 1:
-        z = _block(logits, blocks[0][0], dim)
-        p, picked, sums, safe = _sweep_block(z, index, offset, weights, dim, frame, 0, None)
+        p, picked, sums, safe = _sweep_block(_block(logits, None, dim), index, offset, weights, dim, frame, 0, None)
         probs = p[None] if logits.ndim == 3 else p if dim == 1 else p.t()
     else:
         probs = _empty_probs(logits, dim, dtype) if keep else None
         picked, sums = torch.empty(index.shape, dtype=dtype), torch.zeros(logits.shape[1], dtype=dtype)
         for where, rows in blocks:
+            assert rows is not None
             part = None if weights is None else weights[rows]
             into = None if probs is None else _block(probs, where, dim)
             _, own, more, fine = _sweep_block(
@@ -159,28 +167,20 @@ def _sweep_block(
 
 def _gradient(ctx: Any, logits: Tensor, grad_loss: Tensor) -> Tensor:
     """∂L/∂z, made of the probabilities in their own memory; asked for once more, they are swept anew."""
-    labels, setting, log_q, weights = ctx.frame.labels, ctx.setting, ctx.log_q, ctx.weights
+    labels, weights = ctx.frame.labels, ctx.weights
     probs, ctx.probs = ctx.probs, None
     if probs is None:
-        probs, _, _ = _sweep(logits, ctx.frame, setting.log_offset, weights, True)
+        probs, _, _ = _sweep(logits, ctx.frame, ctx.setting.log_offset, weights, True)
     g = _row_gradients(grad_loss, labels, ctx.reduction)
-    wanted = labels.shares(g, log_q)
-    if setting.evidence:
-        wanted = wanted - setting.evidence * (g.sum() if isinstance(g, Tensor) else g * labels.rows) * setting.reference
-    count = labels.count()
-    if ctx.group is not False:
-        total = sum_over_ranks(torch.cat([wanted, torch.as_tensor(count).to(log_q).reshape(1)]), ctx.group)
-        wanted, count = total[:-1], total[-1]
-    a = wanted / (log_q.exp() * count)
+    a = _pull(g, ctx)
     dim = _class_dim(logits)
     grad = probs if dim == 1 or logits.ndim == 3 else torch.empty_like(logits, dtype=probs.dtype)
-    wish = (
-        a.expand(max(1, BLOCK // len(a)), -1).contiguous() if dim == 1 and logits.numel() > BLOCK and weights is None else None
-    )
+    in_one_pass = dim == 1 and weights is None and logits.numel() >= LARGE
+    wish = a.expand(min(len(logits), max(1, BLOCK // len(a))), -1).contiguous() if in_one_pass else None
     for where, rows in _blocks(logits):
-        p, index = _block(probs, where, dim), labels.index[rows].unsqueeze(dim)
-        beta = None if weights is None else weights[rows].unsqueeze(dim)
-        g_rows = g[rows].unsqueeze(dim) if isinstance(g, Tensor) else g
+        p, index = _block(probs, where, dim), _part(labels.index, rows).unsqueeze(dim)
+        beta = None if weights is None else _part(weights, rows).unsqueeze(dim)
+        g_rows = _part(g, rows).unsqueeze(dim) if isinstance(g, Tensor) else g
         if wish is None:
             _gradient_block(p, index, a, beta, g_rows, dim)
         else:
@@ -190,11 +190,20 @@ def _gradient(ctx: Any, logits: Tensor, grad_loss: Tensor) -> Tensor:
     return grad if grad.dtype == logits.dtype else grad.to(logits.dtype)
 
 
+def _pull(g: Tensor | float, ctx: Any) -> Tensor:
+    """a_k = (Σ_n g_n v_nk − κ r_k Σ_n g_n)/(N q_k), over all ranks."""
+    labels, setting = ctx.frame.labels, ctx.setting
+    wanted = labels.shares(g, ctx.log_q)
+    if setting.evidence:
+        wanted = wanted - setting.evidence * (g.sum() if isinstance(g, Tensor) else g * labels.rows) * setting.reference
+    return sum_over_ranks(wanted, ctx.group) / torch.exp(ctx.log_q + ctx.log_count)
+
+
 def _gradient_block(p: Tensor, index: Tensor, a: Tensor, beta: Tensor | None, g: Tensor | float, dim: int) -> None:
     """p → g (p − v) + β p (a − Σ_j a_j p_j), in place."""
     mean_a = (p @ a if dim == 1 else a @ p).unsqueeze(dim)
     per_class = a.unsqueeze(1 - dim)
-    p.mul_((g - mean_a) + per_class if beta is None else (g - beta * mean_a).addcmul(beta, per_class))
+    p.mul_((g - mean_a) + per_class if beta is None else (beta * per_class).add_(g - beta * mean_a))
     if isinstance(g, Tensor):
         p.scatter_add_(dim, index, -g)
     else:
@@ -232,19 +241,31 @@ def _class_dim(logits: Tensor) -> int:
     return 0 if logits.shape[1] < FEW and logits.numel() > 2**14 else 1
 
 
-def _blocks(logits: Tensor) -> list[tuple[int | slice, slice]]:
-    """Where to find each block: an image of a dense batch, or about BLOCK numbers; and the rows (labels' order) it holds."""
+def _blocks(logits: Tensor) -> list[tuple[int | slice | None, slice | None]]:
+    """Where to find each block: an image of a dense batch, or about BLOCK numbers; and the rows (labels' order) it holds.
+
+    None for everything, where there is one block.
+    """
     if logits.ndim == 3:
         images, _, size = logits.shape
-        return [(image, slice(image * size, (image + 1) * size)) for image in range(images)]
+        return [(image, slice(image * size, (image + 1) * size)) for image in range(images)] if images > 1 else [(None, None)]
     rows, step = logits.shape[0], max(1, BLOCK // logits.shape[1])
+    if rows <= step:
+        return [(None, None)]
     parts = [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
     return [(part, part) for part in parts]
 
 
-def _block(tensor: Tensor, where: int | slice, dim: int) -> Tensor:
+def _block(tensor: Tensor, where: int | slice | None, dim: int) -> Tensor:
     """A block as a matrix, with the classes along `dim`."""
-    return tensor[where] if dim == 1 or isinstance(where, int) else tensor[where].t()
+    if tensor.ndim == 3:
+        return tensor[where or 0]
+    block = tensor if where is None else tensor[where]
+    return block if dim == 1 else block.t()
+
+
+def _part(per_row: Tensor, rows: slice | None) -> Tensor:
+    return per_row if rows is None else per_row[rows]
 
 
 def _empty_probs(logits: Tensor, dim: int, dtype: torch.dtype) -> Tensor:

@@ -63,7 +63,7 @@ class Labels:
             return (self.votes * (per_row[:, None] if isinstance(per_row, Tensor) else per_row)).sum(0)
         if isinstance(per_row, Tensor):
             return per_row.new_zeros(self.size).scatter_add(0, self.index, per_row)
-        return torch.bincount(self.index, minlength=self.size).to(like.dtype) * per_row
+        return torch.bincount(self.index, minlength=self.size).to(like.dtype).mul_(per_row)
 
     def mask(self, per_row: Tensor) -> Tensor:
         """Zero where ignored."""

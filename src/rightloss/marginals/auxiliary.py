@@ -19,9 +19,10 @@ _MEMORY_NUMBERS = 2**22  # remembered weights take at most 16 MiB, however long 
 class AuxiliaryMarginal(nn.Module):
     """q = q_ψ(w), a small network from (a vector made from) the weights to the K log-probabilities of p(y|w).
 
-    Trained jointly with the model, by an optimiser of its own, to minimise KL[p(·|w) ‖ q_ψ(w)], that is −Σ_k p(k|w) log q_ψ(w)_k,
+    Trained jointly with the model, by an optimiser of its own, to minimise KL[p(·|w) ‖ q_ψ(w)], so −Σ_k p(k|w) log q_ψ(w)_k,
     with the unbiased minibatch estimate m_k in the place of p(k|w). So that the noise of one minibatch does not pass into ψ,
-    each step averages that loss over the latest pairs (w, m), each unbiased at its own w. Its derivative by w is not used.
+    each step averages that loss over pairs (w, m) drawn from the latest ones, each unbiased at its own w. Its derivative by w
+    is not used.
     Where the weights are sampled from a posterior, q_ψ follows the sample, which a running average cannot. In `eval()` mode
     ψ stays as it is.
 
@@ -29,7 +30,8 @@ class AuxiliaryMarginal(nn.Module):
         weights: the output layer, whose parameters are the vector; or a function that returns a vector made from w.
         hidden: width of the network's nonlinear part; a linear part runs beside it.
         lr: step size of its Adam optimiser.
-        memory: how many pairs (w, m) a step averages over.
+        memory: how many of the latest pairs (w, m) are remembered.
+        draw: how many of them, drawn at random, a step averages over, the newest always among them.
     """
 
     source: nn.Module | Callable[[], Tensor]
@@ -39,16 +41,22 @@ class AuxiliaryMarginal(nn.Module):
     _steps: Tensor
 
     def __init__(
-        self, weights: nn.Module | Callable[[], Tensor], hidden: int = 32, lr: float = 3e-3, memory: int = 256
+        self,
+        weights: nn.Module | Callable[[], Tensor],
+        hidden: int = 32,
+        lr: float = 1e-3,
+        memory: int = 2048,
+        draw: int = 64,
     ) -> None:
         super().__init__()
         if isinstance(weights, nn.Module) and not list(weights.parameters()):
             raise ValueError(f"Expected a layer with parameters, but {type(weights).__name__} has none: pass the output layer.")
-        if memory < 1 or hidden < 1 or not lr > 0:
-            raise ValueError(f"Expected hidden ≥ 1, memory ≥ 1 and lr > 0, but got {hidden}, {memory} and {lr}.")
+        if min(hidden, memory, draw) < 1 or not lr > 0:
+            raise ValueError(f"Expected hidden, memory, draw ≥ 1 and lr > 0, but got {hidden}, {memory}, {draw} and {lr}.")
         self.__dict__["source"] = weights  # not a submodule: the model's weights are not the marginal's to train
-        self.hidden, self.lr, self.memory = hidden, lr, memory
+        self.hidden, self.lr, self.memory, self.draw = hidden, lr, memory, draw
         self.network = None
+        self._generator = torch.Generator().manual_seed(0)  # its own, alike on all ranks
 
     def prepare(self, num_classes: int | None) -> None:
         """Build the network, its optimiser and its memory."""
@@ -102,22 +110,26 @@ class AuxiliaryMarginal(nn.Module):
         self._seen_weights[steps % rows] = vector
         self._seen_marginals[steps % rows] = marginal
         self._steps += 1
-        seen = min(steps + 1, rows)
+        drawn = torch.randint(min(steps + 1, rows), (self.draw,), generator=self._generator)
+        drawn[0] = steps % rows
         with torch.enable_grad(), torch.autocast(vector.device.type, enabled=False):
-            log_q = self.network(self._seen_weights[:seen])
-            risk = -(self._seen_marginals[:seen] * log_q).sum(1).mean()
+            log_q = self.network(self._seen_weights[drawn])
+            risk = -(self._seen_marginals[drawn] * log_q).sum(1).mean()
             risk.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()  # a model's optimiser that is given ψ too finds nothing to do
 
     def get_extra_state(self) -> dict[str, Any]:
-        """The optimiser's, so that a restored run goes on as it would have."""
-        return {} if self.network is None else deepcopy(self.optimizer.state_dict())
+        """The optimiser's and the generator's, so that a restored run goes on as it would have."""
+        if self.network is None:
+            return {}
+        return {"optimizer": deepcopy(self.optimizer.state_dict()), "generator": self._generator.get_state()}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """As saved by `get_extra_state`."""
         if self.network is not None and state:
-            self.optimizer.load_state_dict(state)
+            self.optimizer.load_state_dict(state["optimizer"])
+            self._generator.set_state(state["generator"])
 
     def extra_repr(self) -> str:
         return f"hidden={self.hidden}, lr={self.lr:g}, memory={self.memory}"

@@ -18,12 +18,14 @@ class Estimate:
     Attributes:
         log_m: `log avg_n β_n p(k|x_n,w)` of the (global) minibatch, without gradient.
         examples: how many examples it rests on.
+        finite: True where log_m is known to be finite; False where nobody has looked.
         measure: the same sum over other data: (outputs, target or None) → (`log Σ_n β_n p(k|x_n,w)`, `log n`).
     """
 
     log_m: Float[Tensor, " k"]
     examples: int
     measure: Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor | float]]
+    finite: bool = False
 
 
 @runtime_checkable

@@ -52,7 +52,7 @@ class RunningMarginal(nn.Module):
         average, steps = self.log_average.to(log_m.dtype), self.steps
         if unseen(log_m):
             return self._value_unseen(log_m)
-        if not training or not math.isfinite(float(log_m.sum())):
+        if not training or not (estimate.finite or math.isfinite(float(log_m.sum()))):
             return average if float(steps) > 0 else log_m
         share = (1 - self.decay) / (1 - self.decay ** float(steps.add_(1)))
         average = torch.logaddexp(average + _log(1 - share), log_m + math.log(share))

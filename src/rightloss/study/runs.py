@@ -40,6 +40,7 @@ class Net:
         name: for the table.
         hidden: units of the one hidden layer; 0 for a linear model.
         examples: training examples, all classes together.
+        batch_size: a multiple of 2 and 5, so that every batch has equal classes.
         steps: minibatches.
         learning_rate: Adam's first; it falls to 0 in a straight line.
     """
@@ -47,6 +48,7 @@ class Net:
     name: str
     hidden: int
     examples: int
+    batch_size: int
     steps: int
     learning_rate: float
 
@@ -86,7 +88,6 @@ class Problem:
     population: TwoGaussians | FiveRatings
     net: Net
     seed: int
-    batch_size: int
     test_examples: int
 
 
@@ -145,10 +146,10 @@ def _trained(problem: Problem, loss: LossOf, start: Start) -> nn.Module:
     if start != "torch":
         start_at_prevalence(head, prevalence if start == "population" else Prevalence(prevalence.sampling), likelihood)
     criterion = loss(prevalence, likelihood)
-    optimiser = torch.optim.Adam(network.parameters(), lr=net.learning_rate)
+    optimiser = torch.optim.Adam(network.parameters(), lr=net.learning_rate, fused=True)
     schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.0, net.steps)
     generator = torch.Generator().manual_seed(problem.seed)
-    for batch in StratifiedBatchSampler(y, prevalence, problem.batch_size, net.steps, generator):
+    for batch in StratifiedBatchSampler(y, prevalence, net.batch_size, net.steps, generator):
         optimiser.zero_grad()
         criterion(network(x[batch]), y[batch]).backward()
         optimiser.step()

@@ -46,9 +46,8 @@ class Row:
         model: the network.
         method: the loss.
         log_likelihood: expected log-likelihood at π, the mean over the seeds' test sets.
-        standard_error: of that mean as an estimate for these trained networks: from the test examples alone, their variance
-            within each test set, pooled over seeds. Steadier than the spread of a few seeds, and stricter where the seeds differ
-            by more than test noise.
+        standard_error: of that mean, for these trained networks: from the test examples alone, by their variance within each
+            test set, pooled over seeds. Steadier than the spread of a few seeds, and stricter where training makes them differ.
         from_best: (log_likelihood − best possible) / standard_error.
         spread: standard deviation over the seeds, of training and test together; None for one seed.
         lost: mean of log p_true(y|x) − log p(y|x) on the same test examples, in which most of the test noise cancels.
@@ -74,7 +73,7 @@ class Row:
     @property
     def case(self) -> str:
         """What a method is tried on."""
-        return f"{self.prevalence}, {self.model}"
+        return f"{self.prevalence} {self.model}"
 
 
 @dataclass(frozen=True)
@@ -152,22 +151,25 @@ def to_markdown(results: Results) -> str:
 
 def print_results(results: Results) -> None:
     """To the terminal."""
+    from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(width=None if sys.stdout.isatty() else 140, highlight=False)
-    table = Table(title=TITLE, title_justify="left")
+    console = Console(width=None if sys.stdout.isatty() else 130, highlight=False)
+    table = Table(title=TITLE, title_justify="left", box=box.SIMPLE, collapse_padding=True)
+    lines = [cells(row) for row in results.rows]
     for number, column in enumerate(COLUMNS.values()):
-        table.add_column(column, justify="left" if number < 3 else "right", overflow="fold")
-    previous = None
-    for row in results.rows:
-        if previous is not None and row.case != previous.case and row.method != CONSTANT:
+        width = max(map(len, [*column.split(), *(line[number] for line in lines)]))
+        table.add_column(column, justify="left" if number < 3 else "right", width=width, overflow="fold")
+    previous = results.rows[0]
+    for row, line in zip(results.rows, lines, strict=True):
+        if row.case != previous.case:
             table.add_section()
-        table.add_row(*cells(row))
+        table.add_row(*line)
         previous = row
     console.print(table)
-    for line in (*legend(results), "", *results.findings):
-        console.print(line, markup=False)
+    for sentence in (*legend(results), "", *results.findings):
+        console.print(sentence, markup=False)
 
 
 def cells(row: Row) -> list[str]:
@@ -221,24 +223,37 @@ def _umask() -> int:
 def _near_best(rows: list[Row], default: str, plain: str, truthful: str) -> str:
     parts = []
     for method in (default, plain):
-        distances = [(row.from_best, row.prevalence) for row in rows if (row.method, row.model) == (method, truthful)]
-        near = [z for z, _ in distances if z is not None and abs(z) <= CLEAR]
-        furthest = max(((z, where) for z, where in distances if z is not None), key=lambda each: abs(each[0]))
-        parts.append(f"{method} in {len(near)} of {len(distances)} (furthest: {furthest[0]:+.1f} at {furthest[1]})")
+        chosen = [row for row in rows if (row.method, row.model) == (method, truthful)]
+        distances = [(row.from_best, row.prevalence) for row in chosen if row.from_best is not None]
+        near = [distance for distance, _ in distances if abs(distance) <= CLEAR]
+        furthest, where = max(distances, key=lambda each: abs(each[0]))
+        parts.append(f"{method} in {len(near)} of {len(distances)} populations (furthest: {furthest:+.1f} at {where})")
     return (
-        f"With the {truthful} model, which can express the truth, the expected log-likelihood is within {CLEAR} standard errors "
-        f"of the best possible for {parts[0]}, and for {parts[1]}."
+        f"With the {truthful} model, which can express the truth, the expected log-likelihood is within {CLEAR} standard "
+        f"errors of the best possible for {parts[0]}, for {parts[1]}."
     )
 
 
-def _leads(rows: list[Row], default: str, figure: str) -> Iterator[tuple[str, str, float, float]]:
-    """(method, case, lead over the default, its standard error over the seeds) for every other method and case."""
+@dataclass(frozen=True)
+class _Lead:
+    """By how much a method is ahead of the default, seed by seed: mean and standard error over the seeds."""
+
+    method: str
+    case: str
+    mean: float
+    error: float
+
+    def __str__(self) -> str:
+        return f"{self.method} ({self.case}: {self.mean:.2g} ± {self.error:.1g})"
+
+
+def _leads(rows: list[Row], default: str, figure: str) -> Iterator[_Lead]:
     ours = {row.case: getattr(row, f"{figure}_by_seed") for row in rows if row.method == default}
     for row in rows:
         theirs = getattr(row, f"{figure}_by_seed")
         if row.method != default and len(theirs) > 1:
             leads = [other - own for other, own in zip(theirs, ours[row.case], strict=True)]
-            yield row.method, row.case, fmean(leads), stdev(leads) / math.sqrt(len(leads))
+            yield _Lead(row.method, row.case, fmean(leads), stdev(leads) / math.sqrt(len(leads)))
 
 
 def _against_others(rows: list[Row], default: str, figure: str) -> str:
@@ -246,14 +261,15 @@ def _against_others(rows: list[Row], default: str, figure: str) -> str:
     leads = list(_leads(rows, default, figure))
     if not leads:
         return f"In {name} one seed does not tell the methods apart: run more."
-    ahead = [each for each in leads if each[2] > CLEAR * each[3]]
-    behind = [each for each in leads if -each[2] > CLEAR * each[3]]
-    places = [f"{method} ({case}: by {lead:.2g} ± {error:.1g})" for method, case, lead, error in ahead]
-    lost = f"it loses to {'; '.join(places)}" if places else "it loses none clearly"
-    return (
-        f"In {name}, seed by seed, {default} is ahead of another method by more than {CLEAR} standard errors of the paired "
-        f"difference in {len(behind)} of {len(leads)} comparisons; {lost}."
+    won, lost = [each for each in leads if each.mean < 0], [each for each in leads if each.mean > 0]
+    clearly_won, clearly_lost = ([each for each in some if abs(each.mean) > CLEAR * each.error] for some in (won, lost))
+    text = (
+        f"In {name}, on the same seeds, {default} is ahead in {len(won)} of {len(leads)} comparisons, clearly (by more than "
+        f"{CLEAR} standard errors of the difference) in {len(clearly_won)}, and behind in {len(lost)}, "
+        f"clearly in {len(clearly_lost)}."
     )
+    text += f" It is furthest behind {max(lost, key=lambda each: each.mean)}." if lost else ""
+    return text + (f" It is clearly behind {', '.join(map(str, clearly_lost))}." if clearly_lost else "")
 
 
 def _below_constant(rows: list[Row]) -> str:
@@ -264,4 +280,4 @@ def _below_constant(rows: list[Row]) -> str:
             cases.setdefault(row.method, []).append(row.case)
     if not cases:
         return f"No method is worse than {CONSTANT}."
-    return f"Worse than {CONSTANT}: " + "; ".join(f"{method} ({' and '.join(where)})" for method, where in cases.items()) + "."
+    return f"Worse than {CONSTANT}: " + "; ".join(f"{method} ({', '.join(where)})" for method, where in cases.items()) + "."

@@ -1,0 +1,179 @@
+"""What the information-gain loss costs next to F.cross_entropy, focal losses and the formula written naively.
+
+Forward and backward, default settings (sampled mix as the reference, running marginal), all contenders in turn in one run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import kornia
+import torch
+import torch.nn.functional as F
+from monai.losses.focal_loss import FocalLoss as MonaiFocalLoss
+from report import folder, medians, peak_extra_bytes, table
+from torch import Tensor, nn
+
+import rightloss as rl
+
+SIZES = [(64, 2), (256, 100), (1024, 1000), (4096, 1000), (512, 50_000), (1_000_000, 5)]
+
+
+def naive(logits: Tensor, target: Tensor, log_offset: Tensor) -> Tensor:
+    """The formula with torch's own functions and q = the batch's marginal."""
+    log_probs = F.log_softmax(logits + log_offset, 1)
+    log_marginal = torch.logsumexp(log_probs, 0) - math.log(len(target))
+    return (log_marginal[target] - log_probs.gather(1, target[:, None])[:, 0]).mean()
+
+
+def step(loss: Callable[[Tensor, Tensor], Tensor], logits: Tensor, target: Tensor) -> Callable[[], None]:
+    """Forward and backward, as in training."""
+
+    def call() -> None:
+        logits.grad = None
+        loss(logits, target).backward()
+
+    return call
+
+
+def random_prevalence(k: int) -> rl.Prevalence:
+    frequencies = torch.rand(k, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) + 0.1
+    return rl.Prevalence(frequencies / frequencies.sum())
+
+
+def contenders(logits: Tensor, target: Tensor) -> dict[str, Callable[[], None]]:
+    """What a user could train with instead, ours first after cross-entropy."""
+    k = logits.shape[1]
+    prevalence = random_prevalence(k)
+    log_offset = prevalence.sampling.log() - prevalence.population.log()
+    monai_focal = MonaiFocalLoss(to_onehot_y=True, use_softmax=True)
+    kornia_focal = kornia.losses.FocalLoss(alpha=None, gamma=2.0, reduction="mean")
+    losses: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+        "cross-entropy": F.cross_entropy,
+        "information gain": rl.InformationGainLoss(prevalence),
+        "naive formula": lambda z, y: naive(z, y, log_offset.float()),
+        "MONAI focal": lambda z, y: monai_focal(z, y[:, None]),
+        "kornia focal": kornia_focal,
+    }
+    return {name: step(loss, logits, target) for name, loss in losses.items()}
+
+
+def overhead() -> str:
+    rows = []
+    for n, k in SIZES:
+        torch.manual_seed(0)
+        logits, target = torch.randn(n, k, requires_grad=True), torch.randint(k, (n,))
+        calls = contenders(logits, target)
+        if n * k > 5_000_000:  # one-hot codes of this size take the focal losses minutes and tens of gigabytes
+            calls = {name: call for name, call in calls.items() if "focal" not in name or k < 100}
+        times = medians(calls, repeats=200 if n * k < 100_000 else 15)
+        base = times["cross-entropy"]
+        ours = times["information gain"]
+        cells = [f"{n:,}×{k:,}", f"{1e3 * base:.3f}", f"{1e3 * ours:.3f}", f"{ours / base:.2f}", f"{1e6 * (ours - base):.0f}"]
+        if n * k >= 1_000_000:
+            memory = {name: peak_extra_bytes(calls[name]) for name in ("cross-entropy", "information gain")}
+            cells.append(f"{memory['information gain'] / memory['cross-entropy']:.2f}")
+        else:
+            cells.append("–")
+        cells += [
+            f"{times[name] / base:.2f}" if name in times else "–" for name in ("naive formula", "MONAI focal", "kornia focal")
+        ]
+        rows.append(cells)
+        print(" ".join(cells), flush=True)
+    header = ["logits", "cross-entropy, ms", "ours, ms", "time ratio", "µs more", "peak memory ratio"]
+    return table([*header, "naive ratio", "MONAI focal ratio", "kornia focal ratio"], rows)
+
+
+def segmentation() -> str:
+    torch.manual_seed(0)
+    logits, target = torch.randn(4, 5, 256, 256, requires_grad=True), torch.randint(5, (4, 256, 256))
+    target[:, :20] = 255
+    prevalence = random_prevalence(5)
+    ours = rl.InformationGainLoss(prevalence, ignore_index=255)
+    times = medians(
+        {
+            "cross-entropy": step(lambda z, y: F.cross_entropy(z, y, ignore_index=255), logits, target),
+            "ours": step(ours, logits, target),
+        },
+        repeats=30,
+    )
+    ratio = times["ours"] / times["cross-entropy"]
+    row = ["4×5×256×256, ignore_index", f"{1e3 * times['cross-entropy']:.2f}", f"{1e3 * times['ours']:.2f}", f"{ratio:.2f}"]
+    return table(["segmentation", "cross-entropy, ms", "ours, ms", "time ratio"], [row])
+
+
+def slopes() -> str:
+    """Of log time against log n and log k, between sizes large enough for the fixed cost not to matter; 1 is linear."""
+    rows = []
+    for label, sizes in (("n", [(4096, 256), (32_768, 256)]), ("k", [(1024, 1024), (1024, 8192)])):
+        seconds = []
+        for n, k in sizes:
+            logits, target = torch.randn(n, k, requires_grad=True), torch.randint(k, (n,))
+            seconds.append(medians({"ours": step(rl.InformationGainLoss(random_prevalence(k)), logits, target)}, 15)["ours"])
+        slope = math.log(seconds[1] / seconds[0]) / math.log(8)
+        rows.append([f"{label}, {sizes[0]} → {sizes[1]}", f"{slope:.2f}"])
+    return table(["cost grows with", "slope of log time"], rows)
+
+
+class Block(nn.Module):
+    """Two 3×3 convolutions and a short cut, as in ResNet-18."""
+
+    def __init__(self, channels: int, out: int, stride: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(channels, out, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(out),
+            nn.ReLU(),
+            nn.Conv2d(out, out, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(out),
+        )
+        self.short = nn.Conv2d(channels, out, 1, stride, bias=False) if stride > 1 else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.body(x) + self.short(x))
+
+
+def resnet18(k: int) -> nn.Module:
+    layers: list[nn.Module] = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+    channels = 64
+    for out, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+        layers += [Block(channels, out, stride), Block(out, out, 1)]
+        channels = out
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, k))
+
+
+def training_step() -> str:
+    torch.manual_seed(0)
+    model = resnet18(10)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    x, y = torch.randn(32, 3, 96, 96), torch.randint(10, (32,))
+
+    def train(loss: Callable[[Tensor, Tensor], Tensor]) -> Callable[[], None]:
+        def call() -> None:
+            optimizer.zero_grad()
+            loss(model(x), y).backward()
+            optimizer.step()
+
+        return call
+
+    times = medians({"ce": train(F.cross_entropy), "ours": train(rl.InformationGainLoss(random_prevalence(10)))}, 25)
+    size = sum(p.numel() for p in model.parameters()) / 1e6
+    row = [f"ResNet-18, {size:.1f} M weights, 32×3×96×96", f"{1e3 * times['ce']:.0f}", f"{1e3 * times['ours']:.0f}"]
+    return table(
+        ["training step", "cross-entropy, ms", "ours, ms", "time ratio"], [[*row, f"{times['ours'] / times['ce']:.3f}"]]
+    )
+
+
+def main() -> None:
+    out = folder()
+    parts = [overhead(), segmentation(), slopes(), training_step()]
+    machine = f"torch {torch.__version__}, {torch.get_num_threads()} threads"
+    head = f"{machine}, medians; made by `python benchmarks/loss_overhead.py`.\n"
+    page = "\n".join([head, *parts])
+    (out / "loss_overhead.md").write_text(page)
+    print(page)
+
+
+if __name__ == "__main__":
+    main()
