@@ -263,7 +263,7 @@ class TestUncertain:
         assert_mean_is(draws, mean)
         assert_mean_is((draws - mean).square(), variance)
 
-    @pytest.mark.parametrize("alpha", [[1.0, 1.0, 1.0], [0.3, 4.0, 25.0], [5.0, 0.5, 0.5, 90.0, 4.0]])
+    @pytest.mark.parametrize("alpha", [[1.0, 1.0, 1.0], [0.3, 4.0, 25.0], [5.0, 0.5, 0.5, 90.0, 4.0], [1e-3, 2e-3]])
     def test_dirichlet_draws_have_its_means_and_covariances(self, alpha: list[float]) -> None:
         prevalence, total = Prevalence.dirichlet(alpha), sum(alpha)
         mean = torch.tensor([a / total for a in alpha], dtype=torch.float64)

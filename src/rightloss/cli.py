@@ -64,23 +64,25 @@ def _study(preset: str, out: Path, seeds: int) -> None:
     from .study.table import print_results
     from .study.toy import ToyConfig, run_study
 
+    config, console = ToyConfig(seeds=seeds), Console(stderr=True)
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=None)
-        results = run_study(
-            ToyConfig(seeds=seeds),
-            out,
-            lambda done, total, label: bar.update(task, completed=done, total=total, description=label),
-        )
+
+        def show(done: int, total: int, label: str) -> None:
+            bar.update(task, completed=done, total=total, description=label)
+
+        results = run_study(config, out, show)
     print_results(results)
     for name in ("results.json", "table.csv", "report.md"):
         print(out / name)
 
 
-def _version(asked: bool) -> None:
+def _version(asked: bool) -> bool:
     if asked:
         print(__version__)
         raise SystemExit(0)
+    return asked
 
 
 @contextmanager

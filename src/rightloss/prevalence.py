@@ -138,9 +138,11 @@ class Prevalence:
         """n draws of π, `(n, K)`: from the Dirichlet, or π itself repeated where it is certain."""
         if self._concentration is None:
             return self._population.expand(n, -1).clone()
-        gamma = torch._standard_gamma(self._concentration.expand(n, -1), generator=generator)
-        tiny = torch.finfo(gamma.dtype).tiny
-        return gamma.clamp_min(tiny) / gamma.clamp_min(tiny).sum(1, keepdim=True)
+        # Normalised Gamma(α) draws, as Gamma(α + 1) U^(1/α) and in logarithms: where all α are small they would all underflow.
+        alpha = self._concentration.expand(n, -1)
+        log_gamma = torch._standard_gamma(alpha + 1, generator=generator).log()
+        exponential = torch.empty(alpha.shape, dtype=alpha.dtype).exponential_(generator=generator)
+        return torch.softmax(log_gamma - exponential / alpha, dim=1).clamp_min(torch.finfo(alpha.dtype).tiny)
 
     def retarget(self, population: Frequencies | Prevalence) -> Prevalence:
         """The same training mix, for another population (K frequencies; a number for two classes; a `Prevalence`)."""

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..likelihoods import Likelihood
-from ..marginals import Estimate, Marginal, attach, log_mean_over_ranks, sum_over_ranks, unseen, world_size
+from ..marginals import Estimate, Marginal, attach, log_mean_over_ranks, sum_over_ranks, world_size
 from .frame import Frame
 from .labels import Labels
 from .setting import Setting
@@ -73,7 +73,7 @@ def example_log_weights(setting: Setting, labels: Labels, marginal: Marginal, li
 
     def batch() -> Tensor:
         counts = torch.cat(
-            [labels.shares(labels.mask(like.new_ones(labels.rows)), like), torch.as_tensor(labels.count()).to(like).reshape(1)]
+            [labels.shares(labels.mask(like.new_ones(labels.rows)), like), torch.as_tensor(labels.count).to(like).reshape(1)]
         )
         counts = sum_over_ranks(counts, group)
         return counts[:-1] / counts[-1]
@@ -92,6 +92,6 @@ def estimate_from(
     finite: bool = False,
 ) -> Estimate:
     """What the marginal is told of the batch."""
-    valid = frame.labels.valid
-    rows = frame.labels.rows if valid is None or unseen(valid) else int(valid.sum())
+    count = frame.labels.count
+    rows = count if isinstance(count, int) else frame.labels.rows
     return Estimate(log_m, rows if group is False else rows * world_size(group), measure, finite)

@@ -44,7 +44,7 @@ class Frame:
     def reduce(self, loss: Tensor, reduction: Reduction) -> Tensor:
         """The rows' losses as asked for."""
         if reduction == "mean":
-            return loss.mean() if self.labels.valid is None else loss.sum() / self.labels.count()
+            return loss.mean() if self.labels.valid is None else loss.sum() / self.labels.count
         if reduction == "sum":
             return loss.sum()
         if reduction == "none":
@@ -101,7 +101,7 @@ def regression_frame(
     if synced:
         support, first = gather_ranks(support, group).flatten(0, 1), dist.get_rank(group) * len(target)
     index = torch.arange(first, first + len(target), device=target.device)
-    return Frame(outputs, Labels(index, None, None, len(support)), support, target.shape[:1], nonfinite)
+    return Frame(outputs, Labels(index, None, None, len(support), len(target)), support, target.shape[:1], nonfinite)
 
 
 def check_pair(likelihood: Likelihood, prevalence: Prevalence | ContinuousPrevalence) -> None:

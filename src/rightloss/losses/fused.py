@@ -11,6 +11,7 @@ matters nears underflow; such a batch is composed in log space instead.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -153,7 +154,8 @@ def _sweep_block(
 ) -> tuple[Tensor, Tensor, Tensor, bool]:
     """p of one block, each row's own p, Σ β p, and whether every p is clear of underflow."""
     z = z.to(torch.float32) if z.dtype not in TINY else z
-    p = torch.softmax(z if offset is None else z + offset, dim, out=into)
+    moved = z if offset is None else torch.add(z, offset, out=_scratch(z.shape, z.dtype))
+    p = torch.softmax(moved, dim, out=into)
     fine = float(p.amin()) > TINY[p.dtype]  # false of NaN as well
     if not fine and not bool(torch.isfinite(z).all()):
         if frame.nonfinite == "raise":
@@ -176,7 +178,7 @@ def _gradient(ctx: Any, logits: Tensor, grad_loss: Tensor) -> Tensor:
     dim = _class_dim(logits)
     grad = probs if dim == 1 or logits.ndim == 3 else torch.empty_like(logits, dtype=probs.dtype)
     in_one_pass = dim == 1 and weights is None and logits.numel() >= LARGE
-    wish = a.expand(min(len(logits), max(1, BLOCK // len(a))), -1).contiguous() if in_one_pass else None
+    wish = _repeated(a, min(len(logits), max(1, BLOCK // len(a)))) if in_one_pass else None
     for where, rows in _blocks(logits):
         p, index = _block(probs, where, dim), _part(labels.index, rows).unsqueeze(dim)
         beta = None if weights is None else _part(weights, rows).unsqueeze(dim)
@@ -203,7 +205,11 @@ def _gradient_block(p: Tensor, index: Tensor, a: Tensor, beta: Tensor | None, g:
     """p → g (p − v) + β p (a − Σ_j a_j p_j), in place."""
     mean_a = (p @ a if dim == 1 else a @ p).unsqueeze(dim)
     per_class = a.unsqueeze(1 - dim)
-    p.mul_((g - mean_a) + per_class if beta is None else (beta * per_class).add_(g - beta * mean_a))
+    space = _scratch(p.shape, p.dtype)
+    if beta is None:
+        p.mul_(torch.add(g - mean_a, per_class, out=space))
+    else:
+        p.mul_(torch.mul(beta, per_class, out=space).add_(g - beta * mean_a))
     if isinstance(g, Tensor):
         p.scatter_add_(dim, index, -g)
     else:
@@ -227,7 +233,31 @@ def _row_gradients(grad_loss: Tensor, labels: Labels, reduction: Reduction) -> T
         return labels.mask(grad_loss.flatten())
     if labels.valid is None:
         return float(grad_loss) / (labels.rows if reduction == "mean" else 1)
-    return torch.where(labels.valid, grad_loss / (labels.count() if reduction == "mean" else 1), 0.0)
+    return torch.where(labels.valid, grad_loss / (labels.count if reduction == "mean" else 1), 0.0)
+
+
+def _repeated(row: Tensor, rows: int) -> Tensor:
+    """`row` as a matrix of equal rows."""
+    space = _scratch(torch.Size((rows, len(row))), row.dtype)
+    return row.expand(rows, -1).contiguous() if space is None else space.copy_(row)
+
+
+_kept = threading.local()
+
+
+def _scratch(shape: torch.Size, dtype: torch.dtype) -> Tensor | None:
+    """Memory for one block that is needed for a moment, the same from call to call; None for small ones.
+
+    To get fresh memory of this size from the system takes longer than to fill it.
+    """
+    size = math.prod(shape)
+    if size < LARGE // 4 or size > 4 * BLOCK:
+        return None
+    space: Tensor | None = getattr(_kept, str(dtype), None)
+    if space is None or len(space) < size:
+        space = torch.empty(max(size, BLOCK), dtype=dtype)
+        setattr(_kept, str(dtype), space)
+    return space[:size].view(shape)
 
 
 def _without_autocast() -> Any:

@@ -20,12 +20,14 @@ class Labels:
         votes: v_nk `(n, k)`, zero rows where ignored; None for hard labels.
         valid: which rows count `(n,)`; None where all do.
         size: number of columns, k.
+        count: how many rows count, as a tensor where it could not be looked at.
     """
 
     index: Tensor | None
     votes: Tensor | None
     valid: Tensor | None
     size: int
+    count: int | Tensor
 
     @property
     def rows(self) -> int:
@@ -34,13 +36,9 @@ class Labels:
         assert some is not None
         return some.shape[0]
 
-    def count(self) -> int | Tensor:
-        """How many rows count."""
-        return self.rows if self.valid is None else self.valid.sum()
-
     def log_count(self, like: Tensor) -> Tensor | float:
         """log of how many rows count."""
-        return math.log(self.rows) if self.valid is None else self.valid.sum().to(like.dtype).log()
+        return math.log(self.count) if isinstance(self.count, int) else self.count.to(like.dtype).log()
 
     def pick(self, table: Tensor) -> Tensor:
         """Σ_k v_nk table_nk: each row's own entry (n,). A column without a vote counts for nothing, even if it is infinite."""
@@ -80,13 +78,26 @@ def hard_labels(target: Tensor, num_classes: int, ignore_index: int) -> Labels:
     index = target if target.ndim == 1 and target.dtype == torch.long else target.flatten().long()
     if index.shape[0] == 0:
         raise ValueError("Expected at least one example, but the batch is empty.")
-    if not unseen(index):
-        low, high = torch.aminmax(index)
-        if 0 <= int(low) and int(high) < num_classes and not 0 <= ignore_index < num_classes:
-            return Labels(index, None, None, num_classes)
-        _check_range(index, num_classes, ignore_index)
+    if unseen(index):
+        valid = index != ignore_index
+        return Labels(torch.where(valid, index, 0), None, valid, num_classes, valid.sum())
+    low, high = torch.aminmax(index)
+    if 0 <= int(low) and int(high) < num_classes and not 0 <= ignore_index < num_classes:
+        return Labels(index, None, None, num_classes, index.shape[0])
     valid = index != ignore_index
-    return Labels(torch.where(valid, index, 0), None, valid, num_classes)
+    count = int(torch.count_nonzero(valid))
+    if count == 0:
+        raise ValueError(
+            f"Expected at least one label that counts, but all are ignore_index = {ignore_index}: skip such a batch."
+        )
+    index = torch.where(valid, index, 0)
+    low, high = torch.aminmax(index)
+    if int(low) < 0 or int(high) >= num_classes:
+        raise ValueError(
+            f"Expected labels in 0..{num_classes - 1}, but got {int(low)}..{int(high)}: number the classes from 0, "
+            f"or mark what to leave out with ignore_index (now {ignore_index})."
+        )
+    return Labels(index, None, valid, num_classes, count)
 
 
 def soft_labels(target: Tensor, like: Tensor) -> Labels:
@@ -103,22 +114,8 @@ def soft_labels(target: Tensor, like: Tensor) -> Labels:
                 f"Expected soft labels to be non-negative with rows that sum to 1, but row {row} is "
                 f"{[round(value, 4) for value in votes[row, :10].tolist()]}: divide counts of votes by their row sums."
             )
-        if bool((sums != 0).all()):
-            return Labels(None, votes, None, votes.shape[1])
-        if not bool((sums != 0).any()):
+        count = int(torch.count_nonzero(sums))
+        if count == 0:
             raise ValueError("Expected at least one example with votes, but every row is zero.")
-    return Labels(None, votes, sums != 0, votes.shape[1])
-
-
-def _check_range(index: Tensor, num_classes: int, ignore_index: int) -> None:
-    counted = index[index != ignore_index]
-    if len(counted) == 0:
-        raise ValueError(
-            f"Expected at least one label that counts, but all are ignore_index = {ignore_index}: skip such a batch."
-        )
-    low, high = int(counted.min()), int(counted.max())
-    if low < 0 or high >= num_classes:
-        raise ValueError(
-            f"Expected labels in 0..{num_classes - 1}, but got {low}..{high}: number the classes from 0, "
-            f"or mark what to leave out with ignore_index (now {ignore_index})."
-        )
+        return Labels(None, votes, None if count == votes.shape[0] else sums != 0, votes.shape[1], count)
+    return Labels(None, votes, sums != 0, votes.shape[1], torch.count_nonzero(sums))

@@ -1,6 +1,6 @@
 """Populations whose Bayes-optimal predictions are known: class or rating → examples, and the best figures there are.
 
-Stage: a frozen population → `sample` of equal classes, true `log_probs`, `best_log_likelihood`.
+Stage: a frozen population, with its prevalence → `sample` of equal classes, true `log_probs`, `best_log_likelihood`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -20,44 +19,6 @@ from ..likelihoods import Categorical, Likelihood, OnionPeeling
 from ..prevalence import Prevalence
 
 _NODES = 80  # per dimension; from 64 on neither integral changes by 1e-12
-
-
-class Population(Protocol):
-    """What the study asks of a population. Two that are equal give equal samples."""
-
-    @property
-    def title(self) -> str: ...
-
-    @property
-    def features(self) -> int: ...
-
-    @property
-    def prevalence(self) -> Prevalence:
-        """π, to be met in use, with equal classes in training."""
-        ...
-
-    @property
-    def likelihood(self) -> Likelihood:
-        """The one under which a linear model can express the truth."""
-        ...
-
-    @property
-    def best_log_likelihood(self) -> float:
-        """`Σ_c π_c E[log p(c|x) | y = c]` of the true p(y|x): no model has more."""
-        ...
-
-    @property
-    def best_auc(self) -> float | None:
-        """Of the true p(y|x); None where there are more than two classes."""
-        ...
-
-    def log_probs(self, x: Float[Tensor, "n d"]) -> Float64[Tensor, "n k"]:
-        """The true log p(y|x) at π."""
-        ...
-
-    def sample(self, per_class: int, seed: int) -> tuple[Float[Tensor, "n d"], Int64[Tensor, " n"]]:
-        """`per_class` examples of every class, class 0 first."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -80,15 +41,20 @@ class TwoGaussians:
 
     @property
     def prevalence(self) -> Prevalence:
+        """π, to be met in use, with equal classes in training."""
         return Prevalence.binary(self.positive)
 
     @property
     def likelihood(self) -> Likelihood:
+        """The one under which a linear model can express the truth."""
         return Categorical(2)
 
     @property
     def best_log_likelihood(self) -> float:
-        """By Gauss–Hermite quadrature: given the class the log-odds are N(logit π ± 2|μ|², 4|μ|²)."""
+        """`Σ_c π_c E[log p(c|x) | y = c]` of the true p(y|x): no model has more.
+
+        By Gauss–Hermite quadrature: given the class the log-odds are N(logit π ± 2|μ|², 4|μ|²).
+        """
         nodes, weights = _gauss_hermite(1)
         shift, scale = 2 * self.separation**2, 2 * self.separation
         odds = math.log(self.positive) - math.log1p(-self.positive) + scale * nodes[:, 0]
@@ -97,14 +63,17 @@ class TwoGaussians:
 
     @property
     def best_auc(self) -> float:
+        """Φ(√2 |μ|)."""
         return 0.5 * (1 + math.erf(self.separation))
 
     def log_probs(self, x: Float[Tensor, "n d"]) -> Float64[Tensor, "n k"]:
+        """The true log p(y|x) at π."""
         slope = 2 * self.separation / math.sqrt(self.features)
         odds = math.log(self.positive) - math.log1p(-self.positive) + slope * x.double().sum(1)
         return torch.stack([F.logsigmoid(-odds), F.logsigmoid(odds)], 1)
 
     def sample(self, per_class: int, seed: int) -> tuple[Float[Tensor, "n d"], Int64[Tensor, " n"]]:
+        """`per_class` examples of every class, class 0 first."""
         y = torch.arange(2).repeat_interleave(per_class)
         noise = torch.randn(2 * per_class, self.features, generator=torch.Generator().manual_seed(seed))
         return noise + (2 * y[:, None] - 1) * self.separation / math.sqrt(self.features), y
@@ -137,14 +106,14 @@ class FiveRatings:
 
     @property
     def best_log_likelihood(self) -> float:
-        """`E_x Σ_k p(k|x) log p(k|x)`, which is the sum over the classes taken the other way round; by quadrature."""
+        """`E_x Σ_k p(k|x) log p(k|x)`, the same sum taken the other way round; by quadrature."""
         nodes, weights = _gauss_hermite(2)
         table = self.log_probs(nodes)
         return float(weights @ (table.exp() * table).sum(1))
 
     @property
-    def best_auc(self) -> float | None:
-        return None
+    def best_auc(self) -> None:
+        """There are more than two classes."""
 
     def log_probs(self, x: Float[Tensor, "n d"]) -> Float64[Tensor, "n k"]:
         slopes = torch.tensor(self.weights, dtype=torch.float64)
@@ -163,6 +132,9 @@ class FiveRatings:
             x, y = torch.cat([x, more]), torch.cat([y, rating])
         kept = torch.cat([torch.nonzero(y == rating).flatten()[:per_class] for rating in range(5)])
         return x[kept], y[kept]
+
+
+Population = TwoGaussians | FiveRatings
 
 
 def _gauss_hermite(dimensions: int) -> tuple[Float64[Tensor, "n d"], Float64[Tensor, " n"]]:

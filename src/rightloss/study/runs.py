@@ -26,7 +26,7 @@ from ..losses import InformationGainLoss, LogitAdjustedLoss, LogLikelihoodLoss, 
 from ..marginals import BatchMarginal
 from ..prevalence import Prevalence
 from ..sampling import StratifiedBatchSampler
-from .population import FiveRatings, Population, TwoGaussians
+from .population import Population
 
 LossOf = Callable[[Prevalence, Likelihood], nn.Module]
 Start = Literal["population", "sampling", "torch"]
@@ -85,7 +85,7 @@ METHODS: dict[str, Method] = {
 class Problem:
     """Everything about a run but the method: methods that share a problem see the same examples in the same order."""
 
-    population: TwoGaussians | FiveRatings
+    population: Population
     net: Net
     seed: int
     test_examples: int
@@ -194,7 +194,7 @@ def _weighted(values: Float64[Tensor, " n"], prevalence: Prevalence) -> tuple[fl
 
 
 @lru_cache(maxsize=4)
-def _examples(population: TwoGaussians | FiveRatings, per_class: int, seed: int) -> tuple[Tensor, Tensor]:
+def _examples(population: Population, per_class: int, seed: int) -> tuple[Tensor, Tensor]:
     return population.sample(per_class, seed)
 
 

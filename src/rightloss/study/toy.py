@@ -21,9 +21,9 @@ from .table import Results, Row, constant_rows, findings, to_csv, to_markdown, w
 
 Progress = Callable[[int, int, str], None]
 
-# Can express the truth: with this many examples only the loss can keep it from the best possible. The first step is long because
-# the information-gain loss without evidence hardly feels the mean prediction of ratings, and is slow to return to it: with steps
-# of 0.02 it ends 0.02 short of the best possible, where logit adjustment is there.
+# Can express the truth: with this many examples only the loss can keep it from the best possible. The first steps are long
+# because the information-gain loss without evidence hardly feels the mean prediction of ratings, and is slow to return to it:
+# with steps of 0.02 it ends 0.02 short of the best possible, where logit adjustment is there.
 LINEAR = Net("linear", hidden=0, examples=100_000, batch_size=1_000, steps=400, learning_rate=0.2)
 # Can overfit, and has few enough examples to do so.
 MLP = Net("MLP", hidden=32, examples=2_000, batch_size=250, steps=400, learning_rate=0.01)
@@ -49,7 +49,7 @@ class ToyConfig:
         if self.seeds < 1:
             raise ValueError(f"Expected at least 1 seed, but got {self.seeds}: each seed is one repetition; 5 is the default.")
 
-    def populations(self) -> list[TwoGaussians | FiveRatings]:
+    def populations(self) -> list[Population]:
         return [*(TwoGaussians(positive) for positive in self.positives), FiveRatings()]
 
     def runs(self) -> list[RunConfig]:

@@ -1,0 +1,135 @@
+"""The command line, through typer's runner and through `main`."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_study import TINY
+from typer.testing import CliRunner, Result
+
+import rightloss
+from rightloss import cli
+from rightloss.study import ToyConfig, toy
+from rightloss.study.runs import METHODS
+from rightloss.study.table import COLUMNS
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The study of this name, but in seconds."""
+
+    def config(seeds: int) -> ToyConfig:
+        return ToyConfig(seeds=seeds, positives=(0.05,), nets=TINY[:1], test_examples=1_000)
+
+    monkeypatch.setattr(toy, "ToyConfig", config)
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(cli.application(), list(arguments))
+
+
+def failing_with(error: BaseException) -> Callable[..., Any]:
+    def fail(*arguments: Any) -> Any:
+        raise error
+
+    return fail
+
+
+def test_help_names_the_command() -> None:
+    result = invoke("--help")
+    assert result.exit_code == 0
+    assert "study" in result.stdout
+
+
+def test_help_of_the_study_names_its_options() -> None:
+    result = invoke("study", "--help")
+    assert result.exit_code == 0
+    assert all(word in result.stdout for word in ("--out", "--seeds", "toy"))
+
+
+def test_version_is_that_of_the_package() -> None:
+    result = invoke("--version")
+    assert (result.exit_code, result.stdout) == (0, f"{rightloss.__version__}\n")
+
+
+def test_the_study_prints_its_table_and_last_the_files(small: None, tmp_path: Path) -> None:
+    result = invoke("study", "toy", "--out", str(tmp_path / "toy"), "--seeds", "2")
+    assert result.exit_code == 0, result.stderr
+    assert all(method in result.stdout for method in (*METHODS, "best possible", "always answering the prevalence"))
+    assert all(word in result.stdout for column in COLUMNS.values() for word in column.split())
+    paths = result.stdout.splitlines()[-3:]
+    assert paths == [str(tmp_path / "toy" / name) for name in ("results.json", "table.csv", "report.md")]
+    assert all(Path(path).exists() for path in paths)
+
+
+def test_a_second_call_prints_the_same_and_runs_nothing(small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = invoke("study", "toy", "--out", str(tmp_path), "--seeds", "1")
+    assert "best possible" in first.stdout
+    monkeypatch.setattr(toy, "run", failing_with(AssertionError("ran again")))
+    second = invoke("study", "toy", "--out", str(tmp_path), "--seeds", "1")
+    assert (second.exit_code, second.stdout) == (0, first.stdout)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["study", "tyo", "--out", "unused"], "Expected a study among toy, but got 'tyo'"),
+        (["study", "toy", "--out", "unused", "--seeds", "0"], "Expected at least 1 seed, but got 0"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line_and_writes_nothing(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (KeyboardInterrupt(), 130, "interrupted; run again to go on"),
+        (PermissionError(13, "Permission denied", "out"), 1, "Permission denied: 'out'"),
+        (ModuleNotFoundError("No module named 'sklearn'", name="sklearn"), 1, 'pip install "rightloss[study]"'),
+    ],
+)
+def test_what_stops_a_study_is_told_in_one_line(
+    error: BaseException, code: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toy, "run_study", failing_with(error))
+    result = invoke("study", "toy", "--out", str(tmp_path))
+    assert result.exit_code == code
+    assert message in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_an_error_of_our_own_keeps_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toy, "run_study", failing_with(ModuleNotFoundError("No module named 'x'", name="x")))
+    assert isinstance(invoke("study", "toy", "--out", str(tmp_path)).exception, ModuleNotFoundError)
+
+
+@pytest.mark.parametrize("missing", ["typer", "rich"])
+def test_a_missing_extra_is_told_in_one_line(
+    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [missing, *(name for name in sys.modules if name.startswith(f"{missing}."))]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setattr(toy, "run_study", failing_with(AssertionError("ran before it looked")))
+    monkeypatch.setattr(sys, "argv", ["rightloss", "study", "toy", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit) as exit_:
+        cli.main()
+    assert exit_.value.code == 1
+    assert capsys.readouterr().err == f'rightloss: {missing} is needed for this: pip install "rightloss[study]"\n'
+
+
+def test_main_runs_the_arguments_of_the_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["rightloss", "--version"])
+    with pytest.raises(SystemExit) as exit_:
+        cli.main()
+    assert exit_.value.code == 0
+    assert capsys.readouterr().out == f"{rightloss.__version__}\n"

@@ -1,0 +1,408 @@
+"""The toy study: its populations against independent integrals, its runs, its files, its sentences."""
+
+import csv
+import io
+import json
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.integrate import quad
+from scipy.stats import norm
+from sklearn.metrics import roc_auc_score
+from torch import Tensor, nn
+
+from rightloss.study import FiveRatings, ToyConfig, TwoGaussians, run_study, runs, table, toy
+from rightloss.study.population import Population
+from rightloss.study.runs import DEFAULT, METHODS, PLAIN, Figures, Net, Problem, RunConfig
+from rightloss.study.table import BEST, COLUMNS, CONSTANT, Results, Row
+
+TINY = (
+    Net("linear", hidden=0, examples=200, batch_size=20, steps=3, learning_rate=0.1),
+    Net("MLP", hidden=3, examples=100, batch_size=20, steps=3, learning_rate=0.1),
+)
+POPULATIONS = [TwoGaussians(0.3), TwoGaussians(0.05), TwoGaussians(0.001), FiveRatings()]
+ANY_POPULATION = pytest.mark.parametrize("population", POPULATIONS, ids=lambda population: population.title)
+FILES = ("results.json", "table.csv", "report.md")
+
+
+def tiny(seeds: int = 2) -> ToyConfig:
+    return ToyConfig(seeds=seeds, positives=(0.05,), nets=TINY, test_examples=1_000)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file under `folder`, hidden ones too."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished study. Look, but do not touch."""
+    out = tmp_path_factory.mktemp("finished")
+    run_study(tiny(), out)
+    return out
+
+
+@pytest.fixture
+def own(finished: Path, tmp_path: Path) -> Path:
+    """The same, to do with as one likes."""
+    return Path(shutil.copytree(finished, tmp_path / "own"))
+
+
+def count_runs(monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
+    """A list that grows by each run that is done rather than read."""
+    done: list[RunConfig] = []
+
+    def counted(config: RunConfig) -> Figures:
+        done.append(config)
+        return runs.run(config)
+
+    monkeypatch.setattr(toy, "run", counted)
+    return done
+
+
+@pytest.mark.parametrize("positive", [0.3, 0.05, 0.001])
+def test_the_best_log_likelihood_of_two_classes_equals_an_independent_integral(positive: float) -> None:
+    mu = 0.8
+    prior = {1: positive, 0: 1 - positive}
+
+    def gain(t: float, label: int) -> float:
+        """By densities along μ, rather than by log-odds."""
+        joint = {c: prior[c] * norm.pdf(t, mu if c else -mu) for c in (0, 1)}
+        return float(joint[label] * math.log(joint[label] / (joint[0] + joint[1])))
+
+    expected = sum(quad(gain, -12, 12, args=(label,), epsabs=1e-13, epsrel=1e-13)[0] for label in (0, 1))
+    assert TwoGaussians(positive).best_log_likelihood == pytest.approx(expected, abs=1e-10)
+
+
+@ANY_POPULATION
+def test_the_best_log_likelihood_is_that_of_the_true_probabilities_on_a_sample(population: Population) -> None:
+    pi = population.prevalence.population
+    x, y = population.sample(50_000, seed=17)
+    by_class = population.log_probs(x).gather(1, y[:, None]).view(len(pi), -1)
+    error = math.sqrt(float((pi**2 * by_class.var(1)).sum()) / by_class.shape[1])
+    assert abs(float(pi @ by_class.mean(1)) - population.best_log_likelihood) < 4 * error
+
+
+def test_the_rating_population_has_the_prevalence_it_states() -> None:
+    people, population, random = 400_000, FiveRatings(), np.random.default_rng(3)
+    first, second = random.normal(size=(2, people))
+    outputs = np.array(population.bias)[:, None] + np.array(population.weights) @ np.stack([first, second])
+    rating = np.full(people, 2)
+    left = np.ones(people, dtype=bool)
+    for low, high, pair in ((0, 4, outputs[:2]), (1, 3, outputs[2:])):
+        odds = np.exp(pair)
+        share = odds / (1 + odds.sum(0))
+        draw = random.uniform(size=people)
+        rating[left & (draw < share[0])] = low
+        rating[left & (draw > 1 - share[1])] = high
+        left &= (draw >= share[0]) & (draw <= 1 - share[1])
+    counted = np.bincount(rating, minlength=5) / people
+    stated = population.prevalence.population.numpy()
+    assert (np.abs(counted - stated) < 4 * np.sqrt(stated * (1 - stated) / people)).all()
+    assert stated == pytest.approx([0.07, 0.2, 0.45, 0.2, 0.08], abs=0.005)
+
+
+def test_the_best_auc_is_that_of_the_true_log_odds_on_a_sample() -> None:
+    population = TwoGaussians(0.05)
+    x, y = population.sample(20_000, seed=4)
+    score = population.log_probs(x)[:, 1]
+    ranks = score.argsort().argsort().double().view(2, -1)
+    within = ranks.argsort(1).argsort(1).double()
+    placements = (ranks - within) / 20_000  # the share of the other class that is ranked below
+    error = math.sqrt(float(placements.var(1).sum()) / 20_000)
+    assert abs(float(roc_auc_score(y, score)) - population.best_auc) < 4 * error
+    assert population.best_auc == pytest.approx(0.87, abs=0.005)
+
+
+@ANY_POPULATION
+def test_a_sample_has_equal_classes_in_order_and_follows_its_seed(population: Population) -> None:
+    x, y = population.sample(30, seed=5)
+    assert y.tolist() == sorted(y.tolist())
+    assert y.bincount().tolist() == [30] * population.prevalence.num_classes
+    assert torch.equal(x, population.sample(30, seed=5)[0])
+    assert not torch.equal(x, population.sample(30, seed=6)[0])
+
+
+class Truth(nn.Module):
+    """The outputs of the population itself, its bias moved by `shift`."""
+
+    def __init__(self, population: Population, shift: float = 0.0) -> None:
+        super().__init__()
+        self.population, self.shift = population, shift
+
+    def forward(self, x: Tensor) -> Tensor:
+        if isinstance(self.population, TwoGaussians):
+            return self.population.log_probs(x) + torch.tensor([0.0, self.shift])
+        slopes = torch.tensor(self.population.weights, dtype=torch.float64)
+        return x[:, :2].double() @ slopes.T + torch.tensor(self.population.bias, dtype=torch.float64)
+
+
+@ANY_POPULATION
+def test_a_network_that_knows_the_truth_loses_nothing(population: Population) -> None:
+    problem = Problem(population, TINY[0], seed=0, test_examples=20_000)
+    assert runs._test(Truth(population), problem, corrected=False).lost == pytest.approx(0, abs=1e-12)
+
+
+def test_the_truth_of_equal_classes_corrected_afterwards_loses_nothing() -> None:
+    problem = Problem(TwoGaussians(0.05), TINY[0], seed=0, test_examples=2_000)
+    balanced = Truth(problem.population, shift=math.log(0.95 / 0.05))
+    assert runs._test(balanced, problem, corrected=True).lost == pytest.approx(0, abs=1e-6)
+    assert runs._test(balanced, problem, corrected=False).lost > 0.1
+
+
+@ANY_POPULATION
+def test_a_network_that_always_answers_the_prevalence_has_the_figures_of_that_row(
+    population: Population,
+) -> None:
+    class Constant(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return population.likelihood.starting_outputs(population.prevalence).expand(len(x), -1)
+
+    figures = runs._test(Constant(), Problem(population, TINY[0], seed=0, test_examples=1_000), corrected=False)
+    row = table.constant_rows(population)[1]
+    assert row.method == CONSTANT
+    assert figures.log_likelihood == pytest.approx(row.log_likelihood, abs=1e-12)
+    assert figures.mean_prediction == pytest.approx(row.mean_prediction, abs=1e-12)
+    assert figures.auc == row.auc
+    assert figures.variance == pytest.approx(0, abs=1e-18)
+
+
+def test_the_standard_error_is_the_spread_of_the_figure_over_test_sets() -> None:
+    problems = [Problem(TwoGaussians(0.3), TINY[0], seed, test_examples=400) for seed in range(200)]
+    figures = [runs._test(Truth(problem.population), problem, corrected=False) for problem in problems]
+    spread = np.var([each.log_likelihood for each in figures], ddof=1)
+    stated = np.mean([each.variance for each in figures])
+    assert abs(spread / stated - 1) < 4 * math.sqrt(2 / 199)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_is_a_function_of_its_config_and_leaves_the_process_as_it_was(method: str) -> None:
+    config = RunConfig(Problem(FiveRatings(), TINY[1], seed=1, test_examples=500), method)
+    first = runs.run(config)
+    runs._trained.cache_clear()
+    runs._examples.cache_clear()
+    torch.rand(7)
+    threads, state = torch.get_num_threads(), torch.get_rng_state()
+    assert runs.run(config) == first
+    assert torch.get_num_threads() == threads
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_every_method_gives_figures_of_its_own() -> None:
+    problem = Problem(FiveRatings(), TINY[0], seed=0, test_examples=500)
+    figures = {method: runs.run(RunConfig(problem, method)).log_likelihood for method in METHODS}
+    assert len(set(figures.values())) == len(METHODS)
+
+
+def test_a_study_writes_its_files_and_every_row(own: Path) -> None:
+    (own / "results.json").unlink()
+    results = run_study(tiny(), own)
+    assert sorted(path.name for path in own.iterdir()) == sorted([*FILES, "runs"])
+    assert len(results.rows) == 2 * (2 + 2 * len(METHODS))
+    lines = list(csv.DictReader(io.StringIO((own / "table.csv").read_text(encoding="utf-8"))))
+    assert [line["method"] for line in lines] == [row.method for row in results.rows]
+    assert [float(line["log_likelihood"]) for line in lines] == pytest.approx(
+        [row.log_likelihood for row in results.rows], rel=1e-5
+    )
+    report = (own / "report.md").read_text(encoding="utf-8")
+    assert all(sentence in report for sentence in results.findings)
+    assert report.count("\n| ") == len(results.rows) + 2
+    assert Results.read(own / "results.json") == results
+
+
+def test_rows_are_means_over_their_own_seeds(finished: Path) -> None:
+    config = tiny()
+    rows = Results.read(finished / "results.json").rows
+    problems = [Problem(FiveRatings(), TINY[1], seed, config.test_examples) for seed in range(2)]
+    figures = [runs.run(RunConfig(problem, "weighted loss")) for problem in problems]
+    (row,) = [row for row in rows if (row.prevalence, row.model, row.method) == ("5 ratings", "MLP", "weighted loss")]
+    assert row.log_likelihood_by_seed == [each.log_likelihood for each in figures]
+    error = math.sqrt(figures[0].variance + figures[1].variance) / 2
+    assert row.standard_error == pytest.approx(error)
+    assert row.from_best == pytest.approx((row.log_likelihood - FiveRatings().best_log_likelihood) / error)
+
+
+def test_a_study_that_lost_runs_does_those_again_and_ends_with_the_same_bytes(
+    own: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in FILES:
+        (own / name).unlink()
+    lost = sorted((own / "runs").iterdir())[::5]
+    for path in lost:
+        path.unlink()
+    done = count_runs(monkeypatch)
+    run_study(tiny(), own)
+    assert sorted(config.file_name for config in done) == [path.name for path in lost]
+    assert contents(own) == contents(finished)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_study_that_lost_a_table_makes_it_again_from_its_runs(
+    name: str, own: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (own / name).unlink()
+    done = count_runs(monkeypatch)
+    run_study(tiny(), own)
+    assert done == []
+    assert contents(own) == contents(finished)
+
+
+def test_a_finished_study_runs_and_writes_nothing(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stamps = {path: path.stat().st_mtime_ns for path in own.rglob("*")}
+    done = count_runs(monkeypatch)
+    assert run_study(tiny(), own) == Results.read(own / "results.json")
+    assert done == []
+    assert {path: path.stat().st_mtime_ns for path in own.rglob("*")} == stamps
+
+
+def test_a_study_with_more_seeds_keeps_the_runs_it_has(tmp_path: Path, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_study(tiny(seeds=1), tmp_path)
+    assert (tmp_path / "table.csv").read_bytes() != (finished / "table.csv").read_bytes()
+    done = count_runs(monkeypatch)
+    run_study(tiny(seeds=2), tmp_path)
+    assert {config.problem.seed for config in done} == {1}
+    assert contents(tmp_path) == contents(finished)
+
+
+@pytest.mark.parametrize("stop_after", [1, 13])
+def test_a_study_stopped_halfway_leaves_whole_files_and_goes_on(tmp_path: Path, finished: Path, stop_after: int) -> None:
+    def stop(done: int, total: int, label: str) -> None:
+        if done == stop_after:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_study(tiny(), tmp_path, stop)
+    left = contents(tmp_path)
+    assert len(left) == stop_after
+    assert all(json.loads(content)["figures"] for content in left.values())
+    run_study(tiny(), tmp_path)
+    assert contents(tmp_path) == contents(finished)
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table.write_whole(tmp_path / "a.txt", "old")
+
+    def fail(source: str, target: Path) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.replace", fail)
+        with pytest.raises(OSError, match="no space"):
+            table.write_whole(tmp_path / "a.txt", "new")
+    with pytest.raises(UnicodeEncodeError):
+        table.write_whole(tmp_path / "a.txt", "half of it, then \ud800")
+    assert contents(tmp_path) == {"a.txt": b"old"}
+
+
+def test_progress_counts_every_run(own: Path) -> None:
+    (own / "results.json").unlink()
+    seen: list[tuple[int, int, str]] = []
+    run_study(tiny(), own, lambda done, total, label: seen.append((done, total, label)))
+    assert [done for done, _, _ in seen] == list(range(1, len(seen) + 1))
+    assert {total for _, total, _ in seen} == {len(seen)} == {2 * 2 * 2 * len(METHODS)}
+
+
+def a_file_in_place_of_the_folder(out: Path) -> None:
+    out.write_text("")
+
+
+def foreign_results(out: Path) -> None:
+    out.mkdir()
+    (out / "results.json").write_text('{"study": "another"}')
+
+
+def results_that_are_no_json(out: Path) -> None:
+    out.mkdir()
+    (out / "results.json").write_text("{")
+
+
+def a_truncated_run(out: Path) -> None:
+    (out / "runs").mkdir(parents=True)
+    (out / "runs" / tiny().runs()[0].file_name).write_text('{"config": {')
+
+
+@pytest.mark.parametrize(
+    ("prepare", "message"),
+    [
+        (a_file_in_place_of_the_folder, "to be a folder"),
+        (foreign_results, "choose another folder"),
+        (results_that_are_no_json, "choose another folder"),
+        (a_truncated_run, "delete it"),
+    ],
+)
+def test_what_is_in_the_way_is_an_error_and_stays(prepare: Callable[[Path], None], message: str, tmp_path: Path) -> None:
+    prepare(tmp_path / "out")
+    before = contents(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        run_study(tiny(), tmp_path / "out")
+    assert contents(tmp_path) == before
+
+
+def test_no_seeds_is_an_error() -> None:
+    with pytest.raises(ValueError, match="at least 1 seed, but got 0"):
+        ToyConfig(seeds=0)
+
+
+def row(method: str, by_seed: list[float], from_best: float = 0.0, model: str = "linear") -> Row:
+    mean = sum(by_seed) / len(by_seed)
+    return Row("0.05", model, method, mean, 0.001, from_best, None, 0.0, None, 0.05, by_seed, [])
+
+
+def findings(*rows: Row) -> list[str]:
+    ends = [
+        Row("0.05", "–", name, value, None, None, None, 0.0, None, 0.05, [], [])
+        for name, value in ((BEST, -0.1), (CONSTANT, -0.2))
+    ]
+    return table.findings([*ends, *rows], DEFAULT, PLAIN, "linear")
+
+
+def test_the_sentences_say_where_the_default_loses() -> None:
+    near, likelihood, *_ = findings(
+        row(DEFAULT, [-0.15, -0.152], from_best=-5.0), row(PLAIN, [-0.19, -0.18]), row("rival", [-0.11, -0.1121])
+    )
+    assert f"{DEFAULT} in 0 of 1" in near
+    assert "furthest: -5.0 at 0.05" in near
+    assert f"{PLAIN} in 1 of 1" in near
+    assert "ahead in 1 of 2 comparisons" in likelihood
+    assert "behind in 1, clearly in 1" in likelihood
+    assert "clearly behind rival (0.05 linear: 0.04 ± 5e-05)" in likelihood
+
+
+def test_the_sentences_do_not_claim_a_loss_where_there_is_none() -> None:
+    near, likelihood, *_ = findings(row(DEFAULT, [-0.1, -0.102], from_best=-1.0), row(PLAIN, [-0.19, -0.18], from_best=-80.0))
+    assert f"{DEFAULT} in 1 of 1" in near
+    assert f"{PLAIN} in 0 of 1" in near
+    assert "behind in 0, clearly in 0." in likelihood
+    assert "furthest behind" not in likelihood
+
+
+@pytest.mark.parametrize(("value", "worse"), [(-0.21, True), (-0.202, False), (-0.19, False)])
+def test_the_sentences_name_what_is_worse_than_always_answering_the_prevalence(value: float, worse: bool) -> None:
+    last = findings(row(DEFAULT, [-0.15, -0.15]), row(PLAIN, [value, value]))[-1]
+    assert (f"Worse than {CONSTANT}: {PLAIN} (0.05 linear)." == last) is worse
+    assert (f"No method is worse than {CONSTANT}" in last) is not worse
+
+
+def test_one_seed_tells_no_methods_apart() -> None:
+    assert any("one seed does not tell" in each for each in findings(row(DEFAULT, [-0.1]), row(PLAIN, [-0.4])))
+
+
+def test_the_table_has_a_cell_for_every_column() -> None:
+    assert all(len(table.cells(each)) == len(COLUMNS) for each in [row(DEFAULT, [-0.1]), *table.constant_rows(FiveRatings())])
+
+
+@pytest.mark.slow
+def test_the_default_reaches_the_best_possible_and_cross_entropy_as_it_is_does_not(tmp_path: Path) -> None:
+    distances: dict[str, dict[str, float]] = {DEFAULT: {}, PLAIN: {}}
+    for each in run_study(ToyConfig(), tmp_path).rows:
+        if each.model == "linear" and each.method in distances:
+            assert each.from_best is not None
+            distances[each.method][each.prevalence] = each.from_best
+    assert set(distances[DEFAULT]) == {"0.3", "0.05", "0.001", "5 ratings"}
+    assert all(abs(distance) <= 3 for distance in distances[DEFAULT].values()), distances
+    assert all(distance < -30 for distance in distances[PLAIN].values()), distances
