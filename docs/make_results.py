@@ -3,20 +3,21 @@
     make study
     .venv/bin/python docs/make_results.py [RESULTS]      # RESULTS is results/toy by default
 
-It computes nothing: every figure is copied from `table.csv` or `report.md`, as the study wrote them.
+It computes nothing: every figure is one of `results.json` or `report.md`, as the study wrote them.
 """
 
 from __future__ import annotations
 
-import csv
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN, END = "<!-- begin toy -->", "<!-- end toy -->"
 BEST, NONE = "best possible", "–"
 
-Row = dict[str, str]
+Row = dict[str, Any]
 
 
 def readme_table(rows: list[Row]) -> str:
@@ -62,11 +63,10 @@ def toy_page(report: str) -> str:
 
 
 def main(results: Path) -> None:
-    for name in ("table.csv", "report.md"):
+    for name in ("results.json", "report.md"):
         if not (results / name).is_file():
             raise ValueError(f"Expected {results / name}, but there is none: run `make study` first, and let it end.")
-    with (results / "table.csv").open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = json.loads((results / "results.json").read_text(encoding="utf-8"))["rows"]
     readme, page = ROOT / "README.md", ROOT / "docs" / "results" / "toy.md"
     filled = fill(readme.read_text(encoding="utf-8"), readme_block(rows))
     body = toy_page((results / "report.md").read_text(encoding="utf-8"))
@@ -76,8 +76,8 @@ def main(results: Path) -> None:
     print(f"{readme.relative_to(ROOT)}\n{page.relative_to(ROOT)}")
 
 
-def _figure(value: str, digits: int) -> str:
-    return f"{float(value):.{digits}f}" if value else NONE
+def _figure(value: float | None, digits: int) -> str:
+    return NONE if value is None else f"{value:.{digits}f}"
 
 
 def _is_number(text: str) -> bool:

@@ -57,7 +57,7 @@ def test_version_is_that_of_the_package() -> None:
 def test_the_study_prints_its_table_and_last_the_files(small: None, tmp_path: Path) -> None:
     result = invoke("study", "toy", "--out", str(tmp_path / "toy"), "--seeds", "2")
     assert result.exit_code == 0, result.stderr
-    assert all(method in result.stdout for method in (*METHODS, "best possible", "always answering the prevalence"))
+    assert all(method in result.stdout for method in (*METHODS, "best possible", "always saying the prevalence"))
     assert all(word in result.stdout for column in COLUMNS.values() for word in column.split())
     paths = result.stdout.splitlines()[-3:]
     assert paths == [str(tmp_path / "toy" / name) for name in ("results.json", "table.csv", "report.md")]

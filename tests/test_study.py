@@ -5,7 +5,7 @@ import io
 import json
 import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from rightloss.study import FiveRatings, ToyConfig, TwoGaussians, run_study, runs, table, toy
 from rightloss.study.population import Population
 from rightloss.study.runs import DEFAULT, METHODS, PLAIN, Figures, Net, Problem, RunConfig
-from rightloss.study.table import BEST, COLUMNS, CONSTANT, Results, Row
+from rightloss.study.table import BEST, COLUMNS, CONSTANT, NARROW, Results, Row
 
 TINY = (
     Net("linear", hidden=0, examples=200, batch_size=20, steps=3, learning_rate=0.1),
@@ -355,7 +355,7 @@ def row(method: str, by_seed: list[float], from_best: float = 0.0, model: str = 
 
 def findings(*rows: Row) -> list[str]:
     ends = [
-        Row("0.05", "–", name, value, None, None, None, 0.0, None, 0.05, [], [])
+        Row("0.05", "any", name, value, None, None, None, 0.0, None, 0.05, [], [])
         for name, value in ((BEST, -0.1), (CONSTANT, -0.2))
     ]
     return table.findings([*ends, *rows], DEFAULT, PLAIN, "linear")
@@ -393,7 +393,21 @@ def test_one_seed_tells_no_methods_apart() -> None:
 
 
 def test_the_table_has_a_cell_for_every_column() -> None:
-    assert all(len(table.cells(each)) == len(COLUMNS) for each in [row(DEFAULT, [-0.1]), *table.constant_rows(FiveRatings())])
+    assert all(list(table.cells(each)) == list(COLUMNS) for each in [row(DEFAULT, [-0.1]), *table.constant_rows(FiveRatings())])
+
+
+@pytest.mark.parametrize(("width", "columns"), [(130, COLUMNS), (80, NARROW)])
+def test_the_printed_table_fits_the_terminal_with_no_number_broken(
+    width: int, columns: Sequence[str], finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(width))
+    results = Results.read(finished / "results.json")
+    table.print_results(results)
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    for each in results.rows:
+        shown = table.cells(each)
+        assert " ".join(shown[name] for name in columns) in lines
 
 
 @pytest.mark.slow

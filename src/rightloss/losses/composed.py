@@ -18,7 +18,7 @@ from .setting import Setting
 
 
 def information_gain(log_probs: Float[Tensor, "n k"], log_marginal: Float[Tensor, " k"], labels: Labels) -> Float[Tensor, " n"]:
-    """How much x tells about y: `log p(y|x,w) − log p(y|w)`, Eq. (bias-corrected posterior); Σ_k v_nk of it for soft labels."""
+    """How much x tells about y: `log p(y|x,w) − log p(y|w)`, Eq. (1); Σ_k v_nk of it for soft labels."""
     return labels.pick(log_probs) - labels.spread(log_marginal)
 
 
@@ -54,7 +54,7 @@ def composed_loss(
 def mean_over_batch(
     log_probs: Float[Tensor, "n k"], labels: Labels, log_weights: Tensor | None, group: Any
 ) -> Float[Tensor, " k"]:
-    """log m_k = log avg_n β_n p(k|x_n,w), Eq. (empirical marginal estimate), over the rows that count on all ranks."""
+    """log m_k = log avg_n β_n p(k|x_n,w), Eq. (4), over the rows that count on all ranks."""
     log_sum, log_count = sum_over_batch(log_probs, labels, log_weights)
     return log_mean_over_ranks(log_sum, log_count, group)[0]
 

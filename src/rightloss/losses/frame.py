@@ -49,7 +49,7 @@ class Frame:
             return loss.sum()
         if reduction == "none":
             return loss.reshape(self.shape)
-        raise ValueError(f"Expected `reduction` to be 'mean', 'sum' or 'none', but got {reduction!r}.")
+        raise ValueError(f"Expected `reduction` to be 'mean', 'sum' or 'none', but got {reduction!r}: choose one of them.")
 
 
 def class_frame(
@@ -115,7 +115,7 @@ def check_pair(likelihood: Likelihood, prevalence: Prevalence | ContinuousPreval
         if likelihood.num_classes not in (None, prevalence.num_classes):
             raise ValueError(
                 f"Expected a prevalence of {likelihood.num_classes} classes for {type(likelihood).__name__}, "
-                f"but got {prevalence.num_classes}."
+                f"but got {prevalence.num_classes}: list the same classes in both."
             )
     elif isinstance(prevalence, ContinuousPrevalence):
         if likelihood.over_classes:
@@ -158,7 +158,10 @@ def raise_nonfinite(rows: Tensor, first: int = 0) -> None:
 def _check_tensor(outputs: Tensor, name: str) -> None:
     if not isinstance(outputs, Tensor) or not outputs.is_floating_point():
         raise ValueError(
-            f"Expected {name} to be a float tensor of unnormalised outputs, but got {getattr(outputs, 'dtype', type(outputs))}."
+            f"Expected {name} to be a float tensor of unnormalised outputs, but got {getattr(outputs, 'dtype', type(outputs))}: "
+            "pass what the last layer gives, before any softmax."
         )
     if outputs.ndim == 0 or len(outputs) == 0:
-        raise ValueError("Expected at least one example, but the batch is empty.")
+        raise ValueError(
+            "Expected at least one example, but the batch is empty: skip it, or pass drop_last=True to the loader."
+        )

@@ -41,7 +41,7 @@ def information_gain_loss(
     fused: bool = True,
     setting: Setting | None = None,
 ) -> Tensor:
-    """`−(log p(y_n|x_n,w) − log p(y_n|w))`, Eq. (bias-corrected posterior): train with it, predict with the plain likelihood.
+    """`−(log p(y_n|x_n,w) − log p(y_n|w))`, Eq. (1): train with it, predict with the plain likelihood.
 
     Both probabilities are taken in the mix of classes r, `reference`; with evidence κ, `−κ Σ_k r_k log p(k|w)` is added.
     The value of log p(y|w) is `log q`, supplied by `marginal`; its gradient is that of the minibatch's m/q.
@@ -101,7 +101,10 @@ def weighted_loss(
     """
     table, frame, setting = _table(logits, target, prevalence, likelihood, ignore_index, nonfinite, setting)
     if setting.log_importance is None:
-        raise ValueError("Expected ContinuousPrevalence(population, sampling) with both densities: their ratio is the weight.")
+        raise ValueError(
+            "Expected ContinuousPrevalence(population, sampling) with both densities, but `sampling` is None: "
+            "their ratio is the weight, so give it."
+        )
     return frame.reduce(frame.labels.mask(-frame.labels.pick(table * setting.log_importance.exp())), reduction)
 
 
@@ -190,8 +193,8 @@ def _measure(
     """log Σ_n β_n p_r(k|x_n,w) and log n over other data, at this batch's support; without labels β = 1."""
     if target is None and not setting.at_population:
         raise ValueError(
-            "Expected reference=prevalence.population with an unlabelled pool: such data show the population's mix alone, "
-            "and cannot be reweighted to another without labels."
+            "Expected reference=prevalence.population with an unlabelled pool, but got another mix: such data show the "
+            "population's mix alone; give a labelled pool, or that reference."
         )
     if isinstance(prevalence, Prevalence):
         stand_in = outputs.new_zeros(outputs.shape[:1] + outputs.shape[2:], dtype=torch.long) if target is None else target

@@ -86,11 +86,11 @@ class ClosedForm(torch.autograd.Function):
             probs, picked, sums = _sweep(logits, frame, setting.log_offset, weights, ctx.needs_input_grad[0])
             log_m, ctx.log_count = log_mean_over_ranks(sums.log_(), labels.log_count(sums), group)
             log_q = value(log_m)
-        if not float(log_q.amin()) > math.log(TINY[log_q.dtype]):
+        if group is False and not float(log_q.amin()) > math.log(TINY[log_q.dtype]):
             raise _LogSpaceNeededError(log_q)
         ctx.save_for_backward(logits)
         ctx.frame, ctx.setting, ctx.group, ctx.reduction = frame, setting, group, reduction
-        ctx.probs, ctx.log_q, ctx.weights, ctx.log_weights = probs, log_q, weights, log_weights
+        ctx.probs, ctx.log_q, ctx.log_m, ctx.weights, ctx.log_weights = probs, log_q, log_m, weights, log_weights
         loss = log_q.gather(0, labels.index).sub_(picked.log_())
         if setting.evidence:
             loss -= setting.evidence * (setting.reference * log_q).sum()
@@ -198,7 +198,10 @@ def _pull(g: Tensor | float, ctx: Any) -> Tensor:
     wanted = labels.shares(g, ctx.log_q)
     if setting.evidence:
         wanted = wanted - setting.evidence * (g.sum() if isinstance(g, Tensor) else g * labels.rows) * setting.reference
-    return sum_over_ranks(wanted, ctx.group) / torch.exp(ctx.log_q + ctx.log_count)
+    if ctx.group is False:
+        return wanted / torch.exp(ctx.log_q + ctx.log_count)
+    # summed as the gradient by log m, which is what a rank that had to compose in log space adds
+    return sum_over_ranks(wanted * torch.exp(ctx.log_m - ctx.log_q), ctx.group) / torch.exp(ctx.log_m + ctx.log_count)
 
 
 def _gradient_block(p: Tensor, index: Tensor, a: Tensor, beta: Tensor | None, g: Tensor | float, dim: int) -> None:

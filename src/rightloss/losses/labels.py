@@ -77,7 +77,7 @@ def hard_labels(target: Tensor, num_classes: int, ignore_index: int) -> Labels:
         )
     index = target if target.ndim == 1 and target.dtype == torch.long else target.flatten().long()
     if index.shape[0] == 0:
-        raise ValueError("Expected at least one example, but the batch is empty.")
+        raise ValueError("Expected at least one example, but the batch is empty: skip it.")
     if unseen(index):
         valid = index != ignore_index
         return Labels(torch.where(valid, index, 0), None, valid, num_classes, valid.sum())
@@ -104,7 +104,7 @@ def soft_labels(target: Tensor, like: Tensor) -> Labels:
     """Soft labels `(n, k)`: rows of votes that sum to 1; a row of zeros is ignored."""
     votes = target.to(like.dtype)
     if len(votes) == 0:
-        raise ValueError("Expected at least one example, but the batch is empty.")
+        raise ValueError("Expected at least one example, but the batch is empty: skip it.")
     sums = votes.sum(1)
     if not unseen(votes):
         wrong = ((sums - 1).abs() > 1e-3) & (sums != 0) | (votes < 0).any(1) | ~torch.isfinite(sums)
@@ -116,6 +116,6 @@ def soft_labels(target: Tensor, like: Tensor) -> Labels:
             )
         count = int(torch.count_nonzero(sums))
         if count == 0:
-            raise ValueError("Expected at least one example with votes, but every row is zero.")
+            raise ValueError("Expected at least one example with votes, but every row is zero: skip such a batch.")
         return Labels(None, votes, None if count == votes.shape[0] else sums != 0, votes.shape[1], count)
     return Labels(None, votes, sums != 0, votes.shape[1], torch.count_nonzero(sums))

@@ -36,9 +36,9 @@ class _Loss(nn.Module):
         likelihood = Categorical() if likelihood is None else likelihood
         check_pair(likelihood, prevalence)
         if reduction not in ("mean", "sum", "none"):
-            raise ValueError(f"Expected `reduction` to be 'mean', 'sum' or 'none', but got {reduction!r}.")
+            raise ValueError(f"Expected `reduction` to be 'mean', 'sum' or 'none', but got {reduction!r}: choose one of them.")
         if nonfinite not in ("raise", "nan"):
-            raise ValueError(f"Expected `nonfinite` to be 'raise' or 'nan', but got {nonfinite!r}.")
+            raise ValueError(f"Expected `nonfinite` to be 'raise' or 'nan', but got {nonfinite!r}: choose one of them.")
         self.prevalence, self.likelihood, self.reduction = prevalence, likelihood, reduction
         self.ignore_index, self.nonfinite = ignore_index, nonfinite
         if isinstance(prevalence, Prevalence) and reference is not None:

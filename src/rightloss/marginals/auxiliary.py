@@ -87,7 +87,7 @@ class AuxiliaryMarginal(nn.Module):
         vector = self.vector()
         if self.training and bool(torch.isfinite(estimate.log_m).all()):
             self.learn(vector, estimate.log_m.exp())
-        return self.log_marginal(vector).to(estimate.log_m)
+        return self.log_marginal(vector).to(estimate.log_m) if int(self._steps) > 0 else estimate.log_m
 
     def log_marginal(self, vector: Float[Tensor, " d"]) -> Float[Tensor, " k"]:
         """log q_ψ(w), without gradient."""

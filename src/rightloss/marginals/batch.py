@@ -12,7 +12,7 @@ from .contract import Estimate, not_in_regression, unseen
 
 
 class BatchMarginal(nn.Module):
-    """q = m, the minibatch's own `avg_n β_n p(k|x_n,w)`, Eq. (empirical marginal estimate).
+    """q = m, the minibatch's own `avg_n β_n p(k|x_n,w)`, Eq. (4).
 
     Simple and stateless, the one for `torch.func` and for regression. log m is biased low, by about
     Var[m]/(2 p(k|w)²), of order 1/n; at a small prevalence under the paper's reference it hangs on a few examples.

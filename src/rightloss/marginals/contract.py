@@ -46,7 +46,7 @@ class Marginal(Protocol):
 
 
 def attach(log_q: Float[Tensor, " k"], log_m: Float[Tensor, " k"]) -> Float[Tensor, " k"]:
-    """log p(y|w) with the value `log q` and the gradient ∇m/q of the minibatch estimate m, Eq. (log marginal gradient).
+    """log p(y|w) with the value `log q` and the gradient ∇m/q of the minibatch estimate m, Eq. (5).
 
     Written as log(q + m − stop(m)), so that also the second derivative, ∇²m/q − ∇m∇mᵀ/q², is that of a logarithm, and
     with q = m every derivative is exactly that of log m. Computed as `log q + log1p(m/q − stop(m/q))`: no underflow.

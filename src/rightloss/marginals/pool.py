@@ -15,7 +15,8 @@ from .contract import Estimate
 class PoolMarginal(nn.Module):
     """q = the marginal over a whole pool of data, exact at the weights of the last pass.
 
-    Only the value comes from the pool: gradients are the minibatch's. The pool should be the training data (or, for
+    Only the value comes from the pool: gradients are the minibatch's. Under `torch.distributed` each rank goes over its own
+    loader, so give all ranks the same pool. The pool should be the training data (or, for
     curvature and checks, data of the same kind); a pool held out from training is overfitted to under the paper's
     reference and is no cure for a drifting intercept.
 
@@ -33,7 +34,7 @@ class PoolMarginal(nn.Module):
     def __init__(self, model: nn.Module, loader: Iterable[Any], every: int = 100, labelled: bool = True) -> None:
         super().__init__()
         if every < 1:
-            raise ValueError(f"Expected `every` to be at least 1 batch, but got {every}.")
+            raise ValueError(f"Expected `every` to be at least 1 batch, but got {every}: 1 makes a pass for every batch.")
         self.__dict__["model"] = model  # not a submodule: its weights are not the loss's to save or train
         self.loader, self.every, self.labelled = loader, int(every), labelled
         self._calls = 0

@@ -42,7 +42,7 @@ class Net:
         examples: training examples, all classes together.
         batch_size: a multiple of 2 and 5, so that every batch has equal classes.
         steps: minibatches.
-        learning_rate: Adam's first; it falls to 0 in a straight line.
+        learning_rate: Adam's first; it falls to 0 as (1 − t/steps)².
     """
 
     name: str
@@ -73,10 +73,10 @@ def _published(prevalence: Prevalence, likelihood: Likelihood) -> nn.Module:
 DEFAULT, PLAIN = "information gain (default)", "cross-entropy as it is"
 METHODS: dict[str, Method] = {
     DEFAULT: Method(InformationGainLoss, "population"),
-    "information gain, as published": Method(_published, "torch"),
+    "information gain as published": Method(_published, "torch"),
     "weighted loss": Method(WeightedLoss, "population"),
     "logit-adjusted loss": Method(LogitAdjustedLoss, "population"),
-    "cross-entropy, corrected after": Method(LogLikelihoodLoss, "sampling", corrected=True),
+    "cross-entropy, then corrected": Method(LogLikelihoodLoss, "sampling", corrected=True),
     PLAIN: Method(LogLikelihoodLoss, "sampling"),
 }
 
@@ -147,7 +147,7 @@ def _trained(problem: Problem, loss: LossOf, start: Start) -> nn.Module:
         start_at_prevalence(head, prevalence if start == "population" else Prevalence(prevalence.sampling), likelihood)
     criterion = loss(prevalence, likelihood)
     optimiser = torch.optim.Adam(network.parameters(), lr=net.learning_rate, fused=True)
-    schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.0, net.steps)
+    schedule = torch.optim.lr_scheduler.PolynomialLR(optimiser, net.steps, power=2)
     generator = torch.Generator().manual_seed(problem.seed)
     for batch in StratifiedBatchSampler(y, prevalence, net.batch_size, net.steps, generator):
         optimiser.zero_grad()

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, Literal
 
 from .population import Population
 
@@ -33,7 +33,8 @@ COLUMNS = {
     "auc": "AUC",
     "mean_prediction": "mean prediction",
 }
-BEST, CONSTANT, ANY = "best possible", "always answering the prevalence", "–"
+NARROW = ("method", "log_likelihood", "from_best", "auc", "mean_prediction")  # fits 80 characters
+BEST, CONSTANT = "best possible", "always saying the prevalence"
 CLEAR = 3  # standard errors
 
 
@@ -108,8 +109,8 @@ def constant_rows(population: Population) -> list[Row]:
     last = float(prevalence[-1])
     auc = None if population.best_auc is None else 0.5
     return [
-        Row(population.title, ANY, BEST, best, None, None, None, 0.0, population.best_auc, last, [], []),
-        Row(population.title, ANY, CONSTANT, blind, None, None, None, best - blind, auc, last, [], []),
+        Row(population.title, "any", BEST, best, None, None, None, 0.0, population.best_auc, last, [], []),
+        Row(population.title, "any", CONSTANT, blind, None, None, None, best - blind, auc, last, [], []),
     ]
 
 
@@ -143,49 +144,57 @@ def to_csv(results: Results) -> str:
 
 def to_markdown(results: Results) -> str:
     """The report: the question, the answers, the table, and how to read it."""
-    table = [list(COLUMNS.values()), ["---"] * 3 + ["--:"] * (len(COLUMNS) - 3), *map(cells, results.rows)]
+    table = [
+        list(COLUMNS.values()),
+        ["---"] * 3 + ["--:"] * (len(COLUMNS) - 3),
+        *(list(cells(row).values()) for row in results.rows),
+    ]
     lines = [f"# {TITLE}", "", *(f"- {each}" for each in results.findings), ""]
     lines += ["| " + " | ".join(row) + " |" for row in table]
     return "\n".join([*lines, "", *(f"- {each}" for each in legend(results)), ""])
 
 
 def print_results(results: Results) -> None:
-    """To the terminal."""
+    """To the terminal: all columns where they fit, else the chief ones."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
     console = Console(width=None if sys.stdout.isatty() else 130, highlight=False)
-    table = Table(title=TITLE, title_justify="left", box=box.SIMPLE, collapse_padding=True)
+    wide = console.width >= 124
+    table = Table(title=TITLE, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, int(wide), 0, 0), pad_edge=False)
     lines = [cells(row) for row in results.rows]
-    for number, column in enumerate(COLUMNS.values()):
-        width = max(map(len, [*column.split(), *(line[number] for line in lines)]))
-        table.add_column(column, justify="left" if number < 3 else "right", width=width, overflow="fold")
-    previous = results.rows[0]
+    for name in COLUMNS if wide else NARROW:
+        width = max(map(len, [*COLUMNS[name].split(), *(line[name] for line in lines)]))
+        side: Literal["left", "right"] = "left" if name in ("prevalence", "model", "method") else "right"
+        table.add_column(COLUMNS[name], justify=side, width=width, overflow="fold")
+    case = None
     for row, line in zip(results.rows, lines, strict=True):
-        if row.case != previous.case:
+        if row.case != case:
             table.add_section()
-        table.add_row(*line)
-        previous = row
+            if not wide:
+                table.add_row(f"{row.prevalence}, {row.model} model:")
+        table.add_row(*(line[name] for name in (COLUMNS if wide else NARROW)))
+        case = row.case
     console.print(table)
     for sentence in (*legend(results), "", *results.findings):
         console.print(sentence, markup=False)
 
 
-def cells(row: Row) -> list[str]:
-    """A row as the table shows it."""
+def cells(row: Row) -> dict[str, str]:
+    """A row as the table shows it, by column."""
     error = "" if row.standard_error is None else f" ± {row.standard_error:.6f}"
-    return [
-        row.prevalence,
-        row.model,
-        row.method,
-        f"{row.log_likelihood:.6f}{error}",
-        ANY if row.from_best is None else f"{row.from_best:+.1f}",
-        ANY if row.spread is None else f"{row.spread:.6f}",
-        f"{row.lost:.6f}",
-        ANY if row.auc is None else f"{row.auc:.4f}",
-        f"{row.mean_prediction:.5f}",
-    ]
+    return {
+        "prevalence": row.prevalence,
+        "model": row.model,
+        "method": row.method,
+        "log_likelihood": f"{row.log_likelihood:.6f}{error}",
+        "from_best": "–" if row.from_best is None else f"{row.from_best:+.1f}",
+        "spread": "–" if row.spread is None else f"{row.spread:.6f}",
+        "lost": f"{row.lost:.6f}",
+        "auc": "–" if row.auc is None else f"{row.auc:.4f}",
+        "mean_prediction": f"{row.mean_prediction:.5f}",
+    }
 
 
 def legend(results: Results) -> list[str]:
