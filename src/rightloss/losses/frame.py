@@ -158,7 +158,7 @@ def raise_nonfinite(rows: Tensor, first: int = 0) -> None:
 def _check_tensor(outputs: Tensor, name: str) -> None:
     if not isinstance(outputs, Tensor) or not outputs.is_floating_point():
         raise ValueError(
-            f"Expected {name} to be a float tensor of unnormalised outputs, but got {getattr(outputs, 'dtype', type(outputs))}: "
+            f"Expected {name} to be a float tensor, not normalised, but got {getattr(outputs, 'dtype', type(outputs))}: "
             "pass what the last layer gives, before any softmax."
         )
     if outputs.ndim == 0 or len(outputs) == 0:

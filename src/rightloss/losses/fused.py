@@ -24,7 +24,6 @@ from ..likelihoods import Categorical
 from ..marginals import log_mean_over_ranks, sum_over_ranks
 from .composed import composed_loss
 from .frame import Frame, Reduction, raise_nonfinite
-from .labels import Labels
 from .setting import Setting
 
 BLOCK = 2**19  # numbers per block: 2 MiB of float32, about the second-level caches of two cores
@@ -78,23 +77,19 @@ class ClosedForm(torch.autograd.Function):
         reduction: Reduction,
     ) -> Tensor:
         labels = frame.labels
-        assert labels.index is not None
         with _without_autocast():
-            weights = None if log_weights is None else log_weights.exp()
-            if labels.valid is not None:
-                weights = labels.valid.to(setting.reference.dtype) if weights is None else labels.mask(weights)
+            mask = None if labels.valid is None else labels.valid.to(setting.reference.dtype)
+            weights = mask if log_weights is None else log_weights.exp() if mask is None else log_weights.exp() * mask
             probs, picked, sums = _sweep(logits, frame, setting.log_offset, weights, ctx.needs_input_grad[0])
             log_m, ctx.log_count = log_mean_over_ranks(sums.log_(), labels.log_count(sums), group)
             log_q = value(log_m)
-        if group is False and not float(log_q.amin()) > math.log(TINY[log_q.dtype]):
-            raise _LogSpaceNeededError(log_q)
-        ctx.save_for_backward(logits)
-        ctx.frame, ctx.setting, ctx.group, ctx.reduction = frame, setting, group, reduction
-        ctx.probs, ctx.log_q, ctx.log_m, ctx.weights, ctx.log_weights = probs, log_q, log_m, weights, log_weights
-        loss = log_q.gather(0, labels.index).sub_(picked.log_())
-        if setting.evidence:
-            loss -= setting.evidence * (setting.reference * log_q).sum()
-        return frame.reduce(labels.mask(loss), reduction)
+            if group is False and not float(log_q.amin()) > math.log(TINY[log_q.dtype]):
+                raise _LogSpaceNeededError(log_q)
+            ctx.save_for_backward(logits)
+            ctx.frame, ctx.setting, ctx.group, ctx.reduction = frame, setting, group, reduction
+            ctx.probs, ctx.log_q, ctx.log_m, ctx.mask, ctx.weights = probs, log_q, log_m, mask, weights
+            ctx.log_weights = log_weights
+            return _loss(picked.log_(), log_q, mask, ctx)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -110,6 +105,19 @@ class ClosedForm(torch.autograd.Function):
         return grad, None, None, None, None, None, None
 
 
+def _loss(log_picked: Tensor, log_q: Tensor, mask: Tensor | None, ctx: Any) -> Tensor:
+    """log q_y − log p_y, and the evidence; a sum needs the classes' counts alone, which the backward pass uses again."""
+    labels, setting = ctx.frame.labels, ctx.setting
+    evidence = setting.evidence * (setting.reference * log_q).sum() if setting.evidence else 0.0
+    if ctx.reduction == "none":
+        rows = log_q.gather(0, labels.index).sub_(log_picked).sub_(evidence)
+        return ctx.frame.reduce(rows if mask is None else rows * mask, "none")
+    ctx.counts = labels.shares(1.0, log_q)
+    own = log_picked.sum() if mask is None else log_picked @ mask
+    total = ctx.counts @ log_q - own - labels.count * evidence
+    return total / labels.count if ctx.reduction == "mean" else total
+
+
 def _sweep(
     logits: Tensor, frame: Frame, log_offset: Tensor | None, weights: Tensor | None, keep: bool
 ) -> tuple[Tensor | None, Tensor, Tensor]:
@@ -117,27 +125,26 @@ def _sweep(
     index = frame.labels.index
     assert index is not None
     dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
-    dim, tiny, safe = _class_dim(logits), TINY[dtype], True
-    offset = log_offset if log_offset is None or dim == 1 else log_offset[:, None]
+    columns, safe = _in_columns(logits), True
+    offset = log_offset[:, None] if columns and log_offset is not None else log_offset
     blocks = _blocks(logits)
     probs: Tensor | None
     if len(blocks) == 1:
-        p, picked, sums, safe = _sweep_block(_block(logits, None, dim), index, offset, weights, dim, frame, 0, None)
-        probs = p[None] if logits.ndim == 3 else p if dim == 1 else p.t()
+        p, picked, sums, safe = _sweep_block(_block(logits, None, columns), index, offset, weights, frame, 0, None)
+        probs = p[0].t() if columns and logits.ndim == 2 else p
     else:
-        probs = _empty_probs(logits, dim, dtype) if keep else None
+        probs = _empty_probs(logits, columns, dtype) if keep else None
         picked, sums = torch.empty(index.shape, dtype=dtype), torch.zeros(logits.shape[1], dtype=dtype)
         for where, rows in blocks:
             assert rows is not None
             part = None if weights is None else weights[rows]
-            into = None if probs is None else _block(probs, where, dim)
-            _, own, more, fine = _sweep_block(
-                _block(logits, where, dim), index[rows], offset, part, dim, frame, rows.start, into
-            )
+            into = None if probs is None else _block(probs, where, columns)
+            z = _block(logits, where, columns)
+            _, own, more, fine = _sweep_block(z, index[rows], offset, part, frame, rows.start, into)
             picked[rows] = own
             sums += more
             safe = safe and fine
-    if not safe and not min(float(picked.amin()), float(sums.amin())) > tiny:
+    if not safe and not min(float(picked.amin()), float(sums.amin())) > TINY[dtype]:
         raise _LogSpaceNeededError
     return probs if keep else None, picked, sums
 
@@ -147,7 +154,6 @@ def _sweep_block(
     index: Tensor,
     offset: Tensor | None,
     weights: Tensor | None,
-    dim: int,
     frame: Frame,
     first_row: int,
     into: Tensor | None,
@@ -155,68 +161,83 @@ def _sweep_block(
     """p of one block, each row's own p, Σ β p, and whether every p is clear of underflow."""
     z = z.to(torch.float32) if z.dtype not in TINY else z
     moved = z if offset is None else torch.add(z, offset, out=_scratch(z.shape, z.dtype))
-    p = torch.softmax(moved, dim, out=into)
+    p = torch.softmax(moved, 1, out=into)
     fine = float(p.amin()) > TINY[p.dtype]  # false of NaN as well
     if not fine and not bool(torch.isfinite(z).all()):
         if frame.nonfinite == "raise":
-            raise_nonfinite(z if dim == 1 else z.t(), first_row)
+            raise_nonfinite(z if z.ndim == 2 else z.movedim(1, 2).flatten(0, 1), first_row)
         raise _LogSpaceNeededError
-    own = p.gather(dim, index.unsqueeze(dim)).squeeze(dim)
-    if weights is None:
-        return p, own, p.sum(1 - dim), fine
-    return p, own, weights @ p if dim == 1 else p @ weights, fine
+    own = p.gather(1, _like_block(index, p)).flatten()
+    if z.ndim == 2:
+        return p, own, p.sum(0) if weights is None else weights @ p, fine
+    return p, own, p.sum((0, 2)) if weights is None else (p @ weights.view(len(p), -1, 1)).sum(0).flatten(), fine
 
 
 def _gradient(ctx: Any, logits: Tensor, grad_loss: Tensor) -> Tensor:
     """∂L/∂z, made of the probabilities in their own memory; asked for once more, they are swept anew."""
-    labels, weights = ctx.frame.labels, ctx.weights
+    index, weights = ctx.frame.labels.index, ctx.weights
     probs, ctx.probs = ctx.probs, None
     if probs is None:
         probs, _, _ = _sweep(logits, ctx.frame, ctx.setting.log_offset, weights, True)
-    g = _row_gradients(grad_loss, labels, ctx.reduction)
-    a = _pull(g, ctx)
-    dim = _class_dim(logits)
-    grad = probs if dim == 1 or logits.ndim == 3 else torch.empty_like(logits, dtype=probs.dtype)
-    in_one_pass = dim == 1 and weights is None and logits.numel() >= LARGE
+    g = _row_gradients(grad_loss, ctx)
+    a = _pull(g, grad_loss, ctx)
+    columns = _in_columns(logits)
+    in_place = not columns or logits.ndim == 3
+    grad = probs if in_place else torch.empty_like(logits, dtype=probs.dtype)
+    in_one_pass = not columns and weights is None and logits.numel() >= LARGE
     wish = _repeated(a, min(len(logits), max(1, BLOCK // len(a)))) if in_one_pass else None
     for where, rows in _blocks(logits):
-        p, index = _block(probs, where, dim), _part(labels.index, rows).unsqueeze(dim)
-        beta = None if weights is None else _part(weights, rows).unsqueeze(dim)
-        g_rows = _part(g, rows).unsqueeze(dim) if isinstance(g, Tensor) else g
+        p = _block(probs, where, columns)
+        labels = _like_block(_part(index, rows), p)
+        beta = None if weights is None else _like_block(_part(weights, rows), p)
+        g_rows = _like_block(_part(g, rows), p) if isinstance(g, Tensor) else g
         if wish is None:
-            _gradient_block(p, index, a, beta, g_rows, dim)
+            _gradient_block(p, labels, a, beta, g_rows)
         else:
-            _gradient_rows(p, index, wish[: len(p)], g_rows)
-        if grad is not probs:
-            _block(grad, where, dim).copy_(p)
+            _gradient_rows(p, labels, wish[: len(p)], g_rows)
+        if not in_place:
+            _block(grad, where, columns).copy_(p)
     return grad if grad.dtype == logits.dtype else grad.to(logits.dtype)
 
 
-def _pull(g: Tensor | float, ctx: Any) -> Tensor:
+def _row_gradients(grad_loss: Tensor, ctx: Any) -> Tensor | float:
+    """g_n, 0 where ignored; one number where it is the same for all rows."""
+    if ctx.reduction == "none":
+        return grad_loss.flatten() if ctx.mask is None else grad_loss.flatten() * ctx.mask
+    g = float(grad_loss) / (ctx.frame.labels.count if ctx.reduction == "mean" else 1)
+    return g if ctx.mask is None else ctx.mask * g
+
+
+def _pull(g: Tensor | float, grad_loss: Tensor, ctx: Any) -> Tensor:
     """a_k = (Σ_n g_n v_nk − κ r_k Σ_n g_n)/(N q_k), over all ranks."""
     labels, setting = ctx.frame.labels, ctx.setting
-    wanted = labels.shares(g, ctx.log_q)
+    if ctx.reduction == "none":
+        assert isinstance(g, Tensor)
+        wanted, total = labels.shares(g, ctx.log_q), float(g.sum())
+    else:
+        total = float(grad_loss) * (1 if ctx.reduction == "mean" else labels.count)
+        wanted = ctx.counts * (total / labels.count)
     if setting.evidence:
-        wanted = wanted - setting.evidence * (g.sum() if isinstance(g, Tensor) else g * labels.rows) * setting.reference
+        wanted = wanted - setting.evidence * total * setting.reference
     if ctx.group is False:
         return wanted / torch.exp(ctx.log_q + ctx.log_count)
     # summed as the gradient by log m, which is what a rank that had to compose in log space adds
     return sum_over_ranks(wanted * torch.exp(ctx.log_m - ctx.log_q), ctx.group) / torch.exp(ctx.log_m + ctx.log_count)
 
 
-def _gradient_block(p: Tensor, index: Tensor, a: Tensor, beta: Tensor | None, g: Tensor | float, dim: int) -> None:
+def _gradient_block(p: Tensor, index: Tensor, a: Tensor, beta: Tensor | None, g: Tensor | float) -> None:
     """p → g (p − v) + β p (a − Σ_j a_j p_j), in place."""
-    mean_a = (p @ a if dim == 1 else a @ p).unsqueeze(dim)
-    per_class = a.unsqueeze(1 - dim)
+    mean_a = (p @ a if p.ndim == 2 else torch.matmul(a, p)).unsqueeze(1)
+    per_class = a if p.ndim == 2 else a[:, None]
     space = _scratch(p.shape, p.dtype)
     if beta is None:
         p.mul_(torch.add(g - mean_a, per_class, out=space))
     else:
         p.mul_(torch.mul(beta, per_class, out=space).add_(g - beta * mean_a))
     if isinstance(g, Tensor):
-        p.scatter_add_(dim, index, -g)
+        p.scatter_add_(1, index, -g)
     else:
-        p.scatter_(dim, index, -g, reduce="add")
+        p.scatter_(1, index, -g, reduce="add")
 
 
 def _gradient_rows(p: Tensor, index: Tensor, wish: Tensor, g: Tensor | float) -> None:
@@ -228,15 +249,6 @@ def _gradient_rows(p: Tensor, index: Tensor, wish: Tensor, g: Tensor | float) ->
     wish.scatter_(1, index, plain - g / p.gather(1, index))
     torch._softmax_backward_data(wish, p, 1, p.dtype, grad_input=p)
     wish.scatter_(1, index, plain)
-
-
-def _row_gradients(grad_loss: Tensor, labels: Labels, reduction: Reduction) -> Tensor | float:
-    """g_n, 0 where ignored; one number where it is the same for all rows."""
-    if reduction == "none":
-        return labels.mask(grad_loss.flatten())
-    if labels.valid is None:
-        return float(grad_loss) / (labels.rows if reduction == "mean" else 1)
-    return torch.where(labels.valid, grad_loss / (labels.count if reduction == "mean" else 1), 0.0)
 
 
 def _repeated(row: Tensor, rows: int) -> Tensor:
@@ -267,42 +279,37 @@ def _without_autocast() -> Any:
     return torch.autocast("cpu", enabled=False) if torch.is_autocast_enabled("cpu") else nullcontext()
 
 
-def _class_dim(logits: Tensor) -> int:
-    """Along which dimension of a block the classes lie."""
-    if logits.ndim == 3:
-        return 0
-    return 0 if logits.shape[1] < FEW and logits.numel() > 2**14 else 1
+def _in_columns(logits: Tensor) -> bool:
+    """Whether blocks are taken as (images, k, s), with the examples along the memory's fast dimension, or as (rows, k)."""
+    return logits.ndim == 3 or (logits.shape[1] < FEW and logits.numel() > LARGE // 8)
 
 
-def _blocks(logits: Tensor) -> list[tuple[int | slice | None, slice | None]]:
-    """Where to find each block: an image of a dense batch, or about BLOCK numbers; and the rows (labels' order) it holds.
-
-    None for everything, where there is one block.
-    """
-    if logits.ndim == 3:
-        images, _, size = logits.shape
-        return [(image, slice(image * size, (image + 1) * size)) for image in range(images)] if images > 1 else [(None, None)]
-    rows, step = logits.shape[0], max(1, BLOCK // logits.shape[1])
-    if rows <= step:
+def _blocks(logits: Tensor) -> list[tuple[slice | None, slice | None]]:
+    """Where to find each block, of about BLOCK numbers, and the rows (labels' order) it holds; None for all of them."""
+    size = logits.shape[2] if logits.ndim == 3 else 1
+    count, step = logits.shape[0], max(1, BLOCK // (logits.shape[1] * size))
+    if count <= step:
         return [(None, None)]
-    parts = [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
-    return [(part, part) for part in parts]
+    parts = [slice(start, min(start + step, count)) for start in range(0, count, step)]
+    return [(part, slice(part.start * size, part.stop * size)) for part in parts]
 
 
-def _block(tensor: Tensor, where: int | slice | None, dim: int) -> Tensor:
-    """A block as a matrix, with the classes along `dim`."""
-    if tensor.ndim == 3:
-        return tensor[where or 0]
+def _block(tensor: Tensor, where: slice | None, columns: bool) -> Tensor:
     block = tensor if where is None else tensor[where]
-    return block if dim == 1 else block.t()
+    return block.t()[None] if columns and tensor.ndim == 2 else block
 
 
 def _part(per_row: Tensor, rows: slice | None) -> Tensor:
     return per_row if rows is None else per_row[rows]
 
 
-def _empty_probs(logits: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
-    """Room for p_nk in the logits' shape, laid out so that each block of a matrix is contiguous or strided as it is used."""
-    if logits.ndim == 2 and dim == 0:
+def _like_block(per_row: Tensor, block: Tensor) -> Tensor:
+    """A number per row, so that it meets a block's entries: `(rows, 1)` or `(images, 1, s)`."""
+    return per_row.unsqueeze(1) if block.ndim == 2 else per_row.view(block.shape[0], 1, -1)
+
+
+def _empty_probs(logits: Tensor, columns: bool, dtype: torch.dtype) -> Tensor:
+    """Room for p_nk in the logits' shape, in memory as the blocks are."""
+    if logits.ndim == 2 and columns:
         return torch.empty(logits.shape[::-1], dtype=dtype).t()
     return torch.empty(logits.shape, dtype=dtype)

@@ -55,13 +55,16 @@ class Labels:
         return torch.where(self.votes > 0, self.votes * values, 0.0).sum(1)
 
     def shares(self, per_row: Tensor | float, like: Tensor) -> Tensor:
-        """Σ_n v_nk per_row_n: a number per row (zero where ignored), or one for all rows → a number per class (k,)."""
+        """Σ_n v_nk per_row_n: a number per row (0 where ignored), or one for all that count → a number per class (k,)."""
         if self.index is None:
             assert self.votes is not None
             return (self.votes * (per_row[:, None] if isinstance(per_row, Tensor) else per_row)).sum(0)
         if isinstance(per_row, Tensor):
             return per_row.new_zeros(self.size).scatter_add(0, self.index, per_row)
-        return torch.bincount(self.index, minlength=self.size).to(like.dtype).mul_(per_row)
+        counts = torch.bincount(self.index, minlength=self.size).to(like.dtype)
+        if self.valid is not None:
+            counts[0] -= self.rows - self.count  # where ignored, the index is 0
+        return counts if per_row == 1 else counts.mul_(per_row)
 
     def mask(self, per_row: Tensor) -> Tensor:
         """Zero where ignored."""

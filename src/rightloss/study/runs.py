@@ -150,8 +150,9 @@ def _trained(problem: Problem, loss: LossOf, start: Start) -> nn.Module:
     schedule = torch.optim.lr_scheduler.PolynomialLR(optimiser, net.steps, power=2)
     generator = torch.Generator().manual_seed(problem.seed)
     for batch in StratifiedBatchSampler(y, prevalence, net.batch_size, net.steps, generator):
+        index = torch.tensor(batch)
         optimiser.zero_grad()
-        criterion(network(x[batch]), y[batch]).backward()
+        criterion(network(x[index]), y[index]).backward()
         optimiser.step()
         schedule.step()
     return network

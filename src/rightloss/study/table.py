@@ -173,7 +173,7 @@ def print_results(results: Results) -> None:
         if row.case != case:
             table.add_section()
             if not wide:
-                table.add_row(f"{row.prevalence}, {row.model} model:")
+                table.add_row(f"prevalence: {row.prevalence}; model: {row.model}")
         table.add_row(*(line[name] for name in (COLUMNS if wide else NARROW)))
         case = row.case
     console.print(table)
@@ -277,8 +277,10 @@ def _against_others(rows: list[Row], default: str, figure: str) -> str:
         f"{CLEAR} standard errors of the difference) in {len(clearly_won)}, and behind in {len(lost)}, "
         f"clearly in {len(clearly_lost)}."
     )
-    text += f" It is furthest behind {max(lost, key=lambda each: each.mean)}." if lost else ""
-    return text + (f" It is clearly behind {', '.join(map(str, clearly_lost))}." if clearly_lost else "")
+    if clearly_lost:
+        text += f" It is clearly behind {', '.join(map(str, clearly_lost))}."
+    furthest = max(lost, key=lambda each: each.mean, default=None)
+    return text if furthest is None or furthest in clearly_lost else text + f" It is furthest behind {furthest}."
 
 
 def _below_constant(rows: list[Row]) -> str:
