@@ -314,6 +314,20 @@ def test_a_pool_gives_the_exact_marginal_and_leaves_the_model_in_its_mode() -> N
     assert not list(criterion.parameters())
 
 
+def test_a_pool_that_fails_leaves_gradients_on_and_the_model_in_its_mode() -> None:
+    model, x, y, prevalence = small_problem()
+
+    def loader() -> Any:
+        yield x[:10], y[:10]
+        raise OSError("disk")
+
+    criterion = rl.InformationGainLoss(prevalence, marginal=rl.PoolMarginal(model, loader()))
+    with pytest.raises(OSError, match="disk"):
+        criterion(model(x[:50]), y[:50])
+    assert torch.is_grad_enabled()
+    assert model.training
+
+
 def test_an_unlabelled_pool_is_averaged_as_it_is() -> None:
     model, x, y, prevalence = small_problem()
     marginal = rl.PoolMarginal(model, [x[:300], x[300:]], labelled=False)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..prevalence import ContinuousPrevalence, Prevalence
-from .contract import check_outputs, columns, log_population
+from .contract import check_levels, check_outputs, columns, log_population
 
 
 class Categorical(nn.Module):
@@ -21,7 +21,7 @@ class Categorical(nn.Module):
 
     def __init__(self, num_classes: int | None = None) -> None:
         super().__init__()
-        self.num_classes = num_classes
+        self.num_classes = None if num_classes is None else check_levels(num_classes, "Categorical")
 
     @property
     def num_outputs(self) -> int | None:

@@ -30,11 +30,13 @@ def start_at_prevalence(
             f"Expected a layer with a bias, but {type(layer).__name__} has none: "
             "pass the last layer itself, made with bias=True."
         )
-    start = likelihood.starting_outputs(prevalence)
-    if bias.shape != start.shape:
+    size = likelihood.num_outputs
+    if size is None:
+        size = prevalence.num_classes if isinstance(prevalence, Prevalence) else len(bias)
+    if bias.shape != (size,):
         raise ValueError(
-            f"Expected a layer with {len(start)} output(s) for {type(likelihood).__name__}, "
+            f"Expected a layer with {size} output(s) for {type(likelihood).__name__}, "
             f"but its bias has shape {tuple(bias.shape)}: match the layer to the likelihood, or pass `likelihood=…`."
         )
     with torch.no_grad():
-        bias.copy_(start)
+        bias.copy_(likelihood.starting_outputs(prevalence))

@@ -50,38 +50,39 @@ class PoolMarginal(nn.Module):
 
     @torch.no_grad()
     def value(self, estimate: Estimate) -> Float[Tensor, " k"]:
-        due = self._calls % self.every == 0
+        due = self.training and self._calls % self.every == 0
         self._calls += int(self.training)
         if self._over_classes:
-            if self._log_q is None or (due and self.training):
-                self._log_q = _average(estimate, self._pass(estimate.log_m.device)).to(estimate.log_m)
+            if self._log_q is None or due:
+                self._log_q = _average(self._over(estimate.measure, estimate.log_m.device))
             return self._log_q.to(estimate.log_m)
-        if not self._pool or (due and self.training):
-            self._pool = list(self._pass(estimate.log_m.device))
-        return _average(estimate, self._pool).to(estimate.log_m)
+        if not self._pool or due:
+            self._pool = self._over(lambda outputs, target: (outputs, target), estimate.log_m.device)
+        return _average([estimate.measure(outputs, target) for outputs, target in self._pool]).to(estimate.log_m)
 
     def refresh(self) -> None:
         """Forget the last pass, so that the next batch makes a new one: after loading weights, for example."""
         self._log_q, self._pool = None, []
 
-    def _pass(self, device: torch.device) -> Iterable[tuple[Tensor, Tensor | None]]:
+    def _over(self, use: Callable[[Tensor, Tensor | None], Any], device: torch.device) -> list[Any]:
+        """What `use` makes of the model's outputs on each batch of the pool; the model is left in the modes it was in."""
         modes = [(module, module.training) for module in self.model.modules()]
         self.model.eval()
         try:
-            with torch.no_grad():
-                for batch in self.loader:
-                    x, y = batch if self.labelled else (batch[0] if isinstance(batch, tuple | list) else batch, None)
-                    yield self.model(x.to(device)), None if y is None else y.to(device)
+            results = []
+            for batch in self.loader:
+                x, y = batch if self.labelled else (batch[0] if isinstance(batch, tuple | list) else batch, None)
+                results.append(use(self.model(x.to(device)), None if y is None else y.to(device)))
         finally:
             for module, training in modes:
                 module.training = training
+        if not results:
+            raise ValueError("Expected the pool's loader to give at least one batch, but got none: is it a used-up iterator?")
+        return results
 
 
-def _average(estimate: Estimate, pool: Iterable[tuple[Tensor, Tensor | None]]) -> Tensor:
-    sums = [estimate.measure(outputs, target) for outputs, target in pool]
-    if not sums:
-        raise ValueError("Expected the pool's loader to give at least one batch, but it is empty: is it a used-up iterator?")
-    log_sum = torch.logsumexp(torch.stack([log_sum for log_sum, _ in sums]), 0)
-    return log_sum - torch.logsumexp(
-        torch.stack([torch.as_tensor(log_count, dtype=log_sum.dtype, device=log_sum.device) for _, log_count in sums]), 0
-    )
+def _average(sums: list[tuple[Tensor, Tensor | float]]) -> Tensor:
+    """log of the mean, from log-sums and log-counts."""
+    log_sum = torch.logsumexp(torch.stack([each for each, _ in sums]), 0)
+    counts = [torch.as_tensor(log_count, dtype=log_sum.dtype, device=log_sum.device) for _, log_count in sums]
+    return log_sum - torch.logsumexp(torch.stack(counts), 0)
