@@ -119,11 +119,11 @@ def main() -> None:
             below = 100 * float((late < target).float().mean())
             figures = [f"{float(late.mean()):.1e}", f"{float(late.quantile(0.95)):.1e}", f"{float(late.max()):.1e}"]
             rows.append([words, str(k), name, *figures, f"{target:.0e}", f"{below:.0f} %"])
-        axis.axhline(target, color="k", linestyle=":", linewidth=1)
-        axis.axvline(WARM_UP, color="k", linestyle="--", linewidth=0.5)
+        axis.axhline(target, color="k", linestyle=":", linewidth=1, label="target")
+        axis.axvline(WARM_UP, color="k", linestyle="--", linewidth=0.5, label="end of warm-up")
         axis.set(yscale="log", title=f"{words}, K = {k}", xlabel="training step", ylim=(1e-7, 3e-1))
     axes[0].set_ylabel("KL[exact ‖ q], nats (mean of 25 steps)")
-    axes[0].legend(frameon=False)
+    axes[0].legend(frameon=False, fontsize=8)
     figure.savefig(out / "auxiliary_marginal.png", dpi=150)
     header = ["weights", "K", "marginal", "mean KL after warm-up", "95 % quantile", "largest", "target", "steps below target"]
     page = f"Made by `python benchmarks/auxiliary_marginal.py`.\n\n{table(header, rows)}"

@@ -34,9 +34,23 @@ def medians(contenders: Mapping[str, Callable[[], object]], repeats: int, warm_u
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def peak_extra_bytes(call: Callable[[], object]) -> int:
-    """By how much the process grows at most during one call (Linux)."""
+def medians_apart(contenders: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    """Median seconds of each contender in loops of its own, three loops each, so that memory it frees is its own to reuse."""
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(3):
+        for name, call in contenders.items():
+            for repeat in range(3 + repeats // 3):
+                start = time.perf_counter()
+                call()
+                if repeat >= 3:
+                    times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def peak_extra_bytes(call: Callable[[], object], forget: Callable[[], object]) -> int:
+    """By how much the process grows at most during one call, after what the last one left is forgotten (Linux)."""
     call()
+    forget()
     gc.collect()
     ctypes.CDLL("libc.so.6").malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")

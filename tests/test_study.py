@@ -193,6 +193,21 @@ def test_a_run_is_a_function_of_its_config_and_leaves_the_process_as_it_was(meth
     assert torch.equal(torch.get_rng_state(), state)
 
 
+def test_no_example_is_used_twice_by_training_and_testing_or_by_two_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Tensor] = []
+
+    def recorded(population: Population, per_class: int, seed: int) -> tuple[Tensor, Tensor]:
+        x, y = population.sample(per_class, seed)
+        drawn.append(x)
+        return x, y
+
+    monkeypatch.setattr(runs, "_examples", recorded)
+    for seed in range(3):
+        runs.run(RunConfig(Problem(FiveRatings(), TINY[0], seed, test_examples=500), DEFAULT))
+    assert len(drawn) == 2 * 3
+    assert len(torch.cat(drawn).unique(dim=0)) == sum(map(len, drawn))
+
+
 def test_every_method_gives_figures_of_its_own() -> None:
     problem = Problem(FiveRatings(), TINY[0], seed=0, test_examples=500)
     figures = {method: runs.run(RunConfig(problem, method)).log_likelihood for method in METHODS}

@@ -234,10 +234,7 @@ def _gradient_block(p: Tensor, index: Tensor, a: Tensor, beta: Tensor | None, g:
         p.mul_(torch.add(g - mean_a, per_class, out=space))
     else:
         p.mul_(torch.mul(beta, per_class, out=space).add_(g - beta * mean_a))
-    if isinstance(g, Tensor):
-        p.scatter_add_(1, index, -g)
-    else:
-        p.scatter_(1, index, -g, reduce="add")
+    p.scatter_add_(1, index, -g if isinstance(g, Tensor) else p.new_tensor(-g).expand(index.shape))
 
 
 def _gradient_rows(p: Tensor, index: Tensor, wish: Tensor, g: Tensor | float) -> None:
@@ -270,7 +267,8 @@ def _scratch(shape: torch.Size, dtype: torch.dtype) -> Tensor | None:
         return None
     space: Tensor | None = getattr(_kept, str(dtype), None)
     if space is None or len(space) < size:
-        space = torch.empty(max(size, BLOCK), dtype=dtype)
+        # off the page's start, where logits and probabilities lie: planes of 2^k pixels would meet in the same cache lines
+        space = torch.empty(max(size, BLOCK) + 528, dtype=dtype)[528:]
         setattr(_kept, str(dtype), space)
     return space[:size].view(shape)
 

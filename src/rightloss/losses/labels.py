@@ -16,11 +16,12 @@ class Labels:
     """One label per row of the table: a column number, or a share of every column.
 
     Attributes:
-        index: column numbers `(n,)`, 0 where ignored; None for soft labels.
+        index: column numbers `(n,)`, `filler` where ignored; None for soft labels.
         votes: v_nk `(n, k)`, zero rows where ignored; None for hard labels.
         valid: which rows count `(n,)`; None where all do.
         size: number of columns, k.
         count: how many rows count, as a tensor where it could not be looked at.
+        filler: the column number that stands where a row is ignored.
     """
 
     index: Tensor | None
@@ -28,6 +29,7 @@ class Labels:
     valid: Tensor | None
     size: int
     count: int | Tensor
+    filler: int = 0
 
     @property
     def rows(self) -> int:
@@ -63,7 +65,7 @@ class Labels:
             return per_row.new_zeros(self.size).scatter_add(0, self.index, per_row)
         counts = torch.bincount(self.index, minlength=self.size).to(like.dtype)
         if self.valid is not None:
-            counts[0] -= self.rows - self.count  # where ignored, the index is 0
+            counts[self.filler] -= self.rows - self.count
         return counts if per_row == 1 else counts.mul_(per_row)
 
     def mask(self, per_row: Tensor) -> Tensor:
@@ -93,14 +95,17 @@ def hard_labels(target: Tensor, num_classes: int, ignore_index: int) -> Labels:
         raise ValueError(
             f"Expected at least one label that counts, but all are ignore_index = {ignore_index}: skip such a batch."
         )
-    index = torch.where(valid, index, 0)
-    low, high = torch.aminmax(index)
-    if int(low) < 0 or int(high) >= num_classes:
+    inside = index.clamp(0, num_classes - 1)
+    filler = min(max(ignore_index, 0), num_classes - 1)
+    # clamping moves labels one way only, or some are wrong; so it moves the ignored ones alone if the sum moves as theirs does
+    both_ways = int(low) < 0 and int(high) >= num_classes
+    if both_ways or int(index.sum() - inside.sum()) != (index.shape[0] - count) * (ignore_index - filler):
+        low, high = torch.aminmax(index[valid])
         raise ValueError(
             f"Expected labels in 0..{num_classes - 1}, but got {int(low)}..{int(high)}: number the classes from 0, "
             f"or mark what to leave out with ignore_index (now {ignore_index})."
         )
-    return Labels(index, None, valid, num_classes, count)
+    return Labels(inside, None, valid, num_classes, count, filler)
 
 
 def soft_labels(target: Tensor, like: Tensor) -> Labels:
