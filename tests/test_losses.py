@@ -340,6 +340,17 @@ def test_evidence_pulls_the_mean_prediction_to_the_population() -> None:
     assert distances[1] < 1e-3 < distances[0]
 
 
+@pytest.mark.parametrize("likelihood", [rl.Categorical(), rl.OnionPeeling(3)])
+def test_evidence_of_one_in_batches_at_the_sampling_rates_is_logit_adjustment(likelihood: Any) -> None:
+    prevalence = rl.Prevalence([0.7, 0.2, 0.1], [0.5, 0.25, 0.25], evidence=1.0)
+    y = torch.tensor([0, 0, 1, 2] * 5)
+    z = torch.randn(20, likelihood.num_outputs or 3, dtype=torch.float64, requires_grad=True)
+    gain = rl.InformationGainLoss(prevalence, likelihood)(z, y)
+    adjusted = rl.LogitAdjustedLoss(prevalence, likelihood)(z, y)
+    torch.testing.assert_close(gain, adjusted, rtol=0, atol=1e-14)
+    torch.testing.assert_close(torch.autograd.grad(gain, z)[0], torch.autograd.grad(adjusted, z)[0], rtol=0, atol=1e-14)
+
+
 def test_votes_that_mark_a_class_as_impossible_do_not_meet_its_infinite_logarithm() -> None:
     z = torch.tensor([[0.0, -1e30], [0.0, 1.0]], dtype=torch.float32)
     loss = rl.log_likelihood_loss(z, torch.tensor([[1.0, 0.0], [0.5, 0.5]]), rl.Prevalence.binary(0.5))
