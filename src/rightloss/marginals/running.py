@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -70,12 +69,6 @@ class RunningMarginal(nn.Module):
             self.steps.copy_(steps)
             self.log_average.copy_(average)
         return torch.where(steps > 0, average, log_m)
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        saved = state_dict.get(prefix + "log_average")
-        if saved is not None and len(self.log_average) == 0:
-            self.log_average = torch.empty_like(saved, device=self.log_average.device)
-        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def extra_repr(self) -> str:
         return f"decay={self.decay:g}"
