@@ -14,20 +14,27 @@ import torch
 from torch import nn
 from two_ranks import make_criterion
 
-CASES = [
-    f"{marginal}-{'paper' if paper else 'sampled'}-{'fused' if fused else 'composed'}"
-    for marginal, paper, fused in product(["batch", "classwise", "running"], [False, True], [True, False])
-] + ["regression-sampled-composed", "batch-paper-mixed"]
+CASES = (
+    [
+        f"{marginal}-{'paper' if paper else 'sampled'}-{'fused' if fused else 'composed'}"
+        for marginal, paper, fused in product(["batch", "classwise", "running"], [False, True], [True, False])
+    ]
+    + ["regression-sampled-composed", "batch-paper-mixed"]
+    + [f"{marginal}-sampled-{path}-ignored" for marginal in ("batch", "classwise", "running") for path in ("fused", "composed")]
+)
 
 
 def make_case(name: str) -> dict[str, Any]:
     torch.manual_seed(CASES.index(name))
-    marginal, paper, fused = name.split("-")
+    marginal, paper, fused, *ignored = name.split("-")
     x = torch.randn(3, 24, 4)
     if fused == "mixed":  # the first rank's probabilities underflow, so that it alone must compose in log space
         x[:, :12] *= 300
     # the first rank sees few of class 2, the second few of class 0
     y = torch.tensor([0] * 7 + [1] * 4 + [2] + [0] + [1] * 3 + [2] * 8).expand(3, -1)
+    if ignored:  # all on the first rank
+        y = y.clone()
+        y[:, :5] = -100
     regression = marginal == "regression"
     return {
         "marginal": marginal,

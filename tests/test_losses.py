@@ -321,6 +321,23 @@ def test_the_module_equals_its_function() -> None:
         torch.testing.assert_close(module(z, y), function(z, y, prevalence), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("make", [rl.RunningMarginal, lambda: rl.AuxiliaryMarginal(nn.Linear(2, 3))])
+def test_the_function_takes_a_marginal_with_a_state(make: Callable[[], Marginal]) -> None:
+    prevalence, marginal = rl.Prevalence(mix(3, 1)), make()
+    z, y = torch.randn(20, 3), torch.arange(20) % 3
+    first = rl.information_gain_loss(z, y, prevalence, marginal=marginal)
+    module = rl.InformationGainLoss(prevalence, marginal=make())
+    torch.testing.assert_close(first, module(z, y))
+
+
+def test_a_loss_keeps_the_prevalence_and_the_reference_it_was_made_with() -> None:
+    criterion = rl.InformationGainLoss(rl.Prevalence.binary(0.1), reference=0.3)
+    torch.testing.assert_close(criterion.reference, torch.tensor([0.7, 0.3], dtype=torch.float64))
+    for name in ("prevalence", "reference"):
+        with pytest.raises(AttributeError):
+            setattr(criterion, name, rl.Prevalence.binary(0.5))
+
+
 def test_evidence_pulls_the_mean_prediction_to_the_population() -> None:
     y = torch.arange(200) % 2
     distances = []
@@ -414,7 +431,9 @@ BAD_BATCHES: list[tuple[str, Tensor, Tensor, str]] = [
     ("float labels", LOGITS, LABELS.float(), "int labels"),
     ("bool labels", LOGITS, LABELS > 0, "int labels"),
     ("too few labels", LOGITS, LABELS[:5], "one batch"),
-    ("labels of another shape", LOGITS, LABELS[:, None], "one batch"),
+    ("labels in a column", LOGITS, LABELS[:, None], r"squeeze\(1\)"),
+    ("one-hot labels that are ints", LOGITS, torch.nn.functional.one_hot(LABELS, 3), r"target.float\(\)"),
+    ("labels of another shape", LOGITS, LABELS[:, None, None], "one batch"),
     ("too many outputs", torch.randn(6, 4), LABELS, "match the last layer"),
     ("too few outputs", torch.randn(6, 2), LABELS, "match the last layer"),
     ("one-dimensional logits", torch.randn(6), LABELS, "match the last layer"),
@@ -451,6 +470,27 @@ BAD_SET_UPS: list[tuple[str, Callable[[], Any], str]] = [
     ("likelihood of other levels", lambda: rl.InformationGainLoss(PREVALENCE, likelihood=rl.OnionPeeling(5)), "5 classes"),
     ("one logit for three classes", lambda: rl.LogitAdjustedLoss(PREVALENCE, likelihood=rl.Bernoulli()), "2 classes"),
     ("a density with classes", lambda: rl.InformationGainLoss(PREVALENCE, likelihood=rl.Gaussian()), "ContinuousPrevalence"),
+    (
+        "unknown reduction of the function",
+        lambda: rl.information_gain_loss(LOGITS, LABELS, PREVALENCE, reduction="avg"),
+        "reduction",
+    ),
+    ("unknown nonfinite of the function", lambda: rl.weighted_loss(LOGITS, LABELS, PREVALENCE, nonfinite="no"), "nonfinite"),
+    (
+        "one logit with float labels",
+        lambda: rl.InformationGainLoss(rl.Prevalence.binary(0.1), rl.Bernoulli())(LOGITS[:, 0], (LABELS > 0).float()),
+        r"target.long\(\)",
+    ),
+    (
+        "label without density",
+        lambda: rl.logit_adjusted_loss(
+            LOGITS[:, :1],
+            3 * LABELS.float(),
+            rl.ContinuousPrevalence(torch.distributions.Uniform(-1.0, 1.0, validate_args=False)),
+            rl.Gaussian(),
+        ),
+        "positive density",
+    ),
     ("decay of one", lambda: rl.RunningMarginal(decay=1.0), "decay"),
     ("pool every zero batches", lambda: rl.PoolMarginal(nn.Linear(2, 2), [], every=0), "every"),
     ("layer without parameters", lambda: rl.AuxiliaryMarginal(nn.ReLU()), "parameters"),

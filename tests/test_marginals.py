@@ -244,6 +244,41 @@ def test_the_running_marginal_is_the_exponential_average_corrected_for_its_start
         torch.testing.assert_close(q, expected, rtol=1e-12, atol=0)
 
 
+@pytest.mark.parametrize("decay", [0.0, 0.9, 0.99, 0.999, 0.9999])
+def test_the_running_marginal_is_the_same_where_values_cannot_be_looked_at(decay: float) -> None:
+    seen, unseen = rl.RunningMarginal(decay), rl.RunningMarginal(decay)
+    for marginal in (seen, unseen):
+        marginal.prepare(2)
+    for step in range(5):
+        log_m = torch.tensor([-0.001, -16.0 - step])
+        torch.testing.assert_close(unseen._value_unseen(log_m), seen.value(estimate(log_m)), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("make", [rl.RunningMarginal, lambda: rl.AuxiliaryMarginal(nn.Linear(2, 2)), rl.BatchMarginal])
+def test_training_goes_on_after_a_pass_in_inference_mode(make: Callable[[], Marginal]) -> None:
+    criterion = rl.InformationGainLoss(rl.Prevalence.binary(0.01), marginal=make())
+    z, y = torch.randn(2, 2, 128, 128), torch.randint(2, (2, 128, 128))
+    with torch.inference_mode():
+        criterion(z, y)
+    criterion(z.requires_grad_(), y).backward()
+    criterion.load_state_dict(criterion.state_dict())
+    assert z.grad is not None
+
+
+def test_the_auxiliary_network_follows_the_criterion_to_another_precision() -> None:
+    criterion = rl.InformationGainLoss(rl.Prevalence.binary(0.1), marginal=rl.AuxiliaryMarginal(nn.Linear(3, 2)))
+    z, y = torch.randn(20, 2), torch.arange(20) % 2
+    criterion(z, y)
+    assert criterion.double()(z.double(), y).dtype == torch.float64
+
+
+def test_an_unlabelled_pool_does_not_mind_which_class_is_ignored() -> None:
+    model, x, y, prevalence = small_problem()
+    marginal = rl.PoolMarginal(model, [x], labelled=False)
+    criterion = rl.InformationGainLoss(prevalence, marginal=marginal, reference=prevalence.population, ignore_index=0)
+    assert bool(torch.isfinite(criterion(model(x[:50]), y[:50])))
+
+
 def test_the_running_marginal_follows_logs_far_below_what_a_float_can_hold() -> None:
     marginal = rl.RunningMarginal(decay=0.5)
     marginal.prepare(2)

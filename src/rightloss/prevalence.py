@@ -214,7 +214,7 @@ class ContinuousPrevalence:
 
 def frequencies(values: Any, name: str, num_classes: int | None = None) -> Tensor:
     """`values` as float64 frequencies that sum to 1 but for rounding, or a ValueError that says how to mend them."""
-    vector = _vector(values, name)
+    vector = _pair(values, name) if num_classes == 2 and _is_number(values) else _vector(values, name)
     if num_classes is not None and len(vector) != num_classes:
         raise ValueError(
             f"Expected `{name}` to have {num_classes} entries, one per class, but got {len(vector)}: "

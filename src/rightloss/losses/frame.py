@@ -28,6 +28,8 @@ class Frame:
         support: None for classes; in regression the (global) batch's own labels.
         shape: that of an unreduced loss.
         nonfinite: what to do with outputs that are not finite.
+        ranks_count: what a mean divides by where the batch is spread over ranks, the average count of a rank: a mean over
+            the ranks' means is then that over all rows.
     """
 
     outputs: Tensor
@@ -35,6 +37,12 @@ class Frame:
     support: Tensor | None
     shape: torch.Size
     nonfinite: NonFinite
+    ranks_count: Tensor | None = None
+
+    @property
+    def mean_count(self) -> int | Tensor:
+        """What a mean divides by."""
+        return self.labels.count if self.ranks_count is None else self.ranks_count
 
     def rows(self) -> Tensor:
         """The outputs as `(n, num_outputs)`, a row per label, in float32 or float64, checked to be finite."""
@@ -44,12 +52,10 @@ class Frame:
     def reduce(self, loss: Tensor, reduction: Reduction) -> Tensor:
         """The rows' losses as asked for."""
         if reduction == "mean":
-            return loss.mean() if self.labels.valid is None else loss.sum() / self.labels.count
+            return loss.sum() / self.mean_count
         if reduction == "sum":
             return loss.sum()
-        if reduction == "none":
-            return loss.reshape(self.shape)
-        raise ValueError(f"Expected `reduction` to be 'mean', 'sum' or 'none', but got {reduction!r}: choose one of them.")
+        return loss.reshape(self.shape)
 
 
 def class_frame(
@@ -57,8 +63,13 @@ def class_frame(
 ) -> Frame:
     """For classes: int labels `(n,)`, dense int labels `(n, h, w, …)`, or soft labels `(n, k)` or `(n, k, h, w, …)`."""
     num_outputs = num_classes if likelihood.num_outputs is None else likelihood.num_outputs
-    _check_tensor(outputs, "logits")
-    if num_outputs == 1 and not target.is_floating_point() and outputs.shape == target.shape:
+    _check_tensors(outputs, target, "logits")
+    if num_outputs == 1 and outputs.shape == target.shape:
+        if target.is_floating_point():
+            raise ValueError(
+                f"Expected class numbers, or soft labels for {num_classes} classes, but got {target.dtype} of the logits' "
+                f"shape {tuple(target.shape)}: call `target.long()`."
+            )
         outputs = outputs.unsqueeze(1)
     if outputs.ndim < 2 or outputs.shape[1] != num_outputs:
         remedy = " (one logit for two classes needs likelihood=Bernoulli())" if num_classes == 2 else ""
@@ -71,9 +82,14 @@ def class_frame(
         votes = target.movedim(1, -1).flatten(0, -2) if target.ndim > 2 else target
         return Frame(outputs, soft_labels(votes, full_precision(outputs)), None, shape, nonfinite)
     if target.shape != shape:
+        remedy = "do they come from one batch?"
+        if target.shape == (*shape[:1], num_classes, *shape[1:]):
+            remedy = "soft labels are floats, so call `target.float()`."
+        elif target.shape == (*shape[:1], 1, *shape[1:]):
+            remedy = "call `target.squeeze(1)`."
         raise ValueError(
             f"Expected a target of shape {tuple(shape)} (class numbers), or {(shape[0], num_classes, *shape[1:])} (soft), "
-            f"but got {tuple(target.shape)} for logits of shape {tuple(outputs.shape)}: do they come from one batch?"
+            f"but got {target.dtype} of shape {tuple(target.shape)} for logits of shape {tuple(outputs.shape)}: {remedy}"
         )
     return Frame(outputs, hard_labels(target, num_classes, ignore_index), None, shape, nonfinite)
 
@@ -82,7 +98,7 @@ def regression_frame(
     outputs: Tensor, target: Tensor, likelihood: Likelihood, nonfinite: NonFinite, group: Any, synced: bool
 ) -> Frame:
     """For densities: float labels `(n,)` or `(n, d)`."""
-    _check_tensor(outputs, "outputs")
+    _check_tensors(outputs, target, "outputs")
     outputs = outputs.unsqueeze(1) if outputs.ndim == 1 else outputs
     if outputs.ndim != 2 or outputs.shape[1] != likelihood.num_outputs:
         raise ValueError(
@@ -106,6 +122,11 @@ def regression_frame(
 
 def check_pair(likelihood: Likelihood, prevalence: Prevalence | ContinuousPrevalence) -> None:
     """A likelihood over classes goes with a Prevalence, a density with a ContinuousPrevalence."""
+    if isinstance(likelihood, type) or not isinstance(likelihood, Likelihood):
+        raise ValueError(
+            f"Expected `likelihood` to be a likelihood such as Categorical(), but got {likelihood!r}: "
+            "make one with brackets, and name other arguments (marginal=…)."
+        )
     if isinstance(prevalence, Prevalence):
         if not likelihood.over_classes:
             raise ValueError(
@@ -125,6 +146,14 @@ def check_pair(likelihood: Likelihood, prevalence: Prevalence | ContinuousPreval
             )
     else:
         raise ValueError(f"Expected a Prevalence, but got {type(prevalence).__name__}: rightloss.Prevalence([…]).")
+
+
+def check_choices(reduction: Reduction, nonfinite: NonFinite) -> None:
+    """Words that choose must be among those there are."""
+    if reduction not in ("mean", "sum", "none"):
+        raise ValueError(f"Expected `reduction` to be 'mean', 'sum' or 'none', but got {reduction!r}: choose one of them.")
+    if nonfinite not in ("raise", "nan"):
+        raise ValueError(f"Expected `nonfinite` to be 'raise' or 'nan', but got {nonfinite!r}: choose one of them.")
 
 
 def is_synced(group: Any, training: bool) -> bool:
@@ -155,13 +184,16 @@ def raise_nonfinite(rows: Tensor, first: int = 0) -> None:
     )
 
 
-def _check_tensor(outputs: Tensor, name: str) -> None:
-    if not isinstance(outputs, Tensor) or not outputs.is_floating_point():
+def _check_tensors(outputs: Tensor, target: Tensor, name: str) -> None:
+    for what, value in ((name, outputs), ("target", target)):
+        if not isinstance(value, Tensor):
+            raise ValueError(f"Expected `{what}` to be a tensor, but got {type(value).__name__}: call torch.as_tensor on it.")
+    if not outputs.is_floating_point():
         raise ValueError(
-            f"Expected {name} to be a float tensor, not normalised, but got {getattr(outputs, 'dtype', type(outputs))}: "
+            f"Expected {name} to be a float tensor, not normalised, but got {outputs.dtype}: "
             "pass what the last layer gives, before any softmax."
         )
-    if outputs.ndim == 0 or len(outputs) == 0:
+    if outputs.ndim == 0 or outputs.shape[0] == 0:
         raise ValueError(
             "Expected at least one example, but the batch is empty: skip it, or pass drop_last=True to the loader."
         )

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..likelihoods import Categorical, Likelihood
-from ..marginals import BatchMarginal, Marginal, unseen
+from ..marginals import BatchMarginal, Marginal, sum_over_ranks, unseen, world_size
 from ..prevalence import ContinuousPrevalence, Prevalence
 from .composed import at_reference, composed_loss, estimate_from, example_log_weights, sum_over_batch
 from .frame import (
     Frame,
     NonFinite,
     Reduction,
+    check_choices,
     check_pair,
     class_frame,
     full_precision,
@@ -63,11 +65,17 @@ def information_gain_loss(
     """
     likelihood = Categorical() if likelihood is None else likelihood
     marginal = BatchMarginal() if marginal is None else marginal
+    if setting is None:
+        check_choices(reduction, nonfinite)
+        marginal.prepare(prevalence.num_classes if isinstance(prevalence, Prevalence) else None)
     group = process_group if is_synced(process_group, training) else False
     frame, setting = _frame_and_setting(
         logits, target, prevalence, likelihood, reference, ignore_index, nonfinite, group, setting
     )
     like = setting.reference
+    if group is not False:
+        count = torch.as_tensor(frame.labels.count).to(like).reshape(1)
+        frame = replace(frame, ranks_count=sum_over_ranks(count, group)[0] / world_size(group))
     log_weights = example_log_weights(setting, frame.labels, marginal, like, group)
 
     def measure(outputs: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor | float]:
@@ -99,7 +107,7 @@ def weighted_loss(
     The mean divides by the number of examples, not by the sum of their weights as `nn.CrossEntropyLoss(weight=…)` does:
     it estimates the population's risk without bias.
     """
-    table, frame, setting = _table(logits, target, prevalence, likelihood, ignore_index, nonfinite, setting)
+    table, frame, setting = _table(logits, target, prevalence, likelihood, reduction, ignore_index, nonfinite, setting)
     if setting.log_importance is None:
         raise ValueError(
             "Expected ContinuousPrevalence(population, sampling) with both densities, but `sampling` is None: "
@@ -124,7 +132,7 @@ def logit_adjusted_loss(
     The logits are the population's, so the offset log ρ − log π is added in training and left out afterwards. For regression,
     with the batch's labels as the support, this is Balanced MSE's batch Monte Carlo form.
     """
-    table, frame, setting = _table(logits, target, prevalence, likelihood, ignore_index, nonfinite, setting)
+    table, frame, setting = _table(logits, target, prevalence, likelihood, reduction, ignore_index, nonfinite, setting)
     adjusted = at_reference(table, setting.log_adjust)
     return frame.reduce(frame.labels.mask(-frame.labels.pick(adjusted)), reduction)
 
@@ -141,7 +149,7 @@ def log_likelihood_loss(
     setting: Setting | None = None,
 ) -> Tensor:
     """`−log p(y_n|x_n,w)`, plain cross-entropy: right where ρ = π, and for prior correction afterwards."""
-    table, frame, _ = _table(logits, target, prevalence, likelihood, ignore_index, nonfinite, setting)
+    table, frame, _ = _table(logits, target, prevalence, likelihood, reduction, ignore_index, nonfinite, setting)
     return frame.reduce(frame.labels.mask(-frame.labels.pick(table)), reduction)
 
 
@@ -171,11 +179,14 @@ def _table(
     target: Tensor,
     prevalence: Prevalence | ContinuousPrevalence,
     likelihood: Likelihood | None,
+    reduction: Reduction,
     ignore_index: int,
     nonfinite: NonFinite,
     setting: Setting | None,
 ) -> tuple[Tensor, Frame, Setting]:
     likelihood = Categorical() if likelihood is None else likelihood
+    if setting is None:
+        check_choices(reduction, nonfinite)
     frame, setting = _frame_and_setting(logits, target, prevalence, likelihood, None, ignore_index, nonfinite, False, setting)
     return likelihood.table(frame.rows(), frame.support), frame, setting
 
@@ -198,7 +209,8 @@ def _measure(
         )
     if isinstance(prevalence, Prevalence):
         stand_in = outputs.new_zeros(outputs.shape[:1] + outputs.shape[2:], dtype=torch.long) if target is None else target
-        pool = class_frame(outputs, stand_in, likelihood, prevalence.num_classes, ignore_index, frame.nonfinite)
+        ignored = -100 if target is None else ignore_index
+        pool = class_frame(outputs, stand_in, likelihood, prevalence.num_classes, ignored, frame.nonfinite)
         weights = setting.reference / setting.sampling
         log_weights = None if target is None or setting.plain else pool.labels.spread(weights).log()
     else:

@@ -115,7 +115,7 @@ def _loss(log_picked: Tensor, log_q: Tensor, mask: Tensor | None, ctx: Any) -> T
     ctx.counts = labels.shares(1.0, log_q)
     own = log_picked.sum() if mask is None else log_picked @ mask
     total = ctx.counts @ log_q - own - labels.count * evidence
-    return total / labels.count if ctx.reduction == "mean" else total
+    return total / ctx.frame.mean_count if ctx.reduction == "mean" else total
 
 
 def _sweep(
@@ -204,8 +204,13 @@ def _row_gradients(grad_loss: Tensor, ctx: Any) -> Tensor | float:
     """g_n, 0 where ignored; one number where it is the same for all rows."""
     if ctx.reduction == "none":
         return grad_loss.flatten() if ctx.mask is None else grad_loss.flatten() * ctx.mask
-    g = float(grad_loss) / (ctx.frame.labels.count if ctx.reduction == "mean" else 1)
+    g = _common_gradient(grad_loss, ctx)
     return g if ctx.mask is None else ctx.mask * g
+
+
+def _common_gradient(grad_loss: Tensor, ctx: Any) -> float:
+    """g of every row that counts, for a mean or a sum."""
+    return float(grad_loss) / (float(ctx.frame.mean_count) if ctx.reduction == "mean" else 1)
 
 
 def _pull(g: Tensor | float, grad_loss: Tensor, ctx: Any) -> Tensor:
@@ -215,8 +220,8 @@ def _pull(g: Tensor | float, grad_loss: Tensor, ctx: Any) -> Tensor:
         assert isinstance(g, Tensor)
         wanted, total = labels.shares(g, ctx.log_q), float(g.sum())
     else:
-        total = float(grad_loss) * (1 if ctx.reduction == "mean" else labels.count)
-        wanted = ctx.counts * (total / labels.count)
+        common = _common_gradient(grad_loss, ctx)
+        wanted, total = ctx.counts * common, common * labels.count
     if setting.evidence:
         wanted = wanted - setting.evidence * total * setting.reference
     if ctx.group is False:
@@ -268,7 +273,8 @@ def _scratch(shape: torch.Size, dtype: torch.dtype) -> Tensor | None:
     space: Tensor | None = getattr(_kept, str(dtype), None)
     if space is None or len(space) < size:
         # off the page's start, where logits and probabilities lie: planes of 2^k pixels would meet in the same cache lines
-        space = torch.empty(max(size, BLOCK) + 528, dtype=dtype)[528:]
+        with torch.inference_mode(False):
+            space = torch.empty(max(size, BLOCK) + 528, dtype=dtype)[528:]
         setattr(_kept, str(dtype), space)
     return space[:size].view(shape)
 

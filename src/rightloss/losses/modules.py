@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..likelihoods import Categorical, Likelihood
 from ..marginals import BatchMarginal, Marginal, RunningMarginal
 from ..prevalence import ContinuousPrevalence, Prevalence, frequencies
-from .frame import NonFinite, Reduction, check_pair
+from .frame import NonFinite, Reduction, check_choices, check_pair
 from .functional import (
     information_gain_loss,
     log_likelihood_loss,
@@ -35,23 +35,30 @@ class _Loss(nn.Module):
         super().__init__()
         likelihood = Categorical() if likelihood is None else likelihood
         check_pair(likelihood, prevalence)
-        if reduction not in ("mean", "sum", "none"):
-            raise ValueError(f"Expected `reduction` to be 'mean', 'sum' or 'none', but got {reduction!r}: choose one of them.")
-        if nonfinite not in ("raise", "nan"):
-            raise ValueError(f"Expected `nonfinite` to be 'raise' or 'nan', but got {nonfinite!r}: choose one of them.")
-        self.prevalence, self.likelihood, self.reduction = prevalence, likelihood, reduction
+        check_choices(reduction, nonfinite)
+        self._prevalence, self.likelihood, self.reduction = prevalence, likelihood, reduction
         self.ignore_index, self.nonfinite = ignore_index, nonfinite
         if isinstance(prevalence, Prevalence) and reference is not None:
             reference = frequencies(reference, "reference", prevalence.num_classes)
-        self.reference = reference
+        self._reference = reference
         self._settings: dict[tuple[str, bool], Setting] = {}
         if isinstance(prevalence, Prevalence):
             double = class_setting(prevalence, reference, torch.empty(0, dtype=torch.float64))
             self._settings = {("cpu", True): double, ("cpu", False): double.to(torch.device("cpu"), torch.float32)}
 
+    @property
+    def prevalence(self) -> Prevalence | ContinuousPrevalence:
+        """π, ρ and κ; for others make a new loss."""
+        return self._prevalence
+
+    @property
+    def reference(self) -> Any:
+        """r as given; for another make a new loss."""
+        return self._reference
+
     def _setting(self, logits: Tensor) -> Setting | None:
         """Worked out once per device and precision."""
-        if not self._settings:
+        if not self._settings or not isinstance(logits, Tensor):
             return None
         wide = logits.dtype == torch.float64
         key = (str(logits.device), wide)
@@ -97,6 +104,8 @@ class InformationGainLoss(_Loss):
         classes = prevalence.num_classes if isinstance(prevalence, Prevalence) else None
         if marginal is None:
             marginal = BatchMarginal() if classes is None else RunningMarginal()
+        if isinstance(marginal, type) or not isinstance(marginal, Marginal):
+            raise ValueError(f"Expected `marginal` to be a marginal such as RunningMarginal(), but got {marginal!r}: make one.")
         marginal.prepare(classes)
         self.marginal, self.process_group, self.fused = marginal, process_group, fused
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..marginals import unseen
 from ..prevalence import ContinuousPrevalence, Prevalence, frequencies
 
 
@@ -106,7 +107,14 @@ def continuous_setting(prevalence: ContinuousPrevalence, reference: Any, support
 def _log_density(density: Any, support: Tensor, name: str) -> Tensor:
     if not callable(getattr(density, "log_prob", None)):
         raise ValueError(f"Expected `{name}` to be a density with `log_prob`, but got {type(density).__name__}.")
-    log_density: Tensor = density.log_prob(support).to(support)
+    event = tuple(getattr(density, "event_shape", ()))
+    log_density: Tensor = density.log_prob(support.reshape(len(support), *event) if event else support).to(support)
     if log_density.ndim > 1:
         log_density = log_density.flatten(1).sum(1)
+    if not unseen(log_density) and not bool(torch.isfinite(log_density).all()):
+        label = support[~torch.isfinite(log_density)][0].tolist()
+        raise ValueError(
+            f"Expected `{name}` to give every label a positive density, but it is 0 at {label}: "
+            "choose a density that covers the labels."
+        )
     return log_density

@@ -85,7 +85,7 @@ class AuxiliaryMarginal(nn.Module):
 
     def value(self, estimate: Estimate) -> Float[Tensor, " k"]:
         vector = self.vector()
-        if self.training and bool(torch.isfinite(estimate.log_m).all()):
+        if self.training and not torch.is_inference_mode_enabled() and bool(torch.isfinite(estimate.log_m).all()):
             self.learn(vector, estimate.log_m.exp())
         return self.log_marginal(vector).to(estimate.log_m) if int(self._steps) > 0 else estimate.log_m
 
@@ -118,6 +118,13 @@ class AuxiliaryMarginal(nn.Module):
             risk.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()  # a model's optimiser that is given ψ too finds nothing to do
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> AuxiliaryMarginal:
+        """As every module's, for `.to()` and `.double()`; the optimiser's state goes along."""
+        super()._apply(fn, recurse)
+        if self.network is not None:
+            self.optimizer.load_state_dict(self.optimizer.state_dict())
+        return self
 
     def get_extra_state(self) -> dict[str, Any]:
         """The optimiser's and the generator's, so that a restored run goes on as it would have."""

@@ -31,7 +31,7 @@ class RunningMarginal(nn.Module):
             raise ValueError(f"Expected `decay` in [0, 1), but got {decay}: 0.9 averages over about ten batches.")
         self.decay = float(decay)
         self.register_buffer("log_average", torch.empty(0))
-        self.register_buffer("steps", torch.zeros(()))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.long))
 
     def prepare(self, num_classes: int | None) -> None:
         k = not_in_regression(num_classes, "RunningMarginal", "its support changes with every batch")
@@ -48,6 +48,8 @@ class RunningMarginal(nn.Module):
                 "Expected no state to be changed inside a torch.func transform: use BatchMarginal(), "
                 "or call `.eval()` on the loss to use the running average as it stands."
             )
+        if self.log_average.device != log_m.device:
+            self.log_average, self.steps = self.log_average.to(log_m.device), self.steps.to(log_m.device)
         average, steps = self.log_average.to(log_m.dtype), self.steps
         if unseen(log_m):
             return self._value_unseen(log_m)
@@ -55,7 +57,8 @@ class RunningMarginal(nn.Module):
             return average if float(steps) > 0 else log_m
         share = (1 - self.decay) / (1 - self.decay ** float(steps.add_(1)))
         average = torch.logaddexp(average + _log(1 - share), log_m + math.log(share))
-        self._buffers["log_average"] = average  # past nn.Module's bookkeeping, which costs as much as the average
+        # past nn.Module's bookkeeping, which costs as much as the average
+        self._buffers["log_average"] = _ordinary(average) if average.is_inference() else average
         return average
 
     def _value_unseen(self, log_m: Tensor) -> Tensor:
@@ -63,8 +66,10 @@ class RunningMarginal(nn.Module):
         steps, average = self.steps, self.log_average.to(log_m.dtype)
         if self.training:
             use = torch.isfinite(log_m.sum())
-            share = (1 - self.decay) / (1 - self.decay ** (steps + 1))
+            share = (self.decay - 1) / torch.expm1((steps + 1).to(log_m.dtype) * _log(self.decay))
+            share = share.clamp_max(1.0)
             moved = torch.logaddexp(average + torch.log1p(-share), log_m + torch.log(share))
+            moved = torch.where(steps == 0, log_m, moved)  # where rounding keeps share from being 1
             steps, average = steps + use, torch.where(use, moved, average)
             self.steps.copy_(steps)
             self.log_average.copy_(average)
@@ -72,6 +77,12 @@ class RunningMarginal(nn.Module):
 
     def extra_repr(self) -> str:
         return f"decay={self.decay:g}"
+
+
+def _ordinary(tensor: Tensor) -> Tensor:
+    """A tensor made under `torch.inference_mode` as one that can be used outside."""
+    with torch.inference_mode(False):
+        return tensor.clone()
 
 
 def _log(value: float) -> float:

@@ -21,6 +21,15 @@ def realised(prevalence: Prevalence, sampling: Tensor) -> Prevalence:
     return Prevalence(prevalence.population, sampling, prevalence.evidence)
 
 
+def checked_prevalence(prevalence: Prevalence) -> Prevalence:
+    """A Prevalence, or the ValueError."""
+    if not isinstance(prevalence, Prevalence):
+        raise ValueError(
+            f"Expected a Prevalence, but got {type(prevalence).__name__}: rightloss.Prevalence([…], sampling=[…])."
+        )
+    return prevalence
+
+
 def checked_labels(labels: Any, num_classes: int) -> Tensor:
     """Int64 labels (n,) or float64 votes (n, k), with an example of every class."""
     if not isinstance(labels, Tensor):

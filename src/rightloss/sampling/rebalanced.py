@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from ..prevalence import Prevalence
-from .checks import checked_labels, realised, whole_number
+from .checks import checked_labels, checked_prevalence, realised, whole_number
 from .epochs import Epochs, Share, within
 
 # Randomness is drawn in whole blocks, so that a sequence does not depend on its length, nor on the number of replicas.
@@ -52,7 +52,7 @@ class RebalancedSampler(Sampler[int]):
         num_replicas: int | None = None,
         rank: int | None = None,
     ) -> None:
-        labels = checked_labels(labels, prevalence.num_classes)
+        labels = checked_labels(labels, checked_prevalence(prevalence).num_classes)
         rates, sampling = _example_rates(labels, prevalence.sampling)
         self._prevalence = realised(prevalence, sampling)
         self._cumulative = rates.cumsum(0)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from ..prevalence import Prevalence
-from .checks import checked_labels, realised, whole_number
+from .checks import checked_labels, checked_prevalence, realised, whole_number
 from .epochs import Epochs, Share, within
 
 # Randomness is drawn in whole blocks, so that a sequence does not depend on its length, nor on the number of replicas.
@@ -56,7 +56,7 @@ class StratifiedBatchSampler(Sampler[list[int]]):
         num_replicas: int | None = None,
         rank: int | None = None,
     ) -> None:
-        labels = checked_labels(labels, prevalence.num_classes)
+        labels = checked_labels(labels, checked_prevalence(prevalence).num_classes)
         if labels.is_floating_point():
             raise ValueError(
                 "Expected int labels, but got soft votes: a stratum holds whole examples; "
