@@ -26,6 +26,10 @@ from .marginals import BatchMarginal as BatchMarginal
 from .marginals import ClasswiseMarginal as ClasswiseMarginal
 from .marginals import PoolMarginal as PoolMarginal
 from .marginals import RunningMarginal as RunningMarginal
+from .predictive import PrevalenceLayer as PrevalenceLayer
+from .predictive import retarget as retarget
+from .predictive import retarget_interval as retarget_interval
+from .predictive import undo_sampling as undo_sampling
 from .prevalence import ContinuousPrevalence as ContinuousPrevalence
 from .prevalence import Prevalence as Prevalence
 from .sampling import RebalancedSampler as RebalancedSampler

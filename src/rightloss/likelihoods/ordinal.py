@@ -30,7 +30,7 @@ class OnionPeeling(nn.Module):
 
     def table(self, outputs: Tensor, support: Tensor | None = None) -> Tensor:
         check_outputs(outputs, self.num_outputs, f"OnionPeeling({self.num_classes})")
-        n, layers = len(outputs), self.num_outputs // 2
+        n, layers = outputs.shape[0], self.num_outputs // 2  # len() would fix the batch size in torch.export
         pairs = outputs[:, : 2 * layers].reshape(n, layers, 2)
         peel = F.log_softmax(F.pad(pairs, (0, 1)), dim=2)
         reached = F.pad(torch.cumsum(peel[:, :, 2], dim=1), (1, 0))

@@ -1,0 +1,238 @@
+"""A trained model whose prevalence is an input.
+
+Stage: model, prevalence → `nn.Module`: x, population → `log_probs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from ..likelihoods import Categorical, Likelihood
+from ..losses.frame import check_pair, full_precision
+from ..marginals import in_transform
+from ..prevalence import Prevalence, frequencies
+from ..tables import as_given, tensor_of
+from .mixes import log_mix
+from .retarget import multiply_classes
+from .saved import copy_state, read_file, write_file
+
+# Before torch 2.7 the two could not be told apart.
+_is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
+
+
+class PrevalenceLayer(nn.Module):
+    """A model around which the prevalence can change, without retraining: the equation is in `retarget`.
+
+    Exports with `torch.export` and `torch.onnx.export(…, dynamo=True)`, with x and the population as inputs. For half precision
+    convert the model, not the layer, whose log-frequencies would be rounded too.
+
+    Args:
+        model: x → the likelihood's outputs.
+        prevalence: π, the default population, and ρ, the mix that the model was trained on.
+        likelihood: Categorical by default. One with parameters of its own (`CumulativeLogit`) must be the trained one,
+            `criterion.likelihood`.
+        outputs_at: the mix for which the model's outputs hold: "population" after one of rightloss's losses, "sampling" after
+            plain cross-entropy on minibatches at ρ, or K frequencies.
+        classes: names of the K classes, in the order of the columns.
+    """
+
+    log_population: Tensor
+    log_outputs_at: Tensor
+
+    def __init__(
+        self,
+        model: nn.Module,
+        prevalence: Prevalence,
+        likelihood: Likelihood | None = None,
+        outputs_at: Any = "population",
+        classes: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__()
+        if not isinstance(model, nn.Module):
+            raise ValueError(f"Expected `model` to be an nn.Module, but got {type(model).__name__}: wrap it in one.")
+        if not isinstance(prevalence, Prevalence):
+            raise ValueError(
+                f"Expected a Prevalence of classes, but got {type(prevalence).__name__}: rightloss.Prevalence([…])."
+            )
+        likelihood = Categorical(prevalence.num_classes) if likelihood is None else likelihood
+        check_pair(likelihood, prevalence)
+        self.model, self.likelihood, self.prevalence = model, likelihood, prevalence
+        self.outputs_at, mix = _outputs_at(outputs_at, prevalence)
+        self.classes = _class_names(classes, prevalence.num_classes)
+        like = full_precision(next((each for each in model.parameters() if each.is_floating_point()), torch.empty(0)))
+        self.register_buffer("log_population", prevalence.population.log().to(like))
+        self.register_buffer("log_outputs_at", mix.log().to(like))
+
+    def forward(self, x: Any, population: Tensor | None = None) -> Float[Tensor, "n k *dense"]:
+        """Log-probabilities at `population`, `(K,)` for all or `(n, K)` for each; by default the prevalence's own."""
+        table = self._table(self.model(x))
+        log_pi = self.log_population if population is None else self._log_population(population, table.shape[0])
+        return self._moved(table, log_pi)
+
+    @torch.no_grad()
+    def predict(self, x: Any, population: Any = None) -> Any:
+        """Log-probabilities in eval mode, without gradient.
+
+        Args:
+            x: what the model takes; an array becomes a tensor, and the predictions then an array.
+            population: whatever `retarget` takes as `to`, or a dict by the names in `classes`.
+        """
+        training = [module for module in self.modules() if module.training]
+        self.eval()
+        try:
+            table = self._table(self.model(self._as_input(x)))
+        finally:
+            for module in training:
+                module.training = True
+        log_pi = self.log_population
+        if population is not None:
+            log_pi = log_mix(self._by_column(population), "population", self.prevalence.num_classes, len(table))
+        return as_given(self._moved(table, log_pi), x)
+
+    def save(self, path: str | Path) -> None:
+        """Weights and prevalence in one safetensors file, written whole or not at all. Needs `rightloss[export]`.
+
+        A SHA-256 digest goes with it, by which `load` finds damage. It does not find a forger, who can write a new one: where
+        that matters, sign the file.
+        """
+        write_file(path, self.state_dict(), self._facts())
+
+    @classmethod
+    def load(cls, path: str | Path, model: nn.Module, likelihood: Likelihood | None = None) -> PrevalenceLayer:
+        """A saved layer. Nothing in the file is unpickled or run.
+
+        Args:
+            path: a file written by `save`.
+            model: a fresh one of the same architecture and dtype; the saved weights are copied into it.
+            likelihood: one like that of the saved layer; Categorical by default. Its weights are copied, too.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            ValueError: the file is damaged, of another kind or of a newer version, or does not fit `model` and `likelihood`,
+                which then stay as they are.
+        """
+        tensors, facts = read_file(path)
+        prevalence = _prevalence_of(facts)
+        layer = cls(model, prevalence, likelihood, facts["outputs_at"], facts["classes"])
+        own = layer._facts()["likelihood"]
+        if facts["likelihood"] != own:
+            raise ValueError(
+                f"Expected the likelihood that the layer was saved with, {facts['likelihood']}, but got {own}: "
+                "pass `likelihood=…` to load."
+            )
+        copy_state(tensors, layer)
+        return layer
+
+    def extra_repr(self) -> str:
+        return f"{self.prevalence}, outputs_at={self.outputs_at!r}"
+
+    def _table(self, outputs: Tensor) -> Float[Tensor, "n k *dense"]:
+        if outputs.ndim == 1 and self.likelihood.num_outputs == 1:
+            outputs = outputs.unsqueeze(1)
+        with _ExactLogSigmoid() if _is_exporting() else nullcontext():
+            if outputs.ndim <= 2:
+                table = self.likelihood.table(outputs)
+            else:
+                cells = outputs.movedim(1, -1)
+                table = self.likelihood.table(cells.flatten(0, -2)).unflatten(0, cells.shape[:-1]).movedim(-1, 1)
+        if table.shape[1] != self.prevalence.num_classes:
+            raise ValueError(
+                f"Expected the model to predict {self.prevalence.num_classes} classes, but got {table.shape[1]}: "
+                "match the last layer and the prevalence."
+            )
+        return table
+
+    def _moved(self, table: Tensor, log_pi: Tensor) -> Tensor:
+        wide = full_precision(table)
+        return multiply_classes(table, log_pi.to(wide) - self.log_outputs_at.to(wide))
+
+    def _log_population(self, population: Any, rows: int) -> Tensor:
+        """Values are looked at only outside a graph that is being traced."""
+        if not (torch.compiler.is_compiling() or torch.jit.is_tracing() or in_transform()):
+            if not isinstance(population, Tensor) or population.ndim == 0:
+                raise ValueError(
+                    f"Expected `population` to be a tensor of {self.prevalence.num_classes} frequencies, "
+                    f"but got {population!r}: `predict` takes numbers, lists and prevalences, too."
+                )
+            log_mix(population, "population", self.prevalence.num_classes, rows)
+        if population.shape[-1] != self.prevalence.num_classes:  # (n, 1), how often class 1 occurs
+            population = torch.cat([1 - population, population], -1)
+        return population.log()
+
+    def _by_column(self, population: Any) -> Any:
+        if not isinstance(population, Mapping):
+            return population
+        if self.classes is None or set(population) != set(self.classes):
+            names = "none, so pass `classes=…` to the layer" if self.classes is None else ", ".join(self.classes)
+            raise ValueError(
+                f"Expected a frequency for each class by its name, but got {list(population)}: the classes' names are {names}."
+            )
+        return [population[name] for name in self.classes]
+
+    def _as_input(self, x: Any) -> Any:
+        if not isinstance(x, np.ndarray):
+            return x
+        tensor = tensor_of(x, "x").to(self.log_population.device)
+        return tensor.to(next(self.model.parameters(), self.log_population).dtype) if tensor.is_floating_point() else tensor
+
+    def _facts(self) -> dict[str, Any]:
+        alpha = self.prevalence.concentration
+        return {
+            "population": self.prevalence.population.tolist(),
+            "sampling": self.prevalence.sampling.tolist(),
+            "evidence": self.prevalence.evidence,
+            "concentration": None if alpha is None else alpha.tolist(),
+            "outputs_at": self.outputs_at,
+            "classes": None if self.classes is None else list(self.classes),
+            "likelihood": {"name": type(self.likelihood).__name__, "levels": self.prevalence.num_classes},
+        }
+
+
+class _ExactLogSigmoid(TorchFunctionMode):
+    """log σ(z) as a softmax of (z, 0) in exported graphs.
+
+    The ONNX exporter makes it Log(Sigmoid(z)), which onnxruntime gets wrong in float32 from z = −15 on: by 0.15, then −∞.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.logsigmoid:
+            return torch.log_softmax(torch.stack([args[0], torch.zeros_like(args[0])], -1), -1)[..., 0]
+        return func(*args, **(kwargs or {}))
+
+
+def _outputs_at(value: Any, prevalence: Prevalence) -> tuple[str | list[float], Tensor]:
+    """As it is kept, and the mix."""
+    if not isinstance(value, str):
+        mix = frequencies(value, "outputs_at", prevalence.num_classes)
+        return mix.tolist(), mix
+    if value not in ("population", "sampling"):
+        raise ValueError(
+            f"Expected `outputs_at` to be 'population', 'sampling' or frequencies, but got {value!r}: 'population' after "
+            "one of rightloss's losses, 'sampling' after plain cross-entropy."
+        )
+    return value, prevalence.population if value == "population" else prevalence.sampling
+
+
+def _class_names(classes: Any, num_classes: int) -> tuple[str, ...] | None:
+    if classes is None:
+        return None
+    names = tuple(classes) if isinstance(classes, list | tuple) else (classes,)
+    if not all(isinstance(name, str) for name in names) or not len(names) == len(set(names)) == num_classes:
+        raise ValueError(f"Expected {num_classes} names in `classes`, all different, but got {list(names)}: name every column.")
+    return names
+
+
+def _prevalence_of(facts: dict[str, Any]) -> Prevalence:
+    if facts["concentration"] is None:
+        return Prevalence(facts["population"], facts["sampling"], facts["evidence"])
+    return Prevalence.dirichlet(facts["concentration"], facts["sampling"], facts["evidence"])

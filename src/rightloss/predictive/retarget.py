@@ -1,0 +1,69 @@
+"""The same predictions where the classes come in another mix.
+
+Stage: `log_probs` at one mix → `log_probs` at another.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..losses.frame import full_precision
+from ..tables import as_given, log_prob_table, tensor_of
+from .mixes import log_mix
+
+
+def retarget(log_probs: Any, from_: Any, to: Any) -> Any:
+    """Predictions made for one mix of classes, restated for another; no retraining.
+
+    By Bayes p_from(k|x) ∝ p(x|k) from_k and p_to(k|x) ∝ p(x|k) to_k. Where p(x|k), what a class looks like, is the same in
+    both (label shift), it cancels:
+
+        log p_to(k|x) = log p_from(k|x) + log to_k − log from_k − log Σ_j p_from(j|x) to_j / from_j.
+
+    `to = from_` is exactly the identity, a probability of 0 stays 0, and there and back is where one was, but for rounding.
+
+    **An uncertain `to`** counts with its mean E[π], and for one new person that is exact. With π unknown,
+    p(y, x) = ∫ p(x|y) π_y p(π) dπ = p(x|y) E[π_y], so p(y|x) ∝ p(x|y) E[π_y]: the prediction at the mean. The same number is
+    ∫ p(y|x,π) p(π|x) dπ, where p(π|x) is not p(π), since x itself tells of π. How far the prediction would move if π became
+    known is [`retarget_interval`][rightloss.predictive.retarget_interval].
+
+    Args:
+        log_probs: log-probabilities `(n, k)`, or dense maps `(n, k, h, w, …)`; tensor or array.
+        from_: the mix they are for: a number (two classes: how often class 1 occurs), K frequencies, a `Prevalence` (its
+            population), or one mix per example, `(n, k)`, for two classes also `(n, 1)`.
+        to: the mix to state them for, written likewise.
+
+    Returns:
+        Log-probabilities of the same shape, dtype and kind. Gradients pass through a tensor.
+
+    Raises:
+        ValueError: `log_probs` that are not log-probabilities; frequencies that are not positive or do not sum to 1.
+    """
+    table = class_table(log_probs)
+    rows, num_classes = table.shape[:2]
+    offset = log_mix(to, "to", num_classes, rows) - log_mix(from_, "from_", num_classes, rows)
+    return as_given(multiply_classes(table, offset), log_probs)
+
+
+def class_table(log_probs: Any) -> Float[Tensor, "n k *dense"]:
+    """`log_probs` as a tensor, checked: `(n, k)`, or dense with the classes in dimension 1."""
+    table = tensor_of(log_probs, "log_probs")
+    rows = table.movedim(1, -1).flatten(0, -2) if table.ndim > 2 else table
+    log_prob_table(rows)
+    return table
+
+
+def multiply_classes(table: Float[Tensor, "n k *dense"], log_factors: Float[Tensor, "*n k"]) -> Float[Tensor, "n k *dense"]:
+    """Each class's probability times its factor, made to sum to what it summed to before (1 but for rounding).
+
+    Keeping the sum, rather than dividing by it, is what makes factors of 1 exactly the identity.
+    """
+    wide = full_precision(table)
+    factors = log_factors.to(wide)
+    moved = wide + factors.reshape(*factors.shape, *[1] * (wide.ndim - 2))
+    change = torch.logsumexp(moved, 1, keepdim=True) - torch.logsumexp(wide, 1, keepdim=True)
+    return (moved - change).to(table.dtype)

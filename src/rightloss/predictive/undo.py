@@ -1,0 +1,186 @@
+"""What rebalancing did to a model's probabilities, undone.
+
+Stage: `log_probs` of a model fitted with weights or resampling → `log_probs` at the data's own mix, or at a population's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from ..prevalence import Prevalence, class_frequencies
+from ..tables import as_given, tensor_of
+from .mixes import log_mix
+from .retarget import class_table, multiply_classes
+
+
+def undo_sampling(
+    log_probs: Any,
+    *,
+    class_weight: Any = None,
+    pos_weight: Any = None,
+    scale_pos_weight: Any = None,
+    kept: Any = None,
+    sampling: Any = None,
+    population: Any = None,
+    labels: Any = None,
+) -> Any:
+    """The probabilities that the model would have given without rebalancing.
+
+    To weight class k by w_k in the loss, or to draw it w_k times as often, is to fit the model to data in which p(x, k) is
+    multiplied by w_k. What it then learns is p_w(k|x) ∝ w_k p(k|x), so
+
+        log p(k|x) = log p_w(k|x) − log w_k − normaliser.
+
+    No frequency is needed to get back to the data's own mix d. A sampler that draws minibatches at ρ has w_k = ρ_k / d_k. To go
+    on to a population π is to `retarget` from d to π, in all log p_w(k|x) + log π_k − log(w_k d_k), and w_k d_k = ρ_k.
+
+    | you trained with | write |
+    |---|---|
+    | scikit-learn `class_weight={0: 1, 1: 9}` | `class_weight={0: 1, 1: 9}` |
+    | scikit-learn, LightGBM `class_weight="balanced"` | `class_weight="balanced", labels=y` |
+    | `nn.CrossEntropyLoss(weight=w)` | `class_weight=w` |
+    | `nn.BCEWithLogitsLoss(pos_weight=9)` | `pos_weight=9` |
+    | XGBoost, LightGBM `scale_pos_weight=9` | `scale_pos_weight=9` |
+    | LightGBM `is_unbalance=True` | `class_weight="balanced", labels=y` |
+    | `RandomUnderSampler`, 900 of 9,000 negatives left | `kept={0: 0.1}` |
+    | each positive repeated five times | `kept={1: 5}` |
+    | `WeightedRandomSampler`, examples of class k weighted w_k | `class_weight=w` |
+    | a sampler at even classes | `sampling=[0.5, 0.5], labels=y` |
+    | rightloss `RebalancedSampler` and plain cross-entropy | `sampling=sampler.sampling, labels=y` |
+    | any of these, to be used at π | the same and `population=π`, with `labels=y` unless `sampling` is given |
+
+    It cannot undo what is no weight of a class: focal loss and label smoothing, which change what is learnt at every x; SMOTE,
+    which changes p(x|k). A regularised, early-stopped or misspecified model spends its freedom where the weights are, so for it
+    the result is near that of a model trained without them, not the same. rightloss's own losses give the population's
+    probabilities already: nothing is to be undone.
+
+    Args:
+        log_probs: log-probabilities `(n, k)` or dense maps `(n, k, h, w, …)`; tensor or array.
+        class_weight: w_k: K numbers, a dict by class number (1 where a class is not in it), or "balanced".
+        pos_weight: w_1 of two classes, as torch calls it.
+        scale_pos_weight: w_1 of two classes, as XGBoost and LightGBM call it.
+        kept: copies of each class kept per original example, K numbers or a dict: 0.1 is a tenth, 5 is five of each.
+        sampling: ρ, the mix that the minibatches were drawn at. It says all about resampling, so `kept` does not go with it.
+        population: π, where the predictions are to be used, as `to` of `retarget`. None: at the data's own mix.
+        labels: those of the training data before any rebalancing.
+
+    Returns:
+        Log-probabilities of the same shape, dtype and kind.
+
+    Raises:
+        ValueError: nothing to undo, something missing (the message says what to add), or two of them at odds.
+    """
+    table = class_table(log_probs)
+    rows, num_classes = table.shape[:2]
+    _check_choice(class_weight, pos_weight, scale_pos_weight, kept, sampling, num_classes)
+    copies = _log_weights(kept, "kept", num_classes)
+    data = None if labels is None else _log_data_mix(labels, num_classes)
+    log_w = copies + _loss_weights(class_weight, data, copies, num_classes)
+    log_w[1] += _log_positive("pos_weight", pos_weight) + _log_positive("scale_pos_weight", scale_pos_weight)
+    if sampling is None:
+        back = -log_w
+        if population is not None:
+            back = back - _required(data, "`labels`, those of the training data", "go on to `population`")
+    else:
+        back = -log_w - log_mix(sampling, "sampling", num_classes)
+        if population is None:
+            back = back + _required(data, "`labels`, or `population` to go there instead", "undo `sampling`")
+    if population is not None:
+        back = back + log_mix(population, "population", num_classes, rows)
+    return as_given(multiply_classes(table, back), log_probs)
+
+
+def _check_choice(
+    class_weight: Any, pos_weight: Any, scale_pos_weight: Any, kept: Any, sampling: Any, num_classes: int
+) -> None:
+    if all(each is None for each in (class_weight, pos_weight, scale_pos_weight, kept, sampling)):
+        raise ValueError(
+            "Expected what the training did to the classes, but got none of `class_weight`, `pos_weight`, `scale_pos_weight`, "
+            "`kept`, `sampling`: name it, or use retarget(log_probs, from_=…, to=…) to move between two mixes."
+        )
+    if num_classes != 2 and (pos_weight is not None or scale_pos_weight is not None):
+        raise ValueError(
+            f"Expected two classes for `pos_weight` and `scale_pos_weight`, but got {num_classes}: "
+            "use `class_weight`, a number per class."
+        )
+    if pos_weight is not None and scale_pos_weight is not None:
+        raise ValueError(
+            "Expected `pos_weight` (torch) or `scale_pos_weight` (XGBoost, LightGBM), but got both: one model has one of them."
+        )
+    if kept is not None and sampling is not None:
+        raise ValueError(
+            "Expected `kept` or `sampling`, but got both: `sampling` is the mix finally drawn, whatever was kept; "
+            "leave out `kept`."
+        )
+    if isinstance(sampling, Prevalence):
+        raise ValueError(
+            "Expected `sampling` to be frequencies, but got a Prevalence, which holds two mixes: write `prevalence.sampling`."
+        )
+
+
+def _required(data: Tensor | None, what: str, purpose: str) -> Tensor:
+    if data is None:
+        raise ValueError(f"Expected the data's own mix of classes to {purpose}, but it is not known: add {what}.")
+    return data
+
+
+def _log_data_mix(labels: Any, num_classes: int) -> Float64[Tensor, " k"]:
+    mix = class_frequencies(labels, num_classes, ignore_index=-100).cpu()
+    never = torch.nonzero(mix == 0).flatten().tolist()
+    if never:
+        raise ValueError(
+            f"Expected an example of every class in `labels`, but class(es) {never} have none: "
+            "give the labels that the model was trained on, numbered as the columns of `log_probs`."
+        )
+    return mix.log()
+
+
+def _loss_weights(class_weight: Any, data: Tensor | None, copies: Tensor, num_classes: int) -> Float64[Tensor, " k"]:
+    """log w of the loss; "balanced" is n / (K n_k) of what was kept."""
+    if not isinstance(class_weight, str):
+        return _log_weights(class_weight, "class_weight", num_classes)
+    if class_weight != "balanced":
+        raise ValueError(
+            f"Expected `class_weight` to be 'balanced', a dict or {num_classes} numbers, but got {class_weight!r}: write the "
+            "weights themselves ('balanced_subsample' is near 'balanced')."
+        )
+    return -(_required(data, "`labels`, those of the training data", "know the 'balanced' weights") + copies)
+
+
+def _log_weights(weights: Any, name: str, num_classes: int) -> Float64[Tensor, " k"]:
+    if weights is None:
+        return torch.zeros(num_classes, dtype=torch.float64)
+    if isinstance(weights, Mapping):
+        unknown = [key for key in weights if key not in range(num_classes)]
+        if unknown:
+            raise ValueError(
+                f"Expected the classes of `{name}` to be numbered 0..{num_classes - 1}, but got {unknown}: "
+                "name them by their columns in `log_probs`."
+            )
+        weights = [weights.get(k, 1.0) for k in range(num_classes)]
+    vector = tensor_of(weights, name).detach().to("cpu", torch.float64)
+    if vector.shape != (num_classes,):
+        raise ValueError(
+            f"Expected `{name}` to be {num_classes} numbers, one per class, but got shape {tuple(vector.shape)}: "
+            "list all classes, or name some in a dict."
+        )
+    if not bool((vector.isfinite() & (vector > 0)).all()):
+        raise ValueError(
+            f"Expected `{name}` to be positive and finite, but got {vector.tolist()}: "
+            "a class that counted for nothing in training cannot be brought back."
+        )
+    return vector.log()
+
+
+def _log_positive(name: str, weight: Any) -> float:
+    if weight is None:
+        return 0.0
+    value = tensor_of(weight, name).detach()
+    if value.numel() != 1:
+        raise ValueError(f"Expected `{name}` to be one number, but got shape {tuple(value.shape)}: it is class 1's weight.")
+    return float(_log_weights([1.0, value.item()], name, 2)[1])

@@ -1,0 +1,94 @@
+"""Predictions of any library → a checked table of log-probabilities, and back into the kind they came in.
+
+Stage: arrays or tensors `(n, k)` → `log_probs`, as every stage after training takes them. Logits and probabilities are
+refused: which of the three an array holds is never guessed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = ["as_given", "log_prob_table", "row_blocks", "tensor_of"]
+
+_BLOCK = 1 << 18  # rows looked at in one go, so that a check needs no second copy of a large table
+_ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-4}  # of a row's sum; log-probabilities of trees are often float32
+
+
+def log_prob_table(values: Any, num_classes: int | None = None, name: str = "log_probs") -> Tensor:
+    """`values` as log-probabilities `(n, k)`, in the dtype they came in, or a ValueError that says how to mend them.
+
+    A probability of 0 is a fair prediction, −∞ here.
+
+    Args:
+        values: tensor, array or list; row per example, column per class.
+        num_classes: K, where it is known.
+        name: what the caller calls it.
+    """
+    table = tensor_of(values, name)
+    if table.ndim != 2 or table.shape[1] < 2:
+        raise ValueError(
+            f"Expected `{name}` to be a table of shape (n, k), a column per class, but got shape {tuple(table.shape)}: "
+            "write both columns where there are two classes, such as scikit-learn's `predict_log_proba(x)`."
+        )
+    if num_classes is not None and table.shape[1] != num_classes:
+        raise ValueError(
+            f"Expected `{name}` to have {num_classes} columns, one per class, but got {table.shape[1]}: "
+            "the prevalence and the predictions list the same classes in the same order."
+        )
+    if len(table) == 0:
+        raise ValueError(f"Expected at least one row in `{name}`, but got none: is the data set empty?")
+    if not table.is_floating_point():
+        raise ValueError(f"Expected `{name}` to be log-probabilities, but got {table.dtype}: are these class numbers?")
+    for start, block in row_blocks(table.detach()):
+        _check_rows(block, start, name)
+    return table
+
+
+def tensor_of(values: Any, name: str) -> Tensor:
+    """A tensor that shares memory with `values` where that is possible; read-only arrays are copied."""
+    if isinstance(values, Tensor):
+        return values
+    try:
+        array = np.asarray(values)
+        return torch.from_numpy(array) if array.flags.writeable and array.flags.aligned else torch.tensor(array)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"Expected `{name}` to be numbers, but got {type(values).__name__}: give an array or a tensor."
+        ) from error
+
+
+def as_given(result: Tensor, given: Any) -> Any:
+    """`result` as a tensor where `given` was one, else as an array."""
+    return result if isinstance(given, Tensor) else result.detach().cpu().numpy()
+
+
+def row_blocks(table: Tensor, rows: int = _BLOCK) -> list[tuple[int, Tensor]]:
+    """The table cut into blocks of at most `rows`, each with the number of its first row."""
+    return [(start, table[start : start + rows]) for start in range(0, len(table), rows)]
+
+
+def _check_rows(block: Tensor, start: int, name: str) -> None:
+    total = torch.logsumexp(block if block.dtype in _ROUNDING else block.float(), 1)
+    fine = total.abs() <= _ROUNDING.get(block.dtype, 2e-2)  # NaN is not
+    if bool(fine.all()):
+        return
+    row = int(torch.nonzero(~fine)[0])
+    shown = [round(value, 4) for value in block[row, :10].tolist()]
+    if bool(block[row].isnan().any()):
+        raise ValueError(
+            f"Expected `{name}` without NaN, but row {start + row} is {shown}: drop such rows, or find out what "
+            "made them; no figure can be right with them."
+        )
+    sums = block[row].double().sum()
+    if bool((block[row] >= 0).all()) and abs(float(sums) - 1) < 1e-2:
+        remedy = "these look like probabilities; take their logarithm"
+    else:
+        remedy = "are these logits? Apply torch.log_softmax(logits, 1)"
+    raise ValueError(
+        f"Expected the rows of `{name}` to be log-probabilities, whose exponentials sum to 1, but row {start + row} "
+        f"is {shown}: {remedy}."
+    )

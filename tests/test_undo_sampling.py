@@ -1,0 +1,389 @@
+"""undo_sampling: on a population whose p(y|x) is known it gives that back, whatever was done to the classes; and its rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from lightgbm import LGBMClassifier
+from members import assert_mean_is, assert_refused, generator, population
+from sklearn.linear_model import LogisticRegression
+from sklearn.utils.class_weight import compute_class_weight
+from torch import Tensor
+from torch.utils.data import WeightedRandomSampler
+from xgboost import XGBClassifier
+
+from rightloss import Prevalence, RebalancedSampler
+from rightloss.predictive import retarget, undo_sampling
+from rightloss.study.population import TwoGaussians
+
+RARE = 0.1
+TRAINING_SETS, EXAMPLES = 25, 10_000
+THREE = Prevalence([0.8, 0.15, 0.05])
+CENTRES = torch.tensor([[0.0, 0.0], [1.2, 0.0], [0.0, 1.2]])  # unit Gaussians of the three classes
+
+
+@dataclass(frozen=True)
+class Task:
+    """A population whose p(y|x) is known, and the x at which predictions are compared."""
+
+    population: Tensor
+    sample: Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
+    log_probs: Callable[[Tensor], Tensor]
+    points: Tensor
+
+
+def two_gaussians() -> Task:
+    """x of the two classes N(±μ, I), which logistic regression can express."""
+    truth = TwoGaussians(RARE, features=2)
+    shift = truth.separation / truth.features**0.5
+
+    def sample(n: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        y = (torch.rand(n, generator=rng) < RARE).long()
+        return torch.randn(n, 2, generator=rng) + (2 * y[:, None] - 1) * shift, y
+
+    return Task(
+        truth.prevalence.population, sample, truth.log_probs, torch.tensor([[-1.0, -1.0], [0.0, 0.0], [0.8, 0.2], [1.0, 1.0]])
+    )
+
+
+def three_gaussians() -> Task:
+    """x of class k is N(c_k, I); by Bayes p(k|x) ∝ π_k exp(−|x − c_k|²/2)."""
+
+    def sample(n: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        y = torch.multinomial(THREE.population, n, replacement=True, generator=rng)
+        return torch.randn(n, 2, generator=rng) + CENTRES[y], y
+
+    def log_probs(x: Tensor) -> Tensor:
+        squares = (x[:, None].double() - CENTRES.double()).square().sum(2)
+        return torch.log_softmax(THREE.population.log() - squares / 2, 1)
+
+    return Task(THREE.population, sample, log_probs, torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.8, 0.8]]))
+
+
+def cells() -> Task:
+    """The two Gaussians along their diagonal, cut into six cells: what trees can express."""
+    edges = torch.linspace(-1.5, 1.5, 5)
+    centre = TwoGaussians(RARE).separation
+
+    def sample(n: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        y = (torch.rand(n, generator=rng) < RARE).long()
+        x = torch.randn(n, generator=rng) + (2 * y - 1) * centre
+        return torch.bucketize(x, edges)[:, None].float(), y
+
+    def log_probs(x: Tensor) -> Tensor:
+        ends = torch.cat([torch.tensor([-torch.inf]), edges, torch.tensor([torch.inf])]).double()
+        share = torch.stack([torch.special.ndtr(ends - mean).diff() for mean in (-centre, centre)], 1)
+        return torch.log_softmax(share.log() + torch.tensor([1 - RARE, RARE]).double().log(), 1)[x[:, 0].long()]
+
+    return Task(torch.tensor([1 - RARE, RARE]).double(), sample, log_probs, torch.arange(6.0)[:, None])
+
+
+def softmax_regression(x: Tensor, y: Tensor, loss: Callable[[Tensor, Tensor], Tensor], outputs: int) -> torch.nn.Linear:
+    """The linear model at the minimum of `loss`, started at 0."""
+    model = torch.nn.Linear(x.shape[1], outputs).double()
+    torch.nn.init.zeros_(model.weight)
+    torch.nn.init.zeros_(model.bias)
+    search = torch.optim.LBFGS(model.parameters(), max_iter=200, tolerance_grad=1e-9, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        search.zero_grad()
+        value = loss(model(x.double()), y)
+        value.backward()
+        return value
+
+    search.step(closure)
+    return model
+
+
+def scikit(**settings: Any) -> Callable[..., Tensor]:
+    def fit(x: Tensor, y: Tensor, points: Tensor, rng: torch.Generator) -> Tensor:
+        model = LogisticRegression(C=np.inf, tol=1e-8, max_iter=1000, **settings).fit(x.double().numpy(), y.numpy())
+        return torch.from_numpy(model.predict_log_proba(points.double().numpy()))
+
+    return fit
+
+
+def resampled(pick: Callable[[Tensor, torch.Generator], Tensor]) -> Callable[..., Tensor]:
+    def fit(x: Tensor, y: Tensor, points: Tensor, rng: torch.Generator) -> Tensor:
+        chosen = pick(y, rng)
+        return scikit()(x[chosen], y[chosen], points, rng)
+
+    return fit
+
+
+def torch_pos_weight(x: Tensor, y: Tensor, points: Tensor, rng: torch.Generator) -> Tensor:
+    criterion = torch.nn.BCEWithLogitsLoss(pos_weight=torch.tensor(9.0))
+    model = softmax_regression(x, y, lambda z, y: criterion(z[:, 0], y.double()), 1)
+    logit = model(points.double()).detach()
+    return torch.cat([F.logsigmoid(-logit), F.logsigmoid(logit)], 1)
+
+
+def drawn(sampler: Callable[[Tensor, torch.Generator], Any]) -> Callable[..., Tensor]:
+    """Plain cross-entropy on an epoch of a sampler's draws."""
+
+    def fit(x: Tensor, y: Tensor, points: Tensor, rng: torch.Generator) -> Tensor:
+        index = torch.tensor(list(sampler(y, rng)))
+        model = softmax_regression(x[index], y[index], F.cross_entropy, int(y.max()) + 1)
+        return torch.log_softmax(model(points.double()), 1).detach()
+
+    return fit
+
+
+def boosted(make: Callable[[], Any]) -> Callable[..., Tensor]:
+    def fit(x: Tensor, y: Tensor, points: Tensor, rng: torch.Generator) -> Tensor:
+        model = make().fit(x.numpy(), y.numpy())
+        return torch.from_numpy(np.log(model.predict_proba(points.numpy()))).double()
+
+    return fit
+
+
+def lightgbm(**settings: Any) -> Any:
+    return LGBMClassifier(n_estimators=100, learning_rate=0.2, num_leaves=8, n_jobs=1, verbose=-1, **settings)
+
+
+def xgboost(**settings: Any) -> Any:
+    return XGBClassifier(n_jobs=1, **settings)
+
+
+def linear(**settings: Any) -> Any:
+    return xgboost(booster="gblinear", updater="coord_descent", reg_lambda=0, n_estimators=60, learning_rate=1.0, **settings)
+
+
+def trees(**settings: Any) -> Any:
+    return xgboost(n_estimators=60, learning_rate=0.3, max_depth=3, reg_lambda=0, **settings)
+
+
+def evenly(y: Tensor, rng: torch.Generator) -> RebalancedSampler:
+    return RebalancedSampler(y, Prevalence.binary(RARE), num_samples=2 * len(y), generator=rng)
+
+
+def ninefold(y: Tensor, rng: torch.Generator) -> WeightedRandomSampler:
+    return WeightedRandomSampler(torch.tensor([1.0, 9.0])[y].tolist(), num_samples=2 * len(y), generator=rng)
+
+
+def a_fifth_of_class_0(y: Tensor, rng: torch.Generator) -> Tensor:
+    return torch.nonzero((y == 1) | (torch.rand(len(y), generator=rng) < 0.2)).flatten()
+
+
+def class_1_five_times(y: Tensor, rng: torch.Generator) -> Tensor:
+    return torch.arange(len(y)).repeat_interleave(torch.tensor([1, 5])[y])
+
+
+# How the training was rebalanced: (population, fit → log_probs at its points, what the user writes given the labels).
+WAYS: dict[str, tuple[Callable[[], Task], Callable[..., Tensor], Callable[[Tensor], dict[str, Any]]]] = {
+    "scikit-learn weights": (two_gaussians, scikit(class_weight={0: 1, 1: 9}), lambda y: {"class_weight": {0: 1, 1: 9}}),
+    "scikit-learn balanced": (
+        two_gaussians,
+        scikit(class_weight="balanced"),
+        lambda y: {"class_weight": "balanced", "labels": y},
+    ),
+    "three classes weighted": (
+        three_gaussians,
+        scikit(class_weight={0: 1, 1: 4, 2: 12}),
+        lambda y: {"class_weight": [1, 4, 12]},
+    ),
+    "three classes balanced": (
+        three_gaussians,
+        scikit(class_weight="balanced"),
+        lambda y: {"class_weight": "balanced", "labels": y},
+    ),
+    "undersampled": (two_gaussians, resampled(a_fifth_of_class_0), lambda y: {"kept": {0: 0.2}}),
+    "oversampled": (two_gaussians, resampled(class_1_five_times), lambda y: {"kept": [1, 5]}),
+    "torch pos_weight": (two_gaussians, torch_pos_weight, lambda y: {"pos_weight": torch.tensor([9.0])}),
+    "RebalancedSampler": (two_gaussians, drawn(evenly), lambda y: {"sampling": [0.5, 0.5], "labels": y}),
+    "WeightedRandomSampler": (two_gaussians, drawn(ninefold), lambda y: {"class_weight": [1, 9]}),
+    "XGBoost linear": (two_gaussians, boosted(lambda: linear(scale_pos_weight=9)), lambda y: {"scale_pos_weight": 9}),
+    "XGBoost trees": (cells, boosted(lambda: trees(scale_pos_weight=9)), lambda y: {"scale_pos_weight": 9}),
+    "LightGBM trees": (cells, boosted(lambda: lightgbm(scale_pos_weight=9)), lambda y: {"scale_pos_weight": 9}),
+    "LightGBM is_unbalance": (
+        cells,
+        boosted(lambda: lightgbm(is_unbalance=True)),
+        lambda y: {"class_weight": "balanced", "labels": y},
+    ),
+}
+
+
+@cache
+def fitted(way: str) -> list[tuple[Tensor, Tensor]]:
+    """For each training set its labels and the raw predictions at the task's points."""
+    task, fit = WAYS[way][0](), WAYS[way][1]
+    rng = generator(list(WAYS).index(way))  # one stream for all its training sets
+    found = []
+    for _ in range(TRAINING_SETS):
+        x, y = task.sample(EXAMPLES, rng)
+        found.append((y, fit(x, y, task.points, rng)))
+    return found
+
+
+def z_scores(samples: Tensor, expected: Tensor) -> Tensor:
+    return (samples.mean(0) - expected) / (samples.std(0) / len(samples) ** 0.5)
+
+
+@pytest.mark.parametrize("way", WAYS)
+class TestOnAPopulationThatIsKnown:
+    """Over independent training sets, the mean prediction at a few x against the true p(y|x), in standard errors."""
+
+    def test_the_undone_predictions_are_the_truth_and_the_raw_ones_are_far_off(self, way: str) -> None:
+        make, _, write = WAYS[way]
+        task = make()
+        truth = task.log_probs(task.points).exp()
+        undone = torch.stack([undo_sampling(raw, **write(y)).exp() for y, raw in fitted(way)])
+        assert_mean_is(undone, truth)
+        raw = torch.stack([raw.exp() for _, raw in fitted(way)])
+        assert bool((z_scores(raw, truth).abs().amax(1) > 10).all()), z_scores(raw, truth)
+
+    def test_at_another_population_they_are_the_truth_there(self, way: str) -> None:
+        make, _, write = WAYS[way]
+        task = make()
+        k = len(task.population)
+        elsewhere = torch.arange(1.0, k + 1).double() / (k * (k + 1) / 2)
+        truth = retarget(task.log_probs(task.points), task.population, elsewhere).exp()
+        undone = [undo_sampling(raw, **{"labels": y, **write(y)}, population=elsewhere).exp() for y, raw in fitted(way)]
+        assert_mean_is(torch.stack(undone), truth)
+
+
+def table(k: int, n: int = 20, seed: int = 0) -> Tensor:
+    return torch.log_softmax(3 * torch.randn(n, k, dtype=torch.float64, generator=generator(seed)), 1)
+
+
+def by_hand(log_probs: Tensor, weights: Any) -> Tensor:
+    """p / w, divided by its sum, in probabilities."""
+    probs = log_probs.exp() / torch.as_tensor(weights, dtype=torch.float64)
+    return probs / probs.sum(1, keepdim=True)
+
+
+LABELS = torch.tensor([0] * 70 + [1] * 20 + [2] * 10)
+PAIR = torch.tensor([0] * 90 + [1] * 10)
+BALANCED = compute_class_weight("balanced", classes=np.arange(3), y=LABELS.numpy())
+
+# Arguments for three classes, and the weights that they mean.
+MEANINGS: dict[str, tuple[dict[str, Any], Any]] = {
+    "weights in a list": ({"class_weight": [1, 4, 12]}, [1, 4, 12]),
+    "weights in an array": ({"class_weight": np.array([1.0, 4.0, 12.0])}, [1, 4, 12]),
+    "weights in a dict": ({"class_weight": {1: 4, 2: 12}}, [1, 4, 12]),
+    "balanced": ({"class_weight": "balanced", "labels": LABELS}, BALANCED),
+    "kept": ({"kept": {0: 0.1}}, [0.1, 1, 1]),
+    "weights of what was kept": ({"class_weight": [1, 2, 3], "kept": [0.1, 1, 5]}, [0.1, 2, 15]),
+    # Scikit-learn sees what was kept: 7, 20 and 10 examples.
+    "balanced after keeping a tenth": (
+        {"class_weight": "balanced", "kept": {0: 0.1}, "labels": LABELS},
+        compute_class_weight("balanced", classes=np.arange(3), y=[0] * 7 + [1] * 20 + [2] * 10) * [0.1, 1, 1],
+    ),
+    "a sampler": ({"sampling": [0.2, 0.3, 0.5], "labels": LABELS}, [0.2 / 0.7, 0.3 / 0.2, 0.5 / 0.1]),
+    "a sampler and weights": (
+        {"sampling": [0.2, 0.3, 0.5], "labels": LABELS, "class_weight": {2: 3}},
+        [0.2 / 0.7, 0.3 / 0.2, 1.5 / 0.1],
+    ),
+}
+
+
+class TestItsRules:
+    @pytest.mark.parametrize("meaning", MEANINGS)
+    def test_it_divides_by_the_weights(self, meaning: str) -> None:
+        arguments, weights = MEANINGS[meaning]
+        found = undo_sampling(table(3), **arguments)
+        torch.testing.assert_close(found.exp(), by_hand(table(3), weights), rtol=1e-12, atol=0)
+
+    @pytest.mark.parametrize("meaning", MEANINGS)
+    def test_a_population_is_reached_from_the_datas_own_mix(self, meaning: str) -> None:
+        arguments = {"labels": LABELS, **MEANINGS[meaning][0]}
+        elsewhere = population(3, 5)
+        there = retarget(undo_sampling(table(3), **arguments), [0.7, 0.2, 0.1], elsewhere)
+        torch.testing.assert_close(undo_sampling(table(3), **arguments, population=elsewhere), there, rtol=0, atol=1e-12)
+
+    @pytest.mark.parametrize("word", ["pos_weight", "scale_pos_weight"])
+    @pytest.mark.parametrize("form", [9, 9.0, np.float32(9), torch.tensor(9.0), torch.tensor([9.0])])
+    def test_a_weight_of_class_1_is_that_of_class_1(self, word: str, form: Any) -> None:
+        found = undo_sampling(table(2), **{word: form})
+        torch.testing.assert_close(found.exp(), by_hand(table(2), [1, 9]), rtol=1e-12, atol=0)
+
+    def test_the_mix_drawn_needs_no_labels_to_reach_a_population(self) -> None:
+        found = undo_sampling(table(2), sampling=0.5, population=0.01)
+        torch.testing.assert_close(found, retarget(table(2), 0.5, 0.01), rtol=0, atol=1e-13)
+
+    def test_a_population_can_be_one_per_row(self) -> None:
+        each = torch.rand(20, 1, dtype=torch.float64, generator=generator(3)) * 0.9 + 0.05
+        found = undo_sampling(table(2), pos_weight=9, labels=PAIR, population=each)
+        for row in range(20):
+            alone = undo_sampling(table(2)[row : row + 1], pos_weight=9, labels=PAIR, population=float(each[row]))
+            torch.testing.assert_close(found[row : row + 1], alone, rtol=0, atol=1e-13)
+
+    @pytest.mark.parametrize("factor", [1e-6, 1e6])
+    def test_only_ratios_of_weights_count(self, factor: float) -> None:
+        scaled = undo_sampling(table(3), class_weight=[factor, 4 * factor, 12 * factor])
+        torch.testing.assert_close(scaled, undo_sampling(table(3), class_weight=[1, 4, 12]), rtol=0, atol=1e-12)
+
+    @pytest.mark.parametrize("arguments", [{"class_weight": [1, 1]}, {"pos_weight": 1}, {"kept": {}}])
+    def test_no_rebalancing_is_exactly_the_identity(self, arguments: dict[str, Any]) -> None:
+        assert torch.equal(undo_sampling(table(2), **arguments), table(2))
+
+    def test_kind_dtype_and_shape_stay_and_a_probability_of_0_too(self) -> None:
+        given = np.log(np.array([[0.5, 0.5], [0.25, 0.75]], dtype=np.float32))
+        found = undo_sampling(given, pos_weight=3)
+        assert isinstance(found, np.ndarray)
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(np.exp(found), [[0.75, 0.25], [0.5, 0.5]], rtol=1e-6)
+        certain = torch.tensor([[0.0, -torch.inf]])
+        assert torch.equal(undo_sampling(certain, pos_weight=3), certain)
+        maps = table(3, 24).reshape(2, 12, 3).movedim(2, 1).reshape(2, 3, 4, 3)
+        flat = undo_sampling(table(3, 24), class_weight=[1, 4, 12])
+        assert torch.equal(undo_sampling(maps, class_weight=[1, 4, 12]).movedim(1, -1).reshape(24, 3), flat)
+
+
+BAD: dict[str, tuple[Callable[[], Any], str]] = {
+    "nothing": (lambda: undo_sampling(table(2)), r"what the training did.*none of.*retarget\("),
+    "labels and a population alone": (lambda: undo_sampling(table(2), labels=PAIR, population=0.1), "none of.*retarget"),
+    "balanced without labels": (lambda: undo_sampling(table(2), class_weight="balanced"), "'balanced' weights.*: add `labels`"),
+    "a sampler without labels": (
+        lambda: undo_sampling(table(2), sampling=0.5),
+        "undo `sampling`.*: add `labels`, or `population`",
+    ),
+    "weights and a population without labels": (
+        lambda: undo_sampling(table(2), pos_weight=9, population=0.1),
+        "go on to `population`.*: add `labels`",
+    ),
+    "two names of one weight": (
+        lambda: undo_sampling(table(2), pos_weight=9, scale_pos_weight=9),
+        "or `scale_pos_weight`.*both",
+    ),
+    "kept and sampling": (lambda: undo_sampling(table(2), kept={0: 0.1}, sampling=0.5, labels=PAIR), "leave out `kept`"),
+    "a Prevalence for a mix drawn": (
+        lambda: undo_sampling(table(2), sampling=Prevalence.binary(0.1), labels=PAIR),
+        r"write `prevalence\.sampling`",
+    ),
+    "a positive class among three": (
+        lambda: undo_sampling(table(3), pos_weight=9),
+        "two classes.*but got 3: use `class_weight`",
+    ),
+    "a weight of 0": (lambda: undo_sampling(table(2), class_weight=[1, 0]), r"`class_weight` to be positive.*\[1.0, 0.0\]"),
+    "a negative weight": (lambda: undo_sampling(table(2), pos_weight=-1), "`pos_weight` to be positive"),
+    "a weight of NaN": (lambda: undo_sampling(table(2), kept=[1, float("nan")]), "`kept` to be positive and finite"),
+    "a weight in words": (lambda: undo_sampling(table(2), class_weight=["a", "b"]), "`class_weight` to be numbers"),
+    "too few weights": (lambda: undo_sampling(table(3), class_weight=[1, 2]), r"3 numbers.*shape \(2,\)"),
+    "a class by its name": (lambda: undo_sampling(table(2), class_weight={"ill": 9}), r"numbered 0\.\.1, but got \['ill'\]"),
+    "a class that is not there": (lambda: undo_sampling(table(2), kept={2: 9}), r"numbered 0\.\.1, but got \[2\]"),
+    "another word": (
+        lambda: undo_sampling(table(2), class_weight="balanced_subsample", labels=PAIR),
+        "'balanced'.*but got 'balanced_subsample'",
+    ),
+    "many positive weights": (lambda: undo_sampling(table(2), pos_weight=[1, 9]), r"one number, but got shape \(2,\)"),
+    "a class without labels": (
+        lambda: undo_sampling(table(2), class_weight="balanced", labels=[0, 0]),
+        r"every class in `labels`, but class\(es\) \[1\]",
+    ),
+    "a mix off 1": (lambda: undo_sampling(table(2), sampling=[0.5, 0.6], labels=PAIR), "`sampling` to sum to 1"),
+    "a population off 1": (lambda: undo_sampling(table(2), sampling=0.5, population=[0.5, 0.6]), "`population` to sum to 1"),
+    "logits": (lambda: undo_sampling(5 * torch.eye(2), pos_weight=9), "are these logits"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_input_is_refused_with_what_to_add(what: str) -> None:
+    assert_refused(*BAD[what])
