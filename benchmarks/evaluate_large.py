@@ -1,0 +1,85 @@
+"""`rightloss.metrics.evaluate` on up to ten million predictions: seconds, and how much memory it takes at most.
+
+Beside it what a user would call instead for point values alone: scikit-learn's log-loss, Brier score, AUC, accuracies and
+confusion matrix with sample weights. With resampling, scikit-learn would need that time once for each resample.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from report import folder, peak_extra_bytes, table
+from sklearn import metrics as sk
+from torch import Tensor
+
+from rightloss.metrics import evaluate
+
+PREVALENCE = 0.01
+SIZES = [10_000, 100_000, 1_000_000, 10_000_000]
+TIMES = 3
+
+
+def predictions(n: int, k: int) -> tuple[Tensor, Tensor]:
+    """Log-probabilities and labels; float64, one in ten of class 1 where there are two."""
+    generator = torch.Generator().manual_seed(0)
+    if k > 2:
+        y = torch.randint(k, (n,), generator=generator)
+        return F.log_softmax(torch.randn(n, k, generator=generator).double() + 2 * F.one_hot(y, k), 1), y
+    y = (torch.rand(n, generator=generator) < 0.1).long()
+    odds = torch.randn(n, generator=generator, dtype=torch.float64) + 2 * y - 4
+    return torch.stack([F.logsigmoid(-odds), F.logsigmoid(odds)], 1), y
+
+
+def scikit_learn(log_probs: Tensor, y: Tensor) -> None:
+    """The same point values, as far as it has them."""
+    labels, p = y.numpy(), log_probs[:, 1].exp().numpy()
+    share = labels.mean()
+    weights = np.where(labels == 1, PREVALENCE / share, (1 - PREVALENCE) / (1 - share))
+    decided = p >= 0.5
+    sk.log_loss(labels, p, sample_weight=weights)
+    sk.brier_score_loss(labels, p, sample_weight=weights)
+    sk.roc_auc_score(labels, p)
+    sk.accuracy_score(labels, decided, sample_weight=weights)
+    sk.balanced_accuracy_score(labels, decided)
+    sk.confusion_matrix(labels, decided, sample_weight=weights)
+
+
+def seconds(call: Callable[[], object]) -> float:
+    times = []
+    for _ in range(TIMES):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def main() -> None:
+    out, rows = folder(), []
+    for k, n in [*((2, size) for size in SIZES), (5, 1_000_000), (100, 100_000)]:
+        log_probs, y = predictions(n, k)
+        prevalence: float | list[float] = PREVALENCE if k == 2 else [1 / k] * k
+        found = evaluate(log_probs, y, prevalence)  # and whatever the first call sets up
+
+        def ours(data: tuple[Tensor, Tensor] = (log_probs, y), at: float | list[float] = prevalence) -> object:
+            return evaluate(*data, at)
+
+        own = seconds(ours)
+        memory = peak_extra_bytes(ours, lambda: None) / 1e6
+        theirs = seconds(lambda data=(log_probs, y): scikit_learn(*data)) if k == 2 else None  # type: ignore[misc]
+        ratio = ["–", "–"] if theirs is None else [f"{theirs:.3g}", f"{own / theirs:.2f}"]
+        given = log_probs.nbytes + y.nbytes
+        rows.append([f"{n:,}", str(k), found.intervals, f"{own:.3g}", *ratio, f"{given / 1e6:,.0f}", f"{memory:,.0f}"])
+        print(rows[-1], flush=True)
+    header = ["predictions", "classes", "intervals", "s", "scikit-learn, no intervals, s", "ratio", "input, MB", "on top, MB"]
+    page = f"Made by `python benchmarks/evaluate_large.py`: medians of {TIMES} calls.\n\n{table(header, rows)}"
+    (out / "evaluate_large.md").write_text(page)
+    print(page)
+
+
+if __name__ == "__main__":
+    main()

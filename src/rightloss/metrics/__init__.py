@@ -1,0 +1,21 @@
+"""Predictions and labels → figures, curves and decisions at a prevalence."""
+
+from .conformal import ConformalSets as ConformalSets
+from .curves import PrecisionRecallCurve as PrecisionRecallCurve
+from .curves import ProbabilityHistogram as ProbabilityHistogram
+from .curves import RocCurve as RocCurve
+from .curves import precision_recall_curve as precision_recall_curve
+from .curves import probability_histogram as probability_histogram
+from .curves import roc_curve as roc_curve
+from .decisions import cost_matrix as cost_matrix
+from .decisions import decide as decide
+from .decisions import expected_cost as expected_cost
+from .evaluate import evaluate as evaluate
+from .evaluation import Evaluation as Evaluation
+from .evaluation import Figure as Figure
+from .reliability_curve import ReliabilityCurve as ReliabilityCurve
+from .reliability_curve import reliability_curve as reliability_curve
+from .value_curves import DecisionCurve as DecisionCurve
+from .value_curves import PredictiveValueCurve as PredictiveValueCurve
+from .value_curves import decision_curve as decision_curve
+from .value_curves import predictive_value_curve as predictive_value_curve

@@ -1,0 +1,163 @@
+"""How well one class is told from the rest, over all thresholds: ROC, precision and recall, the predictions by class.
+
+Stage: log_probs, target, π → a frozen curve of arrays, ready to plot. One class, `positive`, is set against the rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..tables import log_prob_table
+from .class_rates import Array, Scores, expit, scores
+
+__all__ = [
+    "PrecisionRecallCurve",
+    "ProbabilityHistogram",
+    "RocCurve",
+    "precision_recall_curve",
+    "probability_histogram",
+    "roc_curve",
+]
+
+
+@dataclass(frozen=True)
+class RocCurve:
+    """A point per distinct prediction, from "nobody is called positive" (0, 0) to "everybody is" (1, 1).
+
+    Attributes:
+        false_positive_rate: share of the rest called positive.
+        true_positive_rate: share of the positive class called positive.
+        threshold: called positive are predictions p(positive|x) ≥ this; ∞ at first.
+        auc: area under the curve: how often a positive is predicted higher than another, ties counted half.
+        positive: the class.
+    """
+
+    false_positive_rate: Array
+    true_positive_rate: Array
+    threshold: Array
+    auc: float
+    positive: int
+
+
+@dataclass(frozen=True)
+class PrecisionRecallCurve:
+    """A point per distinct prediction, the highest threshold first.
+
+    Attributes:
+        recall: share of the positive class called positive (TPR).
+        precision: share of those called positive in the population who are (PPV).
+        threshold: called positive are predictions p(positive|x) ≥ this.
+        average_precision: `Σ (R_i − R_{i−1}) P_i`.
+        prevalence: π of the class: the precision of calling everybody positive.
+        positive: the class.
+    """
+
+    recall: Array
+    precision: Array
+    threshold: Array
+    average_precision: float
+    prevalence: float
+    positive: int
+
+
+@dataclass(frozen=True)
+class ProbabilityHistogram:
+    """How the prediction of one class is distributed among the examples of each class.
+
+    Attributes:
+        edges: of the bins `(b + 1,)`, probabilities or log-odds.
+        share: of each class's examples `(k, b)`; a row sums to 1.
+        scale: "probability" or "log-odds".
+        positive: the class predicted.
+    """
+
+    edges: Array
+    share: Array
+    scale: str
+    positive: int
+
+
+def roc_curve(log_probs: Any, target: Any, positive: Any = None, prevalence: Any = None) -> RocCurve:
+    """True against false positive rate over all thresholds. For two classes it is the same at every prevalence.
+
+    Args:
+        log_probs: predictions `(n, k)`, as log-probabilities.
+        target: int labels `(n,)` or soft votes `(n, k)`.
+        positive: the class looked for; 1 where there are two.
+        prevalence: π, in whose proportions the other classes make up "the rest"; needed for more than two classes.
+    """
+    found = scores(log_probs, target, prevalence, positive, "a ROC curve")
+    fpr, tpr, threshold = _rates(found)
+    auc = float(np.sum(np.diff(fpr) * (tpr[1:] + tpr[:-1])) / 2)
+    return RocCurve(fpr, tpr, threshold, auc, found.positive)
+
+
+def precision_recall_curve(log_probs: Any, target: Any, prevalence: Any, positive: Any = None) -> PrecisionRecallCurve:
+    """Precision at π, `π TPR / (π TPR + (1 − π) FPR)`, against recall, over all thresholds.
+
+    Args:
+        log_probs: predictions `(n, k)`, as log-probabilities.
+        target: int labels `(n,)` or soft votes `(n, k)`, in any mix of classes.
+        prevalence: π: a `Prevalence` (its mean where uncertain), K frequencies, or for two classes that of class 1.
+        positive: the class looked for; 1 where there are two.
+    """
+    found = scores(log_probs, target, prevalence, positive, "a precision-recall curve")
+    fpr, tpr, threshold = (each[1:] for each in _rates(found))
+    right, wrong = found.rate * tpr, (1 - found.rate) * fpr
+    precision = right / (right + wrong)
+    average = float(np.sum(np.diff(tpr, prepend=0.0) * precision))
+    return PrecisionRecallCurve(tpr, precision, threshold, average, found.rate, found.positive)
+
+
+def probability_histogram(
+    log_probs: Any, target: Any, bins: Any = 30, positive: Any = None, scale: str = "probability"
+) -> ProbabilityHistogram:
+    """The predicted probability of one class by true class; no prevalence enters but through the predictions.
+
+    Args:
+        log_probs: predictions `(n, k)`, as log-probabilities.
+        target: int labels `(n,)` or soft votes `(n, k)`.
+        bins: how many, or their edges on the scale chosen; what lies outside counts to the outermost bin.
+        positive: the class predicted; 1 where there are two.
+        scale: "probability", from 0 to 1, or "log-odds", from the least to the greatest finite one.
+    """
+    if scale not in ("probability", "log-odds"):
+        raise ValueError(f'Expected `scale` to be "probability" or "log-odds", but got {scale!r}: choose one of the two.')
+    classes = log_prob_table(log_probs).shape[1]
+    found = scores(log_probs, target, np.full(classes, 1 / classes), positive, "a histogram by class")
+    values = expit(found.odds) if scale == "probability" else found.odds
+    edges = _edges(bins, values, scale)
+    index = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
+    count = np.zeros((classes, len(edges) - 1))
+    np.add.at(count, (found.labels, index), found.votes)
+    return ProbabilityHistogram(edges, count / found.totals[:, None], scale, found.positive)
+
+
+def _rates(found: Scores) -> tuple[Array, Array, Array]:
+    """FPR, TPR and threshold, a point per distinct score after (0, 0, ∞)."""
+    order = np.argsort(-found.odds)
+    odds, positive = found.odds[order], found.labels[order] == found.positive
+    last = np.append(np.flatnonzero(odds[1:] != odds[:-1]), len(odds) - 1)  # of each run of equal scores
+    weights = found.weights[order]
+    true = np.append(0.0, np.cumsum(weights * positive)[last])
+    false = np.append(0.0, np.cumsum(weights * ~positive)[last])
+    return false / false[-1], true / true[-1], np.append(np.inf, expit(odds[last]))
+
+
+def _edges(bins: Any, values: Array, scale: str) -> Array:
+    if isinstance(bins, int | np.integer) and not isinstance(bins, bool):
+        if bins < 1:
+            raise ValueError(f"Expected at least one of `bins`, but got {bins}: such as 30.")
+        low, high = 0.0, 1.0
+        if scale == "log-odds":
+            finite = values[np.isfinite(values)]
+            low, high = (float(finite.min()), float(finite.max())) if len(finite) else (-1.0, 1.0)
+            low, high = (low, high) if low < high else (low - 1, high + 1)
+        return np.linspace(low, high, int(bins) + 1)
+    edges = np.asarray(bins, dtype=np.float64)
+    if edges.ndim != 1 or len(edges) < 2 or not bool((np.diff(edges) > 0).all()):
+        raise ValueError(f"Expected `bins` to be a number or rising edges, but got {bins!r}: such as [0, 0.1, 1].")
+    return edges

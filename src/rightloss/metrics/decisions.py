@@ -1,0 +1,175 @@
+"""Predictions and what mistakes cost → decisions.
+
+Stage: log_probs `(n, k)`, costs `(k, d)` → int decisions `(n,)`, and what they are expected to cost.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+from ..tables import as_given, log_prob_table, row_blocks, tensor_of
+
+__all__ = ["cost_matrix", "decide", "expected_cost", "threshold_log_odds"]
+
+_ENTRIES = 1 << 22  # of the table, looked at in one go
+
+
+def decide(log_probs: Any, costs: Any = None, threshold: Any = None, abstain_cost: Any = None) -> Any:
+    """The decision of least expected cost for each row, `argmin_d Σ_k p(k|x) cost[k, d]`; −1 where it is to abstain.
+
+    One rule for ties: **the later decision wins, and abstaining never does.** So two classes at p₁ = ½ give 1, and
+    `threshold=t` gives 1 from p₁ = t on. Costs are tied that agree to the rounding of `log_probs`' own precision, so that
+    the logarithm of 0.3 ties with a threshold of 0.3. All is compared in logarithms: nothing underflows.
+
+    Args:
+        log_probs: predictions for the population `(n, k)`, as log-probabilities.
+        costs: what decision d costs where k is true `(k, d)`; none means 1 for every wrong class. Negative costs are gains.
+        threshold: for two classes, in the place of `costs`: decide 1 where p₁ ≥ t.
+        abstain_cost: what it costs to leave a row undecided, in the units of `costs`; none means that it must be decided.
+
+    Returns:
+        int64 `(n,)`, an array or a tensor as `log_probs` is.
+    """
+    table = log_prob_table(log_probs).detach()
+    matrix = cost_matrix(table.shape[1], costs, threshold)
+    extra = None if abstain_cost is None else _cost_of_abstaining(abstain_cost)
+    plain = extra is None and torch.equal(matrix, 1 - torch.eye(table.shape[1], dtype=torch.float64))
+    log_regret = None if plain else _log_regret(matrix, extra).to(table.device)
+    found = table.new_empty(len(table), dtype=torch.int64)
+    for start, block in row_blocks(table, max(1, _ENTRIES // table.shape[1])):
+        rounding = torch.finfo(block.dtype).eps
+        chosen = _likeliest(block, rounding) if log_regret is None else _cheapest(block, log_regret, extra, rounding)
+        found[start : start + len(block)] = chosen
+    return as_given(found, log_probs)
+
+
+def expected_cost(log_probs: Any, costs: Any, decisions: Any, abstain_cost: Any = None) -> Any:
+    """What each row's decision is expected to cost, `Σ_k p(k|x) cost[k, d]`, float64 `(n,)`.
+
+    Args:
+        log_probs: predictions for the population `(n, k)`.
+        costs: `(k, d)`; None means 1 for every wrong class.
+        decisions: int `(n,)`, as `decide` gives them.
+        abstain_cost: what a −1 costs.
+    """
+    table = log_prob_table(log_probs).detach()
+    matrix = cost_matrix(table.shape[1], costs).to(table.device)
+    chosen = _decisions(decisions, len(table), matrix.shape[1], abstain_cost is not None).to(table.device)
+    extra = math.nan if abstain_cost is None else _cost_of_abstaining(abstain_cost)
+    found = table.new_empty(len(table), dtype=torch.float64)
+    for start, block in row_blocks(table, max(1, _ENTRIES // table.shape[1])):
+        index = chosen[start : start + len(block)]
+        each = matrix.T[index.clamp_min(0)]
+        # in logarithms, since a probability too small for a number can still meet a huge cost
+        terms = each.sign() * (block.double() + each.abs().log()).exp()
+        found[start : start + len(block)] = torch.where(index < 0, extra, terms.sum(1))
+    return as_given(found, log_probs)
+
+
+def cost_matrix(num_classes: int, costs: Any = None, threshold: Any = None) -> Float64[Tensor, "k d"]:
+    """What decision d costs where class k is true, checked.
+
+    Args:
+        num_classes: K.
+        costs: `(k, d)`; none means 1 for every wrong class.
+        threshold: t, for two classes, in the place of `costs`: a missed 1 costs 1 and a false one t/(1 − t), so that
+            deciding 1 is worth it from p₁ = t on.
+    """
+    if costs is not None and threshold is not None:
+        raise ValueError("Expected `costs` or `threshold`, but got both: a threshold is shorthand for a table of costs.")
+    if threshold is not None:
+        if num_classes != 2:
+            raise ValueError(
+                f"Expected two classes for a `threshold`, but got {num_classes}: give `costs`, true class by decision."
+            )
+        odds = math.exp(threshold_log_odds(threshold))
+        return torch.tensor([[0.0, odds], [1.0, 0.0]], dtype=torch.float64)
+    if costs is None:
+        return 1 - torch.eye(num_classes, dtype=torch.float64)
+    matrix = tensor_of(costs, "costs").detach().to("cpu", torch.float64)
+    if matrix.ndim != 2 or matrix.shape[0] != num_classes or matrix.shape[1] == 0:
+        raise ValueError(
+            f"Expected `costs` of shape ({num_classes}, d), a row per true class and a column per decision, "
+            f"but got shape {tuple(matrix.shape)}: is it transposed?"
+        )
+    if not bool(torch.isfinite(matrix).all()):
+        raise ValueError(
+            f"Expected finite `costs`, but got {matrix.tolist()}: give what must never happen a large cost, such as 1e100."
+        )
+    return matrix
+
+
+def threshold_log_odds(threshold: Any) -> float:
+    """log t/(1 − t) of a threshold on a probability, checked."""
+    try:
+        t = float(threshold)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"Expected `threshold` to be one number, but got {threshold!r}: such as 0.2.") from error
+    if not 0 < t < 1:
+        raise ValueError(
+            f"Expected `threshold` to lie strictly between 0 and 1, but got {t:g}: is it a percentage, or on the log-odds?"
+        )
+    return math.log(t) - math.log1p(-t)
+
+
+def _likeliest(block: Tensor, rounding: float) -> Int64[Tensor, " n"]:
+    best = block.amax(1, keepdim=True)
+    return _last(block >= best - 2 * rounding * (1 + best.abs()))
+
+
+def _cheapest(block: Tensor, log_regret: Tensor, abstain_cost: float | None, rounding: float) -> Int64[Tensor, " n"]:
+    wide = block.double()
+    log_costs = torch.stack([torch.logsumexp(wide + column, 1) for column in log_regret.T], 1)
+    decisions = log_costs if abstain_cost is None else log_costs[:, :-1]
+    least = decisions.amin(1, keepdim=True)
+    sizes = log_regret[log_regret.isfinite()].abs()
+    largest = float(sizes.max()) if len(sizes) else 0.0
+    slack = torch.where(least.isfinite(), 2 * rounding * (1 + least.abs() + largest), 0.0)
+    chosen = _last(decisions <= least + slack)
+    return chosen if abstain_cost is None else torch.where(log_costs[:, -1] < (least - slack)[:, 0], -1, chosen)
+
+
+def _last(holds: Tensor) -> Int64[Tensor, " n"]:
+    """The last column that holds."""
+    return holds.shape[1] - 1 - holds.flip(1).to(torch.uint8).argmax(1)
+
+
+def _log_regret(costs: Tensor, abstain_cost: float | None) -> Float64[Tensor, "k d"]:
+    """log of what each decision costs above the cheapest, which decides alike and is never negative."""
+    if abstain_cost is not None:
+        costs = torch.cat([costs, costs.new_full((len(costs), 1), abstain_cost)], 1)
+    # halved, since the difference of two numbers can be too large for one; the same factor everywhere
+    return (costs / 2 - costs.amin(1, keepdim=True) / 2).log()
+
+
+def _cost_of_abstaining(value: Any) -> float:
+    try:
+        cost = float(value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"Expected `abstain_cost` to be one number, but got {value!r}: such as 0.1.") from error
+    if not math.isfinite(cost):
+        raise ValueError(f"Expected a finite `abstain_cost`, but got {cost:g}: leave it out where every row must be decided.")
+    return cost
+
+
+def _decisions(decisions: Any, rows: int, columns: int, may_abstain: bool) -> Int64[Tensor, " n"]:
+    index = tensor_of(decisions, "decisions").detach()
+    if index.shape != (rows,) or index.is_floating_point() or index.dtype == torch.bool:
+        raise ValueError(
+            f"Expected int `decisions` of shape ({rows},), one per row of `log_probs`, but got {index.dtype} "
+            f"of shape {tuple(index.shape)}: give what `decide` gave."
+        )
+    low, high = (int(each) for each in torch.aminmax(index))
+    if high >= columns or low < -1:
+        raise ValueError(
+            f"Expected decisions in 0..{columns - 1}, or −1 to abstain, but got {low}..{high}: "
+            "they number the columns of `costs` from 0."
+        )
+    if low == -1 and not may_abstain:
+        raise ValueError("Expected a decision for every row, but some abstain (−1): say what that costs by `abstain_cost`.")
+    return index.long()

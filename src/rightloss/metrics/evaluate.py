@@ -1,0 +1,123 @@
+"""Predictions, labels → every figure at a prevalence, with an interval.
+
+Stage: log_probs, target, prevalence → `Sample` → `State` → values, and their spread by one of two ways → `Evaluation`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .bounds import Ends, by_differentiation, by_resampling, without_guesses
+from .decisions import cost_matrix
+from .evaluation import Evaluation, Figure
+from .figures import FIGURES
+from .problem import Key, Problem, make_problem
+from .sample import Sample, labelled_sample
+
+_MOST_RESAMPLED = 50_000  # entries × classes up to which "auto" draws resamples; beyond, the two ways agree and one is instant
+
+
+def evaluate(
+    log_probs: Any,
+    target: Any,
+    prevalence: Any,
+    *,
+    costs: Any = None,
+    threshold: Any = None,
+    groups: Any = None,
+    intervals: str | None = "auto",
+    level: float = 0.95,
+    draws: int = 1000,
+    bins: int = 15,
+    generator: torch.Generator | None = None,
+) -> Evaluation:
+    """How good predictions are where the classes come as `prevalence` says, whatever their mix among the labels.
+
+    Everything is averaged within each class, and the classes are weighted by π. Predictions are taken as they are: made for
+    another prevalence, they must be moved to this one first (`retarget`), or they will look miscalibrated, as they are.
+
+    An uncertain prevalence (`Prevalence.beta`, `.dirichlet`) is carried along: the value is that at the mean of π, and the
+    interval covers what is not known of π as well as the sample's own noise.
+
+    Args:
+        log_probs: predictions `(n, k)`, as log-probabilities.
+        target: int labels `(n,)`, or soft votes `(n, k)` whose rows sum to 1: then an example counts for each class by its
+            share of the votes.
+        prevalence: a `Prevalence`, K frequencies, or for two classes that of class 1.
+        costs: what decision d costs where class c is true, `(k, k)`; decisions are those of least expected cost. None means
+            1 for every mistake, and so the likeliest class.
+        threshold: for two classes, in the place of `costs`: decide 1 from this probability on.
+        groups: ids of patients (or sites) `(n,)`: examples that share one are drawn together.
+        intervals: "bootstrap": stratified by class, BCa. "analytic": the delta method, for large samples; DeLong's for AUC.
+            "auto": the first up to 50,000 examples × classes, then the second. None: no intervals.
+        level: their coverage.
+        draws: how many resamples.
+        bins: of equal weight in the population, for the calibration error.
+        generator: source of the resamples; by default one with a fixed seed, so that equal input gives equal output.
+    """
+    sample = labelled_sample(log_probs, target, prevalence, groups)
+    costs = _square(cost_matrix(sample.num_classes, costs, threshold))
+    _check_options(intervals, level, draws, bins)
+    problem = make_problem(sample, costs, bins)
+    how = _method(intervals, sample)
+    ends: dict[Key, Ends] = {}
+    if how != "none":
+        chance = generator if generator is not None else torch.Generator().manual_seed(0)
+        make = by_resampling if how == "bootstrap" else by_differentiation
+        ends = without_guesses(problem, make(problem, level, draws, chance))
+    return Evaluation(
+        **{name: _figure(problem, ends, name) for name in FIGURES},
+        level=level,
+        intervals=how,
+        num_examples=tuple(sample.totals.tolist()),
+        population=tuple(sample.prevalence.population.tolist()),
+    )
+
+
+def _figure(problem: Problem, ends: dict[Key, Ends], name: str) -> Figure:
+    by_class = None
+    if (name, 0) in problem.quantities:
+        by_class = tuple(_one(problem, ends, (name, j)) for j in range(problem.sample.num_classes))
+    return replace(_one(problem, ends, (name, None)), by_class=by_class)
+
+
+def _one(problem: Problem, ends: dict[Key, Ends], key: Key) -> Figure:
+    if key not in problem.quantities:
+        return Figure(math.nan, reason=problem.reasons[key[0]])
+    value = problem.values[key]
+    if key[0] in ("expected_log_likelihood", "skill") and problem.impossible:
+        return Figure(-math.inf, reason=f"{problem.impossible} example(s) were given probability 0")
+    if key not in ends:
+        return Figure(value)
+    low, high, reason = ends[key]
+    return Figure(value, low if math.isnan(low) else min(low, value), high if math.isnan(high) else max(high, value), reason)
+
+
+def _method(intervals: str | None, sample: Sample) -> str:
+    if intervals == "auto":
+        return "bootstrap" if len(sample.labels) * sample.num_classes <= _MOST_RESAMPLED else "analytic"
+    return "none" if intervals is None else intervals
+
+
+def _square(costs: Tensor) -> Tensor:
+    if costs.shape[0] != costs.shape[1]:
+        raise ValueError(
+            f"Expected `costs` with a decision per class to evaluate, but got shape {tuple(costs.shape)}: "
+            "with other decisions than classes use `decide` and `expected_cost`."
+        )
+    return costs
+
+
+def _check_options(intervals: Any, level: Any, draws: Any, bins: Any) -> None:
+    if intervals not in ("auto", "bootstrap", "analytic", None):
+        raise ValueError(f'Expected `intervals` "auto", "bootstrap", "analytic" or None, but got {intervals!r}: choose one.')
+    if not isinstance(level, float) or not 0 < level < 1:
+        raise ValueError(f"Expected `level` strictly between 0 and 1, but got {level!r}: write 0.95 for 95 %.")
+    for name, value, least in (("draws", draws, 100), ("bins", bins, 1)):
+        if not isinstance(value, int) or value < least:
+            raise ValueError(f"Expected `{name}` to be an int of at least {least}, but got {value!r}: leave it out?")

@@ -1,0 +1,208 @@
+"""Intervals: by resampling, or by the delta method.
+
+Stage: `Sample` → who is drawn together (clusters, strata) → resamples, or a standard error → low and high.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+from .sample import Sample
+
+_ENTRIES = 1 << 21  # of the table of counts, drawn in one go
+
+
+@dataclass(frozen=True)
+class Design:
+    """Who is drawn together, and out of whom: a cluster is a row, or all rows of a group.
+
+    Attributes:
+        clusters: the cluster of each entry `(m,)`; None where each entry is one of its own.
+        strata: the stratum of each cluster `(g,)`. A resample has as many clusters of each as the sample.
+    """
+
+    clusters: Int64[Tensor, " m"] | None
+    strata: Int64[Tensor, " g"]
+
+    def clusters_of_each(self, labels: Int64[Tensor, " m"], num_classes: int) -> Int64[Tensor, " k"]:
+        """In how many clusters each class occurs."""
+        if self.clusters is None:
+            return torch.bincount(labels, minlength=num_classes)
+        return torch.bincount(torch.unique(self.clusters * num_classes + labels) % num_classes, minlength=num_classes)
+
+
+class Spread:
+    """What each entry adds to a figure, gathered block by block → the figure's standard error.
+
+    Contributions are distances from the class's mean, so those of a stratum sum to 0.
+    """
+
+    def __init__(self, design: Design) -> None:
+        self.design = design
+        size = int(design.strata.max()) + 1 if design.clusters is None else len(design.strata)
+        self.sums = torch.zeros(size, dtype=torch.float64)  # of squares by stratum, or of contributions by cluster
+        self.cubes = 0.0
+
+    def add(self, entries: slice, contributions: Float64[Tensor, " m"]) -> None:
+        if self.design.clusters is not None:
+            where, what = self.design.clusters[entries], contributions
+        else:
+            where, what = self.design.strata[entries], contributions.square()
+            self.cubes += float(what @ contributions)
+        self.sums += torch.bincount(where, weights=what, minlength=len(self.sums))
+
+    def error_and_lean(self) -> tuple[float, float]:
+        """The standard error, and the skewness by which an interval leans (BCa's a)."""
+        strata = self.design.strata
+        sizes = torch.bincount(strata).double()
+        squares, cubes = self.sums, self.cubes
+        if self.design.clusters is not None:
+            means = torch.bincount(strata, weights=self.sums) / sizes.clamp_min(1)
+            centred = self.sums - means[strata]
+            squares, cubes = torch.bincount(strata, weights=centred.square()), float((centred**3).sum())
+        # n/(n − 1) within each stratum; a stratum of one says nothing of its spread
+        variance = float(((sizes / (sizes - 1).clamp_min(1)) * squares).sum())
+        total = float(squares.sum())
+        return math.sqrt(variance), cubes / (6 * total**1.5) if total > 0 else 0.0
+
+
+def design_of(sample: Sample) -> Design:
+    """Classes are strata. A cluster with several classes belongs to the rarest of them, so that none dies out in a resample;
+    strata of a single cluster, which could not vary, are thrown together."""
+    if sample.votes is None and sample.groups is None:
+        return Design(None, sample.labels)
+    rows = torch.arange(len(sample.labels)) if sample.rows is None else sample.rows
+    named = rows if sample.groups is None else sample.groups[rows]
+    _, clusters = torch.unique(named, return_inverse=True)
+    rarity = torch.argsort(torch.argsort(sample.totals, stable=True))  # 0 for the rarest class
+    size = int(clusters.max()) + 1
+    rarest = torch.full((size,), sample.num_classes).scatter_reduce(0, clusters, rarity[sample.labels], "amin")
+    lonely = torch.bincount(rarest, minlength=sample.num_classes)[rarest] < 2
+    return Design(clusters, torch.where(lonely, sample.num_classes, rarest))
+
+
+def resamples(design: Design, draws: int, generator: torch.Generator) -> Iterator[Float64[Tensor, "m b"]]:
+    """How often each entry occurs in each of `draws` resamples, some resamples at a time."""
+    strata = [torch.nonzero(design.strata == stratum).flatten() for stratum in design.strata.unique().tolist()]
+    entries = len(design.strata) if design.clusters is None else len(design.clusters)
+    step = max(1, min(draws, _ENTRIES // entries))
+    for start in range(0, draws, step):
+        b = min(step, draws - start)
+        counts = torch.empty(len(design.strata), b, dtype=torch.float64)
+        for members in strata:
+            n = len(members)
+            drawn = torch.randint(n, (n, b), generator=generator).mul_(b).add_(torch.arange(b))
+            counts[members] = torch.bincount(drawn.flatten(), minlength=n * b).view(n, b).double()
+        yield counts if design.clusters is None else counts[design.clusters]
+
+
+def bca(draws: Float64[Tensor, " b"], value: float, lean: float, level: float) -> tuple[float, float]:
+    """Efron's bias-corrected and accelerated percentile interval."""
+    shift = _bias(draws, value)
+    ends = []
+    for tail in ((1 - level) / 2, (1 + level) / 2):
+        z = shift + _normal_quantile(tail)
+        slope = 1 - lean * z
+        ends.append(_normal_cdf(shift + z / slope) if slope > 0 else tail)
+    return percentiles(draws, ends[0], ends[1])
+
+
+def bca_moved(
+    draws: Float64[Tensor, " b"], moved: Float64[Tensor, " b"], value: float, lean: float, level: float
+) -> tuple[float, float]:
+    """The same for resamples `moved` by something that has a distribution of its own, which is not to be corrected.
+
+    Each resample is weighted by the density of BCa's confidence distribution to the bootstrap's, φ(z/(1 + az) − z₀) /
+    ((1 + az)² φ(z + z₀)) at z = Φ⁻¹(its rank) − z₀, so that weighted percentiles of `draws` would be those of `bca`.
+    """
+    b = len(draws)
+    shift = _bias(draws, value)
+    _, run, sizes = torch.unique(draws, return_inverse=True, return_counts=True)
+    rank = ((sizes.cumsum(0) - 0.5 * sizes) / b)[run]
+    z = torch.special.ndtri(rank) - shift
+    stretch = (1 + lean * z).clamp_min(0.1)
+    log_weight = ((z + shift).square() - (z / stretch - shift).square()) / 2 - 2 * stretch.log()
+    ordered, order = torch.sort(moved)
+    share = torch.softmax(log_weight, 0)[order].cumsum(0)
+    ends = torch.searchsorted(share, torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64))
+    low, high = ordered[ends.clamp_max(b - 1)].tolist()
+    return low, high
+
+
+def percentiles(draws: Float64[Tensor, " b"], low: float, high: float) -> tuple[float, float]:
+    ends = torch.quantile(draws, torch.tensor([low, high], dtype=torch.float64))
+    return float(ends[0]), float(ends[1])
+
+
+def normal(value: float, error: float, level: float, unit: bool) -> tuple[float, float]:
+    """value ± z·error; on the scale of log-odds for a figure between 0 and 1."""
+    z = _normal_quantile((1 + level) / 2)
+    if not unit or not 0 < value < 1:
+        return value - z * error, value + z * error
+    centre, width = math.log(value / (1 - value)), z * error / (value * (1 - value))
+    return _expit(centre - width), _expit(centre + width)
+
+
+def jittered(
+    draws: Float64[Tensor, " b"], noise: Float64[Tensor, " b"], value: float, error: float, unit: bool
+) -> Float64[Tensor, " b"]:
+    """Draws of a figure with normal noise added, on the scales of `normal`."""
+    if not unit or not 0 < value < 1:
+        return draws + error * noise
+    return torch.sigmoid(torch.logit(draws) + error / (value * (1 - value)) * noise)
+
+
+def folded(gaps: Tensor, noise: Tensor, error: float, level: float) -> tuple[float, float]:
+    """An interval for Σ|γ_e| where each γ_e is only seen as `gaps[e]`, with standard error `noise[e]`.
+
+    Noise alone makes Σ|gaps| positive: E|g + σz| exceeds |g|. So that excess is taken off, and the interval reaches down to 0
+    wherever noise alone would make the sum as large as it is in more than 1 − level of all samples.
+
+    Args:
+        gaps: g.
+        noise: σ.
+        error: the sum's own standard error, in which the gaps may hang together; σ is scaled to agree with it.
+        level: coverage.
+    """
+    value, total = float(gaps.abs().sum()), float(noise.square().sum())
+    if error == 0 or total == 0:
+        return value, value
+    noise = noise * (error / math.sqrt(total))
+    ratio = gaps.abs() / noise.clamp_min(1e-300)
+    density = torch.exp(-ratio.square() / 2) * math.sqrt(2 / math.pi)
+    excess = float((noise * density - 2 * gaps.abs() * torch.special.ndtr(-ratio)).sum())
+    z = _normal_quantile((1 + level) / 2)
+    alone = math.sqrt(2 / math.pi) * float(noise.sum()) + _normal_quantile(level) * math.sqrt(1 - 2 / math.pi) * error
+    centre = max(value - excess, 0.0)
+    return 0.0 if value <= alone else max(centre - z * error, 0.0), centre + z * error
+
+
+def unseen_share(n: Tensor, level: float) -> Float64[Tensor, " *s"]:
+    """The largest share that may well go unseen among n: Wilson's upper limit where 0 of n were met, z²/(n + z²)."""
+    z = _normal_quantile((1 + level) / 2)
+    return z * z / (n.double() + z * z)
+
+
+def _bias(draws: Tensor, value: float) -> float:
+    """BCa's z₀: where the value stands among the draws."""
+    b = len(draws)
+    below = float(((draws < value).double().sum() + 0.5 * (draws == value).double().sum()) / b)
+    return _normal_quantile(min(max(below, 0.5 / b), 1 - 0.5 / b))
+
+
+def _expit(x: float) -> float:
+    return 1 / (1 + math.exp(-x)) if x > -700 else 0.0
+
+
+def _normal_quantile(p: float) -> float:
+    return float(torch.special.ndtri(torch.tensor(p, dtype=torch.float64)))
+
+
+def _normal_cdf(z: float) -> float:
+    return float(torch.special.ndtr(torch.tensor(z, dtype=torch.float64)))

@@ -1,0 +1,136 @@
+"""Predictions with labels → one `Sample`, the form in which every figure and curve takes them.
+
+Stage: log_probs, target, prevalence → entries of one class each, with the weight that each has in the population.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+from ..losses.labels import hard_labels, soft_labels
+from ..prevalence import Prevalence, frequencies
+from ..tables import log_prob_table, tensor_of
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Labelled predictions. A soft label is several entries of one row, an entry for each class that has a vote.
+
+    Attributes:
+        log_probs: the rows' predictions `(n, k)`.
+        prevalence: π, at which everything is to be stated.
+        rows: which row an entry is of `(m,)`; None where entry i is row i.
+        labels: an entry's class `(m,)`.
+        votes: its share of that row's label `(m,)`; None where all are 1.
+        groups: the rows' clusters, such as patients, numbered from 0 `(n,)`; None where each row is one of its own.
+    """
+
+    log_probs: Tensor
+    prevalence: Prevalence
+    rows: Int64[Tensor, " m"] | None
+    labels: Int64[Tensor, " m"]
+    votes: Float64[Tensor, " m"] | None
+    groups: Int64[Tensor, " n"] | None
+
+    @property
+    def num_classes(self) -> int:
+        return self.log_probs.shape[1]
+
+    @property
+    def totals(self) -> Float64[Tensor, " k"]:
+        """How many examples of each class there are, votes counted in fractions."""
+        return torch.bincount(self.labels, weights=self.votes, minlength=self.num_classes).double()
+
+    @property
+    def missing(self) -> list[int]:
+        """Classes of which there is no example."""
+        return torch.nonzero(self.totals == 0).flatten().tolist()
+
+    @property
+    def population_weights(self) -> Float64[Tensor, " m"]:
+        """π_c / n_c of each entry's class, times its vote: what it stands for in the population. They sum to 1."""
+        each = (self.prevalence.population / self.totals)[self.labels]
+        return each if self.votes is None else each * self.votes
+
+    def per_entry(self, per_row: Tensor) -> Tensor:
+        """A value per row `(n, …)` → per entry `(m, …)`."""
+        return per_row if self.rows is None else per_row[self.rows]
+
+    def require_every_class(self, purpose: str) -> None:
+        """A ValueError where `purpose` cannot be had because a class has no example."""
+        if self.missing:
+            raise ValueError(
+                f"Expected examples of every class for {purpose}, but class(es) {self.missing} have none: "
+                "add some, or leave the class out of the prevalence and the predictions."
+            )
+
+
+def labelled_sample(log_probs: Any, target: Any, prevalence: Any, groups: Any = None) -> Sample:
+    """Checks all four and brings them into one form.
+
+    Args:
+        log_probs: predictions for the population `(n, k)`, as log-probabilities.
+        target: int labels `(n,)`, or soft votes `(n, k)` whose rows sum to 1. Rows labelled −100 and rows without a vote
+            are left out.
+        prevalence: a `Prevalence`, K frequencies, or for two classes that of class 1.
+        groups: ids of patients, sites or whatever else makes rows belong together `(n,)`: numbers or words.
+    """
+    table = log_prob_table(log_probs).detach().cpu()
+    at = as_prevalence(prevalence, table.shape[1])
+    label = tensor_of(target, "target").detach().cpu()
+    if len(label) != len(table):
+        raise ValueError(
+            f"Expected one label per row of `log_probs`, but got {len(label)} labels for {len(table)} rows: "
+            "were some examples dropped from one of the two?"
+        )
+    if label.ndim == 2 and label.is_floating_point():
+        if label.shape[1] != table.shape[1]:
+            raise ValueError(
+                f"Expected soft votes of shape (n, {table.shape[1]}), but got {tuple(label.shape)}: a column per class."
+            )
+        soft = soft_labels(label, torch.empty(0, dtype=torch.float64))
+        assert soft.votes is not None
+        voted, labels = torch.nonzero(soft.votes, as_tuple=True)
+        return Sample(table, at, voted, labels, soft.votes[voted, labels], _numbered(groups, len(table)))
+    if label.ndim != 1:
+        raise ValueError(
+            f"Expected int labels of shape (n,) or soft votes of shape (n, {table.shape[1]}), but got {label.dtype} of "
+            f"shape {tuple(label.shape)}: flatten the labels, or divide counts of votes by their row sums."
+        )
+    hard = hard_labels(label, table.shape[1], -100)
+    assert hard.index is not None
+    rows = None if hard.valid is None else torch.nonzero(hard.valid).flatten()
+    index = hard.index if rows is None else hard.index[rows]
+    return Sample(table, at, rows, index, None, _numbered(groups, len(table)))
+
+
+def as_prevalence(value: Any, num_classes: int) -> Prevalence:
+    """A `Prevalence`, K frequencies, or for two classes that of class 1 → a `Prevalence` of `num_classes`."""
+    prevalence = value if isinstance(value, Prevalence) else Prevalence(frequencies(value, "prevalence", num_classes))
+    if prevalence.num_classes != num_classes:
+        raise ValueError(
+            f"Expected a prevalence of {num_classes} classes, as many as `log_probs` has columns, "
+            f"but got {prevalence.num_classes}: both list the same classes in the same order."
+        )
+    return prevalence
+
+
+def _numbered(groups: Sequence[Any] | Any, rows: int) -> Tensor | None:
+    if groups is None:
+        return None
+    names = np.asarray(groups.cpu() if isinstance(groups, Tensor) else groups)
+    if names.shape != (rows,):
+        raise ValueError(
+            f"Expected one group id per row, ({rows},), but got shape {names.shape}: give each example its patient's id."
+        )
+    if names.dtype.kind == "f" and not np.isfinite(names).all():
+        raise ValueError("Expected group ids for all rows, but some are NaN: give those without one an id of their own.")
+    _, numbers = np.unique(names, return_inverse=True)
+    return torch.from_numpy(numbers.astype(np.int64))

@@ -1,0 +1,238 @@
+"""What a threshold is worth where the classes come at another rate: predictive values by prevalence, net benefit.
+
+Stage: log_probs, target, a threshold → PPV and NPV over prevalences; log_probs, target, π → net benefit over thresholds.
+
+Limits, for both: the share of each class that is called positive is drawn from Jeffreys' posterior, Beta(x + ½, n − x + ½),
+and π from its own distribution where it is uncertain; 4,000 draws, of a fixed seed unless a generator is given, and their
+pointwise quantiles. Rows are taken to be independent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..prevalence import Prevalence
+from .class_rates import (
+    Array,
+    Scores,
+    against_rest,
+    drawn_mix,
+    drawn_rates,
+    expit,
+    level_of,
+    limits,
+    logit,
+    own_stream,
+    scores,
+    shares_of,
+)
+
+__all__ = ["DecisionCurve", "PredictiveValueCurve", "decision_curve", "predictive_value_curve"]
+
+
+@dataclass(frozen=True)
+class PredictiveValueCurve:
+    """PPV and NPV where the class occurs at other rates; each with pointwise limits.
+
+    Attributes:
+        prevalence: how often the positive class occurs `(m,)`, rising.
+        ppv, ppv_low, ppv_high: share of those called positive who are; NaN, 0 and 1 where nobody is called positive.
+        npv, npv_low, npv_high: share of those not called positive who are not; NaN, 0 and 1 where there are none.
+        true_positive_rate, true_negative_rate: at the threshold of each prevalence `(m,)`.
+        threshold: on the predictions as they were given `(m,)`.
+        level: of the limits.
+        positive: the class.
+    """
+
+    prevalence: Array
+    ppv: Array
+    ppv_low: Array
+    ppv_high: Array
+    npv: Array
+    npv_low: Array
+    npv_high: Array
+    true_positive_rate: Array
+    true_negative_rate: Array
+    threshold: Array
+    level: float
+    positive: int
+
+
+@dataclass(frozen=True)
+class DecisionCurve:
+    """Net benefit of acting on predictions, per person of the population, in units of one positive acted on.
+
+    Attributes:
+        threshold: t, the probability from which acting is worth it `(m,)`.
+        net_benefit, low, high: of acting where p(positive|x) ≥ t `(m,)`.
+        treat_all: of acting on everybody `(m,)`; on nobody it is 0.
+        prevalence: π of the class.
+        level: of the limits.
+        positive: the class.
+    """
+
+    threshold: Array
+    net_benefit: Array
+    low: Array
+    high: Array
+    treat_all: Array
+    prevalence: float
+    level: float
+    positive: int
+
+    @property
+    def treat_none(self) -> Array:
+        """0."""
+        return np.zeros_like(self.threshold)
+
+
+def predictive_value_curve(
+    log_probs: Any,
+    target: Any,
+    *,
+    threshold: Any = None,
+    tpr: Any = None,
+    tnr: Any = None,
+    prevalences: Any = None,
+    retarget: bool = False,
+    from_: Any = None,
+    positive: Any = None,
+    level: Any = 0.95,
+    generator: torch.Generator | None = None,
+) -> PredictiveValueCurve:
+    """`PPV = π TPR / (π TPR + (1 − π) FPR)` and `NPV = (1 − π) TNR / ((1 − π) TNR + π (1 − TPR))` over prevalences π.
+
+    With a fixed threshold the same people are called positive everywhere, and the values follow by Bayes' rule alone. With
+    `retarget=True` the predictions are moved to each prevalence first, as a model whose prevalence is an input does, and
+    `threshold` is applied to the moved ones: on the log-odds as given it moves by `logit from_ − logit π`.
+
+    Args:
+        log_probs: predictions `(n, k)`, as log-probabilities.
+        target: int labels `(n,)` or soft votes `(n, k)`, in any mix of classes.
+        threshold: positive is called who is predicted p(positive|x) ≥ this. Or one of:
+        tpr: the highest threshold at which at least this share of the positive class is found,
+        tnr: or the lowest at which at least this share of the rest is not called positive; chosen on this sample, which
+            the limits do not allow for.
+        prevalences: of the positive class, rising; by default 61 from 1e-4 to 0.5, even in the logarithm. A `Prevalence`
+            means its one, and where it is uncertain the limits include that.
+        retarget: whether predictions move with the prevalence.
+        from_: the population that `log_probs` are stated for; needed to retarget, and, for the mix of the rest, where
+            there are more than two classes.
+        positive: the class looked for; 1 where there are two.
+        level: of the limits.
+        generator: for the draws behind the limits.
+    """
+    level = level_of(level)
+    _check_choice(threshold, tpr, tnr, retarget, from_)
+    at = prevalences if isinstance(prevalences, Prevalence) else None
+    found = scores(log_probs, target, at if from_ is None else from_, positive, "predictive values")
+    grid = shares_of(prevalences, "prevalences", lambda: np.geomspace(1e-4, 0.5, 61)) if at is None else _only(at, found)
+    cut = found.cut(threshold) if threshold is not None else _cut_reaching(found, tpr, tnr)
+    cuts = cut - (logit(grid) - logit(found.rate)) if retarget else np.full(1, cut)
+    counts = found.counts_from(cuts)
+    own, rest = against_rest(counts / found.totals, (at or found.prevalence).population.numpy(), found.positive)
+    ppv, npv = _predictive_values(own, rest, grid)
+    stream = own_stream(generator)
+    mixes = drawn_mix(at or found.prevalence, stream)
+    drawn = against_rest(drawn_rates(counts, found.totals, stream), mixes, found.positive)
+    ppvs, npvs = _predictive_values(*drawn, grid if at is None else mixes[:, [found.positive]])
+    own, rest, where = (np.broadcast_to(each, grid.shape).copy() for each in (own, rest, expit(cuts)))
+    values = (ppv, *_limits(ppvs, ppv, level), npv, *_limits(npvs, npv, level))
+    return PredictiveValueCurve(grid, *values, own, 1 - rest, where, level, found.positive)
+
+
+def decision_curve(
+    log_probs: Any,
+    target: Any,
+    prevalence: Any,
+    thresholds: Any = None,
+    positive: Any = None,
+    level: Any = 0.95,
+    generator: torch.Generator | None = None,
+) -> DecisionCurve:
+    """`NB(t) = π TPR(t) − (1 − π) FPR(t) t/(1 − t)`: positives acted on, less others acted on at what they cost.
+
+    Args:
+        log_probs: predictions for the population `(n, k)`, as log-probabilities.
+        target: int labels `(n,)` or soft votes `(n, k)`, in any mix of classes.
+        prevalence: π: a `Prevalence`, K frequencies, or for two classes that of class 1. Where it is uncertain, the limits
+            include that.
+        thresholds: t; by default 101 that are even in the log-odds, from a twentieth to 20 times the odds of π.
+        positive: the class acted on; 1 where there are two.
+        level: of the limits.
+        generator: for the draws behind the limits.
+    """
+    level = level_of(level)
+    found = scores(log_probs, target, prevalence, positive, "net benefit")
+    reach = np.log(20.0)
+    grid = shares_of(thresholds, "thresholds", lambda: expit(logit(found.rate) + np.linspace(-reach, reach, 101)))
+    stream = own_stream(generator)
+    counts = found.counts_from(np.array([found.cut(t) for t in grid]))
+    mix, mixes = found.prevalence.population.numpy(), drawn_mix(found.prevalence, stream)
+    cost = grid / (1 - grid)
+    value = _net_benefit(*against_rest(counts / found.totals, mix, found.positive), found.rate, cost)
+    drawn = against_rest(drawn_rates(counts, found.totals, stream), mixes, found.positive)
+    low, high = limits(_net_benefit(*drawn, mixes[:, found.positive, None], cost), value, level)
+    everybody = found.rate - (1 - found.rate) * cost
+    return DecisionCurve(grid, value, low, high, everybody, found.rate, level, found.positive)
+
+
+def _net_benefit(tpr: Array, fpr: Array, pi: Any, cost: Array) -> Array:
+    return pi * tpr - (1 - pi) * fpr * cost
+
+
+def _predictive_values(tpr: Array, fpr: Array, pi: Array) -> tuple[Array, Array]:
+    """PPV and NPV; NaN where nobody is on that side."""
+    with np.errstate(invalid="ignore"):
+        ppv = pi * tpr / (pi * tpr + (1 - pi) * fpr)
+        npv = (1 - pi) * (1 - fpr) / ((1 - pi) * (1 - fpr) + pi * (1 - tpr))
+    return ppv, npv
+
+
+def _limits(draws: Array, value: Array, level: float) -> tuple[Array, Array]:
+    """Those of the draws, and 0 and 1 where there is no value."""
+    low, high = limits(draws, value, level)
+    return np.where(np.isnan(value), 0.0, low), np.where(np.isnan(value), 1.0, high)
+
+
+def _only(prevalence: Prevalence, found: Scores) -> Array:
+    """The one rate of the positive class."""
+    if prevalence.num_classes != len(found.totals):
+        raise ValueError(
+            f"Expected a prevalence of {len(found.totals)} classes, but got {prevalence.num_classes}: "
+            "both list the same classes in the same order."
+        )
+    return prevalence.population.numpy()[[found.positive]]
+
+
+def _check_choice(threshold: Any, tpr: Any, tnr: Any, retarget: bool, from_: Any) -> None:
+    given = [name for name, value in (("threshold", threshold), ("tpr", tpr), ("tnr", tnr)) if value is not None]
+    if len(given) != 1:
+        raise ValueError(
+            f"Expected one of `threshold`, `tpr` and `tnr`, but got {given or 'none'}: who is called positive is yours to say."
+        )
+    if retarget and (from_ is None or threshold is None):
+        raise ValueError(
+            f"Expected `threshold` and `from_` to retarget, but got {given[0]} and from_={from_!r}: "
+            "say at which prevalence the predictions are stated; at a fixed TPR or TNR nothing moves."
+        )
+
+
+def _cut_reaching(found: Scores, tpr: Any, tnr: Any) -> float:
+    """The threshold on the log-odds at which a rate is reached on this sample."""
+    share = float(shares_of([tpr if tnr is None else tnr], "tpr" if tnr is None else "tnr", lambda: np.empty(0))[0])
+    own = (found.labels == found.positive) == (tnr is None)
+    odds, weights = found.odds[own], found.weights[own]
+    order = np.argsort(odds if tnr is not None else -odds)
+    reached = np.cumsum(weights[order]) >= share * weights.sum() * (1 - 1e-12)
+    edge = float(odds[order][np.argmax(reached)])
+    if tnr is not None and edge == np.inf:
+        raise ValueError(
+            f"Expected a threshold with a `tnr` of {share:g}, but for too many of the others the predictions are certain "
+            f"of class {found.positive}: no threshold lies above that; ask for less."
+        )
+    return edge if tnr is None else float(np.nextafter(edge, np.inf))

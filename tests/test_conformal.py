@@ -1,0 +1,206 @@
+"""Conformal sets: coverage under label shift where plain sets miss it, thresholds by hand, small samples, bad input."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from members import assert_refused, generator, population
+from torch import Tensor
+
+from rightloss.metrics.conformal import ConformalSets
+from rightloss.prevalence import Prevalence
+
+# Trained and calibrated in one mix, used in another: (calibration counts, population).
+SHIFTS = {
+    2: ([750, 750], [0.9, 0.1]),
+    5: ([300, 300, 300, 300, 300], [0.5, 0.3, 0.1, 0.07, 0.03]),
+}
+SPREAD = {2: 1.0, 5: 1.6}
+
+
+def people(counts: list[int], seed: int) -> tuple[Tensor, Tensor]:
+    """Predictions at the mix of an even training set, and labels: `counts` of each class.
+
+    The first class is harder than the others, so that a mix with more of it is covered less.
+    """
+    k = len(counts)
+    labels = torch.arange(k).repeat_interleave(torch.tensor(counts))
+    hardness = torch.linspace(0.2, 1.8, k, dtype=torch.float64)[labels, None]
+    logits = SPREAD[k] * torch.randn(len(labels), k, dtype=torch.float64, generator=generator(seed))
+    return torch.log_softmax(logits + 2 * hardness * torch.eye(k)[labels], 1), labels
+
+
+def coverages(k: int, at: Any, draws: int = 200, **options: Any) -> Tensor:
+    """Share of the population whose set holds their class, and that of each class, by calibration sample `(draws, 1 + k)`."""
+    counts, pi = SHIFTS[k]
+    found = []
+    for seed in range(draws):
+        sets = ConformalSets.fit(*people(counts, seed), at, generator=generator(seed), **options)
+        fresh, truth = people([1000] * k, 10**5 + seed)
+        holds = sets.predict(fresh, generator(10**6 + seed)).gather(1, truth[:, None]).double()
+        each = torch.stack([holds[truth == c].mean() for c in range(k)])
+        found.append(torch.cat([(torch.tensor(pi, dtype=torch.float64) @ each)[None], each]))
+    return torch.stack(found)
+
+
+def assert_level(samples: Tensor, level: float = 0.9) -> None:
+    """The mean over calibration samples is at least the level and at most one point more, within 3 standard errors."""
+    mean, error = float(samples.mean()), float(samples.std()) / len(samples) ** 0.5
+    assert level - 3 * error <= mean <= level + 0.01 + 3 * error, f"{mean:.4f} ± {error:.4f}"
+    assert error < 0.002
+
+
+class TestCoverage:
+    @pytest.mark.parametrize("k", SHIFTS)
+    @pytest.mark.parametrize("options", [{"score": "lac"}, {"score": "aps", "randomised": True}], ids=["lac", "aps"])
+    def test_at_a_shifted_prevalence_is_the_level_where_plain_sets_miss_it(self, k: int, options: dict[str, Any]) -> None:
+        counts, pi = SHIFTS[k]
+        assert_level(coverages(k, pi, **options)[:, 0])
+        even = [count / sum(counts) for count in counts]  # plain split conformal: the mix of the calibration sample
+        plain = coverages(k, even, draws=50, **options)[:, 0]
+        assert float(plain.mean() + 3 * plain.std() / 50**0.5) < 0.89
+
+    @pytest.mark.parametrize("k", SHIFTS)
+    def test_in_every_class_is_the_level_of_class_wise_sets(self, k: int) -> None:
+        for each in coverages(k, None, per_class=True)[:, 1:].T:
+            assert_level(each)
+
+    @pytest.mark.parametrize("k", SHIFTS)
+    def test_of_sets_that_are_not_randomised_is_at_least_the_level(self, k: int) -> None:
+        total = coverages(k, SHIFTS[k][1], draws=50, score="aps")[:, 0]
+        assert float(total.mean()) >= 0.9 - 3 * float(total.std()) / 50**0.5
+
+    def test_at_an_uncertain_prevalence_is_the_level_on_average(self) -> None:
+        uncertain = Prevalence.dirichlet(20 * torch.tensor(SHIFTS[5][1], dtype=torch.float64))
+        each = coverages(5, uncertain)[:, 1:]
+        assert_level((each * uncertain.sample(200, generator(1))).sum(1))
+
+
+class TestThresholds:
+    @pytest.mark.parametrize("n", [9, 19, 99, 100, 101])
+    @pytest.mark.parametrize("level", ["0.9", "0.8"])
+    def test_within_a_class_are_order_statistics(self, n: int, level: str) -> None:
+        log_probs, labels = people([n, n], n)
+        found = ConformalSets.fit(log_probs, labels, per_class=True, level=float(level)).thresholds
+        rank = math.ceil((n + 1) * Fraction(level))
+        for c in (0, 1):
+            own = sorted((-log_probs[labels == c, c]).tolist())
+            assert float(found[c]) == own[rank - 1]
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_weigh_the_classes_as_the_population_does(self, seed: int) -> None:
+        """Against a search in exact arithmetic."""
+        log_probs, labels = people([30, 50, 20, 40, 60], seed)
+        pi, level = population(5, seed), 0.7
+        own = (-log_probs.gather(1, labels[:, None])).squeeze(1).tolist()
+        weight = [Fraction(float(pi[c])) / int((labels == c).sum()) for c in range(5)]
+        found = ConformalSets.fit(log_probs, labels, pi, level=level).thresholds
+        for c in range(5):
+            enough = [
+                s
+                for s in sorted(own)
+                if sum(weight[y] for t, y in zip(own, labels.tolist(), strict=True) if t <= s)
+                >= Fraction(level) * (1 + weight[c])
+            ]
+            assert float(found[c]) == enough[0]
+
+    def test_at_the_mix_of_the_sample_are_those_of_plain_split_conformal(self) -> None:
+        log_probs, labels = people([150, 49], 0)
+        own = sorted((-log_probs.gather(1, labels[:, None])).squeeze(1).tolist())
+        found = ConformalSets.fit(log_probs, labels, [150 / 199, 49 / 199]).thresholds
+        assert found.tolist() == [own[math.ceil(200 * Fraction("0.9")) - 1]] * 2
+
+    def test_of_aps_are_of_the_mass_down_to_the_class(self) -> None:
+        p = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.2, 0.7], [0.25, 0.6, 0.15]], dtype=torch.float64)
+        with pytest.warns(UserWarning, match=r"class\(es\) \[0, 1, 2\]"):
+            sets = ConformalSets.fit(p.log(), [0, 1, 2], [1 / 3] * 3, level=0.9, score="aps")
+        assert bool(sets.predict(p.log()).all())
+        sets = ConformalSets.fit(p.log(), [0, 1, 2], [1 / 3] * 3, level=0.5, score="aps")  # scores 0.5, 0.9, 1
+        np.testing.assert_allclose(sets.thresholds.numpy(), [0.9] * 3, rtol=1e-12)
+        assert sets.predict(p.log()).tolist() == [[True, True, False], [False, True, True], [True, True, False]]
+
+    def test_of_aps_hold_the_last_class_where_all_are_needed(self) -> None:
+        log_probs = torch.log_softmax(torch.randn(500, 5, dtype=torch.float64, generator=generator(1)), 1)
+        assert float(log_probs.exp().sum(1).min()) < float(log_probs.exp().sum(1).max())
+        sets = ConformalSets.fit(log_probs, log_probs.argmin(1), [0.2] * 5, level=0.5, score="aps")  # always wrong
+        assert bool(sets.predict(log_probs).all())
+
+    def test_soft_votes_are_as_many_readers_as_vote(self) -> None:
+        log_probs, _ = people([40, 40], 0)
+        readers = torch.randint(2, (80, 4), generator=generator(3))
+        votes = torch.stack([1 - readers.double().mean(1), readers.double().mean(1)], 1)
+        soft = ConformalSets.fit(log_probs, votes, 0.2, level=0.75).thresholds
+        # the weight of a new case is that of one example, which is 4 readers
+        own = -log_probs.repeat_interleave(4, 0).gather(1, readers.flatten()[:, None]).squeeze(1)
+        n1 = float(readers.sum()) / 4
+        each = torch.where(readers.flatten() == 1, 0.2 / n1, 0.8 / (80 - n1)) / 4
+        for c, weight in enumerate([0.8 / (80 - n1), 0.2 / n1]):
+            reached = [float(each[own <= s].sum()) >= 0.75 * (1 + weight) for s in own.sort().values]
+            assert float(soft[c]) == float(own.sort().values[reached.index(True)])
+
+
+class TestSets:
+    def test_are_everything_and_said_to_be_where_the_sample_is_too_small(self) -> None:
+        log_probs, labels = people([8, 200], 0)
+        with pytest.warns(UserWarning, match=r"Too few .*level of 0.9: class\(es\) \[0\] are in every set"):
+            sets = ConformalSets.fit(log_probs, labels, per_class=True)
+        assert bool(sets.predict(log_probs)[:, 0].all())
+        assert not bool(sets.predict(log_probs)[:, 1].all())
+
+    @pytest.mark.parametrize("score", ["lac", "aps"])
+    def test_grow_with_the_level(self, score: str) -> None:
+        log_probs, labels = people([200] * 5, 0)
+        low, high = (ConformalSets.fit(log_probs, labels, SHIFTS[5][1], level=a, score=score) for a in (0.6, 0.9))
+        small, large = low.predict(log_probs), high.predict(log_probs)
+        assert bool((small <= large).all())
+        assert float(large.double().sum(1).mean()) > float(small.double().sum(1).mean()) + 0.2
+
+    @pytest.mark.parametrize("randomised", [False, True])
+    def test_come_in_the_kind_given_and_again_the_same(self, randomised: bool) -> None:
+        log_probs, labels = people([50] * 5, 0)
+        sets = ConformalSets.fit(log_probs.numpy(), labels.numpy(), SHIFTS[5][1], score="aps", randomised=randomised)
+        again = ConformalSets.fit(log_probs, labels, SHIFTS[5][1], score="aps", randomised=randomised)
+        found = sets.predict(log_probs.numpy())
+        assert isinstance(found, np.ndarray)
+        assert found.dtype == np.bool_
+        assert torch.equal(torch.from_numpy(found), again.predict(log_probs))
+
+    def test_randomised_ones_move_with_the_generator(self) -> None:
+        log_probs, labels = people([50] * 5, 0)
+        sets = ConformalSets.fit(log_probs, labels, SHIFTS[5][1], score="aps", randomised=True, generator=generator(5))
+        assert not torch.equal(sets.predict(log_probs, generator(1)), sets.predict(log_probs, generator(2)))
+
+    def test_do_not_depend_on_how_many_rows_come_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        log_probs, labels = people([50] * 5, 0)
+        sets = ConformalSets.fit(log_probs, labels, SHIFTS[5][1], score="aps", randomised=True)
+        whole = sets.predict(log_probs)
+        monkeypatch.setattr("rightloss.metrics.conformal._ENTRIES", 35)
+        assert torch.equal(sets.predict(log_probs), whole)
+
+    def test_certain_predictions_are_fair(self) -> None:
+        log_probs = torch.tensor([[0.0, -math.inf]] * 30 + [[-math.inf, 0.0]] * 30)
+        sets = ConformalSets.fit(log_probs, [0] * 30 + [1] * 30, 0.1)
+        assert sets.predict(log_probs[[0, -1]]).tolist() == [[True, False], [False, True]]
+
+
+P, Y = people([20, 20], 0)
+BAD: dict[str, tuple[Callable[[], Any], str]] = {
+    "no population": (lambda: ConformalSets.fit(P, Y), "`prevalence`.*but got none: .*per_class=True"),
+    "another score": (lambda: ConformalSets.fit(P, Y, 0.1, score="raps"), "lac.*aps.*but got 'raps'"),
+    "lac at random": (lambda: ConformalSets.fit(P, Y, 0.1, randomised=True), "score=\"aps\".*but got 'lac'"),
+    "a level in per cent": (lambda: ConformalSets.fit(P, Y, 0.1, level=90), "`level` .*but got 90"),
+    "a class without examples": (lambda: ConformalSets.fit(P, Y * 0, 0.1), r"every class for conformal.*\[1\] have none"),
+    "logits": (lambda: ConformalSets.fit(P + 1, Y, 0.1), "log-probabilities"),
+    "other classes": (lambda: ConformalSets.fit(P, Y, 0.1).predict(people([9] * 5, 0)[0]), "2 columns.* but got 5"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_input_is_refused_with_what_came_and_what_to_do(what: str) -> None:
+    assert_refused(*BAD[what])

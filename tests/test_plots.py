@@ -1,0 +1,288 @@
+"""Plots: what is drawn is the curve, words on the axes, told apart without colour, nothing clipped, no global state."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable
+from itertools import combinations
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from members import assert_refused, generator
+from torch import Tensor
+
+from rightloss.metrics import plots
+from rightloss.metrics.curves import precision_recall_curve, probability_histogram, roc_curve
+from rightloss.metrics.plot_style import line_style, one_in, thinned
+from rightloss.metrics.reliability_curve import reliability_curve
+from rightloss.metrics.value_curves import decision_curve, predictive_value_curve
+from rightloss.study.population import TwoGaussians
+
+RATES = [0.3, 0.01]
+
+
+def screened(rate: float, seed: int = 0, per_class: int = 300) -> tuple[Tensor, Tensor]:
+    truth = TwoGaussians(positive=rate)
+    x, y = truth.sample(per_class, generator(seed).initial_seed())
+    return truth.log_probs(x), y
+
+
+# Name: the function, a curve at a rate, and the pairs of arrays that must be on the axes.
+PLOTS: dict[str, tuple[Callable[..., Axes], Callable[..., Any], Callable[[Any], list[tuple[Any, Any]]]]] = {
+    "roc": (
+        plots.plot_roc,
+        lambda rate, seed=0: roc_curve(*screened(rate, seed)),
+        lambda curve: [(curve.false_positive_rate, curve.true_positive_rate)],
+    ),
+    "precision and recall": (
+        plots.plot_precision_recall,
+        lambda rate, seed=0: precision_recall_curve(*screened(rate, seed), rate),
+        lambda curve: [(curve.recall, curve.precision)],
+    ),
+    "predictive values": (
+        plots.plot_predictive_values,
+        lambda rate, seed=0: predictive_value_curve(*screened(rate, seed), tpr=0.8),
+        lambda curve: [(curve.prevalence, curve.ppv), (curve.prevalence, curve.npv)],
+    ),
+    "reliability": (
+        plots.plot_reliability,
+        lambda rate, seed=0: reliability_curve(*screened(rate, seed), rate, 5),
+        lambda curve: [(curve.predicted[curve.observed > 0], curve.observed[curve.observed > 0])],
+    ),
+    "decision curve": (
+        plots.plot_decision_curve,
+        lambda rate, seed=0: decision_curve(*screened(rate, seed), rate),
+        lambda curve: [(curve.threshold, 1000 * curve.net_benefit), (curve.threshold, 1000 * curve.treat_all)],
+    ),
+}
+HISTOGRAM = probability_histogram(*screened(0.3), 10)
+
+each_plot = pytest.mark.parametrize("name", PLOTS)
+at_each_rate = pytest.mark.parametrize("rate", RATES)
+
+
+def points(ax: Axes) -> list[set[tuple[float, float]]]:
+    return [set(zip(*(np.asarray(each).tolist() for each in line.get_data()), strict=True)) for line in ax.get_lines()]
+
+
+def every_picture() -> list[Any]:
+    made = [
+        pytest.param(lambda name=name, rate=rate, many=many: picture(name, rate, many), id=f"{name} {rate} {many}")
+        for name in PLOTS
+        for rate in RATES
+        for many in (False, True)
+    ]
+    return [
+        *made,
+        pytest.param(lambda: plots.plot_probability_histogram(HISTOGRAM), id="histogram"),
+        pytest.param(lambda: plots.plot_probability_histogram({"first": HISTOGRAM, "other": HISTOGRAM}), id="histograms"),
+    ]
+
+
+def picture(name: str, rate: float, many: bool) -> Axes:
+    draw, make, _ = PLOTS[name]
+    return draw({"weighted": make(rate), "information gain": make(rate, 1)} if many else make(rate), positive_name="cancers")
+
+
+@each_plot
+@at_each_rate
+class TestEveryCurve:
+    def test_is_drawn_as_it_is(self, name: str, rate: float) -> None:
+        draw, make, data = PLOTS[name]
+        curve = make(rate)
+        drawn = points(draw(curve))
+        for x, y in data(curve):
+            assert any(set(zip(x.tolist(), y.tolist(), strict=True)) <= line for line in drawn)
+
+    def test_says_what_the_axes_are_and_for_whom(self, name: str, rate: float) -> None:
+        ax = picture(name, rate, many=False)
+        assert len(ax.get_xlabel()) > 8
+        assert len(ax.get_ylabel()) > 8
+        assert "cancers" in ax.get_xlabel() + ax.get_ylabel()
+        unnamed = PLOTS[name][0](PLOTS[name][1](rate))
+        assert "class 1" in unnamed.get_xlabel() + unnamed.get_ylabel()
+
+    def test_is_in_the_legend_by_name_before_what_it_is_compared_with(self, name: str, rate: float) -> None:
+        legend = picture(name, rate, many=True).get_legend()
+        assert legend is not None
+        texts = [text.get_text() for text in legend.get_texts()]
+        assert texts[0].startswith("weighted")
+        named = [text.startswith(("weighted", "information gain")) for text in texts]
+        assert sum(named) == (4 if name == "predictive values" else 2)
+        assert named == sorted(named, reverse=True)
+
+    def test_goes_on_the_axes_given(self, name: str, rate: float) -> None:
+        ax = Figure().subplots()
+        assert PLOTS[name][0](PLOTS[name][1](rate), ax) is ax
+
+
+@pytest.mark.parametrize("draw", every_picture())
+class TestEveryPicture:
+    def test_is_unknown_to_pyplot(self, draw: Callable[[], Axes]) -> None:
+        before = plt.get_fignums()
+        draw()
+        assert plt.get_fignums() == before
+
+    def test_has_no_clipped_and_no_overlapping_words(self, draw: Callable[[], Axes]) -> None:
+        ax = draw()
+        figure = ax.figure
+        assert isinstance(figure, Figure)
+        assert figure.get_size_inches().tolist() == [4.0, 3.5]
+        figure.savefig(io.BytesIO())
+        paper = figure.bbox
+        ticks = [visible_ticks(axis) for axis in (ax.xaxis, ax.yaxis)]
+        assert min(map(len, ticks)) > 1
+        legend = ax.get_legend()
+        assert legend is not None
+        words = [*ticks[0], *ticks[1], ax.xaxis.label, ax.yaxis.label, *legend.get_texts()]
+        for word in words:
+            box = word.get_window_extent()
+            assert paper.x0 <= box.x0 < box.x1 <= paper.x1, word
+            assert paper.y0 <= box.y0 < box.y1 <= paper.y1, word
+        for one, other in combinations([*ticks[0], *ticks[1], ax.xaxis.label, ax.yaxis.label], 2):
+            assert not one.get_window_extent().overlaps(other.get_window_extent()), (one, other)
+
+    def test_tells_its_lines_apart_without_colour(self, draw: Callable[[], Axes]) -> None:
+        ax = draw()
+        legend = ax.get_legend()
+        assert legend is not None
+        handles, _ = ax.get_legend_handles_labels()
+        lines = [getattr(handle, "lines", [handle])[0] for handle in handles]
+        looks = [
+            (str(line.get_linestyle()), getattr(line, "_dash_pattern", None), *marker(line), line.get_linewidth())
+            for line in lines
+        ]
+        assert len(set(map(str, looks))) == len(looks)
+
+
+def visible_ticks(axis: Any) -> list[Any]:
+    low, high = axis.get_view_interval()
+    pairs = zip(axis.get_ticklocs(), axis.get_ticklabels(), strict=True)
+    return [text for place, text in pairs if low <= place * (1 + 1e-9) and place <= high * (1 + 1e-9)]
+
+
+def marker(line: Any) -> tuple[Any, ...]:
+    """A marker's shape, and whether it is hollow; outlines of a histogram have none."""
+    return (line.get_marker(), line.get_markerfacecolor() == "white") if hasattr(line, "get_marker") else ()
+
+
+def test_forty_lines_differ_in_dashes_or_markers() -> None:
+    looks = {(str(line_style(i, 10)["linestyle"]), line_style(i, 10)["marker"]) for i in range(40)}
+    assert len(looks) == 40
+
+
+def test_a_prevalence_over_decades_is_logarithmic_and_in_words() -> None:
+    ax = plots.plot_predictive_values(PLOTS["predictive values"][1](0.3))
+    assert ax.get_xscale() == "log"
+    assert [text.get_text() for text in ax.get_xticklabels()] == ["1 in 10000", "1 in 1000", "1 in 100", "1 in 10", "1 in 2"]
+
+
+@pytest.mark.parametrize(("rate", "scale"), [(0.3, "linear"), (0.01, "log")])
+def test_probabilities_of_what_is_rare_are_logarithmic(rate: float, scale: str) -> None:
+    for name in ("reliability", "decision curve"):
+        assert picture(name, rate, many=False).get_xscale() == scale
+    assert plots.plot_reliability(PLOTS["reliability"][1](rate), log=scale == "linear").get_xscale() != scale
+
+
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [
+        (0.001, "1 in 1000"),
+        (0.5, "1 in 2"),
+        (1.0, "all"),
+        (0.37, "37 %"),
+        (0.0123, "1 in 81"),
+        (1 / 3, "1 in 3"),
+        (3e-4, "1 in 3300"),
+    ],
+)
+def test_shares_are_put_in_words(share: float, words: str) -> None:
+    assert one_in(share) == words
+
+
+def test_bands_are_the_limits() -> None:
+    curve = PLOTS["decision curve"][1](0.3)
+    ax = plots.plot_decision_curve(curve)
+    corners = np.asarray(ax.collections[0].get_paths()[0].vertices).tolist()
+    for t, low, high in zip(curve.threshold, 1000 * curve.low, 1000 * curve.high, strict=True):
+        assert [t, low] in corners
+        assert [t, high] in corners
+
+
+def test_error_bars_are_the_limits() -> None:
+    curve = PLOTS["reliability"][1](0.3)
+    bars = plots.plot_reliability(curve).containers[0].lines[2][0].get_segments()  # type: ignore[attr-defined]
+    np.testing.assert_allclose(np.stack(bars)[:, :, 1], np.stack([curve.low, curve.high], 1), atol=1e-12)
+
+
+def test_a_bin_without_the_class_is_drawn_at_a_logarithmic_axis() -> None:
+    p = torch.tensor([0.001] * 50 + [0.02] * 50, dtype=torch.float64)
+    curve = reliability_curve(torch.stack([1 - p, p], 1).log(), [0] * 70 + [1] * 30, 0.01, 2, width="equal-mass")
+    assert curve.observed[0] == 0 < curve.observed[1]
+    ax = plots.plot_reliability(curve)
+    drawn = np.asarray(ax.containers[0].lines[0].get_ydata())  # type: ignore[attr-defined]
+    assert drawn[0] == ax.get_ylim()[0] > 0
+
+
+def test_where_there_is_no_value_nothing_is_drawn() -> None:
+    log_probs, y = screened(0.01)
+    curve = predictive_value_curve(log_probs, y, threshold=0.9, retarget=True, from_=0.01)
+    missing = np.isnan(curve.ppv)
+    assert 0 < missing.sum() < len(missing)
+    ax = plots.plot_predictive_values(curve, values=("ppv",))
+    band = np.concatenate([np.asarray(path.vertices) for path in ax.collections[0].get_paths()])
+    assert band[:, 0].min() == curve.prevalence[~missing].min()
+
+
+def test_a_histogram_shows_each_class_in_per_cent() -> None:
+    ax = plots.plot_probability_histogram(HISTOGRAM, positive_name="cancer", class_names=["healthy", "ill"])
+    outlines = [patch for patch in ax.patches if patch.get_label() in ("healthy", "ill")]
+    for patch, share in zip(outlines, HISTOGRAM.share, strict=True):
+        values, edges, _ = patch.get_data()  # type: ignore[attr-defined]
+        np.testing.assert_allclose(values, 100 * share)
+        np.testing.assert_allclose(edges, HISTOGRAM.edges)
+    assert ax.get_xlabel() == "Predicted probability of cancer"
+
+
+def test_long_lines_are_thinned_by_less_than_can_be_seen() -> None:
+    curve = roc_curve(*screened(0.3, per_class=20_000))
+    x, y = thinned(curve.false_positive_rate, curve.true_positive_rate)
+    assert len(x) < len(curve.threshold) / 5
+    assert (x[0], y[0], x[-1], y[-1]) == (0, 0, 1, 1)
+    along = curve.false_positive_rate + curve.true_positive_rate
+    assert np.abs(np.interp(along, x + y, x) - curve.false_positive_rate).max() < 2e-3
+    assert points(plots.plot_roc(curve))[1] == set(zip(x.tolist(), y.tolist(), strict=True))
+    short = np.linspace(0, 1, 100)
+    assert thinned(short, short)[0] is short
+
+
+def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ImportError, match=r"pip install 'rightloss\[study\]'"):
+        plots.plot_roc(roc_curve(*screened(0.3)))
+
+
+OTHER_SCALE = probability_histogram(*screened(0.3), 10, scale="log-odds")
+BAD: dict[str, tuple[Callable[[], Any], str]] = {
+    "another curve": (lambda: plots.plot_roc(HISTOGRAM), "a RocCurve.*but got ProbabilityHistogram: "),
+    "one wrong among them": (lambda: plots.plot_reliability({"a": HISTOGRAM}), "a ReliabilityCurve.*but got Prob"),
+    "nothing": (lambda: plots.plot_decision_curve({}), "a DecisionCurve.*but got an empty dict"),
+    "a tensor": (lambda: plots.plot_precision_recall(torch.ones(3)), "PrecisionRecallCurve.*but got Tensor"),
+    "another value": (
+        lambda: plots.plot_predictive_values(PLOTS["predictive values"][1](0.3), values=("auc",)),
+        "ppv.*npv.*but got",
+    ),
+    "two scales": (lambda: plots.plot_probability_histogram({"a": HISTOGRAM, "b": OTHER_SCALE}), "of one scale, but got"),
+    "too few names": (lambda: plots.plot_probability_histogram(HISTOGRAM, class_names=["a"]), "2 `class_names`, but got 1"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_input_is_refused_with_what_came_and_what_to_do(what: str) -> None:
+    assert_refused(*BAD[what])
