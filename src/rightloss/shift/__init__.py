@@ -1,0 +1,12 @@
+"""Predictions on unlabelled data → the prevalence there, with regions, and a test of what that rests on.
+
+Stage: `log_probs (n, k), ρ → PrevalenceEstimate → Prevalence`.
+"""
+
+from .calibration import Calibration as Calibration
+from .calibration import fit_calibration as fit_calibration
+from .estimate import estimate_prevalence as estimate_prevalence
+from .label_shift import LabelShiftTest as LabelShiftTest
+from .label_shift import LabelShiftWarning as LabelShiftWarning
+from .label_shift import label_shift_test as label_shift_test
+from .result import PrevalenceEstimate as PrevalenceEstimate

@@ -1,0 +1,212 @@
+"""Labelled predictions → a calibration: temperature, biases, or a temperature per class.
+
+Stage: held-out `log_probs (n, k)`, labels → `Calibration`, which maps `log_probs` to calibrated `log_probs`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..tables import as_given, log_prob_table
+from .held_out import HeldOut, held_out_set, require_every_class
+
+__all__ = ["KINDS", "Calibration", "calibrated", "fit_calibration"]
+
+KINDS = ("mean", "temperature", "bias-corrected", "vector")
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """q(k|x) ∝ exp(a_k log p(k|x) + b_k), with a_k = 1/temperature: call it with log-probabilities.
+
+    The calibrated predictions hold at the mix of the held-out set, which is `sampling`.
+
+    Attributes:
+        kind: "temperature" (one, no bias), "bias-corrected" (one, and a bias per class) or "vector" (both per class); "mean"
+            leaves the predictions alone, and only looks at which mix they hold.
+        temperature: T (K,); K times the same unless the kind is "vector".
+        bias: b (K,), with mean 0.
+        sampling: the mean of the calibrated predictions over the held-out set (K,). With biases these are its label
+            frequencies.
+        covariance: of (a, b − log sampling), `(2K, 2K)`, but for a constant added to the second half: how uncertain the fit is.
+    """
+
+    kind: str
+    temperature: Tensor
+    bias: Tensor
+    sampling: Tensor
+    covariance: Tensor = field(repr=False)
+
+    def __call__(self, log_probs: Any) -> Any:
+        """Calibrated log-probabilities, in the kind and dtype that came."""
+        table = log_prob_table(log_probs, len(self.bias))
+        return as_given(self.applied(table.to("cpu", torch.float64)).to(table), log_probs)
+
+    def applied(self, log_probs: Tensor) -> Tensor:
+        """The same without checks, in float64."""
+        return log_probs if self.kind == "mean" else torch.log_softmax(log_probs / self.temperature + self.bias, 1)
+
+
+def fit_calibration(log_probs: Any, labels: Any, kind: str = "bias-corrected") -> Calibration:
+    """The calibration of greatest likelihood on labelled predictions, by Newton's method to full convergence.
+
+    "bias-corrected" is that of Alexandari, Kundaje, Shrikumar (2020), whose mean prediction equals the label frequencies; they
+    found that the estimate of a prevalence needs the biases. The held-out set must not have been trained on.
+
+    Args:
+        log_probs: predictions `(n, k)`.
+        labels: class numbers `(n,)`.
+        kind: "mean", "temperature", "bias-corrected" or "vector".
+    """
+    if kind not in KINDS:
+        raise ValueError(f"Expected `kind` to be one of {', '.join(KINDS)}, but got {kind!r}: choose one of them.")
+    return calibrated(held_out_set((log_probs, labels)), kind)
+
+
+def calibrated(data: HeldOut, kind: str) -> Calibration:
+    """The same for a set that was checked before."""
+    size = data.log_probs.shape[1]
+    if kind in ("bias-corrected", "vector"):
+        require_every_class(data)
+    if kind != "mean":
+        _require_some_probability(data)
+    table = data.log_probs.T.clamp_min(-1e5).contiguous()  # a class ruled out stays so, at any temperature that could be found
+    design = _design(kind, size)
+    both = _plain(size) if kind == "mean" else _plain(size) + design @ _fitted(table, data.labels, design)
+    probs = table.exp() if kind == "mean" else _normalised(table, both)[1]
+    never = torch.nonzero(probs.sum(1) == 0).flatten().tolist()
+    if never:
+        raise ValueError(
+            f"Expected predictions that give every class some probability, but class(es) {never} never have any in the "
+            "held-out set: leave such a class out."
+        )
+    slope, bias = both[:size], both[size:] - both[size:].mean()
+    covariance = _of_mean(probs) if kind == "mean" else _covariance(table, data.labels, probs, design)
+    return Calibration(kind, 1 / slope, bias, probs.mean(1), covariance)
+
+
+def _require_some_probability(data: HeldOut) -> None:
+    own = data.log_probs.gather(1, data.labels[:, None]).squeeze(1)
+    if not bool(torch.isfinite(own).all()):
+        row = int(torch.nonzero(~torch.isfinite(own))[0])
+        raise ValueError(
+            f"Expected predictions that give each held-out label some probability, but row {row} gives its own none: "
+            "mix a little of the class frequencies into the predictions first."
+        )
+
+
+def _design(kind: str, size: int) -> Tensor:
+    """Which of (a_1 … a_K, b_1 … b_K) each parameter moves, `(2K, P)`."""
+    eye = torch.eye(2 * size, dtype=torch.float64)
+    shared = torch.cat([torch.ones(size, 1), torch.zeros(size, 1)]).double()
+    return {
+        "mean": eye[:, :0],
+        "temperature": shared,
+        "bias-corrected": torch.cat([shared, eye[:, size:]], 1),
+        "vector": eye,
+    }[kind]
+
+
+def _plain(size: int) -> Tensor:
+    """(a, b) that change nothing."""
+    return torch.cat([torch.ones(size), torch.zeros(size)]).double()
+
+
+def _fitted(table: Tensor, labels: Tensor, design: Tensor) -> Tensor:
+    """By Newton's method with halved steps, from no change; the log-likelihood is concave. Tables are `(K, n)` from here on."""
+    size = len(table)
+    params = torch.zeros(design.shape[1], dtype=torch.float64)
+    own = torch.nn.functional.one_hot(labels, size).double().T
+    labelled = torch.cat([(own * table).sum(1), own.sum(1)])
+
+    def derivatives(params: Tensor) -> tuple[float, Tensor, Tensor]:
+        """Log-likelihood, gradient and negative second derivatives in the parameters."""
+        both = _plain(size) + design @ params
+        log_total, probs = _normalised(table, both)
+        sums, information = _sums(table, probs)
+        value = float(both @ labelled - log_total.sum())
+        return value, design.T @ (labelled - sums), design.T @ information @ design
+
+    value, gradient, curvature = derivatives(params)
+    for _ in range(100):
+        step = torch.linalg.pinv(curvature, rtol=1e-12, hermitian=True) @ gradient
+        gain = float(gradient @ step)
+        if -value < 1e-6 and len(params):  # every label predicted for certain
+            break
+        if gain < 1e-10:  # the step itself still squares the error
+            _check_slopes(_plain(size) + design @ params, size)
+            return params + step
+        share = 1.0
+        while share > 1e-8:
+            found = derivatives(params + share * step)
+            if found[0] >= value + 1e-4 * share * gain - 1e-14 * abs(value):
+                break
+            share /= 2
+        else:
+            return params
+        params, (value, gradient, curvature) = params + share * step, found
+        if float((design @ params)[:size].abs().max()) > 1e4:
+            break
+    raise ValueError(
+        "Expected a calibration that exists, but its likelihood grows without end: the predictions separate the held-out "
+        "labels perfectly; use more held-out examples, or calibration=None."
+    )
+
+
+def _normalised(table: Tensor, params: Tensor) -> tuple[Tensor, Tensor]:
+    """log Σ_k exp(a_k log p_k + b_k) of each row (n,), and the calibrated probabilities `(K, n)`."""
+    slope, bias = params[:, None].split(len(table))
+    logits = torch.addcmul(bias, slope, table)
+    top = logits.amax(0)
+    probs = logits.sub_(top).exp_()
+    total = probs.sum(0)
+    return total.log() + top, probs.div_(total)
+
+
+def _sums(table: Tensor, probs: Tensor) -> tuple[Tensor, Tensor]:
+    """Σ_n p_n (log p_n, 1), (2K,), and the negative second derivatives of the log-likelihood by (a, b), `(2K, 2K)`."""
+    moved = probs * table
+    both = torch.cat([moved, probs])
+    sums = both.sum(1)
+    squared, crossed, own = (torch.diag(each) for each in ((moved * table).sum(1), *sums.split(len(table))))
+    return sums, torch.cat([torch.cat([squared, crossed], 1), torch.cat([crossed, own], 1)]) - both @ both.T
+
+
+def _of_mean(probs: Tensor) -> Tensor:
+    """`_covariance` where nothing was fitted: that of the log of the mean prediction."""
+    size, rows = probs.shape
+    spread = torch.zeros(2 * size, 2 * size, dtype=torch.float64)
+    relative = probs / probs.mean(1, keepdim=True) - 1
+    spread[size:, size:] = relative @ relative.T / rows**2
+    return spread
+
+
+def _covariance(table: Tensor, labels: Tensor, probs: Tensor, design: Tensor) -> Tensor:
+    """Of (a, b − log mean prediction), by the influence of each held-out row on both: right for any model.
+
+    A row moves (a, b) by A times its score, and the mean prediction by its own and by what (a, b) do to all others', of which
+    the derivative is the information's lower half.
+    """
+    size, rows = table.shape
+    information = _sums(table, probs)[1]
+    moves = design @ torch.linalg.pinv(design.T @ information @ design, rtol=1e-12, hermitian=True) @ design.T
+    mean = probs.mean(1, keepdim=True)
+    left = (-probs).scatter_add_(0, labels[None], torch.ones(1, rows, dtype=torch.float64))
+    seen = torch.cat([left * table, left, probs - mean])  # scores, and the prediction
+    by_scores = moves.clone()
+    by_scores[size:] -= information[size:] @ moves / (rows * mean)
+    by_prediction = torch.cat([torch.zeros(size, size).double(), torch.diag(-1 / (rows * mean.squeeze(1)))])
+    influence = torch.cat([by_scores, by_prediction], 1)
+    return influence @ (seen @ seen.T) @ influence.T
+
+
+def _check_slopes(params: Tensor, size: int) -> None:
+    if bool((params[:size] <= 0).all()):
+        raise ValueError(
+            "Expected held-out labels that the predictions agree with, but the best temperature is negative: "
+            "are the columns in the order of the class numbers?"
+        )

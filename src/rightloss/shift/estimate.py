@@ -1,0 +1,205 @@
+"""Predictions on unlabelled data → the prevalence there, and how well it is known.
+
+Stage: `log_probs`, ρ → `PrevalenceEstimate` → `Prevalence`, which prediction and metrics take.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .calibration import KINDS, Calibration, calibrated
+from .confusion import covariance, moments, regularised, solved, unbounded
+from .held_out import HeldOut, held_out_set, require_every_class
+from .label_shift import LabelShiftWarning, check_level, mix_of
+from .likelihood import MixLikelihood
+from .regions import condition_number, curvature_region, normal_region, profile_region, tangent_inverse
+from .result import PrevalenceEstimate
+from .rows import Rows
+from .simplex import maximise
+
+__all__ = ["METHODS", "estimate_prevalence"]
+
+METHODS = ("em", "bbse", "bbse-soft", "rlls", "rlls-soft")
+_PROFILE_WORK = 1e10  # operations a profile may take before the curvature must do
+_BLURRED = 1e6  # condition number beyond which classes cannot be told apart
+
+
+def estimate_prevalence(
+    log_probs: Any,
+    sampling: Any,
+    *,
+    method: str = "em",
+    held_out: Any = None,
+    calibration: Any = None,
+    prior: Any = None,
+    region: str | None = "auto",
+    level: float = 0.95,
+) -> PrevalenceEstimate:
+    """The class frequencies of the data that `log_probs` are predictions on, assuming that p(x|y) is as in training.
+
+    - "em" maximises L(π) = Σ_n log Σ_k π_k p(k|x_n)/ρ_k (Saerens et al. 2002), by Newton's method rather than EM. The most
+      accurate where predictions are calibrated; `calibration=` with a held-out set sees to that (Alexandari et al. 2020).
+    - "bbse" solves P π = μ with the confusion matrix of a held-out set (Lipton et al. 2018), "bbse-soft" with mean
+      probabilities; calibration does not matter. Solutions outside the simplex are replaced by the π of least ‖P π − μ‖.
+    - "rlls" and "rlls-soft" regularise that system (Azizzadenesheli et al. 2019).
+
+    Regions, per class: "profile" is the likelihood's (χ² with 1 degree), and reaches down to 0 where 0 is likely enough; with
+    a fitted calibration its limit is scaled by Var/Var_0, where Var = H⁻¹ (H + J Var(calibration) Jᵀ) H⁻¹ and Var_0 = H⁻¹.
+    "curvature" takes π̂ ± z s.e. on the scale of log odds and needs no further pass over the data; it is rough for a class
+    within two standard errors of 0. "auto" is "profile" for tables in memory that are not huge and for classes near 0, else
+    "curvature". Linear systems: "delta", P⁻¹ μ ± z s.e. with the noise of both sets, cut to [0, 1]; it is that of the system
+    before regularisation, which adds a bias but no knowledge.
+
+    Args:
+        log_probs: predictions on unlabelled data: a table `(n, k)`, `np.memmap` (read in blocks), or a stream of tables that
+            can be read again: a list, a loader, or a function that returns a fresh iterator.
+        sampling: ρ, the mix at which they are stated: K frequencies, for two classes that of class 1, or a `Prevalence`.
+            With a held-out set, "em" takes its mean prediction (calibrated, where asked for) instead: a target like that set
+            then gives that set's mix, whatever the predictions. Linear systems go by the held-out labels alone.
+        method: "em", "bbse", "bbse-soft", "rlls" or "rlls-soft".
+        held_out: `(log_probs, labels)` of the same model on labelled data at the mix ρ that it was not trained on.
+        calibration: None, "temperature", "bias-corrected" or "vector", fitted on `held_out`; or a `Calibration`. None with a
+            held-out set is "mean" for "em": predictions as they are, ρ their mean over that set.
+        prior: Dirichlet parameters (K,), all ≥ 1, for the maximum a posteriori ("em").
+        region: "auto", "profile", "curvature", "delta", or None for none.
+        level: of the regions.
+    """
+    check_level(level)
+    _check_words(method, region, calibration, held_out, prior)
+    rows = Rows(log_probs, passes=method == "em")
+    size = rows.num_classes
+    rho = mix_of(sampling, size)
+    alpha = None if prior is None else _dirichlet(prior, size)
+    data = None if held_out is None else held_out_set(held_out, size)
+    if method == "em" and calibration is None and data is not None:
+        calibration = "mean"
+    if isinstance(calibration, str):
+        assert data is not None
+        calibration = calibrated(data, calibration)
+    if calibration is not None:
+        if len(calibration.bias) != size:
+            raise ValueError(
+                f"Expected a calibration of {size} classes, but got one of {len(calibration.bias)}: fit it to this model."
+            )
+        rho = calibration.sampling.numpy()
+    if method == "em":
+        found = _likeliest(rows, rho, calibration, alpha, region, level)
+    else:
+        assert data is not None
+        require_every_class(data)
+        found = _linear(rows, data, calibration, method, region, level)
+    if found.condition > _BLURRED or not found.converged:
+        why = "its search did not converge" if not found.converged else "the predictions hardly tell some classes apart"
+        warnings.warn(f"The prevalence is not to be relied upon: {why}.", LabelShiftWarning, stacklevel=2)
+    assert rows.count is not None
+    return PrevalenceEstimate(
+        population=torch.from_numpy(np.array(found.point)),
+        low=torch.from_numpy(np.array(found.low)),
+        high=torch.from_numpy(np.array(found.high)),
+        level=level,
+        region=found.region,
+        method=method,
+        covariance=torch.from_numpy(found.covariance),
+        condition=found.condition,
+        iterations=found.iterations,
+        converged=found.converged,
+        log_likelihood=found.value,
+        rows=rows.count,
+        calibration=calibration,
+        sampling=torch.from_numpy(np.array(rho)),
+    )
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What either kind of method finds, in numpy."""
+
+    point: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    region: str
+    covariance: np.ndarray
+    condition: float
+    iterations: int = 1
+    converged: bool = True
+    value: float | None = None
+
+
+def _likeliest(
+    rows: Rows, rho: np.ndarray, calibration: Calibration | None, prior: np.ndarray | None, region: str | None, level: float
+) -> _Found:
+    likelihood = MixLikelihood(rows, rho, calibration, prior)
+    some = likelihood.of_some_rows()
+    # drawn in from the boundary, since other rows may need a class that these do without
+    guess = rho if some is None else 0.999 * maximise(some, rho).point + 0.001 * rho
+    best = maximise(likelihood, guess)
+    plain = tangent_inverse(best.curve.curvature)
+    full = plain
+    if calibration is not None:
+        moved = plain @ likelihood.by_calibration(best.point)
+        full = plain + moved @ calibration.covariance.numpy() @ moved.T
+    errors, wide = (np.sqrt(np.diag(each).clip(0)) for each in (plain, full))
+    low, high = (best.point, best.point) if region is None else curvature_region(best.point, wide, level)
+    if region == "auto":
+        cheap = likelihood.is_kept and 24.0 * (rows.count or 0) * rows.num_classes**3 <= _PROFILE_WORK
+        near = bool((low <= 0).any() or (high >= 1).any()) and rows.num_classes <= 10  # where the curvature says little
+        region = "profile" if cheap or near else "curvature"
+    if region == "profile":
+        widening = np.divide(wide, errors, out=np.ones_like(wide), where=errors > 0) ** 2
+        low, high = profile_region(likelihood, best, errors, level, widening)
+    condition = condition_number(best.curve.curvature)
+    return _Found(best.point, low, high, region or "none", full, condition, best.iterations, best.converged, best.value)
+
+
+def _linear(
+    rows: Rows, data: HeldOut, calibration: Calibration | None, method: str, region: str | None, level: float
+) -> _Found:
+    blocks: Iterable[Tensor] = rows
+    if calibration is not None:
+        blocks = (calibration.applied(block) for block in rows)
+        data = HeldOut(calibration.applied(data.log_probs), data.labels)
+    means = moments(blocks, data, soft=method.endswith("soft"))
+    point = regularised(means) if method.startswith("rlls") else solved(means)
+    full, condition = covariance(means, point), float(np.linalg.cond(means.by_class))
+    if region is None:
+        return _Found(point, point, point, "none", full, condition)
+    low, high = normal_region(unbounded(means), np.sqrt(np.diag(full).clip(0)), level)
+    return _Found(point, np.minimum(low, point), np.maximum(high, point), "delta", full, condition)
+
+
+def _check_words(method: Any, region: Any, calibration: Any, held_out: Any, prior: Any) -> None:
+    if method not in METHODS:
+        raise ValueError(f"Expected `method` to be one of {', '.join(METHODS)}, but got {method!r}: choose one of them.")
+    kinds = ("auto", "profile", "curvature", None) if method == "em" else ("auto", "delta", None)
+    if region not in kinds:
+        raise ValueError(f"Expected `region` for {method!r} to be one of {kinds}, but got {region!r}: choose one of them.")
+    if calibration is not None and calibration not in KINDS and not isinstance(calibration, Calibration):
+        raise ValueError(
+            f"Expected `calibration` to be None, one of {', '.join(KINDS)}, or a Calibration, but got {calibration!r}: "
+            "choose one, or make one with fit_calibration."
+        )
+    needs = f"method={method!r}" if method != "em" else f"calibration={calibration!r}" if isinstance(calibration, str) else None
+    if needs and held_out is None:
+        raise ValueError(
+            f"Expected `held_out` for {needs}, but got None: pass (log_probs, labels) of the same model on labelled data, "
+            "or use method='em' on calibrated predictions."
+        )
+    if prior is not None and method != "em":
+        raise ValueError(f"Expected no `prior` for method={method!r}, but got one: a linear system has none; use method='em'.")
+
+
+def _dirichlet(prior: Any, size: int) -> np.ndarray:
+    alpha = np.asarray(prior.detach().cpu() if isinstance(prior, Tensor) else prior)
+    if alpha.shape != (size,) or alpha.dtype.kind not in "fiu" or not np.isfinite(alpha).all() or (alpha < 1).any():
+        raise ValueError(
+            f"Expected `prior` to be {size} Dirichlet parameters ≥ 1, but got {prior!r}: 1 knows nothing, "
+            "1 + c stands for c people of a class seen elsewhere."
+        )
+    return alpha.astype(np.float64)

@@ -1,0 +1,203 @@
+"""Predictions with and without labels → whether the two sets differ in their mix of classes alone.
+
+Stage: target `log_probs`, held-out `log_probs` and labels → `LabelShiftTest`. Every estimate of a prevalence rests on this.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..prevalence import Prevalence, frequencies
+from ..tables import log_prob_table
+from .confusion import covariance, moments
+from .held_out import HeldOut, held_out_set, require_every_class
+
+__all__ = ["LabelShiftTest", "LabelShiftWarning", "label_shift_test"]
+
+_MOST_BINS = 6  # into which a predicted class is cut
+_PER_BIN = 25  # rows of either set that a bin should have
+_WORST_CONDITION = 30.0
+_WORST_ERROR = 0.1
+
+
+class LabelShiftWarning(UserWarning):
+    """An estimate of a prevalence that should not be relied upon."""
+
+
+@dataclass(frozen=True)
+class LabelShiftTest:
+    """What `label_shift_test` found.
+
+    Attributes:
+        p_value: of the hypothesis that only the mix of classes differs. Small: something else differs too.
+        tenable: whether that is at least 1 − level.
+        statistic: Pearson's, of the best fit of the target's predictions by a mixture of the held-out classes'.
+        degrees: its degrees of freedom.
+        sampling_p_value: of the hypothesis that the held-out labels come at the mix `sampling`; None where none was given.
+        condition: condition number of the confusion matrix p(predicted|true): errors of the mean prediction grow by up to that.
+        error: the largest standard error with which these two sets give a class's frequency.
+        well_conditioned: whether condition ≤ 30 and error ≤ 0.1: a prevalence can be had from these predictions at this size.
+        message: all of it in words.
+    """
+
+    p_value: float
+    tenable: bool
+    statistic: float
+    degrees: int
+    sampling_p_value: float | None
+    condition: float
+    error: float
+    well_conditioned: bool
+    message: str
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def label_shift_test(log_probs: Any, held_out: Any, sampling: Any = None, *, level: float = 0.95) -> LabelShiftTest:
+    """Whether the target is a mixture of the held-out set's classes; warns with `LabelShiftWarning` where it is not.
+
+    Under label shift p(x|y) is the same in both sets, so every function of x, such as the bin that the prediction falls into,
+    is distributed in the target as Σ_k π_k P_k, with P_k its distribution over held-out examples of class k. With more bins
+    than classes that can fail. π and P are fitted to the counts of both sets by maximum likelihood, so that the noise of both
+    counts; Pearson's statistic is then χ² with (bins − 1) − (K − 1) degrees of freedom, and one more for each class that the
+    fit leaves out. A bin is a predicted class and a range of that class's probability.
+
+    Args:
+        log_probs: predictions on unlabelled target data `(n, k)`.
+        held_out: `(log_probs, labels)` of the same model on labelled data that it was not trained on.
+        sampling: ρ, the mix at which the predictions are stated; where given, the held-out labels are tested against it.
+        level: a p-value below 1 − level is not tenable.
+    """
+    check_level(level)
+    target = log_prob_table(log_probs).detach().to("cpu", torch.float64)
+    data = held_out_set(held_out, target.shape[1])
+    require_every_class(data)
+    rho = None if sampling is None else mix_of(sampling, target.shape[1])
+    counts, by_class = _binned(target, data)
+    statistic, degrees, population = _distance(counts, by_class)
+    p_value = _tail(statistic, degrees) if degrees > 0 else 1.0
+    of_mix = None if rho is None else _tail(_goodness(data.counts, rho), len(rho) - 1)
+    means = moments([target], data, soft=False)
+    condition = float(np.linalg.cond(means.by_class))
+    error = float(np.sqrt(np.diag(covariance(means, population)).max())) if condition < 1e12 else math.inf
+    complaints = _complaints(p_value, degrees, of_mix, condition, error, 1 - level)
+    summary = (
+        f"p = {p_value:.3g} (χ² = {statistic:.1f}, {degrees} degrees), condition {condition:.3g}, standard error ≤ {error:.2g}."
+    )
+    message = " ".join([*(complaints or ["The sets may differ in their mix of classes alone:"]), summary])
+    if complaints:
+        warnings.warn(message, LabelShiftWarning, stacklevel=2)
+    fine = condition <= _WORST_CONDITION and error <= _WORST_ERROR
+    return LabelShiftTest(p_value, p_value >= 1 - level, statistic, degrees, of_mix, condition, error, fine, message)
+
+
+def mix_of(sampling: Any, num_classes: int) -> np.ndarray:
+    """K frequencies, for two classes that of class 1, or a `Prevalence`, whose sampling mix it is."""
+    if isinstance(sampling, Prevalence):
+        sampling = sampling.sampling
+    return frequencies(sampling, "sampling", num_classes).numpy()
+
+
+def check_level(level: Any) -> None:
+    """A share strictly between 0 and 1."""
+    if not isinstance(level, int | float) or not 0 < level < 1:
+        raise ValueError(f"Expected `level` to lie strictly between 0 and 1, but got {level!r}: 0.95 is usual.")
+
+
+def _binned(target: Tensor, data: HeldOut) -> tuple[np.ndarray, np.ndarray]:
+    """Rows in each bin: of the target (B,), and of each held-out class `(B, K)`."""
+    size = target.shape[1]
+    both = torch.cat([target, data.log_probs])
+    score, predicted = both.max(1)
+    if size == 2:  # the probability of the other class orders confident predictions beyond rounding
+        score = -both.min(1).values
+    is_target = torch.arange(len(both)) < len(target)
+    bins, first = torch.zeros(len(both), dtype=torch.long), 0
+    for k in range(size):
+        rows = predicted == k
+        fewest = min(int((rows & is_target).sum()), int((rows & ~is_target).sum()))
+        parts = min(_MOST_BINS, max(1, fewest // _PER_BIN))
+        if not bool(rows.any()):
+            continue
+        edges = _edges(score[rows], is_target[rows], parts)
+        bins[rows] = first + torch.bucketize(score[rows], edges)
+        first += len(edges) + 1
+    labels = torch.nn.functional.one_hot(data.labels, size).double()
+    by_class = torch.zeros(first, size).double().index_add_(0, bins[len(target) :], labels)
+    return torch.bincount(bins[: len(target)], minlength=first).double().numpy(), by_class.numpy()
+
+
+def _edges(score: Tensor, is_target: Tensor, parts: int) -> Tensor:
+    """Quantiles of the scores, both sets weighing the same."""
+    weight = torch.where(is_target, 0.5 / is_target.sum().clamp_min(1), 0.5 / (~is_target).sum().clamp_min(1)).double()
+    order = score.argsort()
+    reached = weight[order].cumsum(0) / weight.sum()
+    wanted = torch.arange(1, parts, dtype=torch.float64) / parts
+    return torch.unique(score[order][torch.searchsorted(reached, wanted).clamp_max(len(order) - 1)])
+
+
+def _distance(counts: np.ndarray, by_class: np.ndarray) -> tuple[float, int, np.ndarray]:
+    """Pearson's statistic over the cells of both sets, its degrees of freedom, and the π of the fit."""
+    shares, population = _fitted(counts, by_class)
+    observed = np.concatenate([counts[:, None], by_class], 1)
+    expected = np.concatenate([counts.sum() * (shares @ population)[:, None], by_class.sum(0) * shares], 1)
+    gap = np.divide((observed - expected) ** 2, expected, out=np.zeros_like(expected), where=expected > 1e-9)
+    return float(gap.sum()), len(counts) - int((population > 1e-6).sum()), population
+
+
+def _fitted(counts: np.ndarray, by_class: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """P `(B, K)` and π (K,) of greatest likelihood for the counts of both sets, by EM: which class is each target row of?
+
+    Each step gains likelihood; the steps end where one gains less than 1e-6, far below what a χ² shows.
+    """
+    sizes, rows = by_class.sum(0), counts.sum()
+    pooled = (counts + by_class.sum(1)) / (rows + sizes.sum())
+    shares = (by_class + 0.5 * pooled[:, None]) / (sizes + 0.5)  # no cell starts at 0, where EM would leave it
+    population = np.full(len(sizes), 1 / len(sizes))
+    before = -np.inf
+    for _ in range(10_000):
+        mixed = shares @ population
+        value = counts @ np.log(mixed) + (by_class * np.log(shares, out=np.zeros_like(shares), where=by_class > 0)).sum()
+        if value - before < 1e-6:
+            break
+        before = value
+        owned = shares * population * (counts / mixed)[:, None]
+        shares, population = (by_class + owned) / (sizes + owned.sum(0)), owned.sum(0) / rows
+    return shares, population
+
+
+def _goodness(counts: np.ndarray, rho: np.ndarray) -> float:
+    expected = counts.sum() * rho
+    return float(((counts - expected) ** 2 / expected).sum())
+
+
+def _tail(statistic: float, degrees: int) -> float:
+    """P(χ² ≥ statistic)."""
+    half = torch.tensor([degrees / 2, statistic / 2], dtype=torch.float64)
+    return float(torch.special.gammaincc(half[0], half[1]))
+
+
+def _complaints(p: float, degrees: int, of_mix: float | None, condition: float, error: float, size: float) -> list[str]:
+    found = []
+    if p < size:
+        found.append(
+            "The target is no mixture of the held-out classes: p(x|y) differs too, and an estimated prevalence may be far off;"
+            " look for changes in scanner, site or case selection."
+        )
+    if degrees < 1:
+        found.append("Too few rows for more bins than classes: label shift cannot be tested; collect more of either set.")
+    if of_mix is not None and of_mix < size:
+        found.append("The held-out labels do not come at the mix `sampling`; pass the mix at which the predictions are stated.")
+    if condition > _WORST_CONDITION:
+        found.append("The model hardly tells some classes apart, so their frequencies cannot be had from its predictions.")
+    elif error > _WORST_ERROR:
+        found.append("The sets are too small for these predictions to give a prevalence; collect more of either.")
+    return found

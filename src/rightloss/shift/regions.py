@@ -1,0 +1,135 @@
+"""A maximum of the likelihood → an interval per class.
+
+Stage: L(π), π̂, covariance → `low`, `high`. Profile likelihood where passes over the data are cheap, curvature where they are
+    not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from .simplex import Curve, Maximum, maximise
+
+__all__ = ["condition_number", "curvature_region", "deviance_limit", "normal_region", "profile_region", "tangent_inverse"]
+
+
+def profile_region(
+    likelihood: Callable[[np.ndarray], Curve], best: Maximum, errors: np.ndarray, level: float, widening: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """All π_k with 2 (L(π̂) − max L given π_k) ≤ χ²₁(level) · widening_k.
+
+    `low` is 0 where 0 is among them.
+
+    Args:
+        likelihood: L.
+        best: its maximum.
+        errors: standard errors (K,) from the curvature: where to look first.
+        level: of the region.
+        widening: the variance of π̂_k relative to what the curvature says (K,); 1 where predictions are taken as exact.
+    """
+    size = len(best.point)
+    limits = np.sqrt(deviance_limit(level) * widening)
+    low, high = np.empty(size), np.empty(size)
+    for k in range(size):
+        if size == 2 and k == 1:  # one number, seen from the other side
+            low[1], high[1] = 1 - high[0], 1 - low[0]
+            continue
+        low[k] = _bound(likelihood, best, k, -1, float(limits[k]), float(errors[k]))
+        high[k] = _bound(likelihood, best, k, +1, float(limits[k]), float(errors[k]))
+    return low, high
+
+
+def curvature_region(point: np.ndarray, errors: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
+    """logit π̂_k ± z · s.e. of the logit, or π̂_k ± z · s.e. where that reaches 0 or 1: no pass over the data."""
+    z = math.sqrt(deviance_limit(level))
+    low, high = normal_region(point, errors, level)
+    inner = (low > 0) & (high < 1)
+    centre, spread = np.where(inner, point, 0.5), np.where(inner, errors, 0.0)
+    logit, spread = np.log(centre / (1 - centre)), spread / (centre * (1 - centre))
+    below, above = (1 / (1 + np.exp(-logit - sign * z * spread)) for sign in (-1, 1))
+    return np.where(inner, below, low), np.where(inner, above, high)
+
+
+def normal_region(point: np.ndarray, errors: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
+    """point ± z · s.e., cut to [0, 1]; the point may lie outside, and nothing is lost by the cut."""
+    z = math.sqrt(deviance_limit(level))
+    return np.clip(point - z * errors, 0, 1), np.clip(point + z * errors, 0, 1)
+
+
+def deviance_limit(level: float) -> float:
+    """The quantile of χ² with one degree of freedom."""
+    return float(torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=torch.float64))) ** 2
+
+
+def tangent_inverse(curvature: np.ndarray) -> np.ndarray:
+    """The covariance `(K, K)` of frequencies that sum to 1, from the curvature: its inverse among changes that sum to 0."""
+    size = len(curvature)
+    scale = 1 / np.sqrt(np.diag(curvature).clip(1e-300))  # columns of rare classes are large: solve in even units
+    basis = np.linalg.svd(scale[None, :])[2][1:].T  # orthogonal to the scaled sum
+    even = basis.T @ (scale[:, None] * curvature * scale) @ basis
+    inverse = basis @ np.linalg.pinv(even, rcond=1e-13, hermitian=True) @ basis.T
+    return scale[:, None] * inverse * scale if size > 1 else np.zeros((1, 1))
+
+
+def condition_number(curvature: np.ndarray) -> float:
+    """Of the classes' columns p(k|x)/ρ_k: 1 where no two overlap, ∞ where some are mixtures of others."""
+    scale = 1 / np.sqrt(np.diag(curvature).clip(1e-300))
+    values = np.linalg.eigvalsh(scale[:, None] * curvature * scale)
+    return float(np.sqrt(values[-1] / values[0])) if values[0] > 1e-14 * values[-1] else math.inf
+
+
+def _bound(likelihood: Callable[[np.ndarray], Curve], best: Maximum, k: int, side: int, limit: float, error: float) -> float:
+    """Where the signed root of the deviance of π_k reaches `limit`: Newton's method on that root, which is nearly straight."""
+    start, end = float(best.point[k]), 0.0 if side < 0 else 1.0
+    near = abs(start - end) < 3 * limit * error  # farther away the search would find out by itself
+    if start == end or (near and _root(likelihood, best, best.point, k, end)[0] <= limit):
+        return end
+    inside, outside, point = start, end, best.point
+    value = _moved(start, side * limit * error, inside, outside)
+    for _ in range(60):
+        root, slope, point = _root(likelihood, best, point, k, value)
+        if abs(root - limit) < 1e-6 * limit or abs(outside - inside) < 1e-14:
+            break
+        inside, outside = (value, outside) if root < limit else (inside, value)
+        value = _moved(value, (limit - root) / slope if slope else math.nan, inside, outside)
+    return value
+
+
+def _root(
+    likelihood: Callable[[np.ndarray], Curve], best: Maximum, near: np.ndarray, k: int, value: float
+) -> tuple[float, float, np.ndarray]:
+    """√(2 (L(π̂) − max L given π_k = value)), its derivative by that value, and the maximum, sought from `near`."""
+    found = maximise(likelihood, _with(near, k, value), fixed=k)
+    if not np.isfinite(found.value):  # rows that class k explained may need a class that had nothing
+        found = maximise(likelihood, _with(0.9 * near + 0.1 / len(near), k, value), fixed=k)
+    if not np.isfinite(found.value):
+        return math.inf, math.nan, near
+    root = math.sqrt(max(0.0, 2 * (best.value - found.value)))
+    gradient = found.curve.gradient + found.curve.curvature @ (found.curve.point - found.point)
+    slope = float(gradient[k] - (found.point @ gradient - value * gradient[k]) / (1 - value)) if value < 1 else math.nan
+    return root, -slope / root if root > 0 else math.nan, found.point
+
+
+def _with(point: np.ndarray, k: int, value: float) -> np.ndarray:
+    """The point with `value` for class k, the others in proportion."""
+    others = np.where(np.arange(len(point)) == k, 0.0, point)
+    if others.sum() == 0:
+        others = np.where(np.arange(len(point)) == k, 0.0, 1.0)
+    start = others * ((1 - value) / others.sum())
+    start[k] = value
+    return start
+
+
+def _moved(value: float, step: float, inside: float, outside: float) -> float:
+    """`value + step` where that lies between the two, else a point between them."""
+    low, high = min(inside, outside), max(inside, outside)
+    new = value + step
+    if math.isfinite(new) and low < new < high:
+        return new
+    if low > 0 or high == 1.0 or outside == high:
+        return (low + high) / 2
+    return high / 4  # towards 0

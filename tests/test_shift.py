@@ -1,0 +1,400 @@
+"""Prevalence from unlabelled predictions: maximum likelihood, linear systems, streams, calibration, bad input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from members import assert_mean_is, assert_refused, generator, population
+from scipy.optimize import minimize, minimize_scalar
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+
+from rightloss.prevalence import Prevalence
+from rightloss.shift import LabelShiftWarning, PrevalenceEstimate, estimate_prevalence, fit_calibration
+
+DISTANCE = 1.5
+KINDS = ("mean", "temperature", "bias-corrected", "vector")
+LINEAR = ("bbse", "bbse-soft", "rlls", "rlls-soft")
+SEEDS = range(5)
+
+
+def equal(k: int) -> Tensor:
+    return torch.full((k,), 1 / k, dtype=torch.float64)
+
+
+def drawn(mix: Tensor, n: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Points of a closed-form population, each class a normal distribution around its own corner, and their labels."""
+    y = torch.multinomial(mix, n, replacement=True, generator=generator(seed))
+    x = torch.randn(n, len(mix), dtype=torch.float64, generator=generator(seed + 500))
+    return x + DISTANCE * torch.nn.functional.one_hot(y, len(mix)), y
+
+
+def exact(x: Tensor, rho: Tensor) -> Tensor:
+    """Its true log-probabilities at the mix ρ."""
+    return torch.log_softmax(DISTANCE * x + rho.log(), 1)
+
+
+def overconfident(x: Tensor) -> Tensor:
+    """Predictions that a temperature and biases put right."""
+    return torch.log_softmax(1.6 * DISTANCE * x + torch.linspace(-0.6, 0.6, x.shape[1], dtype=torch.float64), 1)
+
+
+def log_likelihood(pi: np.ndarray, table: Tensor, rho: Tensor) -> float:
+    """L(π), written out."""
+    return float(np.log((table.exp().numpy() / rho.numpy()) @ pi).sum())
+
+
+def best_on_simplex(function: Callable[[np.ndarray], float], k: int) -> np.ndarray:
+    """scipy's maximum over the simplex."""
+    sums = {"type": "eq", "fun": lambda pi: pi.sum() - 1}
+    options = {"ftol": 1e-15, "maxiter": 1000}
+    found = minimize(lambda pi: -function(pi), np.full(k, 1 / k), bounds=[(1e-12, 1)] * k, constraints=[sums], options=options)
+    return found.x
+
+
+class TestMaximumLikelihood:
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_it_is_the_maximum_over_a_line_for_two_classes(self, seed: int) -> None:
+        rho, pi = population(2, seed), population(2, seed + 50)
+        table = exact(drawn(pi, 300, seed)[0], rho)
+        best = minimize_scalar(
+            lambda t: -log_likelihood(np.array([1 - t, t]), table, rho),
+            bounds=(0, 1),
+            method="bounded",
+            options={"xatol": 1e-10},
+        )
+        found = estimate_prevalence(table, rho)
+        assert float(found.population[1]) == pytest.approx(best.x, abs=1e-6)
+        assert found.log_likelihood == pytest.approx(-best.fun, abs=1e-9)
+        assert found.converged
+
+    @pytest.mark.parametrize("k", [3, 5])
+    def test_it_is_scipys_maximum_for_more_classes(self, k: int) -> None:
+        rho, pi = population(k, 1), population(k, 2)
+        table = exact(drawn(pi, 400, 3)[0], rho)
+        found = estimate_prevalence(table, rho, region=None)
+        best = best_on_simplex(lambda p: log_likelihood(p, table, rho) / 400, k)
+        np.testing.assert_allclose(found.population.numpy(), best, atol=1e-4)
+        assert found.log_likelihood is not None
+        assert found.log_likelihood >= log_likelihood(best, table, rho) - 1e-9
+        assert found.log_likelihood == pytest.approx(log_likelihood(found.population.numpy(), table, rho), abs=1e-8)
+
+    def test_it_is_where_100_000_steps_of_plain_em_arrive(self) -> None:
+        rho = population(3, 4)
+        table = exact(drawn(population(3, 5), 60, 6)[0], rho)
+        ratios, pi = (table.exp() / rho).numpy(), rho.numpy()
+        for _ in range(100_000):
+            shares = ratios * pi
+            pi = (shares / shares.sum(1, keepdims=True)).mean(0)
+        found = estimate_prevalence(table, rho, region=None)
+        np.testing.assert_allclose(found.population.numpy(), pi, atol=1e-9)
+        assert found.iterations < 15
+
+    @pytest.mark.parametrize("k", [2, 4, 60])
+    def test_no_class_could_gain_at_the_maximum_and_absent_ones_reach_0(self, k: int) -> None:
+        rho, mix = equal(k), equal(k)
+        mix[k // 2 :] = 0
+        table = exact(drawn(mix / mix.sum(), 1500, k)[0], rho)
+        found = estimate_prevalence(table, rho, region=None)
+        ratios = table.exp() / rho
+        slope = (ratios / (ratios @ found.population)[:, None]).mean(0)
+        assert found.converged
+        assert bool((slope < 1 + 1e-6).all())
+        assert bool((found.population[slope < 1 - 1e-6] == 0).all())
+        assert bool(((slope - 1).abs()[found.population > 0] < 1e-6).all())
+        assert bool((found.population == 0).any()) or k < 60  # few absent classes may all seem present
+
+    @pytest.mark.parametrize("k", [2, 3])
+    def test_the_prior_is_people_counted_by_class_alone(self, k: int) -> None:
+        rho, counted = population(k, 7), torch.arange(1, k + 1) * 7
+        table = exact(drawn(population(k, 8), 200, 9)[0], rho)
+        labels = torch.repeat_interleave(torch.arange(k), counted)
+        certain = torch.nn.functional.one_hot(labels, k).double().log()
+        found = estimate_prevalence(table, rho, prior=1.0 + counted.numpy())
+        as_rows = estimate_prevalence(torch.cat([table, certain]), rho)
+        torch.testing.assert_close(found.population, as_rows.population, atol=1e-9, rtol=0)
+        torch.testing.assert_close(found.low, as_rows.low, atol=1e-6, rtol=0)
+
+    def test_the_posterior_mode_is_that_of_a_grid(self) -> None:
+        rho = torch.tensor([0.6, 0.4], dtype=torch.float64)
+        table = exact(drawn(torch.tensor([0.9, 0.1], dtype=torch.float64), 100, 10)[0], rho)
+        grid = np.linspace(1e-6, 1 - 1e-6, 200_001)
+        ratios = (table.exp() / rho).numpy()
+        value = sum(np.log((1 - grid) * a + grid * b) for a, b in ratios) + 2.5 * np.log(1 - grid) + 1.5 * np.log(grid)
+        found = estimate_prevalence(table, 0.4, prior=[3.5, 2.5], region=None)
+        assert float(found.population[1]) == pytest.approx(grid[value.argmax()], abs=6e-6)
+
+    @pytest.mark.parametrize("method", ["em", *LINEAR])
+    def test_rows_may_come_in_any_order_and_classes_in_any_numbering(self, method: str) -> None:
+        rho, pi = (0.5 * population(4, seed) + 0.5 * equal(4) for seed in (11, 12))
+        (x, _), (h, y) = drawn(pi, 300, 13), drawn(equal(4), 300, 14)
+        table, held = exact(x, rho), exact(h, rho)
+        rows, classes = torch.randperm(300, generator=generator(15)), torch.randperm(4, generator=generator(16))
+        back = classes.argsort()
+        first = estimate_prevalence(table, rho, method=method, held_out=(held, y))
+        other = estimate_prevalence(table[rows][:, classes], rho[classes], method=method, held_out=(held[:, classes], back[y]))
+        for one, two in ((first.population, other.population), (first.low, other.low), (first.high, other.high)):
+            torch.testing.assert_close(two, one[classes], atol=1e-6, rtol=0)
+
+    def test_certain_predictions_are_counted(self) -> None:
+        labels = torch.tensor([0] * 7 + [1] * 2 + [2])
+        certain = torch.nn.functional.one_hot(labels, 3).double().log()
+        sharp = torch.log_softmax(1e4 * torch.nn.functional.one_hot(labels, 3).double(), 1)
+        for table in (certain, sharp):
+            found = estimate_prevalence(table, population(3, 17))
+            torch.testing.assert_close(found.population, torch.tensor([0.7, 0.2, 0.1], dtype=torch.float64), atol=1e-9, rtol=0)
+            assert found.condition == pytest.approx(1)
+
+    def test_predictions_that_say_nothing_leave_every_prevalence_possible(self) -> None:
+        rho = torch.tensor([0.7, 0.3], dtype=torch.float64)
+        with pytest.warns(LabelShiftWarning, match="hardly tell some classes apart"):
+            found = estimate_prevalence(rho.log().expand(50, 2), rho)
+        assert found.condition == float("inf")
+        torch.testing.assert_close(found.low, torch.zeros(2).double())
+        torch.testing.assert_close(found.high, torch.ones(2).double())
+
+    @pytest.mark.parametrize("method", ["em", "bbse", "bbse-soft", "rlls"])
+    def test_estimates_are_right_on_average_and_vary_as_they_say(self, method: str) -> None:
+        pi = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+        found = _repeated(method, None, pi)
+        assert_mean_is(torch.stack([each.population for each in found]), pi)
+        _assert_errors_are_right(found, pi)
+
+    @pytest.mark.parametrize("kind", ["mean", "bias-corrected", "vector"])
+    def test_calibrated_estimates_vary_as_they_say(self, kind: str) -> None:
+        pi = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+        found = _repeated("em", kind, pi)
+        assert_mean_is(torch.stack([each.population for each in found]), pi)
+        _assert_errors_are_right(found, pi)
+        narrower = torch.stack([each.standard_error for each in _repeated("em", None, pi)[:20]]).mean(0)
+        assert bool((torch.stack([each.standard_error for each in found]).mean(0) > 1.02 * narrower).all())
+
+
+def _repeated(method: str, kind: str | None, pi: Tensor) -> list[PrevalenceEstimate]:
+    found = []
+    predict = (lambda x: exact(x, equal(3))) if kind in (None, "mean") else overconfident
+    for seed in range(150):
+        table, (h, y) = predict(drawn(pi, 1000, 2000 + seed)[0]), drawn(equal(3), 1000, 9000 + seed)
+        held_out = None if method == "em" and kind is None else (predict(h), y)
+        found.append(estimate_prevalence(table, equal(3), method=method, held_out=held_out, calibration=kind, region=None))
+    return found
+
+
+def _assert_errors_are_right(found: list[PrevalenceEstimate], pi: Tensor) -> None:
+    """Squared errors over their claimed variances are 1 on average, with the spread of χ²."""
+    scores = torch.stack([(each.population - pi) ** 2 / each.standard_error**2 for each in found])
+    assert bool(((scores.mean(0) - 1).abs() < 4 * (2 / len(found)) ** 0.5).all()), scores.mean(0).tolist()
+
+
+class TestIdentity:
+    """The commonest mistake in this field is the wrong direction."""
+
+    @pytest.mark.parametrize("k", [2, 5])
+    def test_data_at_the_sampled_mix_give_the_sampled_mix(self, k: int) -> None:
+        rho = population(k, 20)
+        found = estimate_prevalence(exact(drawn(rho, 4000, 21)[0], rho), rho)
+        assert bool(((found.population - rho).abs() < 4 * found.standard_error).all())
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_the_held_out_set_itself_has_the_mix_it_was_calibrated_at(self, kind: str) -> None:
+        h, y = drawn(population(4, 22), 500, 23)
+        found = estimate_prevalence(overconfident(h), equal(4), held_out=(overconfident(h), y), calibration=kind, region=None)
+        torch.testing.assert_close(found.population, found.sampling, atol=1e-7, rtol=0)
+        assert found.calibration is not None
+        torch.testing.assert_close(found.sampling, found.calibration(overconfident(h)).exp().mean(0))
+
+    @pytest.mark.parametrize("method", LINEAR)
+    def test_linear_systems_give_the_held_out_set_its_own_frequencies(self, method: str) -> None:
+        h, y = drawn(population(4, 24), 500, 25)
+        found = estimate_prevalence(overconfident(h), equal(4), held_out=(overconfident(h), y), method=method)
+        torch.testing.assert_close(found.population, torch.bincount(y, minlength=4).double() / 500, atol=1e-9, rtol=0)
+
+
+class TestLinearSystems:
+    def test_bbse_is_the_inverse_of_the_confusion_matrix(self) -> None:
+        # held out: 8 of 10 of class 0 and 3 of 4 of class 1 are recognised; in the target 14 of 20 are called 0
+        held = torch.tensor([[0.7, 0.3]] * 8 + [[0.4, 0.6]] * 2 + [[0.8, 0.2]] + [[0.1, 0.9]] * 3).double().log()
+        labels = [0] * 10 + [1] * 4
+        target = np.log(np.array([[0.6, 0.4]] * 14 + [[0.3, 0.7]] * 6))
+        found = estimate_prevalence(target, 0.5, method="bbse", held_out=(held, labels))
+        by_hand = np.linalg.solve([[0.8, 0.25], [0.2, 0.75]], [0.7, 0.3])
+        np.testing.assert_allclose(found.population.numpy(), by_hand, atol=1e-12)
+        assert found.condition == pytest.approx(np.linalg.cond([[0.8, 0.25], [0.2, 0.75]]))
+        soft = estimate_prevalence(target, 0.5, method="bbse-soft", held_out=(held, labels))
+        columns = np.array([[0.64, 0.36], [0.275, 0.725]]).T
+        np.testing.assert_allclose(soft.population.numpy(), np.linalg.solve(columns, [0.51, 0.49]), atol=1e-7)
+
+    def test_outside_the_simplex_bbse_is_the_closest_fit_inside(self) -> None:
+        pi, outside = torch.tensor([0.97, 0.01, 0.01, 0.01], dtype=torch.float64), 0
+        for seed in range(8):
+            (x, _), (h, y) = drawn(pi, 60, seed), drawn(equal(4), 200, seed + 30)
+            table, held = exact(x, equal(4)), exact(h, equal(4))
+            counts = [np.bincount(held.argmax(1)[y == k], minlength=4) for k in range(4)]
+            confusion = np.stack([count / count.sum() for count in counts], 1)
+            called = np.bincount(table.argmax(1), minlength=4) / 60
+            outside += int((np.linalg.solve(confusion, called) < 0).any())
+            best = best_on_simplex(lambda p, c=confusion, m=called: -float(((c @ p - m) ** 2).sum()), 4)  # type: ignore[misc]
+            found = estimate_prevalence(table, equal(4), method="bbse", held_out=(held, y)).population.numpy()
+            np.testing.assert_allclose(found, best, atol=1e-5)
+        assert outside > 0
+
+    @pytest.mark.parametrize(("n", "rare"), [(60, 0.01), (60, 0.2), (2000, 0.2), (25, 0.9)])
+    def test_rlls_minimises_its_two_norms(self, n: int, rare: float) -> None:
+        mix = torch.tensor([0.9 - 0.9 * rare, rare, 0.1 - 0.1 * rare], dtype=torch.float64)
+        (x, _), (h, y) = drawn(mix, 80, 31), drawn(equal(3), n, 32)
+        table, held = 0.3 * x, 0.3 * h  # a model that hardly tells the classes apart
+        table, held = torch.log_softmax(table, 1), torch.log_softmax(held, 1)
+        joint = np.stack([np.bincount(held.argmax(1)[y == k], minlength=3) for k in range(3)], 1) / n
+        gap = np.bincount(table.argmax(1), minlength=3) / 80 - joint.sum(1)
+        spread = 2 * np.log(2 * 3 / 0.05)
+        penalty = 0.01 * 3 * (spread / (3 * n) + np.sqrt(spread / n))
+
+        def cost(theta: np.ndarray) -> float:
+            return float(np.linalg.norm(joint @ theta - gap) + penalty * np.linalg.norm(theta))
+
+        starts = [np.zeros(3) + 1e-3, np.linalg.solve(joint, gap).clip(-1), np.array([0.5, -0.5, 0.1])]
+        options = {"xatol": 1e-10, "fatol": 1e-14, "maxiter": 20_000, "maxfev": 20_000}
+        best = min(
+            (minimize(cost, s, bounds=[(-1, None)] * 3, method="Nelder-Mead", options=options) for s in starts),
+            key=lambda r: r.fun,
+        )
+        found = estimate_prevalence(table, equal(3), method="rlls", held_out=(held, y)).population.numpy()
+        weights = joint.sum(0) * (1 + best.x)
+        np.testing.assert_allclose(found, weights / weights.sum(), atol=2e-5)
+
+    def test_a_one_shot_stream_is_enough_for_one_pass(self) -> None:
+        (x, _), (h, y) = drawn(population(3, 33), 300, 34), drawn(equal(3), 300, 35)
+        table, held_out = exact(x, equal(3)), (exact(h, equal(3)), y)
+        whole = estimate_prevalence(table, equal(3), method="bbse-soft", held_out=held_out)
+        chunks = (chunk for chunk in table.split(77))
+        found = estimate_prevalence(chunks, equal(3), method="bbse-soft", held_out=held_out)
+        torch.testing.assert_close(found.population, whole.population, atol=1e-12, rtol=0)
+        assert found.rows == 300
+
+
+class TestStreams:
+    @pytest.fixture
+    def table(self) -> Tensor:
+        return exact(drawn(torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64), 1000, 40)[0], equal(3))
+
+    @pytest.mark.parametrize("kind", [None, "bias-corrected"])
+    @pytest.mark.parametrize("size", [7, 64, 999, 1000])
+    def test_chunks_make_no_difference(self, table: Tensor, size: int, kind: str | None) -> None:
+        h, y = drawn(equal(3), 400, 41)
+        options: dict[str, Any] = {"held_out": (overconfident(h), y), "calibration": kind} if kind else {}
+        whole = estimate_prevalence(table, equal(3), **options, region="curvature")
+        for stream in (
+            list(table.split(size)),
+            lambda: iter(table.numpy()[i : i + size] for i in range(0, 1000, size)),
+            DataLoader(TensorDataset(table), batch_size=size),
+        ):
+            found = estimate_prevalence(stream, equal(3), **options, region="curvature")
+            assert found.rows == 1000
+            torch.testing.assert_close(found.population, whole.population, atol=1e-10, rtol=0)
+            for name in ("low", "high", "covariance"):  # by the curvature one last step before
+                torch.testing.assert_close(getattr(found, name), getattr(whole, name), atol=1e-7, rtol=0)
+
+    def test_profiles_of_streams_are_those_of_tables(self, table: Tensor) -> None:
+        whole = estimate_prevalence(table, equal(3))
+        found = estimate_prevalence(list(table.split(300)), equal(3), region="profile")
+        assert whole.region == "profile"
+        torch.testing.assert_close(found.low, whole.low, atol=1e-7, rtol=0)
+        torch.testing.assert_close(found.high, whole.high, atol=1e-7, rtol=0)
+
+    def test_a_map_of_a_file_is_read_in_blocks(self, tmp_path: Path) -> None:
+        table = exact(drawn(torch.tensor([0.9, 0.1], dtype=torch.float64), 300_000, 42)[0], equal(2)).float().numpy()
+        np.save(tmp_path / "predictions.npy", table)
+        mapped = np.load(tmp_path / "predictions.npy", mmap_mode="r")
+        assert isinstance(mapped, np.memmap)
+        found, whole = (estimate_prevalence(each, 0.5, region=None) for each in (mapped, table))
+        torch.testing.assert_close(found.population, whole.population, atol=1e-10, rtol=0)
+        assert float(mapped[299_999, 0]) == table[299_999, 0]
+
+    def test_a_private_map_keeps_what_was_written_to_it(self, tmp_path: Path) -> None:
+        table = exact(drawn(equal(2), 3000, 43)[0], equal(2)).numpy()
+        np.save(tmp_path / "predictions.npy", table)
+        private = np.load(tmp_path / "predictions.npy", mmap_mode="c")
+        private[:] = private[:, ::-1].copy()
+        estimate_prevalence(private, 0.5, region=None)
+        np.testing.assert_array_equal(private, table[:, ::-1])
+
+    @pytest.mark.parametrize("form", [Tensor.numpy, Tensor.tolist, Tensor.float, lambda t: t.float().numpy()])
+    def test_tables_come_in_any_form(self, table: Tensor, form: Callable[[Tensor], Any]) -> None:
+        found, whole = (estimate_prevalence(each, equal(3), region=None) for each in (form(table), table))
+        torch.testing.assert_close(found.population, whole.population, atol=1e-6, rtol=0)
+
+    @pytest.mark.parametrize("rho", [0.25, [0.75, 0.25], Prevalence.binary(0.001, sampling=0.25)])
+    def test_the_mix_comes_in_any_form(self, rho: Any) -> None:
+        table = exact(drawn(equal(2), 100, 44)[0], torch.tensor([0.75, 0.25], dtype=torch.float64))
+        found = estimate_prevalence(table, rho)
+        assert found.sampling.tolist() == [0.75, 0.25]
+
+    def test_a_stream_that_changes_is_refused(self, table: Tensor) -> None:
+        calls = iter(range(100))
+        shrinking = lambda: iter([table[: 1000 - next(calls)]])  # noqa: E731
+        assert_refused(lambda: estimate_prevalence(shrinking, equal(3)), "same rows in every pass")
+        once = iter([table])
+        assert_refused(lambda: estimate_prevalence(lambda: once, equal(3)), "same rows in every pass")
+
+
+TABLE = exact(drawn(equal(3), 60, 70)[0], equal(3))
+LABELS = drawn(equal(3), 60, 70)[1]
+NEVER = torch.tensor([0.5, 0.5, 0.0], dtype=torch.float64).log().expand(60, 3)
+MOSTLY_WRONG = torch.where(torch.arange(60) % 4 == 0, TABLE.argmax(1), TABLE.argmin(1))
+
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "probabilities": (lambda: estimate_prevalence(TABLE.exp(), equal(3)), "look like probabilities"),
+    "NaN": (lambda: estimate_prevalence(torch.full((3, 2), float("nan")), 0.5), "without NaN"),
+    "NaN later in a stream": (lambda: estimate_prevalence([TABLE, TABLE * float("nan")], equal(3)), r"log_probs\[60:\]"),
+    "one column": (lambda: estimate_prevalence(TABLE[:, :1], 0.5), "column per class"),
+    "no rows": (lambda: estimate_prevalence(TABLE[:0], equal(3)), "at least one row"),
+    "an empty stream": (lambda: estimate_prevalence(lambda: iter([]), equal(3)), "the stream is empty"),
+    "a one-shot stream": (lambda: estimate_prevalence((t for t in [TABLE]), equal(3)), "used up after one pass"),
+    "another width later": (lambda: estimate_prevalence([TABLE, TABLE[:, :2]], equal(3)), "3 columns"),
+    "words": (lambda: estimate_prevalence("predictions", 0.5), "to be"),
+    "a mix of another length": (lambda: estimate_prevalence(TABLE, [0.5, 0.5]), "3 entries"),
+    "a mix that does not sum to 1": (lambda: estimate_prevalence(TABLE, [0.5, 0.5, 0.5]), "sum to 1"),
+    "a class never sampled": (lambda: estimate_prevalence(TABLE, [0.5, 0.5, 0.0]), "never sampled"),
+    "an unknown method": (lambda: estimate_prevalence(TABLE, equal(3), method="acc"), "`method`"),
+    "an unknown region": (lambda: estimate_prevalence(TABLE, equal(3), region="bayes"), "`region`"),
+    "an unknown calibration": (lambda: estimate_prevalence(TABLE, equal(3), calibration="platt"), "`calibration`"),
+    "a level beyond 1": (lambda: estimate_prevalence(TABLE, equal(3), level=95), "`level`"),
+    "no held-out set": (lambda: estimate_prevalence(TABLE, equal(3), method="bbse"), "`held_out` for method='bbse'"),
+    "no calibration set": (lambda: estimate_prevalence(TABLE, equal(3), calibration="vector"), "`held_out` for calibration"),
+    "a held-out table alone": (lambda: estimate_prevalence(TABLE, equal(3), method="bbse", held_out=TABLE), "a pair"),
+    "labels missing": (
+        lambda: estimate_prevalence(TABLE, equal(3), held_out=(TABLE, LABELS[:9])),
+        "one held-out label per row",
+    ),
+    "labels out of range": (lambda: fit_calibration(TABLE, LABELS + 1), r"0\.\.2"),
+    "float labels": (lambda: fit_calibration(TABLE, LABELS.double()), "int labels"),
+    "a class missing": (lambda: fit_calibration(TABLE, LABELS.clamp_max(1)), r"class\(es\) \[2\]"),
+    "labels ruled out": (lambda: fit_calibration(torch.eye(3).log(), [0, 1, 0], "temperature"), "row 2 gives its own none"),
+    "a class never predicted": (
+        lambda: estimate_prevalence(NEVER, equal(3), held_out=(NEVER, LABELS)),
+        r"class\(es\) \[2\] never have any",
+    ),
+    "separable": (lambda: fit_calibration(TABLE, TABLE.argmax(1), "temperature"), "separate the held-out"),
+    "labels reversed": (lambda: fit_calibration(TABLE, MOSTLY_WRONG, "temperature"), "negative"),
+    "an unknown kind": (lambda: fit_calibration(TABLE, LABELS, "isotonic"), "`kind`"),
+    "a calibration of other classes": (
+        lambda: estimate_prevalence(TABLE[:, :2].log_softmax(1), 0.5, calibration=fit_calibration(TABLE, LABELS)),
+        "calibration of 2 classes",
+    ),
+    "a prior below 1": (lambda: estimate_prevalence(TABLE, equal(3), prior=[0.5, 1, 1]), "Dirichlet parameters ≥ 1"),
+    "a prior for a linear system": (
+        lambda: estimate_prevalence(TABLE, equal(3), method="rlls", held_out=(TABLE, LABELS), prior=[2, 2, 2]),
+        "no `prior`",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_input_is_refused_with_a_remedy(case: str) -> None:
+    call, words = REFUSED[case]
+    assert_refused(call, words)
