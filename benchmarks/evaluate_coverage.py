@@ -120,10 +120,11 @@ def main(draws: int = DRAWS) -> None:
     out = folder()
     torch.set_num_threads(1)
     cases = [
+        ("1,000 + 1,000 examples, bootstrap", (1000, "bootstrap", False, False)),
+        ("1,000 + 1,000 examples, analytic", (1000, "analytic", False, False)),
         ("300 + 300 examples, bootstrap", (300, "bootstrap", False, False)),
         ("300 + 300 examples, analytic", (300, "analytic", False, False)),
         ("100 + 100 examples, bootstrap", (100, "bootstrap", False, False)),
-        ("2,000 + 2,000 examples, analytic", (2000, "analytic", False, False)),
         ("150 + 150 patients of 4, bootstrap", (600, "bootstrap", True, False)),
         ("150 + 150 patients of 4, analytic", (600, "analytic", True, False)),
         ("300 + 300 examples, π from Beta(20, 380), bootstrap", (300, "bootstrap", False, True)),

@@ -30,6 +30,7 @@ class Recipe:
 
     Attributes:
         costs: true class × decision `(k, k)`.
+        weights: π_c / n_c `(k,)`, what an example stands for.
         edges: for each class whose calibration is looked at, the inner borders of its bins, as log-probabilities.
         bins: how many there are at most.
         recalibration: slope and intercepts `(k,)`, as `recalibration.py` has them; None where there is no such fit.
@@ -37,6 +38,7 @@ class Recipe:
     """
 
     costs: Float64[Tensor, "k k"]
+    weights: Float64[Tensor, " k"]
     edges: tuple[Tensor, ...]
     bins: int
     recalibration: Float64[Tensor, " k"] | None
@@ -58,8 +60,8 @@ class Recipe:
 
     @property
     def size(self) -> int:
-        """Length of an entry's vector: dense quantities, one place per decision, two per bin of each class."""
-        return self.num_dense + self.num_classes + 2 * self.num_cells
+        """Length of an entry's vector: dense quantities, one place per decision, three per bin of each class."""
+        return self.num_dense + self.num_classes + 3 * self.num_cells
 
     @property
     def num_cells(self) -> int:
@@ -119,8 +121,17 @@ class Averages:
         return self.means[:, start : start + self.recipe.num_cells]
 
     @property
-    def squared_gaps(self) -> Tensor:
-        """The same of the square, for the noise in them."""
+    def squares(self) -> Tensor:
+        """E[Σ_c' (π_c'/n_c') p(c'|x) (p(j|x) − 1{c' = j})² · 1{p(j|x) is in bin e} | c], (k, j·e, b).
+
+        Over the population: the mean squares that such a sample's gaps have if the model is right. By the model and not by the
+        labels, since a bin without an example of the rare class shows no noise, and has some.
+        """
+        return self.means[:, -2 * self.recipe.num_cells : -self.recipe.num_cells]
+
+    @property
+    def products(self) -> Tensor:
+        """E[p(j|x) (1 − p(j|x)) · 1{p(j|x) is in bin e} | c], (k, j·e, b)."""
         return self.means[:, -self.recipe.num_cells :]
 
 
@@ -139,14 +150,17 @@ class Block:
 def make_recipe(sample: Sample, rankings: list[Ranking], costs: Tensor, bins: int) -> Recipe:
     """Bins of equal weight in the population, and the recalibration, by the whole sample."""
     k = sample.num_classes
+    weights = sample.prevalence.population / sample.totals
     if sample.missing:
         nothing = torch.empty(0, dtype=torch.float64)
-        return Recipe(costs, (nothing,) * (1 if k == 2 else k), bins, None, f"no example of class(es) {sample.missing}")
+        return Recipe(
+            costs, weights, (nothing,) * (1 if k == 2 else k), bins, None, f"no example of class(es) {sample.missing}"
+        )
     edges = tuple(_equal_weight_edges(sample, ranking, bins) for ranking in rankings)
     if k > MOST_CLASSES_FOR_SLOPE:
-        return Recipe(costs, edges, bins, None, f"not fitted with more than {MOST_CLASSES_FOR_SLOPE} classes")
+        return Recipe(costs, weights, edges, bins, None, f"not fitted with more than {MOST_CLASSES_FOR_SLOPE} classes")
     fit, reason = fit_recalibration(sample, BLOCK)
-    return Recipe(costs, edges, bins, fit, reason)
+    return Recipe(costs, weights, edges, bins, fit, reason)
 
 
 def averages(sample: Sample, recipe: Recipe, counts: Float64[Tensor, "m b"] | None = None) -> Averages:
@@ -167,20 +181,47 @@ def averages(sample: Sample, recipe: Recipe, counts: Float64[Tensor, "m b"] | No
     return Averages(recipe, sums.view(k, size, resamples) / totals[:, None], totals)
 
 
-def contributions(block: Block, gradient: Float64[Tensor, "k j"], means: Float64[Tensor, "k j"]) -> Float64[Tensor, " m"]:
-    """What each entry of a block adds to a figure with that gradient, before division by its class's total."""
-    base = torch.where(gradient == 0, 0.0, gradient * means).sum(1)
-    result = -base[block.labels]
-    for j in torch.nonzero(gradient[:, : block.dense.shape[1]].any(0)).flatten().tolist():
-        result += gradient[:, j][block.labels] * block.dense[:, j]
-    width = gradient.shape[1]
-    flat = gradient.flatten()
-    used = gradient.any(0)
-    for place, value in zip(block.places, block.values, strict=True):
-        if bool(used[place.min() : int(place.max()) + 1].any()):
-            part = flat[block.labels * width + place]
+@dataclass(frozen=True)
+class Gradient:
+    """Of a figure in the class means, kept for the places that it depends on, `first` and on.
+
+    Attributes:
+        first: number of the first such place.
+        values: class × place.
+        base: Σ_j values[c, j] · mean[c, j], by class.
+    """
+
+    first: int
+    values: Float64[Tensor, "k j"]
+    base: Float64[Tensor, " k"]
+
+    @classmethod
+    def of(cls, gradient: Float64[Tensor, "k j"], means: Float64[Tensor, "k j"]) -> Gradient | None:
+        """None where the figure does not depend on the class means."""
+        used = torch.nonzero(gradient.any(0)).flatten()
+        if len(used) == 0:
+            return None
+        part = slice(int(used[0]), int(used[-1]) + 1)
+        values = gradient[:, part].clone()
+        return cls(part.start, values, torch.where(values == 0, 0.0, values * means[:, part]).sum(1))
+
+    def contributions(self, block: Block) -> Float64[Tensor, " m"]:
+        """What each entry of a block adds to the figure, before division by its class's total."""
+        result = -self.base[block.labels]
+        width = self.values.shape[1]
+        for j in range(self.first, min(self.first + width, block.dense.shape[1])):
+            result += self.values[:, j - self.first][block.labels] * block.dense[:, j]
+        flat = self.values.flatten()
+        for place, value in zip(block.places, block.values, strict=True):
+            low, high = (int(each) - self.first for each in torch.aminmax(place))
+            if high < 0 or low >= width:
+                continue
+            at = place - self.first
+            part = flat[block.labels * width + at.clamp(0, width - 1)]
+            if low < 0 or high >= width:
+                part = torch.where((at >= 0) & (at < width), part, 0.0)
             result += part if value is None else part * value
-    return result if block.votes is None else result * block.votes
+        return result if block.votes is None else result * block.votes
 
 
 def blocks(sample: Sample, recipe: Recipe) -> Iterator[Block]:
@@ -209,13 +250,15 @@ def _block(entries: slice, log_probs: Tensor, labels: Tensor, votes: Tensor | No
         dense += recalibration_terms(table, labels, recipe.recalibration)[1:]
     places = [recipe.num_dense + decide(log_probs, costs=recipe.costs)]
     values: list[Tensor | None] = [None]
+    spread = probs @ recipe.weights
     for number, edges in enumerate(recipe.edges):
         j = 1 if k == 2 else number
         start = recipe.num_dense + k + number * recipe.bins
         bin_ = start + torch.bucketize(table[:, j].contiguous(), edges, right=True)
-        gap = probs[:, j] - (labels == j).double()
-        places += [bin_, bin_ + recipe.num_cells]
-        values += [gap, gap.square()]
+        p, weight = probs[:, j], recipe.weights[j]
+        places += [bin_, bin_ + recipe.num_cells, bin_ + 2 * recipe.num_cells]
+        squares = (spread - weight * p) * p.square() + weight * p * (1 - p).square()
+        values += [p - (labels == j).double(), squares, p * (1 - p)]
     return Block(entries, labels, votes, torch.cat(dense, 1), tuple(places), tuple(values))
 
 

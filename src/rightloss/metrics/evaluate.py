@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from numbers import Integral, Real
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .bounds import Ends, by_differentiation, by_resampling, without_guesses
+from .bounds import Ends, bounds
 from .decisions import cost_matrix
 from .evaluation import Evaluation, Figure
 from .figures import FIGURES
 from .problem import Key, Problem, make_problem
-from .sample import Sample, labelled_sample
+from .sample import labelled_sample
 
 _MOST_RESAMPLED = 50_000  # entries × classes up to which "auto" draws resamples; beyond, the two ways agree and one is instant
 
@@ -31,10 +32,10 @@ def evaluate(
     threshold: Any = None,
     groups: Any = None,
     intervals: str | None = "auto",
-    level: float = 0.95,
-    draws: int = 1000,
-    bins: int = 15,
-    generator: torch.Generator | None = None,
+    level: Any = 0.95,
+    draws: Any = 1000,
+    bins: Any = 15,
+    generator: Any = None,
 ) -> Evaluation:
     """How good predictions are where the classes come as `prevalence` says, whatever their mix among the labels.
 
@@ -54,6 +55,7 @@ def evaluate(
         threshold: for two classes, in the place of `costs`: decide 1 from this probability on.
         groups: ids of patients (or sites) `(n,)`: examples that share one are drawn together.
         intervals: "bootstrap": stratified by class, BCa. "analytic": the delta method, for large samples; DeLong's for AUC.
+            Figures of decisions alone are made from draws of each class's shares in both, unless there are groups or votes.
             "auto": the first up to 50,000 examples × classes, then the second. None: no intervals.
         level: their coverage.
         draws: how many resamples.
@@ -62,17 +64,16 @@ def evaluate(
     """
     sample = labelled_sample(log_probs, target, prevalence, groups)
     costs = _square(cost_matrix(sample.num_classes, costs, threshold))
-    _check_options(intervals, level, draws, bins)
-    problem = make_problem(sample, costs, bins)
-    how = _method(intervals, sample)
+    _check_options(intervals, level, draws, bins, generator)
+    problem = make_problem(sample, costs, int(bins))
+    how = _method(intervals, problem)
     ends: dict[Key, Ends] = {}
     if how != "none":
         chance = generator if generator is not None else torch.Generator().manual_seed(0)
-        make = by_resampling if how == "bootstrap" else by_differentiation
-        ends = without_guesses(problem, make(problem, level, draws, chance))
+        ends = bounds(problem, how == "bootstrap", float(level), int(draws), chance)
     return Evaluation(
         **{name: _figure(problem, ends, name) for name in FIGURES},
-        level=level,
+        level=float(level),
         intervals=how,
         num_examples=tuple(sample.totals.tolist()),
         population=tuple(sample.prevalence.population.tolist()),
@@ -98,10 +99,12 @@ def _one(problem: Problem, ends: dict[Key, Ends], key: Key) -> Figure:
     return Figure(value, low if math.isnan(low) else min(low, value), high if math.isnan(high) else max(high, value), reason)
 
 
-def _method(intervals: str | None, sample: Sample) -> str:
-    if intervals == "auto":
-        return "bootstrap" if len(sample.labels) * sample.num_classes <= _MOST_RESAMPLED else "analytic"
-    return "none" if intervals is None else intervals
+def _method(intervals: str | None, problem: Problem) -> str:
+    if intervals != "auto":
+        return "none" if intervals is None else intervals
+    recipe, sample = problem.state.averages.recipe, problem.sample
+    small = max(len(sample.labels), recipe.size) * sample.num_classes <= _MOST_RESAMPLED
+    return "bootstrap" if small else "analytic"
 
 
 def _square(costs: Tensor) -> Tensor:
@@ -113,11 +116,15 @@ def _square(costs: Tensor) -> Tensor:
     return costs
 
 
-def _check_options(intervals: Any, level: Any, draws: Any, bins: Any) -> None:
+def _check_options(intervals: Any, level: Any, draws: Any, bins: Any, generator: Any) -> None:
     if intervals not in ("auto", "bootstrap", "analytic", None):
         raise ValueError(f'Expected `intervals` "auto", "bootstrap", "analytic" or None, but got {intervals!r}: choose one.')
-    if not isinstance(level, float) or not 0 < level < 1:
+    if not isinstance(level, Real) or not 0 < float(level) < 1:
         raise ValueError(f"Expected `level` strictly between 0 and 1, but got {level!r}: write 0.95 for 95 %.")
     for name, value, least in (("draws", draws, 100), ("bins", bins, 1)):
-        if not isinstance(value, int) or value < least:
+        if not isinstance(value, Integral) or value < least:
             raise ValueError(f"Expected `{name}` to be an int of at least {least}, but got {value!r}: leave it out?")
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise ValueError(
+            f"Expected a torch.Generator, but got {generator!r}: torch.Generator().manual_seed(0), or leave it out."
+        )

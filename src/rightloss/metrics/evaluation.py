@@ -18,7 +18,7 @@ class Figure:
         value: the figure; NaN where it is not defined.
         low: the interval's lower end; NaN where there is none.
         high: its upper end.
-        reason: why something is NaN, in words; empty where nothing is.
+        reason: why something is NaN, or why the interval is not to be trusted; empty otherwise.
         by_class: with more than two classes, the figure of each against the rest.
     """
 

@@ -6,6 +6,7 @@ two classes, `ppv`, `npv`, `tpr` and `tnr` are those of one class against the re
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -24,15 +25,18 @@ class State:
         averages: within each class.
         areas: A[k, c], see `ranks.py`.
         population: π, class × resample, or class × 1.
+        decided: C in the place of the averages' own, where it is drawn by itself.
     """
 
     averages: Averages
     areas: Float64[Tensor, "k k b"]
     population: Float64[Tensor, "k _"]
+    decided: Float64[Tensor, "k k _"] | None = None
 
     @property
     def confusion(self) -> Tensor:
-        return self.averages.confusion
+        """C[c, d], class × decision × resample."""
+        return self.averages.confusion if self.decided is None else self.decided
 
     @property
     def num_classes(self) -> int:
@@ -153,14 +157,14 @@ def calibration_gaps(s: State) -> Tensor:
 def calibration_slope(s: State) -> Tensor:
     """b of `recalibration.py`: 1 for a model that is right, less for one too sure of itself.
 
-    In a resample, one Newton step from the fit to the whole sample: θ + H⁻¹ g.
+    In a resample, one Newton step from the fit to the whole sample, θ + H⁻¹ g: NaN where H is singular.
     """
     fit = s.averages.recipe.recalibration
     assert fit is not None
     score = (s.population[:, None] * s.averages.score).sum(0)
     curvature = (s.population[:, None, None] * s.averages.curvature).sum(0)
-    step = torch.linalg.solve(curvature.permute(2, 0, 1), score.T)
-    return fit[0] + step[:, 0]
+    step, failed = torch.linalg.solve_ex(curvature.permute(2, 0, 1), score.T)
+    return fit[0] + torch.where(failed == 0, step[:, 0], torch.nan)
 
 
 def expected_cost(s: State) -> Tensor:
@@ -175,35 +179,39 @@ def net_benefit(s: State) -> Tensor:
     return s.population[1] * s.confusion[1, 1] - s.population[0] * s.confusion[0, 1] * price
 
 
+ANY, UNIT, POSITIVE = (-math.inf, math.inf), (0.0, 1.0), (0.0, math.inf)
+
+
 @dataclass(frozen=True)
 class Kind:
-    """A figure: its formula, its name in words, and whether it lies between 0 and 1."""
+    """A figure: its formula, its name in words, what it lies between, and whether it depends on the decisions alone."""
 
     formula: Callable[[State], Tensor]
     words: str
-    unit: bool = False
+    bounds: tuple[float, float] = ANY
+    of_decisions: bool = False
     by_class: Callable[[State], Tensor] | None = None
 
 
 FIGURES: dict[str, Kind] = {
-    "expected_log_likelihood": Kind(expected_log_likelihood, "expected log-likelihood"),
-    "skill": Kind(skill, "skill against always answering the prevalence"),
-    "brier": Kind(brier, "Brier score"),
-    "mean_prediction": Kind(mean_prediction, "mean prediction of the last class", unit=True),
-    "accuracy": Kind(accuracy, "accuracy in the sample", unit=True),
-    "weighted_accuracy": Kind(weighted_accuracy, "accuracy in the population", unit=True),
-    "balanced_accuracy": Kind(balanced_accuracy, "balanced accuracy", unit=True),
-    "ppv": Kind(ppv, "positive predictive value", unit=True, by_class=ppv_by_class),
-    "npv": Kind(npv, "negative predictive value", unit=True, by_class=npv_by_class),
-    "tpr": Kind(tpr, "true positive rate (sensitivity)", unit=True, by_class=tpr_by_class),
-    "tnr": Kind(tnr, "true negative rate (specificity)", unit=True, by_class=tnr_by_class),
-    "auc": Kind(auc, "area under the ROC curve", unit=True),
-    "auc_pairwise": Kind(auc_pairwise, "the same, mean over pairs of classes", unit=True),
-    "off_by_one": Kind(off_by_one, "within one class of the truth", unit=True),
-    "calibration_error": Kind(calibration_error, "calibration error"),
+    "expected_log_likelihood": Kind(expected_log_likelihood, "expected log-likelihood", (-math.inf, 0.0)),
+    "skill": Kind(skill, "skill against always answering the prevalence", (-math.inf, 1.0)),
+    "brier": Kind(brier, "Brier score", POSITIVE),
+    "mean_prediction": Kind(mean_prediction, "mean prediction of the last class", UNIT),
+    "accuracy": Kind(accuracy, "accuracy in the sample", UNIT, True),
+    "weighted_accuracy": Kind(weighted_accuracy, "accuracy in the population", UNIT, True),
+    "balanced_accuracy": Kind(balanced_accuracy, "balanced accuracy", UNIT, True),
+    "ppv": Kind(ppv, "positive predictive value", UNIT, True, ppv_by_class),
+    "npv": Kind(npv, "negative predictive value", UNIT, True, npv_by_class),
+    "tpr": Kind(tpr, "true positive rate (sensitivity)", UNIT, True, tpr_by_class),
+    "tnr": Kind(tnr, "true negative rate (specificity)", UNIT, True, tnr_by_class),
+    "auc": Kind(auc, "area under the ROC curve", UNIT),
+    "auc_pairwise": Kind(auc_pairwise, "the same, mean over pairs of classes", UNIT),
+    "off_by_one": Kind(off_by_one, "within one class of the truth", UNIT, True),
+    "calibration_error": Kind(calibration_error, "calibration error", POSITIVE),
     "calibration_slope": Kind(calibration_slope, "calibration slope"),
-    "expected_cost": Kind(expected_cost, "expected cost of the decisions"),
-    "net_benefit": Kind(net_benefit, "net benefit"),
+    "expected_cost": Kind(expected_cost, "expected cost of the decisions", ANY, True),
+    "net_benefit": Kind(net_benefit, "net benefit", ANY, True),
 }
 
 

@@ -38,7 +38,7 @@ class Design:
 
 
 class Spread:
-    """What each entry adds to a figure, gathered block by block → the figure's standard error.
+    """What each entry adds to a figure, gathered block by block → how far the figure may be off.
 
     Contributions are distances from the class's mean, so those of a stratum sum to 0.
     """
@@ -47,7 +47,7 @@ class Spread:
         self.design = design
         size = int(design.strata.max()) + 1 if design.clusters is None else len(design.strata)
         self.sums = torch.zeros(size, dtype=torch.float64)  # of squares by stratum, or of contributions by cluster
-        self.cubes = 0.0
+        self.cubes = self.fourths = 0.0
 
     def add(self, entries: slice, contributions: Float64[Tensor, " m"]) -> None:
         if self.design.clusters is not None:
@@ -55,31 +55,39 @@ class Spread:
         else:
             where, what = self.design.strata[entries], contributions.square()
             self.cubes += float(what @ contributions)
+            self.fourths += float(what @ what)
         self.sums += torch.bincount(where, weights=what, minlength=len(self.sums))
 
-    def error_and_lean(self) -> tuple[float, float]:
-        """The standard error, and the skewness by which an interval leans (BCa's a)."""
+    def summary(self) -> tuple[float, float, float]:
+        """The standard error; the skewness by which an interval leans (BCa's a); and the number of examples or groups that
+        the figure hangs on, (Σ δ²)² / Σ δ⁴, which is n where all add alike."""
         strata = self.design.strata
         sizes = torch.bincount(strata).double()
-        squares, cubes = self.sums, self.cubes
+        squares, cubes, fourths = self.sums, self.cubes, self.fourths
         if self.design.clusters is not None:
             means = torch.bincount(strata, weights=self.sums) / sizes.clamp_min(1)
             centred = self.sums - means[strata]
-            squares, cubes = torch.bincount(strata, weights=centred.square()), float((centred**3).sum())
+            squares = torch.bincount(strata, weights=centred.square())
+            cubes, fourths = float((centred**3).sum()), float((centred**4).sum())
         # n/(n − 1) within each stratum; a stratum of one says nothing of its spread
         variance = float(((sizes / (sizes - 1).clamp_min(1)) * squares).sum())
         total = float(squares.sum())
-        return math.sqrt(variance), cubes / (6 * total**1.5) if total > 0 else 0.0
+        if total == 0 or fourths == 0:
+            return 0.0, 0.0, float(len(strata))
+        return math.sqrt(variance), cubes / (6 * total**1.5), total**2 / fourths
 
 
 def design_of(sample: Sample) -> Design:
-    """Classes are strata. A cluster with several classes belongs to the rarest of them, so that none dies out in a resample;
-    strata of a single cluster, which could not vary, are thrown together."""
+    """Classes are strata. A group with several classes belongs to the rarest of them, so that none dies out in a resample;
+    strata of a single group, which could not vary, are thrown together. Votes are no strata: they are what readers said, not
+    what rows were chosen by."""
     if sample.votes is None and sample.groups is None:
         return Design(None, sample.labels)
     rows = torch.arange(len(sample.labels)) if sample.rows is None else sample.rows
     named = rows if sample.groups is None else sample.groups[rows]
     _, clusters = torch.unique(named, return_inverse=True)
+    if sample.votes is not None:
+        return Design(clusters, torch.zeros(int(clusters.max()) + 1, dtype=torch.int64))
     rarity = torch.argsort(torch.argsort(sample.totals, stable=True))  # 0 for the rarest class
     size = int(clusters.max()) + 1
     rarest = torch.full((size,), sample.num_classes).scatter_reduce(0, clusters, rarity[sample.labels], "amin")
@@ -87,11 +95,12 @@ def design_of(sample: Sample) -> Design:
     return Design(clusters, torch.where(lonely, sample.num_classes, rarest))
 
 
-def resamples(design: Design, draws: int, generator: torch.Generator) -> Iterator[Float64[Tensor, "m b"]]:
-    """How often each entry occurs in each of `draws` resamples, some resamples at a time."""
+def resamples(design: Design, draws: int, numbers: int, generator: torch.Generator) -> Iterator[Float64[Tensor, "m b"]]:
+    """How often each entry occurs in each of `draws` resamples, as many at a time as memory allows, of which each needs
+    `numbers` more than its own counts."""
     strata = [torch.nonzero(design.strata == stratum).flatten() for stratum in design.strata.unique().tolist()]
     entries = len(design.strata) if design.clusters is None else len(design.clusters)
-    step = max(1, min(draws, _ENTRIES // entries))
+    step = max(1, min(draws, _ENTRIES // max(entries, numbers)))
     for start in range(0, draws, step):
         b = min(step, draws - start)
         counts = torch.empty(len(design.strata), b, dtype=torch.float64)
@@ -140,22 +149,27 @@ def percentiles(draws: Float64[Tensor, " b"], low: float, high: float) -> tuple[
     return float(ends[0]), float(ends[1])
 
 
-def normal(value: float, error: float, level: float, unit: bool) -> tuple[float, float]:
-    """value ± z·error; on the scale of log-odds for a figure between 0 and 1."""
+def normal(value: float, error: float, level: float, bounds: tuple[float, float]) -> tuple[float, float]:
+    """value ± z·error, on a scale without the figure's bounds: log-odds between two, the logarithm on one side of one."""
     z = _normal_quantile((1 + level) / 2)
-    if not unit or not 0 < value < 1:
-        return value - z * error, value + z * error
-    centre, width = math.log(value / (1 - value)), z * error / (value * (1 - value))
-    return _expit(centre - width), _expit(centre + width)
+    ends = jittered(torch.full((2,), value, dtype=torch.float64), torch.tensor([-z, z]), value, error, bounds)
+    return float(ends.min()), float(ends.max())
 
 
 def jittered(
-    draws: Float64[Tensor, " b"], noise: Float64[Tensor, " b"], value: float, error: float, unit: bool
+    draws: Float64[Tensor, " b"], noise: Tensor, value: float, error: float, bounds: tuple[float, float]
 ) -> Float64[Tensor, " b"]:
-    """Draws of a figure with normal noise added, on the scales of `normal`."""
-    if not unit or not 0 < value < 1:
+    """Draws of a figure with normal noise added on the scale of `normal`; at a bound there is none."""
+    low, high = bounds
+    if not low < value < high or bounds == (-math.inf, math.inf):
         return draws + error * noise
-    return torch.sigmoid(torch.logit(draws) + error / (value * (1 - value)) * noise)
+    if high == math.inf:
+        return low + (draws - low) * torch.exp(error / (value - low) * noise)
+    if low == -math.inf:
+        return high - (high - draws) * torch.exp(error / (high - value) * noise)
+    share = (draws - low) / (high - low)
+    slope = (high - low) / ((value - low) * (high - value))
+    return low + (high - low) * torch.sigmoid(torch.logit(share) + slope * error * noise)
 
 
 def folded(gaps: Tensor, noise: Tensor, error: float, level: float) -> tuple[float, float]:
@@ -166,14 +180,14 @@ def folded(gaps: Tensor, noise: Tensor, error: float, level: float) -> tuple[flo
 
     Args:
         gaps: g.
-        noise: σ.
-        error: the sum's own standard error, in which the gaps may hang together; σ is scaled to agree with it.
+        noise: σ, if the model is right.
+        error: the sum's own standard error; where it is larger, as in patients who are alike, σ is raised to agree with it.
         level: coverage.
     """
-    value, total = float(gaps.abs().sum()), float(noise.square().sum())
-    if error == 0 or total == 0:
+    value, total = float(gaps.abs().sum()), math.sqrt(float(noise.square().sum()))
+    if error <= 1e-12 or total <= 1e-12:  # a constant predictor's gaps are exact
         return value, value
-    noise = noise * (error / math.sqrt(total))
+    noise, error = noise * max(1.0, error / total), max(error, total)
     ratio = gaps.abs() / noise.clamp_min(1e-300)
     density = torch.exp(-ratio.square() / 2) * math.sqrt(2 / math.pi)
     excess = float((noise * density - 2 * gaps.abs() * torch.special.ndtr(-ratio)).sum())
@@ -194,10 +208,6 @@ def _bias(draws: Tensor, value: float) -> float:
     b = len(draws)
     below = float(((draws < value).double().sum() + 0.5 * (draws == value).double().sum()) / b)
     return _normal_quantile(min(max(below, 0.5 / b), 1 - 0.5 / b))
-
-
-def _expit(x: float) -> float:
-    return 1 / (1 + math.exp(-x)) if x > -700 else 0.0
 
 
 def _normal_quantile(p: float) -> float:

@@ -5,7 +5,6 @@ Stage: log_probs, target, prevalence → entries of one class each, with the wei
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,6 +84,8 @@ def labelled_sample(log_probs: Any, target: Any, prevalence: Any, groups: Any = 
     table = log_prob_table(log_probs).detach().cpu()
     at = as_prevalence(prevalence, table.shape[1])
     label = tensor_of(target, "target").detach().cpu()
+    if label.ndim == 0:
+        raise ValueError(f"Expected one label per row of `log_probs`, but got the single number {label}: give (n,) labels.")
     if len(label) != len(table):
         raise ValueError(
             f"Expected one label per row of `log_probs`, but got {len(label)} labels for {len(table)} rows: "
@@ -122,15 +123,30 @@ def as_prevalence(value: Any, num_classes: int) -> Prevalence:
     return prevalence
 
 
-def _numbered(groups: Sequence[Any] | Any, rows: int) -> Tensor | None:
+def _numbered(groups: Any, rows: int) -> Tensor | None:
     if groups is None:
         return None
-    names = np.asarray(groups.cpu() if isinstance(groups, Tensor) else groups)
+    names: Any = np.asarray(groups.detach().cpu() if isinstance(groups, Tensor) else groups)
     if names.shape != (rows,):
         raise ValueError(
             f"Expected one group id per row, ({rows},), but got shape {names.shape}: give each example its patient's id."
         )
-    if names.dtype.kind == "f" and not np.isfinite(names).all():
-        raise ValueError("Expected group ids for all rows, but some are NaN: give those without one an id of their own.")
-    _, numbers = np.unique(names, return_inverse=True)
-    return torch.from_numpy(numbers.astype(np.int64))
+    if names.dtype.kind in "biuf":
+        without = np.flatnonzero(names != names)
+    else:  # NumPy would make words of what is missing in a list of words
+        names = list(groups)
+        without = np.flatnonzero([_is_missing(name) for name in names])
+    if len(without):
+        raise ValueError(
+            f"Expected a group id for every row, but row(s) {without[:5].tolist()} have none: "
+            "give each such row an id of its own."
+        )
+    if isinstance(names, np.ndarray):
+        return torch.from_numpy(np.unique(names, return_inverse=True)[1].astype(np.int64))
+    numbers: dict[Any, int] = {}
+    return torch.tensor([numbers.setdefault(name, len(numbers)) for name in names])
+
+
+def _is_missing(name: Any) -> bool:
+    """None, and what does not equal itself: NaN, NaT, pandas' NA."""
+    return name is None or not any((name != name) is no for no in (False, np.False_))
