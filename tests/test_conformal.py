@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from members import assert_refused, generator, population
+from members import assert_mean_is, assert_refused, generator, population
+from scipy import stats
 from torch import Tensor
 
-from rightloss.metrics.conformal import ConformalSets
+from rightloss.metrics.conformal import ConformalSets, _scores, _uniform
 from rightloss.prevalence import Prevalence
 
 # Trained and calibrated in one mix, used in another: (calibration counts, population).
@@ -183,6 +184,67 @@ class TestSets:
         monkeypatch.setattr("rightloss.metrics.conformal._ENTRIES", 35)
         assert torch.equal(sets.predict(log_probs), whole)
 
+    def test_randomised_ones_hold_the_level_row_by_row(self) -> None:
+        counts = [300] * 5
+        found = []
+        for seed in range(5):
+            sets = ConformalSets.fit(*people(counts, seed), [0.2] * 5, level=0.6, score="aps", randomised=True)
+            fresh, truth = people(counts, 10**5 + seed)
+            alone = torch.cat([sets.predict(row[None]) for row in fresh])
+            assert torch.equal(alone, sets.predict(fresh))
+            found.append(alone.gather(1, truth[:, None]).double().mean())
+        assert_mean_is(torch.stack(found), 0.6)
+
+    @pytest.mark.parametrize("drawn", [False, True])
+    @pytest.mark.parametrize("rate", [0.3, 0.8])
+    def test_randomised_ones_hold_the_level_where_all_rows_are_alike(self, rate: float, drawn: bool) -> None:
+        """A part derived from the row is the same for all of them, so it must be the same again at prediction."""
+        p = torch.tensor([1 - rate, rate], dtype=torch.float64)
+        labels = (torch.rand(2000, generator=generator(1)) < rate).long()
+        for level in (0.1, 0.5, 0.9):
+            fit, use = (generator(2), generator(3)) if drawn else (None, None)
+            rows = p.log().expand(2000, -1)
+            sets = ConformalSets.fit(rows, labels, p, level=level, score="aps", randomised=True, generator=fit)
+            holds = sets.predict(rows, use).double().mean(0)
+            assert float(holds @ p) > level - 4 * (0.25 / 2000 + 0.25 / 2000) ** 0.5
+
+    @pytest.mark.parametrize("k", [2, 5])
+    def test_the_random_part_is_uniform_and_its_own_for_each_row(self, k: int) -> None:
+        rows = torch.log_softmax(torch.randn(20_000, k, dtype=torch.float64, generator=generator(k)), 1)
+        for table in (rows, rows.float(), torch.nextafter(rows, torch.zeros(()).double())):
+            u = _uniform(table, True, None)
+            assert u is not None
+            assert len(u.unique()) == len(table.unique(dim=0))
+            assert stats.kstest(u.numpy(), "uniform").pvalue > 1e-4
+            for column in table.double().T:
+                assert abs(float(torch.corrcoef(torch.stack([u, column]))[0, 1])) < 4 / len(u) ** 0.5
+        assert torch.equal(_uniform(-torch.zeros(1, 2), True, None), _uniform(torch.zeros(1, 2), True, None))  # type: ignore[arg-type]
+
+    def test_of_a_tie_are_all_of_it_or_none(self) -> None:
+        p = torch.tensor([[0.25, 0.25, 0.25, 0.25], [0.1, 0.4, 0.1, 0.4], [0.4, 0.3, 0.15, 0.15]], dtype=torch.float64)
+        assert _scores(p.log(), "aps", None).tolist() == [
+            pytest.approx([1, 1, 1, 1]),
+            pytest.approx([1, 0.8, 1, 0.8]),
+            pytest.approx([0.4, 0.7, 1, 1]),
+        ]
+        u = torch.tensor([0.5, 0.5, 0.5], dtype=torch.float64)
+        assert _scores(p.log(), "aps", u)[1].tolist() == pytest.approx([0.9, 0.4, 0.9, 0.4])
+        half = p[:1, :2].log() + math.log(2)
+        sets = ConformalSets.fit(half.expand(40, -1), torch.arange(40) % 2, 0.5, level=0.45, score="aps")
+        assert sets.predict(half).tolist() == [[True, True]]
+
+    def test_are_everything_where_the_truth_is_too_often_ruled_out_and_that_is_said(self) -> None:
+        certain = torch.tensor([[0.0, -math.inf]] * 50 + [[-math.inf, 0.0]] * 50)
+        labels = [0] * 40 + [1] * 10 + [1] * 40 + [0] * 10  # a fifth of each class is given probability 0
+        with pytest.warns(UserWarning, match=r"probability 0 .*class\(es\) \[0, 1\] are in every set") as caught:
+            sets = ConformalSets.fit(certain, labels, 0.5)
+        assert len(caught) == 1
+        assert sets.thresholds.tolist() == [math.inf, math.inf]
+        with pytest.warns(UserWarning, match="are in every set") as caught:
+            few = ConformalSets.fit(certain[50:], [0] * 45 + [1] * 5, per_class=True)
+        assert [str(each.message)[:9] for each in caught] == ["Too few c", "The predi"]
+        assert few.thresholds.tolist() == [math.inf, math.inf]
+
     def test_certain_predictions_are_fair(self) -> None:
         log_probs = torch.tensor([[0.0, -math.inf]] * 30 + [[-math.inf, 0.0]] * 30)
         sets = ConformalSets.fit(log_probs, [0] * 30 + [1] * 30, 0.1)
@@ -197,6 +259,18 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "a level in per cent": (lambda: ConformalSets.fit(P, Y, 0.1, level=90), "`level` .*but got 90"),
     "a class without examples": (lambda: ConformalSets.fit(P, Y * 0, 0.1), r"every class for conformal.*\[1\] have none"),
     "logits": (lambda: ConformalSets.fit(P + 1, Y, 0.1), "log-probabilities"),
+    "a seed for a generator": (
+        lambda: ConformalSets.fit(P, Y, 0.1, score="aps", randomised=True, generator=0),
+        r"torch\.Generator, but got int: .*manual_seed",
+    ),
+    "a generator at prediction alone": (
+        lambda: ConformalSets.fit(P, Y, 0.1, score="aps", randomised=True).predict(P, generator(1)),
+        "no `generator`, .*but got one: ",
+    ),
+    "a generator at calibration alone": (
+        lambda: ConformalSets.fit(P, Y, 0.1, score="aps", randomised=True, generator=generator(1)).predict(P),
+        "a `generator`, .*but got none: ",
+    ),
     "other classes": (lambda: ConformalSets.fit(P, Y, 0.1).predict(people([9] * 5, 0)[0]), "2 columns.* but got 5"),
 }
 

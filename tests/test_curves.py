@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import tracemalloc
 from collections.abc import Callable
 from statistics import NormalDist
 from typing import Any
@@ -18,7 +19,9 @@ from torch import Tensor
 
 from rightloss.metrics.curves import precision_recall_curve, probability_histogram, roc_curve
 from rightloss.metrics.decisions import decide
+from rightloss.metrics.ranks import areas, rank
 from rightloss.metrics.reliability_curve import reliability_curve
+from rightloss.metrics.sample import labelled_sample
 from rightloss.metrics.value_curves import decision_curve, predictive_value_curve
 from rightloss.prevalence import Prevalence
 from rightloss.study.population import TwoGaussians
@@ -36,6 +39,16 @@ def predictions(n: int, k: int, seed: int = 0, decimals: int | None = None) -> t
         logits = logits.round(decimals=decimals)
         logits[:, 2:] = 0.3  # lest rows that are no copies tie but for rounding
     return torch.log_softmax(logits, 1), labels
+
+
+def voted(n: int, k: int, trees: int = 10, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Log-probabilities of a forest: shares of its trees, with many ties, zeros and ones."""
+    rng = np.random.default_rng(generator(seed).initial_seed())
+    labels = rng.choice(k, n)
+    chances = np.full((n, k), 0.3 / (k - 1))
+    chances[np.arange(n), labels] = 0.7
+    with np.errstate(divide="ignore"):
+        return np.log(np.stack([rng.multinomial(trees, chance) for chance in chances]) / trees), labels
 
 
 def weights(labels: Tensor, pi: Tensor) -> np.ndarray:
@@ -91,6 +104,67 @@ class TestRoc:
             fpr, tpr, _ = reference.roc_curve(truth, score, sample_weight=weight, drop_intermediate=False)
             np.testing.assert_allclose(found.false_positive_rate, fpr, atol=1e-12)
             np.testing.assert_allclose(found.true_positive_rate, tpr, atol=1e-12)
+
+    @pytest.mark.parametrize("dtype", ["f8", "f4"])
+    @pytest.mark.parametrize("k", [2, 3, 6])
+    def test_of_a_forest_has_a_point_per_distinct_prediction_and_the_areas_of_scikit_learn(self, k: int, dtype: str) -> None:
+        log_probs, labels = voted(1500, k)
+        pi = population(k)
+        truth, weight = labels == k - 1, weights(torch.from_numpy(labels), pi)
+        score = log_probs[:, -1].clip(-100)
+        given = log_probs.astype(dtype)
+        found = roc_curve(given, labels, k - 1, pi)
+        precision = precision_recall_curve(given, labels, pi, k - 1)
+        assert len(found.threshold) == len(np.unique(score)) + 1
+        assert math.isclose(found.auc, reference.roc_auc_score(truth, score, sample_weight=weight), rel_tol=1e-9)
+        expected = reference.average_precision_score(truth, score, sample_weight=weight)
+        assert math.isclose(precision.average_precision, expected, rel_tol=1e-9)
+
+    @pytest.mark.parametrize("dtype", ["f8", "f4"])
+    def test_of_a_constant_prediction_is_the_diagonal_whatever_the_others_are(self, dtype: str) -> None:
+        p = np.array([[0.6, 0.1, 0.3], [0.5, 0.2, 0.3], [0.4, 0.3, 0.3], [0.3, 0.4, 0.3], [0.2, 0.5, 0.3], [0.1, 0.6, 0.3]])
+        found = roc_curve(np.log(p).astype(dtype), [0, 0, 1, 1, 2, 2], 2, [0.3, 0.3, 0.4])
+        assert (found.auc, len(found.threshold)) == (0.5, 2)
+        again = reliability_curve(np.log(p).astype(dtype), [0, 0, 1, 1, 2, 2], [0.3, 0.3, 0.4], 4, 2)
+        assert len(again.weight) == 1
+
+    @pytest.mark.parametrize("scale", [1.0, 4.0, 12.0])
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+    @pytest.mark.parametrize("k", [2, 3])
+    def test_has_the_area_that_evaluate_gives(self, k: int, dtype: torch.dtype, scale: float) -> None:
+        log_probs, labels = predictions(1000, k)
+        given, pi = torch.log_softmax(scale * log_probs.to(dtype), 1), population(k)
+        sample = labelled_sample(given, labels, pi)
+        pairs = areas(sample, [rank(sample, c) for c in range(k)])[:, :, 0]
+        for positive in range(k):
+            rest = [c for c in range(k) if c != positive]
+            expected = float(pairs[positive, rest] @ pi[rest] / pi[rest].sum())
+            assert math.isclose(roc_curve(given, labels, positive, pi).auc, expected, rel_tol=1e-9)
+
+    @pytest.mark.parametrize("as_array", [False, True])
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
+    @pytest.mark.parametrize("k", [2, 3])
+    def test_calls_positive_whom_the_threshold_does(self, k: int, dtype: torch.dtype, as_array: bool) -> None:
+        log_probs, labels = predictions(1000, k)
+        given: Any = torch.log_softmax(3 * log_probs, 1).to(dtype)
+        p = given.exp()[:, 1].double().numpy()
+        if as_array:
+            given = given.numpy()
+            p = np.exp(given)[:, 1].astype(np.float64)
+        y = labels.numpy() == 1
+        pi = population(k)
+        weight = weights(labels, pi)
+        roc, precision = roc_curve(given, labels, 1, pi), precision_recall_curve(given, labels, pi, 1)
+        assert set(roc.threshold[1:]) <= set(p)
+        rounding = 2 * torch.finfo(dtype).eps
+        points = list(zip(roc.threshold, roc.false_positive_rate, roc.true_positive_rate, strict=True))
+        alone = [point for point in points if (np.abs(p - point[0]) <= rounding * p).sum() <= 1]
+        assert len(alone) > {torch.float64: 0.999, torch.float32: 0.95, torch.float16: 0.05}[dtype] * len(points)
+        for t, fpr, tpr in alone:  # the others are told apart by more than their probability
+            called = p >= t
+            assert math.isclose(tpr, called[y].mean(), abs_tol=1e-12)
+            assert math.isclose(fpr, weight[called & ~y].sum() / weight[~y].sum(), abs_tol=1e-12)
+        np.testing.assert_array_equal(precision.threshold, roc.threshold[1:])
 
     def test_of_two_classes_is_the_same_at_every_prevalence(self) -> None:
         log_probs, labels = predictions(300, 2)
@@ -177,6 +251,11 @@ class TestPrecisionRecall:
 
 
 class TestPredictiveValues:
+    def test_prevalences_can_come_in_a_tensor_with_gradient(self) -> None:
+        grid = torch.tensor([0.25, 0.125], requires_grad=True)
+        found = predictive_value_curve(*predictions(100, 2), threshold=0.4, prevalences=grid)
+        assert found.prevalence.tolist() == [0.125, 0.25]
+
     def test_follow_from_counts_by_bayes_rule(self) -> None:
         log_probs, labels = predictions(500, 2)
         found = predictive_value_curve(log_probs.numpy(), labels.numpy(), threshold=0.4, prevalences=[0.3, 0.01])
@@ -239,6 +318,66 @@ class TestPredictiveValues:
         assert found.true_negative_rate.tolist() == [pytest.approx(1 - rates[best][0])]
 
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+    @pytest.mark.parametrize("decimals", [None, 1, 0])
+    @pytest.mark.parametrize("k", [2, 3])
+    def test_at_a_rate_are_those_at_the_threshold_that_comes_with_it(
+        self, k: int, decimals: int | None, dtype: torch.dtype
+    ) -> None:
+        log_probs, labels = predictions(400, k, decimals=decimals)
+        given, pi = log_probs.to(dtype), population(k)
+        options: dict[str, Any] = {"prevalences": [0.1], "from_": pi, "positive": 1}
+        for share in (0.05, 0.3, 0.5, 0.8, 0.9, 0.95, 0.999):
+            for rate in ("tpr", "tnr"):
+                found = predictive_value_curve(given, labels, **{**options, rate: share})
+                again = predictive_value_curve(given, labels, threshold=found.threshold[0], **options)
+                for name in ("true_positive_rate", "true_negative_rate", "ppv", "npv"):
+                    np.testing.assert_array_equal(getattr(found, name), getattr(again, name))
+                reached = found.true_positive_rate if rate == "tpr" else found.true_negative_rate
+                assert reached[0] >= share - 1e-12
+                if k == 2:
+                    called = decide(given, threshold=found.threshold[0])
+                    assert float(called[labels == 1].double().mean()) == pytest.approx(found.true_positive_rate[0])
+                    assert float(called[labels == 0].double().mean()) == pytest.approx(1 - found.true_negative_rate[0])
+
+    def test_at_a_rate_keep_to_thresholds_that_a_float_holds(self) -> None:
+        log_probs = torch.tensor([[0.0, -900.0], [0.0, -800.0], [math.log(0.5)] * 2, [-math.inf, 0.0]], dtype=torch.float64)
+        found = predictive_value_curve(log_probs, [0, 1, 0, 1], tpr=0.5, prevalences=[0.1])
+        assert found.true_positive_rate == 0.5
+        assert 0.5 < found.threshold[0] < 1
+        assert_refused(
+            lambda: predictive_value_curve(log_probs, [0, 1, 0, 1], tpr=0.9, prevalences=[0.1]),
+            "`tpr` of 0.9, but .* certain of another class than 1: ",
+        )
+
+    @pytest.mark.parametrize("k", [2, 3])
+    def test_of_the_vaguest_prevalence_have_limits(self, k: int) -> None:
+        """Draws of π in which one class is all there is."""
+        log_probs, labels = predictions(100, k)
+        vague = Prevalence.dirichlet([1e-3] * k)
+        values = predictive_value_curve(log_probs, labels, threshold=0.4, prevalences=vague, positive=1)
+        benefit = decision_curve(log_probs, labels, vague, [0.2, 0.4], positive=1)
+        for each in (values.ppv_low, values.ppv_high, values.npv_low, values.npv_high, benefit.low, benefit.high):
+            assert bool(np.isfinite(each).all())
+
+    def test_at_a_rate_take_a_threshold_between_predictions(self) -> None:
+        p = np.array([0.1, 0.4, 0.4, 0.4, 0.4, 0.9])
+        found = predictive_value_curve(np.log(np.stack([1 - p, p], 1)), [0, 0, 0, 0, 1, 1], tnr=0.9, prevalences=[0.1])
+        assert found.true_negative_rate == 1
+        assert 0.45 < found.threshold[0] < 0.85
+        top = predictive_value_curve(np.log(np.stack([1 - p, p], 1)), [1, 0, 0, 0, 1, 0], tnr=0.9, prevalences=[0.1])
+        assert 0.9 < top.threshold[0] < 1
+        assert top.true_negative_rate == 1
+
+    def test_retargeted_move_even_those_whose_probability_rounds_to_1(self) -> None:
+        logits = torch.tensor([[0.0, 0.0, 20.0], [0.0, 0.0, 30.0], [0.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
+        given = torch.log_softmax(logits, 1)
+        assert given[:2, 2].tolist() == [0, 0]
+        found = predictive_value_curve(
+            given, [2, 2, 1, 0], threshold=0.5, prevalences=[1e-10], retarget=True, from_=[0.25, 0.25, 0.5], positive=2
+        )
+        assert found.true_positive_rate == 0.5  # at −3.7 and 6.3 of the log-odds
+
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
     def test_a_prediction_at_the_threshold_is_called_as_decide_calls_it(self, dtype: torch.dtype) -> None:
         p = torch.arange(1, 100, dtype=torch.float64) / 100
         log_probs = torch.stack([torch.log1p(-p), p.log()], 1).to(dtype)
@@ -296,6 +435,22 @@ class TestReliability:
         observed, predicted = calibration_curve(y.numpy(), p.numpy(), n_bins=10)
         np.testing.assert_allclose(found.observed, observed, rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(found.predicted, predicted, rtol=1e-9)
+
+    @pytest.mark.parametrize("as_array", [False, True])
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+    @pytest.mark.parametrize("k", [2, 3])
+    @pytest.mark.parametrize("bins", [10, 20, 100])
+    def test_round_probabilities_fall_into_the_bin_that_begins_with_them(
+        self, bins: int, k: int, dtype: torch.dtype, as_array: bool
+    ) -> None:
+        p = torch.arange(bins, dtype=torch.float64) / bins
+        table = torch.stack([1 - p, p] if k == 2 else [0.3 * (1 - p), p, 0.7 * (1 - p)], 1).log().to(dtype)
+        labels = torch.arange(bins) % k
+        given: Any = table.numpy() if as_array else table
+        found = reliability_curve(given, labels, population(k), bins=bins, positive=1, width="equal-width")
+        np.testing.assert_allclose(found.predicted, p, atol=1e-6)
+        shares = probability_histogram(given, labels, bins, positive=1).share
+        assert bool(((shares > 0).sum(0) == 1).all())
 
     @pytest.mark.parametrize("k", [2, 4])
     def test_bins_of_equal_mass_make_up_the_population(self, k: int) -> None:
@@ -426,6 +581,29 @@ def test_time_grows_as_that_of_sorting(rate: float) -> None:
     assert seconds(1_000_000) < 40 * max(seconds(100_000) for _ in range(3))  # about 12 times; a loop over pairs takes 100
 
 
+def test_memory_does_not_grow_with_the_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    log_probs, labels = predictions(2000, 100)
+    pi, grid, drawn = population(100), np.linspace(0.01, 0.3, 30), []
+    gamma = torch._standard_gamma
+
+    def counted(concentration: Tensor, **options: Any) -> Tensor:
+        drawn.append(concentration.numel())
+        return gamma(concentration, **options)
+
+    monkeypatch.setattr(torch, "_standard_gamma", counted)
+    for call in (
+        lambda: decision_curve(log_probs, labels, pi, grid, positive=1),
+        lambda: predictive_value_curve(log_probs, labels, threshold=0.1, prevalences=grid, retarget=True, from_=pi, positive=1),
+        lambda: reliability_curve(log_probs, labels, pi, positive=1),
+    ):
+        tracemalloc.start()  # which sees NumPy's arrays
+        call()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 40e6  # bytes; a table of draws × grid × classes has 48e6 and 96e6
+    assert max(drawn) == 4000 * 30
+
+
 TWO, THREE = predictions(20, 2), predictions(30, 3)
 ONE_CLASS = (TWO[0], torch.zeros(20).long())
 CALLS: dict[str, Callable[..., Any]] = {
@@ -456,7 +634,10 @@ class TestEveryCurve:
     def test_of_arrays_is_that_of_tensors(self, call: str) -> None:
         one, other = CALLS[call](*TWO), CALLS[call](TWO[0].numpy(), TWO[1].tolist())
         for name, value in vars(one).items():
-            np.testing.assert_array_equal(value, getattr(other, name))
+            if name in ("threshold", "predicted"):  # the two libraries differ in the last digit of exp
+                np.testing.assert_allclose(value, getattr(other, name), rtol=1e-15)
+            else:
+                np.testing.assert_array_equal(value, getattr(other, name))
 
 
 P2, Y2 = TWO
@@ -498,6 +679,20 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: predictive_value_curve(P2, Y2, tpr=0.9, retarget=True, from_=0.5),
         "to retarget, but got tpr",
     ),
+    "a rate beyond what a probability can tell apart": (
+        lambda: predictive_value_curve(torch.tensor([[-50.0, 0.0], [-60.0, 0.0]]).double(), [0, 1], tnr=0.5),
+        "`tnr` of 0.5, but .* certain of class 1: ",
+    ),
+    "a seed for a generator": (lambda: decision_curve(P2, Y2, 0.1, generator=0), r"torch\.Generator, but got int: "),
+    "a generator of NumPy": (
+        lambda: reliability_curve(P2, Y2, 0.1, generator=np.random.default_rng(0)),
+        r"torch\.Generator, but got Generator of numpy",
+    ),
+    "a number for a generator of values": (
+        lambda: predictive_value_curve(P2, Y2, threshold=0.5, generator=1.0),
+        r"torch\.Generator, but got float: ",
+    ),
+    "a rule for bins": (lambda: probability_histogram(P2, Y2, "auto"), "`bins` to be numbers, but got str"),
     "a rate beyond reach": (
         lambda: predictive_value_curve(torch.tensor([[-math.inf, 0.0]] * 4), [0, 1, 0, 1], tnr=0.5),
         "`tnr` of 0.5, but .* certain of class 1: ",

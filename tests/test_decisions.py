@@ -168,6 +168,13 @@ class TestExpectedCost:
             assert bool((best <= expected_cost(log_probs, costs, torch.full((400,), other), abstain_cost=0.35) + 1e-15).all())
         assert bool((best[chosen == -1] == 0.35).all())
 
+    @pytest.mark.parametrize("dtype", ["int8", "uint8", "uint16", "uint32", "uint64"])
+    def test_takes_decisions_of_every_int(self, dtype: str) -> None:
+        given = torch.tensor([[0.9, 0.1], [0.3, 0.7]], dtype=torch.float64).log()
+        decisions = np.array([0, 1], dtype)
+        for each in (decisions, torch.from_numpy(decisions)):
+            assert expected_cost(given, None, each).tolist() == pytest.approx([0.1, 0.3])
+
     def test_keeps_what_a_float_would_lose(self) -> None:
         given = np.array([[0.0, math.log(1e-200) + math.log(1e-200)]])
         found = expected_cost(given, [[0.0, 1.0], [1e308, 0.0]], np.array([0]))

@@ -22,6 +22,7 @@ from rightloss.metrics.curves import precision_recall_curve, probability_histogr
 from rightloss.metrics.plot_style import line_style, one_in, thinned
 from rightloss.metrics.reliability_curve import reliability_curve
 from rightloss.metrics.value_curves import decision_curve, predictive_value_curve
+from rightloss.prevalence import Prevalence
 from rightloss.study.population import TwoGaussians
 
 RATES = [0.3, 0.01]
@@ -247,7 +248,7 @@ def test_a_histogram_shows_each_class_in_per_cent() -> None:
         values, edges, _ = patch.get_data()  # type: ignore[attr-defined]
         np.testing.assert_allclose(values, 100 * share)
         np.testing.assert_allclose(edges, HISTOGRAM.edges)
-    assert ax.get_xlabel() == "Predicted probability of cancer"
+    assert ax.get_xlabel() == "Predicted probability (cancer)"
 
 
 def test_long_lines_are_thinned_by_less_than_can_be_seen() -> None:
@@ -262,6 +263,47 @@ def test_long_lines_are_thinned_by_less_than_can_be_seen() -> None:
     assert thinned(short, short)[0] is short
 
 
+ONE_POINT: dict[str, Callable[[], Axes]] = {
+    "an uncertain prevalence": lambda: plots.plot_predictive_values(
+        predictive_value_curve(*screened(0.3), threshold=0.5, prevalences=Prevalence.beta(2.0, 98.0))
+    ),
+    "a prevalence near 1": lambda: plots.plot_predictive_values(
+        predictive_value_curve(*screened(0.3), threshold=0.5, prevalences=[0.99])
+    ),
+    "a threshold": lambda: plots.plot_decision_curve(decision_curve(*screened(0.3), 0.3, [0.2])),
+    "a threshold of what is rare": lambda: plots.plot_decision_curve(decision_curve(*screened(0.01), 0.01, [0.02])),
+}
+
+
+@pytest.mark.parametrize("what", ONE_POINT)
+def test_a_single_point_is_drawn_within_the_axes(what: str) -> None:
+    ax = ONE_POINT[what]()
+    ax.figure.savefig(io.BytesIO())  # type: ignore[union-attr]
+    low, high = ax.get_xlim()
+    points_drawn = [float(np.asarray(line.get_xdata())[0]) for line in ax.get_lines() if len(np.asarray(line.get_xdata())) == 1]
+    assert points_drawn
+    assert all(low < x < high <= 1 for x in points_drawn)
+
+
+@each_plot
+def test_a_name_that_begins_with_an_underscore_is_in_the_legend(name: str) -> None:
+    draw, make, _ = PLOTS[name]
+    legend = draw({"_hidden": make(0.3), "other": make(0.3, 1)}).get_legend()
+    assert legend is not None
+    texts = [text.get_text().strip() for text in legend.get_texts()]
+    assert [text.split(":")[0].split(",")[0] for text in texts].count("_hidden") == (2 if name == "predictive values" else 1)
+
+
+@pytest.mark.parametrize("who", ["malignant", "cancers"])
+def test_axes_read_well_for_nouns_and_adjectives(who: str) -> None:
+    made = {name: draw(make(0.3), positive_name=who) for name, (draw, make, _) in PLOTS.items()}
+    assert made["predictive values"].get_xlabel() == f"Prevalence ({who})"
+    assert made["roc"].get_ylabel() == f"True positive rate\n({who}: share found)"
+    assert made["precision and recall"].get_xlabel() == f"Recall ({who}: share found)"
+    assert made["reliability"].get_ylabel() == f"Observed share ({who})"
+    assert made["decision curve"].get_ylabel() == f"Net benefit per 1000 people\n({who}: acted on, less others at their cost)"
+
+
 def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r"pip install 'rightloss\[study\]'"):
@@ -274,6 +316,10 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "one wrong among them": (lambda: plots.plot_reliability({"a": HISTOGRAM}), "a ReliabilityCurve.*but got Prob"),
     "nothing": (lambda: plots.plot_decision_curve({}), "a DecisionCurve.*but got an empty dict"),
     "a tensor": (lambda: plots.plot_precision_recall(torch.ones(3)), "PrecisionRecallCurve.*but got Tensor"),
+    "names that read alike": (
+        lambda: plots.plot_roc({1: roc_curve(*screened(0.3)), "1": roc_curve(*screened(0.3, 1))}),
+        r"names .*but got \['1'\] twice: ",
+    ),
     "another value": (
         lambda: plots.plot_predictive_values(PLOTS["predictive values"][1](0.3), values=("auc",)),
         "ppv.*npv.*but got",

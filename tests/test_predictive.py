@@ -313,6 +313,30 @@ class TestInterval:
                 assert bool(((values >= 0) & (values <= 1)).all())
             assert bool((found.high[table == -INF] == 0).all())
 
+    @pytest.mark.parametrize("level", [np.float32(0.75), np.float64(0.75)])
+    def test_a_level_of_numpy_is_that_of_python(self, level: Any) -> None:
+        for table, to in ((TWO, BETA), (THREE, Prevalence.dirichlet([1.0, 2.0, 3.0]))):
+            mix = [1 / table.shape[1]] * table.shape[1]
+            given, plain = (retarget_interval(table, mix, to, each, generator=generator(1)) for each in (level, 0.75))
+            assert torch.equal(given.low, plain.low)
+
+    @pytest.mark.parametrize(("draws", "level"), [(4000, 0.95), (41, 0.95), (101, 0.9), (7, 0.5)])
+    def test_for_three_classes_it_is_made_of_the_draws_own_mean_and_quantiles(self, draws: int, level: float) -> None:
+        table, mix = (each[:30] for each in classified("RandomForest", 3))
+        to = Prevalence.dirichlet([0.001, 2.0, 30.0])
+        found = retarget_interval(table, mix, to, level, draws, generator(4))
+        each = torch.stack([retarget(table, mix, pi).exp() for pi in to.sample(draws, generator(4))])
+        torch.testing.assert_close(found.mean, each.mean(0), rtol=1e-9, atol=1e-300)
+        for share, ends in (((1 - level) / 2, found.low), ((1 + level) / 2, found.high)):
+            torch.testing.assert_close(ends, each.quantile(share, 0), rtol=1e-9, atol=1e-300)
+
+    def test_of_a_certain_prediction_and_the_vaguest_prevalence_has_no_nan(self) -> None:
+        table = torch.tensor([[0.0, -INF, -INF], [-INF, math.log(0.5), math.log(0.5)]]).double()
+        found = retarget_interval(table, [1 / 3] * 3, Prevalence.dirichlet([1e-3] * 3), generator=generator(1))
+        for ends in (found.mean, found.low, found.high):
+            assert ends[0].tolist() == [1.0, 0.0, 0.0]
+            assert bool(ends.isfinite().all())
+
     def test_draws_are_repeatable(self) -> None:
         table, mix = classified("GaussianNB", 3)
         to = Prevalence.dirichlet([1.0, 2.0, 3.0])
@@ -324,6 +348,7 @@ class TestInterval:
 TWO = torch.tensor([[0.9, 0.1], [0.5, 0.5], [0.2, 0.8]]).double().log()
 THREE = torch.tensor([[0.5, 0.25, 0.25]]).double().log()
 BETA = Prevalence.beta(1.0, 9.0)
+DIRICHLET = Prevalence.dirichlet([1.0, 2.0, 3.0])
 
 BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "logits": (lambda: retarget(3 * TWO, 0.5, 0.1), "row 0 .*are these logits"),
@@ -350,9 +375,26 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "a row off 1": (lambda: retarget(TWO, 0.5, [[0.1, 0.9], [0.1, 0.8], [0.5, 0.5]]), r"sum to 1, but row 1 is \[0.1, 0.8\]"),
     "ragged mixes": (lambda: retarget(TWO, 0.5, [[0.1, 0.9], [0.1]]), "`to` to be numbers"),
     "a level in per cent": (lambda: retarget_interval(TWO, 0.5, BETA, level=95), "`level` to lie .*but got 95"),
-    "a level in words": (lambda: retarget_interval(TWO, 0.5, BETA, level="95%"), "`level` to lie"),  # type: ignore[arg-type]
+    "a level in words": (lambda: retarget_interval(TWO, 0.5, BETA, level="95%"), "`level` to lie"),
     "too few draws": (lambda: retarget_interval(TWO, 0.5, BETA, draws=10), "at least 40 draws .*but got 10"),
-    "half a draw": (lambda: retarget_interval(TWO, 0.5, BETA, draws=99.5), "`draws` to be a whole number"),  # type: ignore[arg-type]
+    "half a draw": (lambda: retarget_interval(TWO, 0.5, BETA, draws=99.5), "`draws` to be a whole number"),
+    "a level of True": (lambda: retarget_interval(TWO, 0.5, BETA, level=True), "`level` to lie"),
+    "a level that needs more draws than memory holds": (
+        lambda: retarget_interval(THREE, [0.2, 0.3, 0.5], DIRICHLET, level=0.99999999),
+        r"at most \d+ draws of 3 classes, but got 199\d+: lower `level`",
+    ),
+    "more draws than memory holds": (
+        lambda: retarget_interval(THREE, [0.2, 0.3, 0.5], DIRICHLET, draws=10**12),
+        r"at most \d+ draws of 3 classes, but got 10{12}",
+    ),
+    "a seed for a generator": (
+        lambda: retarget_interval(THREE, [0.2, 0.3, 0.5], DIRICHLET, generator=0),
+        r"torch\.Generator, but got int: .*manual_seed",
+    ),
+    "a generator of NumPy": (
+        lambda: retarget_interval(TWO, 0.5, BETA, generator=np.random.default_rng(0)),
+        r"torch\.Generator, but got Generator of numpy",
+    ),
     "a distribution of other classes": (lambda: retarget_interval(THREE, [0.2, 0.3, 0.5], BETA), "3 classes, but got 2"),
     "an interval of logits": (lambda: retarget_interval(3 * TWO, 0.5, BETA), "are these logits"),
 }

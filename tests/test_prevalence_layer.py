@@ -36,6 +36,7 @@ from rightloss.predictive import PrevalenceLayer, retarget, saved
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 FEATURES = 6
+NAN = float("nan")
 
 
 def network(outputs: int, seed: int = 0) -> nn.Sequential:
@@ -147,6 +148,18 @@ class TestPredictions:
         assert isinstance(found, np.ndarray)
         np.testing.assert_allclose(found, layer.predict(inputs(), each).numpy(), rtol=1e-6)
 
+    @pytest.mark.parametrize("kind", [int, np.uint8, bool, ">f4"])
+    def test_predict_takes_features_of_every_kind(self, kind: Any) -> None:
+        features = np.eye(FEATURES)[:, ::-1].astype(kind)
+        for layer in (two(), two().double()):
+            expected = layer.predict(np.eye(FEATURES)[:, ::-1].copy())
+            np.testing.assert_array_equal(layer.predict(features), expected)
+
+    def test_predict_leaves_class_numbers_to_an_embedding(self) -> None:
+        model = nn.Sequential(nn.Embedding(5, 4), nn.Flatten(), nn.Linear(12, 2))
+        layer, words = PrevalenceLayer(model, Prevalence.binary(0.1)), np.array([[0, 4, 2], [1, 1, 3]])
+        np.testing.assert_array_equal(layer.predict(words), layer.predict(torch.from_numpy(words)).numpy())
+
     def test_trained_on_minibatches_at_sampling_it_meets_the_population(self) -> None:
         """Plain cross-entropy on rebalanced draws of two Gaussians, N(±1, 1), at 5 %: the closed form is logit π + 2x."""
         rng = generator(4)
@@ -181,10 +194,28 @@ class TestAsAModule:
         assert layer.double()(inputs().double()).dtype == torch.float64
         assert layer.to(torch.bfloat16)(inputs().bfloat16(), torch.full((5,), 0.2)).dtype == torch.bfloat16
 
-    def test_a_state_dict_carries_the_prevalence(self) -> None:
-        layer, other = layer_of(Categorical(3), 3), PrevalenceLayer(network(3, seed=5), Prevalence(population(3, 8))).eval()
+    def test_a_state_dict_goes_into_a_layer_of_the_same_prevalence_only(self) -> None:
+        layer, own = layer_of(Categorical(3), 3), Prevalence(population(3, 1), population(3, 2))
+        other = PrevalenceLayer(network(3, seed=5), own).eval()
         other.load_state_dict(layer.state_dict())
         assert torch.equal(other(inputs(), population(3, 4)), layer(inputs(), population(3, 4)))
+        for same in (
+            PrevalenceLayer(network(3, seed=5), Prevalence(population(3, 8), population(3, 2))),
+            PrevalenceLayer(network(3, seed=5), own, outputs_at="sampling"),
+        ):
+            before = {name: value.clone() for name, value in same.state_dict().items()}
+            assert_refused(lambda same=same: same.load_state_dict(layer.state_dict()), "of the same prevalence, but `log_")  # type: ignore[misc]
+            assert all(torch.equal(value, before[name]) for name, value in same.state_dict().items())
+
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+    def test_a_state_in_half_precision_leaves_the_mixes_exact(self, dtype: torch.dtype) -> None:
+        layer = PrevalenceLayer(network(2), Prevalence.binary(1e-9), outputs_at="sampling")
+        rounded = {name: value.to(dtype) for name, value in layer.state_dict().items()}
+        layer.load_state_dict(rounded)
+        torch.testing.assert_close(layer.log_population.double(), layer.prevalence.population.log(), rtol=1e-7, atol=0)
+        missing = {name: value for name, value in rounded.items() if name != "log_population"}
+        with pytest.raises(RuntimeError, match=r"Missing key.*log_population"):
+            layer.load_state_dict(missing)
 
     def test_the_repr_names_the_prevalence(self) -> None:
         assert "population=[0.9, 0.1]" in repr(PrevalenceLayer(network(2), Prevalence.binary(0.1)))
@@ -346,6 +377,11 @@ class TestSaved:
         assert facts["likelihood"] == {"name": "OnionPeeling", "levels": 5}
         assert facts["torch"] == torch.__version__
 
+    @pytest.mark.parametrize("length", [252, 255])
+    def test_a_name_can_be_as_long_as_the_system_allows(self, length: int, tmp_path: Path) -> None:
+        layer_of(Categorical(3), 3).save(tmp_path / ("x" * length))
+        assert [len(each.name) for each in tmp_path.iterdir()] == [length]
+
     def test_a_failed_save_leaves_the_old_file_and_no_other(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         _, path = saved_layer(tmp_path)
         before = path.read_bytes()
@@ -367,13 +403,14 @@ class TestSaved:
         assert list(tmp_path.iterdir()) == []
 
 
-def rewritten(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """The file with other facts and a digest that fits them, as a newer version or a forger would write it."""
+def rewritten(path: Path, change: Callable[[dict[str, Any]], Any], **others: Tensor) -> None:
+    """The file with other facts or tensors and a digest that fits them, as a newer version or a forger would write it."""
     with safe_open(path, framework="pt") as file:
         facts = json.loads(file.metadata()["rightloss"])
         tensors = {name: file.get_tensor(name).clone() for name in file.keys()}
     facts.pop("sha256")
     change(facts)
+    tensors |= {name.replace("__", "."): value for name, value in others.items()}
     facts["sha256"] = saved._digest(tensors, facts)
     save_file(tensors, path, metadata={"rightloss": json.dumps(facts)})
 
@@ -439,6 +476,29 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a fact missing": (lambda path: rewritten(path, lambda facts: facts.pop("sampling")), r"lacks \['sampling'\]"),
     "no prevalence": (lambda path: rewritten(path, lambda facts: facts.update(population=[0.5, 0.6, 0.7])), "to sum to 1"),
     "a prevalence in words": (lambda path: rewritten(path, lambda facts: facts.update(sampling="even")), "`sampling` to be "),
+    **{
+        f"{name} beyond all numbers": (
+            lambda path, name=name: rewritten(path, lambda facts: facts.update({name: 10**400})),  # type: ignore[misc]
+            "numbers that a float can hold|to be ",
+        )
+        for name in ("population", "sampling", "evidence", "concentration", "outputs_at")
+    },
+    "a mix of NaN": (
+        lambda path: rewritten(path, str, log_population=torch.tensor([NAN, 0.0, 0.0])),
+        "same prevalence, but `log_population` is",
+    ),
+    "a mix at odds with the prevalence": (
+        lambda path: rewritten(path, str, log_outputs_at=torch.tensor([5.0, -7.0, 0.0])),
+        "same prevalence, but `log_outputs_at` is",
+    ),
+    "a mix of another length": (
+        lambda path: rewritten(path, str, log_population=torch.zeros(2)),
+        r"log_population is float32 \(2,\) in the file",
+    ),
+    "weights of eight bits": (
+        lambda path: rewritten(path, str, model__0__bias=torch.zeros(8).to(torch.float8_e4m3fn)),
+        r"model\.0\.bias is float8_e4m3fn \(8,\) in the file",
+    ),
     "a likelihood of another shape": (
         lambda path: rewritten(path, lambda facts: facts.update(likelihood=None)),
         "the likelihood that the layer was saved with, None",

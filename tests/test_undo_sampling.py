@@ -354,6 +354,10 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         "or `scale_pos_weight`.*both",
     ),
     "kept and sampling": (lambda: undo_sampling(table(2), kept={0: 0.1}, sampling=0.5, labels=PAIR), "leave out `kept`"),
+    "balanced weights of resampled data": (
+        lambda: undo_sampling(table(2), class_weight="balanced", sampling=[0.5, 0.5], labels=PAIR),
+        "'balanced' or `sampling`, but got both: .*write the weights themselves",
+    ),
     "a Prevalence for a mix drawn": (
         lambda: undo_sampling(table(2), sampling=Prevalence.binary(0.1), labels=PAIR),
         r"write `prevalence\.sampling`",

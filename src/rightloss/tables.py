@@ -21,7 +21,7 @@ _ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-4}  # of a row's sum; log-pr
 def log_prob_table(values: Any, num_classes: int | None = None, name: str = "log_probs") -> Tensor:
     """`values` as log-probabilities `(n, k)`, in the dtype they came in, or a ValueError that says how to mend them.
 
-    A probability of 0 is a fair prediction, −∞ here.
+    A probability of 0 is a fair prediction, −∞ here. What torch has no dtype for, as NumPy's longdouble, becomes float64.
 
     Args:
         values: tensor, array or list; row per example, column per class.
@@ -49,16 +49,22 @@ def log_prob_table(values: Any, num_classes: int | None = None, name: str = "log
 
 
 def tensor_of(values: Any, name: str) -> Tensor:
-    """A tensor that shares memory with `values` where that is possible; read-only arrays are copied."""
+    """A tensor that shares memory with `values` where torch can; else, as for read-only or reversed arrays, a copy."""
     if isinstance(values, Tensor):
         return values
+    remedy = "number the classes from 0" if name in ("target", "labels") else "give an array or a tensor of numbers"
+    kind = type(values).__name__
     try:
         array = np.asarray(values)
-        return torch.from_numpy(array) if array.flags.writeable and array.flags.aligned else torch.tensor(array)
+        if array.dtype == object:
+            array = np.array(array.tolist())
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(
-            f"Expected `{name}` to be numbers, but got {type(values).__name__}: give an array or a tensor."
-        ) from error
+        raise ValueError(f"Expected `{name}` to be numbers, but got {kind}: {remedy}.") from error
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"Expected `{name}` to be numbers, but got {kind} of dtype {np.asarray(values).dtype}: {remedy}.")
+    dtype = np.dtype(np.float64) if array.dtype == np.longdouble else array.dtype.newbyteorder("=")
+    takes = array.flags.writeable and array.flags.aligned and all(s >= 0 and s % array.itemsize == 0 for s in array.strides)
+    return torch.from_numpy(array.astype(dtype, copy=not takes))
 
 
 def as_given(result: Tensor, given: Any) -> Any:

@@ -1,6 +1,6 @@
 """One class against the rest: how often each class is called positive, and draws of how often that might be.
 
-Stage: predictions with labels → `Scores`, log-odds per entry → examples of every class at or above a threshold → draws of
+Stage: predictions with labels → `Scores`, per entry → examples of every class at or above a threshold → draws of
 those shares, and of π. The curves are functions of these alone.
 """
 
@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float64
 from numpy.typing import NDArray
+from torch import Tensor
 
+from ..predictive.draws import checked_generator
 from ..prevalence import Prevalence
-from ..tables import log_prob_table
-from .decisions import threshold_log_odds
+from ..tables import log_prob_table, tensor_of
 from .sample import labelled_sample
 
 Array = NDArray[np.float64]
@@ -26,10 +28,13 @@ DRAWS = 4000  # the Monte Carlo error of a 95 % limit is then 4 % of the estimat
 
 @dataclass(frozen=True)
 class Scores:
-    """Log-odds of one class against the rest. m entries, K classes.
+    """Predictions of one class against the rest. m entries, K classes.
 
     Attributes:
+        probability: p(positive|x) `(m,)`, as exact as the predictions' own dtype.
         odds: `log p(positive|x) − log p(another|x)` `(m,)`; ±∞ where the model is certain.
+        place: which of the distinct predictions it is, numbered from the lowest `(m,)`. As in `ranks`, predictions are told
+            apart by log p(positive|x), for two classes by the log-odds.
         labels: an entry's class `(m,)`.
         votes: its share of its row's label `(m,)`.
         weights: what it stands for in the population, π_c/n_c times the vote `(m,)`; they sum to 1.
@@ -39,7 +44,9 @@ class Scores:
         rounding: of the predictions' precision.
     """
 
+    probability: Array
     odds: Array
+    place: NDArray[np.int64]
     labels: NDArray[np.int64]
     votes: Array
     weights: Array
@@ -53,10 +60,15 @@ class Scores:
         """π of the positive class."""
         return float(self.prevalence.population[self.positive])
 
-    def cut(self, threshold: Any) -> float:
-        """A threshold on the probability → one on the log-odds, so low that a tie but for rounding is above it."""
-        odds = threshold_log_odds(threshold)
-        return odds - 2 * self.rounding * (1 + abs(np.log(threshold)) + abs(odds))
+    @property
+    def to_bin(self) -> Array:
+        """The probabilities, raised by their rounding, so that a round number is in the bin that begins with it."""
+        return self.probability + 2 * self.rounding
+
+    def cuts(self, thresholds: Array) -> Array:
+        """Thresholds on the probability → on the log-odds, so low that a tie but for rounding is above."""
+        odds = logit(thresholds)
+        return odds - 2 * self.rounding * (1 + np.abs(np.log(thresholds)) + np.abs(odds))
 
     def counts_from(self, cuts: Array) -> Array:
         """How many examples of each class have log-odds at or above each of the cuts `(c,)` → `(c, k)`."""
@@ -88,13 +100,14 @@ def scores(log_probs: Any, target: Any, prevalence: Any, positive: Any, purpose:
         )
     sample = labelled_sample(log_probs, target, [0.5, 0.5] if prevalence is None else prevalence)
     sample.require_every_class(purpose)
-    table = sample.log_probs.double()
-    rest = [c for c in range(classes) if c != chosen]
-    other = table[:, rest[0]] if len(rest) == 1 else torch.logsumexp(table[:, rest], 1)
-    odds = sample.per_entry(table[:, chosen] - other)
+    column, odds = (sample.per_entry(each) for each in (sample.log_probs[:, chosen], _log_odds(sample.log_probs, chosen)))
     votes = torch.ones_like(odds) if sample.votes is None else sample.votes
+    # by the library whose predictions they are, since the last digit of exp differs between the two
+    p = (column.exp() if isinstance(log_probs, torch.Tensor) else torch.from_numpy(np.exp(column.numpy()))).double().numpy()
     return Scores(
-        odds.cpu().numpy(),
+        p,
+        odds.numpy(),
+        np.unique((odds if classes == 2 else column.double()).numpy(), return_inverse=True)[1],
         sample.labels.cpu().numpy(),
         votes.cpu().numpy(),
         sample.population_weights.cpu().numpy(),
@@ -105,12 +118,24 @@ def scores(log_probs: Any, target: Any, prevalence: Any, positive: Any, purpose:
     )
 
 
-def drawn_rates(counts: Array, totals: Array, generator: torch.Generator) -> Array:
-    """Draws of the shares `counts (c, k) / totals (k,)`: Beta(x + ½, n − x + ½), Jeffreys' posterior `(draws, c, k)`."""
-    found = torch.from_numpy(counts).expand(DRAWS, *counts.shape)
-    yes = torch._standard_gamma(found + 0.5, generator=generator)
-    no = torch._standard_gamma((torch.from_numpy(totals) - found).clamp_min(0) + 0.5, generator=generator)
-    return (yes / (yes + no)).numpy()
+def drawn_against_rest(
+    counts: Array, totals: Array, mixes: Array, positive: int, generator: torch.Generator
+) -> tuple[Array, Array]:
+    """Draws of the shares `counts (c, k) / totals (k,)`, each Beta(x + ½, n − x + ½), Jeffreys' posterior, in a mix for each
+    draw `(draws, k)` → those of the positive class and of the rest `(draws, c)`. One class at a time, to bound memory."""
+    others = np.delete(mixes, positive, 1).sum(1, keepdims=True)  # not 1 − π, which can be 0
+    rest = np.zeros((len(mixes), len(counts)))
+    for c, (found, total) in enumerate(zip(torch.from_numpy(counts.T), totals.tolist(), strict=True)):
+        yes, no = (
+            torch._standard_gamma((each + 0.5).expand(len(mixes), -1), generator=generator)
+            for each in (found, (total - found).clamp_min(0))
+        )
+        rate = (yes / (yes + no)).numpy()
+        if c == positive:
+            own = rate
+        else:
+            rest += rate * (mixes[:, [c]] / others)
+    return own, rest
 
 
 def drawn_mix(prevalence: Prevalence, generator: torch.Generator) -> Array:
@@ -143,19 +168,16 @@ def shares_of(values: Any, name: str, default: Callable[[], Array]) -> Array:
     """A grid of numbers strictly between 0 and 1, in rising order, checked; `default()` where none is given."""
     if values is None:
         return default()
-    try:
-        grid = np.unique(np.asarray(values, dtype=np.float64))
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"Expected `{name}` to be numbers, but got {values!r}: such as [0.01, 0.1].") from error
+    grid = np.unique(tensor_of(values, name).detach().to("cpu", torch.float64).numpy())
     if len(grid) == 0 or not bool(((grid > 0) & (grid < 1)).all()):
         shown = grid[~((grid > 0) & (grid < 1))][:5].tolist()
         raise ValueError(f"Expected `{name}` strictly between 0 and 1, but got {shown}: are they percentages?")
     return grid
 
 
-def own_stream(generator: torch.Generator | None) -> torch.Generator:
-    """The generator given, or one of a fixed seed: the same predictions then have the same interval."""
-    return torch.Generator().manual_seed(0) if generator is None else generator
+def own_stream(generator: Any) -> torch.Generator:
+    """The generator given, checked, or one of a fixed seed: the same predictions then have the same interval."""
+    return checked_generator(generator) or torch.Generator().manual_seed(0)
 
 
 def logit(p: Any) -> Any:
@@ -165,6 +187,19 @@ def logit(p: Any) -> Any:
 def expit(odds: Any) -> Any:
     """1/(1 + e^−odds), of ±∞ too."""
     return np.exp(-np.logaddexp(0.0, -np.asarray(odds)))
+
+
+def _log_odds(table: Tensor, positive: int) -> Float64[Tensor, " n"]:
+    """`log p − log (1 − p)` of one class: of its own column, so that equal predictions have equal odds, and of the others where
+    p rounds to 1; for two classes always of both."""
+    if table.shape[1] == 2:
+        return (table[:, positive] - table[:, 1 - positive]).double()
+    others = [c for c in range(table.shape[1]) if c != positive]
+    own = table[:, positive].double()
+    sure = own >= 0
+    odds = own - torch.log(-torch.expm1(own))
+    odds[sure] = -torch.logsumexp(table[sure][:, others].double(), 1)
+    return odds
 
 
 def _positive_class(positive: Any, classes: int) -> int:

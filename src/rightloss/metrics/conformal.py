@@ -9,10 +9,13 @@ import warnings
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float64
+from numpy.typing import NDArray
 from torch import Tensor
 
+from ..predictive.draws import checked_generator
 from ..tables import as_given, log_prob_table, row_blocks
 from .class_rates import level_of
 from .sample import labelled_sample
@@ -38,12 +41,17 @@ class ConformalSets:
     Made by `ConformalSets.fit`.
 
     Attributes:
-        thresholds: q `(k,)`; ∞ for a class with too few examples, which is then in every set.
+        thresholds: q `(k,)`; ∞ for a class that is in every set, since there were too few examples, or since the predictions
+            gave the true class probability 0 more often than the level allows ("lac").
         level: the coverage promised.
         score: "lac", −log p(y|x), gives the smallest sets, some of them empty; "aps", the probability of the classes at
             least as likely as y, spreads the coverage over easy and hard cases.
         per_class: whether the level holds in every class.
-        randomised: whether only a random part of y's own probability counts for "aps", which takes away its excess.
+        randomised: whether for "aps" only a random part of y's own probability, and of classes tied with y, counts, which
+            takes away its excess. The part is u ~ U(0, 1): a hash of the row, so that it does not depend on which rows come
+            together and the score is one function of x and y at calibration and at prediction; or drawn, see `drawn`.
+        drawn: whether u was drawn from a generator, so that `predict` needs one, too. That takes away the excess also where
+            many rows are alike, as those of a small forest.
     """
 
     thresholds: Float64[Tensor, " k"]
@@ -51,6 +59,7 @@ class ConformalSets:
     score: Literal["lac", "aps"]
     per_class: bool
     randomised: bool
+    drawn: bool = False
 
     @classmethod
     def fit(
@@ -62,11 +71,11 @@ class ConformalSets:
         score: Any = "lac",
         per_class: bool = False,
         randomised: bool = False,
-        generator: torch.Generator | None = None,
+        generator: Any = None,
     ) -> ConformalSets:
         """Thresholds from a calibration sample that the model was not trained on.
 
-        Warns where a class has too few examples for the level: it is then in every set.
+        Warns where a class is in every set, and why.
 
         Args:
             log_probs: predictions `(n, k)`, as log-probabilities.
@@ -78,41 +87,54 @@ class ConformalSets:
             score: "lac" or "aps".
             per_class: whether the level is to hold in every class.
             randomised: for "aps".
-            generator: for `randomised`; of a fixed seed by default.
+            generator: for `randomised`: a torch.Generator to draw the random parts from, here and in `predict`.
         """
         level = level_of(level)
+        generator = checked_generator(generator)
         _check_choices(score, per_class, randomised, prevalence)
         classes = log_prob_table(log_probs).shape[1]
         sample = labelled_sample(log_probs, labels, torch.full((classes,), 1 / classes) if prevalence is None else prevalence)
         sample.require_every_class("conformal sets")
         table = _scores(sample.log_probs, score, _uniform(sample.log_probs, randomised, generator))
         own = sample.per_entry(table).gather(1, sample.labels[:, None]).squeeze(1)
-        mix = sample.prevalence.population.to(own.device)
-        thresholds = []
+        mix = sample.prevalence.population
+        share = mix if per_class else torch.ones_like(mix)  # of the weights
+        # rounding counts as reached
+        mass = level * (share + mix / sample.totals) * (1 - 1e-12)
+        thresholds = torch.empty_like(mass)
         for c in range(classes):
             among = sample.labels == c if per_class else slice(None)
-            share = mix[c] if per_class else 1.0  # of the weights
-            weight = mix[c] / sample.totals[c]
-            thresholds.append(_quantile(own[among], sample.population_weights[among], level * (share + weight)))
-        found = cls(torch.stack(thresholds).cpu(), level, score, per_class, randomised)
-        _warn_if_unbounded(found.thresholds, level)
-        return found
+            thresholds[c] = _quantile(own[among], sample.population_weights[among], mass[c])
+        unbounded, few = thresholds.isinf(), mass > share
+        _warn_of(unbounded & few, f"Too few calibration examples for a level of {level:g}", "calibrate on more of them")
+        why = f"The predictions give probability 0 to the true class of too many examples for a level of {level:g}"
+        _warn_of(unbounded & ~few, why, "use predictions that rule out less")
+        return cls(thresholds, level, score, per_class, randomised, generator is not None)
 
-    def predict(self, log_probs: Any, generator: torch.Generator | None = None) -> Any:
+    def predict(self, log_probs: Any, generator: Any = None) -> Any:
         """Which classes are in the set of each row: bool `(n, k)`, an array or a tensor as `log_probs` is.
 
         Args:
-            log_probs: predictions of the same model, at the same prevalence as those calibrated on.
-            generator: for randomised sets; of a fixed seed, other than that of `fit`, by default.
+            log_probs: predictions of the same model, in the same precision and at the same prevalence as those calibrated on.
+            generator: for randomised sets: another torch.Generator, or one further on, where `fit` was given one.
         """
         table = log_prob_table(log_probs, len(self.thresholds)).detach()
-        stream = torch.Generator().manual_seed(1) if generator is None else generator
+        generator = checked_generator(generator)
+        self._check_same_way(generator)
         thresholds = self.thresholds.to(table.device)
         found: Bool[Tensor, "n k"] = torch.empty(table.shape, dtype=torch.bool, device=table.device)
         for start, block in row_blocks(table, max(1, _ENTRIES // table.shape[1])):
-            scores = _scores(block, self.score, _uniform(block, self.randomised, stream))
+            scores = _scores(block, self.score, _uniform(block, self.randomised, generator))
             found[start : start + len(block)] = scores <= thresholds
         return as_given(found, log_probs)
+
+    def _check_same_way(self, generator: torch.Generator | None) -> None:
+        if self.randomised and self.drawn != (generator is not None):
+            expected, came = ("a `generator`, as in", "none") if self.drawn else ("no `generator`, since none came to", "one")
+            raise ValueError(
+                f"Expected {expected} `fit`, but got {came}: the random parts must come about in the same way in both, "
+                "or the level does not hold."
+            )
 
 
 def _scores(log_probs: Tensor, score: str, uniform: Tensor | None) -> Float64[Tensor, "n k"]:
@@ -120,38 +142,48 @@ def _scores(log_probs: Tensor, score: str, uniform: Tensor | None) -> Float64[Te
     table = log_probs.double()
     if score == "lac":
         return -table
-    ordered, order = table.sort(stable=True, dim=1, descending=True)
-    p = ordered.exp()
-    mass = p.cumsum(1)
+    ordered, order = table.sort(dim=1, descending=True)
+    total = ordered.exp().cumsum(1)
+    ends = torch.cat([ordered[:, 1:] != ordered[:, :-1], ordered.new_ones(len(table), 1, dtype=torch.bool)], 1)
+    upto = total.where(ends, torch.inf).flip(1).cummin(1).values.flip(1)  # the end of one's tie
     if uniform is not None:
-        mass = mass - p * uniform[:, None]
+        before = torch.cat([torch.zeros_like(total[:, :1]), total.where(ends, 0.0).cummax(1).values[:, :-1]], 1)
+        upto = upto - (upto - before) * uniform[:, None]
     # rounded, so that the sums of all classes, which are 1, tie
-    return torch.empty_like(mass).scatter_(1, order, mass.round(decimals=12))
+    return torch.empty_like(upto).scatter_(1, order, upto.round(decimals=12))
 
 
 def _uniform(table: Tensor, randomised: bool, generator: torch.Generator | None) -> Float64[Tensor, " n"] | None:
-    """A number per row: the same for all of its classes."""
+    """A number per row, the same for all of its classes: a hash of the row, or drawn."""
     if not randomised:
         return None
-    stream = torch.Generator().manual_seed(0) if generator is None else generator
-    return torch.rand(len(table), dtype=torch.float64, generator=stream, device=stream.device).to(table.device)
+    if generator is not None:
+        return torch.rand(len(table), dtype=torch.float64, generator=generator, device=generator.device).to(table.device)
+    state = np.zeros(len(table), dtype=np.uint64)
+    for column in (table.double() + 0.0).T.cpu().numpy():  # −0 is 0
+        state = _scrambled(state ^ np.ascontiguousarray(column).view(np.uint64))
+    return torch.from_numpy((state >> np.uint64(11)) * 2.0**-53).to(table.device)
+
+
+def _scrambled(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """SplitMix64's step (Steele, Lea & Flood 2014): every bit depends on every bit."""
+    z = state + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
 
 
 def _quantile(scores: Tensor, weights: Tensor, mass: Tensor) -> Float64[Tensor, ""]:
-    """The smallest score up to which there is `mass` of the weights; ∞ where there is none. Rounding counts as reached."""
+    """The smallest score up to which there is `mass` of the weights; ∞ where there is none."""
     ordered, order = scores.sort()
-    reached = weights[order].cumsum(0) >= mass * (1 - 1e-12)
+    reached = weights[order].cumsum(0) >= mass
     return ordered[reached.to(torch.uint8).argmax()] if bool(reached[-1]) else ordered.new_tensor(torch.inf)
 
 
-def _warn_if_unbounded(thresholds: Tensor, level: float) -> None:
-    unbounded = torch.nonzero(thresholds.isinf()).flatten().tolist()
-    if unbounded:
-        warnings.warn(
-            f"Too few calibration examples for a level of {level:g}: class(es) {unbounded} are in every set. "
-            "Calibrate on more of them, or lower the level.",
-            stacklevel=3,
-        )
+def _warn_of(classes: Tensor, reason: str, remedy: str) -> None:
+    listed = torch.nonzero(classes).flatten().tolist()
+    if listed:
+        warnings.warn(f"{reason}: class(es) {listed} are in every set. Lower the level, or {remedy}.", stacklevel=3)
 
 
 def _check_choices(score: Any, per_class: bool, randomised: bool, prevalence: Any) -> None:

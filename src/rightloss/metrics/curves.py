@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
-from ..tables import log_prob_table
-from .class_rates import Array, Scores, expit, scores
+from ..tables import log_prob_table, tensor_of
+from .class_rates import Array, Scores, scores
 
 __all__ = [
     "PrecisionRecallCurve",
@@ -30,7 +31,8 @@ class RocCurve:
     Attributes:
         false_positive_rate: share of the rest called positive.
         true_positive_rate: share of the positive class called positive.
-        threshold: called positive are predictions p(positive|x) ≥ this; ∞ at first.
+        threshold: called positive are predictions p(positive|x) ≥ this, the lowest of them; ∞ at first. Predictions that round
+            to the same probability, but differ in their logarithms, have a point each and this in common.
         auc: area under the curve: how often a positive is predicted higher than another, ties counted half.
         positive: the class.
     """
@@ -49,7 +51,7 @@ class PrecisionRecallCurve:
     Attributes:
         recall: share of the positive class called positive (TPR).
         precision: share of those called positive in the population who are (PPV).
-        threshold: called positive are predictions p(positive|x) ≥ this.
+        threshold: called positive are predictions p(positive|x) ≥ this, as in `RocCurve`.
         average_precision: `Σ (R_i − R_{i−1}) P_i`.
         prevalence: π of the class: the precision of calling everybody positive.
         positive: the class.
@@ -120,7 +122,8 @@ def probability_histogram(
     Args:
         log_probs: predictions `(n, k)`, as log-probabilities.
         target: int labels `(n,)` or soft votes `(n, k)`.
-        bins: how many, or their edges on the scale chosen; what lies outside counts to the outermost bin.
+        bins: how many, or their edges on the scale chosen. A bin holds its lower edge; what lies outside counts to the
+            outermost bin.
         positive: the class predicted; 1 where there are two.
         scale: "probability", from 0 to 1, or "log-odds", from the least to the greatest finite one.
     """
@@ -128,7 +131,7 @@ def probability_histogram(
         raise ValueError(f'Expected `scale` to be "probability" or "log-odds", but got {scale!r}: choose one of the two.')
     classes = log_prob_table(log_probs).shape[1]
     found = scores(log_probs, target, np.full(classes, 1 / classes), positive, "a histogram by class")
-    values = expit(found.odds) if scale == "probability" else found.odds
+    values = found.to_bin if scale == "probability" else found.odds
     edges = _edges(bins, values, scale)
     index = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
     count = np.zeros((classes, len(edges) - 1))
@@ -137,14 +140,12 @@ def probability_histogram(
 
 
 def _rates(found: Scores) -> tuple[Array, Array, Array]:
-    """FPR, TPR and threshold, a point per distinct score after (0, 0, ∞)."""
-    order = np.argsort(-found.odds)
-    odds, positive = found.odds[order], found.labels[order] == found.positive
-    last = np.append(np.flatnonzero(odds[1:] != odds[:-1]), len(odds) - 1)  # of each run of equal scores
-    weights = found.weights[order]
-    true = np.append(0.0, np.cumsum(weights * positive)[last])
-    false = np.append(0.0, np.cumsum(weights * ~positive)[last])
-    return false / false[-1], true / true[-1], np.append(np.inf, expit(odds[last]))
+    """FPR, TPR and threshold, a point per distinct prediction after (0, 0, ∞)."""
+    lowest = np.full(found.place.max() + 1, np.inf)
+    np.minimum.at(lowest, found.place, found.probability)
+    own = found.labels == found.positive
+    true, false = (np.append(0.0, np.bincount(found.place, found.weights * each)[::-1].cumsum()) for each in (own, ~own))
+    return false / false[-1], true / true[-1], np.minimum.accumulate(np.append(np.inf, lowest[::-1]))
 
 
 def _edges(bins: Any, values: Array, scale: str) -> Array:
@@ -157,7 +158,7 @@ def _edges(bins: Any, values: Array, scale: str) -> Array:
             low, high = (float(finite.min()), float(finite.max())) if len(finite) else (-1.0, 1.0)
             low, high = (low, high) if low < high else (low - 1, high + 1)
         return np.linspace(low, high, int(bins) + 1)
-    edges = np.asarray(bins, dtype=np.float64)
+    edges = tensor_of(bins, "bins").detach().to("cpu", torch.float64).numpy()
     if edges.ndim != 1 or len(edges) < 2 or not bool((np.diff(edges) > 0).all()):
         raise ValueError(f"Expected `bins` to be a number or rising edges, but got {bins!r}: such as [0, 0.1, 1].")
     return edges

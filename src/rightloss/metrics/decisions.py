@@ -164,6 +164,7 @@ def _decisions(decisions: Any, rows: int, columns: int, may_abstain: bool) -> In
             f"Expected int `decisions` of shape ({rows},), one per row of `log_probs`, but got {index.dtype} "
             f"of shape {tuple(index.shape)}: give what `decide` gave."
         )
+    index = index.long()
     low, high = (int(each) for each in torch.aminmax(index))
     if high >= columns or low < -1:
         raise ValueError(
@@ -172,4 +173,4 @@ def _decisions(decisions: Any, rows: int, columns: int, may_abstain: bool) -> In
         )
     if low == -1 and not may_abstain:
         raise ValueError("Expected a decision for every row, but some abstain (−1): say what that costs by `abstain_cost`.")
-    return index.long()
+    return index

@@ -43,12 +43,17 @@ def named(curves: Any, kind: type) -> dict[str, Any]:
             f"Expected a {kind.__name__}, or a dict of them by name, but got {', '.join(wrong) or 'an empty dict'}: "
             "make it by the function of that name."
         )
-    return {str(name): curve for name, curve in given.items()}
+    names = [str(name) for name in given]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"Expected names that differ, but got {twice} twice: a legend cannot tell 1 from '1'.")
+    return dict(zip(names, given.values(), strict=True))
 
 
-def label(name: str, figure: str, between: str = ": ") -> str:
-    """A line's words in the legend."""
-    return f"{name}{between}{figure}" if name else figure
+def label(name: str, figure: str, between: str | None = ": ") -> str:
+    """A line's words in the legend: the name, then the figure; where `between` is None, the figure only without a name."""
+    text = name if name and between is None else f"{name}{between}{figure}" if name else figure
+    return f" {text}" if text.startswith("_") else text  # which matplotlib would leave out
 
 
 def line_style(i: int, points: int, hollow: bool = False) -> dict[str, Any]:

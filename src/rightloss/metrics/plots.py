@@ -38,7 +38,7 @@ def plot_roc(curves: Any, ax: Axes | None = None, positive_name: str | None = No
     Args:
         curves: a `RocCurve`, or `{name: RocCurve}`.
         ax: where to draw.
-        positive_name: what the positive examples are, such as "cancers".
+        positive_name: what the positive examples are, such as "cancers" or "malignant".
     """
     given = named(curves, RocCurve)
     ax = axes(ax)
@@ -47,7 +47,7 @@ def plot_roc(curves: Any, ax: Axes | None = None, positive_name: str | None = No
         x, y = thinned(curve.false_positive_rate, curve.true_positive_rate)
         ax.plot(x, y, label=label(name, f"AUC {curve.auc:.3f}"), **line_style(i, len(x)))
     ax.set_xlabel("False positive rate\n(share of the others called positive)")
-    ax.set_ylabel(f"True positive rate\n(share of {_who(positive_name, given)} found)")
+    ax.set_ylabel(f"True positive rate\n({_who(positive_name, given)}: share found)")
     shares(ax, "xy")
     return finish(ax, "lower right")
 
@@ -60,7 +60,7 @@ def plot_precision_recall(curves: Any, ax: Axes | None = None, positive_name: st
     Args:
         curves: a `PrecisionRecallCurve`, or `{name: PrecisionRecallCurve}`.
         ax: where to draw.
-        positive_name: what the positive examples are, such as "cancers".
+        positive_name: what the positive examples are, such as "cancers" or "malignant".
     """
     given = named(curves, PrecisionRecallCurve)
     ax = axes(ax)
@@ -69,7 +69,7 @@ def plot_precision_recall(curves: Any, ax: Axes | None = None, positive_name: st
         ax.plot(x, y, label=label(name, f"AP {curve.average_precision:.3f}"), **line_style(i, len(x)))
     for rate in sorted({curve.prevalence for curve in given.values()}):
         ax.axhline(rate, **faint(f"everybody: {one_in(rate)}"))
-    ax.set_xlabel(f"Recall (share of {_who(positive_name, given)} found)")
+    ax.set_xlabel(f"Recall ({_who(positive_name, given)}: share found)")
     ax.set_ylabel("Precision\n(share of those called positive who are)")
     shares(ax, "xy")
     return finish(ax, "above")
@@ -83,7 +83,7 @@ def plot_predictive_values(
     Args:
         curves: a `PredictiveValueCurve`, or `{name: PredictiveValueCurve}`.
         ax: where to draw.
-        positive_name: what the positive examples are, such as "cancers".
+        positive_name: what the positive examples are, such as "cancers" or "malignant".
         values: "ppv", "npv" or both.
     """
     given = named(curves, PredictiveValueCurve)
@@ -97,7 +97,7 @@ def plot_predictive_values(
             low, high = getattr(curve, f"{value}_low"), getattr(curve, f"{value}_high")
             ax.fill_between(x, low, high, where=~np.isnan(y), **_band(style))
             ax.plot(x, y, label=label(name, value.upper(), ", "), **style)
-    ax.set_xlabel(f"Prevalence of {_who(positive_name, given)}")
+    ax.set_xlabel(f"Prevalence ({_who(positive_name, given)})")
     ax.set_ylabel("Share of calls that are right")
     log_shares(ax, "x", *_ends([curve.prevalence for curve in given.values()]))
     shares(ax, "y")
@@ -110,7 +110,7 @@ def plot_reliability(curves: Any, ax: Axes | None = None, positive_name: str | N
     Args:
         curves: a `ReliabilityCurve`, or `{name: ReliabilityCurve}`.
         ax: where to draw.
-        positive_name: what the positive examples are, such as "cancers".
+        positive_name: what the positive examples are, such as "cancers" or "malignant".
         log: whether both axes are logarithmic; by default where the prevalence is below 0.05. A bin in which the class was
             not observed is then drawn at the axis.
     """
@@ -124,9 +124,9 @@ def plot_reliability(curves: Any, ax: Axes | None = None, positive_name: str | N
         style.update(linewidth=1.0, markevery=1, markersize=4.5)
         y = np.maximum(curve.observed, low)
         bars = np.stack([y - np.maximum(curve.low, low), np.maximum(curve.high, low) - y])
-        ax.errorbar(curve.predicted, y, bars, label=name or "observed", elinewidth=1.0, capsize=2, **style)
+        ax.errorbar(curve.predicted, y, bars, label=label(name, "observed", None), elinewidth=1.0, capsize=2, **style)
     ax.set_xlabel("Predicted probability")
-    ax.set_ylabel(f"Observed share of {_who(positive_name, given)}")
+    ax.set_ylabel(f"Observed share ({_who(positive_name, given)})")
     if log:
         log_shares(ax, "xy", low, high)
     else:
@@ -140,7 +140,7 @@ def plot_decision_curve(curves: Any, ax: Axes | None = None, positive_name: str 
     Args:
         curves: a `DecisionCurve`, or `{name: DecisionCurve}`.
         ax: where to draw.
-        positive_name: what the positive examples are, such as "cancers".
+        positive_name: what the positive examples are, such as "cancers" or "malignant".
     """
     given = named(curves, DecisionCurve)
     ax = axes(ax)
@@ -152,9 +152,9 @@ def plot_decision_curve(curves: Any, ax: Axes | None = None, positive_name: str 
     for i, (name, curve) in enumerate(given.items()):
         style = line_style(i, len(curve.threshold))
         ax.fill_between(curve.threshold, 1000 * curve.low, 1000 * curve.high, **_band(style))
-        ax.plot(curve.threshold, 1000 * curve.net_benefit, label=name or "by the predictions", **style)
+        ax.plot(curve.threshold, 1000 * curve.net_benefit, label=label(name, "by the predictions", None), **style)
     ax.set_xlabel("Threshold (probability from which to act)")
-    ax.set_ylabel(f"Net benefit\n({_who(positive_name, given)} acted on per 1000 people)")
+    ax.set_ylabel(f"Net benefit per 1000 people\n({_who(positive_name, given)}: acted on, less others at their cost)")
     ends = _ends([curve.threshold for curve in given.values()])
     if min(curve.prevalence for curve in given.values()) < _RARE:
         log_shares(ax, "x", *ends)
@@ -172,7 +172,7 @@ def plot_probability_histogram(
     Args:
         curves: a `ProbabilityHistogram`, or `{name: ProbabilityHistogram}`, all on one scale.
         ax: where to draw.
-        positive_name: what is predicted, such as "cancer".
+        positive_name: what is predicted, such as "cancer" or "malignant".
         class_names: one per class.
     """
     given = named(curves, ProbabilityHistogram)
@@ -189,7 +189,7 @@ def plot_probability_histogram(
             ax.stairs(100 * share, curve.edges, fill=True, color=style["color"], alpha=0.12)
             i += 1
     what = "Predicted probability" if scales == {"probability"} else "Predicted log-odds"
-    ax.set_xlabel(f"{what} of {_who(positive_name, given)}")
+    ax.set_xlabel(f"{what} ({_who(positive_name, given)})")
     ax.set_ylabel("Share of the class (%)")
     ax.set_ylim(bottom=0)
     return finish(ax, "best")
@@ -205,7 +205,9 @@ def _band(style: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ends(grids: list[Array]) -> tuple[float, float]:
-    return min(float(grid.min()) for grid in grids), max(float(grid.max()) for grid in grids)
+    """Of an axis that shows all of them; with room to both sides of a single point."""
+    low, high = min(float(grid.min()) for grid in grids), max(float(grid.max()) for grid in grids)
+    return (low, high) if low < high else (low / 2, min(1.0, 2 * high))
 
 
 def _reliability_ends(curves: list[ReliabilityCurve]) -> tuple[float, float]:

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 
-from .class_rates import Array, Scores, against_rest, drawn_mix, drawn_rates, expit, level_of, limits, own_stream, scores
+from .class_rates import Array, Scores, against_rest, drawn_against_rest, drawn_mix, level_of, limits, own_stream, scores
 
 __all__ = ["ReliabilityCurve", "reliability_curve"]
 
@@ -48,7 +46,7 @@ def reliability_curve(
     positive: Any = None,
     width: str = "equal-mass",
     level: Any = 0.95,
-    generator: torch.Generator | None = None,
+    generator: Any = None,
 ) -> ReliabilityCurve:
     """In bin b the class is met at `π a₁ / (π a₁ + (1 − π) a₀)`, with a₁, a₀ the shares of it and of the rest in b.
 
@@ -62,7 +60,8 @@ def reliability_curve(
         prevalence: π: a `Prevalence`, K frequencies, or for two classes that of class 1.
         bins: how many.
         positive: the class; 1 where there are two.
-        width: "equal-mass", each with the same share of the population as far as ties allow, or "equal-width".
+        width: "equal-mass", each with the same share of the population as far as ties allow, or "equal-width"; a
+            probability at an edge is in the upper bin.
         level: of the limits.
         generator: for the draws behind the limits; of a fixed seed by default.
     """
@@ -72,35 +71,27 @@ def reliability_curve(
     if isinstance(bins, bool) or not isinstance(bins, int | np.integer) or bins < 1:
         raise ValueError(f"Expected `bins` to be an int ≥ 1, but got {bins!r}: such as 15.")
     found = scores(log_probs, target, prevalence, positive, "a reliability curve")
-    p = expit(found.odds)
-    index = _by_mass(found, int(bins)) if width == "equal-mass" else np.minimum((p * bins).astype(np.int64), bins - 1)
-    _, index = np.unique(index, return_inverse=True)
+    stream = own_stream(generator)
+    share = _mass_below(found) if width == "equal-mass" else found.to_bin
+    _, index = np.unique(np.minimum((share * bins).astype(np.int64), bins - 1), return_inverse=True)
     weight: Array = np.bincount(index, found.weights).astype(np.float64)
-    predicted = np.bincount(index, found.weights * p) / weight
+    predicted = np.bincount(index, found.weights * found.probability) / weight
     counts = np.zeros((len(weight), len(found.totals)))
     np.add.at(counts, (index, found.labels), found.votes)
-    stream = own_stream(generator)
     mixes = drawn_mix(found.prevalence, stream)
     mix = found.prevalence.population.numpy()
-    observed = _observed(counts / found.totals, mix, found.positive)
-    low, high = limits(_observed(drawn_rates(counts, found.totals, stream), mixes, found.positive), observed, level)
+    observed = _observed(*against_rest(counts / found.totals, mix, found.positive), found.rate)
+    drawn = drawn_against_rest(counts, found.totals, mixes, found.positive, stream)
+    low, high = limits(_observed(*drawn, mixes[:, [found.positive]]), observed, level)
     return ReliabilityCurve(predicted, observed, low, high, weight, found.rate, level, found.positive)
 
 
-def _observed(rates: Array, mix: Array, positive: int) -> Array:
-    """Shares of each class in a bin `(…, b, k)` → how often the positive one is met there `(…, b)`."""
-    own, rest = against_rest(rates, mix, positive)
-    pi = mix[..., positive, None]
+def _observed(own: Array, rest: Array, pi: Any) -> Array:
+    """Shares of the positive class and of the rest in a bin → how often the positive one is met there."""
     return pi * own / (pi * own + (1 - pi) * rest)
 
 
-def _by_mass(found: Scores, bins: int) -> NDArray[np.int64]:
-    """The bin of each entry: where the middle of the population's mass with that same prediction lies."""
-    order = np.argsort(found.odds)
-    odds = found.odds[order]
-    group = np.cumsum(np.append(True, odds[1:] != odds[:-1])) - 1
-    mass = np.bincount(group, found.weights[order])
-    middle = (np.cumsum(mass) - mass / 2)[group]
-    index = np.empty(len(odds), dtype=np.int64)
-    index[order] = np.minimum((middle * bins).astype(np.int64), bins - 1)
-    return index
+def _mass_below(found: Scores) -> Array:
+    """The share of the population with lower predictions than each entry's, and half of that with the same."""
+    mass = np.bincount(found.place, found.weights)
+    return (np.cumsum(mass) - mass / 2)[found.place]

@@ -13,15 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from ..prevalence import Prevalence
 from .class_rates import (
     Array,
     Scores,
     against_rest,
+    drawn_against_rest,
     drawn_mix,
-    drawn_rates,
     expit,
     level_of,
     limits,
@@ -30,6 +29,7 @@ from .class_rates import (
     scores,
     shares_of,
 )
+from .decisions import threshold_log_odds
 
 __all__ = ["DecisionCurve", "PredictiveValueCurve", "decision_curve", "predictive_value_curve"]
 
@@ -102,7 +102,7 @@ def predictive_value_curve(
     from_: Any = None,
     positive: Any = None,
     level: Any = 0.95,
-    generator: torch.Generator | None = None,
+    generator: Any = None,
 ) -> PredictiveValueCurve:
     """`PPV = π TPR / (π TPR + (1 − π) FPR)` and `NPV = (1 − π) TNR / ((1 − π) TNR + π (1 − TPR))` over prevalences π.
 
@@ -115,8 +115,8 @@ def predictive_value_curve(
         target: int labels `(n,)` or soft votes `(n, k)`, in any mix of classes.
         threshold: positive is called who is predicted p(positive|x) ≥ this. Or one of:
         tpr: the highest threshold at which at least this share of the positive class is found,
-        tnr: or the lowest at which at least this share of the rest is not called positive; chosen on this sample, which
-            the limits do not allow for.
+        tnr: or the lowest at which at least this share of the rest is not called positive, midway between two predictions.
+            Either is chosen on this sample, which the limits do not allow for; given as `threshold` it calls the same people.
         prevalences: of the positive class, rising; by default 61 from 1e-4 to 0.5, even in the logarithm. A `Prevalence`
             means its one, and where it is uncertain the limits include that.
         retarget: whether predictions move with the prevalence.
@@ -126,21 +126,23 @@ def predictive_value_curve(
         level: of the limits.
         generator: for the draws behind the limits.
     """
-    level = level_of(level)
+    level, stream = level_of(level), own_stream(generator)
     _check_choice(threshold, tpr, tnr, retarget, from_)
     at = prevalences if isinstance(prevalences, Prevalence) else None
     found = scores(log_probs, target, at if from_ is None else from_, positive, "predictive values")
     grid = shares_of(prevalences, "prevalences", lambda: np.geomspace(1e-4, 0.5, 61)) if at is None else _only(at, found)
-    cut = found.cut(threshold) if threshold is not None else _cut_reaching(found, tpr, tnr)
-    cuts = cut - (logit(grid) - logit(found.rate)) if retarget else np.full(1, cut)
+    t = _threshold_reaching(found, tpr, tnr) if threshold is None else np.full(1, float(threshold))
+    moves = logit(grid) - logit(found.rate) if retarget else np.zeros(1)
+    cuts = found.cuts(t) - moves
     counts = found.counts_from(cuts)
     own, rest = against_rest(counts / found.totals, (at or found.prevalence).population.numpy(), found.positive)
     ppv, npv = _predictive_values(own, rest, grid)
-    stream = own_stream(generator)
     mixes = drawn_mix(at or found.prevalence, stream)
-    drawn = against_rest(drawn_rates(counts, found.totals, stream), mixes, found.positive)
+    drawn = drawn_against_rest(counts, found.totals, mixes, found.positive, stream)
     ppvs, npvs = _predictive_values(*drawn, grid if at is None else mixes[:, [found.positive]])
-    own, rest, where = (np.broadcast_to(each, grid.shape).copy() for each in (own, rest, expit(cuts)))
+    own, rest, where = (
+        np.broadcast_to(each, grid.shape).copy() for each in (own, rest, expit(logit(t) - moves) if retarget else t)
+    )
     values = (ppv, *_limits(ppvs, ppv, level), npv, *_limits(npvs, npv, level))
     return PredictiveValueCurve(grid, *values, own, 1 - rest, where, level, found.positive)
 
@@ -152,7 +154,7 @@ def decision_curve(
     thresholds: Any = None,
     positive: Any = None,
     level: Any = 0.95,
-    generator: torch.Generator | None = None,
+    generator: Any = None,
 ) -> DecisionCurve:
     """`NB(t) = π TPR(t) − (1 − π) FPR(t) t/(1 − t)`: positives acted on, less others acted on at what they cost.
 
@@ -166,16 +168,15 @@ def decision_curve(
         level: of the limits.
         generator: for the draws behind the limits.
     """
-    level = level_of(level)
+    level, stream = level_of(level), own_stream(generator)
     found = scores(log_probs, target, prevalence, positive, "net benefit")
     reach = np.log(20.0)
     grid = shares_of(thresholds, "thresholds", lambda: expit(logit(found.rate) + np.linspace(-reach, reach, 101)))
-    stream = own_stream(generator)
-    counts = found.counts_from(np.array([found.cut(t) for t in grid]))
+    counts = found.counts_from(found.cuts(grid))
     mix, mixes = found.prevalence.population.numpy(), drawn_mix(found.prevalence, stream)
     cost = grid / (1 - grid)
     value = _net_benefit(*against_rest(counts / found.totals, mix, found.positive), found.rate, cost)
-    drawn = against_rest(drawn_rates(counts, found.totals, stream), mixes, found.positive)
+    drawn = drawn_against_rest(counts, found.totals, mixes, found.positive, stream)
     low, high = limits(_net_benefit(*drawn, mixes[:, found.positive, None], cost), value, level)
     everybody = found.rate - (1 - found.rate) * cost
     return DecisionCurve(grid, value, low, high, everybody, found.rate, level, found.positive)
@@ -215,6 +216,8 @@ def _check_choice(threshold: Any, tpr: Any, tnr: Any, retarget: bool, from_: Any
         raise ValueError(
             f"Expected one of `threshold`, `tpr` and `tnr`, but got {given or 'none'}: who is called positive is yours to say."
         )
+    if threshold is not None:
+        threshold_log_odds(threshold)
     if retarget and (from_ is None or threshold is None):
         raise ValueError(
             f"Expected `threshold` and `from_` to retarget, but got {given[0]} and from_={from_!r}: "
@@ -222,17 +225,29 @@ def _check_choice(threshold: Any, tpr: Any, tnr: Any, retarget: bool, from_: Any
         )
 
 
-def _cut_reaching(found: Scores, tpr: Any, tnr: Any) -> float:
-    """The threshold on the log-odds at which a rate is reached on this sample."""
-    share = float(shares_of([tpr if tnr is None else tnr], "tpr" if tnr is None else "tnr", lambda: np.empty(0))[0])
+def _threshold_reaching(found: Scores, tpr: Any, tnr: Any) -> Array:
+    """The highest threshold with that TPR on this sample, or the lowest with that TNR `(1,)`.
+
+    It lies midway, in log-odds, between two predictions that differ by more than rounding, so that `decide` parts them there.
+    """
+    name, asked = ("tpr", tpr) if tnr is None else ("tnr", tnr)
+    share = float(shares_of([asked], name, lambda: np.empty(0))[0])
+    edges = np.unique(found.odds[np.isfinite(found.odds)])
+    edges = np.concatenate([edges[:1] - 2, edges, edges[-1:] + 2]) if len(edges) else np.array([-2.0, 2.0])
+    middle = expit((edges[1:] + edges[:-1]) / 2)
+    held = (middle > 0) & (middle < 1)  # by a float
+    middle, low, high = middle[held], edges[:-1][held], edges[1:][held]
+    odds, cuts = logit(middle), found.cuts(middle)
+    parts = (low < odds - 4 * (odds - cuts)) & (odds < high)
     own = (found.labels == found.positive) == (tnr is None)
-    odds, weights = found.odds[own], found.weights[own]
-    order = np.argsort(odds if tnr is not None else -odds)
-    reached = np.cumsum(weights[order]) >= share * weights.sum() * (1 - 1e-12)
-    edge = float(odds[order][np.argmax(reached)])
-    if tnr is not None and edge == np.inf:
+    order = np.argsort(found.odds[own])
+    below = np.append(0.0, found.weights[own][order].cumsum())[np.searchsorted(found.odds[own][order], cuts)]
+    below /= found.weights[own].sum()
+    reached = parts & ((1 - below if tnr is None else below) >= share - 1e-12)
+    if not reached.any():
         raise ValueError(
-            f"Expected a threshold with a `tnr` of {share:g}, but for too many of the others the predictions are certain "
-            f"of class {found.positive}: no threshold lies above that; ask for less."
+            f"Expected a threshold with a `{name}` of {share:g}, but for too many the predictions are certain "
+            f"{'of another class than' if tnr is None else 'of class'} {found.positive}: no threshold lies beyond that; "
+            "ask for less."
         )
-    return edge if tnr is None else float(np.nextafter(edge, np.inf))
+    return middle[np.flatnonzero(reached)[[-1 if tnr is None else 0]]]

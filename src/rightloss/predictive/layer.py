@@ -33,6 +33,9 @@ _is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compil
 class PrevalenceLayer(nn.Module):
     """A model around which the prevalence can change, without retraining: the equation is in `retarget`.
 
+    The prevalence is fixed once the layer is made. A state dict holds its logarithms, by which `load_state_dict` knows weights
+    that were trained for another; it refuses them, and never loads the mixes themselves.
+
     Exports with `torch.export` and `torch.onnx.export(…, dynamo=True)`, with x and the population as inputs. For half precision
     convert the model, not the layer, whose log-frequencies would be rounded too.
 
@@ -69,7 +72,7 @@ class PrevalenceLayer(nn.Module):
         self.model, self.likelihood, self.prevalence = model, likelihood, prevalence
         self.outputs_at, mix = _outputs_at(outputs_at, prevalence)
         self.classes = _class_names(classes, prevalence.num_classes)
-        like = full_precision(next((each for each in model.parameters() if each.is_floating_point()), torch.empty(0)))
+        like = full_precision(_first_float(model, torch.empty(0)))
         self.register_buffer("log_population", prevalence.population.log().to(like))
         self.register_buffer("log_outputs_at", mix.log().to(like))
 
@@ -84,7 +87,8 @@ class PrevalenceLayer(nn.Module):
         """Log-probabilities in eval mode, without gradient.
 
         Args:
-            x: what the model takes; an array becomes a tensor, and the predictions then an array.
+            x: what the model takes; an array becomes a tensor of the model's dtype (a model with an `nn.Embedding` gets ints as
+                they are), and the predictions then an array.
             population: whatever `retarget` takes as `to`, or a dict by the names in `classes`.
         """
         training = [module for module in self.modules() if module.training]
@@ -122,8 +126,12 @@ class PrevalenceLayer(nn.Module):
                 which then stay as they are.
         """
         tensors, facts = read_file(path)
-        prevalence = _prevalence_of(facts)
-        layer = cls(model, prevalence, likelihood, facts["outputs_at"], facts["classes"])
+        try:
+            layer = cls(model, _prevalence_of(facts), likelihood, facts["outputs_at"], facts["classes"])
+        except OverflowError as error:
+            raise ValueError(
+                f"Expected numbers that a float can hold in {path}, but one is larger ({error}): save the layer again."
+            ) from error
         own = layer._facts()["likelihood"]
         if facts["likelihood"] != own:
             raise ValueError(
@@ -135,6 +143,24 @@ class PrevalenceLayer(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.prevalence}, outputs_at={self.outputs_at!r}"
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        mixes = {
+            "log_population": self.prevalence.population,
+            "log_outputs_at": _outputs_at(self.outputs_at, self.prevalence)[1],
+        }
+        for name, mix in mixes.items():
+            given, own = state_dict.get(prefix + name), mix.log()
+            if given is None or given.shape != own.shape:
+                continue  # torch says so
+            # to half precision, in which the state may have been
+            if not torch.allclose(given.to(own), own, rtol=2**-7, atol=1e-7):
+                raise ValueError(
+                    f"Expected weights of a layer of the same prevalence, but `{name}` is {given.tolist()} there and "
+                    f"{own.tolist()} here: make this layer with the other's prevalence and `outputs_at`."
+                )
+            state_dict[prefix + name] = own.to(given.device, getattr(self, name).dtype)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def _table(self, outputs: Tensor) -> Float[Tensor, "n k *dense"]:
         if outputs.ndim == 1 and self.likelihood.num_outputs == 1:
@@ -183,7 +209,12 @@ class PrevalenceLayer(nn.Module):
         if not isinstance(x, np.ndarray):
             return x
         tensor = tensor_of(x, "x").to(self.log_population.device)
-        return tensor.to(next(self.model.parameters(), self.log_population).dtype) if tensor.is_floating_point() else tensor
+        numbers = any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in self.model.modules())
+        return (
+            tensor
+            if numbers and not tensor.is_floating_point()
+            else tensor.to(_first_float(self.model, self.log_population).dtype)
+        )
 
     def _facts(self) -> dict[str, Any]:
         alpha = self.prevalence.concentration
@@ -208,6 +239,11 @@ class _ExactLogSigmoid(TorchFunctionMode):
         if func is F.logsigmoid:
             return torch.log_softmax(torch.stack([args[0], torch.zeros_like(args[0])], -1), -1)[..., 0]
         return func(*args, **(kwargs or {}))
+
+
+def _first_float(model: nn.Module, default: Tensor) -> Tensor:
+    """The parameter whose dtype and device are taken for the model's."""
+    return next((each for each in model.parameters() if each.is_floating_point()), default)
 
 
 def _outputs_at(value: Any, prevalence: Prevalence) -> tuple[str | list[float], Tensor]:

@@ -23,6 +23,7 @@ from .. import __version__
 FORMAT, VERSION = "rightloss.PrevalenceLayer", 1
 FACTS = ("population", "sampling", "evidence", "concentration", "outputs_at", "classes", "likelihood")
 _KEY = "rightloss"
+_FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}  # the others have no common dtype
 _OTHERS = {b"PK": "a zip archive, such as torch.save writes", b"\x80": "a pickle", b"{": "JSON", b"": "empty"}
 
 
@@ -37,7 +38,7 @@ def write_file(path: str | Path, tensors: Mapping[str, Any], facts: Mapping[str,
     kept = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in tensors.items()}
     written = {**facts, "format": FORMAT, "version": VERSION, "rightloss": __version__, "torch": str(torch.__version__)}
     written["sha256"] = _digest(kept, written)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".saving-", suffix=".partial")
     os.close(handle)
     try:
         _safetensors("safetensors.torch").save_file(kept, temporary, metadata={_KEY: json.dumps(written)})
@@ -123,7 +124,7 @@ def _digest(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> str:
 
 def _fits(given: Tensor, own: Tensor) -> bool:
     """Whether a copy would lose nothing: one shape, and one dtype or a wider float."""
-    wider = given.is_floating_point() and torch.promote_types(given.dtype, own.dtype) == own.dtype
+    wider = {given.dtype, own.dtype} <= _FLOATS and torch.promote_types(given.dtype, own.dtype) == own.dtype
     return given.shape == own.shape and (given.dtype == own.dtype or wider)
 
 

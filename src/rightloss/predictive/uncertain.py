@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float64
 from torch import Tensor
@@ -18,10 +19,12 @@ from torch import Tensor
 from ..prevalence import Prevalence
 from ..tables import as_given, log_prob_table, row_blocks
 from .beta import BetaLogOdds
+from .draws import checked_generator
 from .mixes import log_mix
 from .retarget import multiply_classes
 
 _NUMBERS = 1 << 22  # float64 numbers held at once, 32 MB
+_DRAWN = 1 << 25  # numbers drawn in all, 256 MB
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class PredictionInterval:
 
 
 def retarget_interval(
-    log_probs: Any, from_: Any, to: Any, level: float = 0.95, draws: int | None = None, generator: Any = None
+    log_probs: Any, from_: Any, to: Any, level: Any = 0.95, draws: Any = None, generator: Any = None
 ) -> PredictionInterval:
     """How far p(k|x,π) moves with a π that is not known exactly.
 
@@ -57,12 +60,14 @@ def retarget_interval(
         to: an uncertain `Prevalence` (`Prevalence.beta`, `.dirichlet`). Anything certain, as in `retarget`, gives
             low = mean = high.
         level: the share of π's distribution that the interval covers.
-        draws: of π, for more than two classes. None means 200 / (1 − level), a hundred beyond either end.
-        generator: of the draws; torch's own by default.
+        draws: of π, for more than two classes, at most 2²⁵ / K. None means 200 / (1 − level), a hundred beyond either end.
+        generator: of the draws, a torch.Generator; torch's own by default.
     """
     table = log_prob_table(log_probs)
     rows, num_classes = table.shape
-    count = _checked(level, draws)
+    level = _checked_level(level)
+    count = _checked_draws(draws, level)
+    generator = checked_generator(generator)
     start = log_mix(from_, "from_", num_classes, rows)
     target = log_mix(to, "to", num_classes, rows)
     if not isinstance(to, Prevalence) or to.concentration is None:
@@ -73,13 +78,18 @@ def retarget_interval(
         b, a = to.concentration.tolist()
         found = _two_classes(logits, BetaLogOdds(a, b), level)
     else:
-        found = _many_classes(logits, to.sample(count, generator).log(), level)
+        _refuse_excess(count, num_classes)
+        found = _many_classes(logits, to.sample(count, generator), level)
     return PredictionInterval(*(as_given(each.to(table), log_probs) for each in found))
 
 
-def _checked(level: Any, draws: Any) -> int:
-    if not isinstance(level, int | float) or not 0 < level < 1:
+def _checked_level(level: Any) -> float:
+    if isinstance(level, bool) or not isinstance(level, int | float | np.floating) or not 0 < level < 1:
         raise ValueError(f"Expected `level` to lie strictly between 0 and 1, but got {level!r}: 0.95 covers 95 %.")
+    return float(level)
+
+
+def _checked_draws(draws: Any, level: float) -> int:
     if draws is None:
         return math.ceil(200 / (1 - level))
     try:
@@ -93,6 +103,15 @@ def _checked(level: Any, draws: Any) -> int:
             "fewer leave none beyond the interval's ends."
         )
     return count
+
+
+def _refuse_excess(draws: int, num_classes: int) -> None:
+    most = _DRAWN // num_classes
+    if draws > most:
+        raise ValueError(
+            f"Expected at most {most} draws of {num_classes} classes, but got {draws}: lower `level`, which needs so many, or "
+            "set `draws`."
+        )
 
 
 def _two_classes(logits: Float64[Tensor, "n 2"], beta: BetaLogOdds, level: float) -> list[Float64[Tensor, "n 2"]]:
@@ -111,22 +130,26 @@ def _two_classes(logits: Float64[Tensor, "n 2"], beta: BetaLogOdds, level: float
     ]
 
 
-def _many_classes(
-    logits: Float64[Tensor, "n k"], log_draws: Float64[Tensor, "s k"], level: float
-) -> list[Float64[Tensor, "n k"]]:
+def _many_classes(logits: Float64[Tensor, "n k"], draws: Float64[Tensor, "s k"], level: float) -> list[Float64[Tensor, "n k"]]:
+    places = [share * (len(draws) - 1) for share in ((1 - level) / 2, (1 + level) / 2)]
+    nearest = sorted({end(place) for place in places for end in (math.floor, math.ceil)})
+
     def summary(block: Tensor) -> Tensor:
-        probs = torch.softmax(block[:, None] + log_draws, 2)
-        ordered = probs.sort(1).values
-        return torch.stack([probs.mean(1), _quantile(ordered, (1 - level) / 2), _quantile(ordered, (1 + level) / 2)], 1)
+        # relative to the likeliest class, whose product with a draw is never 0
+        ratio = (block - block.amax(1, keepdim=True)).exp()
+        probs = ratio[:, :, None] * draws.T
+        probs /= probs.sum(1, keepdim=True)
+        mean = probs.mean(2)
+        probs.numpy().partition(nearest, axis=2)  # a quarter of the time of sorting
+        return torch.stack([mean, *(_between(probs, place) for place in places)], 1)
 
-    return list(_blockwise(summary, logits, log_draws.numel()).unbind(1))
+    return list(_blockwise(summary, logits, draws.numel()).unbind(1))
 
 
-def _quantile(ordered: Float64[Tensor, "n s k"], share: float) -> Float64[Tensor, "n k"]:
-    """Between the two nearest draws. Not torch.quantile, which takes no more than 2²⁴ numbers."""
-    place = share * (ordered.shape[1] - 1)
+def _between(ordered: Float64[Tensor, "n k s"], place: float) -> Float64[Tensor, "n k"]:
+    """The quantile at `place`, between the two nearest draws."""
     below, above = math.floor(place), math.ceil(place)
-    return torch.lerp(ordered[:, below], ordered[:, above], place - below)
+    return torch.lerp(ordered[..., below], ordered[..., above], place - below)
 
 
 def _blockwise(function: Callable[[Tensor], Tensor], table: Tensor, numbers_per_row: int) -> Tensor:

@@ -61,7 +61,9 @@ def undo_sampling(
 
     Args:
         log_probs: log-probabilities `(n, k)` or dense maps `(n, k, h, w, …)`; tensor or array.
-        class_weight: w_k: K numbers, a dict by class number (1 where a class is not in it), or "balanced".
+        class_weight: w_k: K numbers, a dict by class number (1 where a class is not in it), or "balanced", which is
+            n / (K n_k) of `labels`, after `kept`. With `sampling` write the numbers: whether they were balanced before or
+            after the resampling cannot be told.
         pos_weight: w_1 of two classes, as torch calls it.
         scale_pos_weight: w_1 of two classes, as XGBoost and LightGBM call it.
         kept: copies of each class kept per original example, K numbers or a dict: 0.1 is a tenth, 5 is five of each.
@@ -116,6 +118,11 @@ def _check_choice(
         raise ValueError(
             "Expected `kept` or `sampling`, but got both: `sampling` is the mix finally drawn, whatever was kept; "
             "leave out `kept`."
+        )
+    if isinstance(class_weight, str) and sampling is not None:
+        raise ValueError(
+            f"Expected class_weight={class_weight!r} or `sampling`, but got both: whether the weights were taken of the labels "
+            "before or after resampling cannot be told; write the weights themselves, a number per class."
         )
     if isinstance(sampling, Prevalence):
         raise ValueError(
