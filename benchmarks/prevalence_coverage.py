@@ -60,7 +60,7 @@ def covered(classes: int, rare: float, name: str) -> Tensor:
         x, _ = drawn(mix, ROWS, generator)
         held, labels = drawn(equal, ROWS, generator)
         pair = (predicted(held, overconfident), labels) if options.keys() & {"calibration", "method"} else None
-        estimate = estimate_prevalence(predicted(x, overconfident), equal, held_out=pair, **options)  # type: ignore[arg-type]
+        estimate = estimate_prevalence(predicted(x, overconfident), equal, held_out=pair, **options)
         inside = ((estimate.low <= mix) & (mix <= estimate.high)).double()
         found.append(torch.cat([inside, (estimate.high - estimate.low)[-1:]]))
     return torch.stack(found)

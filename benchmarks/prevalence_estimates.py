@@ -38,7 +38,7 @@ def ours(**options: str) -> Method:
         _, _, labels, target, held = draw
         equal = np.full(target.shape[1], 1 / target.shape[1])
         pair = (held, labels) if options else None
-        return estimate_prevalence(target, equal, held_out=pair, region=None, **options).population.numpy()  # type: ignore[arg-type]
+        return estimate_prevalence(target, equal, held_out=pair, region=None, **options).population.numpy()
 
     return call
 
@@ -130,7 +130,7 @@ def methods() -> dict[str, dict[str, Method]]:
         "confusion, soft": {"rightloss": ours(method="bbse-soft"), "QuaPy PACC": quapy("PACC")},
         "RLLS": {"rightloss": ours(method="rlls")},
     }
-    if importlib.util.find_spec("cvxpy"):  # which both peers need
+    if importlib.util.find_spec("cvxpy"):  # which the peers' RLLS needs
         found["RLLS"] |= {"QuaPy RLLS": quapy("RLLS", mode="hard"), "abstention RLLS": abstention("RLLSImbalanceAdapter")}
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -181,7 +182,9 @@ def _repeated(method: str, kind: str | None, pi: Tensor) -> list[PrevalenceEstim
     for seed in range(150):
         table, (h, y) = predict(drawn(pi, 1000, 2000 + seed)[0]), drawn(equal(3), 1000, 9000 + seed)
         held_out = None if method == "em" and kind is None else (predict(h), y)
-        found.append(estimate_prevalence(table, equal(3), method=method, held_out=held_out, calibration=kind, region=None))
+        with warnings.catch_warnings():  # one held-out set in a thousand is far from its mix by chance
+            warnings.filterwarnings("ignore", "The held-out labels come at", LabelShiftWarning)
+            found.append(estimate_prevalence(table, equal(3), method=method, held_out=held_out, calibration=kind, region=None))
     return found
 
 
@@ -202,11 +205,22 @@ class TestIdentity:
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_the_held_out_set_itself_has_the_mix_it_was_calibrated_at(self, kind: str) -> None:
-        h, y = drawn(population(4, 22), 500, 23)
-        found = estimate_prevalence(overconfident(h), equal(4), held_out=(overconfident(h), y), calibration=kind, region=None)
+        h, y = drawn(0.5 * population(4, 22) + 0.5 * equal(4), 500, 23)
+        labelled = torch.bincount(y, minlength=4).double() / 500
+        found = estimate_prevalence(overconfident(h), labelled, held_out=(overconfident(h), y), calibration=kind, region=None)
         torch.testing.assert_close(found.population, found.sampling, atol=1e-7, rtol=0)
         assert found.calibration is not None
         torch.testing.assert_close(found.sampling, found.calibration(overconfident(h)).exp().mean(0))
+        if kind in ("bias-corrected", "vector"):
+            torch.testing.assert_close(found.population, labelled, atol=1e-7, rtol=0)
+
+    def test_by_default_a_held_out_set_gives_its_own_frequencies_whatever_the_predictions(self) -> None:
+        h, y = drawn(equal(2), 2000, 26)
+        biased = torch.log_softmax(exact(h, equal(2)) + torch.tensor([0.0, 1.0]), 1)
+        found = estimate_prevalence(biased, 0.5, held_out=(biased, y))
+        assert float(found.population[1]) == pytest.approx(float(y.double().mean()), abs=1e-7)
+        trusting = estimate_prevalence(biased, 0.5, held_out=(biased, y), calibration="mean")
+        assert float(trusting.population[1]) > float(y.double().mean()) + 0.05
 
     @pytest.mark.parametrize("method", LINEAR)
     def test_linear_systems_give_the_held_out_set_its_own_frequencies(self, method: str) -> None:
@@ -218,8 +232,8 @@ class TestIdentity:
 class TestLinearSystems:
     def test_bbse_is_the_inverse_of_the_confusion_matrix(self) -> None:
         # held out: 8 of 10 of class 0 and 3 of 4 of class 1 are recognised; in the target 14 of 20 are called 0
-        held = torch.tensor([[0.7, 0.3]] * 8 + [[0.4, 0.6]] * 2 + [[0.8, 0.2]] + [[0.1, 0.9]] * 3).double().log()
-        labels = [0] * 10 + [1] * 4
+        held = torch.tensor([[0.7, 0.3]] * 8 + [[0.4, 0.6]] * 2 + [[0.8, 0.2]] + [[0.1, 0.9]] * 3).double().log().repeat(5, 1)
+        labels = ([0] * 10 + [1] * 4) * 5
         target = np.log(np.array([[0.6, 0.4]] * 14 + [[0.3, 0.7]] * 6))
         found = estimate_prevalence(target, 0.5, method="bbse", held_out=(held, labels))
         by_hand = np.linalg.solve([[0.8, 0.25], [0.2, 0.75]], [0.7, 0.3])
@@ -263,7 +277,9 @@ class TestLinearSystems:
             (minimize(cost, s, bounds=[(-1, None)] * 3, method="Nelder-Mead", options=options) for s in starts),
             key=lambda r: r.fun,
         )
-        found = estimate_prevalence(table, equal(3), method="rlls", held_out=(held, y)).population.numpy()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*held-out examples", LabelShiftWarning)
+            found = estimate_prevalence(table, equal(3), method="rlls", held_out=(held, y)).population.numpy()
         weights = joint.sum(0) * (1 + best.x)
         np.testing.assert_allclose(found, weights / weights.sum(), atol=2e-5)
 
@@ -334,6 +350,24 @@ class TestStreams:
         found = estimate_prevalence(table, rho)
         assert found.sampling.tolist() == [0.75, 0.25]
 
+    def test_a_function_that_returns_a_used_iterator_loses_no_rows(self, table: Tensor) -> None:
+        (h, y), once = drawn(equal(3), 300, 45), iter(table.split(250))
+        found = estimate_prevalence(lambda: once, equal(3), method="bbse", held_out=(exact(h, equal(3)), y))
+        assert found.rows == 1000
+
+    def test_read_only_arrays_pass_without_a_warning(self, table: Tensor) -> None:
+        chunks = [chunk.numpy().copy() for chunk in table.split(400)]
+        for chunk in chunks:
+            chunk.flags.writeable = False
+        assert estimate_prevalence(chunks, equal(3)).rows == 1000
+
+    def test_half_precision_is_handed_on(self, table: Tensor) -> None:
+        h, y = drawn(equal(3), 600, 46)
+        options: dict[str, Any] = {"held_out": (exact(h, equal(3)).half(), y), "calibration": "mean"}
+        found = estimate_prevalence(table.half(), equal(3), level=np.float32(0.9), **options)
+        assert float(found.prevalence().sampling.sum()) == pytest.approx(1, abs=1e-12)
+        assert found.level == pytest.approx(0.9)
+
     def test_a_stream_that_changes_is_refused(self, table: Tensor) -> None:
         calls = iter(range(100))
         shrinking = lambda: iter([table[: 1000 - next(calls)]])  # noqa: E731
@@ -345,6 +379,8 @@ class TestStreams:
 TABLE = exact(drawn(equal(3), 60, 70)[0], equal(3))
 LABELS = drawn(equal(3), 60, 70)[1]
 NEVER = torch.tensor([0.5, 0.5, 0.0], dtype=torch.float64).log().expand(60, 3)
+POINTS_600, LABELS_600 = drawn(equal(3), 600, 71)
+REVERSED = torch.log_softmax(exact(POINTS_600, equal(3)) * torch.tensor([1.5, 1.5, -1.0]), 1)
 MOSTLY_WRONG = torch.where(torch.arange(60) % 4 == 0, TABLE.argmax(1), TABLE.argmin(1))
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
@@ -374,13 +410,27 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "labels out of range": (lambda: fit_calibration(TABLE, LABELS + 1), r"0\.\.2"),
     "float labels": (lambda: fit_calibration(TABLE, LABELS.double()), "int labels"),
     "a class missing": (lambda: fit_calibration(TABLE, LABELS.clamp_max(1)), r"class\(es\) \[2\]"),
-    "labels ruled out": (lambda: fit_calibration(torch.eye(3).log(), [0, 1, 0], "temperature"), "row 2 gives its own none"),
+    "labels ruled out": (
+        lambda: fit_calibration(torch.eye(3)[[0, 1, 0, 2]].log(), [0, 1, 2, 2], "temperature"),
+        "row 2 gives its own none",
+    ),
     "a class never predicted": (
-        lambda: estimate_prevalence(NEVER, equal(3), held_out=(NEVER, LABELS)),
+        lambda: estimate_prevalence(NEVER, equal(3), held_out=(NEVER, LABELS), calibration="mean"),
         r"class\(es\) \[2\] never have any",
     ),
     "separable": (lambda: fit_calibration(TABLE, TABLE.argmax(1), "temperature"), "separate the held-out"),
     "labels reversed": (lambda: fit_calibration(TABLE, MOSTLY_WRONG, "temperature"), "negative"),
+    "one class reversed": (lambda: fit_calibration(REVERSED, LABELS_600, "vector"), r"class\(es\) \[2\] is negative"),
+    "an array for a calibration": (lambda: estimate_prevalence(TABLE, equal(3), calibration=np.ones(2)), "`calibration`"),
+    "a class missing for a temperature": (lambda: fit_calibration(TABLE, LABELS * 0, "temperature"), r"class\(es\) \[1, 2\]"),
+    "a class missing for the mean": (
+        lambda: estimate_prevalence(TABLE, equal(3), held_out=(TABLE, LABELS.clamp_max(1)), calibration="mean"),
+        r"class\(es\) \[2\]",
+    ),
+    "a stream of pairs": (
+        lambda: estimate_prevalence(DataLoader(TensorDataset(TABLE, LABELS), batch_size=20), equal(3)),
+        "the predictions alone",
+    ),
     "an unknown kind": (lambda: fit_calibration(TABLE, LABELS, "isotonic"), "`kind`"),
     "a calibration of other classes": (
         lambda: estimate_prevalence(TABLE[:, :2].log_softmax(1), 0.5, calibration=fit_calibration(TABLE, LABELS)),

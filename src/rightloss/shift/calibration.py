@@ -23,7 +23,7 @@ KINDS = ("mean", "temperature", "bias-corrected", "vector")
 class Calibration:
     """q(k|x) ∝ exp(a_k log p(k|x) + b_k), with a_k = 1/temperature: call it with log-probabilities.
 
-    The calibrated predictions hold at the mix of the held-out set, which is `sampling`.
+    The calibrated predictions are taken to hold at the mix `sampling`.
 
     Attributes:
         kind: "temperature" (one, no bias), "bias-corrected" (one, and a bias per class) or "vector" (both per class); "mean"
@@ -31,7 +31,8 @@ class Calibration:
         temperature: T (K,); K times the same unless the kind is "vector".
         bias: b (K,), with mean 0.
         sampling: the mean of the calibrated predictions over the held-out set (K,). With biases these are its label
-            frequencies.
+            frequencies; without, they are only as good as the predictions.
+        counts: how many held-out examples of each class there were (K,).
         covariance: of (a, b − log sampling), `(2K, 2K)`, but for a constant added to the second half: how uncertain the fit is.
     """
 
@@ -39,7 +40,13 @@ class Calibration:
     temperature: Tensor
     bias: Tensor
     sampling: Tensor
+    counts: Tensor = field(repr=False)
     covariance: Tensor = field(repr=False)
+
+    @property
+    def has_biases(self) -> bool:
+        """Whether the held-out labels, rather than the predictions, say at which mix the calibrated predictions hold."""
+        return self.kind in ("bias-corrected", "vector")
 
     def __call__(self, log_probs: Any) -> Any:
         """Calibrated log-probabilities, in the kind and dtype that came."""
@@ -55,7 +62,8 @@ def fit_calibration(log_probs: Any, labels: Any, kind: str = "bias-corrected") -
     """The calibration of greatest likelihood on labelled predictions, by Newton's method to full convergence.
 
     "bias-corrected" is that of Alexandari, Kundaje, Shrikumar (2020), whose mean prediction equals the label frequencies; they
-    found that the estimate of a prevalence needs the biases. The held-out set must not have been trained on.
+    found that the estimate of a prevalence needs the biases. The held-out set must not have been trained on, and needs every
+    class: below 15 examples of one, expect regions that rest on the fit to cover less than they say.
 
     Args:
         log_probs: predictions `(n, k)`.
@@ -70,8 +78,7 @@ def fit_calibration(log_probs: Any, labels: Any, kind: str = "bias-corrected") -
 def calibrated(data: HeldOut, kind: str) -> Calibration:
     """The same for a set that was checked before."""
     size = data.log_probs.shape[1]
-    if kind in ("bias-corrected", "vector"):
-        require_every_class(data)
+    require_every_class(data)
     if kind != "mean":
         _require_some_probability(data)
     table = data.log_probs.T.clamp_min(-1e5).contiguous()  # a class ruled out stays so, at any temperature that could be found
@@ -86,7 +93,8 @@ def calibrated(data: HeldOut, kind: str) -> Calibration:
         )
     slope, bias = both[:size], both[size:] - both[size:].mean()
     covariance = _of_mean(probs) if kind == "mean" else _covariance(table, data.labels, probs, design)
-    return Calibration(kind, 1 / slope, bias, probs.mean(1), covariance)
+    mean = probs.mean(1)  # of predictions in half precision it sums to 1 but roughly
+    return Calibration(kind, 1 / slope, bias, mean / mean.sum(), torch.from_numpy(data.counts), covariance)
 
 
 def _require_some_probability(data: HeldOut) -> None:
@@ -95,7 +103,7 @@ def _require_some_probability(data: HeldOut) -> None:
         row = int(torch.nonzero(~torch.isfinite(own))[0])
         raise ValueError(
             f"Expected predictions that give each held-out label some probability, but row {row} gives its own none: "
-            "mix a little of the class frequencies into the predictions first."
+            "mix a little of the class frequencies into the predictions first, or use calibration='mean'."
         )
 
 
@@ -138,7 +146,7 @@ def _fitted(table: Tensor, labels: Tensor, design: Tensor) -> Tensor:
         if -value < 1e-6 and len(params):  # every label predicted for certain
             break
         if gain < 1e-10:  # the step itself still squares the error
-            _check_slopes(_plain(size) + design @ params, size)
+            _check_slopes((_plain(size) + design @ (params + step))[:size])
             return params + step
         share = 1.0
         while share > 1e-8:
@@ -153,7 +161,7 @@ def _fitted(table: Tensor, labels: Tensor, design: Tensor) -> Tensor:
             break
     raise ValueError(
         "Expected a calibration that exists, but its likelihood grows without end: the predictions separate the held-out "
-        "labels perfectly; use more held-out examples, or calibration=None."
+        "labels perfectly; use more held-out examples, or calibration='mean'."
     )
 
 
@@ -177,11 +185,15 @@ def _sums(table: Tensor, probs: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _of_mean(probs: Tensor) -> Tensor:
-    """`_covariance` where nothing was fitted: that of the log of the mean prediction."""
+    """`_covariance` where nothing was fitted: that of the log of the mean prediction.
+
+    As if one row more had shown the largest spread that this mean allows, that of one-hot rows: few rows do not show theirs.
+    """
     size, rows = probs.shape
     spread = torch.zeros(2 * size, 2 * size, dtype=torch.float64)
-    relative = probs / probs.mean(1, keepdim=True) - 1
-    spread[size:, size:] = relative @ relative.T / rows**2
+    mean = probs.mean(1, keepdim=True)
+    relative = probs / mean - 1
+    spread[size:, size:] = (relative @ relative.T + torch.diag(1 / mean.squeeze(1)) - 1) / rows**2
     return spread
 
 
@@ -204,9 +216,10 @@ def _covariance(table: Tensor, labels: Tensor, probs: Tensor, design: Tensor) ->
     return influence @ (seen @ seen.T) @ influence.T
 
 
-def _check_slopes(params: Tensor, size: int) -> None:
-    if bool((params[:size] <= 0).all()):
+def _check_slopes(slopes: Tensor) -> None:
+    against = torch.nonzero(slopes <= 0).flatten().tolist()
+    if against:
         raise ValueError(
-            "Expected held-out labels that the predictions agree with, but the best temperature is negative: "
-            "are the columns in the order of the class numbers?"
+            f"Expected held-out labels that the predictions agree with, but the best temperature of class(es) {against} is "
+            "negative: are the columns in the order of the class numbers? If so, use calibration='bias-corrected' or 'mean'."
         )

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from .held_out import HeldOut
+from .regions import deviance_limit, within_simplex
 from .simplex import Curve, nearest_in_model
 
-__all__ = ["Moments", "covariance", "moments", "regularised", "solved", "unbounded"]
+__all__ = ["Moments", "covariance", "fieller_region", "moments", "regularised", "solved", "unbounded"]
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,9 @@ def moments(blocks: Iterable[Tensor], held_out: HeldOut, soft: bool) -> Moments:
 
 
 def unbounded(data: Moments) -> np.ndarray:
-    """P⁻¹ μ: sums to 1, but may leave the simplex. Where P is singular, the shortest solution."""
-    return np.linalg.lstsq(data.by_class, data.target, rcond=1e-10)[0]
+    """P⁻¹ μ: sums to 1, but may leave the simplex. Where P is singular, the solution nearest to equal classes."""
+    equal = np.full(len(data.target), 1 / len(data.target))
+    return equal + _inverse(data.by_class)[0] @ (data.target - data.by_class @ equal)
 
 
 def solved(data: Moments) -> np.ndarray:
@@ -103,10 +105,50 @@ def regularised(data: Moments, strength: float = 0.01, delta: float = 0.05) -> n
 
 
 def covariance(data: Moments, population: np.ndarray) -> np.ndarray:
-    """Of P⁻¹ μ `(K, K)`, from the noise of the target's mean and of each held-out class's: P⁻¹ (V_μ + Σ_k π_k² V_k) P⁻ᵀ."""
+    """Of P⁻¹ μ `(K, K)`, from the noise of the target's mean and of each held-out class's: P⁻¹ (V_μ + Σ_k π_k² V_k) P⁻ᵀ.
+
+    In a direction that P maps to 0 the standard error is 1, as long as the simplex is wide.
+    """
     noise = data.target_spread + np.einsum("k,kij->ij", population**2, data.spreads)
-    inverse = np.linalg.pinv(data.by_class, rcond=1e-10)
-    return inverse @ noise @ inverse.T
+    inverse, unseen = _inverse(data.by_class)
+    return inverse @ noise @ inverse.T + unseen
+
+
+def fieller_region(data: Moments, population: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
+    """All v in [0, 1] that (P⁻¹ μ)_k could be by chance if π_k = v: (v − (P⁻¹ μ)_k)² ≤ z² σ_k²(v), per class.
+
+    σ_k² is `covariance` at π_k = v, with the others in their proportions: A + Q v² + R (1 − v)². For two classes this is
+    Fieller's region, which stays right where P is hardly known; it can be all of [0, 1]. Of two pieces it takes the hull.
+    """
+    inverse, unseen = _inverse(data.by_class)
+    by_target = np.einsum("ki,ij,kj->k", inverse, data.target_spread, inverse) + np.diag(unseen)
+    by_class = np.einsum("ki,lij,kj->kl", inverse, data.spreads, inverse)
+    others = np.where(np.eye(len(population), dtype=bool), 0.0, population + 1e-12)
+    others = others / others.sum(1, keepdims=True)
+    z2, centre = deviance_limit(level), unbounded(data)
+    own, rest = z2 * np.diag(by_class), z2 * (others**2 * by_class).sum(1)
+    square, linear, constant = 1 - own - rest, rest - centre, centre**2 - z2 * by_target - rest
+    root = np.sqrt((linear**2 - square * constant).clip(0))
+    ends = np.sort((-linear + np.array([[-1.0], [1.0]]) * root) / np.where(square == 0, 1e-300, square), axis=0)
+    low, high = ends
+    # where v counts for more than its own distance the set lies outside the two roots, and only they can end it
+    gap = (square < 0) & (root > 0)
+    below, above = gap & (low < 0) & (high > 0), gap & (low < 1) & (high > 1)
+    low, high = (
+        np.where(square > 0, low, np.where(below & ~above, high, 0.0)),
+        np.where(square > 0, high, np.where(above & ~below, low, 1.0)),
+    )
+    return within_simplex(low.clip(0, 1), high.clip(0, 1))
+
+
+def _inverse(by_class: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """P⁻¹ among changes that sum to 0 `(K, K)`, and the projection onto those of them that P maps to 0."""
+    size = len(by_class)
+    basis = np.linalg.svd(np.ones((1, size)))[2][1:].T
+    left, values, right = np.linalg.svd(basis.T @ by_class @ basis)
+    seen = values > 1e-10
+    moves, blind = basis @ right[seen].T, basis @ right[~seen].T
+    return (moves / values[seen]) @ (basis @ left[:, seen]).T, blind @ blind.T
 
 
 def _columns(held_out: HeldOut, soft: bool) -> list[tuple[Tensor, Tensor, int]]:
@@ -132,13 +174,14 @@ def _summed(log_probs: Tensor, soft: bool) -> tuple[Tensor, Tensor]:
 def _mean_spread(total: Tensor, products: Tensor, count: int, soft: bool) -> Tensor:
     """The covariance of a mean of `count` rows with these sums.
 
-    Half a count more in every class of one-hot rows: a class never predicted in n rows is not one that never will be.
+    That of one-hot rows with half a count more in every class: a class never predicted in n rows is not one that never will
+    be. Of probabilities, as if one row more had shown that, the largest spread there can be: few rows do not show theirs.
     """
-    if soft:
-        mean = total / count
-        return (products / count - torch.outer(mean, mean)) / max(count - 1, 1)
-    mean = (total + 0.5) / (count + 0.5 * len(total))
-    return (torch.diag(mean) - torch.outer(mean, mean)) / count
+    smooth = (total + 0.5) / (count + 0.5 * len(total))
+    largest = torch.diag(smooth) - torch.outer(smooth, smooth)
+    if not soft:
+        return largest / count
+    return (products - torch.outer(total, total) / count + largest) / count**2
 
 
 def _least_cost(joint: np.ndarray, shift: np.ndarray, penalty: float) -> np.ndarray:

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from .calibration import KINDS, Calibration, calibrated
-from .confusion import covariance, moments, regularised, solved, unbounded
+from .confusion import covariance, fieller_region, moments, regularised, solved
 from .held_out import HeldOut, held_out_set, require_every_class
-from .label_shift import LabelShiftWarning, check_level, mix_of
+from .label_shift import LabelShiftWarning, goodness_of_fit, mix_of, share_of
 from .likelihood import MixLikelihood
-from .regions import condition_number, curvature_region, normal_region, profile_region, tangent_inverse
+from .regions import condition_number, curvature_at, curvature_region, profile_region, tangent_inverse
 from .result import PrevalenceEstimate
 from .rows import Rows
 from .simplex import maximise
@@ -28,6 +28,7 @@ __all__ = ["METHODS", "estimate_prevalence"]
 
 METHODS = ("em", "bbse", "bbse-soft", "rlls", "rlls-soft")
 _PROFILE_WORK = 1e10  # operations a profile may take before the curvature must do
+_FEW = 15  # held-out examples of a class below which regions may cover too little
 _BLURRED = 1e6  # condition number beyond which classes cannot be told apart
 
 
@@ -40,12 +41,12 @@ def estimate_prevalence(
     calibration: Any = None,
     prior: Any = None,
     region: str | None = "auto",
-    level: float = 0.95,
+    level: Any = 0.95,
 ) -> PrevalenceEstimate:
     """The class frequencies of the data that `log_probs` are predictions on, assuming that p(x|y) is as in training.
 
-    - "em" maximises L(π) = Σ_n log Σ_k π_k p(k|x_n)/ρ_k (Saerens et al. 2002), by Newton's method rather than EM. The most
-      accurate where predictions are calibrated; `calibration=` with a held-out set sees to that (Alexandari et al. 2020).
+    - "em" maximises L(π) = Σ_n log Σ_k π_k p(k|x_n)/ρ_k (Saerens et al. 2002), by Newton's method rather than EM. It takes
+      predictions at their word, so they should be calibrated; a held-out set sees to that (Alexandari et al. 2020).
     - "bbse" solves P π = μ with the confusion matrix of a held-out set (Lipton et al. 2018), "bbse-soft" with mean
       probabilities; calibration does not matter. Solutions outside the simplex are replaced by the π of least ‖P π − μ‖.
     - "rlls" and "rlls-soft" regularise that system (Azizzadenesheli et al. 2019).
@@ -54,24 +55,27 @@ def estimate_prevalence(
     a fitted calibration its limit is scaled by Var/Var_0, where Var = H⁻¹ (H + J Var(calibration) Jᵀ) H⁻¹ and Var_0 = H⁻¹.
     "curvature" takes π̂ ± z s.e. on the scale of log odds and needs no further pass over the data; it is rough for a class
     within two standard errors of 0. "auto" is "profile" for tables in memory that are not huge and for classes near 0, else
-    "curvature". Linear systems: "delta", P⁻¹ μ ± z s.e. with the noise of both sets, cut to [0, 1]; it is that of the system
-    before regularisation, which adds a bias but no knowledge.
+    "curvature". Linear systems: "fieller", all π_k that P⁻¹ μ could come from by chance, with the noise of both sets; it is
+    that of the system before regularisation, which adds a bias but no knowledge.
 
     Args:
         log_probs: predictions on unlabelled data: a table `(n, k)`, `np.memmap` (read in blocks), or a stream of tables that
             can be read again: a list, a loader, or a function that returns a fresh iterator.
         sampling: ρ, the mix at which they are stated: K frequencies, for two classes that of class 1, or a `Prevalence`.
-            With a held-out set, "em" takes its mean prediction (calibrated, where asked for) instead: a target like that set
-            then gives that set's mix, whatever the predictions. Linear systems go by the held-out labels alone.
+            With a calibration, "em" takes that of the calibrated predictions instead, their mean over the held-out set. With
+            biases this is that set's mix of labels, whatever the predictions. "mean" and "temperature" trust the predictions
+            and need a held-out set at the mix ρ; where its labels contradict that (p < 0.001), there is a warning. Linear
+            systems go by the held-out labels alone.
         method: "em", "bbse", "bbse-soft", "rlls" or "rlls-soft".
-        held_out: `(log_probs, labels)` of the same model on labelled data at the mix ρ that it was not trained on.
-        calibration: None, "temperature", "bias-corrected" or "vector", fitted on `held_out`; or a `Calibration`. None with a
-            held-out set is "mean" for "em": predictions as they are, ρ their mean over that set.
+        held_out: `(log_probs, labels)` of the same model on labelled data that it was not trained on, with every class in it.
+            Below 15 examples of one there is a warning, since regions then cover less than they say.
+        calibration: "bias-corrected", "vector", "temperature" or "mean" (predictions as they are, ρ their mean), fitted on
+            `held_out`; or a `Calibration`. None with a held-out set is "bias-corrected" for "em".
         prior: Dirichlet parameters (K,), all ≥ 1, for the maximum a posteriori ("em").
-        region: "auto", "profile", "curvature", "delta", or None for none.
+        region: "auto", "profile", "curvature", "fieller", or None for none.
         level: of the regions.
     """
-    check_level(level)
+    level = share_of(level)
     _check_words(method, region, calibration, held_out, prior)
     rows = Rows(log_probs, passes=method == "em")
     size = rows.num_classes
@@ -79,7 +83,7 @@ def estimate_prevalence(
     alpha = None if prior is None else _dirichlet(prior, size)
     data = None if held_out is None else held_out_set(held_out, size)
     if method == "em" and calibration is None and data is not None:
-        calibration = "mean"
+        calibration = "bias-corrected"
     if isinstance(calibration, str):
         assert data is not None
         calibration = calibrated(data, calibration)
@@ -88,12 +92,16 @@ def estimate_prevalence(
             raise ValueError(
                 f"Expected a calibration of {size} classes, but got one of {len(calibration.bias)}: fit it to this model."
             )
-        rho = calibration.sampling.numpy()
+        stated, rho = rho, calibration.sampling.numpy()
+        if method == "em":
+            _warn_of_mix(calibration, stated)
+            _warn_of_few(calibration.counts.numpy())
     if method == "em":
         found = _likeliest(rows, rho, calibration, alpha, region, level)
     else:
         assert data is not None
         require_every_class(data)
+        _warn_of_few(data.counts)
         found = _linear(rows, data, calibration, method, region, level)
     if found.condition > _BLURRED or not found.converged:
         why = "its search did not converge" if not found.converged else "the predictions hardly tell some classes apart"
@@ -140,7 +148,8 @@ def _likeliest(
     # drawn in from the boundary, since other rows may need a class that these do without
     guess = rho if some is None else 0.999 * maximise(some, rho).point + 0.001 * rho
     best = maximise(likelihood, guess)
-    plain = tangent_inverse(best.curve.curvature)
+    curvature = curvature_at(best, level)
+    plain = tangent_inverse(curvature)
     full = plain
     if calibration is not None:
         moved = plain @ likelihood.by_calibration(best.point)
@@ -154,7 +163,7 @@ def _likeliest(
     if region == "profile":
         widening = np.divide(wide, errors, out=np.ones_like(wide), where=errors > 0) ** 2
         low, high = profile_region(likelihood, best, errors, level, widening)
-    condition = condition_number(best.curve.curvature)
+    condition = condition_number(curvature)
     return _Found(best.point, low, high, region or "none", full, condition, best.iterations, best.converged, best.value)
 
 
@@ -170,17 +179,42 @@ def _linear(
     full, condition = covariance(means, point), float(np.linalg.cond(means.by_class))
     if region is None:
         return _Found(point, point, point, "none", full, condition)
-    low, high = normal_region(unbounded(means), np.sqrt(np.diag(full).clip(0)), level)
-    return _Found(point, np.minimum(low, point), np.maximum(high, point), "delta", full, condition)
+    low, high = fieller_region(means, point, level)
+    return _Found(point, np.minimum(low, point), np.maximum(high, point), "fieller", full, condition)
+
+
+def _warn_of_mix(calibration: Calibration, rho: np.ndarray) -> None:
+    """Where a calibration supposes a held-out set at the mix ρ, and its labels contradict that."""
+    counts = calibration.counts.numpy()
+    if not calibration.has_biases and goodness_of_fit(counts, rho) < 1e-3:
+        shown = ", ".join(f"{share:.3g}" for share in counts / counts.sum())
+        warnings.warn(
+            f"The held-out labels come at the mix ({shown}), but calibration={calibration.kind!r} supposes "
+            "`sampling`: the prevalence may be far off; use calibration='bias-corrected'.",
+            LabelShiftWarning,
+            stacklevel=3,
+        )
+
+
+def _warn_of_few(counts: np.ndarray) -> None:
+    """Of held-out examples of a class."""
+    few = np.flatnonzero(counts < _FEW).tolist()
+    if few:
+        warnings.warn(
+            f"Class(es) {few} have fewer than {_FEW} held-out examples: regions may cover less than they say; label more.",
+            LabelShiftWarning,
+            stacklevel=3,
+        )
 
 
 def _check_words(method: Any, region: Any, calibration: Any, held_out: Any, prior: Any) -> None:
     if method not in METHODS:
         raise ValueError(f"Expected `method` to be one of {', '.join(METHODS)}, but got {method!r}: choose one of them.")
-    kinds = ("auto", "profile", "curvature", None) if method == "em" else ("auto", "delta", None)
+    kinds = ("auto", "profile", "curvature", None) if method == "em" else ("auto", "fieller", None)
     if region not in kinds:
         raise ValueError(f"Expected `region` for {method!r} to be one of {kinds}, but got {region!r}: choose one of them.")
-    if calibration is not None and calibration not in KINDS and not isinstance(calibration, Calibration):
+    known = isinstance(calibration, Calibration) or (isinstance(calibration, str) and calibration in KINDS)
+    if calibration is not None and not known:
         raise ValueError(
             f"Expected `calibration` to be None, one of {', '.join(KINDS)}, or a Calibration, but got {calibration!r}: "
             "choose one, or make one with fit_calibration."

@@ -5,9 +5,9 @@ Stage: target `log_probs`, held-out `log_probs` and labels → `LabelShiftTest`.
 
 from __future__ import annotations
 
-import math
 import warnings
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -61,14 +61,16 @@ class LabelShiftTest:
         return self.message
 
 
-def label_shift_test(log_probs: Any, held_out: Any, sampling: Any = None, *, level: float = 0.95) -> LabelShiftTest:
+def label_shift_test(log_probs: Any, held_out: Any, sampling: Any = None, *, level: Any = 0.95) -> LabelShiftTest:
     """Whether the target is a mixture of the held-out set's classes; warns with `LabelShiftWarning` where it is not.
 
     Under label shift p(x|y) is the same in both sets, so every function of x, such as the bin that the prediction falls into,
     is distributed in the target as Σ_k π_k P_k, with P_k its distribution over held-out examples of class k. With more bins
     than classes that can fail. π and P are fitted to the counts of both sets by maximum likelihood, so that the noise of both
-    counts; Pearson's statistic is then χ² with (bins − 1) − (K − 1) degrees of freedom, and one more for each class that the
-    fit leaves out. A bin is a predicted class and a range of that class's probability.
+    counts; Pearson's statistic is then χ² with (bins − 1) − (K − 1) degrees of freedom. A class that may be absent (its
+    frequency within 2 standard errors of 0) costs none: where it is absent the statistic is a mixture of χ² with and without
+    its degree, and the larger keeps the size below 1 − level, at some loss of power. A bin is a predicted class and a range of
+    that class's probability.
 
     Args:
         log_probs: predictions on unlabelled target data `(n, k)`.
@@ -76,18 +78,19 @@ def label_shift_test(log_probs: Any, held_out: Any, sampling: Any = None, *, lev
         sampling: ρ, the mix at which the predictions are stated; where given, the held-out labels are tested against it.
         level: a p-value below 1 − level is not tenable.
     """
-    check_level(level)
+    level = share_of(level)
     target = log_prob_table(log_probs).detach().to("cpu", torch.float64)
     data = held_out_set(held_out, target.shape[1])
     require_every_class(data)
     rho = None if sampling is None else mix_of(sampling, target.shape[1])
     counts, by_class = _binned(target, data)
-    statistic, degrees, population = _distance(counts, by_class)
-    p_value = _tail(statistic, degrees) if degrees > 0 else 1.0
-    of_mix = None if rho is None else _tail(_goodness(data.counts, rho), len(rho) - 1)
+    statistic, population = _distance(counts, by_class)
     means = moments([target], data, soft=False)
-    condition = float(np.linalg.cond(means.by_class))
-    error = float(np.sqrt(np.diag(covariance(means, population)).max())) if condition < 1e12 else math.inf
+    errors = np.sqrt(np.diag(covariance(means, population)))
+    degrees = len(counts) - max(1, int((population > 2 * errors).sum()))
+    p_value = _tail(statistic, degrees) if degrees > 0 else 1.0
+    of_mix = None if rho is None else goodness_of_fit(data.counts, rho)
+    condition, error = float(np.linalg.cond(means.by_class)), float(errors.max())
     complaints = _complaints(p_value, degrees, of_mix, condition, error, 1 - level)
     summary = (
         f"p = {p_value:.3g} (χ² = {statistic:.1f}, {degrees} degrees), condition {condition:.3g}, standard error ≤ {error:.2g}."
@@ -106,10 +109,17 @@ def mix_of(sampling: Any, num_classes: int) -> np.ndarray:
     return frequencies(sampling, "sampling", num_classes).numpy()
 
 
-def check_level(level: Any) -> None:
-    """A share strictly between 0 and 1."""
-    if not isinstance(level, int | float) or not 0 < level < 1:
+def share_of(level: Any) -> float:
+    """A share strictly between 0 and 1, checked."""
+    if not isinstance(level, Real) or not 0 < float(level) < 1:
         raise ValueError(f"Expected `level` to lie strictly between 0 and 1, but got {level!r}: 0.95 is usual.")
+    return float(level)
+
+
+def goodness_of_fit(counts: np.ndarray, rho: np.ndarray) -> float:
+    """The p-value of Pearson's test that labels with these counts (K,) come at the mix ρ."""
+    expected = counts.sum() * rho
+    return _tail(float(((counts - expected) ** 2 / expected).sum()), len(rho) - 1)
 
 
 def _binned(target: Tensor, data: HeldOut) -> tuple[np.ndarray, np.ndarray]:
@@ -136,21 +146,22 @@ def _binned(target: Tensor, data: HeldOut) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _edges(score: Tensor, is_target: Tensor, parts: int) -> Tensor:
-    """Quantiles of the scores, both sets weighing the same."""
+    """Quantiles of the scores, both sets weighing the same; below the greatest score, so that no bin is empty."""
     weight = torch.where(is_target, 0.5 / is_target.sum().clamp_min(1), 0.5 / (~is_target).sum().clamp_min(1)).double()
     order = score.argsort()
     reached = weight[order].cumsum(0) / weight.sum()
     wanted = torch.arange(1, parts, dtype=torch.float64) / parts
-    return torch.unique(score[order][torch.searchsorted(reached, wanted).clamp_max(len(order) - 1)])
+    edges = torch.unique(score[order][torch.searchsorted(reached, wanted).clamp_max(len(order) - 1)])
+    return edges[edges < score.max()]
 
 
-def _distance(counts: np.ndarray, by_class: np.ndarray) -> tuple[float, int, np.ndarray]:
-    """Pearson's statistic over the cells of both sets, its degrees of freedom, and the π of the fit."""
+def _distance(counts: np.ndarray, by_class: np.ndarray) -> tuple[float, np.ndarray]:
+    """Pearson's statistic over the cells of both sets, and the π of the fit."""
     shares, population = _fitted(counts, by_class)
     observed = np.concatenate([counts[:, None], by_class], 1)
     expected = np.concatenate([counts.sum() * (shares @ population)[:, None], by_class.sum(0) * shares], 1)
     gap = np.divide((observed - expected) ** 2, expected, out=np.zeros_like(expected), where=expected > 1e-9)
-    return float(gap.sum()), len(counts) - int((population > 1e-6).sum()), population
+    return float(gap.sum()), population
 
 
 def _fitted(counts: np.ndarray, by_class: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -172,11 +183,6 @@ def _fitted(counts: np.ndarray, by_class: np.ndarray) -> tuple[np.ndarray, np.nd
         owned = shares * population * (counts / mixed)[:, None]
         shares, population = (by_class + owned) / (sizes + owned.sum(0)), owned.sum(0) / rows
     return shares, population
-
-
-def _goodness(counts: np.ndarray, rho: np.ndarray) -> float:
-    expected = counts.sum() * rho
-    return float(((counts - expected) ** 2 / expected).sum())
 
 
 def _tail(statistic: float, degrees: int) -> float:

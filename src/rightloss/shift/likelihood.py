@@ -76,8 +76,9 @@ class MixLikelihood:
             ratios = self._ratios(block) if self._kept is None else self._kept[:, start : start + len(block)]
             start += len(block)
             shares = ratios / (weights @ ratios)
-            moved = shares * block.T.clamp_min(-1e5)  # a share of 0 times log 0 is 0
-            by_slope += torch.diag(moved.sum(1)) - weights * (shares @ moved.T)
+            if self._calibration is None or self._calibration.kind != "mean":  # whose slopes are not in doubt
+                moved = shares * block.T.clamp_min(-1e5)  # a share of 0 times log 0 is 0
+                by_slope += torch.diag(moved.sum(1)) - weights * (shares @ moved.T)
             by_offset += torch.diag(shares.sum(1)) - weights * (shares @ shares.T)
         return torch.cat([by_slope, by_offset], 1).numpy()
 

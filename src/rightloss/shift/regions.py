@@ -14,7 +14,18 @@ import torch
 
 from .simplex import Curve, Maximum, maximise
 
-__all__ = ["condition_number", "curvature_region", "deviance_limit", "normal_region", "profile_region", "tangent_inverse"]
+__all__ = [
+    "condition_number",
+    "curvature_at",
+    "curvature_region",
+    "deviance_limit",
+    "normal_region",
+    "profile_region",
+    "tangent_inverse",
+    "within_simplex",
+]
+
+_AT_THE_END = 1e-12  # a bound this near to 0 or 1 is there
 
 
 def profile_region(
@@ -51,7 +62,12 @@ def curvature_region(point: np.ndarray, errors: np.ndarray, level: float) -> tup
     centre, spread = np.where(inner, point, 0.5), np.where(inner, errors, 0.0)
     logit, spread = np.log(centre / (1 - centre)), spread / (centre * (1 - centre))
     below, above = (1 / (1 + np.exp(-logit - sign * z * spread)) for sign in (-1, 1))
-    return np.where(inner, below, low), np.where(inner, above, high)
+    return within_simplex(np.where(inner, below, low), np.where(inner, above, high))
+
+
+def within_simplex(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The same with no class above what the least of all others leaves: that is known even of one that cannot be told apart."""
+    return low, np.minimum(high, 1 - (low.sum() - low))
 
 
 def normal_region(point: np.ndarray, errors: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
@@ -65,21 +81,44 @@ def deviance_limit(level: float) -> float:
     return float(torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=torch.float64))) ** 2
 
 
+def curvature_at(best: Maximum, level: float) -> np.ndarray:
+    """The curvature of L at its maximum `(K, K)`, where a class at 0 has one that stands for the slope there too.
+
+    From 0 the deviance of such a class grows like 2 s t + c t², with slope s and curvature c, and reaches χ²₁(level) = z² at
+    t = z²/(s + √(s² + c z²)). A curvature of (s + √(s² + c z²))²/z² alone would bring it there, too.
+    """
+    curve, z2 = best.curve, deviance_limit(level)
+    gradient = curve.gradient + curve.curvature @ (curve.point - best.point)
+    slope = np.where(best.point > 0, 0.0, (best.point @ gradient - gradient).clip(0))
+    own = 1 / np.diag(tangent_inverse(curve.curvature))
+    more = 2 * slope * (slope + np.sqrt(slope**2 + own * z2)) / z2
+    return curve.curvature + np.diag(more)
+
+
 def tangent_inverse(curvature: np.ndarray) -> np.ndarray:
-    """The covariance `(K, K)` of frequencies that sum to 1, from the curvature: its inverse among changes that sum to 0."""
-    size = len(curvature)
-    scale = 1 / np.sqrt(np.diag(curvature).clip(1e-300))  # columns of rare classes are large: solve in even units
+    """The covariance `(K, K)` of frequencies that sum to 1, from the curvature: its inverse among changes that sum to 0.
+
+    In a direction that the curvature says nothing about, the standard error is 1, as long as the simplex is wide.
+    """
+    scale = _units(curvature)  # columns of rare classes are large: solve in even units
     basis = np.linalg.svd(scale[None, :])[2][1:].T  # orthogonal to the scaled sum
-    even = basis.T @ (scale[:, None] * curvature * scale) @ basis
-    inverse = basis @ np.linalg.pinv(even, rcond=1e-13, hermitian=True) @ basis.T
-    return scale[:, None] * inverse * scale if size > 1 else np.zeros((1, 1))
+    values, vectors = np.linalg.eigh(basis.T @ (scale[:, None] * curvature * scale) @ basis)
+    moves = scale[:, None] * (basis @ vectors)
+    least = (moves**2).sum(0)
+    return (moves / np.maximum(values, least)) @ moves.T
 
 
 def condition_number(curvature: np.ndarray) -> float:
     """Of the classes' columns p(k|x)/ρ_k: 1 where no two overlap, ∞ where some are mixtures of others."""
-    scale = 1 / np.sqrt(np.diag(curvature).clip(1e-300))
+    scale = _units(curvature)
     values = np.linalg.eigvalsh(scale[:, None] * curvature * scale)
     return float(np.sqrt(values[-1] / values[0])) if values[0] > 1e-14 * values[-1] else math.inf
+
+
+def _units(curvature: np.ndarray) -> np.ndarray:
+    """In which each class's own curvature is 1 (K,)."""
+    own = np.diag(curvature)
+    return 1 / np.sqrt(own.clip(1e-14 * own.max()))
 
 
 def _bound(likelihood: Callable[[np.ndarray], Curve], best: Maximum, k: int, side: int, limit: float, error: float) -> float:
@@ -96,7 +135,7 @@ def _bound(likelihood: Callable[[np.ndarray], Curve], best: Maximum, k: int, sid
             break
         inside, outside = (value, outside) if root < limit else (inside, value)
         value = _moved(value, (limit - root) / slope if slope else math.nan, inside, outside)
-    return value
+    return end if abs(value - end) < _AT_THE_END else value
 
 
 def _root(

@@ -29,9 +29,10 @@ class PrevalenceEstimate:
         low: lower ends of the regions per class (K,); π̂ itself where no region was asked for.
         high: upper ends.
         level: of the regions.
-        region: how they were made: "profile", "curvature", "delta" or "none".
+        region: how they were made: "profile", "curvature", "fieller" or "none".
         method: as asked for.
-        covariance: of π̂ `(K, K)`, with the calibration's uncertainty where one was fitted.
+        covariance: of π̂ `(K, K)`, with the calibration's uncertainty where one was fitted. A class at 0 has the variance whose
+            normal region at `level` ends where its likelihood's does; what the data do not tell has a standard error of 1.
         condition: condition number: of the classes' likelihood ratios (EM) or of the confusion matrix. 1 is best.
         iterations: Newton steps; 1 for linear systems.
         converged: whether the maximum was reached.
@@ -64,30 +65,31 @@ class PrevalenceEstimate:
     def prevalence(self, sampling: Any = None) -> Prevalence:
         """An uncertain `Prevalence`: the Dirichlet with the estimate's mean and Σ_k Var(π_k)/π_k.
 
-        For two classes that is the Beta with its mean and variance. A class closer to 0 than 0.8 of its standard error (and
-        half a person) is put there, which is the mean of a normal distribution cut at 0.
+        For two classes that is the Beta with its mean and variance. A class closer to 0 than 0.8 of its standard error is put
+        there, which is the mean of a normal distribution cut at 0. Where a region ends at 0 or 1, or is "fieller", its width
+        gives the standard error. Σα is at least K: the uniform distribution over all mixes knows no less.
 
         Args:
             sampling: ρ of the model it will be used with; by default the mix at which the predictions hold.
         """
-        errors = self._errors()
-        floor = torch.clamp(math.sqrt(2 / math.pi) * errors, min=0.5 / self.rows).clamp_max(1 / len(errors))
-        mean = torch.maximum(self.population, floor)
+        errors, size = self._errors(), len(self.population)
+        mean = torch.maximum(self.population, (math.sqrt(2 / math.pi) * errors).clamp_max(1 / size))
         mean = mean / mean.sum()
-        spread = float((errors**2 / mean).sum())
-        total = max((len(mean) - 1) / spread - 1, len(mean) * 1e-3) if spread > 0 else 1e12
-        rho = self.sampling if sampling is None else torch.from_numpy(mix_of(sampling, len(mean)))
+        total = max((size - 1) / float((errors**2 / mean).sum()) - 1, size)
+        rho = self.sampling if sampling is None else torch.from_numpy(mix_of(sampling, size))
         return Prevalence.dirichlet(total * mean, rho)
 
     def _errors(self) -> Tensor:
-        """Standard errors; where the region ends at 0 or 1 the curvature may say more than is known, and its width is taken."""
+        """Standard errors; from the region's longer side where it ends at 0 or 1, since the curvature knows of no end."""
         errors = self.standard_error
         if self.region == "none":
             return errors
         z = math.sqrt(deviance_limit(self.level))
         up, down = (self.high - self.population) / z, (self.population - self.low) / z
-        errors = torch.where(self.low == 0, torch.minimum(errors, up), errors)
-        return torch.where(self.high == 1, torch.minimum(errors, down), errors)
+        wide = torch.maximum(up, down)
+        if self.region == "fieller":
+            return wide
+        return torch.where((self.low == 0) | (self.high == 1), wide, errors)
 
     def __str__(self) -> str:
         how = f"{self.method}, {self.rows:,} predictions" + (f", {self.calibration.kind}" if self.calibration else "")

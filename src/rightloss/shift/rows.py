@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..tables import log_prob_table
+from ..tables import log_prob_table, tensor_of
 
 __all__ = ["Rows"]
 
@@ -46,6 +46,7 @@ class Rows:
         if isinstance(values, np.memmap) and (values.ndim != 2 or values.shape[1] < 2 or len(values) == 0):
             log_prob_table(np.zeros(values.shape), name=name)  # refuses the shape
         self._values = values
+        self._opened: Iterator[Any] | None = None
         self._waiting: Iterator[Any] | None = None
         self.num_classes = self._first_width() if self.is_stream else int(values.shape[1])
         self.count: int | None = None if self.is_stream else len(values)
@@ -86,7 +87,7 @@ class Rows:
                 _forget(table)
             if not self._checked:
                 part = log_prob_table(part, self.num_classes, self._name if seen == 0 else f"{self._name}[{seen}:]")
-            part = part if isinstance(part, Tensor) else torch.from_numpy(np.asarray(part))
+            part = tensor_of(part, self._name)
             seen += len(part)
             yield part.detach().to("cpu", torch.float64)
 
@@ -94,17 +95,23 @@ class Rows:
         if self._waiting is not None:
             waiting, self._waiting = self._waiting, None
             return waiting
-        return iter(self._values() if callable(self._values) else self._values)
+        opened = iter(self._values() if callable(self._values) else self._values)
+        if opened is self._opened:
+            raise ValueError(
+                f"Expected `{self._name}` to give the same rows in every pass, but the function returned the same iterator "
+                "again: let it make a fresh one, such as `lambda: (model(x) for x in loader)`."
+            )
+        self._opened = opened
+        return opened
 
     def _first_width(self) -> int:
-        """Look at the first table of a stream, and put it back where it cannot be read again."""
+        """Look at the first table of a stream, and put it back for the first pass."""
         stream = self._stream()
         first = next(stream, None)
         if first is None:
             raise ValueError(f"Expected at least one table in `{self._name}`, but the stream is empty: is the loader?")
         table = log_prob_table(_unwrapped(first), name=self._name)
-        if isinstance(self._values, Iterator):
-            self._waiting = _chained(first, stream)
+        self._waiting = _chained(first, stream)
         return int(table.shape[1])
 
 
@@ -118,8 +125,14 @@ def _is_stream(values: Any) -> bool:
 
 def _unwrapped(chunk: Any) -> Any:
     """Loaders over a TensorDataset give lists of one tensor."""
-    alone = isinstance(chunk, list | tuple) and len(chunk) == 1 and getattr(chunk[0], "ndim", 0) == 2
-    return chunk[0] if alone else chunk
+    if not isinstance(chunk, list | tuple) or len(chunk) == 0 or getattr(chunk[0], "ndim", 0) < 2:
+        return chunk
+    if len(chunk) > 1:
+        raise ValueError(
+            f"Expected a stream of tables of log-probabilities, but got a {type(chunk).__name__} of {len(chunk)} in it: yield "
+            "the predictions alone, without inputs or labels."
+        )
+    return chunk[0]
 
 
 def _chained(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
