@@ -49,7 +49,7 @@ def retarget_interval(
 
     p(k|x,π) ∝ p_from(k|x) π_k / from_k is the prediction if π were known; with π ~ Beta or Dirichlet it has a distribution,
     whose mean and central interval these are. The mean says what such predictions would be on average over π. The
-    probability to act on for one new person is another one, [`retarget`][rightloss.predictive.retarget].
+    probability to act on for one new person is another one, [`retarget`][rightloss.predictive.retarget.retarget].
 
     Two classes: p(1|x,π) = σ(logit π + c(x)) grows with π, so its quantiles are those of π, carried over; both they and the
     mean are computed without draws. More classes: by draws of π, the same for all rows.
