@@ -149,11 +149,11 @@ def _likeliest(
     guess = rho if some is None else 0.999 * maximise(some, rho).point + 0.001 * rho
     best = maximise(likelihood, guess)
     curvature = curvature_at(best, level)
-    plain = tangent_inverse(curvature)
-    full = plain
+    by_calibration = None
     if calibration is not None:
-        moved = plain @ likelihood.by_calibration(best.point)
-        full = plain + moved @ calibration.covariance.numpy() @ moved.T
+        moved = likelihood.by_calibration(best.point)
+        by_calibration = moved @ calibration.covariance.numpy() @ moved.T
+    plain, full = _covariances(curvature, by_calibration)
     errors, wide = (np.sqrt(np.diag(each).clip(0)) for each in (plain, full))
     low, high = (best.point, best.point) if region is None else curvature_region(best.point, wide, level)
     if region == "auto":
@@ -161,10 +161,18 @@ def _likeliest(
         near = bool((low <= 0).any() or (high >= 1).any()) and rows.num_classes <= 10  # where the curvature says little
         region = "profile" if cheap or near else "curvature"
     if region == "profile":
-        widening = np.divide(wide, errors, out=np.ones_like(wide), where=errors > 0) ** 2
+        # with no class held at 0: the calibration is as uncertain for one that is there as for one just beside it
+        alone, together = (np.diag(each) for each in _covariances(best.curve.curvature, by_calibration))
+        widening = np.divide(together, alone, out=np.ones_like(alone), where=alone > 0)
         low, high = profile_region(likelihood, best, errors, level, widening)
     condition = condition_number(curvature)
     return _Found(best.point, low, high, region or "none", full, condition, best.iterations, best.converged, best.value)
+
+
+def _covariances(curvature: np.ndarray, by_calibration: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """H⁻¹, and H⁻¹ (H + J Var(calibration) Jᵀ) H⁻¹."""
+    plain = tangent_inverse(curvature)
+    return plain, plain if by_calibration is None else plain + plain @ by_calibration @ plain
 
 
 def _linear(
