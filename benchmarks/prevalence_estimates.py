@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import statistics
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
-from report import folder, table
+from report import folder, medians_apart, table
 from sklearn.base import BaseEstimator
 from sklearn.linear_model import LogisticRegression
 
@@ -160,19 +159,6 @@ def predictions(classes: int, mix: np.ndarray, seed: int) -> Draw:
     return *probs, labels, np.log(probs[0]), np.log(probs[1])
 
 
-def cpu_seconds(calls: Mapping[str, Callable[[], object]]) -> dict[str, list[float]]:
-    """Processor time, which other work on the machine moves less than the clock; three loops of each contender's own."""
-    found: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(3):
-        for name, call in calls.items():
-            for repeat in range(2 + REPEATS // 3):
-                start = time.process_time()
-                call()
-                if repeat >= 2:
-                    found[name].append(time.process_time() - start)
-    return found
-
-
 def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -187,7 +173,7 @@ def main() -> None:
             for kind, contenders in methods().items():
                 errors = {name: np.array([np.abs(call(d) - mix).mean() for d in draws]) for name, call in contenders.items()}
                 calls = {name: partial(call, draws[0]) for name, call in contenders.items()}
-                times = {name: statistics.median(found) for name, found in cpu_seconds(calls).items()}
+                times = medians_apart(calls, REPEATS, time.process_time)
                 own, base = errors["rightloss"], times["rightloss"]
                 for name, error in errors.items():
                     paired = own - error

@@ -16,7 +16,6 @@ from jaxtyping import Float64
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..predictive.draws import checked_generator
 from ..prevalence import Prevalence
 from ..tables import log_prob_table, tensor_of
 from .sample import labelled_sample
@@ -157,13 +156,6 @@ def limits(draws: Array, estimate: Array, level: float) -> tuple[Array, Array]:
     return np.fmin(low, estimate), np.fmax(high, estimate)
 
 
-def level_of(level: Any) -> float:
-    """The level of an interval, checked."""
-    if isinstance(level, bool) or not isinstance(level, int | float | np.floating) or not 0 < level < 1:
-        raise ValueError(f"Expected `level` to lie strictly between 0 and 1, but got {level!r}: such as 0.95.")
-    return float(level)
-
-
 def shares_of(values: Any, name: str, default: Callable[[], Array]) -> Array:
     """A grid of numbers strictly between 0 and 1, in rising order, checked; `default()` where none is given."""
     if values is None:
@@ -173,11 +165,6 @@ def shares_of(values: Any, name: str, default: Callable[[], Array]) -> Array:
         shown = grid[~((grid > 0) & (grid < 1))][:5].tolist()
         raise ValueError(f"Expected `{name}` strictly between 0 and 1, but got {shown}: are they percentages?")
     return grid
-
-
-def own_stream(generator: Any) -> torch.Generator:
-    """The generator given, checked, or one of a fixed seed: the same predictions then have the same interval."""
-    return checked_generator(generator) or torch.Generator().manual_seed(0)
 
 
 def logit(p: Any) -> Any:

@@ -15,9 +15,8 @@ from jaxtyping import Bool, Float64
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..predictive.draws import checked_generator
+from ..predictive.draws import checked_generator, checked_level
 from ..tables import as_given, log_prob_table, row_blocks
-from .class_rates import level_of
 from .sample import labelled_sample
 
 __all__ = ["ConformalSets"]
@@ -89,7 +88,7 @@ class ConformalSets:
             randomised: for "aps".
             generator: for `randomised`: a torch.Generator to draw the random parts from, here and in `predict`.
         """
-        level = level_of(level)
+        level = checked_level(level)
         generator = checked_generator(generator)
         _check_choices(score, per_class, randomised, prevalence)
         classes = log_prob_table(log_probs).shape[1]

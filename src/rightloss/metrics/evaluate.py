@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from ..predictive.draws import checked_level, own_stream
 from .bounds import Ends, bounds
 from .decisions import cost_matrix
 from .evaluation import Evaluation, Figure
@@ -64,16 +64,16 @@ def evaluate(
     """
     sample = labelled_sample(log_probs, target, prevalence, groups)
     costs = _square(cost_matrix(sample.num_classes, costs, threshold))
-    _check_options(intervals, level, draws, bins, generator)
+    level, stream = checked_level(level), own_stream(generator)
+    _check_options(intervals, draws, bins)
     problem = make_problem(sample, costs, int(bins))
     how = _method(intervals, problem)
     ends: dict[Key, Ends] = {}
     if how != "none":
-        chance = generator if generator is not None else torch.Generator().manual_seed(0)
-        ends = bounds(problem, how == "bootstrap", float(level), int(draws), chance)
+        ends = bounds(problem, how == "bootstrap", level, int(draws), stream)
     return Evaluation(
         **{name: _figure(problem, ends, name) for name in FIGURES},
-        level=float(level),
+        level=level,
         intervals=how,
         num_examples=tuple(sample.totals.tolist()),
         population=tuple(sample.prevalence.population.tolist()),
@@ -116,15 +116,9 @@ def _square(costs: Tensor) -> Tensor:
     return costs
 
 
-def _check_options(intervals: Any, level: Any, draws: Any, bins: Any, generator: Any) -> None:
+def _check_options(intervals: Any, draws: Any, bins: Any) -> None:
     if intervals not in ("auto", "bootstrap", "analytic", None):
         raise ValueError(f'Expected `intervals` "auto", "bootstrap", "analytic" or None, but got {intervals!r}: choose one.')
-    if not isinstance(level, Real) or not 0 < float(level) < 1:
-        raise ValueError(f"Expected `level` strictly between 0 and 1, but got {level!r}: write 0.95 for 95 %.")
     for name, value, least in (("draws", draws, 100), ("bins", bins, 1)):
         if not isinstance(value, Integral) or value < least:
             raise ValueError(f"Expected `{name}` to be an int of at least {least}, but got {value!r}: leave it out?")
-    if generator is not None and not isinstance(generator, torch.Generator):
-        raise ValueError(
-            f"Expected a torch.Generator, but got {generator!r}: torch.Generator().manual_seed(0), or leave it out."
-        )

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from .class_rates import Array, Scores, against_rest, drawn_against_rest, drawn_mix, level_of, limits, own_stream, scores
+from ..predictive.draws import checked_level, own_stream
+from .class_rates import Array, Scores, against_rest, drawn_against_rest, drawn_mix, limits, scores
 
 __all__ = ["ReliabilityCurve", "reliability_curve"]
 
@@ -65,7 +66,7 @@ def reliability_curve(
         level: of the limits.
         generator: for the draws behind the limits; of a fixed seed by default.
     """
-    level = level_of(level)
+    level = checked_level(level)
     if width not in ("equal-mass", "equal-width"):
         raise ValueError(f'Expected `width` to be "equal-mass" or "equal-width", but got {width!r}: choose one of the two.')
     if isinstance(bins, bool) or not isinstance(bins, int | np.integer) or bins < 1:

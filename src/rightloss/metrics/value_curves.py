@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..predictive.draws import checked_level, own_stream
 from ..prevalence import Prevalence
 from .class_rates import (
     Array,
@@ -22,10 +23,8 @@ from .class_rates import (
     drawn_against_rest,
     drawn_mix,
     expit,
-    level_of,
     limits,
     logit,
-    own_stream,
     scores,
     shares_of,
 )
@@ -126,7 +125,7 @@ def predictive_value_curve(
         level: of the limits.
         generator: for the draws behind the limits.
     """
-    level, stream = level_of(level), own_stream(generator)
+    level, stream = checked_level(level), own_stream(generator)
     _check_choice(threshold, tpr, tnr, retarget, from_)
     at = prevalences if isinstance(prevalences, Prevalence) else None
     found = scores(log_probs, target, at if from_ is None else from_, positive, "predictive values")
@@ -168,7 +167,7 @@ def decision_curve(
         level: of the limits.
         generator: for the draws behind the limits.
     """
-    level, stream = level_of(level), own_stream(generator)
+    level, stream = checked_level(level), own_stream(generator)
     found = scores(log_probs, target, prevalence, positive, "net benefit")
     reach = np.log(20.0)
     grid = shares_of(thresholds, "thresholds", lambda: expit(logit(found.rate) + np.linspace(-reach, reach, 101)))

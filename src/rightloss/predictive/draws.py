@@ -1,13 +1,23 @@
-"""Where random numbers come from.
+"""How sure an interval is to be, and where its random numbers come from.
 
-Stage: whatever was given as `generator` → a torch.Generator or None, checked.
+Stage: whatever was given as `level` or `generator` → a number, a torch.Generator, checked.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
+
+
+def checked_level(level: Any) -> float:
+    """The level of an interval, a share strictly between 0 and 1."""
+    if isinstance(level, bool) or not isinstance(level, int | float | np.floating) or not 0 < level < 1:
+        raise ValueError(
+            f"Expected `level` to lie strictly between 0 and 1, but got {level!r}: write 0.95 for an interval of 95 %."
+        )
+    return float(level)
 
 
 def checked_generator(generator: Any) -> torch.Generator | None:
@@ -19,3 +29,8 @@ def checked_generator(generator: Any) -> torch.Generator | None:
             "write torch.Generator().manual_seed(0)."
         )
     return generator
+
+
+def own_stream(generator: Any) -> torch.Generator:
+    """The generator given, checked, or one of a fixed seed: equal input then has equal intervals."""
+    return checked_generator(generator) or torch.Generator().manual_seed(0)

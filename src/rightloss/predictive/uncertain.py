@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float64
 from torch import Tensor
@@ -19,7 +18,7 @@ from torch import Tensor
 from ..prevalence import Prevalence
 from ..tables import as_given, log_prob_table, row_blocks
 from .beta import BetaLogOdds
-from .draws import checked_generator
+from .draws import checked_generator, checked_level
 from .mixes import log_mix
 from .retarget import multiply_classes
 
@@ -65,7 +64,7 @@ def retarget_interval(
     """
     table = log_prob_table(log_probs)
     rows, num_classes = table.shape
-    level = _checked_level(level)
+    level = checked_level(level)
     count = _checked_draws(draws, level)
     generator = checked_generator(generator)
     start = log_mix(from_, "from_", num_classes, rows)
@@ -81,12 +80,6 @@ def retarget_interval(
         _refuse_excess(count, num_classes)
         found = _many_classes(logits, to.sample(count, generator), level)
     return PredictionInterval(*(as_given(each.to(table), log_probs) for each in found))
-
-
-def _checked_level(level: Any) -> float:
-    if isinstance(level, bool) or not isinstance(level, int | float | np.floating) or not 0 < level < 1:
-        raise ValueError(f"Expected `level` to lie strictly between 0 and 1, but got {level!r}: 0.95 covers 95 %.")
-    return float(level)
 
 
 def _checked_draws(draws: Any, level: float) -> int:

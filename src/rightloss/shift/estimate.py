@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..predictive.draws import checked_level
 from .calibration import KINDS, Calibration, calibrated
 from .confusion import covariance, fieller_region, moments, regularised, solved
 from .held_out import HeldOut, held_out_set, require_every_class
-from .label_shift import LabelShiftWarning, goodness_of_fit, mix_of, share_of
+from .label_shift import LabelShiftWarning, goodness_of_fit, mix_of
 from .likelihood import MixLikelihood
 from .regions import condition_number, curvature_at, curvature_region, profile_region, tangent_inverse
 from .result import PrevalenceEstimate
@@ -75,7 +76,7 @@ def estimate_prevalence(
         region: "auto", "profile", "curvature", "fieller", or None for none.
         level: of the regions.
     """
-    level = share_of(level)
+    level = checked_level(level)
     _check_words(method, region, calibration, held_out, prior)
     rows = Rows(log_probs, passes=method == "em")
     size = rows.num_classes

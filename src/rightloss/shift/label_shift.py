@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..predictive.draws import checked_level
 from ..prevalence import Prevalence, frequencies
 from ..tables import log_prob_table
 from .confusion import covariance, moments
@@ -78,7 +78,7 @@ def label_shift_test(log_probs: Any, held_out: Any, sampling: Any = None, *, lev
         sampling: ρ, the mix at which the predictions are stated; where given, the held-out labels are tested against it.
         level: a p-value below 1 − level is not tenable.
     """
-    level = share_of(level)
+    level = checked_level(level)
     target = log_prob_table(log_probs).detach().to("cpu", torch.float64)
     data = held_out_set(held_out, target.shape[1])
     require_every_class(data)
@@ -107,13 +107,6 @@ def mix_of(sampling: Any, num_classes: int) -> np.ndarray:
     if isinstance(sampling, Prevalence):
         sampling = sampling.sampling
     return frequencies(sampling, "sampling", num_classes).numpy()
-
-
-def share_of(level: Any) -> float:
-    """A share strictly between 0 and 1, checked."""
-    if not isinstance(level, Real) or not 0 < float(level) < 1:
-        raise ValueError(f"Expected `level` to lie strictly between 0 and 1, but got {level!r}: 0.95 is usual.")
-    return float(level)
 
 
 def goodness_of_fit(counts: np.ndarray, rho: np.ndarray) -> float:

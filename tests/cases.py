@@ -1,0 +1,93 @@
+"""Labelled predictions that the tests of `evaluate` share, as the reference computations take them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from members import generator, population
+from torch import Tensor
+
+from rightloss.metrics import Evaluation, evaluate
+
+
+@dataclass(frozen=True)
+class Case:
+    """Labelled predictions as the reference computations take them: one row per class that has a vote, with weights."""
+
+    log_probs: Tensor
+    target: Tensor
+    population: Tensor
+    rows: np.ndarray
+    labels: np.ndarray
+    votes: np.ndarray
+
+    @property
+    def probs(self) -> np.ndarray:
+        return self.log_probs.double().exp().numpy()[self.rows]
+
+    @property
+    def weights(self) -> np.ndarray:
+        """π_c / n_c · vote."""
+        k = len(self.population)
+        totals = np.array([self.votes[self.labels == c].sum() for c in range(k)])
+        return (self.population.numpy() / totals)[self.labels] * self.votes
+
+    @property
+    def decided(self) -> np.ndarray:
+        """The last of the likeliest classes."""
+        best = self.probs >= self.probs.max(1, keepdims=True) * (1 - 1e-12)
+        return best.shape[1] - 1 - best[:, ::-1].argmax(1)
+
+
+def hard(log_probs: Tensor, target: Tensor, pi: Tensor) -> Case:
+    rows = np.arange(len(target))
+    return Case(log_probs, target, pi, rows, target.numpy(), np.ones(len(target)))
+
+
+def logits(k: int, n: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Predictions that are informative and not calibrated; labels in a mix of their own."""
+    source = generator(seed)
+    y = torch.multinomial(torch.arange(1.0, k + 1), n, replacement=True, generator=source)
+    y[:k] = torch.arange(k)
+    x = torch.randn(n, k, dtype=torch.float64, generator=source) + 1.2 * torch.nn.functional.one_hot(y, k)
+    return torch.log_softmax(1.4 * x, 1), y
+
+
+def with_ties(k: int) -> Case:
+    log_probs, y = logits(k, 240, 7)
+    probs = (log_probs.exp() * 8).round() + 1
+    return hard((probs / probs.sum(1, keepdim=True)).log(), y, population(k, 1))
+
+
+def with_votes(k: int) -> Case:
+    log_probs, y = logits(k, 150, 3)
+    counts = torch.nn.functional.one_hot(y, k) * 2 + torch.nn.functional.one_hot(y.roll(1), k)
+    votes = counts.double() / 3
+    rows, labels = np.nonzero(votes.numpy())
+    return Case(log_probs, votes, population(k, 2), rows, labels, votes.numpy()[rows, labels])
+
+
+CASES: dict[str, Callable[[], Case]] = {
+    "2 classes": lambda: hard(*logits(2, 300, 0), torch.tensor([0.95, 0.05], dtype=torch.float64)),
+    "2 classes, 1 in 100,000": lambda: hard(*logits(2, 300, 0), torch.tensor([1 - 1e-5, 1e-5], dtype=torch.float64)),
+    "3 classes": lambda: hard(*logits(3, 300, 1), population(3)),
+    "5 classes": lambda: hard(*logits(5, 400, 2), population(5)),
+    "2 classes with ties": lambda: with_ties(2),
+    "4 classes with ties": lambda: with_ties(4),
+    "2 classes, votes": lambda: with_votes(2),
+    "3 classes, votes": lambda: with_votes(3),
+}
+PRECISE = {"xatol": 1e-9, "fatol": 1e-9, "maxiter": 20_000, "maxfev": 20_000, "adaptive": True}
+each_case = pytest.mark.parametrize("make", CASES.values(), ids=CASES)
+
+
+def figures(case: Case, **options: object) -> Evaluation:
+    return evaluate(case.log_probs, case.target, case.population, **{"intervals": None, **options})  # type: ignore[arg-type]
+
+
+def assert_close(found: float, expected: float) -> None:
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)

@@ -1,0 +1,65 @@
+"""Predictions with labels that the tests of curves share, and what is known of them in closed form."""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import torch
+from members import generator
+from torch import Tensor
+
+from rightloss.study.population import TwoGaussians
+
+PHI = NormalDist().cdf
+SEEDS = range(5)
+
+
+def predictions(n: int, k: int, seed: int = 0, decimals: int | None = None) -> tuple[Tensor, Tensor]:
+    """Informative log-probabilities and labels; with `decimals` most predictions are tied."""
+    labels = torch.arange(n) % k
+    labels[: n // 2] = torch.randint(k, (n // 2,), generator=generator(seed + 50)) // 2  # an uneven mix
+    logits = torch.randn(n, k, dtype=torch.float64, generator=generator(seed)) + 1.5 * torch.eye(k)[labels]
+    if decimals is not None:
+        logits = logits.round(decimals=decimals)
+        logits[:, 2:] = 0.3  # lest rows that are no copies tie but for rounding
+    return torch.log_softmax(logits, 1), labels
+
+
+def voted(n: int, k: int, trees: int = 10, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Log-probabilities of a forest: shares of its trees, with many ties, zeros and ones."""
+    rng = np.random.default_rng(generator(seed).initial_seed())
+    labels = rng.choice(k, n)
+    chances = np.full((n, k), 0.3 / (k - 1))
+    chances[np.arange(n), labels] = 0.7
+    with np.errstate(divide="ignore"):
+        return np.log(np.stack([rng.multinomial(trees, chance) for chance in chances]) / trees), labels
+
+
+def weights(labels: Tensor, pi: Tensor) -> np.ndarray:
+    """π_c / n_c, by hand."""
+    counts = [int((labels == c).sum()) for c in range(len(pi))]
+    return np.array([float(pi[c]) / counts[c] for c in labels.tolist()])
+
+
+def normals(rate: float, per_class: int, seed: int) -> tuple[Tensor, Tensor]:
+    """True predictions at `rate` for `per_class` examples of each of two classes."""
+    truth = TwoGaussians(positive=rate)
+    x, y = truth.sample(per_class, 100_000 + 1000 * generator(seed).initial_seed())
+    return truth.log_probs(x), y
+
+
+def true_rates(rate: float, threshold: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
+    """TPR and FPR of a population of `TwoGaussians`, whose log-odds are N(logit π ± 2μ², 4μ²)."""
+    mu = TwoGaussians(positive=rate).separation
+    t = np.atleast_1d(threshold)
+    z = (np.log(t / (1 - t)) - math.log(rate / (1 - rate))) / (2 * mu)
+    return np.array([1 - PHI(value - mu) for value in z]), np.array([1 - PHI(value + mu) for value in z])
+
+
+def assert_covers(hits: list[Any], level: float = 0.95) -> None:
+    """The share of hits is `level` within four standard errors, at each point."""
+    share, n = np.mean(hits, axis=0), len(hits)
+    assert bool((np.abs(share - level) < 4 * math.sqrt(level * (1 - level) / n)).all()), share
