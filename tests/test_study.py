@@ -299,21 +299,6 @@ def test_a_study_stopped_halfway_leaves_whole_files_and_goes_on(tmp_path: Path, 
     assert contents(tmp_path) == contents(finished)
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table.write_whole(tmp_path / "a.txt", "old")
-
-    def fail(source: str, target: Path) -> None:
-        raise OSError("no space left")
-
-    with monkeypatch.context() as patched:
-        patched.setattr("os.replace", fail)
-        with pytest.raises(OSError, match="no space"):
-            table.write_whole(tmp_path / "a.txt", "new")
-    with pytest.raises(UnicodeEncodeError):
-        table.write_whole(tmp_path / "a.txt", "half of it, then \ud800")
-    assert contents(tmp_path) == {"a.txt": b"old"}
-
-
 def test_progress_counts_every_run(own: Path) -> None:
     (own / "results.json").unlink()
     seen: list[tuple[int, int, str]] = []

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import __version__
+from ..files import whole_path
 
 FORMAT, VERSION = "rightloss.PrevalenceLayer", 1
 FACTS = ("population", "sampling", "evidence", "concentration", "outputs_at", "classes", "likelihood")
@@ -38,15 +37,8 @@ def write_file(path: str | Path, tensors: Mapping[str, Any], facts: Mapping[str,
     kept = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in tensors.items()}
     written = {**facts, "format": FORMAT, "version": VERSION, "rightloss": __version__, "torch": str(torch.__version__)}
     written["sha256"] = _digest(kept, written)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".saving-", suffix=".partial")
-    os.close(handle)
-    try:
+    with whole_path(path) as temporary:
         _safetensors("safetensors.torch").save_file(kept, temporary, metadata={_KEY: json.dumps(written)})
-        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp's is for the owner alone
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def read_file(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -153,9 +145,3 @@ def _safetensors(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ImportError as error:
         raise ImportError("Saving and loading need safetensors: pip install 'rightloss[export]'.") from error
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -10,9 +10,7 @@ import dataclasses
 import io
 import json
 import math
-import os
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -207,26 +205,6 @@ def legend(results: Results) -> list[str]:
         "Lost: against the true probabilities on the same test examples, where most of the test noise cancels.",
         "Mean prediction: of class 1, or of the highest rating; right where it equals that of the best possible.",
     ]
-
-
-def write_whole(path: Path, content: str) -> None:
-    """All of the file or none of it: written beside its place, then moved there."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(content)
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
-
-
-def _umask() -> int:
-    # The only way to read it is to set it; a temporary file is its owner's alone, and a table need not be.
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
 
 
 def _near_best(rows: list[Row], default: str, plain: str, truthful: str) -> str:

@@ -15,9 +15,10 @@ from statistics import fmean, stdev
 from typing import Any
 
 from .. import __version__
+from ..files import write_whole
 from .population import FiveRatings, Population, TwoGaussians
 from .runs import DEFAULT, METHODS, PLAIN, Figures, Net, Problem, RunConfig, run
-from .table import Results, Row, constant_rows, findings, to_csv, to_markdown, write_whole
+from .table import Results, Row, constant_rows, findings, to_csv, to_markdown
 
 Progress = Callable[[int, int, str], None]
 

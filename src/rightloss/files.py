@@ -1,0 +1,51 @@
+"""Files written whole or not at all.
+
+Stage: path → a handle whose content appears there only when all of it has been written.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+
+@contextmanager
+def whole_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A temporary path beside `path`, moved to `path` when the block ends well and removed when it does not.
+
+    Whoever reads `path` meanwhile meets the old file, or none; never half of the new one.
+    """
+    path = Path(path)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".saving-", suffix=".partial")
+    os.close(handle)
+    try:
+        yield Path(temporary)
+        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp's is for the owner alone
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """`whole_path`, opened for writing bytes."""
+    with whole_path(path) as temporary, open(temporary, "w+b") as file:
+        yield file
+
+
+def write_whole(path: str | os.PathLike[str], content: str) -> None:
+    """`content` as UTF-8 with `\\n` at the ends of lines, all of it or nothing."""
+    with whole_file(path) as file:
+        file.write(content.encode())
+
+
+def _umask() -> int:
+    # The only way to read it is to set it.
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
