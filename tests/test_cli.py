@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dicom_series import nodule_table, ramp, several_scans, write_scan
 from test_study import TINY
 from typer.testing import CliRunner, Result
 
 import rightloss
 from rightloss import cli
+from rightloss.lidc import prepare as preparing
 from rightloss.study import ToyConfig, toy
 from rightloss.study.runs import METHODS
 from rightloss.study.table import COLUMNS
@@ -77,6 +79,9 @@ def test_a_second_call_prints_the_same_and_runs_nothing(small: None, tmp_path: P
     [
         (["study", "tyo", "--out", "unused"], "Expected a study among toy, but got 'tyo'"),
         (["study", "toy", "--out", "unused", "--seeds", "0"], "Expected at least 1 seed, but got 0"),
+        (["lidc", "prepare", "--dicom", "nowhere", "--out", "n.npz"], "Expected a folder of DICOM files, but nowhere is none"),
+        (["lidc", "prepare", "--dicom", ".", "--out", "n.npz"], "but got none among 0 files"),
+        (["lidc", "prepare", "--dicom", ".", "--out", "nowhere/n.npz"], "make the folder first"),
     ],
 )
 def test_a_mistake_is_told_in_one_line_and_writes_nothing(
@@ -108,6 +113,52 @@ def test_what_stops_a_study_is_told_in_one_line(
     assert len(result.stderr.splitlines()) == 1
 
 
+@pytest.fixture
+def scans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with two of three series, and the table of the three in the place of LIDC-IDRI's."""
+    every = several_scans(3)
+    for patient, scan in list(every.items())[:2]:
+        write_scan(tmp_path / "dicom" / patient, scan, ramp)
+    monkeypatch.setattr(preparing, "all_nodules", lambda: nodule_table(every))
+    monkeypatch.setattr(preparing, "scan_positions", dict)
+    return tmp_path
+
+
+def test_prepare_prints_its_summary_and_last_the_file(scans: Path) -> None:
+    out = scans / "n.npz"
+    result = invoke("lidc", "prepare", "--dicom", str(scans / "dicom"), "--out", str(out), "--workers", "0")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.splitlines() == [
+        "nodules: 4 of 6 written, 0 skipped in series that were read",
+        "series: 2 read, 1 not found, 0 unreadable; 0 remarks",
+        f"what was skipped, and why: {scans / 'n.skipped.csv'}",
+        str(out),
+    ]
+    assert out.is_file()
+    again = invoke("lidc", "prepare", "--dicom", str(scans / "dicom"), "--out", str(out))
+    assert (again.exit_code, len(again.stderr.splitlines())) == (2, 1)
+    assert "exists: remove it" in again.stderr
+
+
+def test_prepare_that_could_cut_nothing_fails_and_says_where_to_look(scans: Path) -> None:
+    for path in (scans / "dicom").rglob("*.dcm"):
+        path.write_bytes(path.read_bytes()[:-2])
+    result = invoke("lidc", "prepare", "--dicom", str(scans / "dicom"), "--out", str(scans / "n.npz"), "--workers", "0")
+    assert result.exit_code == 1
+    assert "n.skipped.csv" in result.stdout
+    assert result.stderr == "rightloss: no nodule could be cut, so that no archive was written\n"
+
+
+def test_prepare_that_is_interrupted_says_how_to_go_on(scans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, arguments = scans / "n.npz", ["lidc", "prepare", "--dicom", str(scans / "dicom"), "--workers", "0", "--out"]
+    with monkeypatch.context() as patch:
+        patch.setattr(preparing, "_write", failing_with(KeyboardInterrupt()))
+        result = invoke(*arguments, str(out))
+    assert (result.exit_code, result.stderr) == (130, "rightloss: interrupted; run again to go on\n")
+    monkeypatch.setattr(preparing, "_MAKE_PART", "nowhere:nothing")  # all parts are there
+    assert invoke(*arguments, str(out)).exit_code == 0
+
+
 def test_an_error_of_our_own_keeps_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toy, "run_study", failing_with(ModuleNotFoundError("No module named 'x'", name="x")))
     assert isinstance(invoke("study", "toy", "--out", str(tmp_path)).exception, ModuleNotFoundError)
@@ -125,6 +176,15 @@ def test_a_missing_extra_is_told_in_one_line(
         cli.main()
     assert exit_.value.code == 1
     assert capsys.readouterr().err == f'rightloss: {missing} is needed for this: pip install "rightloss[study]"\n'
+
+
+def test_a_missing_reader_of_dicom_is_told_in_one_line(scans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ["pydicom", *(name for name in sys.modules if name.startswith("pydicom."))]:
+        monkeypatch.setitem(sys.modules, name, None)
+    result = invoke("lidc", "prepare", "--dicom", str(scans / "dicom"), "--out", str(scans / "n.npz"))
+    assert result.exit_code == 1
+    assert result.stderr == 'rightloss: pydicom is needed for this: pip install "rightloss[lidc]"\n'
+    assert [path.name for path in scans.iterdir()] == ["dicom"]
 
 
 def test_main_runs_the_arguments_of_the_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

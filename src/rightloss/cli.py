@@ -1,7 +1,7 @@
-"""The command line: `rightloss study toy --out DIR`."""
+"""The command line: `rightloss study toy --out DIR`, `rightloss lidc prepare --dicom DIR --out nodules.npz`."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +12,15 @@ if TYPE_CHECKING:
     from typer import Typer
 
 PRESETS = ("toy",)
-_EXTRA = {"typer": "typer", "rich": "rich", "sklearn": "scikit-learn"}
+# By the module that is missing: what to install, and with which extra of rightloss.
+_EXTRA = {
+    "typer": ("typer", "study"),
+    "rich": ("rich", "study"),
+    "sklearn": ("scikit-learn", "study"),
+    "pandas": ("pandas", "lidc"),
+    "scipy": ("scipy", "lidc"),
+    "pydicom": ("pydicom", "lidc"),
+}
 
 
 def main() -> None:
@@ -52,19 +60,54 @@ def application() -> "Typer":
         with _plain_errors():
             _study(preset, out, seeds)
 
+    lidc = typer.Typer(help="LIDC-IDRI, the paper's case study.", no_args_is_help=True)
+    app.add_typer(lidc, name="lidc")
+
+    @lidc.command()
+    def prepare(
+        dicom: Annotated[Path, typer.Option(help="Folder with LIDC-IDRI's CT series, anywhere below it.")],
+        out: Annotated[Path, typer.Option(help="The file to write, .npz; a run that was stopped goes on.")],
+        workers: Annotated[int | None, typer.Option(help="Processes; by default one per processor, at most 8.")] = None,
+    ) -> None:
+        """Cut every nodule from CT, 64³ voxels at 1 mm, and write them to one file."""
+        with _plain_errors():
+            _prepare(dicom, out, workers)
+
     return app
 
 
 def _study(preset: str, out: Path, seeds: int) -> None:
     if preset not in PRESETS:
         raise ValueError(f"Expected a study among {', '.join(PRESETS)}, but got {preset!r}.")
+    with _progress() as show:
+        from .study.table import print_results
+        from .study.toy import ToyConfig, run_study
+
+        results = run_study(ToyConfig(seeds=seeds), out, show)
+    print_results(results)
+    for name in ("results.json", "table.csv", "report.md"):
+        print(out / name)
+
+
+def _prepare(dicom: Path, out: Path, workers: int | None) -> None:
+    with _progress() as show:
+        from .lidc.prepare import prepare
+
+        prepared = prepare(dicom, out, workers=workers, progress=show)
+    print(prepared)
+    print(f"what was skipped, and why: {prepared.remarks_path}")
+    if prepared.path is None:
+        _leave("no nodule could be cut, so that no archive was written", 1)
+    print(prepared.path)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int, str], None]]:
+    """A bar on stderr, where that is a terminal; shown by calling with what is done, what there is, and a few words."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from .study.table import print_results
-    from .study.toy import ToyConfig, run_study
-
-    config, console = ToyConfig(seeds=seeds), Console(stderr=True)
+    console = Console(stderr=True)
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=None)
@@ -72,10 +115,7 @@ def _study(preset: str, out: Path, seeds: int) -> None:
         def show(done: int, total: int, label: str) -> None:
             bar.update(task, completed=done, total=total, description=label)
 
-        results = run_study(config, out, show)
-    print_results(results)
-    for name in ("results.json", "table.csv", "report.md"):
-        print(out / name)
+        yield show
 
 
 def _version(asked: bool) -> bool:
@@ -96,7 +136,7 @@ def _plain_errors() -> Iterator[None]:
         missing = _EXTRA.get((error.name or "").partition(".")[0])
         if missing is None:
             raise
-        _leave(f'{missing} is needed for this: pip install "rightloss[study]"', 1)
+        _leave(f'{missing[0]} is needed for this: pip install "rightloss[{missing[1]}]"', 1)
     except ValueError as error:
         _leave(str(error), 2)
     except OSError as error:

@@ -1,0 +1,313 @@
+"""AUC of plain cross-entropy on LIDC-IDRI, ten folds by patient, with intervals.
+
+    python benchmarks/lidc_auc.py contours   # ConvNet on the shapes that readers drew, which come with the package
+    python benchmarks/lidc_auc.py features   # an MLP on the annotations' columns
+    python benchmarks/lidc_auc.py slices     # ConvNet on CT slices, low-level features of VGG16 against random weights
+    python benchmarks/lidc_auc.py metadata   # shapes, metadata and both, on the balanced set
+
+Each net trains on eight folds; the ninth says when to stop, the tenth is predicted. Nothing is chosen on the tenth. Every net
+has the same optimiser, the same number of epochs at most, and the same rule to stop. A prediction comes from `SEEDS` nets,
+averaged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import cache, partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from report import ROOT, table
+from rich.progress import track
+from sklearn.metrics import roc_auc_score
+from torch import Tensor, nn
+
+from rightloss import Prevalence, start_at_prevalence
+from rightloss.lidc import NoduleSet, balanced_set, binary_set, train_valid_test
+from rightloss.lidc.nets import MetadataBlock, convnet, metadata_net
+from rightloss.lidc.views import FixedViews, RandomViews
+from rightloss.metrics import evaluate
+
+SLICES = Path(os.environ.get("RIGHTLOSS_DATA", ROOT.parent / "shared" / "data")) / "lidc_slices.npz"
+FOLDS = 10
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True)
+class Method:
+    """A net and how it is trained.
+
+    Attributes:
+        net: seeded maker of the net, given the number of feature columns.
+        image, metadata: which of the two it takes; with both, in that order.
+        views, spacing: of each patch, and millimetres from pixel to pixel.
+        epochs: at most; the step size falls to 0 over them as a half cosine.
+    """
+
+    net: Callable[[int], nn.Module]
+    image: bool = True
+    metadata: bool = False
+    views: int = 9
+    spacing: float = 1.0
+    epochs: int = 20
+    batch_size: int = 32
+    learning_rate: float = 1e-3
+    weight_decay: float = 1e-4
+
+
+class Task(NamedTuple):
+    """What one command compares, and what the result should reach; the first method is the one that should."""
+
+    title: str
+    data: Callable[[], NoduleSet]
+    methods: dict[str, Method]
+    target: float
+
+
+def mlp(num_features: int) -> nn.Module:
+    layers = (nn.Linear(num_features, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 2))
+    return nn.Sequential(*layers)
+
+
+def image_net(num_features: int, small: bool, pretrained: bool = True) -> nn.Module:
+    return convnet(small=small, pretrained=pretrained)
+
+
+def both_net(num_features: int, small: bool) -> nn.Module:
+    return metadata_net(num_features, small=small)
+
+
+def tasks(small: bool) -> dict[str, Task]:
+    image = partial(image_net, small=small)
+    size = "small" if small else "full"
+    return {
+        "contours": Task("Contour volumes, binary set", binary_set, {f"ConvNet, {size}": Method(image)}, 0.90),
+        "features": Task(
+            "Annotation features, binary set",
+            binary_set,
+            {"MLP, 32 hidden units": Method(mlp, image=False, metadata=True, epochs=40)},
+            0.94,
+        ),
+        "slices": Task(
+            "CT slices, majority rating other than 3",
+            partial(binary_set, SLICES),
+            {
+                f"ConvNet, {size}, low-level features of VGG16": Method(image, views=2),
+                f"ConvNet, {size}, from random weights": Method(partial(image, pretrained=False), views=2),
+            },
+            0.88,
+        ),
+        "metadata": Task(
+            "Contour volumes and metadata, balanced set",
+            balanced_set,
+            {
+                f"ConvNet, {size}, and metadata": Method(partial(both_net, small=small), metadata=True),
+                f"ConvNet, {size}, image alone": Method(image),
+                "metadata block alone": Method(MetadataBlock, image=False, metadata=True, epochs=40),
+            },
+            0.90,
+        ),
+    }
+
+
+class Inputs(NamedTuple):
+    """Of some rows: patches in [0, 1] and their spacing, standardised features, labels."""
+
+    patches: Tensor
+    spacing_mm: Tensor
+    features: Tensor
+    labels: Tensor
+
+    def rows(self, index: Tensor) -> Inputs:
+        return Inputs(*(part[index] if len(part) else part for part in self))
+
+
+class Fold(NamedTuple):
+    """What came of one fold: the test part's rows and log-probabilities, epochs taken, seconds per epoch."""
+
+    rows: Tensor
+    log_probs: Tensor
+    best_epoch: int
+    seconds: float
+
+
+def run_fold(name: str, method_name: str, small: bool, fold: int, seed: int, epochs: int | None = None) -> Fold:
+    """A pure function of its arguments: train on eight folds, stop by the ninth, predict the tenth."""
+    task = tasks(small)[name]
+    method, data = task.methods[method_name], _data(name, small)
+    parts = train_valid_test(data.labels, data.patients, fold, FOLDS)
+    everything = Inputs(
+        _images(name, small) if method.image else torch.zeros(0),
+        data.spacing_mm,
+        data.standardised(parts.train),
+        data.labels,
+    )
+    train, valid, test = (everything.rows(rows) for rows in parts)
+    torch.manual_seed(1000 * seed + fold)
+    net = method.net(len(data.feature_names))
+    if head := getattr(net, "head", None):
+        start_at_prevalence(head, Prevalence(torch.bincount(train.labels, minlength=2) / len(train.labels)))
+    best, best_epoch, seconds = _fit(net, method, train, valid, method.epochs if epochs is None else epochs)
+    net.load_state_dict(best)
+    return Fold(parts.test, _log_probs(net, method, test), best_epoch, seconds)
+
+
+def _fit(net: nn.Module, method: Method, train: Inputs, valid: Inputs, epochs: int) -> tuple[dict[str, Tensor], int, float]:
+    """The weights of the epoch whose log-likelihood on the validation part was best."""
+    steps = epochs * math.ceil(len(train.labels) / method.batch_size)
+    optimizer = torch.optim.AdamW(
+        [weight for weight in net.parameters() if weight.requires_grad], method.learning_rate, weight_decay=method.weight_decay
+    )
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5 + 0.5 * math.cos(math.pi * step / steps))
+    cutter = RandomViews(method.views, spacing=method.spacing)
+    best, best_loss, best_epoch, times = {}, math.inf, 0, []
+    for epoch in range(1, epochs + 1):
+        start = time.perf_counter()
+        net.train()
+        for rows in torch.randperm(len(train.labels)).split(method.batch_size):
+            batch = train.rows(rows)
+            optimizer.zero_grad()
+            F.cross_entropy(_outputs(net, method, cutter, batch), batch.labels).backward()
+            optimizer.step()
+            schedule.step()
+        times.append(time.perf_counter() - start)
+        loss = F.nll_loss(_log_probs(net, method, valid), valid.labels).item()
+        if loss < best_loss:
+            best, best_loss, best_epoch = copy.deepcopy(net.state_dict()), loss, epoch
+    return best, best_epoch, statistics.median(times)
+
+
+def _outputs(net: nn.Module, method: Method, cutter: RandomViews | FixedViews, batch: Inputs) -> Tensor:
+    inputs = [cutter(batch.patches, spacing_mm=batch.spacing_mm)] if method.image else []
+    return net(*inputs, *([batch.features] if method.metadata else []))
+
+
+@torch.no_grad()
+def _log_probs(net: nn.Module, method: Method, part: Inputs) -> Tensor:
+    net.eval()
+    cutter = FixedViews(9, spacing=method.spacing)
+    blocks = [part.rows(rows) for rows in torch.arange(len(part.labels)).split(64)]
+    return torch.cat([_outputs(net, method, cutter, block).log_softmax(1) for block in blocks])
+
+
+@cache
+def _data(name: str, small: bool) -> NoduleSet:
+    return tasks(small)[name].data()
+
+
+@cache
+def _images(name: str, small: bool) -> Tensor:
+    return _data(name, small).images()
+
+
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def out_of_fold(
+    name: str, method: str, small: bool, seeds: int, folds: Sequence[int], workers: int
+) -> tuple[Tensor, Tensor, list[Fold]]:
+    """Rows that were predicted, and the log of the probabilities averaged over the seeds."""
+    runs = [(fold, seed) for fold in folds for seed in range(seeds)]
+    if _data(name, small).source.scale is None:
+        _images(name, small)  # so that the workers find them in the cache
+    with ProcessPoolExecutor(workers, get_context("spawn"), _one_thread) as pool:
+        futures = [pool.submit(run_fold, name, method, small, *run) for run in runs]
+        found = [future.result() for future in track(futures, f"{name}: {method}", transient=True)]
+    rows = torch.cat([found[i].rows for i in range(0, len(found), seeds)])
+    averaged = [
+        torch.logsumexp(torch.stack([one.log_probs for one in found[i : i + seeds]]), 0) - math.log(seeds)
+        for i in range(0, len(found), seeds)
+    ]
+    return rows, torch.cat(averaged), found
+
+
+def difference(labels: Tensor, patients: np.ndarray, one: Tensor, other: Tensor) -> tuple[float, float, float]:
+    """AUC of one less that of the other, with the middle 95 % of what resampled patients give."""
+    truth, scores = labels.numpy(), [log_probs[:, 1].numpy() for log_probs in (one, other)]
+    people, own = np.unique(patients, return_inverse=True)
+    rows_of = [np.flatnonzero(own == person) for person in range(len(people))]
+    generator, found = np.random.default_rng(0), []
+    for _ in range(RESAMPLES):
+        rows = np.concatenate([rows_of[person] for person in generator.integers(len(people), size=len(people))])
+        found.append(roc_auc_score(truth[rows], scores[0][rows]) - roc_auc_score(truth[rows], scores[1][rows]))
+    value = roc_auc_score(truth, scores[0]) - roc_auc_score(truth, scores[1])
+    return value, *np.quantile(found, [0.025, 0.975]).tolist()
+
+
+def report(name: str, small: bool, seeds: int, folds: Sequence[int], workers: int) -> str:
+    """A row for each method, and how the first differs from the others."""
+    task, data = tasks(small)[name], _data(name, small)
+    rows, predictions = [], {}
+    for method in task.methods:
+        where, log_probs, found = out_of_fold(name, method, small, seeds, folds, workers)
+        labels, patients = data.labels[where], data.patients[where.numpy()]
+        predictions[method] = log_probs
+        result = evaluate(log_probs, labels, labels.double().mean().item(), groups=patients)
+        by_fold = [evaluate_fold(log_probs, where, data, part.rows) for part in found[::seeds]]
+        spread = statistics.stdev(by_fold) / math.sqrt(len(by_fold)) if len(by_fold) > 1 else math.nan
+        epochs = f"{statistics.median(part.best_epoch for part in found):.0f} of {task.methods[method].epochs}"
+        rows.append(
+            [
+                method,
+                f"{result.auc.value:.3f} [{result.auc.low:.3f}, {result.auc.high:.3f}]",
+                f"{statistics.fmean(by_fold):.3f} ± {spread:.3f}",
+                f"{result.expected_log_likelihood.value:.3f} [{result.expected_log_likelihood.low:.3f}, "
+                f"{result.expected_log_likelihood.high:.3f}]",
+                epochs,
+                f"{statistics.median(part.seconds for part in found):.2g}",
+            ]
+        )
+    first, *others = predictions
+    labels, patients = data.labels[where], data.patients[where.numpy()]
+    header = [
+        "method",
+        "AUC, all folds together [95 %]",
+        "mean of the folds ± s.e.",
+        "log-likelihood [95 %]",
+        "epochs kept",
+        "s/epoch, one core",
+    ]
+    text = f"{task.title}: {data!r}, {len(folds)} of {FOLDS} folds, {seeds} seed{'s' * (seeds > 1)}.\n\n" + table(header, rows)
+    for other in others:
+        value, low, high = difference(labels, patients, predictions[first], predictions[other])
+        text += f"\nAUC, {first} less {other}: {value:+.3f} [{low:+.3f}, {high:+.3f}].\n"
+    return text
+
+
+def evaluate_fold(log_probs: Tensor, where: Tensor, data: NoduleSet, rows: Tensor) -> float:
+    own = torch.isin(where, rows)
+    return float(roc_auc_score(data.labels[where[own]].numpy(), log_probs[own, 1].numpy()))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("task", nargs="?", choices=list(tasks(True)), help="which comparison; all of them by default")
+    parser.add_argument("--full", action="store_true", help="the paper's nets in the place of the small ones")
+    parser.add_argument("--seeds", type=int, default=1, help="nets whose predictions are averaged")
+    parser.add_argument("--folds", type=int, default=FOLDS, help="only the first so many of the ten")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes of one thread each")
+    parser.add_argument("--docs", action="store_true", help="write into docs/benchmarks, which is kept in the repository")
+    chosen = parser.parse_args()
+    folder = ROOT / ("docs/benchmarks" if chosen.docs else "benchmarks/out")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in [chosen.task] if chosen.task else list(tasks(True)):
+        text = report(name, not chosen.full, chosen.seeds, range(chosen.folds), chosen.workers)
+        print(text)
+        (folder / f"lidc_auc_{name}{'_full' * chosen.full}.md").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

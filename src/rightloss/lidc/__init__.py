@@ -1,0 +1,29 @@
+"""The case study: nodules of LIDC-IDRI, with what their readers said; `rightloss.lidc.nets` are its networks.
+
+Stage: shipped tables, CT series or files → data sets with labels, votes, patients, features and patches.
+"""
+
+from .archive import Archive as Archive
+from .archive import read_archive as read_archive
+from .archive import write_archive as write_archive
+from .nodule_set import NoduleSet as NoduleSet
+from .nodulemnist import NoduleMNIST as NoduleMNIST
+from .nodulemnist import read_nodulemnist as read_nodulemnist
+from .pictures import montage as montage
+from .readings import annotations as annotations
+from .readings import nodules as nodules
+from .sets import balanced_set as balanced_set
+from .sets import binary_set as binary_set
+from .sets import rating_set as rating_set
+from .sets import window as window
+from .splits import folds as folds
+from .splits import train_valid_test as train_valid_test
+from .views import FixedViews as FixedViews
+from .views import RandomViews as RandomViews
+from .views import average_over_views as average_over_views
+from .volumes import contour_volumes as contour_volumes
+from .votes import binary_votes as binary_votes
+from .votes import expected_score as expected_score
+from .votes import majority as majority
+from .votes import rounded_mean as rounded_mean
+from .votes import vote_shares as vote_shares

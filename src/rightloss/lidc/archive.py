@@ -1,0 +1,259 @@
+"""Nodule archives: patches, readers' ratings and patients in one `.npz` file.
+
+Stage: path → `Archive`: patches `(n, d, h, w)` or `(n, h, w)` in HU, ratings `(n, readers)`, patients, columns; and back.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int64, Shaped
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..files import whole_file
+from .npz import Npz, open_npz
+
+__all__ = ["Archive", "read_archive", "write_archive"]
+
+_PARTS = ("patches", "ratings", "patient_id", "spacing_mm")
+_BLOCK = 1 << 24  # bytes of patches looked at in one go
+_COLUMNS_LIMIT = 1 << 30  # bytes of all columns together
+_KINDS = {  # of dtypes, and what they stand for
+    "ratings": ("iu", "integers, a column per reader"),
+    "patient_id": ("USiu", "text or integers"),
+    "spacing_mm": ("iuf", "millimetres (or one number for all)"),
+}
+_WIDER = {"u2": np.int32, "u4": np.int64, "u8": np.int64}  # torch does hardly anything with its own unsigned ones
+
+
+@dataclass(frozen=True, eq=False)
+class Archive:
+    """A nodule archive, read and checked by `read_archive`. Patches of an uncompressed file stay there until asked for.
+
+    Attributes:
+        path: the file.
+        ratings: malignancy 1 … 5 by reader `(n, readers)`; 0 where that reader did not mark the nodule.
+        patients: `(n,)` names; folds never split one.
+        spacing_mm: `(n,)` millimetres from voxel to voxel, the same along all axes; None where the file does not say.
+        columns: the other arrays of the file, `(n,)` each, by name.
+        shape: of all patches: `(n, d, h, w)`, or `(n, h, w)` for single slices.
+    """
+
+    path: Path
+    ratings: Int64[Tensor, "n readers"]
+    patients: Shaped[np.ndarray, " n"]
+    spacing_mm: Float64[Tensor, " n"] | None
+    columns: Mapping[str, NDArray[Any]]
+    shape: tuple[int, ...]
+    _patches: NDArray[Any] | Npz
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        size = "×".join(str(length) for length in self.shape[1:])
+        people = len(set(self.patients.tolist()))
+        return f"Archive({self.path.name}: {len(self)} patches of {size}, {people} patients, columns {list(self.columns)})"
+
+    def patches(self, rows: Any = None) -> Tensor:
+        """A copy of the patches of these rows (numbers or a mask; all by default), in the file's own dtype."""
+        # Mapped anew each time: an archive that is handed to another process then takes its path along, not its content.
+        array = self._patches.map("patches") if isinstance(self._patches, Npz) else self._patches
+        chosen = np.array(array) if rows is None else array[row_numbers(rows, len(self))]
+        dtype = _WIDER.get(chosen.dtype.str[1:], chosen.dtype.newbyteorder("="))
+        return torch.from_numpy(chosen.astype(dtype, order="C", copy=False))
+
+
+def read_archive(path: str | PathLike[str]) -> Archive:
+    """A nodule archive from disk; nothing in it is unpickled.
+
+    The file is an `.npz` with `patches` (n, d, h, w) or (n, h, w) in HU; `ratings` (n, readers), malignancy 1 … 5 and 0 for
+    none, at least one in a row; `patient_id` (n,); `spacing_mm`, a number or (n,), if it likes; and any further columns (n,).
+    Patches of a file written by `write_archive` or `np.savez` are mapped, not loaded; of `np.savez_compressed`, loaded.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is damaged, of another kind, or its arrays do not fit each other.
+    """
+    file = open_npz(path)
+    _check_shapes({name: (member.shape, member.dtype) for name, member in file.members.items()}, str(file.path))
+    stored = file.members["patches"].stored
+    if stored:
+        file.check("patches")
+    patches = file.map("patches") if stored else file.read("patches")
+    arrays = {name: file.read(name) for name in file.members if name != "patches"}
+    columns = _checked(patches, arrays, str(file.path))
+    spacing = columns.pop("spacing_mm", None)
+    return Archive(
+        path=file.path,
+        ratings=torch.from_numpy(columns.pop("ratings")),
+        patients=columns.pop("patient_id"),
+        spacing_mm=None if spacing is None else torch.from_numpy(spacing),
+        columns=columns,
+        shape=patches.shape,
+        _patches=file if stored else patches,
+    )
+
+
+def write_archive(
+    path: str | PathLike[str],
+    patches: Any,
+    ratings: Any,
+    patient_id: Any,
+    spacing_mm: Any = None,
+    columns: Mapping[str, Any] | None = None,
+) -> None:
+    """A nodule archive that `read_archive` takes, written whole or not at all, uncompressed so that it can be mapped.
+
+    The same arrays give the same bytes. `patches` may be a memory map: no second copy of it is made.
+
+    Args:
+        path: where to; a file there is replaced.
+        patches: `(n, d, h, w)` or `(n, h, w)` in HU.
+        ratings: `(n, readers)`, 1 … 5, or 0 for none.
+        patient_id: `(n,)` names.
+        spacing_mm: a number, or `(n,)`.
+        columns: further `(n,)` numbers or strings by name.
+    """
+    path = Path(path)
+    if path.is_dir() or not path.parent.is_dir():
+        raise ValueError(f"Expected the path of a file in a folder that exists, but got {path}: make the folder first.")
+    clash = sorted(set(columns or {}) & set(_PARTS))
+    if clash:
+        raise ValueError(f"Expected other names than {list(_PARTS)} in `columns`, but got {clash}: give them as arguments.")
+    given = {"ratings": ratings, "patient_id": patient_id, **(columns or {})}
+    given |= {} if spacing_mm is None else {"spacing_mm": spacing_mm}
+    arrays = {name: _as_array(value, name) for name, value in given.items()}
+    images = _as_array(patches, "patches")
+    every = {"patches": images, **arrays}
+    _check_shapes({name: (array.shape, array.dtype) for name, array in every.items()}, "the archive to be written")
+    checked = _checked(images, arrays, "the archive to be written")
+    # Ids as text and ratings as small numbers, whatever they came as; the rest as it is.
+    every |= {"patient_id": checked["patient_id"], "ratings": checked["ratings"].astype(np.int8)}
+    with whole_file(path) as file, zipfile.ZipFile(file, "w") as archive:
+        for name, array in every.items():
+            _write(archive, name, array)
+
+
+def row_numbers(rows: Any, total: int) -> NDArray[np.int64]:
+    """Row numbers or a mask, in whatever they came, as numbers from 0 to `total` − 1."""
+    array = np.atleast_1d(_as_array(rows, "rows"))
+    if array.dtype == bool and array.shape == (total,):
+        return np.flatnonzero(array)
+    array = array.astype(np.int64) if array.size == 0 else array
+    if array.ndim != 1 or array.dtype.kind not in "iu" or (array.size and not -total <= array.min() <= array.max() < total):
+        raise ValueError(
+            f"Expected row numbers below {total} or a mask of that length, but got {array.dtype}{list(array.shape)} "
+            f"{repr(rows)[:80]}: rows are counted from 0."
+        )
+    return array.astype(np.int64) % max(1, total)
+
+
+def _write(archive: zipfile.ZipFile, name: str, array: NDArray[Any]) -> None:
+    info = zipfile.ZipInfo(f"{name}.npy")  # of 1980, as it is by default: the same bytes on any day
+    with archive.open(info, "w", force_zip64=True) as file:
+        facts = {"descr": np.lib.format.dtype_to_descr(array.dtype), "fortran_order": False, "shape": array.shape}
+        np.lib.format.write_array_header_1_0(file, facts)
+        for rows in _blocks(array) if array.ndim else [array]:
+            file.write(np.ascontiguousarray(rows).tobytes())
+
+
+def _blocks(array: NDArray[Any]) -> list[NDArray[Any]]:
+    rows = max(1, _BLOCK * len(array) // max(1, array.nbytes))
+    return [array[start : start + rows] for start in range(0, len(array), rows)]
+
+
+def _as_array(values: Any, name: str) -> NDArray[Any]:
+    try:
+        array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    except ValueError as error:
+        raise ValueError(f"Expected `{name}` to be an array, but got rows of different lengths: fill them up.") from error
+    # Text of a data frame comes as objects; whatever else does stays so, and is refused.
+    return array.astype(np.str_) if array.dtype == object and all(isinstance(value, str) for value in array.flat) else array
+
+
+def _check_shapes(found: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]], where: str) -> None:
+    """What can be told before any array is read."""
+    missing = [name for name in _PARTS[:3] if name not in found]
+    if missing:
+        raise ValueError(
+            f"Expected a nodule archive with patches, ratings and patient_id, but {where} lacks {missing} and has "
+            f"{list(found)[:10]}: is it another kind of file? `read_nodulemnist` reads NoduleMNIST3D's."
+        )
+    shape, dtype = found["patches"]
+    if len(shape) not in (3, 4) or 0 in shape or dtype.kind not in "iuf" or dtype.itemsize > 8:
+        raise ValueError(
+            f"Expected `patches` to be numbers of shape (n, d, h, w) or (n, h, w), none of them 0, but {where} has "
+            f"{dtype}{list(shape)}: one grey patch in HU per nodule."
+        )
+    columns = {name: each for name, each in found.items() if name != "patches"}
+    for name, each in columns.items():
+        _check_column(name, *each, shape[0], where)
+    size = sum(prod(own) * kind.itemsize for own, kind in columns.values())
+    if size > _COLUMNS_LIMIT:
+        raise ValueError(f"Expected columns of at most 1 GiB, but {where} has {size / 2**30:.0f} GiB: is it damaged?")
+
+
+def _check_column(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], rows: int, where: str) -> None:
+    kinds, words = _KINDS.get(name, ("biufUS", "numbers or text"))
+    if name == "ratings":
+        fits = len(shape) == 2 and shape[0] == rows and shape[1] > 0
+    else:
+        fits = shape == (rows,) or (name == "spacing_mm" and shape == ())
+    if not fits or dtype.kind not in kinds or (dtype.kind == "f" and dtype.itemsize > 8):
+        raise ValueError(
+            f"Expected `{name}` to have a row for each of the {rows} patches, of {words}, but {where} has "
+            f"{dtype}{list(shape)}: mend it, or leave it out."
+        )
+
+
+def _checked(patches: NDArray[Any], arrays: Mapping[str, NDArray[Any]], where: str) -> dict[str, NDArray[Any]]:
+    """The columns with ratings as int64, patients as text and spacings spread over the rows; or what is wrong with a value."""
+    ratings = arrays["ratings"].astype(np.int64)
+    outside = (ratings < 0) | (ratings > 5)
+    _refuse_rows(outside, "`ratings` from 1 to 5, or 0 for none", ratings, where, "check the scale")
+    _refuse_rows((ratings == 0).all(1), "a rating in every row", ratings, where, "leave out nodules that nobody rated")
+    columns = {name: _plain(array, name, where) for name, array in arrays.items()} | {"ratings": ratings}
+    patients = columns["patient_id"].astype(np.str_)
+    _refuse_rows(np.char.str_len(patients) == 0, "a `patient_id` in every row", patients, where, "name every patient")
+    columns["patient_id"] = patients
+    if "spacing_mm" in columns:
+        spacing = np.array(np.broadcast_to(columns["spacing_mm"].astype(np.float64), len(patches)))
+        _refuse_rows(~(spacing > 0), "positive `spacing_mm`", spacing, where, "give millimetres from voxel to voxel")
+        columns["spacing_mm"] = spacing
+    if patches.dtype.kind == "f":
+        shown = np.full(len(patches), "not")
+        _refuse_rows(~_finite_rows(patches), "finite `patches`", shown, where, "fill it, or leave it out")
+    return columns
+
+
+def _finite_rows(patches: NDArray[Any]) -> NDArray[np.bool_]:
+    return np.concatenate([np.isfinite(block).all(tuple(range(1, block.ndim))) for block in _blocks(patches)])
+
+
+def _plain(array: NDArray[Any], name: str, where: str) -> NDArray[Any]:
+    """Native byte order, bytes as text; what is no text, NaN and infinities refused."""
+    if array.dtype.kind in "US":
+        try:
+            return np.array([text.decode("ascii") if isinstance(text, bytes) else text for text in array.tolist()], np.str_)
+        except (ValueError, SystemError) as error:  # the latter of code points that there are not
+            raise ValueError(f"Expected text in `{name}`, but {where} has other bytes ({error}): write it as str.") from error
+    if array.dtype.kind == "f":
+        rows = np.atleast_1d(array)
+        _refuse_rows(~np.isfinite(rows), f"finite numbers in `{name}`", rows, where, "fill the gaps, or leave the column out")
+    return array.astype(array.dtype.newbyteorder("="))
+
+
+def _refuse_rows(wrong: NDArray[Any], expected: str, values: NDArray[Any], where: str, remedy: str) -> None:
+    if wrong.any():
+        row = int(np.argwhere(wrong)[0, 0])
+        raise ValueError(f"Expected {expected}, but row {row} of {where} is {values[row].tolist()}: {remedy}.")

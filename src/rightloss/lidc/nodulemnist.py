@@ -1,0 +1,112 @@
+"""NoduleMNIST3D, the nodules of LIDC-IDRI as MedMNIST publishes them.
+
+Stage: path of `nodulemnist3d.npz` or `nodulemnist3d_64.npz` → `NoduleMNIST(train, val, test)`.
+
+What: patches of 28³ or 64³, benign (ratings 1, 2) or malignant (4, 5). Licence: CC BY 4.0. Citation: Yang et al., MedMNIST v2,
+Scientific Data 10:41, 2023. How to get it: from medmnist.com; nothing is downloaded here.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from os import PathLike
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float32, UInt8
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .nodule_set import NoduleSet, PatchSource
+from .npz import Npz, open_npz
+
+__all__ = ["NoduleMNIST", "read_nodulemnist"]
+
+COUNTS = {"train": 1158, "val": 165, "test": 310}  # as published
+SIDES = (28, 64)
+
+
+class NoduleMNIST(NamedTuple):
+    """The published split."""
+
+    train: NoduleSet
+    val: NoduleSet
+    test: NoduleSet
+
+
+def read_nodulemnist(path: str | PathLike[str], check: bool = True) -> NoduleMNIST:
+    """The three sets of a published file.
+
+    Neither readers nor patients are published: `.votes` are the labels, `.ratings` and `.patients` None, so that no folds can
+    be made. `.images()` are grey levels over 255; voxels are taken to be 1 mm, as published for 28³.
+
+    Args:
+        path: the `.npz` file.
+        check: whether 1158, 165 and 310 nodules of 28³ or 64³ are expected, as published; False for a part of them.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is damaged or another one.
+    """
+    file = open_npz(path)
+    for part in COUNTS:
+        _check_part(file, part, check)
+    return NoduleMNIST(*(_part(file, part) for part in COUNTS))
+
+
+def _check_part(file: Npz, part: str, check: bool) -> None:
+    images, labels = (file.members.get(f"{part}_{kind}") for kind in ("images", "labels"))
+    if images is None or labels is None:
+        raise ValueError(
+            f"Expected `{part}_images` and `{part}_labels` in NoduleMNIST3D's file, but {file.path} has "
+            f"{list(file.members)[:10]}: is it another file? `read_archive` reads nodule archives."
+        )
+    n, *sides = images.shape or (0,)
+    if images.dtype != np.uint8 or len(sides) != 3 or not n or len(set(sides)) > 1 or (check and sides[0] not in SIDES):
+        raise ValueError(
+            f"Expected `{part}_images` to be uint8 cubes of {' or '.join(f'{side}³' for side in SIDES)}, but {file.path} has "
+            f"{images.dtype}{list(images.shape)}: is it another of MedMNIST's files? check=False takes cubes of any size."
+        )
+    if labels.dtype.kind not in "iu" or labels.shape not in ((n, 1), (n,)):
+        raise ValueError(
+            f"Expected `{part}_labels` to be integers of shape ({n}, 1), but {file.path} has "
+            f"{labels.dtype}{list(labels.shape)}: a label for each image."
+        )
+    if check and n != COUNTS[part]:
+        raise ValueError(
+            f"Expected the {COUNTS[part]} nodules of NoduleMNIST3D's {part} part, but {file.path} has {n}: is it another file? "
+            "check=False takes it as it is."
+        )
+
+
+def _part(file: Npz, part: str) -> NoduleSet:
+    labels = file.read(f"{part}_labels").reshape(-1).astype(np.int64)
+    if labels.min() < 0 or labels.max() > 1:
+        raise ValueError(
+            f"Expected labels 0 (benign) and 1 (malignant), but {file.path} has {labels.min()} to {labels.max()} in "
+            f"`{part}_labels`: is it another of MedMNIST's files?"
+        )
+    target, n = torch.from_numpy(labels), len(labels)
+    return NoduleSet(
+        name=f"nodulemnist-{part}",
+        labels=target,
+        votes=F.one_hot(target, 2).float(),
+        ratings=None,
+        patients=None,
+        features=torch.zeros(n, 0),
+        feature_names=(),
+        nodules=torch.arange(n),
+        spacing_mm=torch.ones(n),
+        source=PatchSource(partial(_taken, torch.from_numpy(file.read(f"{part}_images"))), _grey),
+        places=np.arange(n),
+    )
+
+
+def _taken(images: UInt8[Tensor, "all d h w"], places: NDArray[np.int64]) -> UInt8[Tensor, "n d h w"]:
+    return images[places]
+
+
+def _grey(images: UInt8[Tensor, "n d h w"]) -> Float32[Tensor, "n d h w"]:
+    return images.float() / 255

@@ -1,0 +1,140 @@
+"""Arrays of an `.npz` file that nobody need trust: never unpickled, never larger than the file says, mapped where they can be.
+
+Stage: path → `Npz`: names, shapes and dtypes; name → array, or memory map.
+"""
+
+from __future__ import annotations
+
+import lzma
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Member", "Npz", "open_npz"]
+
+_BLOCK = 1 << 24  # bytes read in one go
+_LIMIT = 1 << 33  # bytes that a compressed array may unfold to: deflate makes a thousandfold of a hostile file
+_LOCAL = struct.Struct("<4s22xHH")  # a member's own header: signature, …, lengths of its name and extra field
+_DAMAGE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, OSError, NotImplementedError, RuntimeError)
+
+
+@dataclass(frozen=True)
+class Member:
+    """One array of the file, as its header describes it: nothing of its content has been read."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fortran: bool
+    start: int  # of the numbers, from the member's own start
+    info: zipfile.ZipInfo
+
+    @property
+    def stored(self) -> bool:
+        """Whether the numbers stand in the file as they are in memory, so that they can be mapped."""
+        return self.info.compress_type == zipfile.ZIP_STORED
+
+
+@dataclass(frozen=True)
+class Npz:
+    """The arrays of a file by name; made by `open_npz`."""
+
+    path: Path
+    members: dict[str, Member]
+
+    def read(self, name: str) -> NDArray[Any]:
+        """The array in memory, its checksum compared."""
+        member = self.members[name]
+        with _reading(self.path), zipfile.ZipFile(self.path) as archive, archive.open(member.info) as file:
+            file.read(member.start)  # seeking there would switch the checksum off
+            array = np.empty(prod(member.shape), member.dtype)
+            into: Any = array.view(np.uint8)
+            for at in range(0, len(into), _BLOCK):
+                block = file.read(min(_BLOCK, len(into) - at))
+                if len(block) != min(_BLOCK, len(into) - at):
+                    raise EOFError(f"`{name}` ends early")
+                into[at : at + len(block)] = np.frombuffer(block, np.uint8)
+            file.read(1)  # past the end, where the checksum is compared
+            return array.reshape(member.shape, order="F" if member.fortran else "C")
+
+    def check(self, name: str) -> None:
+        """Reads the array through, a block at a time, for its checksum."""
+        with _reading(self.path), zipfile.ZipFile(self.path) as archive, archive.open(self.members[name].info) as file:
+            while file.read(_BLOCK):
+                pass
+
+    def map(self, name: str) -> NDArray[Any]:
+        """A stored array where it stands in the file; only the rows looked at are read."""
+        member = self.members[name]
+        assert member.stored, "a compressed array cannot be mapped"
+        with _reading(self.path):
+            with open(self.path, "rb") as file:
+                file.seek(member.info.header_offset)
+                signature, *lengths = _LOCAL.unpack(file.read(_LOCAL.size))
+            if signature != b"PK\3\4":
+                raise zipfile.BadZipFile(f"no member at the place where `{name}` should be")
+            start = member.info.header_offset + _LOCAL.size + sum(lengths) + member.start
+            return np.memmap(self.path, member.dtype, "r", start, member.shape, "F" if member.fortran else "C")
+
+
+def open_npz(path: str | PathLike[str]) -> Npz:
+    """The file's table of contents, or a ValueError that says what is wrong with it (FileNotFoundError if it is not there)."""
+    path = Path(path)
+    if path.is_dir():
+        raise ValueError(f"Expected an .npz file, but {path} is a folder: give the path of the file in it.")
+    if not path.is_file():
+        raise FileNotFoundError(f"Expected an .npz file, but there is none at {path}: is the path right?")
+    with _reading(path), zipfile.ZipFile(path) as archive:
+        infos = archive.infolist()
+        names = [info.filename for info in infos]
+        if not infos or len(set(names)) != len(names) or not all(name.endswith(".npy") for name in names):
+            raise zipfile.BadZipFile(f"it holds {names[:5]}, not arrays of different names")
+        members = [_member(archive, info) for info in infos]
+    return Npz(path, {member.name: member for member in members})
+
+
+def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Member:
+    name = info.filename.removesuffix(".npy")
+    with archive.open(info) as file:
+        shape, fortran, dtype = _header(file)
+        start = file.tell()
+    if dtype.hasobject:
+        raise zipfile.BadZipFile(f"`{name}` holds Python objects, which are never unpickled")
+    size = prod(shape) * dtype.itemsize
+    if not dtype.itemsize or min(shape, default=0) < 0 or start + size != info.file_size:
+        raise zipfile.BadZipFile(f"`{name}` is said to be {dtype}{list(shape)}, but has {info.file_size - start} bytes")
+    if info.compress_type != zipfile.ZIP_STORED and size > _LIMIT:
+        raise zipfile.BadZipFile(f"`{name}` unfolds to {size / 1e9:.0f} GB: store it uncompressed")
+    return Member(name, shape, dtype, fortran, start, info)
+
+
+def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    version = np.lib.format.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
+        raise zipfile.BadZipFile(f"an array of format {version}, which only records need")
+    try:
+        return (np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0)(file)
+    except Exception as error:  # whatever Python's parser raises of a header that is no Python
+        raise zipfile.BadZipFile(f"an array's header cannot be read: {error}") from error
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Whatever a damaged, foreign or hostile file makes the zip reader and NumPy raise, as one kind of error."""
+    try:
+        yield
+    except (*_DAMAGE, ValueError, OverflowError, MemoryError) as error:
+        raise ValueError(
+            f"Expected an .npz file that np.savez wrote, but {path} is not, or is damaged "
+            f"({str(error)[:200] or type(error).__name__}): copy or make it again."
+        ) from error

@@ -1,0 +1,50 @@
+"""Nodules side by side, to be looked at before anything is trained on them.
+
+Stage: patches → a figure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def montage(images: Any, titles: Sequence[str] | None = None, columns: int = 6, window_mm: int = 40) -> Figure:
+    """The middle plane of each patch, axial for volumes, with its title above.
+
+    Args:
+        images: patches in [0, 1], `(n, d, h, w)` or `(n, h, w)`: `NoduleSet.images()` or rows of it.
+        titles: one for each patch.
+        columns: patches in a row.
+        window_mm: voxels of the plane that are shown along each side, around the middle; millimetres where a voxel is one.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("Plots need matplotlib: pip install 'rightloss[study]'") from error
+    planes = np.asarray(images, np.float32)
+    if planes.ndim not in (3, 4) or not len(planes):
+        raise ValueError(f"Expected patches (n, d, h, w) or (n, h, w), but got {planes.shape}: give rows of `.images()`.")
+    if titles is not None and len(titles) != len(planes):
+        raise ValueError(f"Expected a title for each of {len(planes)} patches, but got {len(titles)}: leave none out.")
+    if planes.ndim == 4:
+        planes = planes[:, (planes.shape[1] - 1) // 2 : planes.shape[1] // 2 + 1].mean(1)
+    rows = math.ceil(len(planes) / columns)
+    figure = Figure(figsize=(1.3 * columns, 1.5 * rows), dpi=150, layout="constrained")
+    for place, axes in enumerate(figure.subplots(rows, columns, squeeze=False).flat):
+        axes.set_axis_off()
+        if place < len(planes):
+            axes.imshow(_middle(planes[place], window_mm), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+            axes.set_title("" if titles is None else titles[place], fontsize=7)
+    return figure
+
+
+def _middle(plane: np.ndarray, width: int) -> np.ndarray:
+    top, left = (max(0, (side - width) // 2) for side in plane.shape)
+    return plane[top : plane.shape[0] - top, left : plane.shape[1] - left]

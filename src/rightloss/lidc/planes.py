@@ -1,0 +1,182 @@
+"""Flat views through a batch of patches, cut all at once where they are asked for.
+
+Stage: patches `(n, d, h, w)`, rotations, or slices `(n, h, w)`, angles → views `(n, s, size, size)`, float32.
+
+The frame: x runs along the columns of an array, y along its rows, z along its slices, in voxels from the patch's centre, which
+is between voxels 31 and 32 of 64. A pixel of a view has c and r, its column and row from the view's centre. A rotation R takes
+them to (x, y, z) = R (c, r, 0) in the first view of a triplet, R (c, 0, r) in the second, R (0, c, r) in the third. With the
+identity these are the axial, coronal and sagittal planes through the centre, seen along the array's axes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from ..sampling.checks import whole_number
+from ..tables import tensor_of
+from .rotations import checked_rotations
+
+__all__ = ["checked_patches", "inplane_views", "is_number", "orthogonal_views", "per_example"]
+
+_BLOCK = (
+    1 << 16
+)  # points looked up in one go by a thread of a CPU, so that what lies between patches and views stays in its cache
+_ROUNDING = 1e-4  # voxels by which a point may lie beyond the border and still be on it
+
+
+def orthogonal_views(
+    patches: Any, rotations: Any, size: Any = 32, spacing: Any = 1.0, outside: Any = None, shifts: Any = None
+) -> Float[Tensor, "n views size size"]:
+    """For each rotation the three orthogonal planes through the patch's centre, interpolated trilinearly.
+
+    Patches are read where they lie, in their own dtype; only what is read becomes float32. Gradients reach float patches, not
+    the rotations. NaN in a patch is NaN in the views that touch it.
+
+    Args:
+        patches: `(n, d, h, w)`, at least two voxels along each axis.
+        rotations: `(n, t, 3, 3)`; the frame is at the head of this file. View 3i + j is plane j of rotation i.
+        size: pixels along the sides of a view.
+        spacing: from pixel to pixel, in voxels of the patch: a number, or `(n,)`.
+        outside: what stands beyond the centres of the outermost voxels: a number, or None to repeat the nearest voxel.
+        shifts: `(n, t, 3)`, by how much the planes' common centre is off the patch's, (x, y, z) in voxels.
+    """
+    patches = checked_patches(patches, 4)
+    spacing = per_example(spacing, "spacing", patches)
+    rotations = checked_rotations(rotations, len(patches)).to(patches.device, torch.float32)
+    axes = rotations.flip(2) * spacing[:, None, None, None]  # rows z, y, x, as in the array
+    across, down = (axes[..., columns].mT.flatten(1, 2) for columns in ([0, 0, 1], [1, 2, 2]))
+    if shifts is not None:
+        shifts = _table(shifts, "shifts", (*rotations.shape[:2], 3), patches).flip(2).repeat_interleave(3, 1)
+    return _cut(patches, across, down, shifts, whole_number(size, "size", 1), _checked_outside(outside))
+
+
+def inplane_views(
+    slices: Any, angles: Any, flips: Any = None, size: Any = 32, spacing: Any = 1.0, outside: Any = None, shifts: Any = None
+) -> Float[Tensor, "n views size size"]:
+    """Views of slices turned in their plane, interpolated bilinearly: (x, y) = Q (c, r), or Q (−c, r) where flipped.
+
+    Q turns by the angle from the x axis towards the y axis, which points down in an image: a turn to the right by a quarter
+    shows the slice turned to the left.
+
+    Args:
+        slices: `(n, h, w)`, at least two pixels along each axis.
+        angles: `(n, s)`, radians.
+        flips: `(n, s)`, bools; None for no flip.
+        size: pixels along the sides of a view.
+        spacing: from pixel to pixel, in pixels of the slice: a number, or `(n,)`.
+        outside: as in `orthogonal_views`.
+        shifts: `(n, s, 2)`, by how much the view's centre is off the slice's, (x, y) in pixels of the slice.
+    """
+    slices = checked_patches(slices, 3)
+    spacing = per_example(spacing, "spacing", slices)[:, None]
+    angles = _table(angles, "angles", (len(slices), None), slices)
+    cos, sin, sign = angles.cos() * spacing, angles.sin() * spacing, torch.ones_like(angles)
+    if flips is not None:
+        sign = torch.where(_table(flips, "flips", tuple(angles.shape), slices) != 0, -1.0, 1.0)
+    if shifts is not None:
+        shifts = _table(shifts, "shifts", (*angles.shape, 2), slices).flip(2)
+    across, down = torch.stack([sin * sign, cos * sign], 2), torch.stack([cos, -sin], 2)  # y, x, as in the array
+    return _cut(slices, across, down, shifts, whole_number(size, "size", 1), _checked_outside(outside))
+
+
+def checked_patches(patches: Any, *axes: int) -> Tensor:
+    """A tensor of real numbers with one of so many axes, or a ValueError."""
+    given = tensor_of(patches, "patches")
+    wanted = " or ".join({3: "(n, h, w)", 4: "(n, d, h, w)"}[each] for each in axes)
+    if given.ndim not in axes or min(given.shape[1:]) < 2:
+        raise ValueError(
+            f"Expected patches of shape {wanted}, at least two voxels along each axis, but got {tuple(given.shape)}: "
+            "stack them along a first axis, and leave out an axis of channels."
+        )
+    if given.is_complex():
+        raise ValueError(f"Expected patches of real numbers, but got {given.dtype}: take their magnitude.")
+    return given
+
+
+def per_example(values: Any, name: str, patches: Tensor) -> Float[Tensor, " n"]:
+    """A positive number for each patch, where one for all was given, or one for each; or a ValueError."""
+    given = tensor_of(values, name).to(patches.device, torch.float32)
+    if given.shape not in ((), (len(patches),)):
+        raise ValueError(
+            f"Expected `{name}` to be a number or of shape ({len(patches)},), but got shape {tuple(given.shape)}: "
+            "voxels are as long along all axes; resample patches in which they are not."
+        )
+    if not bool(((given > 0) & given.isfinite()).all()):
+        raise ValueError(f"Expected `{name}` to be positive and finite, but got {values!r}: it is the distance of two pixels.")
+    return given.expand(len(patches))
+
+
+def is_number(value: Any) -> bool:
+    """A finite real number, no bool."""
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _checked_outside(outside: Any) -> float | None:
+    if outside is not None and not is_number(outside):
+        raise ValueError(f"Expected `outside` to be a finite number or None, but got {outside!r}: such as -1000 HU, air.")
+    return None if outside is None else float(outside)
+
+
+def _table(values: Any, name: str, shape: tuple[int | None, ...], patches: Tensor) -> Tensor:
+    """Finite float32 numbers of this shape, in which None is any length from 1, where the patches are."""
+    given = tensor_of(values, name).detach().to(patches.device, torch.float32)
+    fits = given.ndim == len(shape) and all(a == b or (b is None and a > 0) for a, b in zip(given.shape, shape, strict=True))
+    if not fits:
+        wanted = ", ".join("s" if length is None else str(length) for length in shape)
+        raise ValueError(
+            f"Expected `{name}` of shape ({wanted}), but got {tuple(given.shape)}: give each example as many as it has views."
+        )
+    if not bool(given.isfinite().all()):
+        raise ValueError(f"Expected `{name}` to be finite, but got NaN or infinity: find out what made them.")
+    return given
+
+
+def _cut(
+    patches: Tensor, across: Tensor, down: Tensor, shifts: Tensor | None, size: int, outside: float | None
+) -> Float[Tensor, "n views size size"]:
+    """Pixel (r, c) of a view is what stands at centre + shift + c · across + r · down; vectors `(n, views, axes)`."""
+    steps = torch.arange(size, device=patches.device) - (size - 1) / 2
+    centre = (torch.tensor(patches.shape[1:], device=patches.device) - 1) / 2
+    middle = (centre if shifts is None else centre + shifts)[..., None]
+    along, aside = (across[..., None] * steps + middle).movedim(2, 0), (down[..., None] * steps).movedim(2, 0)
+    on_cpu = patches.device.type == "cpu"
+    rows = max(1, torch.get_num_threads() * _BLOCK // (across.shape[1] * size**2) if on_cpu else len(patches))
+    blocks = zip(patches.split(rows), along.unsqueeze(3).split(rows, 1), aside.unsqueeze(4).split(rows, 1), strict=True)
+    return torch.cat([_interpolate(block, [c + r for c, r in zip(*each, strict=True)], outside) for block, *each in blocks])
+
+
+def _interpolate(
+    patches: Tensor, places: Sequence[Float[Tensor, "n views size size"]], outside: float | None
+) -> Float[Tensor, "n views size size"]:
+    """Linear between the 4 or 8 voxels around each point, given by its places along the array's axes, which are used up."""
+    lengths, flat, shape = patches.shape[1:], patches.flatten(1), places[0].shape
+    beyond = None if outside is None else _beyond(places, lengths)
+    index = torch.zeros((), dtype=torch.int32, device=patches.device)
+    weights = []
+    for place, length in zip(places, lengths, strict=True):
+        lower = place.clamp_(0, length - 1).floor().clamp_(max=length - 2)
+        index = lower.int().add_(index * length)
+        weights.append(place.sub_(lower).flatten(1))
+    index = index.long().flatten(1)
+
+    def value(axis: int, start: int) -> Tensor:
+        if axis == len(lengths):
+            return flat[:, start:].gather(1, index).float()
+        step = math.prod(lengths[axis + 1 :])
+        return value(axis + 1, start).lerp_(value(axis + 1, start + step), weights[axis])
+
+    found = value(0, 0).view(shape)
+    return found if beyond is None or outside is None else found.masked_fill(beyond, outside)
+
+
+def _beyond(places: Sequence[Float[Tensor, "n views size size"]], lengths: Sequence[int]) -> Bool[Tensor, "n views size size"]:
+    pairs = zip(places, lengths, strict=True)
+    off = [(place < -_ROUNDING) | (place > length - 1 + _ROUNDING) for place, length in pairs]
+    return torch.stack(off).any(0)

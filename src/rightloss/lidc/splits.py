@@ -1,0 +1,131 @@
+"""Folds that never split a patient, have about the same mix of labels, and are the same for everyone.
+
+Stage: labels `(n,)`, patients `(n,)`, a seed → row numbers to train, validate and test on.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from math import lcm
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Int64, Shaped
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..tables import tensor_of
+
+__all__ = ["Parts", "fold_numbers", "folds", "train_valid_test"]
+
+
+class Parts(NamedTuple):
+    """Row numbers, ascending."""
+
+    train: Int64[Tensor, " train"]
+    valid: Int64[Tensor, " valid"]
+    test: Int64[Tensor, " test"]
+
+
+def folds(labels: Any, groups: Any, num_folds: int = 10, seed: int = 0) -> list[tuple[Tensor, Tensor]]:
+    """Row numbers `(train, test)` of each fold; every row is in one test part. The rule is in `fold_numbers`."""
+    number = fold_numbers(labels, groups, num_folds, seed)
+    return [(_rows(number != fold), _rows(number == fold)) for fold in range(num_folds)]
+
+
+def train_valid_test(labels: Any, groups: Any, fold: int, num_folds: int = 10, seed: int = 0) -> Parts:
+    """One fold to test on, the next (the first after the last) to choose by, and the others to train on."""
+    if not isinstance(num_folds, int) or num_folds < 3:
+        raise ValueError(f"Expected 3 folds or more, but got {num_folds!r}: one to test, one to validate, the others to train.")
+    if not isinstance(fold, int) or not 0 <= fold < num_folds:
+        raise ValueError(f"Expected `fold` to be from 0 to {num_folds - 1}, but got {fold!r}: folds are counted from 0.")
+    number, following = fold_numbers(labels, groups, num_folds, seed), (fold + 1) % num_folds
+    return Parts(_rows((number != fold) & (number != following)), _rows(number == following), _rows(number == fold))
+
+
+def fold_numbers(labels: Any, groups: Any, num_folds: int = 10, seed: int = 0) -> Int64[Tensor, " n"]:
+    """The fold in which each row is tested.
+
+    Patients are taken one by one, those with most rows first, equals in the order of SHA-256 of "seed:patient". Each goes into
+    the fold f where it adds least to the unevenness
+
+        Σ_f Σ_k (n_fk / N_k)²,      n_fk rows of class k in fold f,   N_k of them in all,
+
+    the lowest f where several tie. It is computed in integers and takes no library's random numbers, so that everyone gets the
+    same folds, whatever the order of the rows.
+
+    Args:
+        labels: class numbers `(n,)`.
+        groups: the patient of each row `(n,)`, text or integers.
+        num_folds: 2 or more, and no more than there are patients.
+        seed: another one gives other folds.
+    """
+    target, names = _labels(labels), _names(groups)
+    if len(target) != len(names):
+        raise ValueError(f"Expected a patient for each of the {len(target)} labels, but got {len(names)}: one per row.")
+    people, person = np.unique(names, return_inverse=True)
+    _check_numbers(num_folds, seed, len(people))
+    classes, label = np.unique(target, return_inverse=True)
+    counts = np.zeros((len(people), len(classes)), dtype=np.int64)
+    np.add.at(counts, (person, label), 1)
+    chosen = _assign(people.tolist(), counts.tolist(), num_folds, seed)
+    return torch.tensor(chosen, dtype=torch.int64)[torch.from_numpy(person)]
+
+
+def _assign(people: list[str], counts: list[list[int]], num_folds: int, seed: int) -> list[int]:
+    """The fold of each person: an added patient c changes Σ_k (n_fk / N_k)² by Σ_k (2 n_fk + c_k) c_k / N_k²."""
+    totals = [sum(column) for column in zip(*counts, strict=True)]
+    common = lcm(*totals)
+    weights = [(common // total) ** 2 for total in totals]
+    sums = [[0] * len(totals) for _ in range(num_folds)]
+    chosen = [0] * len(people)
+
+    def cost(fold: int, own: list[int]) -> int:
+        return sum(weight * there * each for weight, there, each in zip(weights, sums[fold], own, strict=True))
+
+    order = sorted(range(len(people)), key=lambda i: (-sum(counts[i]), sha256(f"{seed}:{people[i]}".encode()).digest()))
+    for i in order:
+        chosen[i] = min(range(num_folds), key=lambda fold: (cost(fold, counts[i]), sum(sums[fold])))
+        sums[chosen[i]] = [there + each for there, each in zip(sums[chosen[i]], counts[i], strict=True)]
+    return chosen
+
+
+def _rows(mask: Tensor) -> Int64[Tensor, " rows"]:
+    return torch.nonzero(mask).flatten()
+
+
+def _labels(labels: Any) -> NDArray[np.int64]:
+    target = tensor_of(labels, "labels").detach().cpu().numpy()
+    if target.ndim != 1 or target.dtype.kind not in "iub" or not len(target):
+        raise ValueError(
+            f"Expected `labels` to be class numbers of shape (n,), but got {target.dtype}{list(target.shape)}: "
+            "one integer per row."
+        )
+    return target.astype(np.int64)
+
+
+def _names(groups: Any) -> Shaped[np.ndarray, " n"]:
+    if groups is None:
+        raise ValueError(
+            "Expected the patient of each row, but got None: this set does not name its patients, as NoduleMNIST3D does not; "
+            "take its own train, val and test parts."
+        )
+    array = groups.detach().cpu().numpy() if isinstance(groups, Tensor) else np.asarray(groups)
+    if array.ndim == 1 and array.dtype == object and all(isinstance(name, str) for name in array):
+        array = array.astype(np.str_)
+    if array.ndim != 1 or array.dtype.kind not in "iuU":
+        raise ValueError(
+            f"Expected `groups` to be text or integers of shape (n,), but got {array.dtype}{list(array.shape)}: "
+            "the patient of each row."
+        )
+    return array.astype(np.str_)
+
+
+def _check_numbers(num_folds: Any, seed: Any, people: int) -> None:
+    if not isinstance(num_folds, int) or not 2 <= num_folds <= people:
+        raise ValueError(
+            f"Expected `num_folds` from 2 to the {people} patients there are, but got {num_folds!r}: a patient is never split."
+        )
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        raise ValueError(f"Expected `seed` to be an integer, but got {seed!r}: everyone who gives it gets the same folds.")

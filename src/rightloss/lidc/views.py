@@ -1,0 +1,200 @@
+"""Views for the nets: at random for training, fixed for evaluation, predictions averaged over draws of them.
+
+Stage: patches `(n, d, h, w)` or `(n, h, w)` of any real dtype → views `(n, s, size, size)`, float32. Which way a view looks
+is written at the head of `planes.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..predictive.draws import checked_generator
+from ..sampling.checks import whole_number
+from ..tables import log_prob_table
+from .planes import checked_patches, inplane_views, is_number, orthogonal_views, per_example
+from .rotations import fixed_rotations, random_rotations
+
+__all__ = [
+    "FixedViews",
+    "RandomViews",
+    "average_over_views",
+    "fixed_rotations",
+    "inplane_views",
+    "orthogonal_views",
+    "random_rotations",
+]
+
+
+@dataclass(frozen=True)
+class RandomViews:
+    """Views at random, drawn anew in each call: of volumes triplets of orthogonal planes, of slices turned and flipped copies.
+
+    Args:
+        views: how many of each patch; of volumes a multiple of 3.
+        size: pixels along the sides of a view.
+        spacing: millimetres from pixel to pixel.
+        outside: as in `orthogonal_views`.
+        shift: the centre moves by up to so many millimetres along each axis, for all planes of a triplet alike.
+        scale: the spacing changes by up to this share of it, for all views of a patch alike: 0.1 is 0.9 … 1.1.
+    """
+
+    views: Any = 9
+    size: Any = 32
+    spacing: Any = 1.0
+    outside: Any = None
+    shift: Any = 0.0
+    scale: Any = 0.0
+
+    def __post_init__(self) -> None:
+        _check_settings(self)
+        if not is_number(self.shift) or self.shift < 0:
+            raise ValueError(f"Expected `shift` to be millimetres from 0, but got {self.shift!r}: 0 leaves it out.")
+        if not is_number(self.scale) or not 0 <= self.scale < 1:
+            raise ValueError(f"Expected `scale` to be a share from 0 and below 1, but got {self.scale!r}: 0 leaves it out.")
+
+    def __call__(self, patches: Any, generator: Any = None, spacing_mm: Any = 1.0) -> Float[Tensor, "n views size size"]:
+        """Views of `patches`, whose voxels are `spacing_mm` apart.
+
+        Args:
+            patches: `(n, d, h, w)` or `(n, h, w)`.
+            generator: as in `random_rotations`.
+            spacing_mm: a number, or `(n,)`.
+        """
+        patches, spacing = _ready(self, patches, spacing_mm)
+        source, n, axes = checked_generator(generator), len(patches), patches.ndim - 1
+        groups = self.views // 3 if axes == 3 else self.views
+        shifts = None
+        if self.shift:
+            shifts = _uniform((n, groups, axes), source, patches) * (spacing * self.shift / self.spacing)[:, None, None]
+        if self.scale:
+            spacing = spacing * (1 + self.scale * _uniform((n,), source, patches))
+        settings = {"size": self.size, "spacing": spacing, "outside": self.outside, "shifts": shifts}
+        if axes == 3:
+            rotations = random_rotations(n * groups, source, patches.device).unflatten(0, (n, groups))
+            return orthogonal_views(patches, rotations, **settings)
+        angles, flips = math.pi * _uniform((n, groups), source, patches), _uniform((n, groups), source, patches) < 0
+        return inplane_views(patches, angles, flips, **settings)
+
+
+@dataclass(frozen=True)
+class FixedViews:
+    """The same views in each call, for evaluation: of volumes the triplets of `fixed_rotations`, axial, coronal and sagittal
+    first, up to 48 views; of slices any number of turns by equal angles, the slice as it is first.
+
+    Args:
+        views: how many of each patch; of volumes a multiple of 3.
+        size: pixels along the sides of a view.
+        spacing: millimetres from pixel to pixel.
+        outside: as in `orthogonal_views`.
+    """
+
+    views: Any = 9
+    size: Any = 32
+    spacing: Any = 1.0
+    outside: Any = None
+
+    def __post_init__(self) -> None:
+        _check_settings(self)
+
+    def __call__(self, patches: Any, generator: Any = None, spacing_mm: Any = 1.0) -> Float[Tensor, "n views size size"]:
+        """Called like `RandomViews`; nothing is drawn, and the generator stays as it is."""
+        patches, spacing = _ready(self, patches, spacing_mm)
+        settings = {"size": self.size, "spacing": spacing, "outside": self.outside}
+        if patches.ndim == 4:
+            return orthogonal_views(patches, fixed_rotations(self.views // 3).expand(len(patches), -1, 3, 3), **settings)
+        angles = torch.arange(self.views) * (2 * math.pi / self.views)
+        return inplane_views(patches, angles.expand(len(patches), -1), **settings)
+
+
+@torch.no_grad()
+def average_over_views(
+    model: Any, patches: Any, cutter: Any, draws: Any = 10, generator: Any = None, spacing_mm: Any = 1.0, batch_size: Any = 64
+) -> Float[Tensor, "n k"]:
+    """log (1/D Σ_d p(y|views_d)): probabilities averaged over D draws of views, without gradient.
+
+    Args:
+        model: views → log-probabilities `(n, k)`. An nn.Module is put into eval mode and back; any other is called as it is.
+        patches: `(n, d, h, w)` or `(n, h, w)`.
+        cutter: `RandomViews(…)`. With `FixedViews(…)`, the same in each draw, one draw is all it takes.
+        draws: D.
+        generator: as in `random_rotations`.
+        spacing_mm: as for `RandomViews`.
+        batch_size: patches that the model sees at once. The order of the draws depends on it.
+    """
+    patches = checked_patches(patches, 3, 4)
+    draws, rows = whole_number(draws, "draws", 1), whole_number(batch_size, "batch_size", 1)
+    spacing = per_example(spacing_mm, "spacing_mm", patches)
+    if not callable(model) or not callable(cutter):
+        raise ValueError(
+            f"Expected a model and a cutter to call, but got {type(model).__name__} and {type(cutter).__name__}: "
+            "write average_over_views(model, patches, RandomViews())."
+        )
+    batches = zip(patches.split(rows), spacing.split(rows), strict=True)
+    with _evaluating(model):
+        return torch.cat([_log_mean(model, cutter, draws, generator, *batch) for batch in batches])
+
+
+def _log_mean(
+    model: Callable[[Tensor], Tensor],
+    cutter: Callable[..., Tensor],
+    draws: int,
+    generator: Any,
+    patches: Tensor,
+    spacing: Tensor,
+) -> Float[Tensor, "n k"]:
+    tables = [
+        log_prob_table(model(cutter(patches, generator=generator, spacing_mm=spacing)), name="predictions")
+        for _ in range(draws)
+    ]
+    return torch.logsumexp(torch.stack(tables), 0) - math.log(draws)
+
+
+@contextmanager
+def _evaluating(model: Any) -> Iterator[None]:
+    training = [module for module in model.modules() if module.training] if isinstance(model, nn.Module) else []
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def _uniform(shape: tuple[int, ...], generator: torch.Generator | None, patches: Tensor) -> Tensor:
+    """Over [−1, 1), drawn where the generator is."""
+    drawn = torch.rand(shape, generator=generator, device="cpu" if generator is None else generator.device)
+    return drawn.to(patches.device) * 2 - 1
+
+
+def _check_settings(cutter: RandomViews | FixedViews) -> None:
+    whole_number(cutter.views, "views", 1)
+    whole_number(cutter.size, "size", 1)
+    if not is_number(cutter.spacing) or cutter.spacing <= 0:
+        raise ValueError(
+            f"Expected `spacing` to be a positive number of millimetres, but got {cutter.spacing!r}: "
+            "what differs from patch to patch is `spacing_mm` of the call."
+        )
+    if cutter.outside is not None and not is_number(cutter.outside):
+        raise ValueError(f"Expected `outside` to be a finite number or None, but got {cutter.outside!r}: such as 0.")
+
+
+def _ready(cutter: RandomViews | FixedViews, patches: Any, spacing_mm: Any) -> tuple[Tensor, Float[Tensor, " n"]]:
+    """The patches, checked, and how many of their voxels are from pixel to pixel of a view."""
+    patches = checked_patches(patches, 3, 4)
+    if len(patches) == 0:
+        raise ValueError("Expected at least one patch, but got none: is the data set empty?")
+    if patches.ndim == 4 and cutter.views % 3:
+        raise ValueError(
+            f"Expected `views` to be a multiple of 3 for volumes, but got {cutter.views}: "
+            "they come as triplets of orthogonal planes."
+        )
+    return patches, cutter.spacing / per_example(spacing_mm, "spacing_mm", patches)

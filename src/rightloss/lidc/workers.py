@@ -1,0 +1,182 @@
+"""Work in other processes that may crash, hang or run out of memory without taking the rest along.
+
+Stage: name of a function, jobs → (job, its result or `Failure`), as they are done.
+
+A job and its result are JSON. A worker is a plain `python` that takes job after job from its input, so that nothing is pickled,
+a script needs no `if __name__ == "__main__"`, and a worker whose parent is gone ends after its job.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+__all__ = ["Failure", "Worker", "run_jobs", "serve"]
+
+_COMMAND = "import sys; from rightloss.lidc.workers import serve; serve(sys.argv[1])"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A job that gave no result, why, and the name of the error, if it was one."""
+
+    reason: str
+    error: str = ""
+
+
+def run_jobs(function: str, jobs: Sequence[Any], workers: int, timeout: float) -> Generator[tuple[Any, Any]]:
+    """Each job with what the function made of it, or a `Failure`, in the order in which they are done.
+
+    Args:
+        function: "package.module:name", of one argument.
+        jobs: what to call it with, one after the other.
+        workers: number of processes; 0 calls it in this one, without protection.
+        timeout: seconds after which a job is given up.
+    """
+    if workers == 0:
+        for job in jobs:
+            yield job, _call(function, job)
+        return
+    crew = [Worker(function, timeout) for _ in range(min(workers, len(jobs)))]
+    idle = list(crew)
+
+    def run(job: Any) -> Any:
+        worker = idle.pop()  # as many threads as workers: there is always one
+        try:
+            return worker.run(job)
+        finally:
+            idle.append(worker)
+
+    pool = ThreadPoolExecutor(max(1, len(crew)))
+    try:
+        tasks = {pool.submit(run, job): job for job in jobs}
+        for task in as_completed(tasks):
+            yield tasks[task], task.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for worker in crew:
+            worker.stop()
+        pool.shutdown()  # a thread whose worker is gone ends
+        for worker in crew:
+            worker.close()
+
+
+def serve(function: str) -> None:
+    """A worker's life: "ready" out, then job in and `[result, failure]` out, a line each, until the input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's business
+    # Libraries may print: that goes to standard error, and the answers to what was standard output.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    _imported(function)
+    print("ready", file=answers, flush=True)
+    for line in sys.stdin:
+        found = _call(function, json.loads(line))
+        answer = [None, [found.reason, found.error]] if isinstance(found, Failure) else [found, None]
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+class Worker:
+    """One process, started when it is needed, and again after one that died."""
+
+    def __init__(self, function: str, timeout: float) -> None:
+        self.function, self.timeout = function, timeout
+        self.process: subprocess.Popen[str] | None = None
+        self.stopped, self.fresh, self.lock = False, True, threading.Lock()
+
+    def run(self, job: Any) -> Any:
+        process, late = self._started(), threading.Event()
+        if process is None:
+            return Failure("stopped")
+        assert process.stdin is not None
+        assert process.stdout is not None
+
+        def give_up() -> None:
+            late.set()
+            process.kill()
+
+        timer = threading.Timer(self.timeout, give_up)
+        try:
+            if self.fresh:
+                process.stdout.readline()  # "ready": imports are not the job's time
+                self.fresh = False
+            timer.start()
+            process.stdin.write(json.dumps(job) + "\n")
+            process.stdin.flush()
+            answer = process.stdout.readline()
+        except OSError:  # it died before it had the job
+            answer = ""
+        finally:
+            timer.cancel()
+        if answer.endswith("\n"):
+            found, failure = json.loads(answer)
+            return found if failure is None else Failure(*failure)
+        last = self.close()
+        if late.is_set():
+            return Failure(f"given up after {self.timeout:g} s")
+        return Failure(f"the process that read it died ({', '.join([_cause(process.returncode), *last])})")
+
+    def stop(self) -> None:
+        """From another thread: the job under way fails, and no other is taken."""
+        with self.lock:
+            self.stopped = True
+            if self.process is not None:
+                self.process.kill()
+
+    def close(self) -> list[str]:
+        """Leaves no process and no open pipe; the last line it printed, if any."""
+        process, self.process = self.process, None
+        if process is None:
+            return []
+        process.kill()  # unless it is dead already
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            try:
+                if pipe is not None:
+                    pipe.close()
+            except OSError:  # what it never read cannot be flushed
+                pass
+        with self.printed as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 1000))
+            return file.read().decode("utf-8", "replace").strip().splitlines()[-1:]
+
+    def _started(self) -> subprocess.Popen[str] | None:
+        with self.lock:
+            if self.process is None and not self.stopped:
+                path = os.pathsep.join(part for part in sys.path if part)
+                self.fresh, self.printed = True, tempfile.TemporaryFile()
+                self.process = subprocess.Popen(
+                    [sys.executable, "-c", _COMMAND, self.function],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=self.printed,
+                    text=True,
+                    encoding="utf-8",
+                    env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+                )
+            return self.process
+
+
+def _call(function: str, job: Any) -> Any:
+    try:
+        return _imported(function)(job)
+    except Exception as error:  # of one job; the others go on
+        return Failure(str(error) or type(error).__name__, type(error).__name__)
+
+
+def _imported(function: str) -> Callable[[Any], Any]:
+    module, _, name = function.partition(":")
+    return getattr(import_module(module), name)
+
+
+def _cause(code: int) -> str:
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"

@@ -1,0 +1,405 @@
+"""Files of nodules: archives of our own and NoduleMNIST3D's, whole, damaged, foreign and hostile."""
+
+from __future__ import annotations
+
+import pickle
+import tracemalloc
+import warnings
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from members import SEED, assert_refused, unchecked_types
+
+from rightloss.lidc import Archive, NoduleMNIST, folds, npz, read_archive, read_nodulemnist, write_archive
+from rightloss.lidc import archive as archive_module
+from rightloss.lidc.npz import open_npz
+
+N = 6
+DTYPES = ["i1", "i2", ">i2", "i4", "i8", "u1", "u2", ">u2", "u4", "f2", "f4", ">f4", "f8"]
+
+
+def content(shape: tuple[int, ...] = (N, 3, 4, 5), dtype: str = "i2") -> dict[str, Any]:
+    """The parts of an archive, with numbers that every dtype can hold."""
+    draw = np.random.default_rng(SEED)
+    return {
+        "patches": draw.integers(0, 100, shape).astype(dtype),
+        "ratings": np.array([[1, 0, 3], [5, 5, 5], [0, 0, 2], [3, 2, 1], [4, 4, 0], [1, 1, 1]], np.int8),
+        "patient_id": np.array(["P1", "P1", "P2", "P3", "Ångström", "P5"]),
+        "spacing_mm": np.linspace(0.5, 1, N),
+        "columns": {"nodule_id": np.arange(10, 10 + N), "contrast": np.arange(N) > 3, "site": np.array(list("abcabc"))},
+    }
+
+
+def saved(folder: Path, save: Callable[..., None] = np.savez, **changed: Any) -> Path:
+    """An archive by NumPy, with parts replaced, added, or (None) left out."""
+    whole = content()
+    arrays = {**whole, **whole.pop("columns"), **changed}
+    path = folder / "given.npz"
+    save(path, **{name: array for name, array in arrays.items() if array is not None and name != "columns"})
+    return path
+
+
+class TestThereAndBack:
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("shape", [(N, 3, 4, 5), (N, 7, 2)])
+    def test_what_is_written_is_read(self, tmp_path: Path, dtype: str, shape: tuple[int, ...]) -> None:
+        given = content(shape, dtype)
+        write_archive(tmp_path / "a.npz", **given)
+        archive = read_archive(tmp_path / "a.npz")
+        assert (len(archive), archive.shape) == (N, shape)
+        assert torch.equal(archive.patches().double(), torch.from_numpy(given["patches"].astype(np.float64)))
+        assert archive.ratings.tolist() == given["ratings"].tolist()
+        assert archive.patients.tolist() == given["patient_id"].tolist()
+        assert archive.spacing_mm is not None
+        assert archive.spacing_mm.tolist() == given["spacing_mm"].tolist()
+        assert {name: column.tolist() for name, column in archive.columns.items()} == {
+            name: column.tolist() for name, column in given["columns"].items()
+        }
+
+    @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+    @pytest.mark.parametrize("order", ["C", "F"])
+    def test_numpys_own_files_are_read(self, tmp_path: Path, save: Callable[..., None], order: Any) -> None:
+        patches = np.asarray(content()["patches"], order=order)
+        archive = read_archive(saved(tmp_path, save, patches=patches))
+        assert torch.equal(archive.patches(), torch.from_numpy(patches.copy("C")))
+        assert torch.equal(archive.patches([4, 1, 1]), torch.from_numpy(patches[[4, 1, 1]].copy("C")))
+        assert torch.equal(archive.patches(np.arange(N) == 2), torch.from_numpy(patches[2:3].copy("C")))
+        assert archive.patches([]).shape == (0, 3, 4, 5)
+
+    def test_ours_are_read_by_numpy(self, tmp_path: Path) -> None:
+        given = content()
+        write_archive(tmp_path / "a.npz", **given)
+        with np.load(tmp_path / "a.npz", allow_pickle=False) as found:
+            np.testing.assert_array_equal(found["patches"], given["patches"])
+            assert found["patient_id"].tolist() == given["patient_id"].tolist()
+
+    def test_one_spacing_holds_for_all_and_none_for_none(self, tmp_path: Path) -> None:
+        one = read_archive(saved(tmp_path, spacing_mm=np.float32(0.5))).spacing_mm
+        assert one is not None
+        assert one.tolist() == [0.5] * N
+        assert read_archive(saved(tmp_path, spacing_mm=None)).spacing_mm is None
+
+    def test_patients_may_be_numbers_or_bytes(self, tmp_path: Path) -> None:
+        for given in (np.arange(N), np.arange(N).astype("S2"), np.arange(N).astype(">i8")):
+            assert read_archive(saved(tmp_path, patient_id=given)).patients.tolist() == ["0", "1", "2", "3", "4", "5"]
+
+    def test_a_copy_is_given(self, tmp_path: Path) -> None:
+        for save in (np.savez, np.savez_compressed):
+            archive = read_archive(saved(tmp_path, save))
+            before = archive.patches()
+            archive.patches().zero_()
+            archive.patches([0]).zero_()
+            assert torch.equal(archive.patches(), before)
+
+    def test_the_same_arrays_give_the_same_bytes(self, tmp_path: Path) -> None:
+        for name in ("a.npz", "b.npz"):
+            write_archive(tmp_path / name, **content())
+        assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+
+    def test_text_of_a_data_frame_and_tensors_are_written(self, tmp_path: Path) -> None:
+        given = content()
+        write_archive(
+            tmp_path / "a.npz",
+            torch.from_numpy(given["patches"]),
+            torch.from_numpy(given["ratings"]),
+            np.array(given["patient_id"].tolist(), dtype=object),
+        )
+        assert read_archive(tmp_path / "a.npz").patients.tolist() == given["patient_id"].tolist()
+
+    def test_it_says_what_it_is(self, tmp_path: Path) -> None:
+        words = repr(read_archive(saved(tmp_path)))
+        for part in ("given.npz", "6 patches of 3×4×5", "5 patients", "nodule_id"):
+            assert part in words
+
+
+class TestMemory:
+    @pytest.mark.parametrize("dtype", ["i2", "f4"])
+    def test_neither_reading_nor_writing_holds_all_patches(self, tmp_path: Path, dtype: str) -> None:
+        rows = 3 * 2**26 // 64**3 // np.dtype(dtype).itemsize  # 200 MB
+        patches = np.lib.format.open_memmap(tmp_path / "p.npy", "w+", np.dtype(dtype), (rows, 64, 64, 64))
+        patches[-1] = 7
+        tracemalloc.start()
+        try:
+            write_archive(tmp_path / "a.npz", patches, np.ones((rows, 1), int), np.arange(rows))
+            archive = read_archive(tmp_path / "a.npz")
+            assert archive.patches([rows - 1]).unique().tolist() == [7]
+            assert tracemalloc.get_traced_memory()[1] < 60e6
+        finally:
+            tracemalloc.stop()
+
+    def test_another_process_is_sent_the_path_not_the_patches(self, tmp_path: Path) -> None:
+        write_archive(tmp_path / "a.npz", **content((N, 32, 32, 32)))
+        archive = read_archive(tmp_path / "a.npz")
+        sent = pickle.dumps(archive)
+        assert len(sent) < archive.patches().numel()
+        assert torch.equal(pickle.loads(sent).patches([3]), archive.patches([3]))
+
+
+class TestWrongFiles:
+    @pytest.mark.parametrize(
+        ("changed", "words"),
+        [
+            ({"patches": None}, r"lacks \['patches'\]"),
+            ({"ratings": None, "patient_id": None}, r"lacks \['ratings', 'patient_id'\]"),
+            ({"patches": np.zeros((N, 3))}, r"float64\[6, 3\]"),
+            ({"patches": np.zeros((0, 3, 3))}, r"\[0, 3, 3\]"),
+            ({"patches": np.zeros((N, 3, 0))}, r"\[6, 3, 0\]"),
+            ({"patches": np.zeros((N, 3, 3), bool)}, "bool"),
+            ({"patches": np.zeros((N, 3, 3), complex)}, "complex"),
+            ({"patches": np.zeros((N, 3, 3), np.longdouble)}, "float128|longdouble"),
+            ({"patches": np.full((N, 3, 3), "a")}, "<U1"),
+            ({"patches": np.where(np.arange(N * 8).reshape(N, 2, 2, 2) == 20, np.nan, 1.0)}, "finite.* row 2 "),
+            ({"patches": np.where(np.arange(N * 4).reshape(N, 2, 2) == 4, np.inf, 1.0)}, "finite.* row 1 "),
+            ({"ratings": np.ones((N - 1, 3), int)}, r"`ratings`.*\[5, 3\]"),
+            ({"ratings": np.ones(N, int)}, r"`ratings`.*\[6\]"),
+            ({"ratings": np.ones((N, 0), int)}, r"`ratings`.*\[6, 0\]"),
+            ({"ratings": np.ones((N, 2))}, "`ratings`.*float64"),
+            ({"ratings": np.full((N, 2), 6)}, r"1 to 5.* row 0 .*\[6, 6\]"),
+            ({"ratings": np.full((N, 2), -1)}, r"1 to 5.* row 0 "),
+            ({"ratings": np.array([[1, 2]] * 5 + [[0, 0]])}, "every row.* row 5 "),
+            ({"patient_id": np.array(list("abc"))}, r"`patient_id`.*\[3\]"),
+            ({"patient_id": np.array(["a"] * 5 + [""])}, "every row.* row 5 "),
+            ({"patient_id": np.arange(N) / 2}, "`patient_id`.*float64"),
+            ({"patient_id": np.array([b"a"] * 5 + [b"\xff"])}, "text in `patient_id`"),
+            ({"patient_id": np.full(N, 0xFFFFFFF0, np.uint32).view("<U1")}, "text in `patient_id`"),
+            ({"spacing_mm": np.zeros(N)}, "positive `spacing_mm`.* row 0 "),
+            ({"spacing_mm": np.ones((N, 3))}, r"`spacing_mm`.*\[6, 3\]"),
+            ({"spacing_mm": np.float64("nan")}, "finite numbers in `spacing_mm`"),
+            ({"age": np.array([1.0] * 5 + [np.nan])}, "finite numbers in `age`.* row 5 "),
+            ({"age": np.ones((N, 2))}, r"`age`.*\[6, 2\]"),
+            ({"age": np.zeros(N, "M8[D]")}, "`age`.*datetime"),
+            ({"age": np.zeros(N, [("a", "i4")])}, "`age`"),
+            ({"age": np.array([{}] * N)}, "`age` holds Python objects"),
+            ({"patches": np.array([[["a"]]] * N, dtype=object)}, "`patches` holds Python objects"),
+        ],
+    )
+    def test_it_is_refused_and_named(self, tmp_path: Path, changed: dict[str, Any], words: str) -> None:
+        path = saved(tmp_path, **changed)
+        assert_refused(lambda: read_archive(path), words)
+        assert_refused(lambda: read_archive(path), "given.npz")
+
+    @pytest.mark.parametrize(
+        ("bytes_", "words"),
+        [(b"", "not a zip"), (b"PK", "not a zip"), (b"\x80\x04N.", "not a zip"), (b"\x93NUMPY" + b"\0" * 100, "not a zip")],
+    )
+    def test_other_kinds_of_files_are_refused(self, tmp_path: Path, bytes_: bytes, words: str) -> None:
+        (tmp_path / "x.npz").write_bytes(bytes_)
+        assert_refused(lambda: read_archive(tmp_path / "x.npz"), words)
+
+    def test_a_folder_and_a_missing_file_are_named(self, tmp_path: Path) -> None:
+        assert_refused(lambda: read_archive(tmp_path), "is a folder")
+        with pytest.raises(FileNotFoundError, match=r"Expected .* but .*absent\.npz: "):
+            read_archive(tmp_path / "absent.npz")
+
+    def test_other_zip_files_are_refused(self, tmp_path: Path) -> None:
+        for names in ([], ["words.txt"], ["patches.npy"]):
+            with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+                for name in names:
+                    archive.writestr(name, b"no array")
+            assert_refused(lambda: read_archive(tmp_path / "x.npz"), "not, or is damaged")
+
+    def test_two_arrays_of_one_name_are_refused(self, tmp_path: Path) -> None:
+        path = saved(tmp_path)
+        with warnings.catch_warnings(), zipfile.ZipFile(path, "a") as archive:
+            warnings.simplefilter("ignore")
+            archive.writestr("ratings.npy", archive.read("ratings.npy"))
+        assert_refused(lambda: read_archive(path), "different names")
+
+    @pytest.mark.parametrize(
+        "claimed",
+        [
+            "(10000000000, 64, 64, 64)",
+            "(6, 3, 4, 6)",
+            "(6, 3, 4, 4)",
+            "(6, 9999, 999, 5)",
+            "(-6, -3, 4, 5)",
+            "(10**9,)",
+            "'" * 9,
+        ],
+    )
+    def test_a_shape_that_the_file_does_not_hold_is_refused_unread(self, tmp_path: Path, claimed: str) -> None:
+        path = saved(tmp_path)
+        with zipfile.ZipFile(path) as archive:
+            arrays = {name: archive.read(name) for name in archive.namelist()}
+        header = f"{{'descr': '<i2', 'fortran_order': False, 'shape': {claimed}, }}".encode()
+        arrays["patches.npy"] = b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header + arrays["patches.npy"][128:]
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, data in arrays.items():
+                archive.writestr(name, data)
+        tracemalloc.start()
+        try:
+            assert_refused(lambda: read_archive(path), "damaged")
+            assert tracemalloc.get_traced_memory()[1] < 50e6
+        finally:
+            tracemalloc.stop()
+
+    @pytest.mark.parametrize(("place", "limit"), [(npz, "_LIMIT"), (archive_module, "_COLUMNS_LIMIT")])
+    def test_arrays_that_unfold_beyond_a_limit_are_refused(
+        self, tmp_path: Path, place: Any, limit: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = saved(tmp_path, np.savez_compressed)
+        read_archive(path)
+        monkeypatch.setattr(place, limit, 300)
+        assert_refused(lambda: read_archive(path), "GB|GiB")
+
+    def test_a_bit_that_flipped_among_many_patches_is_found(self, tmp_path: Path) -> None:
+        write_archive(tmp_path / "a.npz", **content((N, 32, 32, 32)))
+        whole = bytearray((tmp_path / "a.npz").read_bytes())
+        whole[len(whole) // 2] ^= 1
+        (tmp_path / "a.npz").write_bytes(whole)
+        assert_refused(lambda: read_archive(tmp_path / "a.npz"), "CRC")
+
+    def test_a_bomb_is_refused_unread(self, tmp_path: Path) -> None:
+        path = saved(tmp_path, np.savez_compressed, age=np.zeros((2**28, 1), np.int8))
+        with zipfile.ZipFile(path) as archive:
+            assert archive.getinfo("age.npy").file_size > 500 * archive.getinfo("age.npy").compress_size
+        tracemalloc.start()
+        try:
+            assert_refused(lambda: read_archive(path), "`age`")
+            assert tracemalloc.get_traced_memory()[1] < 50e6
+        finally:
+            tracemalloc.stop()
+
+    @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+    def test_a_file_cut_short_anywhere_is_refused(self, tmp_path: Path, save: Callable[..., None]) -> None:
+        path = saved(tmp_path, save)
+        whole = path.read_bytes()
+        for length in range(0, len(whole), 41):
+            path.write_bytes(whole[:length])
+            assert_refused(lambda: read_archive(path), "damaged")
+
+    @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+    def test_of_mutated_files_each_is_refused_or_right(self, tmp_path: Path, save: Callable[..., None]) -> None:
+        path = saved(tmp_path, save)
+        whole, expected = path.read_bytes(), read_archive(path)
+        draw = np.random.default_rng(SEED + 1)
+        outcomes = []
+        with unchecked_types():
+            for _ in range(500):
+                mutated = bytearray(whole)
+                for place in draw.integers(0, len(whole), draw.integers(1, 4)):
+                    mutated[place] = draw.integers(256)
+                path.write_bytes(mutated)
+                outcomes.append(outcome(path, expected))
+        assert set(outcomes) == {"refused", "right"}
+
+    def test_of_mutated_headers_with_right_checksums_each_is_refused_or_right(self, tmp_path: Path) -> None:
+        path = saved(tmp_path)
+        expected = read_archive(path)
+        with zipfile.ZipFile(path) as archive:
+            arrays = {name: archive.read(name) for name in archive.namelist()}
+        draw = np.random.default_rng(SEED + 3)
+        marks = b"()[]{}'\",:-0129<>|OUSifu \\\n\0\xff"
+        outcomes = []
+        with unchecked_types(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # NumPy's, of headers as Python 2 wrote them
+            for _ in range(400):
+                name = list(arrays)[draw.integers(len(arrays))]
+                mutated = bytearray(arrays[name])
+                for place in draw.integers(6, 80, draw.integers(1, 4)):
+                    mutated[place] = marks[draw.integers(len(marks))]
+                with zipfile.ZipFile(path, "w") as archive:
+                    for each, data in (arrays | {name: bytes(mutated)}).items():
+                        archive.writestr(each, data)
+                outcomes.append(outcome(path, expected))
+        # A header may say other numbers that fit the file; it must not end otherwise.
+        assert set(outcomes) <= {"refused", "right", "other numbers"}
+        assert outcomes.count("refused") > 200
+
+
+def outcome(path: Path, expected: Archive) -> str:
+    try:
+        found = read_archive(path)
+    except ValueError as error:
+        return "refused" if str(error).startswith("Expected ") else f"unexplained: {error}"
+    same = torch.equal(found.patches(), expected.patches()) and torch.equal(found.ratings, expected.ratings)
+    return "right" if same and found.patients.tolist() == expected.patients.tolist() else "other numbers"
+
+
+class TestWriting:
+    @pytest.mark.parametrize(
+        ("changed", "words"),
+        [
+            ({"ratings": [[0]] * N}, "every row"),
+            ({"ratings": [[1]] * (N - 1)}, "`ratings`"),
+            ({"ratings": [[1], [1, 2], [1], [1], [1], [1]]}, "`ratings`.*different lengths"),
+            ({"patches": np.full((N, 2, 2), np.nan)}, "finite"),
+            ({"patient_id": [None] * N}, "object"),
+            ({"columns": {"patches": np.arange(N)}}, r"\['patches'\]"),
+            ({"columns": {"age": [1, "a", None, 2, 3, 4]}}, "`age`.*object"),
+        ],
+    )
+    def test_what_could_not_be_read_is_not_written(self, tmp_path: Path, changed: dict[str, Any], words: str) -> None:
+        path = tmp_path / "a.npz"
+        path.write_bytes(b"an older file")
+        assert_refused(lambda: write_archive(path, **{**content(), **changed}), words)
+        assert [each.name for each in tmp_path.iterdir()] == ["a.npz"]
+        assert path.read_bytes() == b"an older file"
+
+    def test_a_folder_that_is_not_there_is_named(self, tmp_path: Path) -> None:
+        assert_refused(lambda: write_archive(tmp_path / "none" / "a.npz", **content()), "none")
+        assert_refused(lambda: write_archive(tmp_path, **content()), "path of a file")
+
+
+class TestNoduleMNIST:
+    def arrays(self, side: int = 28, **counts: int) -> dict[str, Any]:
+        draw = np.random.default_rng(SEED + 2)
+        made: dict[str, Any] = {}
+        for part, n in ({"train": 1158, "val": 165, "test": 310} | counts).items():
+            made[f"{part}_images"] = np.tile(draw.integers(0, 256, (n, 1, 1, side), np.uint8), (1, side, side, 1))
+            made[f"{part}_labels"] = draw.integers(0, 2, (n, 1), np.uint8)
+        return made
+
+    def test_the_published_layout_gives_three_sets(self, tmp_path: Path) -> None:
+        arrays = self.arrays()
+        np.savez_compressed(tmp_path / "n.npz", **arrays)
+        found = read_nodulemnist(tmp_path / "n.npz")
+        for part, made in zip(NoduleMNIST._fields, found, strict=True):
+            images, labels = arrays[f"{part}_images"], arrays[f"{part}_labels"][:, 0]
+            assert made.labels.tolist() == labels.tolist()
+            assert torch.equal(made.votes, torch.eye(2)[made.labels])
+            assert torch.equal(made.volumes(), torch.from_numpy(images))
+            expected = torch.from_numpy(images[[7, 3]] / 255).half()
+            torch.testing.assert_close(made.images([7, 3]), expected, rtol=0, atol=1e-3)
+            assert "unnamed patients" in repr(made)
+
+    def test_folds_by_patient_are_refused_with_the_reason(self, tmp_path: Path) -> None:
+        np.savez(tmp_path / "n.npz", **self.arrays(2, train=20, val=5, test=5))
+        train = read_nodulemnist(tmp_path / "n.npz", check=False).train
+        assert_refused(lambda: folds(train.labels, train.patients), "does not name its patients")
+
+    @pytest.mark.parametrize(
+        ("counts", "changed", "words"),
+        [
+            ({"val": 166}, {}, "165 nodules.* has 166.*check=False"),
+            ({}, {"test_labels": None}, "`test_labels`"),
+            ({}, {"train_labels": np.zeros((1157, 1), np.uint8)}, r"`train_labels`.*\[1157, 1\]"),
+            ({}, {"train_labels": np.zeros((1158, 1))}, "`train_labels`.*float64"),
+            ({}, {"train_labels": np.full((1158, 1), 2, np.uint8)}, "0 .benign. and 1"),
+            ({}, {"val_images": np.zeros((165, 28, 28, 3), np.uint8)}, "`val_images`"),
+            ({}, {"val_images": np.zeros((165, 28, 28), np.uint8)}, "`val_images`"),
+            ({}, {"val_images": np.zeros((165, 9, 9, 9), np.uint8)}, "28³ or 64³"),
+            ({}, {"val_images": np.zeros((165, 28, 28, 28), np.int16)}, "uint8"),
+        ],
+    )
+    def test_other_files_are_refused(self, tmp_path: Path, counts: dict[str, int], changed: dict[str, Any], words: str) -> None:
+        arrays = {name: array for name, array in (self.arrays(**counts) | changed).items() if array is not None}
+        np.savez(tmp_path / "n.npz", **arrays)
+        assert_refused(lambda: read_nodulemnist(tmp_path / "n.npz"), words)
+
+    def test_each_reader_names_the_other_when_given_its_file(self, tmp_path: Path) -> None:
+        np.savez(tmp_path / "n.npz", **self.arrays(2, train=2, val=2, test=2))
+        assert_refused(lambda: read_archive(tmp_path / "n.npz"), "read_nodulemnist")
+        assert_refused(lambda: read_nodulemnist(saved(tmp_path)), "read_archive")
+
+
+def test_a_stored_array_is_mapped_where_it_stands(tmp_path: Path) -> None:
+    file = open_npz(saved(tmp_path))
+    mapped = file.map("patches")
+    assert isinstance(mapped, np.memmap)
+    np.testing.assert_array_equal(mapped, file.read("patches"))

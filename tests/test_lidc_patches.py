@@ -1,0 +1,186 @@
+"""Cubes cut from scans, against the volumes that the scans were written from, known at every place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from dicom_series import Scan, Values, ball_at, ramp, write_scan
+from members import assert_refused, generator
+from numpy.typing import NDArray
+from scipy.interpolate import RegularGridInterpolator
+
+from rightloss.lidc.patches import cut_patch
+from rightloss.lidc.series import Series, read_series
+
+COS, SIN = np.cos(0.3), np.sin(0.3)
+TILTED = (1.0, 0.0, 0.0, 0.0, COS, SIN)  # rows rise towards the back
+SCAN = Scan()
+SCANS = {
+    "upright": SCAN,
+    "isotropic": replace(SCAN, spacing=(1.0, 1.0), step=(0.0, 0.0, 1.0)),
+    "stacked downwards": replace(SCAN, step=(0.0, 0.0, -1.25)),
+    "face down": replace(SCAN, orientation=(-1.0, 0.0, 0.0, 0.0, -1.0, 0.0)),
+    "feet first": replace(SCAN, orientation=(1.0, 0.0, 0.0, 0.0, -1.0, 0.0)),
+    "oblique": replace(SCAN, orientation=TILTED, step=(0.0, -1.25 * SIN, 1.25 * COS)),
+    "tilted gantry": replace(SCAN, orientation=TILTED),
+    "thick slices": replace(SCAN, slices=12, step=(0.0, 0.0, 3.0)),
+}
+each_scan = pytest.mark.parametrize("name", SCANS)
+
+
+def read(scan: Scan, values: Values, folder: Path, leave_out: tuple[int, ...] = ()) -> Series:
+    return read_series(list(write_scan(folder, scan, values, leave_out).values()))
+
+
+def upwards(scan: Scan) -> NDArray[np.float64]:
+    normal = np.cross(*np.array(scan.orientation).reshape(2, 3))
+    return normal * np.sign(normal[2])
+
+
+def voxel_places(scan: Scan, centre: NDArray[np.float64], size: int, spacing: float = 1.0) -> NDArray[np.float64]:
+    """Where the contract puts the voxels `(size, size, size, 3)`."""
+    right, down = np.array(scan.orientation).reshape(2, 3)
+    away = (np.arange(size) - (size - 1) / 2) * spacing
+    k, j, i = np.meshgrid(away, away, away, indexing="ij")
+    return centre + k[..., None] * upwards(scan) + j[..., None] * down + i[..., None] * right
+
+
+@each_scan
+@pytest.mark.parametrize(("size", "spacing"), [(12, 1.0), (9, 1.0), (7, 1.6)])
+def test_an_affine_volume_is_cut_to_rounding(name: str, size: int, spacing: float, tmp_path: Path) -> None:
+    scan = SCANS[name]
+    x, y, index = 22.3, 18.6, scan.slices * 0.52
+    centre = scan.place(x, y, index)
+    patch = cut_patch(read(scan, ramp, tmp_path), x, y, scan.origin_of(index)[2], size, spacing)
+    expected = ramp(voxel_places(scan, centre, size, spacing))
+    assert patch.hu.dtype == np.int16
+    assert (patch.outside, patch.problems) == (0.0, ())
+    # Stored values are rounded, and so is the patch.
+    assert np.abs(patch.hu - expected).max() <= 1.0 + 1e-6
+
+
+@each_scan
+def test_a_smooth_volume_is_cut_to_the_error_of_linear_interpolation(name: str, tmp_path: Path) -> None:
+    scan, radius = SCANS[name], 8.0
+    x, y, index = 20.7, 21.2, scan.slices * 0.47
+    centre = scan.place(x, y, index)
+    ball = ball_at(centre, radius)
+    patch = cut_patch(read(scan, ball, tmp_path), x, y, scan.origin_of(index)[2], 12)
+    error = np.abs(patch.hu - ball(voxel_places(scan, centre, 12))).max()
+    # h²/8 · max |f″| along each of the steps between voxels; f″ is at most 1200/σ² in any direction.
+    steps = [scan.spacing[0], scan.spacing[1], float(np.linalg.norm(scan.step))]
+    assert error <= sum(h**2 for h in steps) / 8 * 1200 / (radius / 2) ** 2 + 1
+
+
+@each_scan
+def test_a_ball_at_the_nodules_place_has_its_centre_at_the_patchs(name: str, tmp_path: Path) -> None:
+    scan = SCANS[name]
+    x, y, index = 21.4, 19.8, scan.slices * 0.49
+    series = read(scan, ball_at(scan.place(x, y, index), 5.0), tmp_path)
+    patch = cut_patch(series, x, y, scan.origin_of(index)[2], 16)
+    mass = patch.hu.astype(float) + 1000
+    found = [(np.arange(16) * mass.sum(tuple(a for a in range(3) if a != axis))).sum() / mass.sum() for axis in range(3)]
+    np.testing.assert_allclose(found, 7.5, atol=0.1)
+
+
+def noise(shape: tuple[int, ...]) -> NDArray[np.int16]:
+    return torch.randint(-1000, 1000, shape, generator=generator(3)).numpy().astype(np.int16)
+
+
+def series_of(hu: NDArray[Any], z: NDArray[np.float64], spacing: tuple[float, float] = (0.8, 0.7)) -> Series:
+    return Series("1.2.3", hu, z, z, np.zeros((len(z), 2)), spacing, ())
+
+
+def test_a_random_volume_with_uneven_slices_agrees_with_scipys_interpolator() -> None:
+    hu = noise((30, 40, 44))
+    z = np.cumsum(1 + 0.4 * torch.rand(30, generator=generator(4)).double().numpy())
+    series = series_of(hu, z)
+    rows, columns = 0.8 * np.arange(40), 0.7 * np.arange(44)
+    reference = RegularGridInterpolator((z, rows, columns), hu.astype(float))
+    x, y = 21.3, 19.1
+    away = np.arange(14) - 6.5
+    grid = np.meshgrid(z[15] + 0.2 + away, 0.8 * y + away, 0.7 * x + away, indexing="ij")
+    expected = reference(np.stack(grid, -1))
+    found = cut_patch(series, x, y, z[15] + 0.2, 14)
+    assert np.abs(found.hu - expected).max() <= 0.5 + 1e-6
+
+
+def test_a_voxel_on_a_voxel_of_the_scan_is_its_value() -> None:
+    hu = noise((9, 9, 9))
+    series = series_of(hu, np.arange(9.0), (1.0, 1.0))
+    np.testing.assert_array_equal(cut_patch(series, 5, 3, 4.0, 3).hu, hu[3:6, 2:5, 4:7])
+    np.testing.assert_array_equal(cut_patch(series, 5.5, 3.5, 4.5, 2).hu, hu[4:6, 3:5, 5:7])
+
+
+def test_beyond_the_scan_there_is_air_and_its_share_is_told() -> None:
+    series = series_of(np.full((9, 8, 7), 50, np.int16), np.arange(9.0), (1.0, 1.0))
+    patch = cut_patch(series, 1, 2, 6.0, 9)
+    # Voxels reach from −4 to 4 around z = 6, row 2, column 1; the scan from 0 to 8, 7 and 6, and half a voxel more.
+    expected = np.full((9, 9, 9), -1000)
+    expected[:7, 2:, 3:] = 50
+    np.testing.assert_array_equal(patch.hu, expected)
+    assert patch.outside == pytest.approx(1 - 7 * 7 * 6 / 9**3)
+
+
+def test_the_outermost_half_voxel_belongs_to_the_scan() -> None:
+    hu = noise((9, 9, 9))
+    series = series_of(hu, np.arange(9.0), (1.0, 1.0))
+    patch = cut_patch(series, 4, 4, 8.0, 2, 0.9)  # z = 7.55 and 8.45
+    assert patch.outside == 0
+    assert cut_patch(series, 4, 4, 8.0, 2, 1.1).outside == 0.5  # z = 8.55
+    np.testing.assert_array_equal(cut_patch(series, 8.4, 4, 4.0, 1).hu, hu[4:5, 4:5, 8:9])
+
+
+def test_float_volumes_are_rounded_and_what_int16_cannot_hold_is_clipped() -> None:
+    hu = np.full((5, 5, 5), 12.6, np.float32)
+    hu[:, :, 3:] = 1e6
+    patch = cut_patch(series_of(hu, np.arange(5.0), (1.0, 1.0)), 2, 2, 2.0, 3)
+    assert patch.hu[1, 1].tolist() == [13, 13, 32767]
+
+
+class TestMissingSlices:
+    def test_one_is_interpolated_and_named(self, tmp_path: Path) -> None:
+        series = read(SCAN, ramp, tmp_path, leave_out=(12,))
+        centre = SCAN.place(20.0, 20.0, 12)
+        patch = cut_patch(series, 20.0, 20.0, centre[2], 10)
+        assert np.abs(patch.hu - ramp(voxel_places(SCAN, centre, 10))).max() <= 1.0 + 1e-6
+        (problem,) = patch.problems
+        assert problem == f"one slice interpolated between {SCAN.origin_of(11)[2]:g} and {SCAN.origin_of(13)[2]:g} mm"
+
+    def test_more_are_not(self, tmp_path: Path) -> None:
+        series = read(SCAN, ramp, tmp_path, leave_out=(12, 13))
+        for z in (SCAN.origin_of(12)[2], SCAN.origin_of(9)[2]):
+            assert_refused(partial(cut_patch, series, 20.0, 20.0, z, 10), "one slice in a row")
+
+    def test_elsewhere_they_do_not_matter(self, tmp_path: Path) -> None:
+        series = read(SCAN, ramp, tmp_path, leave_out=(15, 16, 20))
+        assert len(series.problems) == 2
+        assert cut_patch(series, 20.0, 20.0, SCAN.origin_of(8)[2], 10).problems == ()
+
+
+def scan_of_zeros() -> Series:
+    return series_of(np.zeros((9, 8, 7), np.int16), np.arange(9.0), (1.0, 1.0))
+
+
+BAD: dict[str, tuple[Callable[[], Any], str]] = {
+    "left of the image": (lambda: cut_patch(scan_of_zeros(), -1, 3, 4.0), "a centre within the scan"),
+    "below the image": (lambda: cut_patch(scan_of_zeros(), 3, 7.6, 4.0), "a centre within the scan"),
+    "above the scan": (lambda: cut_patch(scan_of_zeros(), 3, 3, 8.1), "z from 0 to 8 mm"),
+    "no number": (lambda: cut_patch(scan_of_zeros(), float("nan"), 3, 4.0), "x = nan"),
+    "a size of nothing": (lambda: cut_patch(scan_of_zeros(), 3, 3, 4.0, 0), "`size`"),
+    "half a voxel": (lambda: cut_patch(scan_of_zeros(), 3, 3, 4.0, 8.5), "`size`"),
+    "a huge size": (lambda: cut_patch(scan_of_zeros(), 3, 3, 4.0, 5000), "`size`"),
+    "no spacing": (lambda: cut_patch(scan_of_zeros(), 3, 3, 4.0, 8, 0.0), "`spacing`"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_input_is_refused_with_what_came_and_what_to_do(what: str) -> None:
+    assert_refused(*BAD[what])

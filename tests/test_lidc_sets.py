@@ -1,0 +1,337 @@
+"""The paper's sets: their rules told over again from the single readings, and the same from an archive."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from statistics import mean, multimode
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from members import assert_refused, generator
+from sklearn.preprocessing import StandardScaler
+from torch import Tensor
+
+from rightloss.lidc import (
+    NoduleSet,
+    balanced_set,
+    binary_set,
+    expected_score,
+    nodules,
+    rating_set,
+    read_archive,
+    window,
+    write_archive,
+)
+from rightloss.lidc import annotations as reading_frame
+from rightloss.lidc import sets as module
+from rightloss.lidc.sets import FEATURES, METADATA
+
+SETS = {"binary": binary_set, "rating": rating_set, "balanced": balanced_set}
+each_set = pytest.mark.parametrize("make", SETS.values(), ids=SETS.keys())
+SLICES = Path(os.environ.get("RIGHTLOSS_DATA", Path(__file__).parents[2] / "shared" / "data")) / "lidc_slices.npz"
+needs_slices = pytest.mark.skipif(not SLICES.is_file(), reason="the CT slices of LIDC-IDRI are not at hand")
+
+
+@cache
+def readings() -> dict[int, list[int]]:
+    """Each nodule's malignancy ratings, one by one."""
+    return {int(nodule): ratings.tolist() for nodule, ratings in reading_frame().groupby("nodule")["malignancy"]}
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An archive of all nodules, as `prepare` writes it, but for its patches: one voxel in HU, the nodule's number."""
+    frame = nodules().sample(frac=1, random_state=1)
+    ratings = np.zeros((len(frame), 8), int)
+    for row, nodule in enumerate(frame["nodule"]):
+        ratings[row, : len(readings()[nodule])] = readings()[nodule]
+    columns = {name: frame[name].to_numpy() for name in frame.columns if name not in ("patient_id", "nodule")}
+    path = tmp_path_factory.mktemp("archive") / "nodules.npz"
+    patches = frame["nodule"].to_numpy(np.int16).reshape(-1, 1, 1, 1)
+    write_archive(
+        path, patches, ratings, frame["patient_id"], 1.0, {**columns, "outside": columns["x"], "nodule_id": frame["nodule"]}
+    )
+    return path
+
+
+class TestRules:
+    def test_the_binary_set_is_the_lowest_most_frequent_rating_other_than_three(self) -> None:
+        made, frame = binary_set(), nodules().set_index("nodule")
+        expected = {}
+        for nodule, ratings in readings().items():
+            answer = min(multimode(ratings))
+            if frame.slice_thickness[nodule] <= 2.5 and frame.diameter_mm[nodule] >= 3 and answer != 3:
+                expected[nodule] = int(answer > 3)
+        assert dict(zip(made.nodules.tolist(), made.labels.tolist(), strict=True)) == expected
+        assert torch.bincount(made.labels).tolist() == [1068, 344]
+
+    def test_the_rating_set_is_the_mean_of_three_readers_or_more_rounded_half_up(self) -> None:
+        made, frame = rating_set(), nodules().set_index("nodule")
+        expected = {
+            nodule: int(mean(ratings) + 0.5) - 1
+            for nodule, ratings in readings().items()
+            if frame.slice_thickness[nodule] <= 2.5 and len(ratings) >= 3
+        }
+        assert dict(zip(made.nodules.tolist(), made.labels.tolist(), strict=True)) == expected
+        assert len(made) == 1192
+
+    def test_halves_rounded_up_and_only_they_give_the_known_shares(self) -> None:
+        made, known = rating_set(), torch.tensor([0.074, 0.160, 0.491, 0.206, 0.069])
+        shares = torch.bincount(made.labels, minlength=5) / len(made)
+        assert float((shares - known).abs().max()) < 0.002
+        to_even = expected_score(made.ratings).round().long() - 1  # torch rounds halves to even
+        assert float((torch.bincount(to_even, minlength=5) / len(made) - known).abs().max()) > 0.05
+
+    def test_the_diameter_rule_would_leave_the_rating_set_as_it_is(self) -> None:
+        assert bool((nodules().set_index("nodule").diameter_mm[rating_set().nodules.tolist()] >= 3).all())
+
+    def test_the_balanced_set_is_half_malignant_and_out_of_the_binary_one(self) -> None:
+        made, binary = balanced_set(), binary_set()
+        assert torch.bincount(made.labels).tolist() == [340, 339]
+        known = dict(zip(binary.nodules.tolist(), binary.labels.tolist(), strict=True))
+        assert [known[nodule] for nodule in made.nodules.tolist()] == made.labels.tolist()
+
+    def test_the_nodules_in_it_are_those_published_with_this_version(self) -> None:
+        listed = ",".join(str(nodule) for nodule in balanced_set().nodules.tolist())
+        assert sha256(listed.encode()).hexdigest()[:16] == "158c9f03093b8cd2"
+
+    def test_the_benign_ones_in_it_are_no_special_ones(self) -> None:
+        made, binary = balanced_set(), binary_set()
+        pool = binary.features[binary.labels == 0][:, binary.feature_names.index("log_diameter_mm")].double()
+        chosen = made.features[made.labels == 0][:, made.feature_names.index("log_diameter_mm")].double()
+        error = pool.std() * (1 / len(chosen) - 1 / len(pool)) ** 0.5  # of a mean of some out of all, drawn without replacement
+        assert abs(float((chosen.mean() - pool.mean()) / error)) < 3
+
+    @each_set
+    def test_other_counts_than_expected_are_refused(
+        self, make: Callable[[], NoduleSet], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        frame = nodules()
+        monkeypatch.setattr(module, "nodules", lambda: frame[frame.slice_thickness < 2.5])
+        assert_refused(make, "install rightloss again")
+
+
+class TestColumns:
+    @each_set
+    def test_the_votes_are_the_readers(self, make: Callable[[], NoduleSet]) -> None:
+        made = make()
+        worth = np.eye(5) if made.num_classes == 5 else np.array([[1, 0], [1, 0], [0.5, 0.5], [0, 1], [0, 1]])
+        expected = np.stack([worth[np.array(readings()[nodule]) - 1].mean(0) for nodule in made.nodules.tolist()])
+        np.testing.assert_allclose(made.votes, expected, rtol=0, atol=1e-6)
+        counts = [[readings()[nodule].count(rating) for rating in range(1, 6)] for nodule in made.nodules.tolist()]
+        assert made.ratings is not None
+        assert made.ratings.tolist() == counts
+
+    @each_set
+    def test_the_features_are_means_over_readers_with_sizes_in_logarithms(self, make: Callable[[], NoduleSet]) -> None:
+        made, table = make(), reading_frame()
+        assert made.feature_names == tuple(
+            f"log_{name}" if name.endswith(("_mm", "_mm2", "_mm3")) else name
+            for name in (METADATA if made.name == "balanced" else FEATURES)
+        )
+        for column, name in enumerate(made.feature_names):
+            means = table.groupby("nodule")[name.removeprefix("log_")].mean()[made.nodules.tolist()].to_numpy(float)
+            expected = np.log(means) if name.startswith("log_") else means
+            np.testing.assert_allclose(made.features[:, column], expected, rtol=1e-6)
+
+    @each_set
+    def test_no_feature_tells_the_answer_or_who_it_is(self, make: Callable[[], NoduleSet]) -> None:
+        words = " ".join(make().feature_names)
+        for word in ("malignan", "rating", "reader", "nodule", "scan", "patient"):
+            assert word not in words
+
+    @each_set
+    def test_the_patients_are_those_of_the_table(self, make: Callable[[], NoduleSet]) -> None:
+        made = make()
+        assert made.patients is not None
+        assert made.patients.tolist() == nodules().set_index("nodule").patient_id[made.nodules.tolist()].tolist()
+
+    def test_it_says_what_it_is(self) -> None:
+        assert repr(binary_set()) == "NoduleSet(binary: 1412 nodules (1068/344), 635 patients, 11 features)"
+
+
+class TestStandardised:
+    def test_it_is_scikit_learns_fitted_on_the_training_rows(self) -> None:
+        made = binary_set()
+        train = torch.randperm(len(made), generator=generator(1))[:900]
+        expected = StandardScaler().fit(made.features[train].double()).transform(made.features.double())
+        np.testing.assert_allclose(made.standardised(train), expected, rtol=0, atol=1e-5)
+
+    def test_a_constant_column_is_zero_not_nan(self) -> None:
+        made = balanced_set()
+        same = torch.nonzero(made.features[:, made.feature_names.index("internal_structure")] == 1).flatten()
+        found = made.standardised(same)
+        assert bool(found.isfinite().all())
+        assert bool((found[same, made.feature_names.index("internal_structure")] == 0).all())
+
+    def test_no_rows_are_refused(self) -> None:
+        assert_refused(lambda: balanced_set().standardised([]), "training part")
+
+
+class TestSubset:
+    @pytest.mark.parametrize("form", [lambda rows: rows, lambda rows: rows.numpy(), lambda rows: rows.tolist()])
+    def test_rows_keep_what_belongs_to_them(self, form: Callable[[Tensor], Any]) -> None:
+        made = rating_set()
+        rows = torch.randperm(len(made), generator=generator(2))[:50]
+        part = made.subset(form(rows))
+        assert len(part) == 50
+        for name in ("labels", "votes", "ratings", "features", "nodules", "spacing_mm"):
+            assert torch.equal(getattr(part, name), getattr(made, name)[rows])
+        assert part.patients is not None
+        assert made.patients is not None
+        assert part.patients.tolist() == made.patients[rows.numpy()].tolist()
+
+    def test_a_mask_and_a_subset_of_a_subset_work(self) -> None:
+        made = binary_set()
+        malignant = made.subset(made.labels == 1)
+        assert len(malignant) == 344
+        assert malignant.subset([3, 1]).nodules.tolist() == malignant.nodules[[3, 1]].tolist()
+
+    @pytest.mark.parametrize("rows", [[679], [-680], [0.5], torch.ones(5, dtype=torch.bool), [[1]], "a", None])
+    def test_other_rows_are_refused(self, rows: Any) -> None:
+        assert_refused(lambda: balanced_set().subset(rows), "below 679")
+
+
+class TestPatches:
+    @pytest.fixture
+    def numbered(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+        """Contour volumes that are one voxel each, the nodule's number; and how many were drawn at a time."""
+        drawn: list[int] = []
+
+        def volumes(ids: Any) -> Tensor:
+            drawn.append(len(ids))
+            return torch.tensor(ids, dtype=torch.float64).reshape(-1, 1, 1, 1)
+
+        monkeypatch.setattr(module, "contour_volumes", volumes)
+        return drawn
+
+    @each_set
+    def test_every_row_has_its_own(self, make: Callable[[], NoduleSet], numbered: list[int]) -> None:
+        made = make()
+        part = made.subset(torch.randperm(len(made), generator=generator(3))[:9])
+        for each, rows in ((made, None), (made, [5, 0]), (part, None), (part, torch.arange(9) > 6)):
+            expected = each.nodules if rows is None else each.nodules[rows]
+            assert each.volumes(rows).flatten().tolist() == expected.tolist()
+            assert each.images(rows).flatten().tolist() == expected.tolist()
+
+    def test_no_more_are_made_than_are_asked_for(self, numbered: list[int]) -> None:
+        binary_set().subset([1, 2]).volumes()
+        balanced_set().volumes([0])
+        assert numbered == [2, 1]
+
+    @pytest.mark.slow
+    def test_contour_volumes_come_out_as_shares(self) -> None:
+        images = rating_set().images()
+        assert images.shape == (1192, 64, 64, 64)
+        assert float(images.min()) == 0
+        assert float(images.max()) == 1
+
+
+class TestArchives:
+    @each_set
+    def test_the_rules_give_the_same_nodules_from_an_archive(self, make: Callable[..., NoduleSet], prepared: Path) -> None:
+        shipped, found = make(), make(prepared)
+        order = found.nodules.argsort()
+        assert torch.equal(found.nodules[order], shipped.nodules)
+        assert torch.equal(found.labels[order], shipped.labels)
+        assert torch.equal(found.votes[order], shipped.votes)
+        assert found.feature_names == shipped.feature_names
+        assert torch.equal(found.features[order], shipped.features)
+        assert found.volumes().flatten().tolist() == found.nodules.tolist()
+        assert found.subset([7, 2]).volumes([1]).flatten().tolist() == found.nodules[[2]].tolist()
+
+    def test_its_patches_are_windowed_hounsfield_units(self, prepared: Path) -> None:
+        made = binary_set(read_archive(prepared))
+        expected = ((made.nodules + 1000) / 1400).clamp(0, 1)
+        torch.testing.assert_close(made.images().flatten().float(), expected, rtol=0, atol=2**-12)
+
+    def test_a_set_can_be_sent_to_another_process(self, prepared: Path) -> None:
+        made = rating_set(prepared)
+        sent = pickle.loads(pickle.dumps(made))
+        assert torch.equal(sent.images([3]), made.images([3]))
+
+    @needs_slices
+    def test_the_slices_at_hand_give_their_known_counts(self) -> None:
+        archive = read_archive(SLICES)
+        assert [torch.bincount(make(archive).labels).tolist() for make in (binary_set, balanced_set)] == [
+            [907, 273],
+            [273, 273],
+        ]
+        made = rating_set(archive)
+        assert len(made) == 1000
+        assert made.feature_names == ("log_equivalent_diameter_px", "log_spacing_mm")
+        assert made.images([0, 1]).shape == (2, 71, 71)
+
+    @pytest.mark.parametrize(
+        ("ratings", "columns", "words"),
+        [
+            ([[3], [3]], {}, "none of 2"),
+            ([[1], [5]], {"slice_thickness": [3.0, 5.0]}, "none of 2"),
+            ([[1], [5]], {"diameter_mm": [2.0, 2.9]}, "none of 2"),
+            ([[1], [5]], {"volume": [0.0, 1.0]}, "above 0 in `volume`"),
+            ([[1], [5]], {"nodule_id": [1, 1]}, "`nodule_id`"),
+            ([[1], [5]], {"nodule_id": [1.5, 2.5]}, "`nodule_id`"),
+        ],
+    )
+    def test_what_does_not_fit_is_refused(self, tmp_path: Path, ratings: Any, columns: dict[str, Any], words: str) -> None:
+        write_archive(tmp_path / "a.npz", np.zeros((2, 1, 1)), ratings, ["a", "b"], columns=columns)
+        assert_refused(lambda: binary_set(tmp_path / "a.npz"), words)
+
+    def test_a_balanced_set_needs_both_classes(self, tmp_path: Path) -> None:
+        write_archive(tmp_path / "a.npz", np.zeros((2, 1, 1)), [[1], [2]], ["a", "b"])
+        assert_refused(lambda: balanced_set(tmp_path / "a.npz"), r"\[2, 0\]")
+
+    def test_of_foreign_columns_those_that_hold_the_answer_or_a_number_are_no_features(self, tmp_path: Path) -> None:
+        names = (
+            "age",
+            "malignancy",
+            "rating_mean",
+            "label",
+            "target",
+            "nodule_id",
+            "readers",
+            "scan",
+            "z",
+            "slice_spacing",
+            "volume",
+        )
+        columns = {name: [1, 2] for name in names} | {"site": ["a", "b"]}
+        write_archive(tmp_path / "a.npz", np.zeros((2, 1, 1)), [[1], [5]], ["a", "b"], columns=columns)
+        assert binary_set(tmp_path / "a.npz").feature_names == ("age", "log_volume")
+
+    @each_set
+    def test_something_else_than_an_archive_is_refused(self, make: Callable[..., NoduleSet]) -> None:
+        assert_refused(lambda: make(7), "got int")
+
+
+class TestWindow:
+    def test_it_is_numpys_interpolation_between_air_and_calcium(self) -> None:
+        hu = torch.randint(-3000, 3000, (500,), generator=generator(4))
+        np.testing.assert_allclose(window(hu), np.interp(hu, [-1000, 400], [0, 1]), rtol=0, atol=1e-6)
+        np.testing.assert_allclose(window(hu.short(), -50, 150), np.interp(hu, [-50, 150], [0, 1]), rtol=0, atol=1e-6)
+
+    def test_what_is_given_stays_as_it_is(self) -> None:
+        hu = torch.tensor([-1000.0, 0, 400])
+        window(hu)
+        assert hu.tolist() == [-1000, 0, 400]
+
+    def test_half_precision_tells_every_unit_apart(self) -> None:
+        assert len(window(torch.arange(-1000, 401)).half().unique()) == 1401
+
+    def test_a_window_without_width_is_refused(self) -> None:
+        assert_refused(lambda: window([1.0], 5, 5), "`low` below `high`")
+
+
+def test_importing_needs_the_core_packages_only() -> None:
+    code = "import sys, rightloss.lidc; print(*({'pandas', 'scipy', 'pydicom', 'sklearn', 'rich'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""

@@ -1,0 +1,249 @@
+"""Views for the nets: random and fixed, of volumes and slices, predictions averaged over them; and what is refused."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from members import assert_mean_is, assert_refused, generator
+from scipy.ndimage import map_coordinates
+from torch import Tensor, nn
+
+from rightloss.lidc.views import (
+    FixedViews,
+    RandomViews,
+    average_over_views,
+    inplane_views,
+    orthogonal_views,
+    random_rotations,
+)
+
+DATA = Path(os.environ.get("RIGHTLOSS_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+def volumes(n: int = 2, shape: tuple[int, ...] = (12, 15, 18), seed: int = 0) -> Tensor:
+    """White noise, the hardest to interpolate."""
+    return torch.rand(n, *shape, generator=generator(seed))
+
+
+class Recorder:
+    """A model of two classes that sees the mean of the views, and keeps what it saw."""
+
+    def __init__(self) -> None:
+        self.seen: list[Tensor] = []
+
+    def __call__(self, views: Tensor) -> Tensor:
+        self.seen.append(views)
+        mean = 30 * (views.flatten(1).mean(1) - 0.5)
+        return torch.stack([nn.functional.logsigmoid(-mean), nn.functional.logsigmoid(mean)], 1)
+
+
+each_cutter = pytest.mark.parametrize("make", [RandomViews, FixedViews])
+each_patch = pytest.mark.parametrize("shape", [(12, 15, 18), (15, 18)], ids=["volumes", "slices"])
+
+
+class TestCutters:
+    @each_cutter
+    @each_patch
+    def test_both_are_called_alike_and_give_views_within_the_patchs_range(self, make: Any, shape: tuple[int, ...]) -> None:
+        patches = volumes(3, shape) / 2 + torch.arange(3).view(3, *[1] * len(shape))
+        views = make(views=6, size=10)(patches, generator=generator(), spacing_mm=torch.tensor([1.0, 0.7, 2.0]))
+        assert views.shape == (3, 6, 10, 10)
+        assert [views[i].floor().unique().tolist() for i in range(3)] == [[0], [1], [2]]
+
+    @each_patch
+    def test_random_views_are_made_by_their_generator(self, shape: tuple[int, ...]) -> None:
+        cut = RandomViews(views=3, size=8, shift=1.0, scale=0.1)
+        views = cut(volumes(2, shape), generator=generator())
+        assert torch.equal(views, cut(volumes(2, shape), generator=generator()))
+        assert not torch.equal(views, cut(volumes(2, shape), generator=generator(1)))
+
+    @each_patch
+    def test_fixed_views_leave_the_generator_alone(self, shape: tuple[int, ...]) -> None:
+        own = generator()
+        before = own.get_state()
+        first, second = (FixedViews(views=3)(volumes(2, shape), generator=own) for _ in range(2))
+        assert torch.equal(first, second)
+        assert torch.equal(own.get_state(), before)
+
+    def test_the_first_fixed_views_are_the_patch_as_it_lies(self) -> None:
+        patches, slices = volumes(2, (9, 9, 9)), volumes(2, (9, 9))
+        planes = torch.stack([patches[:, 4], patches[:, :, 4], patches[:, :, :, 4]], 1)
+        assert torch.equal(FixedViews(views=9, size=9)(patches)[:, :3], planes)
+        quarters = torch.stack([slices.rot90(k, (1, 2)) for k in range(4)], 1)
+        torch.testing.assert_close(FixedViews(views=4, size=9)(slices), quarters, rtol=0, atol=1e-5)
+
+    @each_cutter
+    @each_patch
+    def test_a_scene_looks_the_same_on_any_grid_that_shows_it(self, make: Any, shape: tuple[int, ...]) -> None:
+        """A linear scene in mm, which interpolation keeps, on grids of 0.6 and 1.5 mm."""
+
+        def scene(length: int, spacing: float) -> Tensor:
+            line = spacing * (torch.arange(length) - (length - 1) / 2)
+            patch = 0.3 * line + 0.5 * line[:, None]
+            return (patch if len(shape) == 2 else patch - 0.2 * line[:, None, None])[None]
+
+        fine = make(views=3, size=12, spacing=1.2)(scene(61, 0.6), generator=generator(), spacing_mm=0.6)
+        coarse = make(views=3, size=12, spacing=1.2)(scene(30, 1.5), generator=generator(), spacing_mm=[1.5])
+        torch.testing.assert_close(fine, coarse, rtol=0, atol=1e-4)
+
+    def test_real_slices_come_at_the_millimetres_asked_for(self) -> None:
+        if not (DATA / "lidc_slices.npz").exists():
+            pytest.skip("the slices of LIDC-IDRI are not in RIGHTLOSS_DATA")
+        with np.load(DATA / "lidc_slices.npz", allow_pickle=False) as file:
+            patches, mm = file["patches"][:40], file["spacing_mm"][:40]
+        views = FixedViews(views=1, size=32, spacing=1.1)(patches, spacing_mm=mm)[:, 0]
+        for patch, spacing, view in zip(patches, mm.astype(np.float64), views, strict=True):
+            line = 35 + 1.1 * (np.arange(32) - 15.5) / spacing  # the centre of 71 pixels is pixel 35
+            places = np.stack(np.meshgrid(line, line, indexing="ij"))
+            expected = map_coordinates(patch, places, order=1, output=np.float32, mode="nearest")
+            torch.testing.assert_close(view, torch.from_numpy(expected), rtol=0, atol=0.05)  # HU, of thousands
+
+    def test_slices_are_turned_by_all_angles_and_half_of_them_flipped(self) -> None:
+        """Of slices that hold x and y, a view's slopes are its turn."""
+        line = torch.arange(9) - 4.0
+        ramps = torch.stack([line.expand(9, 9), line[:, None].expand(9, 9)])
+        views = torch.stack([RandomViews(views=4000, size=3)(ramp[None], generator=generator())[0] for ramp in ramps])
+        across, down = (views[:, :, 1, 2] - views[:, :, 1, 1]).double(), (views[:, :, 2, 1] - views[:, :, 1, 1]).double()
+        handed = across[0] * down[1] - across[1] * down[0]
+        torch.testing.assert_close(handed.abs(), torch.ones(4000).double(), rtol=0, atol=1e-4)
+        assert_mean_is(handed, 0.0)
+        angles = torch.atan2(-down[0], down[1]).numpy()
+        assert scipy.stats.kstest(angles, scipy.stats.uniform(-math.pi, 2 * math.pi).cdf).pvalue > 1e-4
+
+    @each_patch
+    def test_shift_and_scale_are_uniform_over_what_was_asked(self, shape: tuple[int, ...]) -> None:
+        """Of patches that hold their own coordinates in mm, a view's middle tells the shift, and its slope the scale."""
+        axes, mm, n = len(shape), 0.5, 300
+        line = mm * (torch.arange(21) - 10)
+        ramps = [line.view(-1, *[1] * k).expand(n, *[21] * axes) for k in range(axes)]
+        cut = RandomViews(views=3, size=3, spacing=1.5, shift=2.0, scale=0.2)
+        where = torch.stack([cut(ramp, generator=generator(), spacing_mm=mm) for ramp in ramps]).double()
+        shifts, steps = where[..., 1, 1], (where[..., 1, 2] - where[..., 1, 1]).norm(dim=0) / 1.5
+        for each in shifts[:, :, 0]:
+            assert scipy.stats.kstest(each.numpy(), scipy.stats.uniform(-2, 4).cdf).pvalue > 1e-4
+        assert scipy.stats.kstest(steps[:, 0].numpy(), scipy.stats.uniform(0.8, 0.4).cdf).pvalue > 1e-4
+        assert max(float(shifts.abs().max()) - 2, float((steps - 1).abs().max()) - 0.2) < 1e-5
+        torch.testing.assert_close(steps, steps[:, :1].expand(n, 3), rtol=0, atol=1e-5)  # one scale for all views of a patch
+        together = bool((shifts == shifts[:, :, :1]).all())  # and in a triplet one centre
+        assert together == (axes == 3)
+
+
+class TestAverage:
+    def test_it_is_the_log_of_the_mean_probability_of_the_draws(self) -> None:
+        patches, model = volumes(5), Recorder()
+        found = average_over_views(model, patches, RandomViews(views=3, size=4), 7, generator(), batch_size=2)
+        assert [len(views) for views in model.seen] == [2] * 14 + [1] * 7
+        batches = [torch.stack(model.seen[at : at + 7], 1) for at in (0, 7, 14)]
+        rows = [torch.stack([Recorder()(draw).exp().double() for draw in batch.unbind(1)]).mean(0).log() for batch in batches]
+        torch.testing.assert_close(found.double(), torch.cat(rows), rtol=1e-5, atol=1e-6)
+        spread = torch.stack([Recorder()(draw)[:, 1] for draw in batches[0].unbind(1)]).std(0)
+        assert bool((spread > 1e-2).all())  # else there would be nothing to average
+
+    def test_it_stays_in_log_space(self) -> None:
+        def certain(views: Tensor) -> Tensor:
+            return torch.log_softmax(torch.tensor([[0.0, -500.0]]).double().expand(len(views), 2), 1)
+
+        found = average_over_views(certain, volumes(3), RandomViews(views=3, size=4), 4, generator())
+        torch.testing.assert_close(found, torch.tensor([[0.0, -500.0]]).double().expand(3, 2))
+
+    def test_one_draw_of_fixed_views_is_one_prediction_at_each_spacing(self) -> None:
+        patches, cut, mm = volumes(5, (15, 18)), FixedViews(views=2, size=6), torch.linspace(0.5, 1.5, 5)
+        found = average_over_views(Recorder(), patches, cut, 1, spacing_mm=mm, batch_size=3)
+        torch.testing.assert_close(found, Recorder()(cut(patches, spacing_mm=mm)))
+
+    def test_the_model_is_evaluated_without_gradient_and_left_in_its_mode(self) -> None:
+        model = nn.Sequential(nn.Flatten(), nn.Linear(48, 2), nn.Dropout(0.5), nn.LogSoftmax(1))
+        model[2].eval()
+        cut = FixedViews(views=3, size=4)
+        first, second = (average_over_views(model, volumes(2), cut, 1) for _ in range(2))
+        assert torch.equal(first, second)
+        assert not first.requires_grad
+        assert [module.training for module in model] == [True, True, False, True]
+        assert model.training
+
+        def fails(module: nn.Module, args: Any) -> None:
+            assert not model.training
+            raise ArithmeticError
+
+        model[1].register_forward_pre_hook(fails)
+        with pytest.raises(ArithmeticError):
+            average_over_views(model, volumes(2), cut, 1)
+        assert [module.training for module in model] == [True, True, False, True]
+
+
+def averaged(**changed: Any) -> Any:
+    settings: dict[str, Any] = {"model": Recorder(), "patches": volumes(), "cutter": RandomViews(views=3, size=4)}
+    return average_over_views(**settings | changed)
+
+
+EYE = torch.eye(3).expand(2, 1, 3, 3)
+BAD: dict[str, tuple[Callable[[], Any], str]] = {
+    "views that are no triplets": (lambda: RandomViews(views=8)(volumes()), "a multiple of 3 for volumes, but got 8"),
+    "fixed views that are no triplets": (lambda: FixedViews(views=1)(volumes()), "a multiple of 3"),
+    "no views": (lambda: RandomViews(views=0), "`views` to be at least 1"),
+    "half a view": (lambda: FixedViews(views=4.5), "`views` to be a whole number"),
+    "more fixed views than there are": (lambda: FixedViews(views=51)(volumes()), "at most 16 fixed rotations, but got 17"),
+    "size 0": (lambda: orthogonal_views(volumes(), EYE, size=0), "`size` to be at least 1"),
+    "size 0 of a cutter": (lambda: RandomViews(size=0), "`size` to be at least 1"),
+    "a spacing of 0": (lambda: orthogonal_views(volumes(), EYE, spacing=0.0), "`spacing` to be positive"),
+    "a spacing of NaN": (lambda: orthogonal_views(volumes(), EYE, spacing=math.nan), "`spacing` to be positive"),
+    "a spacing per axis": (
+        lambda: orthogonal_views(volumes(), EYE, spacing=[1.0, 1.0, 2.0]),
+        r"shape \(2,\), but got shape \(3,\)",
+    ),
+    "a spacing per patch of a cutter": (lambda: RandomViews(spacing=[1.0, 2.0]), "`spacing_mm` of the call"),
+    "spacing_mm below 0": (lambda: RandomViews()(volumes(), spacing_mm=-1), "`spacing_mm` to be positive"),
+    "spacing_mm of other patches": (lambda: FixedViews()(volumes(), spacing_mm=torch.ones(3)), r"of shape \(2,\)"),
+    "a negative shift": (lambda: RandomViews(shift=-1), "`shift` to be millimetres"),
+    "a percentage for a scale": (lambda: RandomViews(scale=10), "`scale` to be a share"),
+    "outside as a word": (
+        lambda: orthogonal_views(volumes(), EYE, outside="border"),
+        "`outside` to be a finite number or None",
+    ),
+    "outside NaN": (lambda: FixedViews(outside=math.nan), "`outside` to be a finite number"),
+    "one volume": (lambda: RandomViews()(volumes()[0, 0]), r"patches of shape \(n, h, w\) or \(n, d, h, w\)"),
+    "slices for volumes": (lambda: orthogonal_views(volumes(2, (9, 9)), EYE), r"shape \(n, d, h, w\), .*but got \(2, 9, 9\)"),
+    "channels": (lambda: RandomViews()(volumes()[:, None]), "leave out an axis of channels"),
+    "a flat volume": (lambda: orthogonal_views(volumes(2, (1, 9, 9)), EYE), "at least two voxels"),
+    "complex patches": (lambda: orthogonal_views(volumes() * 1j, EYE), "real numbers, but got torch.complex64"),
+    "patches in words": (lambda: RandomViews()([["a", "b"]]), "to be numbers"),
+    "no patches": (lambda: RandomViews()(volumes(0)), "at least one patch"),
+    "no patches to average": (lambda: averaged(patches=volumes(0)), "at least one patch"),
+    "one rotation for all": (lambda: orthogonal_views(volumes(), torch.eye(3)), r"\(2, t, 3, 3\), .*but got \(3, 3\)"),
+    "rotations of other patches": (lambda: orthogonal_views(volumes(3), EYE), r"\(3, t, 3, 3\)"),
+    "an array of rotations": (lambda: orthogonal_views(volumes(), EYE.numpy()), "a tensor of shape"),
+    "no rotations": (lambda: orthogonal_views(volumes(), EYE[:, :0]), "at least one rotation"),
+    "whole numbers for rotations": (lambda: orthogonal_views(volumes(), EYE.int()), "of floats"),
+    "a mirror": (lambda: orthogonal_views(volumes(), torch.stack([EYE[0], -EYE[1]])), "but number 0 of example 1 is"),
+    "a stretch": (lambda: orthogonal_views(volumes(), 1.1 * EYE), "columns are orthonormal.*stretch by `spacing`"),
+    "a rotation of NaN": (lambda: orthogonal_views(volumes(), EYE * torch.nan), "columns are orthonormal"),
+    "shifts of another shape": (
+        lambda: orthogonal_views(volumes(), EYE, shifts=torch.zeros(2, 3)),
+        r"`shifts` of shape \(2, 1, 3\)",
+    ),
+    "angles for one": (lambda: inplane_views(volumes(2, (9, 9)), torch.zeros(5)), r"`angles` of shape \(2, s\)"),
+    "infinite angles": (lambda: inplane_views(volumes(1, (9, 9)), [[math.inf]]), "`angles` to be finite"),
+    "flips of another shape": (
+        lambda: inplane_views(volumes(2, (9, 9)), torch.zeros(2, 3), torch.zeros(2, 4)),
+        r"`flips` of shape \(2, 3\), but got \(2, 4\)",
+    ),
+    "a seed for a generator": (lambda: RandomViews()(volumes(), generator=3), "to be a torch.Generator, but got int"),
+    "no rotations drawn": (lambda: random_rotations(0), "`n` to be at least 1"),
+    "no draws": (lambda: averaged(draws=0), "`draws` to be at least 1"),
+    "no batch": (lambda: averaged(batch_size=0), "`batch_size` to be at least 1"),
+    "a number of views for a cutter": (lambda: averaged(cutter=9), "a model and a cutter to call, but got Recorder and int"),
+    "logits": (lambda: averaged(model=lambda views: torch.ones(len(views), 2)), "log-probabilities.*are these logits"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_input_is_refused_with_what_came_and_what_to_do(what: str) -> None:
+    assert_refused(*BAD[what])
