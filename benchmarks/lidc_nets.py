@@ -8,6 +8,7 @@ what one would write: the grey image in three channels, normalised, through two 
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable
 from functools import partial
@@ -57,7 +58,7 @@ def training_step(net: nn.Module, inputs: tuple[Tensor, ...]) -> Callable[[], No
     return call
 
 
-def one_thread(call: Callable[[], None]) -> float:
+def one_thread(call: Callable[[], object]) -> float:
     """Median processor seconds on one thread, which other work on the machine moves little."""
     torch.set_num_threads(1)
     try:
@@ -76,19 +77,22 @@ def each_net() -> str:
             if name == "metadata_net":
                 inputs += (torch.randn(BATCH, COLUMNS),)
             call = training_step(net, inputs)
-            seconds = medians({name: call}, REPEATS)[name]
+            seconds, processor = medians({name: call}, REPEATS)[name], one_thread(call)
+            steps = math.ceil(NODULES / BATCH)
             count = sum(each.numel() for each in net.parameters())
             trained = sum(each.numel() for each in net.parameters() if each.requires_grad)
             rows.append(
                 [
                     f"`{name}`", "small" if small else "full", str(views), f"{count:,}", f"{trained:,}",
                     map_sides(net, inputs), str(net.head.weight.shape[1]),
-                    f"{1e3 * seconds:.0f}", f"{1e3 * one_thread(call):.0f}",
-                    f"{math.ceil(NODULES / BATCH) * seconds:.1f}",
+                    f"{1e3 * seconds:.0f}", f"{steps * seconds:.1f}",
+                    f"{1e3 * processor:.0f}", f"{steps * processor:.1f}",
                 ]
             )  # fmt: skip
             print(rows[-1], flush=True)
-    head = ["net", "", "views", "weights", "trained", "maps", "m", "step, ms", "processor ms on one thread", "epoch, s"]
+    both, one = "on two threads, wall clock", "on one thread, processor time"
+    times = [f"step {both}, ms", f"epoch {both}, s", f"step {one}, ms", f"epoch {one}, s"]
+    head = ["net", "", "views", "weights", "trained", "maps", "m", *times]
     return table(head, rows)
 
 
@@ -115,20 +119,21 @@ def low_level() -> str:
     images = torch.rand(BATCH * VIEWS, 1, SIZE, SIZE)
     for stride in (1, 2):
         blocks = {"published": Published(stride), "ours": nets.LowLevelBlock(stride=stride)}
-        times = medians({name: partial(block, images) for name, block in blocks.items()}, REPEATS)
+        times = {name: one_thread(partial(block, images)) for name, block in blocks.items()}
         ratio = times["ours"] / times["published"]
         rows.append([str(stride), *(f"{1e3 * times[name]:.0f}" for name in ("published", "ours")), f"{ratio:.2f}"])
-    return table(["stride", "three channels, ms", "ours, ms", "time ratio"], rows)
+    return table(["low-level block, stride", "three channels, one thread, ms", "ours, ms", "time ratio"], rows)
 
 
 def main() -> None:
-    out = folder()
+    out, load = folder(), os.getloadavg()[0]
     torch.set_num_threads(2)
     parts = [each_net(), low_level()]
     machine = f"torch {torch.__version__}, {torch.get_num_threads()} threads"
     head = (
         f"{machine}, medians; made by `python benchmarks/lidc_nets.py`. Batches of {BATCH} nodules with views of {SIZE}×{SIZE} "
-        f"and a frozen low-level block; an epoch has {NODULES} nodules; m features go into the head.\n"
+        f"and a frozen low-level block; an epoch has {NODULES} nodules; m features go into the head. "
+        f"Load of the machine in the minute before the run: {load:.1f} on {os.cpu_count()} cores; by the wall clock it tells.\n"
     )
     page = "\n".join([head, *parts])
     (out / "lidc_nets.md").write_text(page)

@@ -30,7 +30,7 @@ from pydicom.uid import (
     RLELossless,
 )
 
-from rightloss.lidc.parts import make_part
+from rightloss.lidc.ct.parts import make_part
 
 SYNTAXES = {
     "implicit": ImplicitVRLittleEndian,
@@ -161,14 +161,31 @@ def several_scans(count: int, **changes: Any) -> dict[str, Scan]:
     return {f"P-{k:02d}": replace(small, uid=f"1.2.826.0.1.3680043.8.498.{k + 10}") for k in range(count)}
 
 
+def write_all(folder: Path, scans: dict[str, Scan]) -> None:
+    """A folder for each."""
+    for patient, scan in scans.items():
+        write_scan(folder / patient, scan, ramp)
+
+
 def crash_in_one(job: dict[str, Any]) -> None:
-    """`make_part`, but the second of `several_scans` kills its process and the third never ends."""
+    """`make_part`, but the second of `several_scans` kills its process and the fourth never ends."""
     first = Path(job["files"][0]).parent.name
     if first == "P-01":
         os.kill(os.getpid(), signal.SIGSEGV)
-    if first == "P-02":
+    if first == "P-03":
         time.sleep(1000)
     make_part(job)
+
+
+def out_of_reach_in_one(job: dict[str, Any]) -> None:
+    """`make_part`, but the disk fails the second of `several_scans`."""
+    if Path(job["files"][0]).parent.name == "P-01":
+        raise OSError(5, "Input/output error")
+    make_part(job)
+
+
+def without_scipy(job: dict[str, Any]) -> None:
+    raise ModuleNotFoundError("scipy is needed", name="scipy")
 
 
 def logged(job: dict[str, Any]) -> None:
@@ -179,8 +196,9 @@ def logged(job: dict[str, Any]) -> None:
 
 
 def slow_and_logged(job: dict[str, Any]) -> None:
+    """`make_part`; each call leaves a line in the log, with its process."""
     with open(os.environ[LOG], "a") as log:
-        log.write(Path(job["files"][0]).parent.name + "\n")
+        log.write(f"{Path(job['files'][0]).parent.name} {os.getpid()}\n")
     time.sleep(0.5)
     make_part(job)
 
@@ -193,8 +211,17 @@ def noisy_sum(job: Any) -> int:
     return sum(job)
 
 
-def own_process(job: int) -> int:
+def own_process(seconds: float) -> int:
+    time.sleep(seconds)
     return os.getpid()
+
+
+def is_running(pid: int) -> bool:
+    """Whether it is, and not only waiting for its parent to take note of its end."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def _recode(path: Path, syntax: str) -> None:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 import rightloss
 from rightloss import cli
-from rightloss.lidc import prepare as preparing
+from rightloss.lidc.ct import preparation as preparing
 from rightloss.study import ToyConfig, toy
 from rightloss.study.runs import METHODS
 from rightloss.study.table import COLUMNS
@@ -80,7 +80,7 @@ def test_a_second_call_prints_the_same_and_runs_nothing(small: None, tmp_path: P
         (["study", "tyo", "--out", "unused"], "Expected a study among toy, but got 'tyo'"),
         (["study", "toy", "--out", "unused", "--seeds", "0"], "Expected at least 1 seed, but got 0"),
         (["lidc", "prepare", "--dicom", "nowhere", "--out", "n.npz"], "Expected a folder of DICOM files, but nowhere is none"),
-        (["lidc", "prepare", "--dicom", ".", "--out", "n.npz"], "but got none among 0 files"),
+        (["lidc", "prepare", "--dicom", ".", "--out", "n.npz"], "but got none"),
         (["lidc", "prepare", "--dicom", ".", "--out", "nowhere/n.npz"], "make the folder first"),
     ],
 )
@@ -152,7 +152,7 @@ def test_prepare_that_could_cut_nothing_fails_and_says_where_to_look(scans: Path
 def test_prepare_that_is_interrupted_says_how_to_go_on(scans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, arguments = scans / "n.npz", ["lidc", "prepare", "--dicom", str(scans / "dicom"), "--workers", "0", "--out"]
     with monkeypatch.context() as patch:
-        patch.setattr(preparing, "_write", failing_with(KeyboardInterrupt()))
+        patch.setattr(preparing, "write_patches", failing_with(KeyboardInterrupt()))
         result = invoke(*arguments, str(out))
     assert (result.exit_code, result.stderr) == (130, "rightloss: interrupted; run again to go on\n")
     monkeypatch.setattr(preparing, "_MAKE_PART", "nowhere:nothing")  # all parts are there

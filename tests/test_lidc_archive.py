@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 import tracemalloc
 import warnings
 import zipfile
@@ -276,7 +277,7 @@ class TestWrongFiles:
     @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
     def test_of_mutated_files_each_is_refused_or_right(self, tmp_path: Path, save: Callable[..., None]) -> None:
         path = saved(tmp_path, save)
-        whole, expected = path.read_bytes(), read_archive(path)
+        whole, expected = path.read_bytes(), read_archive(shutil.copy(path, tmp_path / "whole.npz"))
         draw = np.random.default_rng(SEED + 1)
         outcomes = []
         with unchecked_types():
@@ -290,7 +291,7 @@ class TestWrongFiles:
 
     def test_of_mutated_headers_with_right_checksums_each_is_refused_or_right(self, tmp_path: Path) -> None:
         path = saved(tmp_path)
-        expected = read_archive(path)
+        expected = read_archive(shutil.copy(path, tmp_path / "whole.npz"))
         with zipfile.ZipFile(path) as archive:
             arrays = {name: archive.read(name) for name in archive.namelist()}
         draw = np.random.default_rng(SEED + 3)

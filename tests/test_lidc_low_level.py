@@ -142,6 +142,11 @@ class TestRandomWeights:
         assert not torch.equal(one, LowLevelBlock(pretrained=False, generator=generator(4)).second.weight)
 
 
-@pytest.mark.parametrize("stride", [0, 3, "2", None])
+@pytest.mark.parametrize("shape", [(2, 3, 8, 8), (2, 8, 8), (8, 8), (2, 1, 8, 8, 8)])
+def test_images_of_other_shapes_are_refused(shape: tuple[int, ...]) -> None:
+    assert_refused(lambda: LowLevelBlock()(torch.rand(shape)), rf"\(n, 1, h, w\).*{', '.join(map(str, shape))}")
+
+
+@pytest.mark.parametrize("stride", [0, 3, "2", None, True, 2.0])
 def test_other_strides_are_refused(stride: object) -> None:
     assert_refused(lambda: LowLevelBlock(stride=stride), "stride")

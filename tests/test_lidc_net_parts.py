@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
 from members import assert_refused, generator, population
@@ -13,8 +16,11 @@ from torch import nn
 from rightloss import Prevalence, start_at_prevalence
 from rightloss.lidc.nets import (
     ConvBody,
+    FullyConvolutionalNet,
+    GatedBody,
     InceptionBlock,
     InceptionBody,
+    LowLevelBlock,
     MetadataBlock,
     RecurrentGate,
     WithMetadata,
@@ -72,6 +78,10 @@ class TestFullyConvolutional:
         within = slice(4, 10)
         torch.testing.assert_close(maps[..., within], moved[..., 7:13], rtol=1e-4, atol=1e-4)
 
+    def test_class_maps_can_be_viewed_in_another_shape(self) -> None:
+        maps = fully_convolutional_net(3, small=True).class_maps(images(2, 2))
+        assert maps.view(2, -1).shape == (2, 2 * 3 * 8 * 8)
+
 
 class TestGates:
     def test_the_map_is_the_recurrence_written_out(self) -> None:
@@ -110,6 +120,13 @@ class TestGates:
             net.body.gate.map.weight.zero_()
             net.body.gate.map.bias.fill_(-1e4)
         assert torch.equal(net(images()), net.head.bias.expand(4, 2))
+
+
+def lively_block() -> MetadataBlock:
+    """With logits that differ from row to row."""
+    block = MetadataBlock(FEATURES, generator=generator(16))
+    nn.init.normal_(block.what.weight, generator=generator(17))
+    return block
 
 
 class TestMetadata:
@@ -160,14 +177,54 @@ class TestMetadata:
         assert float((block(x).argmax(1) == y).float().mean()) > 0.9
 
     def test_standardised_columns_are_what_their_scale_was_before(self) -> None:
-        block = MetadataBlock(FEATURES, generator=generator(16))
-        nn.init.normal_(block.what.weight, generator=generator(17))
-        x = metadata(50)
+        block, x = lively_block(), metadata(50)
         x[:, 4] = 3.0  # which tells nothing
         expected = block((x - x.mean(0)) / torch.tensor([*np.std(x.numpy()[:, :4], 0, ddof=1), 1.0]))
         raw = x * torch.tensor([1.0, 1e3, 1e-3, 10.0, 1.0]) + torch.tensor([0.0, 1e4, 0.0, -5.0, 0.0])
         block.standardise_by(raw)
         torch.testing.assert_close(block(raw), expected, rtol=1e-3, atol=1e-3)
+
+    def test_the_standard_is_saved_with_the_weights(self) -> None:
+        block, raw = lively_block(), 1e3 * metadata(50) + 1e4
+        block.standardise_by(raw)
+        fresh = MetadataBlock(FEATURES)
+        fresh.load_state_dict(block.state_dict())
+        assert torch.equal(fresh(raw), block(raw))
+
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+    def test_half_precision_standardises_in_float32(self, dtype: torch.dtype) -> None:
+        """Volumes beyond float16's range, and years, of which bfloat16 knows every eighth."""
+        block = lively_block()
+        raw = metadata(50) * torch.tensor([1e5, 5.0, 1.0, 1.0, 1.0]) + torch.tensor([1e6, 1990.0, 0.0, 0.0, 0.0])
+        block.standardise_by(raw)
+        centre, scale = block.centre.clone(), block.scale.clone()
+        WithMetadata(convnet(small=True), block).to(dtype)  # as a part of a net
+        found = block(raw)
+        assert found.dtype == dtype
+        assert torch.equal(found, lively_block().to(dtype)((raw - centre) / scale))
+        assert block.float().centre.equal(centre)
+
+    def test_raw_columns_are_warned_of_once_until_they_are_standardised(self) -> None:
+        block, raw = MetadataBlock(FEATURES), metadata()
+        raw[2, 3] = -500.0
+        with pytest.warns(UserWarning, match=r"size 500 \(column 3\).*standardise_by"):
+            block(raw)
+        block(raw)  # a second warning would be an error here
+        other = MetadataBlock(FEATURES)
+        other.standardise_by(raw)
+        other(1e3 * raw)
+
+    def test_a_block_that_was_started_alone_hands_its_bias_to_the_image(self) -> None:
+        image, block, prevalence = awake(convnet(3, small=True)), MetadataBlock(FEATURES, 3), Prevalence(population(3))
+        start_at_prevalence(block.head, prevalence)
+        start_at_prevalence(image.head, Prevalence(population(3, 1)))
+        before = image(images()) + block(metadata())
+        net = WithMetadata(image, block)
+        torch.testing.assert_close(net(images(), metadata()), before)
+        nn.init.zeros_(image.head.weight)
+        start_at_prevalence(net.head, prevalence)
+        found = net(images(), metadata()).softmax(1)
+        torch.testing.assert_close(found, population(3).float().expand(4, 3), rtol=1e-5, atol=1e-6)
 
 
 class TestRefused:
@@ -181,7 +238,27 @@ class TestRefused:
         assert_refused(lambda: net(images(), metadata().long()), "int64")
         assert_refused(lambda: MetadataBlock(0), "num_features")
         assert_refused(lambda: MetadataBlock(3, units=0), "units")
+        assert_refused(lambda: net.metadata.standardise_by(metadata(1)), "but got 1: .*two")
         assert_refused(lambda: net.metadata.standardise_by(torch.full((3, FEATURES), torch.nan)), "15 of the numbers")
+
+    @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+    def test_metadata_that_are_not_finite(self, bad: float) -> None:
+        net, x = metadata_net(FEATURES, small=True), metadata()
+        x[2, 1] = bad
+        assert_refused(lambda: net(images(), x), f"row 2, column 1 is {bad}")
+        found = torch.func.vmap(net.metadata)(x[:, None])  # where values cannot be looked at, it passes
+        assert found.shape == (4, 1, 2)
+
+    @pytest.mark.parametrize("widths", [(), [], None, 8, "8", (8, 0), (8, 8.0), (True,)])
+    def test_widths_that_are_no_counts_of_layers(self, widths: Any) -> None:
+        assert_refused(lambda: ConvBody(64, widths), "widths")
+        assert_refused(lambda: InceptionBody(64, widths), "widths")
+        assert_refused(lambda: GatedBody(widths, 4), "widths")
+        assert_refused(lambda: FullyConvolutionalNet(LowLevelBlock(), widths, (2,), 2), "widths")
+
+    @pytest.mark.parametrize("strides", [(), (2,), (2, 2, 1), (2, 0), 2])
+    def test_strides_that_are_not_one_for_each_layer(self, strides: Any) -> None:
+        assert_refused(lambda: FullyConvolutionalNet(LowLevelBlock(), (8, 8), strides, 2), "strides")
 
     def test_a_sum_of_logits_of_different_number(self) -> None:
         assert_refused(lambda: WithMetadata(convnet(3, small=True), MetadataBlock(FEATURES, 2)), "but got 3")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -139,6 +140,10 @@ class TestStart:
         found = likelihood.table(logits(net, images(3, 2, (8, 8)))).exp()
         torch.testing.assert_close(found, prevalence.population.expand(3, k).to(found), rtol=1e-5, atol=1e-6)
 
+    @each_net
+    def test_numbers_of_outputs_may_be_numpys(self, make: Make) -> None:
+        assert logits(make(np.int64(3), small=True), images()).shape == (4, 3)
+
     def test_in_regression_the_outputs_are_the_likelihoods(self) -> None:
         assert convnet(Gaussian(2), small=True)(images()).shape == (4, 2)
 
@@ -239,14 +244,28 @@ class TestLearning:
         torch.testing.assert_close(found, torch.stack([net(*given) for net in nets]), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("make", [convnet, gated_net])
+class OfOne(nn.Module):
+    """A net of one input, the tuple of its own."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, parts: Any) -> Tensor:
+        return self.net(*parts)
+
+
+@each_net
 def test_a_net_with_a_prevalence_exports_for_any_number_of_nodules_and_views(make: Make) -> None:
-    layer = PrevalenceLayer(awake(make(small=True)), Prevalence.binary(0.1))
-    mix = torch.tensor([0.7, 0.3])
+    net = awake(make(small=True))
+    layer = PrevalenceLayer(OfOne(net), Prevalence.binary(0.1))
+    mix, few = torch.tensor([0.7, 0.3]), inputs(net, images(3))
+    n, s = Dim("n"), Dim("s")
+    sizes = ({0: n, 1: s}, {0: n})[: len(few)]
     with unchecked_types():  # sizes are symbols while a graph is traced
-        exported = torch.export.export(layer, (images(3), mix), dynamic_shapes=({0: Dim("n"), 1: Dim("s")}, None))
-    views = images(40, 2)  # more than the low-level block takes in one go
-    torch.testing.assert_close(exported.module()(views, mix), layer(views, mix), rtol=1e-4, atol=1e-4)
+        exported = torch.export.export(layer, (few, mix), dynamic_shapes=(sizes, None))
+    many = inputs(net, images(40, 2))  # more than the low-level block takes in one go
+    torch.testing.assert_close(exported.module()(many, mix), layer(many, mix), rtol=1e-4, atol=1e-4)
 
 
 class TestRefused:
@@ -274,6 +293,9 @@ class TestRefused:
             ({"num_outputs": 0}, "num_outputs"),
             ({"num_outputs": 2.0}, "num_outputs"),
             ({"num_outputs": True}, "num_outputs"),
+            ({"num_outputs": np.True_}, "num_outputs"),
+            ({"num_outputs": torch.tensor(True)}, "num_outputs"),
+            ({"num_outputs": np.int64(0)}, "num_outputs"),
             ({"num_outputs": Categorical()}, r"Categorical\(5\)"),
             ({"dropout": 1.0}, "dropout"),
             ({"dropout": -0.1}, "dropout"),

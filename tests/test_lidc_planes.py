@@ -141,11 +141,20 @@ class TestVolumes:
             torch.int32,
             torch.int64,
             torch.bool,
+            torch.uint16,
+            torch.uint32,
+            torch.uint64,
         ],
     )
     def test_every_dtype_gives_what_its_numbers_in_float32_give(self, dtype: torch.dtype) -> None:
         patches = (volumes() * 100).to(dtype)
         assert torch.equal(orthogonal_views(patches, rotations()), orthogonal_views(patches.float(), rotations()))
+
+    @pytest.mark.parametrize("kind", [np.uint16, np.uint32, np.uint64])
+    def test_unsigned_numbers_keep_the_half_of_their_range_that_signed_ones_lack(self, kind: type[np.unsignedinteger]) -> None:
+        top = np.iinfo(kind).max
+        views = orthogonal_views(np.full((1, 4, 4, 4), top, kind), torch.eye(3)[None, None], size=3)
+        assert torch.equal(views, torch.full((1, 3, 3, 3), float(top)))
 
     def test_strided_patches_and_arrays_are_read_alike(self) -> None:
         patches = volumes(4, (24, 15, 18))

@@ -65,8 +65,10 @@ def test_a_nodule_is_of_one_scan_and_sums_up_its_readings() -> None:
     assert (frame[[f"rating_{k}" for k in range(1, 6)]].sum(axis=1) == frame["readers"]).all()
     one = frame.sample(1, random_state=SEED).iloc[0]
     own = readings[readings["nodule"] == one["nodule"]]
-    for name in (*module.CHARACTERISTICS, *module.SIZES, "x", "y", "z"):
+    for name in (*module.CHARACTERISTICS, *module.SIZES):
         assert one[name] == pytest.approx(np.mean(own[name].to_numpy()), rel=1e-12)
+    for name in ("x", "y", "z"):
+        assert one[name] == pytest.approx(np.average(own[name].to_numpy(), weights=own["volume_mm3"].to_numpy()), rel=1e-12)
 
 
 def test_centres_lie_within_the_scan_and_the_drawing() -> None:

@@ -268,7 +268,7 @@ class TestArchives:
         ]
         made = rating_set(archive)
         assert len(made) == 1000
-        assert made.feature_names == ("log_equivalent_diameter_px", "log_spacing_mm")
+        assert made.feature_names == ("log_equivalent_diameter_mm",)
         assert made.images([0, 1]).shape == (2, 71, 71)
 
     @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ class TestArchives:
             ([[3], [3]], {}, "none of 2"),
             ([[1], [5]], {"slice_thickness": [3.0, 5.0]}, "none of 2"),
             ([[1], [5]], {"diameter_mm": [2.0, 2.9]}, "none of 2"),
-            ([[1], [5]], {"volume": [0.0, 1.0]}, "above 0 in `volume`"),
+            ([[1], [5]], {"volume_mm3": [0.0, 1.0]}, "above 0 in `volume_mm3`"),
             ([[1], [5]], {"nodule_id": [1, 1]}, "`nodule_id`"),
             ([[1], [5]], {"nodule_id": [1.5, 2.5]}, "`nodule_id`"),
         ],
@@ -290,23 +290,50 @@ class TestArchives:
         write_archive(tmp_path / "a.npz", np.zeros((2, 1, 1)), [[1], [2]], ["a", "b"])
         assert_refused(lambda: balanced_set(tmp_path / "a.npz"), r"\[2, 0\]")
 
-    def test_of_foreign_columns_those_that_hold_the_answer_or_a_number_are_no_features(self, tmp_path: Path) -> None:
-        names = (
-            "age",
-            "malignancy",
-            "rating_mean",
-            "label",
-            "target",
-            "nodule_id",
-            "readers",
-            "scan",
-            "z",
-            "slice_spacing",
-            "volume",
+    @pytest.fixture
+    def clinic(self, tmp_path: Path) -> Path:
+        """An archive with columns of one's own, in the words of different clinics."""
+        answers = (
+            "malignancy mean_malignancy Malignancy avg_rating is_malignant benign Diagnosis class label target votes_4 readers"
         )
-        columns = {name: [1, 2] for name in names} | {"site": ["a", "b"]}
+        numbers = "nodule_id scan z slice_spacing outside fold"
+        known = {
+            "age": [60, 70],
+            "log_volume": [-1.0, 0.0],
+            "volume_mm3": [10.0, 20.0],
+            "diameter_mm": [5, 9],
+            "lobulation": [1, 2],
+        }
+        columns = {name: [1, 2] for name in (answers + " " + numbers).split()} | known | {"site": ["a", "b"]}
         write_archive(tmp_path / "a.npz", np.zeros((2, 1, 1)), [[1], [5]], ["a", "b"], columns=columns)
-        assert binary_set(tmp_path / "a.npz").feature_names == ("age", "log_volume")
+        return tmp_path / "a.npz"
+
+    def test_of_foreign_columns_those_that_may_hold_the_answer_or_a_number_are_no_features(self, clinic: Path) -> None:
+        expected = ("age", "log_volume", "log_volume_mm3", "log_diameter_mm", "lobulation")
+        assert set(binary_set(clinic).feature_names) == set(expected)
+
+    def test_metadata_of_ones_own_stand_beside_the_known_ones(self, clinic: Path) -> None:
+        assert balanced_set(clinic).feature_names == ("log_diameter_mm", "age", "log_volume")
+
+    def test_features_can_be_chosen(self, clinic: Path) -> None:
+        for make in (binary_set, balanced_set):
+            assert make(clinic, features=["lobulation", "benign"]).feature_names == ("lobulation", "benign")
+        assert binary_set(features="diameter_mm").feature_names == ("log_diameter_mm",)
+        assert_refused(lambda: binary_set(clinic, features=["agee"]), r"among \[.*'age'.* but got \['agee'\]")
+
+    @pytest.mark.parametrize("patches", [np.full((2, 4, 4), 200, np.uint8), np.full((2, 4, 4), 0.5)])
+    def test_what_cannot_be_hounsfield_units_is_refused(self, tmp_path: Path, patches: np.ndarray) -> None:
+        write_archive(tmp_path / "a.npz", patches, [[1], [5]], ["a", "b"])
+        made = binary_set(tmp_path / "a.npz")
+        assert made.volumes().shape == (2, 4, 4)
+        assert_refused(made.images, "in Hounsfield units")
+
+    def test_a_file_that_was_replaced_is_not_read_on(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.npz"
+        write_archive(path, np.zeros((2, 4, 4)), [[1], [5]], ["a", "b"])
+        made = binary_set(path)
+        write_archive(path, np.ones((2, 4, 4)), [[5], [1]], ["b", "a"])
+        assert_refused(made.volumes, "changed since it was read")
 
     @each_set
     def test_something_else_than_an_archive_is_refused(self, make: Callable[..., NoduleSet]) -> None:

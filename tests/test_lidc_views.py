@@ -16,6 +16,7 @@ from members import assert_mean_is, assert_refused, generator
 from scipy.ndimage import map_coordinates
 from torch import Tensor, nn
 
+from rightloss.lidc.nets import metadata_net
 from rightloss.lidc.views import (
     FixedViews,
     RandomViews,
@@ -178,6 +179,24 @@ class TestAverage:
             average_over_views(model, volumes(2), cut, 1)
         assert [module.training for module in model] == [True, True, False, True]
 
+    def test_what_goes_with_the_patches_is_split_along_with_them(self) -> None:
+        patches, cut = volumes(5), FixedViews(views=3, size=4)
+        scale, offset = torch.rand(5, 1, generator=generator(1)), torch.rand(5, generator=generator(2)).numpy()
+
+        def model(views: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
+            return torch.log_softmax(torch.stack([scale[:, 0] * views.mean((1, 2, 3)), offset], 1), 1)
+
+        found = average_over_views(model, patches, cut, 2, batch_size=2, extra=(scale, offset))
+        torch.testing.assert_close(found, model(cut(patches), scale, torch.from_numpy(offset)))
+
+    def test_a_net_with_metadata_is_averaged_by_a_function_around_it(self) -> None:
+        net, x = metadata_net(2, small=True).eval(), torch.randn(3, 2, generator=generator(1))
+        for layer in (net.head, net.metadata.what):
+            nn.init.normal_(layer.weight, generator=generator(2))
+        cut = FixedViews(views=3, size=8)
+        found = average_over_views(lambda *each: net(*each).log_softmax(1), volumes(3), cut, 1, extra=[x])
+        torch.testing.assert_close(found, net(cut(volumes(3)), x).log_softmax(1))
+
 
 def averaged(**changed: Any) -> Any:
     settings: dict[str, Any] = {"model": Recorder(), "patches": volumes(), "cutter": RandomViews(views=3, size=4)}
@@ -238,6 +257,9 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "a seed for a generator": (lambda: RandomViews()(volumes(), generator=3), "to be a torch.Generator, but got int"),
     "no rotations drawn": (lambda: random_rotations(0), "`n` to be at least 1"),
     "no draws": (lambda: averaged(draws=0), "`draws` to be at least 1"),
+    "extra without its tuple": (lambda: averaged(extra=torch.ones(2, 3)), r"a tuple of tensors, .*extra=\(metadata,\)"),
+    "extra of other patches": (lambda: averaged(extra=(torch.ones(3, 3),)), r"extra\[0\] has shape \(3, 3\)"),
+    "a number for extra": (lambda: averaged(extra=(torch.ones(2), 1.0)), r"extra\[1\] has shape \(\)"),
     "no batch": (lambda: averaged(batch_size=0), "`batch_size` to be at least 1"),
     "a number of views for a cutter": (lambda: averaged(cutter=9), "a model and a cutter to call, but got Recorder and int"),
     "logits": (lambda: averaged(model=lambda views: torch.ones(len(views), 2)), "log-probabilities.*are these logits"),

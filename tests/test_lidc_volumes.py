@@ -10,7 +10,7 @@ import pytest
 import torch
 from members import SEED, assert_refused
 
-from rightloss.lidc import drawing
+from rightloss.lidc import binary_set, drawing
 from rightloss.lidc import volumes as module
 from rightloss.lidc.readings import annotations, nodules
 from rightloss.lidc.shipped import shipped_outlines
@@ -76,31 +76,40 @@ def _winding(points: np.ndarray, column: int, row: int) -> tuple[bool, bool]:
     return inside, bool((points == [column, row]).all(1).any())
 
 
-def test_volumes_in_cubic_millimetres_are_those_of_the_polygons() -> None:
-    frame, readings = nodules(), annotations()
-    wanted = chosen(150)
-    found = contour_volumes(wanted).double().sum((1, 2, 3)).numpy()
+@pytest.fixture(scope="module")
+def every_fifth() -> tuple[np.ndarray, np.ndarray]:
+    """Of the binary set: how many readers drew each voxel inside, as volume and centre in mm; and their numbers."""
+    wanted = binary_set().nodules.numpy()[::5]
+    return wanted, draw_all(wanted)
+
+
+def draw_all(wanted: np.ndarray) -> np.ndarray:
+    axis = np.arange(64) - 31.5
+    found = []
+    for nodule in wanted.tolist():
+        votes = drawing.contour_votes(nodule).astype(float)
+        mass = votes.sum()
+        found.append([mass, *(votes.sum(others) @ axis / mass for others in ((1, 2), (0, 2), (0, 1)))])
+    return np.array(found)
+
+
+def test_volumes_in_cubic_millimetres_are_those_of_the_polygons(every_fifth: tuple[np.ndarray, np.ndarray]) -> None:
+    wanted, drawn = every_fifth
+    frame, rows_of = nodules(), annotations().groupby("nodule").indices
     spacings = frame[["pixel_spacing", "slice_spacing"]].to_numpy()
-    expected = np.array(
-        [
-            np.mean([volume_by_pick(int(row), *spacings[nodule]) for row in np.flatnonzero(readings["nodule"] == nodule)])
-            for nodule in wanted
-        ]
-    )
-    error = (found - expected) / expected
+    expected = [sum(volume_by_pick(int(row), *spacings[nodule]) for row in rows_of[nodule]) for nodule in wanted]
+    error = drawn[:, 0] / np.array(expected) - 1
     assert np.median(np.abs(error)) < 0.05
     # A voxel takes the value at one point, so single volumes scatter, but not to one side.
-    assert abs(error.mean()) < 4 * error.std() / math.sqrt(len(error)) + 0.01
+    assert abs(error.mean()) < 4 * error.std() / math.sqrt(len(error))
+    assert abs(drawn[:, 0].sum() / sum(expected) - 1) < 0.01
 
 
-def test_the_centre_of_mass_is_the_centre_of_the_box() -> None:
-    found = contour_volumes(chosen(60)).double()
-    axis = torch.arange(64, dtype=torch.float64) - 31.5
-    mass = found.sum((1, 2, 3))
-    large = mass > 100
-    for dimensions in ((2, 3), (1, 3), (1, 2)):
-        centre = (found.sum(dimensions) @ axis) / mass
-        assert centre[large].abs().max() < 0.7
+def test_the_centre_of_mass_is_the_centre_of_the_box(every_fifth: tuple[np.ndarray, np.ndarray]) -> None:
+    """Up to sampling at points: half a millimetre for a small nodule, much less on average."""
+    centres = every_fifth[1][:, 1:]
+    assert np.quantile(np.abs(centres), 0.95) < 0.5
+    assert (np.abs(centres.mean(0)) < 4 * centres.std(0) / math.sqrt(len(centres))).all()
 
 
 def test_a_larger_box_holds_the_smaller_one() -> None:
@@ -142,7 +151,13 @@ def test_many_are_drawn_once_for_all(own_cache: Path, few_nodules: int, monkeypa
     assert len(list(own_cache.iterdir())) == 1
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[:100], lambda data: b"", lambda data: data[:-40] + bytes(40)])
+def garbled(data: bytes) -> bytes:
+    """Noise in the middle of what is compressed."""
+    noise = np.random.default_rng(SEED).bytes(200)
+    return data[:300] + noise + data[500:]
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:100], lambda data: b"", lambda data: data[:-40] + bytes(40), garbled])
 def test_a_damaged_cache_is_drawn_again(own_cache: Path, few_nodules: int, damage: Callable[[bytes], bytes]) -> None:
     expected = contour_volumes([5, 6])
     (file,) = own_cache.iterdir()

@@ -91,14 +91,17 @@ def _study(preset: str, out: Path, seeds: int) -> None:
 
 def _prepare(dicom: Path, out: Path, workers: int | None) -> None:
     with _progress() as show:
-        from .lidc.prepare import prepare
+        from .lidc.ct import prepare
+        from .lidc.ct.pixels import printable
 
         prepared = prepare(dicom, out, workers=workers, progress=show)
     print(prepared)
-    print(f"what was skipped, and why: {prepared.remarks_path}")
+    print(f"what was skipped, and why: {printable(prepared.remarks_path)}")
     if prepared.path is None:
         _leave("no nodule could be cut, so that no archive was written", 1)
-    print(prepared.path)
+    print(printable(prepared.path))
+    if prepared.parts is not None:
+        _leave("the archive is incomplete; run again to try again what failed", 1)
 
 
 @contextmanager

@@ -1,6 +1,16 @@
-"""The case study: nodules of LIDC-IDRI, with what their readers said; `rightloss.lidc.nets` are its networks.
+"""The case study: nodules of LIDC-IDRI, with what their readers said.
 
-Stage: shipped tables, CT series or files → data sets with labels, votes, patients, features and patches.
+Stage: shipped tables, CT series or files → data sets with labels, votes, patients, features and patches → views → logits.
+
+    build, shipped, readings         the annotations: how the tables were made, how they lie on disk, as data frames
+    outlines, grouping, measures     what readers drew: pixels inside, which readings are one nodule, sizes
+    drawing, volumes, cache          outlines → contour volumes, kept on disk
+    votes, splits, nodule_set, sets  the paper's data sets
+    npz, archive, nodulemnist        data sets from files
+    ct/                              DICOM series → CT patches
+    rotations, planes, views         patches → views
+    nets/                            views → logits
+    pictures                         nodules side by side
 """
 
 from .archive import Archive as Archive

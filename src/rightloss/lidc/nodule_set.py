@@ -42,7 +42,7 @@ class NoduleSet:
         features: `(n, d)` columns beside the image, of sizes the logarithm; see `standardised`.
         feature_names: of the d columns.
         nodules: `(n,)` numbers of the nodules in `nodules()`, or in the file.
-        spacing_mm: `(n,)` from voxel to voxel.
+        spacing_mm: `(n,)` from voxel to voxel, to be handed on to views; 1 where an archive does not say.
         source, places: where the patches are; `volumes` and `images` read them.
     """
 

@@ -51,6 +51,7 @@ class Npz:
 
     path: Path
     members: dict[str, Member]
+    stamp: tuple[int, ...]  # of the file that was opened; another in its place has another
 
     def read(self, name: str) -> NDArray[Any]:
         """The array in memory, its checksum compared."""
@@ -79,6 +80,8 @@ class Npz:
         assert member.stored, "a compressed array cannot be mapped"
         with _reading(self.path):
             with open(self.path, "rb") as file:
+                if _stamp(self.path) != self.stamp:
+                    raise zipfile.BadZipFile("it has changed since it was read; read it again")
                 file.seek(member.info.header_offset)
                 signature, *lengths = _LOCAL.unpack(file.read(_LOCAL.size))
             if signature != b"PK\3\4":
@@ -95,12 +98,18 @@ def open_npz(path: str | PathLike[str]) -> Npz:
     if not path.is_file():
         raise FileNotFoundError(f"Expected an .npz file, but there is none at {path}: is the path right?")
     with _reading(path), zipfile.ZipFile(path) as archive:
+        stamp = _stamp(path)
         infos = archive.infolist()
         names = [info.filename for info in infos]
         if not infos or len(set(names)) != len(names) or not all(name.endswith(".npy") for name in names):
             raise zipfile.BadZipFile(f"it holds {names[:5]}, not arrays of different names")
         members = [_member(archive, info) for info in infos]
-    return Npz(path, {member.name: member for member in members})
+    return Npz(path, {member.name: member for member in members}, stamp)
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    found = path.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Member:

@@ -28,6 +28,7 @@ __all__ = ["checked_patches", "inplane_views", "is_number", "orthogonal_views", 
 _BLOCK = (
     1 << 16
 )  # points looked up in one go by a thread of a CPU, so that what lies between patches and views stays in its cache
+_WIDER = {torch.uint16: torch.int32, torch.uint32: torch.int64, torch.uint64: torch.float64}  # torch cannot gather the former
 _ROUNDING = 1e-4  # voxels by which a point may lie beyond the border and still be on it
 
 
@@ -36,8 +37,9 @@ def orthogonal_views(
 ) -> Float[Tensor, "n views size size"]:
     """For each rotation the three orthogonal planes through the patch's centre, interpolated trilinearly.
 
-    Patches are read where they lie, in their own dtype; only what is read becomes float32. Gradients reach float patches, not
-    the rotations. NaN in a patch is NaN in the views that touch it.
+    Patches are read where they lie, in their own dtype; only what is read becomes float32 (uint16 and wider unsigned numbers,
+    which torch cannot look up, are copied to a dtype that holds them first). Gradients reach float patches, not the rotations.
+    NaN in a patch is NaN in the views that touch it.
 
     Args:
         patches: `(n, d, h, w)`, at least two voxels along each axis.
@@ -87,7 +89,7 @@ def inplane_views(
 
 
 def checked_patches(patches: Any, *axes: int) -> Tensor:
-    """A tensor of real numbers with one of so many axes, or a ValueError."""
+    """A tensor of real numbers, that can be gathered, with one of so many axes, or a ValueError."""
     given = tensor_of(patches, "patches")
     wanted = " or ".join({3: "(n, h, w)", 4: "(n, d, h, w)"}[each] for each in axes)
     if given.ndim not in axes or min(given.shape[1:]) < 2:
@@ -97,7 +99,7 @@ def checked_patches(patches: Any, *axes: int) -> Tensor:
         )
     if given.is_complex():
         raise ValueError(f"Expected patches of real numbers, but got {given.dtype}: take their magnitude.")
-    return given
+    return given.to(_WIDER.get(given.dtype, given.dtype))
 
 
 def per_example(values: Any, name: str, patches: Tensor) -> Float[Tensor, " n"]:

@@ -45,7 +45,7 @@ def annotations() -> "DataFrame":
         slice_thickness, slice_spacing, pixel_spacing: mm; slices may overlap or leave gaps, so the first two differ in a third
         of the scans.
         contrast: whether contrast medium was given.
-        subtlety, …, texture, malignancy: the reader's ratings, 1 to 5 (internal_structure 1 to 4, calcification 1 to 6).
+        subtlety, …, texture, malignancy: the reader's ratings, 1 to 5 (calcification 1 to 6).
         diameter_mm, volume_mm3, surface_mm2: of what the reader drew, see `measures.Measures`.
         x, y, z: its centre: column and row in pixels, counted from 0, and the DICOM position in mm.
     """
@@ -56,8 +56,8 @@ def nodules() -> "DataFrame":
     """A row per nodule: 2651 of them, the readings of one scan that `grouping.group_readings` joins.
 
     Columns: those of `annotations` that belong to the scan; the means over the nodule's readings of the ratings (but
-    malignancy), sizes and centre; `readers`, how many readings there are; `rating_1` … `rating_5`, how many of them gave that
-    malignancy.
+    malignancy) and sizes; the centre of all they drew, a voxel counting once for each reader; `readers`, how many readings
+    there are; `rating_1` … `rating_5`, how many of them gave that malignancy.
     """
     return nodule_table().copy()
 
@@ -98,8 +98,15 @@ def nodule_table() -> "DataFrame":
     frame["readers"] = by_nodule.size()
     for rating in RATINGS:
         frame[f"rating_{rating}"] = (readings["malignancy"] == rating).groupby(readings["nodule"]).sum()
-    means = by_nodule[[*CHARACTERISTICS, *SIZES, "x", "y", "z"]].mean()
-    return frame.join(means).reset_index()
+    means = by_nodule[[*CHARACTERISTICS, *SIZES]].mean()
+    return frame.join(means).join(_centres(readings)).reset_index()
+
+
+def _centres(readings: "DataFrame") -> "DataFrame":
+    """Of the shares of all readers: their centres, weighted by what each drew."""
+    weights = readings["volume_mm3"].groupby(readings["nodule"])
+    share = readings["volume_mm3"] / weights.transform("sum")
+    return readings[["x", "y", "z"]].mul(share, axis=0).groupby(readings["nodule"]).sum()
 
 
 def _expect(what: str, found: object, expected: object) -> None:

@@ -32,47 +32,54 @@ FEATURES = (*CHARACTERISTICS, *SIZES)
 METADATA = ("diameter_mm", "texture", "calcification", "internal_structure", "contrast")
 COUNTS = {"binary": (1068, 344), "rating": (88, 191, 585, 246, 82), "balanced": (340, 339)}
 
-# Columns of an archive that name the nodule, say how it was scanned, or give the answer away.
-_NO_FEATURES = {"nodule", "nodule_id", "scan", "readers", "x", "y", "z"}
+# Columns of an archive that name the nodule, say how it was scanned, or give the answer away; readers mark what looks bad.
+_NO_FEATURES = {"nodule", "nodule_id", "scan", "x", "y", "z", "outside"}
 _NO_FEATURES |= {"contrast", "slice_thickness", "slice_spacing", "pixel_spacing"}
-_ANSWERS = ("rating", "malignan", "label", "target")
-_LOGGED = ("diameter", "volume", "surface", "spacing")
+_ANSWERS = ("rating", "malignan", "benign", "cancer", "label", "target", "class", "diagnos", "vote", "reader", "fold", "split")
+_SIZES = ("_mm", "_mm2", "_mm3", "_px")
 
 
-def binary_set(archive: Any = None) -> NoduleSet:
+def binary_set(archive: Any = None, features: Any = None) -> NoduleSet:
     """Benign (0) or malignant (1): 1068 and 344 nodules.
 
     Slices of at most 2.5 mm, a mean diameter of at least 3 mm, and a majority of the readers (the lowest rating where several
-    tie) for another rating than 3. In `.votes` a reader's 3 counts half for each class.
+    tie) for another rating than 3. In `.votes` a reader's 3 counts half for each class; so 28 nodules called benign have votes
+    that lean to malignant, and 79 have votes that lean to neither (2, 3, 4, 5 is a tie, and the lowest wins).
 
     Args:
         archive: path of a nodule archive, or one that `read_archive` gave, to take in the place of the shipped tables and
-            contour volumes. The rules then apply as far as it has `slice_thickness` and `diameter_mm`, and no counts are
-            expected. Features are those of `FEATURES` that it has; if none, all numeric columns but those that number the
-            nodule, tell how it was scanned, or hold the answer (named rating…, malignan…, label… or target…).
+            contour volumes. The rules then apply as far as it has `slice_thickness` and `diameter_mm`; no counts are expected.
+        features: names of the columns to take. By default those of the shipped tables, and of an archive all numeric columns
+            but those that number the nodule, tell how it was scanned, or by their names may hold the answer: look at
+            `.feature_names`. Columns in px become mm where the archive has `spacing_mm`; of sizes (`…_mm`, `…_mm3`) the
+            logarithm is taken.
     """
-    return _expected(_binary("binary", _table(archive)), archive)
+    return _expected(_binary("binary", _table(archive), features), archive)
 
 
-def rating_set(archive: Any = None) -> NoduleSet:
+def rating_set(archive: Any = None, features: Any = None) -> NoduleSet:
     """Malignancy from 1 to 5, as classes 0 to 4: 1192 nodules, labelled by the rounded mean of their readers (halves go up).
 
-    Slices of at most 2.5 mm and at least three readers, whose votes are the soft label. `archive` as for `binary_set`.
+    Slices of at most 2.5 mm and at least three readers, whose votes are the soft label. Arguments as of `binary_set`.
     """
     table = _table(archive)
     table = table.where(_thin(table) & (table.counts.sum(1) >= READERS))
     labels, votes = rounded_mean(table.counts), vote_shares(table.counts)
-    return _expected(_made("rating", table, labels, votes, _feature_columns(table)), archive)
+    return _expected(_made("rating", table, labels, votes, _columns(table, features)), archive)
 
 
-def balanced_set(archive: Any = None) -> NoduleSet:
+def balanced_set(archive: Any = None, features: Any = None) -> NoduleSet:
     """340 benign and 339 malignant nodules of the binary set, with what a clinic has beside the image as features: `METADATA`.
 
     It stands in for the paper's private set. Taken are the first of each class in the order of SHA-256 of "balanced:nodule".
-    From an `archive` with fewer, as many of each class as the rarer one has; features are those of `METADATA` that it has, or,
-    if none, those of `binary_set`.
+    From an `archive` with fewer, as many of each class as the rarer one has; its features are those of `METADATA` that it has
+    and any that the shipped tables do not know, such as age. Arguments as of `binary_set`.
     """
-    binary = _binary("balanced", _table(archive), METADATA)
+    table = _table(archive)
+    if features is None:
+        others = [name for name in _open_columns(table) if name not in FEATURES]
+        features = [name for name in METADATA if name in table.columns] + [name for name in others if name not in METADATA]
+    binary = _binary("balanced", table, features)
     available = torch.bincount(binary.labels, minlength=2).tolist()
     wanted = COUNTS["balanced"]
     if any(there < needed for there, needed in zip(available, wanted, strict=True)):
@@ -134,37 +141,47 @@ def _archive_table(archive: Archive) -> _Table:
     counts = (archive.ratings[:, :, None] == torch.tensor(RATINGS)).sum(1).numpy()
     columns = {name: column for name, column in archive.columns.items() if column.dtype.kind in "biuf"}
     spacing = np.ones(len(rows)) if archive.spacing_mm is None else archive.spacing_mm.numpy()
-    if spacing.min() < spacing.max():  # then it says what a size in pixels is
-        columns["spacing_mm"] = spacing
+    if archive.spacing_mm is not None:
+        columns = dict(_in_mm(name, column, spacing) for name, column in columns.items())
     ids = columns.get("nodule_id", rows)
     if ids.dtype.kind not in "iu" or len(np.unique(ids)) < len(ids):
         raise ValueError(f"Expected a different integer `nodule_id` in each row, but {archive.path} has others: number them.")
     return _Table(ids.astype(np.int64), rows, archive.patients, counts, columns, spacing, archive)
 
 
-def _binary(name: str, table: _Table, preferred: Sequence[str] = ()) -> NoduleSet:
+def _binary(name: str, table: _Table, features: Any) -> NoduleSet:
     uncertain = majority(table.counts).numpy() + 1 == 3
     large = table.columns.get("diameter_mm", np.full(len(table.ids), SMALLEST)) >= SMALLEST
     table = table.where(_thin(table) & large & ~uncertain)
     labels = (majority(table.counts) + 1 > 3).long()
-    columns = [column for column in preferred if column in table.columns] or _feature_columns(table)
-    return _made(name, table, labels, binary_votes(table.counts), columns)
+    return _made(name, table, labels, binary_votes(table.counts), _columns(table, features))
 
 
 def _thin(table: _Table) -> NDArray[np.bool_]:
     return table.columns.get("slice_thickness", np.full(len(table.ids), THICKEST)) <= THICKEST
 
 
-def _feature_columns(table: _Table) -> list[str]:
-    known = [name for name in FEATURES if name in table.columns]
-    return known or [name for name in table.columns if name not in _NO_FEATURES and not name.startswith(_ANSWERS)]
+def _columns(table: _Table, features: Any) -> list[str]:
+    """The columns asked for, or all that are open."""
+    if features is None:
+        return _open_columns(table)
+    wanted = [features] if isinstance(features, str) else list(features)
+    absent = [name for name in wanted if name not in table.columns]
+    if absent:
+        raise ValueError(f"Expected `features` among {sorted(table.columns)}, but got {absent}: take names of numeric columns.")
+    return wanted
+
+
+def _open_columns(table: _Table) -> list[str]:
+    """Those that neither number the nodule, nor tell how it was scanned, nor may hold the answer."""
+    return [name for name in table.columns if name not in _NO_FEATURES and not any(word in name.lower() for word in _ANSWERS)]
 
 
 def _made(name: str, table: _Table, labels: Tensor, votes: Tensor, columns: Sequence[str]) -> NoduleSet:
     if table.archive is None:
         source, places = PatchSource(contour_volumes), table.ids
     else:
-        source, places = PatchSource(table.archive.patches, window), table.places
+        source, places = PatchSource(table.archive.patches, _grey), table.places
     features = {f"log_{column}" if _is_size(column) else column: _feature(table, column) for column in columns}
     return NoduleSet(
         name=name,
@@ -181,8 +198,22 @@ def _made(name: str, table: _Table, labels: Tensor, votes: Tensor, columns: Sequ
     )
 
 
+def _grey(patches: Tensor) -> Tensor:
+    """`window`, unless the numbers cannot be HU: grey levels would all come out alike."""
+    if patches.dtype == torch.uint8 or (len(patches) and 0 <= patches.min() and patches.max() <= 1):
+        raise ValueError(
+            f"Expected the archive's patches in Hounsfield units, but got {patches.dtype} from {patches.min()} to "
+            f"{patches.max()}: write it again in HU, or take `.volumes()` as they are."
+        )
+    return window(patches)
+
+
+def _in_mm(name: str, column: NDArray[Any], spacing: NDArray[np.float64]) -> tuple[str, NDArray[Any]]:
+    return (name.removesuffix("_px") + "_mm", column * spacing) if name.endswith("_px") else (name, column)
+
+
 def _is_size(column: str) -> bool:
-    return any(word in column for word in _LOGGED)
+    return column.endswith(_SIZES)
 
 
 def _feature(table: _Table, column: str) -> NDArray[np.float32]:

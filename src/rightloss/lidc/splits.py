@@ -28,23 +28,23 @@ class Parts(NamedTuple):
     test: Int64[Tensor, " test"]
 
 
-def folds(labels: Any, groups: Any, num_folds: int = 10, seed: int = 0) -> list[tuple[Tensor, Tensor]]:
+def folds(labels: Any, groups: Any, num_folds: Any = 10, seed: Any = 0) -> list[tuple[Tensor, Tensor]]:
     """Row numbers `(train, test)` of each fold; every row is in one test part. The rule is in `fold_numbers`."""
     number = fold_numbers(labels, groups, num_folds, seed)
     return [(_rows(number != fold), _rows(number == fold)) for fold in range(num_folds)]
 
 
-def train_valid_test(labels: Any, groups: Any, fold: int, num_folds: int = 10, seed: int = 0) -> Parts:
+def train_valid_test(labels: Any, groups: Any, fold: Any, num_folds: Any = 10, seed: Any = 0) -> Parts:
     """One fold to test on, the next (the first after the last) to choose by, and the others to train on."""
-    if not isinstance(num_folds, int) or num_folds < 3:
+    if not _whole(num_folds) or num_folds < 3:
         raise ValueError(f"Expected 3 folds or more, but got {num_folds!r}: one to test, one to validate, the others to train.")
-    if not isinstance(fold, int) or not 0 <= fold < num_folds:
+    if not _whole(fold) or not 0 <= fold < num_folds:
         raise ValueError(f"Expected `fold` to be from 0 to {num_folds - 1}, but got {fold!r}: folds are counted from 0.")
     number, following = fold_numbers(labels, groups, num_folds, seed), (fold + 1) % num_folds
     return Parts(_rows((number != fold) & (number != following)), _rows(number == following), _rows(number == fold))
 
 
-def fold_numbers(labels: Any, groups: Any, num_folds: int = 10, seed: int = 0) -> Int64[Tensor, " n"]:
+def fold_numbers(labels: Any, groups: Any, num_folds: Any = 10, seed: Any = 0) -> Int64[Tensor, " n"]:
     """The fold in which each row is tested.
 
     Patients are taken one by one, those with most rows first, equals in the order of SHA-256 of "seed:patient". Each goes into
@@ -52,8 +52,8 @@ def fold_numbers(labels: Any, groups: Any, num_folds: int = 10, seed: int = 0) -
 
         Σ_f Σ_k (n_fk / N_k)²,      n_fk rows of class k in fold f,   N_k of them in all,
 
-    the lowest f where several tie. It is computed in integers and takes no library's random numbers, so that everyone gets the
-    same folds, whatever the order of the rows.
+    where several tie the one with fewest rows so far, then the lowest f. It is computed in integers and takes no library's
+    random numbers, so that everyone gets the same folds, whatever the order of the rows.
 
     Args:
         labels: class numbers `(n,)`.
@@ -123,9 +123,14 @@ def _names(groups: Any) -> Shaped[np.ndarray, " n"]:
 
 
 def _check_numbers(num_folds: Any, seed: Any, people: int) -> None:
-    if not isinstance(num_folds, int) or not 2 <= num_folds <= people:
+    if not _whole(num_folds) or not 2 <= num_folds <= people:
         raise ValueError(
             f"Expected `num_folds` from 2 to the {people} patients there are, but got {num_folds!r}: a patient is never split."
         )
-    if not isinstance(seed, int) or isinstance(seed, bool):
+    if not _whole(seed):
         raise ValueError(f"Expected `seed` to be an integer, but got {seed!r}: everyone who gives it gets the same folds.")
+
+
+def _whole(value: Any) -> bool:
+    """An integer of Python or NumPy."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ..predictive.draws import checked_generator
 from ..sampling.checks import whole_number
-from ..tables import log_prob_table
+from ..tables import log_prob_table, tensor_of
 from .planes import checked_patches, inplane_views, is_number, orthogonal_views, per_example
 from .rotations import fixed_rotations, random_rotations
 
@@ -116,18 +116,27 @@ class FixedViews:
 
 @torch.no_grad()
 def average_over_views(
-    model: Any, patches: Any, cutter: Any, draws: Any = 10, generator: Any = None, spacing_mm: Any = 1.0, batch_size: Any = 64
+    model: Any,
+    patches: Any,
+    cutter: Any,
+    draws: Any = 10,
+    generator: Any = None,
+    spacing_mm: Any = 1.0,
+    batch_size: Any = 64,
+    extra: Any = (),
 ) -> Float[Tensor, "n k"]:
     """log (1/D Σ_d p(y|views_d)): probabilities averaged over D draws of views, without gradient.
 
     Args:
-        model: views → log-probabilities `(n, k)`. An nn.Module is put into eval mode and back; any other is called as it is.
+        model: views, and what is in `extra`, → log-probabilities `(n, k)`. An nn.Module is put into eval mode and back. Any
+            other is called as it is: a function around a net wants `net.eval()` first.
         patches: `(n, d, h, w)` or `(n, h, w)`.
         cutter: `RandomViews(…)`. With `FixedViews(…)`, the same in each draw, one draw is all it takes.
         draws: D.
         generator: as in `random_rotations`.
         spacing_mm: as for `RandomViews`.
         batch_size: patches that the model sees at once. The order of the draws depends on it.
+        extra: tensors `(n, …)`, split as the patches are and given to the model after the views, such as `(metadata,)`.
     """
     patches = checked_patches(patches, 3, 4)
     draws, rows = whole_number(draws, "draws", 1), whole_number(batch_size, "batch_size", 1)
@@ -137,24 +146,39 @@ def average_over_views(
             f"Expected a model and a cutter to call, but got {type(model).__name__} and {type(cutter).__name__}: "
             "write average_over_views(model, patches, RandomViews())."
         )
-    batches = zip(patches.split(rows), spacing.split(rows), strict=True)
+    given = [patches, spacing, *_checked_extra(extra, len(patches))]
+    batches = zip(*(each.split(rows) for each in given), strict=True)
     with _evaluating(model):
         return torch.cat([_log_mean(model, cutter, draws, generator, *batch) for batch in batches])
 
 
 def _log_mean(
-    model: Callable[[Tensor], Tensor],
+    model: Callable[..., Tensor],
     cutter: Callable[..., Tensor],
     draws: int,
     generator: Any,
     patches: Tensor,
     spacing: Tensor,
+    *extra: Tensor,
 ) -> Float[Tensor, "n k"]:
     tables = [
-        log_prob_table(model(cutter(patches, generator=generator, spacing_mm=spacing)), name="predictions")
+        log_prob_table(model(cutter(patches, generator=generator, spacing_mm=spacing), *extra), name="predictions")
         for _ in range(draws)
     ]
     return torch.logsumexp(torch.stack(tables), 0) - math.log(draws)
+
+
+def _checked_extra(extra: Any, n: int) -> list[Tensor]:
+    if not isinstance(extra, tuple | list):
+        raise ValueError(f"Expected `extra` to be a tuple of tensors, but got {type(extra).__name__}: write extra=(metadata,).")
+    found = [tensor_of(each, f"extra[{number}]") for number, each in enumerate(extra)]
+    for number, each in enumerate(found):
+        if each.shape[:1] != (n,):
+            raise ValueError(
+                f"Expected a row for each of the {n} patches in `extra`, but extra[{number}] has shape {tuple(each.shape)}: "
+                "take both from the same rows."
+            )
+    return found
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from .checks import checked_count, checked_dropout
+from .checks import checked_count, checked_dropout, checked_widths
 from .start import he_start
 
 
@@ -30,10 +30,9 @@ class ConvBody(nn.Module):
         generator: of the random weights; torch's own by default.
     """
 
-    def __init__(
-        self, channels: int, widths: Sequence[int], dropout: Any = 0.1, generator: torch.Generator | None = None
-    ) -> None:
+    def __init__(self, channels: Any, widths: Any, dropout: Any = 0.1, generator: torch.Generator | None = None) -> None:
         super().__init__()
+        widths = checked_widths(widths)
         self.layers = nn.Sequential(*conv_layers(channels, widths, [2] * len(widths), dropout))
         self.num_features = widths[-1]
         he_start(self, generator)
@@ -52,13 +51,11 @@ class InceptionBody(nn.Module):
         generator: of the random weights; torch's own by default.
     """
 
-    def __init__(
-        self, channels: int, widths: Sequence[int], dropout: Any = 0.1, generator: torch.Generator | None = None
-    ) -> None:
+    def __init__(self, channels: Any, widths: Any, dropout: Any = 0.1, generator: torch.Generator | None = None) -> None:
         super().__init__()
-        dropout = checked_dropout(dropout)
+        widths, dropout = checked_widths(widths), checked_dropout(dropout)
         layers: list[nn.Module] = []
-        for before, after in zip([channels, *widths], widths, strict=False):
+        for before, after in zip([checked_count(channels, "channels"), *widths], widths, strict=False):
             layers += [InceptionBlock(before, after), nn.Dropout2d(dropout)]
         self.layers = nn.Sequential(*layers)
         self.num_features = widths[-1]
@@ -77,7 +74,8 @@ class InceptionBlock(nn.Module):
 
     def __init__(self, channels: int, width: Any) -> None:
         super().__init__()
-        if checked_count(width, "width") % 8:
+        width = checked_count(width, "width")
+        if width % 8:
             raise ValueError(f"Expected the width of an inception block to be a multiple of 8, but got {width}: round it up.")
         quarter, eighth = width // 4, width // 8
         self.point = nn.Conv2d(channels, quarter, 1, stride=2)
@@ -95,10 +93,10 @@ class InceptionBlock(nn.Module):
         return F.relu_(torch.cat([self.point(features), self.three(for_three), self.five(for_five), self.pooled(largest)], 1))
 
 
-def conv_layers(channels: int, widths: Sequence[int], strides: Sequence[int], dropout: Any) -> list[nn.Module]:
+def conv_layers(channels: Any, widths: Sequence[int], strides: Sequence[int], dropout: Any) -> list[nn.Module]:
     """3×3 convolutions, each with ReLU and dropout of channels."""
     dropout = checked_dropout(dropout)
     layers: list[nn.Module] = []
-    for before, after, stride in zip([channels, *widths], widths, strides, strict=False):
+    for before, after, stride in zip([checked_count(channels, "channels"), *widths], widths, strides, strict=False):
         layers += [nn.Conv2d(before, after, 3, stride, padding=1), nn.ReLU(inplace=True), nn.Dropout2d(dropout)]
     return layers

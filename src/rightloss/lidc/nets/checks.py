@@ -5,8 +5,11 @@ Stage: arguments as given → arguments that can be relied on, or a ValueError.
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ...likelihoods import Likelihood
@@ -25,9 +28,31 @@ def checked_outputs(num_outputs: Any) -> int:
 
 
 def checked_count(count: Any, name: str) -> int:
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+    """An int from a whole number of any kind, NumPy's too; bools are none."""
+    is_bool = isinstance(count, bool) or getattr(count, "dtype", None) == torch.bool
+    try:
+        number = 0 if is_bool else operator.index(count)
+    except TypeError:
+        number = 0
+    if number < 1:
         raise ValueError(f"Expected `{name}` to be a whole number ≥ 1, but got {count!r}: count what it stands for.")
-    return count
+    return number
+
+
+def checked_widths(widths: Any, name: str = "widths") -> list[int]:
+    """A count for each layer, at least one."""
+    if not isinstance(widths, Sequence) or isinstance(widths, str) or not widths:
+        raise ValueError(f"Expected `{name}`, a number for each layer, but got {widths!r}: (64, 128), say.")
+    return [checked_count(width, f"{name}[{layer}]") for layer, width in enumerate(widths)]
+
+
+def checked_strides(strides: Any, widths: Sequence[int]) -> list[int]:
+    found = checked_widths(strides, "strides")
+    if len(found) != len(widths):
+        raise ValueError(
+            f"Expected as many strides as widths, but got {len(found)} for {len(widths)}: 1 for layers that do not shrink maps."
+        )
+    return found
 
 
 def checked_dropout(dropout: Any) -> float:
@@ -61,6 +86,15 @@ def check_views(views: Any) -> None:
             )
 
 
+def check_images(images: Any) -> None:
+    if not isinstance(images, Tensor) or images.ndim != 4 or images.shape[1] != 1:
+        came = f"shape {tuple(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
+        raise ValueError(
+            f"Expected grey images, a tensor of shape (n, 1, h, w), but got {came}: "
+            "images[:, None] where there is no channel, images.mean(1, keepdim=True) where there are several."
+        )
+
+
 def check_metadata(metadata: Any, num_features: int) -> None:
     if not isinstance(metadata, Tensor) or metadata.ndim != 2 or metadata.shape[1] != num_features:
         came = f"shape {tuple(metadata.shape)}" if isinstance(metadata, Tensor) else type(metadata).__name__
@@ -70,3 +104,14 @@ def check_metadata(metadata: Any, num_features: int) -> None:
         )
     if not metadata.is_floating_point():
         raise ValueError(f"Expected metadata of floating-point numbers, but got {metadata.dtype}: metadata.float().")
+
+
+def check_finite(metadata: Tensor) -> None:
+    """Looks at the values; for callers who know that they can be seen."""
+    good = torch.isfinite(metadata)
+    if not bool(good.all()):
+        row, column = torch.nonzero(~good)[0].tolist()
+        raise ValueError(
+            f"Expected metadata of finite numbers, but row {row}, column {column} is {float(metadata[row, column])}, and "
+            f"{int((~good).sum())} of the numbers are not finite: fill in what is missing, by the column's mean, say."
+        )

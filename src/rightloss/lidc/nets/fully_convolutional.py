@@ -5,7 +5,6 @@ Stage: views (n, s, h, w) → maps of logits (n, s, num_outputs, h', w') → log
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from .bodies import conv_layers
-from .checks import checked_outputs
+from .checks import checked_outputs, checked_strides, checked_widths
 from .low_level import CHANNELS
 from .multiview import each_view
 from .start import he_start, zero_start
@@ -28,7 +27,7 @@ class FullyConvolutionalNet(nn.Module):
     Args:
         low_level: images (n, 1, h, w) → (n, 64, h', w'), a `LowLevelBlock`.
         widths: channels of the 3×3 convolutions.
-        strides: of the same.
+        strides: of the same, one for each.
         num_outputs: of the head, or the likelihood that they are for.
         dropout: share of the channels.
         generator: of the random weights; torch's own by default.
@@ -37,13 +36,15 @@ class FullyConvolutionalNet(nn.Module):
     def __init__(
         self,
         low_level: nn.Module,
-        widths: Sequence[int],
-        strides: Sequence[int],
+        widths: Any,
+        strides: Any,
         num_outputs: Any,
         dropout: Any = 0.1,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
+        widths = checked_widths(widths)
+        strides = checked_strides(strides, widths)
         self.low_level = low_level
         self.body = nn.Sequential(*conv_layers(CHANNELS, widths, strides, dropout))
         he_start(self.body, generator)
@@ -51,8 +52,12 @@ class FullyConvolutionalNet(nn.Module):
         zero_start(self.head)
 
     def forward(self, views: Float[Tensor, "n s h w"]) -> Float[Tensor, "n k"]:
-        return self.class_maps(views).mean((1, 3, 4))
+        return self._maps(views).mean((1, 3, 4))
 
     def class_maps(self, views: Float[Tensor, "n s h w"]) -> Float[Tensor, "n s k h2 w2"]:
         """Where in each view the logits come from."""
+        return self._maps(views).contiguous()
+
+    def _maps(self, views: Tensor) -> Tensor:
+        """With channels last in memory, as convolutions on a CPU leave them."""
         return each_view(views, self.low_level, self.body, self.head)

@@ -5,7 +5,6 @@ Stage: views (n, s, h, w) → maps in [0, 1] and features under them → pooled 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from .bodies import conv_layers
-from .checks import checked_count, checked_outputs
+from .checks import checked_count, checked_outputs, checked_widths
 from .low_level import CHANNELS
 from .multiview import checked_pool, each_view, pool_views
 from .start import he_start, zero_start
@@ -62,13 +61,14 @@ class GatedBody(nn.Module):
 
     def __init__(
         self,
-        widths: Sequence[int],
-        hidden: int,
+        widths: Any,
+        hidden: Any,
         steps: Any = 3,
         dropout: Any = 0.1,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
+        widths = checked_widths(widths)
         self.encoder = nn.Sequential(*conv_layers(CHANNELS, widths, [2] * len(widths), dropout))
         self.gate = RecurrentGate(widths[-1], hidden, steps)
         self.num_features = widths[-1]

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from .checks import check_images, checked_count
 from .start import he_start
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's red, green and blue, in [0, 1]
@@ -45,7 +46,8 @@ class LowLevelBlock(nn.Module):
         self, pretrained: bool = True, frozen: bool | None = None, stride: Any = 1, generator: torch.Generator | None = None
     ) -> None:
         super().__init__()
-        if stride not in (1, 2):
+        stride = checked_count(stride, "stride")
+        if stride > 2:
             raise ValueError(f"Expected `stride` to be 1 or 2, but got {stride!r}: larger ones would skip most of the image.")
         self.first = nn.Conv2d(2, CHANNELS, 3, padding=1)
         self.second = nn.Conv2d(CHANNELS, CHANNELS, 3, stride, padding=1)
@@ -56,6 +58,7 @@ class LowLevelBlock(nn.Module):
         self.requires_grad_(not (pretrained if frozen is None else frozen))
 
     def forward(self, images: Float[Tensor, "n 1 h w"]) -> Float[Tensor, "n c h2 w2"]:
+        check_images(images)
         images = images.to(self.first.weight.dtype)
         if torch.compiler.is_compiling():  # an exported graph must not depend on the number of images
             return self._features(images)

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from .checks import check_views, checked_outputs
+from .checks import check_views, checked_count, checked_outputs
 from .start import zero_start
 
 POOLS: dict[str, Callable[..., Tensor]] = {"min": torch.amin, "max": torch.amax, "mean": torch.mean}
@@ -31,11 +31,11 @@ class MultiViewNet(nn.Module):
         pool: "min", "max" or "mean", for each feature by itself.
     """
 
-    def __init__(self, low_level: nn.Module, body: nn.Module, num_features: int, num_outputs: Any, pool: Any = "max") -> None:
+    def __init__(self, low_level: nn.Module, body: nn.Module, num_features: Any, num_outputs: Any, pool: Any = "max") -> None:
         super().__init__()
         self.pool = checked_pool(pool)
         self.low_level, self.body = low_level, body
-        self.head = nn.Linear(num_features, checked_outputs(num_outputs))
+        self.head = nn.Linear(checked_count(num_features, "num_features"), checked_outputs(num_outputs))
         zero_start(self.head)
 
     def forward(self, views: Float[Tensor, "n s h w"]) -> Float[Tensor, "n k"]:

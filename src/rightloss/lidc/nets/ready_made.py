@@ -109,6 +109,9 @@ def metadata_net(
 ) -> WithMetadata:
     """`convnet` plus a `MetadataBlock`, called as `net(views, metadata)`; for another image net, `WithMetadata(…)`.
 
+    The block takes columns of mean 0 and standard deviation 1. For raw ones, before training and on its rows alone:
+    `net.metadata.standardise_by(training_metadata)`.
+
     Args:
         num_features: columns of the metadata.
         num_outputs: of the logits, or the likelihood that they are for.

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from pydicom import Dataset, FileMetaDataset, dcmread
 from pydicom.uid import UID, ExplicitVRLittleEndian, MediaStorageDirectoryStorage
 
-from rightloss.lidc import finding
-from rightloss.lidc.series import Series, find_series, read_series
-from rightloss.lidc.slices import UnreadableSlice, read_hu, read_slice, series_uid_of
+from rightloss.lidc.ct import finding
+from rightloss.lidc.ct.finding import find_series
+from rightloss.lidc.ct.series import Series, read_series
+from rightloss.lidc.ct.slices import UnreadableSlice, read_hu, read_slice, series_uid_of
 
 OTHER = replace(Scan(), uid="1.2.826.0.1.3680043.8.498.2", slices=5, rows=8, columns=9)
 SMALL = replace(OTHER, uid="1.2.826.0.1.3680043.8.498.3")
@@ -102,6 +103,14 @@ class TestFinding:
         assert len(found.series[OTHER.uid]) == OTHER.slices - 1
         (named,) = found.unreadable
         assert files[2].name in named
+
+    def test_one_bad_entry_does_not_hide_the_rest_of_its_folder(self, tmp_path: Path) -> None:
+        files = write_scan(tmp_path, OTHER, ramp)
+        for name in ("0", "m", "z"):  # wherever the folder's order puts them
+            (tmp_path / name).symlink_to(name)
+        found = find_series(tmp_path)
+        assert found.series == {OTHER.uid: tuple(sorted(files.values()))}
+        assert len(found.unreadable) == 3
 
     def test_what_is_no_folder_is_refused(self, tmp_path: Path) -> None:
         assert_refused(lambda: find_series(tmp_path / "nowhere"), "a folder of DICOM files")
@@ -214,6 +223,24 @@ class TestFlaws:
             assert all(files[k].name in problem and f"z = {scan.origin_of(k)[2]:g} mm" in problem for k in (below, above))
         np.testing.assert_array_equal(series.hu, np.rint(volume_of(scan, [0, 1, 2, 4, 5, 6, 10, 11, 12, 13])))
 
+    def test_what_is_missing_is_told_from_the_slices_that_the_scan_has(self, tmp_path: Path) -> None:
+        scan = replace(SMALL, slices=16)
+        z = np.array([scan.origin_of(index)[2] for index in range(16)])
+        files = write_scan(tmp_path, scan, ramp, leave_out=(0, 1, *range(3, 14, 2)))
+        assert read_series(list(files.values())).problems == ()  # a scan of half the slices looks like this
+        series = read_series(list(files.values()), z.astype(np.float32))
+        np.testing.assert_allclose(series.missing, z[[0, 1, *range(3, 14, 2)]], atol=1e-4)
+        assert series.problems[0] == f"2 slices missing below {files[2].name} (z = {z[2]:g} mm), the first"
+        assert series.problems[1].startswith(f"1 slice missing between {files[2].name} (z = {z[2]:g} mm) and {files[4].name}")
+        assert series.problems[5:] == ("2 slices missing in 2 further places",)
+
+    def test_a_gap_of_the_scans_own_is_none(self, tmp_path: Path) -> None:
+        files = write_scan(tmp_path, replace(SMALL, slices=14), ramp, leave_out=(7, 8))
+        unaware = read_series(list(files.values()))
+        np.testing.assert_allclose(unaware.missing, [SMALL.origin_of(index)[2] for index in (7, 8)])
+        series = read_series(list(files.values()), unaware.z)
+        assert (len(series.missing), series.problems) == (0, ())
+
     @pytest.mark.parametrize(
         ("change", "word"),
         [
@@ -249,6 +276,19 @@ class TestFlaws:
         del bad.RescaleSlope
         bad.save_as(files[4])
         assert read_folder(tmp_path).problems == (f"{files[4].name} left out: its header has no RescaleSlope",)
+
+    def test_a_file_that_the_disk_does_not_give_is_not_taken_for_a_bad_one(self, tmp_path: Path) -> None:
+        files = list(write_scan(tmp_path, SMALL, ramp).values())
+        files[1].unlink()
+        with pytest.raises(OSError, match="No such file"):
+            read_series(files)
+
+    def test_a_name_that_is_no_utf8_can_be_printed(self, tmp_path: Path) -> None:
+        files = write_scan(tmp_path, SMALL, ramp)
+        odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/double\xff.dcm"))
+        write_slice(odd, SMALL, 2, ramp(SMALL.places(2)) + 7, number=2)
+        (problem,) = read_series([*files.values(), odd]).problems
+        assert "double\\udcff.dcm left out" in problem.encode().decode()
 
     def test_what_is_no_volume_is_refused(self, tmp_path: Path) -> None:
         both = [*write_scan(tmp_path / "a", OTHER, ramp).values(), *write_scan(tmp_path / "b", SMALL, ramp).values()]

@@ -11,7 +11,8 @@ import numpy as np
 from jaxtyping import Int16
 from numpy.typing import NDArray
 
-from .series import GAP, WIDE_GAP, Series
+from .pixels import require
+from .series import SAME_PLACE, Series
 from .slices import AIR
 
 __all__ = ["Patch", "cut_patch"]
@@ -31,7 +32,7 @@ class Patch(NamedTuple):
     problems: tuple[str, ...]
 
 
-def cut_patch(series: Series, x: Any, y: Any, z: Any, size: Any = 64, spacing: Any = 1.0) -> Patch:
+def cut_patch(series: Series, x: Any, y: Any, z: Any, size: Any = 64, spacing: Any = 1.0, diameter: Any = 0.0) -> Patch:
     """The cube around a point, trilinear between the voxels of the scan.
 
     Voxel i of an axis lies (i − (size − 1)/2) · spacing mm from the centre. The axes are the slices' normal, upwards, and the
@@ -45,14 +46,17 @@ def cut_patch(series: Series, x: Any, y: Any, z: Any, size: Any = 64, spacing: A
         z: its position in mm: ImagePositionPatient[2], between slices where need be.
         size: voxels along each axis.
         spacing: mm from voxel to voxel.
+        diameter: of the nodule, mm.
 
     Raises:
-        ValueError: the centre lies outside the scan, or more than one slice in a row is missing within the cube.
+        ValueError: the centre lies outside the scan; or a slice is missing through the nodule, or next to its centre; or more
+            than one in a row is missing elsewhere in the cube, or one at the end of the scan.
     """
-    _check(series, x, y, z, size, spacing)
+    require("scipy")
+    _check(series, x, y, z, size, spacing, diameter)
     away = (np.arange(size) - (size - 1) / 2) * spacing
     centre = np.interp(z, series.z, series.positions)
-    problems = _gaps(series.positions, centre + away[0], centre + away[-1])
+    problems = _interpolated(series, float(centre), float(away[-1]), float(diameter) / 2)
     axes = _coordinates(series, centre, float(x), float(y), away)
     inside = np.ones((size, size, size), dtype=bool)
     for coordinate, length in zip(axes, series.hu.shape, strict=True):
@@ -95,26 +99,44 @@ def _trilinear(volume: NDArray[Any], coordinates: list[NDArray[np.float64]]) -> 
     return map_coordinates(box, shifted, output=np.float64, order=1, mode="nearest")
 
 
-def _gaps(positions: NDArray[np.float64], low: float, high: float) -> tuple[str, ...]:
-    """The gaps between slices that the cube from `low` to `high` reaches into."""
-    distances = np.diff(positions)
-    usual = float(np.median(distances))
-    reached = (distances > GAP * usual) & (positions[:-1] < high) & (positions[1:] > low)
-    for k in np.flatnonzero(reached & (distances > WIDE_GAP * usual)):
+def _interpolated(series: Series, centre: float, reach: float, radius: float) -> tuple[str, ...]:
+    """The missing slices that the cube, `centre` ± `reach`, is interpolated across; refused where that would not do."""
+    places = series.positions
+    missing = _extended_interp(series.missing, series.z, places)
+    through = np.abs(missing - centre) <= max(radius, float(np.median(np.diff(places)))) + SAME_PLACE
+    if through.any():
         raise ValueError(
-            f"Expected at most one slice in a row to be missing, but {distances[k]:g} mm lie between those at {positions[k]:g} "
-            f"and {positions[k + 1]:g} mm, where most are {usual:g} apart: download the series again?"
+            f"Expected every slice through the nodule, but {through.sum()} of them, the first at z = "
+            f"{series.missing[through][0]:g} mm, are missing: download the series again?"
         )
-    return tuple(
-        f"one slice interpolated between {positions[k]:g} and {positions[k + 1]:g} mm" for k in np.flatnonzero(reached)
-    )
+    above = np.searchsorted(places, missing)  # how many slices lie below each
+    low, high = centre - reach, centre + reach
+    ends = ((above == 0) & (low < places[0] - SAME_PLACE)) | ((above == len(places)) & (high > places[-1] + SAME_PLACE))
+    if ends.any():
+        raise ValueError(
+            f"Expected slices up to the patch's ends, but {ends.sum()} are missing at the scan's end, beyond z = "
+            f"{series.z[0] if above[ends][0] == 0 else series.z[-1]:g} mm: download the series again?"
+        )
+    notes = []
+    for k, number in zip(*np.unique(above[(above > 0) & (above < len(places))], return_counts=True), strict=True):
+        if places[k - 1] < high and places[k] > low:
+            between = f"{places[k - 1]:g} and {places[k]:g} mm"
+            if number > 1:
+                raise ValueError(
+                    f"Expected at most one slice in a row to be missing, but {number} are between {between}: download the "
+                    "series again?"
+                )
+            notes.append(f"one slice interpolated between {between}")
+    return tuple(notes)
 
 
-def _check(series: Series, x: Any, y: Any, z: Any, size: Any, spacing: Any) -> None:
+def _check(series: Series, x: Any, y: Any, z: Any, size: Any, spacing: Any, diameter: Any) -> None:
     if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= 512:
         raise ValueError(f"Expected `size` to be a whole number from 1 to 512, but got {size!r}: 64 is usual.")
     if not 0 < spacing < 1000:
         raise ValueError(f"Expected `spacing` to be positive, but got {spacing!r}: give millimetres.")
+    if not 0 <= diameter < 1000:
+        raise ValueError(f"Expected `diameter` to be 0 or more, but got {diameter!r}: give millimetres.")
     _, rows, columns = series.hu.shape
     if not (-0.5 <= x <= columns - 0.5 and -0.5 <= y <= rows - 0.5 and series.z[0] - 0.01 <= z <= series.z[-1] + 0.01):
         raise ValueError(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import combinations, permutations
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,12 @@ from members import assert_refused, generator
 from numpy.typing import NDArray
 from scipy.interpolate import RegularGridInterpolator
 
-from rightloss.lidc.patches import cut_patch
-from rightloss.lidc.series import Series, read_series
+from rightloss.lidc import contour_volumes
+from rightloss.lidc.ct.patches import cut_patch
+from rightloss.lidc.ct.series import Series, read_series
+from rightloss.lidc.outlines import mask_of
+from rightloss.lidc.readings import nodules, reading_table, scan_positions
+from rightloss.lidc.shipped import shipped_outlines
 
 COS, SIN = np.cos(0.3), np.sin(0.3)
 TILTED = (1.0, 0.0, 0.0, 0.0, COS, SIN)  # rows rise towards the back
@@ -145,10 +151,52 @@ def test_float_volumes_are_rounded_and_what_int16_cannot_hold_is_clipped() -> No
     assert patch.hu[1, 1].tolist() == [13, 13, 32767]
 
 
+def outlined_series(nodule: int, margin: int = 60) -> tuple[Series, float, float]:
+    """What a scanner would see if a nodule were 1000 HU times the share of readers who drew it, and all else 0.
+
+    On the scan's own slices and pixels, those around the nodule; and its column and row there.
+    """
+    row = nodules().iloc[nodule]
+    z = scan_positions()[row.series_uid].astype(float)
+    left, top = int(row.x) - margin, int(row.y) - margin
+    hu = np.zeros((len(z), 512, 512), np.int16)
+    for reading in np.flatnonzero(reading_table()["nodule"] == nodule):
+        mask = mask_of(shipped_outlines().outlines_of(int(reading)))
+        hu[tuple(slice(a, a + length) for a, length in zip(mask.first, mask.inside.shape, strict=True))] += (
+            mask.inside * np.int16(1000 // row.readers)
+        )
+    cropped = hu[:, top : top + 2 * margin, left : left + 2 * margin]
+    return series_of(cropped, z, (row.pixel_spacing,) * 2), row.x - left, row.y - top
+
+
+def orientations(cube: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+    """All 48 ways to turn and mirror a cube, itself first."""
+    flips = [axes for count in range(4) for axes in combinations(range(3), count)]
+    return [np.flip(cube.transpose(order), axes) for order in permutations(range(3)) for axes in flips]
+
+
+@pytest.mark.parametrize("nodule", [567, 725, 1185])  # of 27, 35 and 13 mm, on slices of 2.5, 2.5 and 1.8 mm
+def test_ct_lies_where_the_readers_outlines_do(nodule: int) -> None:
+    series, x, y = outlined_series(nodule)
+    patch = cut_patch(series, x, y, nodules().iloc[nodule].z)
+    seen = np.where(patch.hu < 0, 0, patch.hu) / 1000.0
+    drawn = contour_volumes([nodule])[0].double().numpy()
+    for axis in range(3):
+        rest = tuple(other for other in range(3) if other != axis)
+        centres = [float(np.average(np.arange(64), weights=cube.sum(rest))) for cube in (seen, drawn)]
+        assert abs(centres[0] - centres[1]) < 0.5
+    assert seen.sum() == pytest.approx(drawn.sum(), rel=0.02)
+    # They differ at the edges: linear between slices here, a share of each voxel there.
+    assert np.minimum(seen, drawn).sum() / np.maximum(seen, drawn).sum() > 0.8
+    agreement = [np.corrcoef(cube.ravel(), drawn.ravel())[0, 1] for cube in orientations(seen)]
+    assert agreement[0] > 0.95
+    assert agreement[0] > max(agreement[1:]) + 0.02
+
+
 class TestMissingSlices:
     def test_one_is_interpolated_and_named(self, tmp_path: Path) -> None:
         series = read(SCAN, ramp, tmp_path, leave_out=(12,))
-        centre = SCAN.place(20.0, 20.0, 12)
+        centre = SCAN.place(20.0, 20.0, 9.5)
         patch = cut_patch(series, 20.0, 20.0, centre[2], 10)
         assert np.abs(patch.hu - ramp(voxel_places(SCAN, centre, 10))).max() <= 1.0 + 1e-6
         (problem,) = patch.problems
@@ -156,13 +204,60 @@ class TestMissingSlices:
 
     def test_more_are_not(self, tmp_path: Path) -> None:
         series = read(SCAN, ramp, tmp_path, leave_out=(12, 13))
-        for z in (SCAN.origin_of(12)[2], SCAN.origin_of(9)[2]):
-            assert_refused(partial(cut_patch, series, 20.0, 20.0, z, 10), "one slice in a row")
+        for index in (9, 16):
+            assert_refused(partial(cut_patch, series, 20.0, 20.0, SCAN.origin_of(index)[2], 10), "one slice in a row")
+
+    @pytest.mark.parametrize(
+        ("index", "diameter", "refused"),
+        [(12, 0.0, True), (11, 0.0, True), (10.9, 0.0, False), (14, 4.9, False), (14, 5.1, True), (10, 5.1, True)],
+    )
+    def test_a_nodule_is_not_cut_without_its_own_slices(
+        self, index: float, diameter: float, refused: bool, tmp_path: Path
+    ) -> None:
+        """Slice 12 of 1.25 mm is missing: within the nodule's radius of its centre, or as near as the next slice."""
+        series = read(SCAN, ramp, tmp_path, leave_out=(12,))
+        cut = partial(cut_patch, series, 20.0, 20.0, SCAN.origin_of(index)[2], 10, 1.0, diameter)
+        if refused:
+            assert_refused(cut, f"every slice through the nodule, but 1 of them, the first at z = {SCAN.origin_of(12)[2]:g} mm")
+        else:
+            assert len(cut().problems) == 1
+
+    @pytest.mark.parametrize(
+        ("end", "lost", "beyond", "refused"),
+        [
+            ("above", (9, 10, 11), 0.6, True),
+            ("above", (9, 10, 11), -0.4, False),
+            ("above", (0, 1, 2), 0.6, False),
+            ("below", (0, 1, 2), 0.6, True),
+            ("below", (0, 1, 2), -0.4, False),
+            ("below", (9, 10, 11), 0.6, False),
+        ],
+    )
+    def test_slices_lost_at_an_end_are_missed_by_the_first_voxel_beyond_it(
+        self, end: str, lost: tuple[int, ...], beyond: float, refused: bool, tmp_path: Path
+    ) -> None:
+        """The outermost voxel lies `beyond` mm outside the last slice on disk; slices are 3 mm apart."""
+        thick = SCANS["thick slices"]
+        files = write_scan(tmp_path, thick, ramp, leave_out=lost)
+        every = [thick.origin_of(index)[2] for index in range(12)]
+        series = read_series(list(files.values()), every)
+        z = series.z[-1] - 4.5 + beyond if end == "above" else series.z[0] + 4.5 - beyond
+        cut = partial(cut_patch, series, 20.0, 20.0, z, 10)
+        if refused:
+            assert_refused(cut, f"3 are missing at the scan's end, beyond z = {series.z[-1 if end == 'above' else 0]:g} mm")
+        else:
+            assert cut().problems == ()
 
     def test_elsewhere_they_do_not_matter(self, tmp_path: Path) -> None:
         series = read(SCAN, ramp, tmp_path, leave_out=(15, 16, 20))
         assert len(series.problems) == 2
         assert cut_patch(series, 20.0, 20.0, SCAN.origin_of(8)[2], 10).problems == ()
+
+
+def test_a_missing_scipy_is_told_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    with pytest.raises(ModuleNotFoundError, match=r"scipy is needed for CT: pip install 'rightloss\[lidc\]'"):
+        cut_patch(scan_of_zeros(), 3, 3, 4.0)
 
 
 def scan_of_zeros() -> Series:
@@ -177,6 +272,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "a size of nothing": (lambda: cut_patch(scan_of_zeros(), 3, 3, 4.0, 0), "`size`"),
     "half a voxel": (lambda: cut_patch(scan_of_zeros(), 3, 3, 4.0, 8.5), "`size`"),
     "a huge size": (lambda: cut_patch(scan_of_zeros(), 3, 3, 4.0, 5000), "`size`"),
+    "a diameter of less than nothing": (lambda: cut_patch(scan_of_zeros(), 3, 3, 4.0, 8, 1.0, -1.0), "`diameter`"),
     "no spacing": (lambda: cut_patch(scan_of_zeros(), 3, 3, 4.0, 8, 0.0), "`spacing`"),
 }
 

@@ -17,16 +17,15 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Int16, Int64
-from numpy.typing import NDArray
 
-from ..files import whole_file
-from .npz import open_npz
+from ...files import whole_file
+from ..npz import open_npz
 from .patches import cut_patch
-from .series import Series, read_series
+from .series import read_series
 
 __all__ = ["Part", "PartNotWritten", "make_part", "part_job", "read_part"]
 
-_VERSION = 1  # of what parts hold: raise it when the same files come to give other patches
+_VERSION = 2  # of what parts hold: raise it when the same files come to give other patches
 SPACING = 1.0  # mm
 
 
@@ -54,43 +53,41 @@ class Part:
 
 
 def part_job(
-    folder: Path, files: Sequence[Path], nodules: Mapping[int, tuple[float, float, float]], size: int, expected: Any = None
+    folder: Path,
+    root: Path,
+    files: Sequence[Path],
+    nodules: Mapping[int, tuple[float, float, float, float]],
+    size: int,
+    expected: Any = None,
 ) -> dict[str, Any]:
     """What `make_part` is to do, as JSON can hold it.
 
     Args:
         folder: where parts go.
+        root: what the files lie below. How it is spelt, and where it has been moved to, makes no difference to the part.
         files: of the series.
-        nodules: centres (x, y, z) by number, see `cut_patch`.
+        nodules: centres (x, y, z) and diameters by number, see `cut_patch`.
         size: voxels along each axis.
         expected: z of all slices that the series should have, if known.
     """
     job = {
-        "files": [str(path) for path in files],
         "nodules": [[number, *map(float, centre)] for number, centre in nodules.items()],
         "size": size,
         "expected": None if expected is None else [float(z) for z in expected],
     }
-    states = [(status.st_size, status.st_mtime_ns) for status in map(os.stat, files)]
+    states = [(str(path.relative_to(root)), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     key = hashlib.sha256(json.dumps([_VERSION, job, states]).encode()).hexdigest()[:32]
-    return {**job, "part": str(folder / f"{key}.npz")}
+    return {**job, "files": [str(path) for path in files], "part": str(folder / f"{key}.npz")}
 
 
 def make_part(job: Mapping[str, Any]) -> None:
-    """Reads the series, cuts its nodules and writes the part, whole. ValueError where it is no series, see `read_series`."""
-    series, size = read_series(job["files"]), job["size"]
-    lost = _lost_ends(series, job["expected"])
+    """Reads the series, cuts its nodules and writes the part, whole. ValueError and OSError as `read_series` raises them."""
+    series, size = read_series(job["files"], job["expected"]), job["size"]
     notes: list[tuple[int | None, str]] = [(None, problem) for problem in series.problems]
-    if len(lost):
-        notes.append((None, f"{len(lost)} slices missing at its ends, z from {lost[0]:g} to {lost[-1]:g} mm"))
     cut, skipped = {}, {}
-    for number, x, y, z in job["nodules"]:
-        reached = lost[np.abs(lost - z) <= size * SPACING / 2]
-        if len(reached):
-            skipped[number] = f"{len(reached)} slices that it needs are missing at the scan's end: download the series again?"
-            continue
+    for number, x, y, z, diameter in job["nodules"]:
         try:
-            cut[number] = cut_patch(series, x, y, z, size, SPACING)
+            cut[number] = cut_patch(series, x, y, z, size, SPACING, diameter)
         except ValueError as error:
             skipped[number] = str(error)
         else:
@@ -120,10 +117,3 @@ def read_part(path: str | os.PathLike[str], patches: bool = True) -> Part:
         skipped={number: reason for number, reason in skipped},
         notes=tuple((number, text) for number, text in notes),
     )
-
-
-def _lost_ends(series: Series, expected: Sequence[float] | None) -> NDArray[np.float64]:
-    """z of slices that should lie beyond the first and last ones: a gap within shows by itself, a scan cut short does not."""
-    every = np.array([] if expected is None else expected, np.float64)
-    half = np.median(np.diff(series.z)) / 2
-    return every[(every < series.z[0] - half) | (every > series.z[-1] + half)]

@@ -101,6 +101,7 @@ def read_slice(path: str | os.PathLike[str]) -> Slice:
 
     Raises:
         UnreadableSlice: it is no DICOM file, is damaged, or is no slice of a CT volume.
+        OSError: it cannot be read from the disk.
     """
     with unreadable_otherwise():
         header = read_dataset(path, _TAGS)
@@ -131,6 +132,7 @@ def read_hu(header: Slice) -> NDArray[np.float64]:
 
     Raises:
         UnreadableSlice: the pixels are damaged, cut short, or compressed in a way that no installed decoder knows.
+        OSError: they cannot be read from the disk.
     """
     with unreadable_otherwise():
         stored = stored_pixels(read_dataset(header.path), header.path, header.shape)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .pixels import require_pydicom
+from .pixels import printable, require
 from .slices import series_uid_of
 
 __all__ = ["Found", "find_series"]
@@ -45,7 +45,7 @@ def find_series(folder: Any, wanted: Collection[str] | None = None) -> Found:
         folder: where to look.
         wanted: the UIDs of the series whose files are kept; all by default.
     """
-    require_pydicom()
+    require("pydicom")
     folder = Path(folder)
     if not folder.is_dir():
         raise ValueError(f"Expected a folder of DICOM files, but {folder} is none: is the path right?")
@@ -59,7 +59,7 @@ def find_series(folder: Any, wanted: Collection[str] | None = None) -> Found:
             try:
                 uid = series_uid_of(path)
             except OSError as error:
-                unreadable.append(str(error))
+                unreadable.append(printable(error))
                 continue
             if uid is None:
                 counts["foreign"] += 1
@@ -83,9 +83,14 @@ def _files(folder: Path, unreadable: list[str]) -> Iterator[str]:
             seen.add((status.st_dev, status.st_ino))
             with os.scandir(here) as entries:
                 for entry in entries:
-                    if entry.is_dir():
+                    try:
+                        is_folder, is_file = entry.is_dir(), entry.is_file()
+                    except OSError as error:  # a link to itself, say: the others are still to be looked at
+                        unreadable.append(printable(error))
+                        continue
+                    if is_folder:
                         todo.append(entry.path)
-                    elif entry.is_file():
+                    elif is_file:
                         yield entry.path
         except OSError as error:
-            unreadable.append(str(error))
+            unreadable.append(printable(error))

@@ -3,12 +3,13 @@
 Stage: name of a function, jobs → (job, its result or `Failure`), as they are done.
 
 A job and its result are JSON. A worker is a plain `python` that takes job after job from its input, so that nothing is pickled,
-a script needs no `if __name__ == "__main__"`, and a worker whose parent is gone ends after its job.
+a script needs no `if __name__ == "__main__"`, and a worker whose parent is gone ends at once.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -19,19 +20,27 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from importlib import import_module
+from queue import SimpleQueue
 from typing import Any
 
 __all__ = ["Failure", "Worker", "run_jobs", "serve"]
 
-_COMMAND = "import sys; from rightloss.lidc.workers import serve; serve(sys.argv[1])"
+_COMMAND = "import sys; from rightloss.lidc.ct.workers import serve; serve(sys.argv[1], float(sys.argv[2]))"
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A job that gave no result, why, and the name of the error, if it was one."""
+    """A job that gave no result.
+
+    Attributes:
+        reason: why.
+        error: the name of the error, or of the signal that ended the process.
+        again: it may go well another time: the process died or took too long, or the disk or memory failed it.
+    """
 
     reason: str
     error: str = ""
+    again: bool = False
 
 
 def run_jobs(function: str, jobs: Sequence[Any], workers: int, timeout: float) -> Generator[tuple[Any, Any]]:
@@ -42,6 +51,9 @@ def run_jobs(function: str, jobs: Sequence[Any], workers: int, timeout: float) -
         jobs: what to call it with, one after the other.
         workers: number of processes; 0 calls it in this one, without protection.
         timeout: seconds after which a job is given up.
+
+    Raises:
+        ChildProcessError: a process could not be started, which is no job's fault.
     """
     if workers == 0:
         for job in jobs:
@@ -71,17 +83,23 @@ def run_jobs(function: str, jobs: Sequence[Any], workers: int, timeout: float) -
             worker.close()
 
 
-def serve(function: str) -> None:
+def serve(function: str, timeout: float) -> None:
     """A worker's life: "ready" out, then job in and `[result, failure]` out, a line each, until the input ends."""
+    jobs: SimpleQueue[str] = SimpleQueue()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's business
     # Libraries may print: that goes to standard error, and the answers to what was standard output.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     _imported(function)
     print("ready", file=answers, flush=True)
-    for line in sys.stdin:
-        found = _call(function, json.loads(line))
-        answer = [None, [found.reason, found.error]] if isinstance(found, Failure) else [found, None]
+    threading.Thread(target=_listen, args=(jobs,), daemon=True).start()
+    while True:
+        job = json.loads(jobs.get())
+        # Nobody may be left to end it, and a decoder that hangs may not let the listening thread do so.
+        _alarm(math.ceil(timeout) + 5)
+        found = _call(function, job)
+        _alarm(0)
+        answer = [None, [found.reason, found.error, found.again]] if isinstance(found, Failure) else [found, None]
         print(json.dumps(answer), file=answers, flush=True)
 
 
@@ -91,44 +109,37 @@ class Worker:
     def __init__(self, function: str, timeout: float) -> None:
         self.function, self.timeout = function, timeout
         self.process: subprocess.Popen[str] | None = None
-        self.stopped, self.fresh, self.lock = False, True, threading.Lock()
+        self.stopped, self.lock = threading.Event(), threading.Lock()
 
     def run(self, job: Any) -> Any:
         process, late = self._started(), threading.Event()
         if process is None:
             return Failure("stopped")
-        assert process.stdin is not None
-        assert process.stdout is not None
 
         def give_up() -> None:
             late.set()
             process.kill()
 
         timer = threading.Timer(self.timeout, give_up)
-        try:
-            if self.fresh:
-                process.stdout.readline()  # "ready": imports are not the job's time
-                self.fresh = False
-            timer.start()
-            process.stdin.write(json.dumps(job) + "\n")
-            process.stdin.flush()
-            answer = process.stdout.readline()
-        except OSError:  # it died before it had the job
-            answer = ""
-        finally:
-            timer.cancel()
+        timer.start()
+        answer = _asked(process, json.dumps(job))
+        timer.cancel()
+        timer.join()  # or it might still be about to kill
         if answer.endswith("\n"):
+            if late.is_set():
+                self.close()
             found, failure = json.loads(answer)
             return found if failure is None else Failure(*failure)
         last = self.close()
         if late.is_set():
-            return Failure(f"given up after {self.timeout:g} s")
-        return Failure(f"the process that read it died ({', '.join([_cause(process.returncode), *last])})")
+            return Failure(f"given up after {self.timeout:g} s", TimeoutError.__name__, True)
+        cause = _cause(process.returncode)
+        return Failure(f"the process that read it died ({', '.join([cause, *last])})", cause, True)
 
     def stop(self) -> None:
         """From another thread: the job under way fails, and no other is taken."""
         with self.lock:
-            self.stopped = True
+            self.stopped.set()
             if self.process is not None:
                 self.process.kill()
 
@@ -150,27 +161,62 @@ class Worker:
             return file.read().decode("utf-8", "replace").strip().splitlines()[-1:]
 
     def _started(self) -> subprocess.Popen[str] | None:
+        """The process, ready for a job; None where no other is to be taken."""
+        if self.process is not None and self.process.poll() is not None:
+            self.close()  # it died while it had nothing to do
         with self.lock:
-            if self.process is None and not self.stopped:
-                path = os.pathsep.join(part for part in sys.path if part)
-                self.fresh, self.printed = True, tempfile.TemporaryFile()
-                self.process = subprocess.Popen(
-                    [sys.executable, "-c", _COMMAND, self.function],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=self.printed,
-                    text=True,
-                    encoding="utf-8",
-                    env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-                )
-            return self.process
+            if self.stopped.is_set() or self.process is not None:
+                return None if self.stopped.is_set() else self.process
+            path = os.pathsep.join(part for part in sys.path if part)
+            self.printed = tempfile.TemporaryFile()
+            self.process = process = subprocess.Popen(
+                # -P: what lies in the current folder is no module
+                [sys.executable, "-P", "-c", _COMMAND, self.function, str(self.timeout)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self.printed,
+                text=True,
+                encoding="utf-8",
+                env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+            )
+        assert process.stdout is not None
+        if process.stdout.readline() == "ready\n":  # imports are not the job's time
+            return process
+        last = self.close()
+        if self.stopped.is_set():
+            return None
+        raise ChildProcessError(f"a process could not be started ({', '.join([_cause(process.returncode), *last])})")
+
+
+def _asked(process: subprocess.Popen[str], question: str) -> str:
+    """The answer, a line; less than a line where the process died."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdin.write(question + "\n")
+        process.stdin.flush()
+        return process.stdout.readline()
+    except OSError:  # it died before it had the job
+        return ""
+
+
+def _listen(jobs: SimpleQueue[str]) -> None:
+    for line in sys.stdin:
+        jobs.put(line)
+    os._exit(0)
+
+
+def _alarm(seconds: int) -> None:
+    if hasattr(signal, "alarm"):
+        signal.alarm(seconds)
 
 
 def _call(function: str, job: Any) -> Any:
     try:
         return _imported(function)(job)
     except Exception as error:  # of one job; the others go on
-        return Failure(str(error) or type(error).__name__, type(error).__name__)
+        name = type(error).__name__
+        return Failure(str(error) or name, name, isinstance(error, OSError | MemoryError))
 
 
 def _imported(function: str) -> Callable[[Any], Any]:

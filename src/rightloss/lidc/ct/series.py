@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +17,16 @@ import numpy as np
 from jaxtyping import Float, Float64, Int16
 from numpy.typing import NDArray
 
-from .finding import Found as Found
-from .finding import find_series as find_series
-from .pixels import UnreadableSlice, require_pydicom
+from .pixels import UnreadableSlice, printable, require
 from .slices import Slice, read_hu, read_slice
 
-__all__ = ["Found", "Series", "find_series", "read_series"]
+__all__ = ["SAME_PLACE", "Series", "read_series"]
 
-GAP = 1.5  # times the median distance: a slice is missing
-WIDE_GAP = 2.5  # times the median distance: more than one is, and nothing is interpolated across
+SAME_PLACE = 0.01  # mm
 
-_SAME_PLACE = 0.01  # mm
+_GAP = 1.5  # times the median distance: a slice is missing
+_FOUND = 0.4  # times the least distance: at most this far from where it should be
+_GAPS_TOLD = 5  # one by one
 _SAME_ORIENTATION = 1e-3  # per component: a quarter of a millimetre at the edge of a slice
 _TRANSVERSE = 0.7  # at least this much of the slices' normal lies along z
 _LARGEST_VOLUME = 1 << 32  # voxels
@@ -47,6 +46,7 @@ class Series:
             and to its right. 0 unless the gantry was tilted.
         pixel_spacing: mm between rows, and between columns.
         problems: what was left out, doubled or missing, by name; for people to read.
+        missing: the third coordinate of each slice that is missing, mm, ascending.
     """
 
     uid: str
@@ -56,19 +56,27 @@ class Series:
     shifts: Float64[np.ndarray, "s 2"]
     pixel_spacing: tuple[float, float]
     problems: tuple[str, ...]
+    missing: Float64[np.ndarray, " m"] = field(default_factory=lambda: np.empty(0))
 
 
-def read_series(files: Sequence[Any]) -> Series:
+def read_series(files: Sequence[Any], expected: Any = None) -> Series:
     """The volume in the files of one series, as `find_series` gives them.
 
     Files that are damaged, or that differ from most in size, orientation or pixel spacing (localisers), are left out. Of
     several slices at one place the first is kept (by acquisition, instance number, UID), and one that differs from it is named.
-    A distance of more than 1.5 times the median is named as a gap. All of that is told in `problems`.
+    Missing are those of `expected` that are not there, or else as many slices as fill a distance of more than 1.5 times the
+    median. All of that is told in `problems`.
+
+    Args:
+        files: their paths.
+        expected: z of all slices that the scan has (ImagePositionPatient[2]), if known: a series that was cut short, or of
+            which only every other slice is there, does not show it. Gaps between them are the scan's own.
 
     Raises:
         ValueError: fewer than two slices could be read, they are of several series, or they are not transverse.
+        OSError: a file cannot be read from the disk.
     """
-    require_pydicom()
+    require("pydicom")
     problems: list[str] = []
     headers = _headers(files, problems)
     if len(uids := sorted({header.series_uid for header in headers})) > 1:
@@ -87,7 +95,8 @@ def read_series(files: Sequence[Any]) -> Series:
         raise ValueError(
             "Expected z to grow from slice to slice, but it does not along their normal: are the positions damaged?"
         )
-    _report_gaps(kept, positions, problems)
+    missing = _missing(origins[:, 2], expected)
+    _report_gaps(kept, missing, problems)
     return Series(
         uid=uids[0],
         hu=hu,
@@ -96,6 +105,7 @@ def read_series(files: Sequence[Any]) -> Series:
         shifts=(origins - origins[0]) @ down_right.T,
         pixel_spacing=(float(kept[0].spacing[0]), float(kept[0].spacing[1])),
         problems=tuple(problems),
+        missing=missing,
     )
 
 
@@ -105,7 +115,7 @@ def _headers(files: Sequence[Any], problems: list[str]) -> list[Slice]:
         try:
             headers.append(read_slice(path))
         except UnreadableSlice as error:
-            problems.append(f"{Path(path).name} left out: {error}")
+            problems.append(f"{_name(path)} left out: {printable(error)}")
     return headers
 
 
@@ -122,7 +132,7 @@ def _majority(headers: list[Slice], problems: list[str]) -> list[Slice]:
         scaled = not np.allclose(header.spacing, model.spacing, rtol=1e-3, atol=0)
         if header.shape != model.shape or turned or scaled:
             what = "size" if header.shape != model.shape else "orientation" if turned else "pixel spacing"
-            problems.append(f"{header.path.name} left out: of another {what} than most slices")
+            problems.append(f"{_name(header.path)} left out: of another {what} than most slices")
         else:
             kept.append(header)
     return kept
@@ -149,7 +159,7 @@ def _places(headers: list[Slice], normal: NDArray[np.float64]) -> list[list[Slic
     ordered = sorted(headers, key=lambda header: (float(header.position @ normal), header.rank))
     places: list[list[Slice]] = []
     for header in ordered:
-        if places and (header.position - places[-1][0].position) @ normal < _SAME_PLACE:
+        if places and (header.position - places[-1][0].position) @ normal < SAME_PLACE:
             places[-1].append(header)
         else:
             places.append([header])
@@ -172,14 +182,14 @@ def _volume(places: list[list[Slice]], problems: list[str]) -> tuple[list[Slice]
             try:
                 pixels = _as(hu.dtype, read_hu(header))
             except UnreadableSlice as error:
-                problems.append(f"{header.path.name} left out: {error}")
+                problems.append(f"{_name(header.path)} left out: {printable(error)}")
                 continue
             if chosen is None:
                 chosen, hu[len(kept)] = header, pixels
             elif not np.array_equal(pixels, hu[len(kept)]):
                 where = f"z = {header.position[2]:g} mm"
                 problems.append(
-                    f"{header.path.name} left out: at {where}, but not the same as {chosen.path.name}, which is kept"
+                    f"{_name(header.path)} left out: at {where}, but not the same as {_name(chosen.path)}, which is kept"
                 )
         kept += [] if chosen is None else [chosen]
     return kept, hu[: len(kept)]
@@ -191,16 +201,36 @@ def _as(dtype: np.dtype[Any], hu: NDArray[np.float64]) -> NDArray[Any]:
     return np.clip(np.rint(hu), -(1 << 15), (1 << 15) - 1).astype(dtype)
 
 
-def _report_gaps(kept: list[Slice], positions: NDArray[np.float64], problems: list[str]) -> None:
-    distances = np.diff(positions)
-    usual = float(np.median(distances))
-    for k in np.flatnonzero(distances > GAP * usual):
-        below, above = kept[k], kept[k + 1]
-        number = max(1, round(distances[k] / usual) - 1)
-        problems.append(
-            f"{number} slice{'s' if number > 1 else ''} missing between {below.path.name} (z = {below.position[2]:g} mm) and "
-            f"{above.path.name} (z = {above.position[2]:g} mm): {distances[k]:g} mm apart, most are {usual:g}"
-        )
+def _missing(z: NDArray[np.float64], expected: Any) -> NDArray[np.float64]:
+    """z of the slices that are not there."""
+    if expected is not None:
+        every = np.unique(np.asarray(expected, np.float64))
+        near = max(SAME_PLACE, _FOUND * np.diff(every).min()) if len(every) > 1 else SAME_PLACE
+        nearest = np.abs(every[:, None] - z).min(1)
+        return every[nearest > near]
+    distances = np.diff(z)
+    usual = np.median(distances)
+    found = [
+        np.linspace(z[k], z[k + 1], max(1, round(distances[k] / usual) - 1) + 2)[1:-1]
+        for k in np.flatnonzero(distances > _GAP * usual)
+    ]
+    return np.concatenate([np.empty(0), *found])
+
+
+def _report_gaps(kept: list[Slice], missing: NDArray[np.float64], problems: list[str]) -> None:
+    names = [f"{_name(header.path)} (z = {header.position[2]:g} mm)" for header in kept]
+    gaps = Counter(np.searchsorted([header.position[2] for header in kept], missing).tolist())  # by how many slices lie below
+    for above, number in list(gaps.items())[:_GAPS_TOLD]:
+        where = f"between {names[above - 1]} and {names[above]}" if 0 < above < len(kept) else ""
+        where = where or (f"below {names[0]}, the first" if above == 0 else f"above {names[-1]}, the last")
+        problems.append(f"{number} slice{'s' if number > 1 else ''} missing {where}")
+    if len(gaps) > _GAPS_TOLD:
+        more = list(gaps.values())[_GAPS_TOLD:]
+        problems.append(f"{sum(more)} slices missing in {len(more)} further places")
+
+
+def _name(path: Any) -> str:
+    return printable(Path(path).name)
 
 
 def _check_number(headers: list[Slice], files: Sequence[Any], problems: list[str]) -> None:

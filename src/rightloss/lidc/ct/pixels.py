@@ -14,6 +14,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,37 +27,43 @@ from .workers import Failure, Worker
 if TYPE_CHECKING:
     from pydicom import FileDataset
 
-__all__ = ["UnreadableSlice", "read_dataset", "require_pydicom", "stored_pixels", "unreadable_otherwise"]
+__all__ = ["FileOutOfReach", "UnreadableSlice", "printable", "read_dataset", "require", "stored_pixels", "unreadable_otherwise"]
 
 HEAD = 1 << 13  # bytes, in which nearly every file has its series UID
 LARGEST_FILE = 1 << 28  # bytes
 DEFLATED = b"1.2.840.10008.1.2.1.99"  # a file that is compressed as a whole
 
 _SECONDS = 60.0  # for one slice
+_CRASHES = {"SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV"}  # a decoder's own end, and so the file's fault
 
 
 class UnreadableSlice(Exception):
     """A file that gives no slice of a CT volume; the message says why."""
 
 
-def require_pydicom() -> None:
-    """Says what to install where pydicom is missing."""
-    try:
-        import pydicom  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("pydicom is needed to read CT: pip install 'rightloss[lidc]'", name="pydicom") from error
+class FileOutOfReach(OSError):
+    """Not the file's fault: it is gone, locked or on a failing disk, or its decoder was killed. Another time it may be read."""
+
+
+def require(*packages: str) -> None:
+    """Says what to install where one is missing."""
+    for name in packages:
+        try:
+            import_module(name)
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(f"{name} is needed for CT: pip install 'rightloss[lidc]'", name=name) from error
+
+
+def printable(text: object) -> str:
+    """`text`, whatever bytes the file names in it have: those that are no UTF-8 as `\\udcff`."""
+    return str(text).encode("utf-8", "backslashreplace").decode()
 
 
 def read_dataset(path: str | os.PathLike[str], tags: list[str] | None = None) -> FileDataset:
     """A DICOM file; only those tags of it, and no pixels, where they are given."""
     from pydicom import dcmread
 
-    # From memory, where a damaged length cannot ask for more than there is.
-    with open(path, "rb", buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > LARGEST_FILE:
-            raise UnreadableSlice(f"it has {size / 2**20:.0f} MiB")
-        content = file.read(size)
+    content = _content(path)
     if content[128:132] != b"DICM":
         raise UnreadableSlice("it is no DICOM file")
     if DEFLATED in content[:HEAD]:
@@ -101,9 +108,23 @@ def _decoded_elsewhere(path: Path) -> NDArray[Any]:
             atexit.register(worker.close)
         found = _elsewhere[os.getpid()].run(str(path))
     if isinstance(found, Failure):
+        if found.again and found.error not in _CRASHES:
+            raise FileOutOfReach(f"{path}: {found.reason}")
         raise UnreadableSlice(found.reason)
     dtype, shape, content = found
     return np.frombuffer(base64.b64decode(content), dtype).reshape(shape)
+
+
+def _content(path: str | os.PathLike[str]) -> bytes:
+    """All of a file, in memory, where a damaged length cannot ask for more than there is."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > LARGEST_FILE:
+                raise UnreadableSlice(f"it has {size / 2**20:.0f} MiB")
+            return file.read(size)
+    except OSError as error:  # pydicom raises it of damaged files, too: only here is it the disk's
+        raise FileOutOfReach(str(error)) from error
 
 
 def _check_codestream(whole: FileDataset, shape: tuple[int, int]) -> None:
@@ -131,12 +152,12 @@ def _declared_shape(code: bytes) -> tuple[int, int] | None:
 
 @contextmanager
 def unreadable_otherwise() -> Iterator[None]:
-    """Whatever pydicom and the decoders raise or warn of, as one kind of error."""
+    """Whatever pydicom and the decoders raise or warn of, as one kind of error; but not what is no fault of the file."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
-    except (UnreadableSlice, ModuleNotFoundError):
+    except (UnreadableSlice, FileOutOfReach, ChildProcessError, MemoryError, ModuleNotFoundError):
         raise
     except AttributeError as error:
         raise UnreadableSlice(f"its header has no {error.name}") from error

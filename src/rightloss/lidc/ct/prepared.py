@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..files import write_whole
+from ...files import write_whole
 from .finding import Found
 from .parts import Part
+from .pixels import printable
+from .workers import Failure
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -42,6 +44,8 @@ class Prepared:
         wanted: how many there are in the series asked for.
         series_read: how many series gave patches, or could have.
         series_missing: UIDs of those that are not in the folder.
+        series_failed: UIDs of those that failed by a crash, a time-out or the disk: another time they may be read.
+        parts: the folder in which what was done is kept for another run; None where there is no need of one.
         remarks: what was skipped, and what was used with reservations, by series and nodule.
     """
 
@@ -51,30 +55,43 @@ class Prepared:
     wanted: int
     series_read: int
     series_missing: tuple[str, ...]
+    series_failed: tuple[str, ...]
+    parts: Path | None
     remarks: tuple[Remark, ...]
 
     def __str__(self) -> str:
-        unread = sum(remark.skipped and remark.nodule is None for remark in self.remarks) - len(self.series_missing)
+        unread = sum(remark.skipped and remark.nodule is None for remark in self.remarks)
+        unread -= len(self.series_missing) + len(self.series_failed)
         skipped = sum(remark.skipped and remark.nodule is not None for remark in self.remarks)
         notes = sum(not remark.skipped for remark in self.remarks)
-        return (
-            f"nodules: {self.nodules} of {self.wanted} written, {skipped} skipped in series that were read\n"
-            f"series: {self.series_read} read, {len(self.series_missing)} not found, {unread} unreadable; {notes} remarks"
-        )
+        lines = [
+            f"nodules: {self.nodules} of {self.wanted} written, {skipped} skipped in series that were read",
+            f"series: {self.series_read} read, {len(self.series_missing)} not found, {unread} unreadable; {notes} remarks",
+        ]
+        if self.parts is not None:
+            lines += [
+                f"incomplete: {len(self.series_failed)} series failed (crash, time-out or disk), or files did not open",
+                f"running the same again tries those again and keeps the rest, which is in {printable(self.parts)}",
+            ]
+        return "\n".join(lines)
 
 
-def summary_of(target: Path, table: DataFrame, found: Found, made: dict[str, Part], failures: dict[str, str]) -> Prepared:
+def summary_of(
+    target: Path, parts: Path, table: DataFrame, found: Found, made: dict[str, Part], failures: dict[str, Failure]
+) -> Prepared:
     uids = list(dict.fromkeys(table["series_uid"]))
     remarks = [Remark("", None, False, f"not looked at: {text}") for text in found.unreadable]
     for uid in uids:
         if uid not in found.series:
             remarks.append(Remark(uid, None, True, "not found"))
         elif uid in failures:
-            remarks.append(Remark(uid, None, True, failures[uid]))
+            remarks.append(Remark(uid, None, True, printable(failures[uid].reason)))
         else:
             remarks += [Remark(uid, number, True, text) for number, text in made[uid].skipped.items()]
             remarks += [Remark(uid, number, False, text) for number, text in made[uid].notes]
     count = sum(len(part.nodules) for part in made.values())
+    failed = tuple(uid for uid, failure in failures.items() if failure.again)
+    incomplete = bool(failed) or (bool(found.unreadable) and count < len(table))
     return Prepared(
         path=target if count else None,
         remarks_path=target.with_suffix(".skipped.csv"),
@@ -82,6 +99,8 @@ def summary_of(target: Path, table: DataFrame, found: Found, made: dict[str, Par
         wanted=len(table),
         series_read=len(made),
         series_missing=tuple(uid for uid in uids if uid not in found.series),
+        series_failed=failed,
+        parts=parts if incomplete else None,
         remarks=tuple(remarks),
     )
 

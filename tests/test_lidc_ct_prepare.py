@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,21 +12,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from dicom_series import LOG, Scan, nodule_table, ramp, several_scans, write_scan, write_slice
+from dicom_series import Scan, nodule_table, ramp, several_scans, write_all, write_scan, write_slice
 from members import assert_refused, unchecked_types
 
-from rightloss.lidc import prepare as preparing
 from rightloss.lidc.archive import read_archive
-from rightloss.lidc.parts import make_part, part_job, read_part
-from rightloss.lidc.prepare import prepare
-from rightloss.lidc.workers import Failure, run_jobs
+from rightloss.lidc.ct import preparation as preparing
+from rightloss.lidc.ct.parts import make_part, part_job, read_part
+from rightloss.lidc.ct.preparation import prepare
 
 SIZE = 8
-
-
-def write_all(folder: Path, scans: dict[str, Scan]) -> None:
-    for patient, scan in scans.items():
-        write_scan(folder / patient, scan, ramp)
 
 
 def arrays(path: Path) -> dict[str, np.ndarray]:
@@ -90,6 +79,15 @@ class TestTheArchive:
         assert archive.shape == (8, SIZE, SIZE, SIZE)
         assert set(archive.patients.tolist()) == set(scans)
 
+    def test_patients_and_nodules_of_a_table_of_ones_own_may_be_any_numbers(self, tmp_path: Path) -> None:
+        scans = several_scans(1)
+        write_all(tmp_path / "dicom", scans)
+        table = nodule_table(scans).assign(patient_id=7, nodule=[4.0, 2.0]).drop(columns="diameter_mm")
+        prepare(tmp_path / "dicom", tmp_path / "n.npz", workers=0, size=SIZE, nodules=table)
+        archive = read_archive(tmp_path / "n.npz")
+        assert archive.patients.tolist() == ["7", "7"]
+        assert archive.columns["nodule_id"].tolist() == [4, 2]
+
     def test_only_the_series_asked_for_are_cut(self, tmp_path: Path) -> None:
         scans = several_scans(3)
         write_all(tmp_path / "dicom", scans)
@@ -132,152 +130,34 @@ class TestWhatIsSkipped:
         assert sorted(path.name for path in tmp_path.iterdir()) == ["dicom", "n.skipped.csv"]
         assert len(remarks(prepared.remarks_path)) == 2
 
-    def test_a_scan_cut_short_does_not_pass_for_one_that_ends_there(self, tmp_path: Path) -> None:
+    def test_missing_slices_are_told_from_the_table_of_positions(self, tmp_path: Path) -> None:
         (scan,) = several_scans(1, slices=30).values()
         files = write_scan(tmp_path, scan, ramp)
         z = [float(scan.origin_of(index)[2]) for index in range(30)]
-        have = [files[index] for index in range(20)]  # the download stopped here
-        job = part_job(tmp_path, have, {1: (9.0, 8.0, z[8]), 2: (9.0, 8.0, z[17])}, SIZE, z)
+        nodules = {number: (9.0, 8.0, z[at], 3.0) for number, at in ((1, 8), (2, 16), (3, 17), (4, 4))}
+        have = [files[index] for index in range(20) if index != 4]  # the download stopped here
+        job = part_job(tmp_path, tmp_path, have, nodules, SIZE, z)
         make_part(job)
         part = read_part(job["part"])
-        assert part.nodules.tolist() == [1]
-        assert "1 slices that it needs are missing at the scan's end" in part.skipped[2]
-        assert "10 slices missing at its ends" in part.notes[0][1]
-        unaware = part_job(tmp_path, have, {2: (9.0, 8.0, z[17])}, SIZE)
+        assert part.nodules.tolist() == [1, 2]
+        assert "10 are missing at the scan's end" in part.skipped[3]
+        assert "every slice through the nodule" in part.skipped[4]
+        assert [text for number, text in part.notes if number is None] == [
+            f"1 slice missing between {files[3].name} (z = {z[3]:g} mm) and {files[5].name} (z = {z[5]:g} mm)",
+            f"10 slices missing above {files[19].name} (z = {z[19]:g} mm), the last",
+        ]
+        unaware = part_job(tmp_path, tmp_path, have, nodules, SIZE)
         make_part(unaware)
-        assert read_part(unaware["part"]).nodules.tolist() == [2]
+        assert read_part(unaware["part"]).nodules.tolist() == [1, 2, 3]
 
-
-class TestWorkers:
-    def test_a_process_that_dies_or_hangs_costs_only_its_series(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        scans = several_scans(4)
+    def test_names_that_are_no_utf8_are_told(self, tmp_path: Path) -> None:
+        scans = several_scans(1)
         write_all(tmp_path / "dicom", scans)
-        monkeypatch.setattr(preparing, "_MAKE_PART", "dicom_series:crash_in_one")
-        prepared = prepare(tmp_path / "dicom", tmp_path / "n.npz", 1, SIZE, nodules=nodule_table(scans), timeout=4.0)
-        assert arrays(tmp_path / "n.npz")["patient_id"].tolist() == ["P-00", "P-00", "P-03", "P-03"]
-        reasons = {row["patient_id"]: row["reason"] for row in remarks(prepared.remarks_path)}
-        assert "SIGSEGV" in reasons["P-01"]
-        assert reasons["P-02"] == "given up after 4 s"
-
-    def test_results_and_errors_come_back_with_their_jobs_whatever_is_printed(self) -> None:
-        jobs = [[], [1, 2], "unbalanced"]
-        found = {json.dumps(job): result for job, result in run_jobs("dicom_series:noisy_sum", jobs, 1, 60.0)}
-        assert found == {"[]": 0, "[1, 2]": 3, '"unbalanced"': Failure("no numbers in 'unbalanced'", "ValueError")}
-
-    def test_no_process_is_left_when_it_is_stopped(self) -> None:
-        results = run_jobs("dicom_series:own_process", list(range(8)), 1, 60.0)
-        pid = next(results)[1]
-        results.close()
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
-
-
-KILLED = """
-import sys, pandas as pd
-sys.path.insert(0, sys.argv[1])
-from rightloss.lidc import prepare as preparing
-preparing._MAKE_PART = "dicom_series:slow_and_logged"
-preparing.prepare(sys.argv[2], sys.argv[3], workers=1, size=8, nodules=pd.read_csv(sys.argv[4]))
-"""
-
-
-def number_of_parts(out: Path) -> int:
-    return len(list(out.with_name(out.name + ".parts").glob("[0-9a-f]*.npz")))
-
-
-def wait_for_the_worker(out: Path, log: Path) -> None:
-    """A worker whose parent is gone still does its job: all that it began is done, and for a second nothing begins."""
-    quiet = 0
-    while quiet < 20:
-        quiet = quiet + 1 if number_of_parts(out) == len(log.read_text().splitlines()) else 0
-        time.sleep(0.05)
-
-
-class TestResuming:
-    def test_a_killed_run_goes_on_and_gives_the_same_bytes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        scans, out, log = several_scans(5), tmp_path / "n.npz", tmp_path / "log"
-        write_all(tmp_path / "dicom", scans)
-        nodule_table(scans).to_csv(tmp_path / "table.csv", index=False)
-        table = pd.read_csv(tmp_path / "table.csv")
-        monkeypatch.setenv(LOG, str(log))
-        arguments = [str(path) for path in (Path(__file__).parent, tmp_path / "dicom", out, tmp_path / "table.csv")]
-        run = subprocess.Popen([sys.executable, "-c", KILLED, *arguments])
-        while number_of_parts(out) < 2:
-            assert run.poll() is None
-            time.sleep(0.02)
-        run.send_signal(signal.SIGKILL)
-        run.wait()
-        wait_for_the_worker(out, log)
-        assert not out.exists()
-        made = number_of_parts(out)
-        assert 2 <= made < 5
-        before = log.read_text().splitlines()
-        monkeypatch.setattr(preparing, "_MAKE_PART", "dicom_series:slow_and_logged")
-        prepare(tmp_path / "dicom", out, workers=0, size=8, nodules=table)
-        assert len(log.read_text().splitlines()) - len(before) == 5 - made  # none of those that were done
-        prepare(tmp_path / "dicom", tmp_path / "fresh.npz", workers=0, size=8, nodules=table)
-        assert out.read_bytes() == (tmp_path / "fresh.npz").read_bytes()
-        assert not (tmp_path / "n.npz.parts").exists()
-
-    @pytest.mark.parametrize(
-        "flaw", ["none", "truncated", "flipped", "foreign", "another size", "another table", "another file"]
-    )
-    def test_parts_that_are_damaged_or_of_something_else_are_made_again(
-        self, flaw: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        scans, out, log = several_scans(3), tmp_path / "n.npz", tmp_path / "log"
-        write_all(tmp_path / "dicom", scans)
-        table, size = nodule_table(scans), 6
-        arguments: dict[str, Any] = {"workers": 0, "size": size, "nodules": table}
-
-        def interrupt(done: int, total: int, text: str) -> None:
-            if done == 3:
-                raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            prepare(tmp_path / "dicom", out, progress=interrupt, **arguments)
-        part = sorted((tmp_path / "n.npz.parts").iterdir())[1]
-        content = part.read_bytes()
-        if flaw == "truncated":
-            part.write_bytes(content[:-30])
-        elif flaw == "flipped":
-            part.write_bytes(content[:700] + bytes([content[700] ^ 1]) + content[701:])
-        elif flaw == "foreign":
-            part.write_text("not a part")
-        elif flaw == "another size":
-            arguments["size"] = 7
-        elif flaw == "another table":
-            table.loc[0, "x"] += 0.5
-        elif flaw == "another file":
-            os.utime(next((tmp_path / "dicom" / "P-01").iterdir()), ns=(1, 1))
-        monkeypatch.setenv(LOG, str(log))
-        monkeypatch.setattr(preparing, "_MAKE_PART", "dicom_series:logged")
-        log.touch()
-        prepare(tmp_path / "dicom", out, **arguments)
-        assert len(log.read_text().splitlines()) == {"none": 0, "another size": 3}.get(flaw, 1)
-        prepare(tmp_path / "dicom", tmp_path / "fresh.npz", **arguments)
-        assert out.read_bytes() == (tmp_path / "fresh.npz").read_bytes()
-
-
-def test_a_full_disk_stops_it_and_keeps_what_was_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scans = several_scans(3)
-    write_all(tmp_path / "dicom", scans)
-    arguments: dict[str, Any] = {"workers": 0, "size": SIZE, "nodules": nodule_table(scans)}
-    save, calls = np.savez, []
-
-    def full_after_one(file: Any, **arrays: Any) -> None:
-        calls.append(file)
-        if len(calls) > 1:
-            raise OSError(28, "No space left on device")
-        save(file, **arrays)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(np, "savez", full_after_one)
-        with pytest.raises(OSError, match="No space left on device: is the disk full"):
-            prepare(tmp_path / "dicom", tmp_path / "n.npz", **arguments)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["dicom", "n.npz.parts"]
-    assert [path.suffix for path in (tmp_path / "n.npz.parts").iterdir()] == [".npz"]
-    assert prepare(tmp_path / "dicom", tmp_path / "n.npz", **arguments).nodules == 6
+        odd = os.fsdecode(os.fsencode(tmp_path / "dicom" / "P-00") + b"/double\xff.dcm")
+        write_slice(Path(odd), scans["P-00"], 3, np.full((16, 18), 9.0), number=2)
+        prepared = prepare(tmp_path / "dicom", tmp_path / "n.npz", workers=0, size=SIZE, nodules=nodule_table(scans))
+        (row,) = remarks(prepared.remarks_path)
+        assert row["reason"].startswith(r"double\udcff.dcm left out")
 
 
 def in_place(folder: Path, **changes: Any) -> Callable[[], Any]:
@@ -292,7 +172,7 @@ def in_place(folder: Path, **changes: Any) -> Callable[[], Any]:
 
 BAD: dict[str, tuple[Callable[[Path], Callable[[], Any]], str]] = {
     "no folder": (lambda at: in_place(at, dicom=at / "nowhere"), "a folder of DICOM files"),
-    "a folder without DICOM": (lambda at: in_place(at, dicom=at), "DICOM files in .* but got none among 0 files"),
+    "a folder without DICOM": (lambda at: in_place(at, dicom=at), "DICOM files in .* but got none"),
     "other series": (
         lambda at: in_place(at, nodules=lambda table: table.assign(series_uid="1.2.3")),
         "series of the table .* but got 12 DICOM files of other series",
@@ -302,6 +182,18 @@ BAD: dict[str, tuple[Callable[[Path], Callable[[], Any]], str]] = {
     "a size of nothing": (lambda at: in_place(at, size=0), "`size`"),
     "fewer than no workers": (lambda at: in_place(at, workers=-1), "`workers`"),
     "unknown series": (lambda at: in_place(at, series=["1.2.3"]), r"\['1.2.3'\] are not in it"),
+    "half a nodule": (
+        lambda at: in_place(at, nodules=lambda table: table.assign(nodule=table["nodule"] + 0.5)),
+        "whole numbers",
+    ),
+    "complex numbers": (lambda at: in_place(at, nodules=lambda table: table.assign(extra=1j)), r"\['extra'\] are none"),
+    "durations": (
+        lambda at: in_place(at, nodules=lambda table: table.assign(extra=pd.Timedelta(1, "s"))),
+        r"\['extra'\] are none",
+    ),
+    "x in words": (lambda at: in_place(at, nodules=lambda table: table.assign(x="left")), r"\['x'\] are none"),
+    "half a reader": (lambda at: in_place(at, nodules=lambda table: table.assign(rating_2=1.5)), "whole counts"),
+    "no patient": (lambda at: in_place(at, nodules=lambda table: table.assign(patient_id="")), "a `patient_id`"),
     "no z": (lambda at: in_place(at, nodules=lambda table: table.drop(columns="z")), r"lacks \['z'\]"),
     "a name of ours": (lambda at: in_place(at, nodules=lambda table: table.assign(patches=1)), r"has \['patches'\]"),
     "a gap": (lambda at: in_place(at, nodules=lambda table: table.assign(x=np.nan)), "finite columns"),
