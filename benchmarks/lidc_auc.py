@@ -154,13 +154,11 @@ class Inputs(NamedTuple):
 
 
 class Fold(NamedTuple):
-    """What came of one fold: the test part's rows and log-probabilities; the epoch kept, and the loss on the validation part
-    after it; seconds per epoch."""
+    """What came of one fold: the test part's rows and log-probabilities; the epoch kept; seconds per epoch."""
 
     rows: Tensor
     log_probs: Tensor
     best_epoch: int
-    valid_loss: float
     seconds: float
 
 
@@ -180,12 +178,12 @@ def run_fold(name: str, method_name: str, small: bool, fold: int, seed: int) -> 
     net = method.net(len(data.feature_names))
     if head := getattr(net, "head", None):
         start_at_prevalence(head, Prevalence(torch.bincount(train.labels, minlength=2) / len(train.labels)))
-    best, best_epoch, loss, seconds = _fit(net, method, train, valid)
+    best, best_epoch, seconds = _fit(net, method, train, valid)
     net.load_state_dict(best)
-    return Fold(parts.test, _log_probs(net, method, test), best_epoch, loss, seconds)
+    return Fold(parts.test, _log_probs(net, method, test), best_epoch, seconds)
 
 
-def _fit(net: nn.Module, method: Method, train: Inputs, valid: Inputs) -> tuple[dict[str, Tensor], int, float, float]:
+def _fit(net: nn.Module, method: Method, train: Inputs, valid: Inputs) -> tuple[dict[str, Tensor], int, float]:
     """The weights of the epoch whose log-likelihood on the validation part was best."""
     steps = method.epochs * math.ceil(len(train.labels) / method.batch_size)
     optimizer = torch.optim.AdamW(
@@ -209,7 +207,7 @@ def _fit(net: nn.Module, method: Method, train: Inputs, valid: Inputs) -> tuple[
         loss = F.nll_loss(_log_probs(averaged.module, method, valid), valid.labels).item()
         if loss < best_loss:
             best, best_loss, best_epoch = copy.deepcopy(averaged.module.state_dict()), loss, epoch
-    return best, best_epoch, best_loss, statistics.median(times)
+    return best, best_epoch, statistics.median(times)
 
 
 def _outputs(net: nn.Module, method: Method, cutter: RandomViews | FixedViews, batch: Inputs) -> Tensor:

@@ -1,4 +1,4 @@
-"""Files of nodules: archives of our own and NoduleMNIST3D's, whole, damaged, foreign and hostile."""
+"""Nodule archives, whole, damaged, foreign and hostile."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import shutil
 import tracemalloc
 import warnings
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 import torch
 from members import SEED, assert_refused, unchecked_types
 
-from rightloss.lidc import Archive, NoduleMNIST, folds, npz, read_archive, read_nodulemnist, write_archive
+from rightloss.lidc import Archive, npz, read_archive, write_archive
 from rightloss.lidc import archive as archive_module
 from rightloss.lidc.npz import open_npz
 
@@ -43,6 +44,17 @@ def saved(folder: Path, save: Callable[..., None] = np.savez, **changed: Any) ->
     path = folder / "given.npz"
     save(path, **{name: array for name, array in arrays.items() if array is not None and name != "columns"})
     return path
+
+
+@contextmanager
+def little_memory() -> Iterator[None]:
+    """Whatever is done here takes less than 50 MB at a time."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < 50e6
+    finally:
+        tracemalloc.stop()
 
 
 class TestThereAndBack:
@@ -232,12 +244,8 @@ class TestWrongFiles:
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, data in arrays.items():
                 archive.writestr(name, data)
-        tracemalloc.start()
-        try:
+        with little_memory():
             assert_refused(lambda: read_archive(path), "damaged")
-            assert tracemalloc.get_traced_memory()[1] < 50e6
-        finally:
-            tracemalloc.stop()
 
     @pytest.mark.parametrize(("place", "limit"), [(npz, "_LIMIT"), (archive_module, "_COLUMNS_LIMIT")])
     def test_arrays_that_unfold_beyond_a_limit_are_refused(
@@ -259,12 +267,8 @@ class TestWrongFiles:
         path = saved(tmp_path, np.savez_compressed, age=np.zeros((2**28, 1), np.int8))
         with zipfile.ZipFile(path) as archive:
             assert archive.getinfo("age.npy").file_size > 500 * archive.getinfo("age.npy").compress_size
-        tracemalloc.start()
-        try:
+        with little_memory():
             assert_refused(lambda: read_archive(path), "`age`")
-            assert tracemalloc.get_traced_memory()[1] < 50e6
-        finally:
-            tracemalloc.stop()
 
     @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
     def test_a_file_cut_short_anywhere_is_refused(self, tmp_path: Path, save: Callable[..., None]) -> None:
@@ -345,58 +349,6 @@ class TestWriting:
     def test_a_folder_that_is_not_there_is_named(self, tmp_path: Path) -> None:
         assert_refused(lambda: write_archive(tmp_path / "none" / "a.npz", **content()), "none")
         assert_refused(lambda: write_archive(tmp_path, **content()), "path of a file")
-
-
-class TestNoduleMNIST:
-    def arrays(self, side: int = 28, **counts: int) -> dict[str, Any]:
-        draw = np.random.default_rng(SEED + 2)
-        made: dict[str, Any] = {}
-        for part, n in ({"train": 1158, "val": 165, "test": 310} | counts).items():
-            made[f"{part}_images"] = np.tile(draw.integers(0, 256, (n, 1, 1, side), np.uint8), (1, side, side, 1))
-            made[f"{part}_labels"] = draw.integers(0, 2, (n, 1), np.uint8)
-        return made
-
-    def test_the_published_layout_gives_three_sets(self, tmp_path: Path) -> None:
-        arrays = self.arrays()
-        np.savez_compressed(tmp_path / "n.npz", **arrays)
-        found = read_nodulemnist(tmp_path / "n.npz")
-        for part, made in zip(NoduleMNIST._fields, found, strict=True):
-            images, labels = arrays[f"{part}_images"], arrays[f"{part}_labels"][:, 0]
-            assert made.labels.tolist() == labels.tolist()
-            assert torch.equal(made.votes, torch.eye(2)[made.labels])
-            assert torch.equal(made.volumes(), torch.from_numpy(images))
-            expected = torch.from_numpy(images[[7, 3]] / 255).half()
-            torch.testing.assert_close(made.images([7, 3]), expected, rtol=0, atol=1e-3)
-            assert "unnamed patients" in repr(made)
-
-    def test_folds_by_patient_are_refused_with_the_reason(self, tmp_path: Path) -> None:
-        np.savez(tmp_path / "n.npz", **self.arrays(2, train=20, val=5, test=5))
-        train = read_nodulemnist(tmp_path / "n.npz", check=False).train
-        assert_refused(lambda: folds(train.labels, train.patients), "does not name its patients")
-
-    @pytest.mark.parametrize(
-        ("counts", "changed", "words"),
-        [
-            ({"val": 166}, {}, "165 nodules.* has 166.*check=False"),
-            ({}, {"test_labels": None}, "`test_labels`"),
-            ({}, {"train_labels": np.zeros((1157, 1), np.uint8)}, r"`train_labels`.*\[1157, 1\]"),
-            ({}, {"train_labels": np.zeros((1158, 1))}, "`train_labels`.*float64"),
-            ({}, {"train_labels": np.full((1158, 1), 2, np.uint8)}, "0 .benign. and 1"),
-            ({}, {"val_images": np.zeros((165, 28, 28, 3), np.uint8)}, "`val_images`"),
-            ({}, {"val_images": np.zeros((165, 28, 28), np.uint8)}, "`val_images`"),
-            ({}, {"val_images": np.zeros((165, 9, 9, 9), np.uint8)}, "28³ or 64³"),
-            ({}, {"val_images": np.zeros((165, 28, 28, 28), np.int16)}, "uint8"),
-        ],
-    )
-    def test_other_files_are_refused(self, tmp_path: Path, counts: dict[str, int], changed: dict[str, Any], words: str) -> None:
-        arrays = {name: array for name, array in (self.arrays(**counts) | changed).items() if array is not None}
-        np.savez(tmp_path / "n.npz", **arrays)
-        assert_refused(lambda: read_nodulemnist(tmp_path / "n.npz"), words)
-
-    def test_each_reader_names_the_other_when_given_its_file(self, tmp_path: Path) -> None:
-        np.savez(tmp_path / "n.npz", **self.arrays(2, train=2, val=2, test=2))
-        assert_refused(lambda: read_archive(tmp_path / "n.npz"), "read_nodulemnist")
-        assert_refused(lambda: read_nodulemnist(saved(tmp_path)), "read_archive")
 
 
 def test_a_stored_array_is_mapped_where_it_stands(tmp_path: Path) -> None:

@@ -118,6 +118,7 @@ def test_distances_between_readings_are_those_of_their_closest_points() -> None:
         distances = np.array([[cdist(a, b).min() for b in points] for a in points])
         tolerance = float(frame["slice_thickness"].iloc[own[0]])
         alone = [k for k in range(len(own)) if (np.delete(distances[k], k) > tolerance).all()]
+        assert alone
         sizes = Counter(frame["nodule"].iloc[own].tolist())
         assert all(sizes[frame["nodule"].iloc[own[k]]] == 1 for k in alone)
 

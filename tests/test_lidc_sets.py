@@ -333,7 +333,7 @@ class TestArchives:
         write_archive(path, np.zeros((2, 4, 4)), [[1], [5]], ["a", "b"])
         made = binary_set(path)
         write_archive(path, np.ones((2, 4, 4)), [[5], [1]], ["b", "a"])
-        assert_refused(made.volumes, "changed since it was read")
+        assert_refused(made.volumes, "has changed since: read it again")
 
     @each_set
     def test_something_else_than_an_archive_is_refused(self, make: Callable[..., NoduleSet]) -> None:

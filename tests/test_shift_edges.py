@@ -136,7 +136,8 @@ class TestHeldOutMix:
         (x, _), (h, y) = drawn(mix(0.9, 0.1), 2000, 30), drawn(mix(0.9, 0.1), 2000, 31)
         table, held_out = exact(x, equal(2)), (exact(h, equal(2)), y)
         with pytest.warns(LabelShiftWarning, match="use calibration='bias-corrected'"):
-            estimate_prevalence(table, 0.5, held_out=held_out, calibration=kind)
+            found = estimate_prevalence(table, 0.5, held_out=held_out, calibration=kind)
+        assert abs(float(found.population[1]) - 0.1) > 4 * float(found.standard_error[1])
 
     @pytest.mark.parametrize("options", [{}, {"calibration": "vector"}, {"method": "bbse-soft"}])
     def test_elsewhere_it_makes_no_difference(self, options: dict[str, Any]) -> None:

@@ -25,7 +25,13 @@ __all__ = ["Member", "Npz", "open_npz"]
 _BLOCK = 1 << 24  # bytes read in one go
 _LIMIT = 1 << 33  # bytes that a compressed array may unfold to: deflate makes a thousandfold of a hostile file
 _LOCAL = struct.Struct("<4s22xHH")  # a member's own header: signature, …, lengths of its name and extra field
-_DAMAGE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, OSError, NotImplementedError, RuntimeError)
+# What damaged, foreign or hostile files make the zip reader and NumPy raise, line by line: streams that do not unfold or end
+# early; headers, offsets and sizes that make no sense; unknown compression and encryption.
+_DAMAGE = (
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError),
+    *(struct.error, ValueError, OverflowError, OSError, MemoryError),
+    *(NotImplementedError, RuntimeError),
+)
 
 
 @dataclass(frozen=True)
@@ -78,10 +84,10 @@ class Npz:
         """A stored array where it stands in the file; only the rows looked at are read."""
         member = self.members[name]
         assert member.stored, "a compressed array cannot be mapped"
+        if _stamp(self.path) != self.stamp:
+            raise ValueError(f"Expected the file that was read, but {self.path} has changed since: read it again.")
         with _reading(self.path):
             with open(self.path, "rb") as file:
-                if _stamp(self.path) != self.stamp:
-                    raise zipfile.BadZipFile("it has changed since it was read; read it again")
                 file.seek(member.info.header_offset)
                 signature, *lengths = _LOCAL.unpack(file.read(_LOCAL.size))
             if signature != b"PK\3\4":
@@ -139,10 +145,10 @@ def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Whatever a damaged, foreign or hostile file makes the zip reader and NumPy raise, as one kind of error."""
+    """Damage as one kind of error."""
     try:
         yield
-    except (*_DAMAGE, ValueError, OverflowError, MemoryError) as error:
+    except _DAMAGE as error:
         raise ValueError(
             f"Expected an .npz file that np.savez wrote, but {path} is not, or is damaged "
             f"({str(error)[:200] or type(error).__name__}): copy or make it again."

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-import zipfile
-import zlib
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from torch import Tensor
 from ..files import whole_file
 from .cache import cache_folder
 from .drawing import Drawn, draw
+from .npz import open_npz
 from .readings import NUM_NODULES, nodule_table
 from .shipped import DATA, OUTLINES, READINGS, SCANS
 
@@ -82,10 +81,9 @@ def _tables_digest() -> str:
 def _kept(path: Path, size: int) -> Drawn | None:
     """What an earlier call drew, or None where there is nothing or it is damaged."""
     try:
-        # Opened here, since np.load leaves a damaged file open.
-        with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
-            counts, voxels, votes = (file[name] for name in ("counts", "voxels", "votes"))
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
+        file = open_npz(path)
+        counts, voxels, votes = (file.read(name) for name in ("counts", "voxels", "votes"))
+    except (FileNotFoundError, ValueError, KeyError):
         return None
     fits = counts.shape == (NUM_NODULES,) and voxels.shape == votes.shape == (counts.sum(),)
     return Drawn(counts, voxels, votes) if fits and 0 <= voxels.min() <= voxels.max() < size**3 else None

@@ -20,6 +20,7 @@ from .metadata import MetadataBlock, WithMetadata
 from .multiview import MultiViewNet
 
 Generator = torch.Generator | None
+FULL, SMALL = (64, 128, 256, 256), (32, 64, 64)  # channels after each halving
 
 
 def convnet(
@@ -44,7 +45,7 @@ def convnet(
         generator: of the random weights; torch's own by default.
     """
     low_level = LowLevelBlock(pretrained, frozen, 2 if small else 1, generator)
-    body = ConvBody(CHANNELS, (32, 64, 64) if small else (64, 128, 256, 256), dropout, generator)
+    body = ConvBody(CHANNELS, SMALL if small else FULL, dropout, generator)
     return MultiViewNet(low_level, body, body.num_features, num_outputs, pool)
 
 
@@ -60,7 +61,7 @@ def inception_net(
 ) -> MultiViewNet:
     """The paper's InceptionNet: inception blocks of stride 2 on each view. Arguments as of `convnet`."""
     low_level = LowLevelBlock(pretrained, frozen, 2 if small else 1, generator)
-    body = InceptionBody(CHANNELS, (32, 64, 64) if small else (64, 128, 256, 256), dropout, generator)
+    body = InceptionBody(CHANNELS, SMALL if small else FULL, dropout, generator)
     return MultiViewNet(low_level, body, body.num_features, num_outputs, pool)
 
 
