@@ -15,8 +15,8 @@ help: ## list the targets
 study: $(VENV)/.test ## run the toy study into results/toy
 	$(BIN)/rightloss study toy --out results/toy
 
-test: lint $(VENV)/.pylidc ## lint, then the tests
-	$(BIN)/python -m pytest
+test: lint $(VENV)/.pylidc ## lint, then the tests, a file at a time in each of up to four processes
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 slow: $(VENV)/.test ## the tests that take long
 	$(BIN)/python -m pytest -m slow

@@ -14,7 +14,9 @@ PACKAGE = ROOT / "src" / "rightloss"
 # In the order data flow: a file or folder imports only from those before it. `__init__` gathers them all.
 ORDER = [
     "files",
+    "streams",
     "prevalence",
+    "saved",
     "tables",
     "sampling",
     "likelihoods",

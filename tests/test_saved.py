@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
-import struct
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,11 +11,11 @@ from typing import Any
 
 import pytest
 import torch
+from harm import DAMAGE, Hostile, replaced, rewritten
 from layers import NAN, inputs, layer_of, network
 from members import ClassLikelihood, assert_refused, each_likelihood, generator, population
 from safetensors import safe_open
-from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import nn
 
 from rightloss import (
     Categorical,
@@ -25,7 +23,7 @@ from rightloss import (
     OnionPeeling,
     Prevalence,
 )
-from rightloss.predictive import PrevalenceLayer, saved
+from rightloss.predictive import PrevalenceLayer
 
 
 def saved_layer(folder: Path, likelihood: ClassLikelihood | None = None, k: int = 3) -> tuple[PrevalenceLayer, Path]:
@@ -117,75 +115,14 @@ class TestSaved:
         assert list(tmp_path.iterdir()) == []
 
 
-def rewritten(path: Path, change: Callable[[dict[str, Any]], Any], **others: Tensor) -> None:
-    """The file with other facts or tensors and a digest that fits them, as a newer version or a forger would write it."""
-    with safe_open(path, framework="pt") as file:
-        facts = json.loads(file.metadata()["rightloss"])
-        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}
-    facts.pop("sha256")
-    change(facts)
-    tensors |= {name.replace("__", "."): value for name, value in others.items()}
-    facts["sha256"] = saved._digest(tensors, facts)
-    save_file(tensors, path, metadata={"rightloss": json.dumps(facts)})
-
-
-def flipped(path: Path, place: int) -> None:
-    content = bytearray(path.read_bytes())
-    content[place] ^= 1
-    path.write_bytes(content)
-
-
-def replaced(path: Path, old: bytes, new: bytes) -> None:
-    content = path.read_bytes()
-    assert old in content
-    assert len(old) == len(new)
-    path.write_bytes(content.replace(old, new))
-
-
-def made_a_folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-class Hostile:
-    """Runs a command when it is unpickled."""
-
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-
-    def __reduce__(self) -> Any:
-        return os.mkdir, (str(self.mark),)
-
-
 # What happened to the file of three classes, and what the error says.
-DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "empty": (lambda path: path.write_bytes(b""), "is empty"),
-    "cut in the header": (lambda path: path.write_bytes(path.read_bytes()[:100]), "cut short"),
-    "cut in the weights": (lambda path: path.write_bytes(path.read_bytes()[:-5]), "cut short"),
-    "longer": (lambda path: path.write_bytes(path.read_bytes() + b"\0"), "cut short, damaged"),
-    "a flipped bit in the last weight": (lambda path: flipped(path, -1), "its digest differs: it is damaged"),
+LAYER_DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
+    **DAMAGE,
     "another class name": (lambda path: replaced(path, b"level 2", b"level 9"), "its digest differs"),
     "a weight renamed": (lambda path: replaced(path, b"model.0.bias", b"model.0.bios"), "its digest differs"),
     "another evidence": (
         lambda path: replaced(path, rb"\"evidence\": 0.5", rb"\"evidence\": 0.7"),
         "its digest differs",
-    ),
-    "somebody else's safetensors": (lambda path: save_file({"w": torch.ones(2)}, path), "another's safetensors file"),
-    "somebody else's metadata": (
-        lambda path: save_file({"w": torch.ones(2)}, path, metadata={"rightloss": "no JSON"}),
-        "another's safetensors file",
-    ),
-    "metadata without end": (
-        lambda path: save_file({"w": torch.ones(2)}, path, metadata={"rightloss": "[" * 100_000}),
-        "another's safetensors file",
-    ),
-    "a list for facts": (
-        lambda path: save_file({"w": torch.ones(2)}, path, metadata={"rightloss": "[1]"}),
-        "another's safetensors file",
-    ),
-    "a newer format": (
-        lambda path: rewritten(path, lambda facts: facts.update(version=2, rightloss="9.9")),
-        r"version 1 .*has 2, written by rightloss 9\.9: update rightloss",
     ),
     "a fact missing": (lambda path: rewritten(path, lambda facts: facts.pop("sampling")), r"lacks \['sampling'\]"),
     "no prevalence": (lambda path: rewritten(path, lambda facts: facts.update(population=[0.5, 0.6, 0.7])), "to sum to 1"),
@@ -219,19 +156,14 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "classes of another shape": (lambda path: rewritten(path, lambda facts: facts.update(classes=5)), r"3 names .*\[5\]"),
     "a mix of another shape": (lambda path: rewritten(path, lambda facts: facts.update(outputs_at=None)), "`outputs_at` to be"),
-    "a pickle": (lambda path: path.write_bytes(pickle.dumps({"w": 1})), "is a pickle"),
-    "torch.save": (lambda path: torch.save({"w": torch.ones(2)}, path), r"is a zip archive, such as torch\.save"),
-    "JSON": (lambda path: path.write_text('{"population": [0.5, 0.5]}'), "is JSON"),
-    "a header of absurd length": (lambda path: path.write_bytes(struct.pack("<Q", 2**62) + b"x" * 50), "of another kind"),
-    "a folder": (made_a_folder, "is a folder"),
 }
 
 
 class TestLoadRefuses:
-    @pytest.mark.parametrize("what", DAMAGE)
+    @pytest.mark.parametrize("what", LAYER_DAMAGE)
     def test_a_file_that_is_damaged_or_foreign_and_the_model_stays(self, what: str, tmp_path: Path) -> None:
         _, path = saved_layer(tmp_path)
-        harm, words = DAMAGE[what]
+        harm, words = LAYER_DAMAGE[what]
         harm(path)
         self.assert_refused_untouched(path, network(3, seed=5), Categorical(3), words)
 

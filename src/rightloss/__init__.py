@@ -5,6 +5,8 @@ The names most programs need; the rest live in the submodules.
 
 __version__ = "0.1.0"
 
+from typing import TYPE_CHECKING
+
 from .likelihoods import Bernoulli as Bernoulli
 from .likelihoods import Categorical as Categorical
 from .likelihoods import CumulativeLogit as CumulativeLogit
@@ -34,3 +36,6 @@ from .prevalence import ContinuousPrevalence as ContinuousPrevalence
 from .prevalence import Prevalence as Prevalence
 from .sampling import RebalancedSampler as RebalancedSampler
 from .sampling import StratifiedBatchSampler as StratifiedBatchSampler
+
+if TYPE_CHECKING:  # which does not know that the subpackage can be called
+    from .predictive import predictive as predictive

@@ -6,16 +6,30 @@ refused: which of the three an array holds is never guessed.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
-__all__ = ["as_given", "log_prob_table", "row_blocks", "tensor_of"]
+__all__ = ["HasLogProbs", "as_given", "as_input", "by_cell", "first_float", "log_prob_table", "row_blocks", "tensor_of"]
 
 _BLOCK = 1 << 18  # rows looked at in one go, so that a check needs no second copy of a large table
+# Before torch 2.7 the two could not be told apart.
+_is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
 _ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-4}  # of a row's sum; log-probabilities of trees are often float32
+
+
+@runtime_checkable
+class HasLogProbs(Protocol):
+    """A prediction that says more than its log-probabilities, such as a posterior's; it counts as these."""
+
+    @property
+    def log_probs(self) -> Any: ...
 
 
 def log_prob_table(values: Any, num_classes: int | None = None, name: str = "log_probs") -> Tensor:
@@ -24,7 +38,7 @@ def log_prob_table(values: Any, num_classes: int | None = None, name: str = "log
     A probability of 0 is a fair prediction, −∞ here. What torch has no dtype for, as NumPy's longdouble, becomes float64.
 
     Args:
-        values: tensor, array or list; row per example, column per class.
+        values: tensor, array, list or a posterior's prediction; row per example, column per class.
         num_classes: K, where it is known.
         name: what the caller calls it.
     """
@@ -52,6 +66,8 @@ def tensor_of(values: Any, name: str) -> Tensor:
     """A tensor that shares memory with `values` where torch can; else, as for read-only or reversed arrays, a copy."""
     if isinstance(values, Tensor):
         return values
+    if isinstance(values, HasLogProbs):
+        return tensor_of(values.log_probs, name)
     remedy = "number the classes from 0" if name in ("target", "labels") else "give an array or a tensor of numbers"
     kind = type(values).__name__
     try:
@@ -69,12 +85,54 @@ def tensor_of(values: Any, name: str) -> Tensor:
 
 def as_given(result: Tensor, given: Any) -> Any:
     """`result` as a tensor where `given` was one, else as an array."""
+    given = given.log_probs if isinstance(given, HasLogProbs) else given
     return result if isinstance(given, Tensor) else result.detach().cpu().numpy()
+
+
+def by_cell(table: Callable[[Tensor], Tensor], outputs: Tensor) -> Tensor:
+    """`table`, which takes rows `(n, c)` to `(n, k)`, of dense outputs `(n, c, h, w, …)` cell by cell: `(n, k, h, w, …)`."""
+    with _ExactLogSigmoid() if _is_exporting() else nullcontext():
+        if outputs.ndim <= 2:
+            return table(outputs)
+        cells = outputs.movedim(1, -1)
+        return table(cells.flatten(0, -2)).unflatten(0, cells.shape[:-1]).movedim(-1, 1)
+
+
+def as_input(x: Any, model: nn.Module, default: Tensor) -> Any:
+    """What `model` takes: an array becomes a tensor of its dtype, on its device, but ints stay for one with an `nn.Embedding`.
+
+    Args:
+        x: anything; only arrays are changed.
+        model: where x goes.
+        default: whose dtype and device count where the model has no weights.
+    """
+    if not isinstance(x, np.ndarray):
+        return x
+    tensor, like = tensor_of(x, "x"), first_float(model, default)
+    numbers = any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in model.modules())
+    return tensor.to(like.device) if numbers and not tensor.is_floating_point() else tensor.to(like)
+
+
+def first_float(model: nn.Module, default: Tensor) -> Tensor:
+    """The parameter whose dtype and device are taken for the model's."""
+    return next((each for each in model.parameters() if each.is_floating_point()), default)
 
 
 def row_blocks(table: Tensor, rows: int = _BLOCK) -> list[tuple[int, Tensor]]:
     """The table cut into blocks of at most `rows`, each with the number of its first row."""
     return [(start, table[start : start + rows]) for start in range(0, len(table), rows)]
+
+
+class _ExactLogSigmoid(TorchFunctionMode):
+    """log σ(z) as a softmax of (z, 0) in exported graphs.
+
+    The ONNX exporter makes it Log(Sigmoid(z)), which onnxruntime gets wrong in float32 from z = −15 on: by 0.15, then −∞.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.logsigmoid:
+            return torch.log_softmax(torch.stack([args[0], torch.zeros_like(args[0])], -1), -1)[..., 0]
+        return func(*args, **(kwargs or {}))
 
 
 def _check_rows(block: Tensor, start: int, name: str) -> None:

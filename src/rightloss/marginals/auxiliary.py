@@ -89,8 +89,8 @@ class AuxiliaryMarginal(nn.Module):
             self.learn(vector, estimate.log_m.exp())
         return self.log_marginal(vector).to(estimate.log_m) if int(self._steps) > 0 else estimate.log_m
 
-    def log_marginal(self, vector: Float[Tensor, " d"]) -> Float[Tensor, " k"]:
-        """log q_ψ(w), without gradient."""
+    def log_marginal(self, vector: Float[Tensor, "*t d"]) -> Float[Tensor, "*t k"]:
+        """log q_ψ(w), without gradient, of one w or of many."""
         assert self.network is not None
         with torch.no_grad():
             log_q: Tensor = self.network(vector.to(self._seen_weights))

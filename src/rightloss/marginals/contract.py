@@ -45,7 +45,7 @@ class Marginal(Protocol):
         ...
 
 
-def attach(log_q: Float[Tensor, " k"], log_m: Float[Tensor, " k"]) -> Float[Tensor, " k"]:
+def attach(log_q: Float[Tensor, "*many k"], log_m: Float[Tensor, "*many k"]) -> Float[Tensor, "*many k"]:
     """log p(y|w) with the value `log q` and the gradient ∇m/q of the minibatch estimate m, Eq. (5).
 
     Written as log(q + m − stop(m)), so that also the second derivative, ∇²m/q − ∇m∇mᵀ/q², is that of a logarithm, and

@@ -8,7 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
+
+from ..streams import checked_generator as checked_generator
+from ..streams import own_stream as own_stream
 
 
 def checked_level(level: Any) -> float:
@@ -18,19 +20,3 @@ def checked_level(level: Any) -> float:
             f"Expected `level` to lie strictly between 0 and 1, but got {level!r}: write 0.95 for an interval of 95 %."
         )
     return float(level)
-
-
-def checked_generator(generator: Any) -> torch.Generator | None:
-    """`generator`, or a ValueError where it is a seed or another library's."""
-    if generator is not None and not isinstance(generator, torch.Generator):
-        kind, library = type(generator).__name__, type(generator).__module__.split(".")[0]
-        raise ValueError(
-            f"Expected `generator` to be a torch.Generator, but got {kind}{'' if library == 'builtins' else f' of {library}'}: "
-            "write torch.Generator().manual_seed(0)."
-        )
-    return generator
-
-
-def own_stream(generator: Any) -> torch.Generator:
-    """The generator given, checked, or one of a fixed seed: equal input then has equal intervals."""
-    return checked_generator(generator) or torch.Generator().manual_seed(0)

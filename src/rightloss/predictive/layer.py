@@ -6,28 +6,31 @@ Stage: model, prevalence → `nn.Module`: x, population → `log_probs`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from ..likelihoods import Categorical, Likelihood
 from ..losses.frame import check_pair, full_precision
 from ..marginals import in_transform
 from ..prevalence import Prevalence, frequencies
-from ..tables import as_given, tensor_of
+from ..saved import PREVALENCE, Format, copy_state, prevalence_facts, read_file, saved_prevalence, too_large, write_file
+from ..tables import as_given, as_input, by_cell, first_float
 from .mixes import log_mix
 from .retarget import multiply_classes
-from .saved import copy_state, read_file, write_file
 
-# Before torch 2.7 the two could not be told apart.
-_is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
+_FORMAT = Format(
+    "rightloss.PrevalenceLayer",
+    version=1,
+    facts=(*PREVALENCE, "outputs_at", "classes", "likelihood"),
+    thing="layer",
+    saved_by="PrevalenceLayer.save",
+    wrapping="wrap the model in a PrevalenceLayer",
+)
 
 
 class PrevalenceLayer(nn.Module):
@@ -72,7 +75,7 @@ class PrevalenceLayer(nn.Module):
         self.model, self.likelihood, self.prevalence = model, likelihood, prevalence
         self.outputs_at, mix = _outputs_at(outputs_at, prevalence)
         self.classes = _class_names(classes, prevalence.num_classes)
-        like = full_precision(_first_float(model, torch.empty(0)))
+        like = full_precision(first_float(model, torch.empty(0)))
         self.register_buffer("log_population", prevalence.population.log().to(like))
         self.register_buffer("log_outputs_at", mix.log().to(like))
 
@@ -94,14 +97,15 @@ class PrevalenceLayer(nn.Module):
         training = [module for module in self.modules() if module.training]
         self.eval()
         try:
-            table = self._table(self.model(self._as_input(x)))
+            table = self._table(self.model(as_input(x, self.model, self.log_population)))
         finally:
             for module in training:
                 module.training = True
         log_pi = self.log_population
         if population is not None:
             log_pi = log_mix(self._by_column(population), "population", self.prevalence.num_classes, len(table))
-        return as_given(self._moved(table, log_pi), x)
+        moved = self._moved(table, log_pi)
+        return as_given(moved, x) if isinstance(x, np.ndarray) else moved
 
     def save(self, path: str | Path) -> None:
         """Weights and prevalence in one safetensors file, written whole or not at all. Needs `rightloss[export]`.
@@ -109,7 +113,7 @@ class PrevalenceLayer(nn.Module):
         A SHA-256 digest goes with it, by which `load` finds damage. It does not find a forger, who can write a new one: where
         that matters, sign the file.
         """
-        write_file(path, self.state_dict(), self._facts())
+        write_file(_FORMAT, path, self.state_dict(), self._facts())
 
     @classmethod
     def load(cls, path: str | Path, model: nn.Module, likelihood: Likelihood | None = None) -> PrevalenceLayer:
@@ -125,13 +129,12 @@ class PrevalenceLayer(nn.Module):
             ValueError: the file is damaged, of another kind or of a newer version, or does not fit `model` and `likelihood`,
                 which then stay as they are.
         """
-        tensors, facts = read_file(path)
+        tensors, facts = read_file(_FORMAT, path)
+        prevalence = saved_prevalence(facts, path)
         try:
-            layer = cls(model, _prevalence_of(facts), likelihood, facts["outputs_at"], facts["classes"])
+            layer = cls(model, prevalence, likelihood, facts["outputs_at"], facts["classes"])
         except OverflowError as error:
-            raise ValueError(
-                f"Expected numbers that a float can hold in {path}, but one is larger ({error}): save the layer again."
-            ) from error
+            raise too_large(path, error) from error
         own = layer._facts()["likelihood"]
         if facts["likelihood"] != own:
             raise ValueError(
@@ -165,12 +168,7 @@ class PrevalenceLayer(nn.Module):
     def _table(self, outputs: Tensor) -> Float[Tensor, "n k *dense"]:
         if outputs.ndim == 1 and self.likelihood.num_outputs == 1:
             outputs = outputs.unsqueeze(1)
-        with _ExactLogSigmoid() if _is_exporting() else nullcontext():
-            if outputs.ndim <= 2:
-                table = self.likelihood.table(outputs)
-            else:
-                cells = outputs.movedim(1, -1)
-                table = self.likelihood.table(cells.flatten(0, -2)).unflatten(0, cells.shape[:-1]).movedim(-1, 1)
+        table = by_cell(self.likelihood.table, outputs)
         if table.shape[1] != self.prevalence.num_classes:
             raise ValueError(
                 f"Expected the model to predict {self.prevalence.num_classes} classes, but got {table.shape[1]}: "
@@ -205,45 +203,13 @@ class PrevalenceLayer(nn.Module):
             )
         return [population[name] for name in self.classes]
 
-    def _as_input(self, x: Any) -> Any:
-        if not isinstance(x, np.ndarray):
-            return x
-        tensor = tensor_of(x, "x").to(self.log_population.device)
-        numbers = any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in self.model.modules())
-        return (
-            tensor
-            if numbers and not tensor.is_floating_point()
-            else tensor.to(_first_float(self.model, self.log_population).dtype)
-        )
-
     def _facts(self) -> dict[str, Any]:
-        alpha = self.prevalence.concentration
         return {
-            "population": self.prevalence.population.tolist(),
-            "sampling": self.prevalence.sampling.tolist(),
-            "evidence": self.prevalence.evidence,
-            "concentration": None if alpha is None else alpha.tolist(),
+            **prevalence_facts(self.prevalence),
             "outputs_at": self.outputs_at,
             "classes": None if self.classes is None else list(self.classes),
             "likelihood": {"name": type(self.likelihood).__name__, "levels": self.prevalence.num_classes},
         }
-
-
-class _ExactLogSigmoid(TorchFunctionMode):
-    """log σ(z) as a softmax of (z, 0) in exported graphs.
-
-    The ONNX exporter makes it Log(Sigmoid(z)), which onnxruntime gets wrong in float32 from z = −15 on: by 0.15, then −∞.
-    """
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is F.logsigmoid:
-            return torch.log_softmax(torch.stack([args[0], torch.zeros_like(args[0])], -1), -1)[..., 0]
-        return func(*args, **(kwargs or {}))
-
-
-def _first_float(model: nn.Module, default: Tensor) -> Tensor:
-    """The parameter whose dtype and device are taken for the model's."""
-    return next((each for each in model.parameters() if each.is_floating_point()), default)
 
 
 def _outputs_at(value: Any, prevalence: Prevalence) -> tuple[str | list[float], Tensor]:
@@ -266,9 +232,3 @@ def _class_names(classes: Any, num_classes: int) -> tuple[str, ...] | None:
     if not all(isinstance(name, str) for name in names) or not len(names) == len(set(names)) == num_classes:
         raise ValueError(f"Expected {num_classes} names in `classes`, all different, but got {list(names)}: name every column.")
     return names
-
-
-def _prevalence_of(facts: dict[str, Any]) -> Prevalence:
-    if facts["concentration"] is None:
-        return Prevalence(facts["population"], facts["sampling"], facts["evidence"])
-    return Prevalence.dirichlet(facts["concentration"], facts["sampling"], facts["evidence"])

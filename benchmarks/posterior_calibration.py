@@ -1,0 +1,266 @@
+"""Whether the corrected posterior is calibrated: ranks of the true weights over many data sets (Talts et al. 2018).
+
+Weights come from the prior, labels are half and half whatever the weights, and inputs come from the paper's biased generative
+model, p(x|y,w) ∝ p(y|x,w) p(x). The population has 64 kinds of people, equally frequent, so that p(y|w) is a sum over them and
+nothing is approximated but for the draws by NUTS. If a posterior is right, the rank of the truth among independent draws from
+it is uniform; a χ² test of 16 bins and a Kolmogorov-Smirnov test say whether it is. Ranked are the slope, the intercept and
+the log posterior density.
+
+    python benchmarks/posterior_calibration.py --docs
+    python benchmarks/posterior_calibration.py --data-sets 40 --workers 2
+    python benchmarks/posterior_calibration.py --docs --resume  # after an interruption
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import matplotlib
+import numpy as np
+import torch
+from report import ROOT, table
+from scipy import stats
+from torch import Tensor, nn
+
+from rightloss import Bernoulli, LogLikelihoodLoss, Prevalence
+from rightloss.inference import LogPosterior, gaussian_prior, log_posterior
+from rightloss.inference.distributions import DenseGaussian
+from rightloss.inference.layout import Layout
+from rightloss.inference.no_u_turn import nuts
+from rightloss.inference.posterior import Posterior, posterior_of
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+N = 100  # examples of a data set, half of each class
+DRAWS, BINS = 31, 16  # 32 ranks, two to a bin
+WARMUP, THINNING, MOST = 60, 3, 24  # steps; and how many draws for each one kept: to begin with, and at most
+MEAN = {"weight": torch.tensor([[1.0]], dtype=torch.float64), "bias": torch.tensor([-2.0], dtype=torch.float64)}  # prior, sd 1
+PEOPLE = torch.special.ndtri((torch.arange(64, dtype=torch.float64) + 0.5) / 64)[:, None]  # normal quantiles
+CHAIN_SEED = 1_000_000  # so that a chain's random numbers are not those that the truth and the data came from
+LEVEL = 0.01  # of all tests of a likelihood together
+RANKED = ("slope", "intercept", "log density")
+
+
+class Ranks(NamedTuple):
+    """Of the truth, each from 0 to `DRAWS`, and what the draws they are among were worth."""
+
+    ranks: tuple[int, ...]
+    size: float
+    divergences: int
+
+
+def truth(generator: torch.Generator) -> dict[str, Tensor]:
+    """Weights from the prior."""
+    return {name: mean + torch.randn(mean.shape, dtype=mean.dtype, generator=generator) for name, mean in MEAN.items()}
+
+
+def ill(params: dict[str, Tensor]) -> Tensor:
+    """p(y=1|x,w) of each kind of people."""
+    return torch.sigmoid(PEOPLE @ params["weight"].T + params["bias"]).flatten()
+
+
+def biased_sample(params: dict[str, Tensor], n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """n/2 labels of each class and then inputs from p(x|y,w) ∝ p(y|x,w) p(x)."""
+    p = ill(params)
+    picks = [torch.multinomial(weights, n // 2, replacement=True, generator=generator) for weights in (1 - p, p)]
+    return PEOPLE[torch.cat(picks)], torch.arange(2).repeat_interleave(n // 2)
+
+
+def linear() -> nn.Linear:
+    layer = nn.Linear(1, 1).double()
+    layer.load_state_dict(MEAN)
+    return layer
+
+
+def corrected(params: dict[str, Tensor], data: Any) -> LogPosterior:
+    """The paper's, with p(y|w) over the population. π does not come in: any would do."""
+    prevalence = Prevalence.binary(0.1)
+    return _target(prevalence, reference=prevalence.population, pool=PEOPLE)
+
+
+def sampled_mix(params: dict[str, Tensor], data: Any) -> LogPosterior:
+    """The package's default, r = ρ, with p(y|w) over the training data; π as it is in the data set's population."""
+    return _target(Prevalence.binary(float(ill(params).mean())), pool=data)
+
+
+def uncorrected(params: dict[str, Tensor], data: Any) -> LogPosterior:
+    """As if labels had been drawn given inputs."""
+    return _target(Prevalence.binary(0.1), loss=LogLikelihoodLoss)
+
+
+def _target(prevalence: Prevalence, **options: Any) -> LogPosterior:
+    return log_posterior(linear(), prevalence, Bernoulli(), prior=gaussian_prior(1.0, MEAN), num_data=N, **options)
+
+
+LIKELIHOODS = {
+    "information gain, r = π, p(y\\|w) over the population": corrected,
+    "log-likelihood, uncorrected": uncorrected,
+    "information gain, r = ρ, p(y\\|w) over the training data": sampled_mix,
+}
+
+
+def ranks_of(name: str, number: int) -> Ranks:
+    """The ranks in data set `number`."""
+    torch.set_num_threads(1)
+    generator = torch.Generator().manual_seed(number)
+    params = truth(generator)
+    data = biased_sample(params, N, generator)
+    target = LIKELIHOODS[name](params, data)
+    posterior = chain(target, data, CHAIN_SEED + number)
+    draws = posterior.distribution.draws  # type: ignore[attr-defined]
+    draws = draws[:: len(draws) // DRAWS]
+    both = torch.cat([draws, posterior.layout.flatten(params)[None]])
+    with torch.no_grad():
+        density = torch.stack([target(posterior.layout.unflatten(each), data)[0] for each in both])
+    quantities = torch.cat([both, density[:, None]], 1)
+    ranks = (quantities[:-1] < quantities[-1]).sum(0)
+    return Ranks(tuple(ranks.tolist()), posterior.record["effective_sample_size"], posterior.record["divergences"])
+
+
+def chain(target: LogPosterior, data: Any, seed: int) -> Posterior:
+    """Draws worth at least `DRAWS` independent ones."""
+    thinning, start = THINNING, around_mode(target, data)
+    while True:
+        options = {"draws": thinning * DRAWS, "warmup": WARMUP * thinning // THINNING, "start": start}
+        posterior = nuts(target, data, **options, chains=1, seed=seed, progress=False)
+        if posterior.record["effective_sample_size"] >= DRAWS or thinning >= MOST:
+            return posterior
+        thinning *= 2
+
+
+def around_mode(target: LogPosterior, data: Any) -> Posterior:
+    """Where a chain starts, and in what scale: a Gaussian by the curvature at the mode, in fewer steps than `laplace`."""
+    layout = Layout.of(target.parameters())
+    vector = layout.flatten(target.parameters()).requires_grad_()
+    optimizer = torch.optim.LBFGS([vector], max_iter=50, line_search_fn="strong_wolfe")
+
+    def energy(at: Tensor) -> Tensor:
+        return -N * target(layout.unflatten(at), data)[0]
+
+    def closure() -> Tensor:
+        vector.grad = None
+        value = energy(vector)
+        value.backward()
+        return value
+
+    optimizer.step(closure)
+    curvature = torch.autograd.functional.hessian(energy, vector.detach())
+    # the information gain is not concave: a direction without curvature gets the prior's
+    values, vectors = torch.linalg.eigh(curvature)
+    return posterior_of(target, DenseGaussian(vector.detach(), vectors * values.clamp_min(1.0).rsqrt()))
+
+
+def all_ranks(name: str, kept: Path, data_sets: int, workers: int) -> list[Ranks]:
+    """Those that are kept already, and then the others, which are added to them one by one."""
+    found = [Ranks(*json.loads(line)) for line in kept.read_text().splitlines()] if kept.exists() else []
+    begin = time.perf_counter()
+    with kept.open("a") as file:
+        for each in _mapped(partial(ranks_of, name), range(len(found), data_sets), workers):
+            found.append(each)
+            print(json.dumps(each), file=file, flush=True)
+            if len(found) % 25 == 0:
+                print(f"{name}: {len(found)} of {data_sets}, {time.perf_counter() - begin:.0f} s", file=sys.stderr, flush=True)
+    return found[:data_sets]
+
+
+def _mapped(call: Callable[[int], Ranks], numbers: range, workers: int) -> Iterator[Ranks]:
+    if workers == 1:
+        yield from map(call, numbers)
+        return
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(call, numbers)
+
+
+def p_values(ranks: np.ndarray) -> tuple[float, float]:
+    """Of uniform ranks, by χ² over bins and by Kolmogorov-Smirnov, for which each rank is spread over its share of (0, 1)."""
+    counts = np.bincount(ranks * BINS // (DRAWS + 1), minlength=BINS)
+    spread = (ranks + np.random.default_rng(0).random(len(ranks))) / (DRAWS + 1)
+    return float(stats.chisquare(counts).pvalue), float(stats.kstest(spread, "uniform").pvalue)
+
+
+def picture(found: dict[str, np.ndarray], path: Path) -> None:
+    figure, axes = plt.subplots(len(found), len(RANKED), figsize=(9, 2.3 * len(found)), layout="constrained", squeeze=False)
+    for row, (name, ranks) in zip(axes, found.items(), strict=True):
+        expected = len(ranks) / BINS
+        low, high = stats.binom.ppf([0.005, 0.995], len(ranks), 1 / BINS)
+        for axis, quantity, column in zip(row, RANKED, ranks.T, strict=True):
+            axis.hist(column, np.arange(0, DRAWS + 2, (DRAWS + 1) // BINS) - 0.5, color="0.75", edgecolor="white")
+            axis.axhspan(low, high, color="tab:blue", alpha=0.15)
+            axis.axhline(expected, color="tab:blue", linewidth=1)
+            axis.set(xlabel=f"rank of the true {quantity}", xlim=(-0.5, DRAWS + 0.5))
+        row[1].set_title(name.replace("\\", ""), fontsize=9)
+    figure.savefig(path, dpi=150)
+
+
+def verdict(name: str, ranks: np.ndarray) -> str:
+    """Whether the ranks `(data sets, quantities)` are uniform, by the smallest p-value of all tests (Bonferroni)."""
+    found = [
+        (p, test, quantity)
+        for quantity, column in zip(RANKED, ranks.T, strict=True)
+        for test, p in zip(("χ²", "KS"), p_values(column), strict=True)
+    ]
+    p, test, quantity = min(found)
+    each = LEVEL / len(found)
+    says = "uniformity is rejected" if p < each else "uniformity is not rejected"
+    least = f"the smallest p is {p:.2g} ({test}, {quantity})"
+    return f"- {name}: {says}; {least}, against {each:.2g} for {LEVEL:.0%} over {len(found)} tests.\n"
+
+
+def page(found: dict[str, list[Ranks]], data_sets: int) -> str:
+    rows, verdicts = [], ""
+    for name, each in found.items():
+        ranks = np.array([one.ranks for one in each])
+        verdicts += verdict(name, ranks)
+        tests = [f"{chi:.2g} / {ks:.2g}" for chi, ks in (p_values(column) for column in ranks.T)]
+        means = [f"{column.mean() / DRAWS:.2f}" for column in ranks.T]
+        size = f"{statistics.median(one.size for one in each):.0f}, {min(one.size for one in each):.0f}"
+        rows.append([name, *tests, ", ".join(means), size, str(sum(one.divergences for one in each))])
+    header = ["likelihood", *(f"{each}: p of χ² / of KS" for each in RANKED), "mean ranks, as shares of the highest"]
+    return (
+        f"Made by `python benchmarks/posterior_calibration.py`: {data_sets} data sets of {N} examples, {DRAWS} draws each "
+        "from one chain each. Uniform ranks have a mean of 0.50 and p-values that are not small. "
+        "With r = ρ the true π is told and p(y|w) is estimated, so uniform ranks are not promised there.\n\n"
+        + verdicts
+        + "\n"
+        + table([*header, "effective sample size, median and least", "divergences"], rows)
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--docs", action="store_true", help="write into docs/benchmarks, which is kept in the repository")
+    parser.add_argument("--data-sets", type=int, default=300)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--resume", action="store_true", help="take up a run that was interrupted, of this very code")
+    options = parser.parse_args()
+    kept_in = ROOT / "benchmarks/out"
+    out = ROOT / "docs/benchmarks" if options.docs else kept_in
+    for folder in (out, kept_in):
+        folder.mkdir(parents=True, exist_ok=True)
+    found: dict[str, list[Ranks]] = {}
+    for name, likelihood in LIKELIHOODS.items():
+        kept = kept_in / f"posterior_calibration_{likelihood.__name__}.jsonl"
+        if not options.resume:
+            kept.unlink(missing_ok=True)
+        found[name] = all_ranks(name, kept, options.data_sets, options.workers)
+        text = page(found, options.data_sets)
+        (out / "posterior_calibration.md").write_text(text, encoding="utf-8")
+        picture(
+            {each: np.array([one.ranks for one in some]) for each, some in found.items()}, out / "posterior_calibration.png"
+        )
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

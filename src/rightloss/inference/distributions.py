@@ -1,0 +1,223 @@
+"""What a method of inference finds: draws, or a Gaussian, over the weights as one flat vector.
+
+Stage: tensors → `Distribution`. Rows are drawn one after the other, so that two draws and then three are the same five.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from .contract import Distribution
+
+
+@dataclass(frozen=True, eq=False)
+class Particles:
+    """Weights that stand for the distribution: one (MAP), an ensemble's members, or draws of Markov chains.
+
+    Attributes:
+        draws: `(s, d)`; those of chain c are rows c·s/chains to (c + 1)·s/chains.
+        chains: how many chains they come from.
+    """
+
+    draws: Float[Tensor, "s d"]
+    chains: int = 1
+
+    def __post_init__(self) -> None:
+        _check_finite("draws", self.draws, 2)
+        if self.chains < 1 or len(self.draws) == 0 or len(self.draws) % self.chains:
+            raise ValueError(
+                f"Expected as many draws from each of {self.chains} chain(s), but got {len(self.draws)} in all: "
+                "drop the last ones of the longer chains."
+            )
+
+    def __len__(self) -> int:
+        return len(self.draws)
+
+    @property
+    def by_chain(self) -> Float[Tensor, "chains s d"]:
+        """The draws, chain by chain."""
+        return self.draws.unflatten(0, (self.chains, -1))
+
+    @property
+    def mean(self) -> Float[Tensor, " d"]:
+        """Of the draws; of one, itself."""
+        return self.draws[0] if len(self) == 1 else self.draws.mean(0)
+
+    @property
+    def standard_deviation(self) -> Float[Tensor, " d"]:
+        """The square root of the unbiased variance; 0 where there is but one draw."""
+        return torch.zeros_like(self.draws[0]) if len(self) == 1 else self.draws.std(0)
+
+    def covariance(self) -> Float[Tensor, "d d"]:
+        """Unbiased; 0 where there is but one draw."""
+        away = self.draws - self.mean
+        return away.T @ away / max(len(self) - 1, 1)
+
+    def picks(self, n: int, generator: torch.Generator | None = None) -> Int[Tensor, " n"]:
+        """Which draws `sample` gives: each at most once, in random order, while there are enough; else with replacement."""
+        device = _device_of(generator)
+        if max(n, 2) <= len(self):  # randperm(1) would leave the stream where it is, and what is drawn next would repeat
+            return torch.randperm(len(self), generator=generator, device=device)[:n]
+        return torch.randint(len(self), (n,), generator=generator, device=device)
+
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Float[Tensor, "n d"]:
+        """n of the draws: see `picks`."""
+        return self.draws[self.picks(n, generator).to(self.draws.device)]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The constructor's arguments."""
+        return {"draws": self.draws, "chains": torch.tensor(self.chains)}
+
+
+@dataclass(frozen=True, eq=False)
+class DiagonalGaussian:
+    """N(mean, diag(standard_deviation²)): independent weights."""
+
+    mean: Float[Tensor, " d"]
+    standard_deviation: Float[Tensor, " d"]
+
+    def __post_init__(self) -> None:
+        _check_moments(self.mean, self.standard_deviation)
+
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Float[Tensor, "n d"]:
+        """n draws."""
+        return self.mean + self.standard_deviation * _noise(n, len(self.mean), self.mean, generator)
+
+    def covariance(self) -> Float[Tensor, "d d"]:
+        """diag(standard_deviation²)."""
+        return torch.diag(self.standard_deviation.square())
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The constructor's arguments."""
+        return {"mean": self.mean, "standard_deviation": self.standard_deviation}
+
+
+@dataclass(frozen=True, eq=False)
+class DenseGaussian:
+    """N(mean, F Fᵀ) with any square factor F, such as a Cholesky factor."""
+
+    mean: Float[Tensor, " d"]
+    factor: Float[Tensor, "d d"]
+
+    def __post_init__(self) -> None:
+        _check_finite("mean", self.mean, 1)
+        _check_finite("factor", self.factor, 2)
+        _check_shape("factor", self.factor, (len(self.mean), len(self.mean)))
+
+    @property
+    def standard_deviation(self) -> Float[Tensor, " d"]:
+        """The square root of the covariance's diagonal."""
+        return torch.linalg.vector_norm(self.factor, dim=1)
+
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Float[Tensor, "n d"]:
+        """n draws."""
+        return self.mean + _noise(n, len(self.mean), self.mean, generator) @ self.factor.T
+
+    def covariance(self) -> Float[Tensor, "d d"]:
+        """F Fᵀ."""
+        return self.factor @ self.factor.T
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The constructor's arguments."""
+        return {"mean": self.mean, "factor": self.factor}
+
+
+class LowRankGaussian:
+    """N(mean, F Fᵀ + diag(s²)) with a factor F of few columns.
+
+    Args:
+        mean: `(d,)`.
+        factor: F, `(d, r)`.
+        standard_deviation: s `(d,)`, what each weight varies by itself, kept as `own_deviation`: the property
+            `standard_deviation` is that of both parts together.
+    """
+
+    def __init__(
+        self, mean: Float[Tensor, " d"], factor: Float[Tensor, "d r"], standard_deviation: Float[Tensor, " d"]
+    ) -> None:
+        _check_moments(mean, standard_deviation)
+        _check_finite("factor", factor, 2)
+        _check_shape("factor", factor, (len(mean), factor.shape[1]))
+        self.mean, self.factor, self.own_deviation = mean, factor, standard_deviation
+
+    @property
+    def standard_deviation(self) -> Float[Tensor, " d"]:
+        """The square root of the covariance's diagonal."""
+        return (self.factor.square().sum(1) + self.own_deviation.square()).sqrt()
+
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Float[Tensor, "n d"]:
+        """n draws."""
+        size, rank = self.factor.shape
+        own, common = _noise(n, size + rank, self.mean, generator).split([size, rank], 1)
+        return self.mean + self.own_deviation * own + common @ self.factor.T
+
+    def covariance(self) -> Float[Tensor, "d d"]:
+        """F Fᵀ + diag(s²)."""
+        return self.factor @ self.factor.T + torch.diag(self.own_deviation.square())
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The constructor's arguments."""
+        return {"mean": self.mean, "factor": self.factor, "standard_deviation": self.own_deviation}
+
+
+# Those that can be saved, with the constructor's arguments.
+SAVED: dict[str, tuple[Callable[..., Distribution], set[str]]] = {
+    "Particles": (Particles, {"draws", "chains"}),
+    "DiagonalGaussian": (DiagonalGaussian, {"mean", "standard_deviation"}),
+    "DenseGaussian": (DenseGaussian, {"mean", "factor"}),
+    "LowRankGaussian": (LowRankGaussian, {"mean", "factor", "standard_deviation"}),
+}
+
+
+def saved_distribution(name: Any, tensors: Mapping[str, Tensor]) -> Distribution:
+    """The distribution of that name, from what its `tensors()` gave."""
+    make, names = SAVED.get(str(name), (None, set()))
+    if make is None or set(tensors) != names or ("chains" in names and tensors["chains"].shape != ()):
+        raise ValueError(
+            f"Expected the tensors of one of {', '.join(SAVED)}, but got {name!r} with {sorted(tensors)}: "
+            "save the posterior again."
+        )
+    values: dict[str, Any] = dict(tensors)
+    if "chains" in values:
+        values["chains"] = int(values["chains"])
+    return make(**values)
+
+
+def _noise(n: int, size: int, like: Tensor, generator: torch.Generator | None) -> Float[Tensor, "n size"]:
+    """Standard normal rows; drawn together, the numbers of a row would depend on how many rows there are."""
+    device = _device_of(generator)
+    rows = [torch.randn(size, generator=generator, device=device, dtype=like.dtype) for _ in range(n)]
+    return torch.stack(rows).to(like.device) if rows else like.new_empty(0, size)
+
+
+def _device_of(generator: torch.Generator | None) -> torch.device:
+    return torch.device("cpu") if generator is None else generator.device
+
+
+def _check_moments(mean: Tensor, deviation: Tensor) -> None:
+    _check_finite("mean", mean, 1)
+    _check_finite("standard_deviation", deviation, 1)
+    _check_shape("standard_deviation", deviation, tuple(mean.shape))
+    if bool((deviation < 0).any()):
+        raise ValueError("Expected standard deviations ≥ 0, but some are negative: were these logarithms?")
+
+
+def _check_finite(name: str, value: Tensor, ndim: int) -> None:
+    if value.ndim != ndim or not value.is_floating_point():
+        raise ValueError(
+            f"Expected `{name}` to be a float tensor of {ndim} dimension(s), but got {value.dtype} of shape "
+            f"{tuple(value.shape)}: flatten the weights with a Layout."
+        )
+    if not bool(torch.isfinite(value).all()):
+        raise ValueError(f"Expected `{name}` to be finite, but some of it is not: lower the learning rate.")
+
+
+def _check_shape(name: str, value: Tensor, shape: tuple[int, ...]) -> None:
+    if value.shape != shape:
+        raise ValueError(f"Expected `{name}` of shape {shape}, but got {tuple(value.shape)}: it must fit the mean.")

@@ -1,0 +1,198 @@
+"""How far a chain may step in each direction, and how much of its heat comes from minibatches.
+
+Stage: gradients of the log posterior → s with w = s ⊙ u, the variance of minibatch gradients in u, a step size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ...marginals import RunningMarginal
+from ..followers import Follower, evaluate_many, follower_of
+from ..layout import Layout
+from ..minibatches import Batch, Minibatches
+from ..target import LogPosterior
+from .carried import CarriedMarginal
+
+FIRST_SCALE = 1e-3  # s before anything is known
+_REACH = 0.3  # how far curvature is felt for, in s
+_HEAT = 0.25  # the share of the temperature that minibatches may supply where the step size is ours to choose
+_QUANTILE = 0.9  # of the directions, for which that holds
+_HALVINGS = 12
+
+Response = Callable[[float], Tensor]
+
+
+class Slopes:
+    """The log posterior's gradients, for all chains at once.
+
+    Args:
+        target: the log posterior.
+        batches: the data.
+        chains: how many.
+        fixed: what else the net has, by name.
+        independent: whether a minibatch is drawn with replacement, rather than that an epoch is shared out.
+    """
+
+    def __init__(
+        self,
+        target: LogPosterior,
+        batches: Minibatches,
+        chains: int,
+        fixed: Mapping[str, Tensor] | None = None,
+        independent: bool = False,
+    ) -> None:
+        self.target, self.batches, self.chains, self.fixed = target, batches, chains, dict(fixed or {})
+        self.independent = independent or batches.loader is not None
+        self.layout = Layout.of(target.parameters())
+        self.follower = _follower(target, chains)
+        self.last: Tensor | None = None
+
+    @property
+    def epoch(self) -> int | None:
+        """In how many steps a chain meets each example once; None where it does not, or a loader decides."""
+        return None if self.independent else len(self.batches.y) // self.batches.batch_size
+
+    def batch(self) -> Batch:
+        """What the chains see in one step: all data, or each a minibatch of its own."""
+        batches = self.batches
+        if batches.at_once:
+            return batches.next()
+        if batches.loader is not None or not self.independent:
+            return batches.next_each(self.chains)
+        size = (self.chains, batches.batch_size)
+        index = torch.randint(len(batches.y), size, generator=batches.generator).to(batches.y.device)
+        return batches.x[index], batches.y[index]
+
+    def at(self, weights: Float[Tensor, "c d"], batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Gradients (c, d) of log p(w|X,Y), its values divided by N (c,), and the minibatches' log m."""
+        leaf = weights.detach().requires_grad_()
+        values, aux = self._evaluate(leaf, batch)
+        (gradient,) = torch.autograd.grad(values.sum(), leaf)
+        assert self.target.num_data is not None
+        return gradient * self.target.num_data, values.detach(), aux.get("log_m")
+
+    def moved(self, weights: Float[Tensor, "c d"]) -> tuple[Tensor, Tensor]:
+        """Gradients and values on the next minibatch, as of a step to these weights: the marginal follows."""
+        batch = self.batch()
+        if isinstance(self.follower, CarriedMarginal) and self.last is not None:
+            with torch.no_grad():
+                self.follower.expect(self._evaluate(self.last, batch)[1]["log_m"])
+        gradient, values, log_m = self.at(weights, batch)
+        if self.follower is not None and log_m is not None:
+            self.follower.move(self.layout.unflatten(weights), log_m)
+        self.last = weights
+        return gradient, values
+
+    def _evaluate(self, weights: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        shared = {name: value.expand(len(weights), *value.shape) for name, value in self.fixed.items()}
+        named = {**self.layout.unflatten(weights), **shared}
+        return evaluate_many(self.target, named, batch, self.follower, shared=self.batches.at_once)
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What a walk needs to know.
+
+    Attributes:
+        scale: s (d,).
+        noise: the variance (d,) of minibatch gradients in u.
+        lr: the step size.
+    """
+
+    scale: Float[Tensor, " d"]
+    noise: Float[Tensor, " d"]
+    lr: float
+
+
+def fitted_scale(slopes: Slopes, weights: Float[Tensor, "c d"], scale: Float[Tensor, " d"], probes: int) -> Tensor:
+    """s one round nearer to where each row of the Hessian in u, s_i H_ij s_j, has the length 1.
+
+    The rows' lengths are those of Hessian times random directions, from differences of gradients (equilibration; Dauphin et al.
+    2015): unlike the diagonal alone they count how weights hang together, and they are positive where the curvature is not.
+
+    Args:
+        slopes: gradients.
+        weights: where, chain by chain.
+        scale: s of the round before.
+        probes: random directions for each chain.
+    """
+    squares = torch.zeros_like(scale)
+    for _ in range(probes):
+        batch, shift = slopes.batch(), _REACH * scale * torch.randn_like(weights)
+        change = slopes.at(weights + shift, batch)[0] - slopes.at(weights - shift, batch)[0]
+        squares += (scale * change / (2 * _REACH)).square().mean(0) / probes
+    length = torch.nan_to_num(squares.sqrt(), nan=1.0)
+    return scale / length.clamp(1e-6, 1e6).sqrt()
+
+
+def steepest(slopes: Slopes, weights: Float[Tensor, "c d"], scale: Float[Tensor, " d"], rounds: int = 8) -> float:
+    """The largest curvature in u, in any direction, at any chain: by power iteration, from differences of gradients."""
+    direction = torch.randn_like(weights)
+    largest = 1.0
+    for _ in range(rounds):
+        direction = direction / direction.norm(dim=1, keepdim=True).clamp_min(1e-12)
+        batch, shift = slopes.batch(), _REACH * scale * direction
+        change = slopes.at(weights + shift, batch)[0] - slopes.at(weights - shift, batch)[0]
+        direction = torch.nan_to_num(scale * change / (2 * _REACH))
+        largest = float(direction.norm(dim=1).max())
+    return largest
+
+
+def gradient_noise(slopes: Slopes, weights: Float[Tensor, "c d"], scale: Float[Tensor, " d"], pairs: int = 8) -> Tensor:
+    """The variance (d,) of minibatch gradients in u, from pairs of them at the same weights; 0 where all data are seen."""
+    if slopes.batches.at_once:
+        return torch.zeros_like(scale)
+    differences = [slopes.at(weights, slopes.batch())[0] - slopes.at(weights, slopes.batch())[0] for _ in range(pairs)]
+    return torch.nan_to_num((scale * torch.stack(differences)).square().mean((0, 1)) / 2)
+
+
+def heat(noise: Float[Tensor, " d"], response: Float[Tensor, " t"], epoch: int | None) -> Float[Tensor, " d"]:
+    """The variance of u, at curvature 1, that comes from minibatches alone: what they heat a chain by.
+
+    A gradient that was off by ξ_t moves u by h_j ξ_t j steps later, so that independent ξ give Var ξ Σ h². Minibatches that
+    share out an epoch are not independent: their errors cancel within each epoch of M steps, and so do those parts of the
+    response that are slower than it. Averaged over where in the epoch a step falls, Var ξ (Σ_j h_j² − Σ_j (h_j + … +
+    h_{j+M−1})²/M²) is left.
+
+    Args:
+        noise: Var ξ, from two minibatches of one epoch.
+        response: h.
+        epoch: M; None for independent minibatches.
+    """
+    gain = response.square().sum()
+    if epoch is not None:
+        summed = torch.nn.functional.pad(response, (epoch, epoch)).cumsum(0)
+        gain = gain - ((summed[epoch:] - summed[:-epoch]) / epoch).square().sum()
+    return noise * float(gain.clamp_min(0))
+
+
+def steady_lr(noise: Float[Tensor, " d"], response: Response, epoch: int | None, largest: float, temperature: float) -> float:
+    """The largest step size, halved until minibatches heat nine directions in ten by a quarter of the temperature at most."""
+    lr = largest
+    for _ in range(_HALVINGS):
+        if float(_most(heat(noise, response(lr), epoch))) <= _HEAT * temperature:
+            break
+        lr /= 2
+    return lr
+
+
+def too_hot(noise: Float[Tensor, " d"], response: Response, epoch: int | None, lr: float, temperature: float) -> bool:
+    """Whether minibatches heat one direction in ten above the temperature, so that no correction can help."""
+    return float(_most(heat(noise, response(lr), epoch))) > temperature
+
+
+def _most(values: Float[Tensor, " d"]) -> Tensor:
+    ordered = values.sort().values
+    return ordered[int(_QUANTILE * (len(ordered) - 1))]
+
+
+def _follower(target: LogPosterior, chains: int) -> Follower | None:
+    if isinstance(target.marginal, RunningMarginal):
+        return CarriedMarginal(target.marginal.decay)
+    return follower_of(target, chains)

@@ -1,0 +1,265 @@
+"""Data as users give them → minibatches without end.
+
+Stage: (x, y), a Dataset or a DataLoader → `(x, y)` on the device, at random and without replacement within an epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor, nn
+from torch.utils.data import Dataset, IterableDataset, SubsetRandomSampler
+
+from ..prevalence import Prevalence, class_frequencies
+from ..tables import as_input, tensor_of
+
+Batch = tuple[Tensor, Tensor]
+
+
+class Minibatches:
+    """Minibatches of one data set.
+
+    Args:
+        data: `(x, y)` as tensors or arrays; a Dataset of such pairs; or a DataLoader (or any other iterable that can be gone
+            over again) that gives batches of them, whose sampler and batch size are then used as they are. A Dataset is read
+            once, into memory: where it is too large, or transforms at random, give a DataLoader.
+        batch_size: examples in a batch; None for all of them. The last batch of an epoch, if it would be smaller, is left out.
+        generator: where the order comes from.
+        device: where batches go; None: where they are.
+        prevalence: where it is given, labels must come in its `sampling`, within chance; a loader's over its first pass.
+        like: the model that arrays are for: they become tensors of its dtype, on its device. Without it, float64 becomes
+            torch's default dtype. Tensors are left as they are.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        batch_size: Any,
+        generator: torch.Generator | None = None,
+        device: Any = None,
+        prevalence: Any = None,
+        like: nn.Module | None = None,
+    ) -> None:
+        self.generator, self.device, self.like = generator, device, like
+        self._batches: Iterator[Any] | None = None
+        self.loader = _loader(data)
+        if self.loader is not None:
+            self.num_data, self.batch_size = _length(data), 0
+            self._mix = _Mix(prevalence) if isinstance(prevalence, Prevalence) else None
+            return
+        if isinstance(data, Dataset):
+            data = _stacked([data[row] for row in range(len(data))])  # type: ignore[arg-type]
+        self.x, self.y = _pair(data, device, like)
+        self.num_data = len(self.y)
+        self.batch_size = len(self.y) if batch_size is None else min(_size(batch_size), len(self.y))
+        if isinstance(prevalence, Prevalence):
+            check_mix(self.y, prevalence)
+            self.num_data = int(counting(self.y).sum())
+        self._order, self._at = torch.empty(0, 0, dtype=torch.long), 0  # a row for each member
+
+    @property
+    def at_once(self) -> bool:
+        """Whether every minibatch has all data."""
+        return self.loader is None and self.batch_size == len(self.y)
+
+    def next(self) -> Batch:
+        """The next minibatch."""
+        if self.loader is not None:
+            return self._from_loader()
+        if self.at_once:
+            return self.x, self.y
+        index = self._index(1)[0]
+        return self.x[index], self.y[index]
+
+    def next_each(self, members: int) -> Batch:
+        """The next minibatch of each of `members`, who go through the data in orders of their own, stacked in front."""
+        if self.loader is not None:
+            pairs = [self._of_one_size() for _ in range(members)]
+            return torch.stack([x for x, _ in pairs]), torch.stack([y for _, y in pairs])
+        if self.at_once:
+            return tuple(each.expand(members, *each.shape) for each in (self.x, self.y))  # type: ignore[return-value]
+        index = self._index(members)
+        return self.x[index], self.y[index]
+
+    def whole(self) -> Batch:
+        """All data at once."""
+        if self.loader is None:
+            return self.x, self.y
+        x, y = _concatenated([_pair(batch, self.device, self.like) for batch in self.loader])
+        if self._mix is not None:
+            check_mix(y, self._mix.prevalence)
+        return x, y
+
+    def few(self) -> Tensor:
+        """Inputs of two examples, to try a model on."""
+        if self.loader is None:
+            return self.x[:2]
+        for batch in self.loader:
+            return _pair(batch, self.device, self.like)[0][:2]
+        return self._from_loader()[0]  # which says what is wrong
+
+    def _index(self, members: int) -> Int[Tensor, "m n"]:
+        if len(self._order) != members or self._at + self.batch_size > len(self.y):
+            orders = [torch.randperm(len(self.y), generator=self.generator) for _ in range(members)]
+            self._order, self._at = torch.stack(orders).to(self.y.device), 0
+        index = self._order[:, self._at : self._at + self.batch_size]
+        self._at += self.batch_size
+        return index
+
+    def _of_one_size(self) -> Batch:
+        """The loader's next batch that has as many examples as its first one."""
+        for _ in range(1000):
+            batch = self._from_loader()
+            self.batch_size = self.batch_size or len(batch[1])
+            if len(batch[1]) == self.batch_size:
+                return batch
+        raise ValueError("Expected the loader's batches to have one size, but got many: set drop_last=True.")
+
+    def _from_loader(self) -> Batch:
+        assert self.loader is not None
+        for _ in range(2):
+            self._batches = iter(self.loader) if self._batches is None else self._batches
+            for batch in self._batches:
+                pair = _pair(batch, self.device, self.like)
+                if self._mix is not None:
+                    self._mix.add(pair[1])
+                return pair
+            self._batches = None
+            if self._mix is not None:
+                self._mix.check()
+        raise ValueError("Expected the loader to give batches, but got none: is the data set smaller than one batch?")
+
+
+def _loader(data: Any) -> Iterable[Any] | None:
+    """`data` where it gives batches; None where it has examples."""
+    if isinstance(data, list) and data and all(_is_batch(each) for each in data):
+        return data
+    if isinstance(data, tuple | list) or (isinstance(data, Dataset) and not isinstance(data, IterableDataset)):
+        return None
+    if not isinstance(data, Iterable) or isinstance(data, Iterator | Tensor | np.ndarray | IterableDataset):
+        raise ValueError(
+            f"Expected data as (x, y), a Dataset or a DataLoader, but got {type(data).__name__}: an iterator can be gone over "
+            "only once, and an IterableDataset needs a DataLoader."
+        )
+    return data
+
+
+def _is_batch(each: Any) -> bool:
+    return isinstance(each, tuple | list) and len(each) == 2 and all(isinstance(part, Tensor | np.ndarray) for part in each)
+
+
+def _pair(data: Any, device: Any, like: nn.Module | None) -> Batch:
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        raise ValueError(f"Expected pairs (x, y), but got {type(data).__name__} of {_count(data)}: give inputs and labels.")
+    x, y = data
+    x, given = _inputs(x, like), tensor_of(y, "target")
+    y = given if isinstance(y, Tensor) else given.to(x.device)
+    if x.ndim == 0 or y.ndim == 0 or len(x) != len(y) or len(y) == 0:
+        shapes = f"{tuple(x.shape)} and {tuple(y.shape)}"
+        raise ValueError(f"Expected as many inputs as labels, at least one, but got shapes {shapes}: is one cut off?")
+    return (x, y) if device is None else (x.to(device), y.to(device))
+
+
+def _inputs(x: Any, like: nn.Module | None) -> Tensor:
+    if isinstance(x, Tensor):
+        return x
+    tensor = tensor_of(x, "x")
+    if like is not None:
+        result: Tensor = as_input(tensor.numpy(), like, torch.empty(0))
+        return result
+    return tensor.to(torch.get_default_dtype()) if tensor.dtype == torch.float64 else tensor
+
+
+class _Mix:
+    """The mix of a loader's labels over its first pass."""
+
+    def __init__(self, prevalence: Prevalence) -> None:
+        self.prevalence, self.done, self.examples = prevalence, False, 0
+        self.total = torch.zeros(prevalence.num_classes, dtype=torch.float64)
+
+    def add(self, y: Tensor) -> None:
+        """One more batch."""
+        if not self.done:
+            mix, examples = _mix_of(y, self.prevalence), int(counting(y).sum())
+            self.total += examples * mix
+            self.examples += examples
+
+    def check(self) -> None:
+        """A ValueError at the end of the pass, where it cannot be chance."""
+        if not self.done and self.examples:
+            _check_chance(self.total / self.examples, self.examples, self.prevalence)
+        self.done = True
+
+
+def check_mix(y: Tensor, prevalence: Prevalence) -> None:
+    """Where the labels' mix cannot be chance, the wrong ρ was given, and every prediction would be off.
+
+    The cells of one dense map do not come by chance each, so the chance is that of whole examples.
+    """
+    _check_chance(_mix_of(y, prevalence), int(counting(y).sum()), prevalence)
+
+
+def _check_chance(found: Tensor, examples: int, prevalence: Prevalence) -> None:
+    rho = prevalence.sampling
+    error = (rho * (1 - rho) / examples).sqrt()
+    if bool(((found - rho).abs() > 5 * error + 1.5 / examples).any()):
+        raise ValueError(
+            f"Expected labels in the mix `prevalence.sampling`, {_rounded(rho)}, but got {_rounded(found)}: "
+            "write Prevalence.from_labels(y, population=…), or take a DataLoader that rebalances and its sampler's prevalence."
+        )
+
+
+def _mix_of(y: Tensor, prevalence: Prevalence) -> Tensor:
+    """The mix (K,) of the labels that count, on the CPU."""
+    if y.is_floating_point() and y.ndim > 1:
+        votes = y.movedim(1, -1).flatten(0, -2)
+        return class_frequencies(votes[(votes != 0).any(1)], prevalence.num_classes).cpu()
+    return class_frequencies(y, prevalence.num_classes, ignore_index=-100).cpu()
+
+
+def counting(y: Tensor) -> Bool[Tensor, " n"]:
+    """Which examples have a label, or votes, that count."""
+    return ((y != 0) if y.is_floating_point() else (y != -100)).reshape(len(y), -1).any(1)
+
+
+def _rounded(mix: Tensor) -> list[float]:
+    return [round(value, 4) for value in mix.tolist()]
+
+
+def _stacked(pairs: list[Any]) -> tuple[Any, Any]:
+    """Examples → inputs and labels; arrays stay arrays."""
+    if not pairs:
+        raise ValueError("Expected at least one example, but the data set is empty: is its folder right?")
+    if any(not isinstance(each, tuple | list) or len(each) != 2 for each in pairs):
+        kind = type(pairs[0]).__name__
+        raise ValueError(f"Expected a data set of pairs (x, y), but got {kind}: give inputs and labels alone.")
+    x, y = zip(*pairs, strict=True)
+    return tuple(torch.stack(each) if isinstance(each[0], Tensor) else np.stack(each) for each in (x, y))  # type: ignore[return-value]
+
+
+def _concatenated(batches: list[Batch]) -> Batch:
+    if not batches:
+        raise ValueError("Expected the loader to give batches, but got none: is it a used-up iterator?")
+    return torch.cat([x for x, _ in batches]), torch.cat([y for _, y in batches])
+
+
+def _length(loader: Any) -> int | None:
+    data, sampler = getattr(loader, "dataset", None), getattr(loader, "sampler", None)
+    if isinstance(sampler, SubsetRandomSampler):
+        return len(sampler)
+    return None if data is None or isinstance(data, IterableDataset) else len(data)
+
+
+def _size(batch_size: Any) -> int:
+    if isinstance(batch_size, bool) or not isinstance(batch_size, Integral) or int(batch_size) < 1:
+        raise ValueError(f"Expected `batch_size` to be a positive whole number or None, but got {batch_size!r}: try 128.")
+    return int(batch_size)
+
+
+def _count(data: Any) -> str:
+    return f"{len(data)} parts" if isinstance(data, tuple | list) else "no parts"

@@ -1,0 +1,76 @@
+"""Tables of many weights → their average, and what it leaves open.
+
+Stage: `log_probs (s, n, k)` of s draws, in blocks → `Prediction`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..tables import as_given
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The posterior predictive: what the draws say on average, and how far they disagree.
+
+    With p_s(k|x) of draw s and p = avg_s p_s, the entropy of p splits into that which every draw has by itself, on average, and
+    the rest, the information that x's label would give about the weights:
+
+        H[p] = avg_s H[p_s] + I,  I ≥ 0.
+
+    More training data lower I alone. Entropies are in nats. Wherever `log_probs` are taken, in `retarget`, `evaluate`, …, a
+    prediction can be given as it is.
+
+    Attributes:
+        log_probs: log avg_s p_s(k|x), `(n, k)` or dense `(n, k, h, w, …)`; in regression the log-density at m values, `(n, m)`.
+        entropy: H[p], `(n,)` or `(n, h, w, …)`; None in regression, like the other two.
+        data_entropy: avg_s H[p_s], what stays uncertain however much is known of the weights (aleatoric).
+        model_entropy: I, what is due to the weights not being known (epistemic).
+    """
+
+    log_probs: Any
+    entropy: Any = None
+    data_entropy: Any = None
+    model_entropy: Any = None
+
+    def as_given(self, x: Any) -> Prediction:
+        """With arrays where x was one, else with tensors."""
+        if not isinstance(x, np.ndarray):
+            return self
+        parts = (self.log_probs, self.entropy, self.data_entropy, self.model_entropy)
+        return Prediction(*(None if part is None else as_given(part, x) for part in parts))
+
+
+def averaged(tables: Iterable[Float[Tensor, "m n k *dense"]], over_classes: bool) -> Prediction:
+    """The prediction of all draws in `tables`, blocks of any number of them; sums are kept in float64."""
+    log_sum, entropies, count = None, torch.zeros(()), 0
+    for table in tables:
+        dtype, wide = table.dtype, table.double()
+        part = torch.logsumexp(wide, 0)
+        log_sum = part if log_sum is None else torch.logaddexp(log_sum, part)
+        if over_classes:
+            entropies = _entropy(wide, 2).sum(0) + entropies.to(wide)
+        count += len(table)
+    assert log_sum is not None, "no draws"
+    log_probs = log_sum - math.log(count)
+    if not over_classes:
+        return Prediction(log_probs.to(dtype))
+    total, data = _entropy(log_probs, 1), entropies / count
+    gain = total - data
+    # negative by rounding alone: entropy is concave
+    gain = torch.where(gain.abs() < 1e-6, gain.clamp_min(0), gain)
+    return Prediction(*(each.to(dtype) for each in (log_probs, total, data, gain)))
+
+
+def _entropy(log_probs: Tensor, dim: int) -> Tensor:
+    """−Σ_k p_k log p_k, in which a class of probability 0 counts 0."""
+    return torch.special.entr(log_probs.exp()).sum(dim)

@@ -1,0 +1,139 @@
+"""Weights → log p(w).
+
+Stage: `{name: tensor}` → log-density, a number. A prior is any such function; these make the usual ones. As the only thing
+besides the likelihood, a Gaussian prior of scale s is weight decay of 1/(N s²) per example.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from numbers import Real
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..tables import tensor_of
+
+LIKELIHOOD = "likelihood."  # before the names of the likelihood's own parameters
+Params = Mapping[str, Tensor]
+Prior = Callable[[Params], Tensor]
+
+_LOG_ROOT_2PI = 0.5 * math.log(2 * math.pi)
+
+
+def gaussian_prior(scale: Any = 1.0, centre: Mapping[str, Any] | None = None) -> Prior:
+    """Each weight N(centre, scale²), independently.
+
+    Args:
+        scale: s > 0; one for all, or one for each name, `{name: s}`.
+        centre: where each weight is expected, by name; names left out are expected at 0. At a small prevalence give the output
+            bias its starting value: a prior around 0 says that classes are equal.
+    """
+    scales, centres = _checked_scales(scale), _centres(centre)
+
+    def log_prior(params: Params) -> Tensor:
+        standard, log_scales = [], 0.0
+        for name, value in params.items():
+            s = _scale_of(scales, name)
+            standard.append((_away(value, centres.get(name), name) / s).flatten())
+            log_scales += value.numel() * (math.log(s) + _LOG_ROOT_2PI)
+        return -0.5 * torch.cat(standard).square().sum() - log_scales
+
+    return log_prior
+
+
+def layer_prior(model: nn.Module, scale: Any = 1.0, likelihood: Any = None) -> Prior:
+    """A Gaussian prior by layer, under which signals keep their size: the default.
+
+    A weight of `fan_in` inputs is N(0, scale²/fan_in), an embedding N(0, scale²). What has one dimension or none (biases, the
+    factors of a normalisation) is N(present value, scale²): an output bias that `start_at_prevalence` has set is thus believed,
+    within `scale` in log-odds.
+
+    Args:
+        model: whose weights, with their present values, the prior is for.
+        scale: how far weights may go.
+        likelihood: whose own parameters, if it has any, are weights as well: cutpoints are believed as biases are.
+    """
+    s = _checked_scale(scale)
+    scales, centre = {}, {}
+    own = likelihood.named_parameters(prefix=LIKELIHOOD[:-1]) if isinstance(likelihood, nn.Module) else ()
+    looked_up = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding | nn.EmbeddingBag)}
+    for name, value in (*model.named_parameters(), *own):
+        fan_in = value[0].numel() if value.ndim > 1 and len(value) and id(value) not in looked_up else 1
+        scales[name] = s / math.sqrt(max(fan_in, 1))
+        if value.ndim < 2:
+            centre[name] = value
+    by_name = gaussian_prior(scales, centre)
+    others = gaussian_prior(s)
+
+    def log_prior(params: Params) -> Tensor:
+        own = {name: value for name, value in params.items() if name in scales}
+        rest = {name: value for name, value in params.items() if name not in scales}
+        return by_name(own) + others(rest) if own and rest else by_name(own) if own else others(rest)
+
+    return log_prior
+
+
+def horseshoe_prior(scale: Any = 1.0, centre: Mapping[str, Any] | None = None, slab: Any = None) -> Prior:
+    """Most weights near 0, some as large as need be: the horseshoe, its local scales integrated out.
+
+    w = λ τ z with z standard normal and λ half-Cauchy has no density in closed form, but sharp bounds (Carvalho et al. 2010),
+    the upper of them `∝ log(1 + 2 τ²/w²)`, with the same pole at 0 and the same tails, 1/w². This is that one, normalised:
+    `p(w) = log(1 + 2 τ²/w²) / (2√2 π τ)`.
+
+    Args:
+        scale: τ > 0, how large a weight must be to count as large.
+        centre: where each weight is expected, by name; 0 where left out.
+        slab: the scale of a Gaussian that holds large weights back (the regularised horseshoe); None for none. The product of
+            the two is not normalised.
+    """
+    tau, centres = _checked_scale(scale), _centres(centre)
+    held = None if slab is None else gaussian_prior(_checked_scale(slab), centre)
+
+    def log_prior(params: Params) -> Tensor:
+        terms = []
+        for name, value in params.items():
+            away = _away(value, centres.get(name), name)
+            # the pole at 0 is integrable, but a gradient there is not finite
+            square = (away / tau).square().clamp_min(torch.finfo(value.dtype).eps)
+            terms.append((torch.log1p(2 / square).log() - math.log(2 * math.sqrt(2) * math.pi * tau)).sum())
+        total = torch.stack(terms).sum()
+        return total if held is None else total + held(params)
+
+    return log_prior
+
+
+def _centres(centre: Mapping[str, Any] | None) -> dict[str, Tensor]:
+    return {name: tensor_of(value, name).detach().clone() for name, value in (centre or {}).items()}
+
+
+def _away(value: Tensor, centre: Tensor | None, name: str) -> Tensor:
+    """How far the weight is from where it is expected."""
+    if centre is None:
+        return value
+    try:
+        return value - centre.to(value).expand(value.shape)
+    except RuntimeError as error:
+        raise ValueError(
+            f"Expected the centre of {name!r} to be of shape {tuple(value.shape)}, but got {tuple(centre.shape)}: reshape it."
+        ) from error
+
+
+def _checked_scales(scale: Any) -> float | dict[str, float]:
+    return {name: _checked_scale(each) for name, each in scale.items()} if isinstance(scale, Mapping) else _checked_scale(scale)
+
+
+def _checked_scale(scale: Any) -> float:
+    if isinstance(scale, bool) or not isinstance(scale, Real) or not 0 < float(scale) < math.inf:
+        raise ValueError(f"Expected a prior's scale to be positive and finite, but got {scale!r}: 1.0 is a start.")
+    return float(scale)
+
+
+def _scale_of(scales: float | dict[str, float], name: str) -> float:
+    if isinstance(scales, float):
+        return scales
+    if name not in scales:
+        raise ValueError(f"Expected a scale for every weight, but {name!r} has none among {list(scales)[:10]}: add it.")
+    return scales[name]

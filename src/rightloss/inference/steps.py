@@ -1,0 +1,89 @@
+"""The steps of a method: a bar that shows them, a stream of random numbers for them, a stop at the first that is not finite.
+
+Stage: number of steps → step numbers, shown as they go by.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from numbers import Integral, Real
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .contract import Diverged
+
+
+def steps_of(total: int, label: str, progress: bool | None) -> Iterator[int]:
+    """0 … total − 1, with a progress bar on stderr: on request, or where stderr is a terminal.
+
+    Without `rich` there is no bar, unless one was asked for: then an ImportError.
+    """
+    if progress is False or (progress is None and not sys.stderr.isatty()):
+        yield from range(total)
+        return
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    except ImportError as error:
+        if progress:
+            raise ImportError("A progress bar needs rich: pip install 'rightloss[bayes]', or progress=False.") from error
+        yield from range(total)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=progress is None) as bar:
+        task = bar.add_task(label, total=total)
+        for step in range(total):
+            yield step
+            bar.advance(task)
+
+
+def whole_number(value: Any, name: str, least: int = 1) -> int:
+    """`value`, or a ValueError where it is not a whole number of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
+        raise ValueError(f"Expected `{name}` to be a whole number of at least {least}, but got {value!r}: choose one.")
+    return int(value)
+
+
+def positive_number(value: Any, name: str) -> float:
+    """`value`, or a ValueError where it is not a positive, finite number."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < float("inf"):
+        raise ValueError(f"Expected `{name}` to be positive and finite, but got {value!r}: choose a number above 0.")
+    return float(value)
+
+
+def check_finite(value: Tensor, step: int, last_good: Callable[[], Any], what: str = "the log posterior") -> None:
+    """Diverged, with what `last_good` makes of the state before, where a number in `value` is not finite."""
+    if bool(torch.isfinite(value).all()):
+        return
+    raise Diverged(
+        f"Expected {what} to be finite, but step {step} gave {value.flatten()[:5].tolist()}: lower `lr`, look for NaN in "
+        "the inputs, at their scale and at the prior; what was good until then is this error's `.posterior`.",
+        step,
+        last_good(),
+    )
+
+
+@contextmanager
+def own_random(seed: Any) -> Iterator[torch.Generator]:
+    """Torch's random numbers from `seed` on inside, and where they were before outside; also a generator of that seed."""
+    if isinstance(seed, bool) or not isinstance(seed, Integral):
+        raise ValueError(f"Expected `seed` to be a whole number, but got {seed!r}: write seed=0.")
+    with torch.random.fork_rng():
+        torch.manual_seed(int(seed))
+        yield torch.Generator().manual_seed(int(seed))
+
+
+@contextmanager
+def in_mode(model: nn.Module, training: bool) -> Iterator[None]:
+    """The model in training or evaluation mode inside, and each of its modules in its own mode again outside."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.train(training)
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode

@@ -1,0 +1,359 @@
+"""Loss and prior → the log posterior of the weights, as a function of weights and a minibatch.
+
+Stage: model, prevalence, likelihood, marginal, prior → `LogPosterior`, which every method of inference takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from numbers import Integral
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from ..likelihoods import Likelihood
+from ..losses import InformationGainLoss, LogitAdjustedLoss, LogLikelihoodLoss, WeightedLoss, information_gain_loss
+from ..losses.composed import at_reference, sum_over_batch
+from ..losses.frame import class_frame, full_precision
+from ..losses.setting import Setting
+from ..marginals import AuxiliaryMarginal, Estimate, Marginal, PoolMarginal, in_transform
+from ..prevalence import ContinuousPrevalence, Prevalence
+from ..tables import as_input, tensor_of
+from .minibatches import check_mix
+from .priors import LIKELIHOOD, Params, Prior, layer_prior
+from .standing import Heard, Pass, Pool, begun_anew, log_average
+from .steps import in_mode
+
+
+def log_posterior(
+    model: nn.Module,
+    prevalence: Prevalence | ContinuousPrevalence,
+    likelihood: Likelihood | None = None,
+    marginal: Marginal | None = None,
+    prior: Prior | None = None,
+    num_data: Any = None,
+    *,
+    reference: Any = None,
+    loss: Any = None,
+    pool: Any = None,
+) -> LogPosterior:
+    """The paper's posterior, Eq. (1), as a function of weights and a minibatch, in the form that `posteriors` takes:
+
+        log p(w|X,Y) = log p(w) + Σ_n [log p(y_n|x_n,w) − log p(y_n|w)] + N κ Σ_k r_k log p(k|w) + const.
+
+    Both probabilities are taken in the mix of classes r, `reference`. The value returned for a minibatch estimates this divided
+    by N: the mean over the minibatch, plus log p(w)/N. With it goes a temperature of 1/N.
+
+    Args:
+        model: x → the likelihood's outputs. Its trainable parameters are w; it is never changed.
+        prevalence: π, ρ and κ.
+        likelihood: Categorical by default. Its own parameters, if it has any, are part of w.
+        marginal: who supplies q, the value of p(y|w) in a minibatch; `RunningMarginal` by default. A method begins with one
+            that has seen nothing, so that its result is the same whatever ran before: an `AuxiliaryMarginal` unlearns, unless
+            it is in eval mode; one of your own goes on from where it is.
+        prior: weights by name → log p(w), such as `gaussian_prior(1.0)`; `layer_prior(model, 1.0, likelihood)` by default.
+        num_data: N, how many training examples there are; where it is left out, a method takes the size of its data. Examples
+            of which every label is ignored do not count; a dense map counts as one, since its cells say much the same.
+        reference: r. None: the sampled mix ρ. `prevalence.population`: the paper's form. Or any mix.
+        loss: a rival's class (`WeightedLoss`, `LogitAdjustedLoss`, `LogLikelihoodLoss`), minus which is then the
+            log-likelihood; it has no marginal.
+        pool: data over which p(y|w) is taken exactly, value and gradient, in the place of `marginal`: `(x, y)` in the mix ρ,
+            or x alone from the population where r = π. Each evaluation goes over all of it.
+    """
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"Expected `model` to be an nn.Module, but got {type(model).__name__}: wrap it in one.")
+    if any(name.startswith(LIKELIHOOD) for name, _ in (*model.named_parameters(), *model.named_buffers())):
+        raise ValueError("Expected a model without a part named `likelihood`, but it has one: rename it.")
+    criterion = _criterion(loss, prevalence, likelihood, marginal, reference, pool)
+    if not _trainable(model, criterion):
+        raise ValueError("Expected weights to infer, but no parameter has requires_grad: unfreeze some.")
+    _check_source(marginal, model)
+    prior = layer_prior(model, likelihood=criterion.likelihood) if prior is None else prior
+    if not callable(prior):
+        raise ValueError(f"Expected `prior` to be a function of the weights, but got {prior!r}: write gaussian_prior(1.0).")
+    if num_data is not None and (isinstance(num_data, bool) or not isinstance(num_data, Integral) or int(num_data) < 1):
+        raise ValueError(f"Expected `num_data` to be how many training examples there are, but got {num_data!r}: len(y).")
+    return LogPosterior(
+        model,
+        criterion,
+        prior,
+        None if num_data is None else int(num_data),
+        None if pool is None else _checked_pool(pool, criterion, model),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class LogPosterior:
+    """What `log_posterior` makes: `target(params, batch)` → (log p(w|X,Y)/N estimated from the batch, by-products).
+
+    Attributes:
+        model: as given; called with other weights by `torch.func.functional_call`, in the mode it is in.
+        criterion: the loss minus which is the log-likelihood.
+        prior: weights by name → log p(w).
+        num_data: N.
+        pool: x and labels (or None) of the data over which p(y|w) is exact.
+    """
+
+    model: nn.Module
+    criterion: Any
+    prior: Prior
+    num_data: int | None = None
+    pool: Pool | None = None
+    _joint: _Joint = field(init=False, repr=False)
+    _names: frozenset[str] = field(init=False, repr=False)
+    _known: frozenset[str] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_joint", _Joint(self.model, self.criterion.likelihood))
+        object.__setattr__(self, "_names", frozenset(_trainable(self.model, self.criterion)))
+        object.__setattr__(self, "_known", frozenset(_all_names(self._joint)))
+
+    @property
+    def prevalence(self) -> Prevalence | ContinuousPrevalence:
+        """π, ρ and κ."""
+        return self.criterion.prevalence
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """Outputs → table."""
+        return self.criterion.likelihood
+
+    @property
+    def gains(self) -> bool:
+        """Whether the likelihood is the information gain, and not a rival's."""
+        return isinstance(self.criterion, InformationGainLoss)
+
+    @property
+    def marginal(self) -> Marginal | None:
+        """Who supplies q; None where nobody does: for the rivals, and where p(y|w) is exact over a pool."""
+        return self.criterion.marginal if self.gains and self.pool is None else None
+
+    def parameters(self) -> dict[str, Tensor]:
+        """w as it stands, by name: copies of the model's trainable parameters, and of the likelihood's as "likelihood.…"."""
+        return {name: value.detach().clone() for name, value in _trainable(self.model, self.criterion).items()}
+
+    def buffers(self) -> dict[str, Tensor]:
+        """Copies of what the model keeps besides: given along with the weights, they are what a step in training mode moves."""
+        return {name: value.detach().clone() for name, value in self.model.named_buffers()}
+
+    def with_data(self, num_data: int | None) -> LogPosterior:
+        """The same, with N filled in where it was left out."""
+        if self.num_data is None and num_data is None:
+            raise ValueError("Expected `num_data` in log_posterior, but got none: a loader without a data set has no size.")
+        return self if self.num_data is not None else replace(self, num_data=num_data)
+
+    def anew(self) -> LogPosterior:
+        """The same with a marginal that has seen nothing, as every run begins."""
+        if self.marginal is None:
+            return self
+        marginal = begun_anew(self.marginal)
+        return self if marginal is self.marginal else self.with_marginal(marginal)
+
+    def with_marginal(self, marginal: Marginal) -> LogPosterior:
+        """The same with another marginal."""
+        return replace(
+            self, criterion=InformationGainLoss(self.prevalence, self.likelihood, marginal, self.criterion.reference)
+        )
+
+    def __call__(self, params: Params, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        """log p(w|X,Y)/N, and by-products: the model's `outputs`, and the minibatch's `log_m` where a marginal is at work.
+
+        Outside `torch.func` a marginal with a state (running, auxiliary, pool) moves by its own rules. Inside, states cannot
+        change: its value is used as it stands, and `follow` moves it afterwards.
+        """
+        if self.num_data is None:
+            raise ValueError(
+                "Expected `num_data`, by which the prior is divided, but got none: log_posterior(…, num_data=len(y))."
+            )
+        value, aux = self.at(params, lambda: self._log_likelihood(params, *batch))
+        return value + self.log_prior(params) / self.num_data, aux
+
+    def follow(self, params: Params, aux: Mapping[str, Tensor]) -> None:
+        """Move the marginal to weights at which an evaluation inside a transform has found `aux`."""
+        if "log_m" in aux and aux["log_m"].ndim > 1:
+            raise ValueError(
+                f"Expected `aux` of one evaluation, but got {len(aux['log_m'])} at once: follow each, with its own weights."
+            )
+        if self.marginal is not None and not isinstance(self.marginal, PoolMarginal):
+            estimate = Estimate(aux["log_m"].detach(), len(aux["outputs"]), _no_measure)
+            self.at(params, lambda: self.criterion.marginal.value(estimate))
+
+    def log_prior(self, params: Params) -> Tensor:
+        """log p(w); buffers that were given along do not count."""
+        return self.prior({name: value for name, value in params.items() if name in self._names})
+
+    def outputs(self, params: Params, x: Tensor) -> Tensor:
+        """What the model gives for x with these weights."""
+        result: Tensor = self.at(params, lambda: self.model(x))
+        return result
+
+    def table(self, params: Params, x: Tensor, support: Tensor | None = None) -> Float[Tensor, "n k"]:
+        """log p(y|x,w) in the population's mix, a row for each label: dense outputs have one for each cell."""
+        result: Tensor = self.at(params, lambda: _table(self.model(x), self.likelihood, support))
+        return result
+
+    def log_marginal(self, params: Params, data: Any) -> Float[Tensor, " k"]:
+        """log p(k|w), in the mix r, exactly over `data`; gradients pass through.
+
+        Args:
+            params: w.
+            data: `(x, y)` in the mix ρ; x alone, drawn from the population, where r = π; or a list of such, batch by batch.
+        """
+        if not isinstance(self.prevalence, Prevalence):
+            raise ValueError("Expected classes for `log_marginal`, but the likelihood is a density: p(y|w) has no K values.")
+        parts = data if isinstance(data, list) else [data]
+        return log_average([self._sum(params, *(part if isinstance(part, tuple) else (part, None))) for part in parts])
+
+    def at(self, params: Params, call: Callable[[], Any]) -> Any:
+        """`call()` while the model and the likelihood have these weights; parts left out keep their own.
+
+        What a model in training mode moves, of the buffers left out, are copies.
+        """
+        named = {name if name.startswith(LIKELIHOOD) else f"model.{name}": value for name, value in params.items()}
+        if not named.keys() <= self._known:
+            unknown = [name.removeprefix("model.") for name in named.keys() - self._known]
+            raise ValueError(f"Expected weights by the model's names, but it has no {sorted(unknown)[:5]}: see `parameters()`.")
+        return functional_call(self._joint, self._buffers_apart() | named, (call,))
+
+    def _buffers_apart(self) -> dict[str, Tensor]:
+        buffers = dict(self.model.named_buffers())
+        if not buffers or not any(part.training for part in self.model.modules()):
+            return {}
+        return {f"model.{name}": value.clone() for name, value in buffers.items()}
+
+    def setting(self, like: Tensor) -> Setting:
+        """What the loss computes with: r, ρ, κ and offsets, for classes."""
+        setting: Setting = self.criterion._setting(like)
+        return setting
+
+    def exact_gain(self, outputs: Tensor, y: Tensor, log_marginal: Tensor) -> Tensor:
+        """Mean of log p(y_n|x_n,w) − log p(y_n|w), plus κ Σ_k r_k log p(k|w), where p(y|w) is at hand."""
+        assert isinstance(self.prevalence, Prevalence)
+        frame = class_frame(outputs, y, self.likelihood, self.prevalence.num_classes, -100, "nan")
+        setting = self.setting(full_precision(outputs))
+        table = at_reference(self.likelihood.table(frame.rows()), setting.log_offset)
+        gain = frame.labels.mask(frame.labels.pick(table - log_marginal)).sum() / frame.labels.count
+        return gain + setting.evidence * (setting.reference * log_marginal).sum() if setting.evidence else gain
+
+    def _log_likelihood(self, params: Params, x: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        outputs = self.model(x)
+        if not self.gains:
+            return -self.criterion(outputs, y), {"outputs": outputs}
+        if self.pool is not None:
+            return self.exact_gain(outputs, y, self.log_marginal(params, self.pool)), {"outputs": outputs}
+        marginal = self._standing() if in_transform() else self.criterion.marginal
+        heard = Heard(marginal)
+        with in_mode(marginal, False) if in_transform() and isinstance(marginal, nn.Module) else nullcontext():
+            setting = self.setting(outputs) if isinstance(self.prevalence, Prevalence) else None
+            r = self.criterion.reference
+            loss = information_gain_loss(
+                outputs, y, self.prevalence, self.likelihood, heard, r, nonfinite="nan", setting=setting
+            )
+        return -loss, {"outputs": outputs, "log_m": heard.log_m}
+
+    def _sum(self, params: Params, x: Tensor, y: Tensor | None) -> tuple[Tensor, Any]:
+        """log Σ_n β_n p_r(k|x_n,w) and log n."""
+        assert isinstance(self.prevalence, Prevalence)
+        if y is None:
+            _check_population(self.criterion)
+        outputs = self.outputs(params, x)
+        cells = outputs.shape[:1] + outputs.shape[2:]
+        labels = torch.zeros(cells, dtype=torch.long, device=outputs.device) if y is None else y
+        frame = class_frame(outputs, labels, self.likelihood, self.prevalence.num_classes, -100, "nan")
+        setting = self.setting(full_precision(outputs))
+        weights = None if y is None or setting.plain else frame.labels.spread(setting.reference / setting.sampling).log()
+        table = self.at(params, lambda: self.likelihood.table(frame.rows()))
+        return sum_over_batch(at_reference(table, setting.log_offset), frame.labels, weights)
+
+    def _standing(self) -> Any:
+        """The marginal whose value can be used inside a transform; a pool is gone over anew."""
+        return Pass(self.model, self.marginal) if isinstance(self.marginal, PoolMarginal) else self.marginal
+
+
+class _Joint(nn.Module):
+    """Model and likelihood under one roof, so that the weights of both can be exchanged at once."""
+
+    def __init__(self, model: nn.Module, likelihood: Any) -> None:
+        super().__init__()
+        self.model = model
+        self.likelihood = likelihood if isinstance(likelihood, nn.Module) else nn.Module()
+
+    def forward(self, call: Callable[[], Any]) -> Any:
+        return call()
+
+
+def _no_measure(outputs: Tensor, target: Tensor | None) -> tuple[Tensor, Tensor | float]:
+    raise AssertionError("a marginal that follows weights needs no other data")
+
+
+def _table(outputs: Tensor, likelihood: Likelihood, support: Tensor | None) -> Tensor:
+    outputs = outputs.unsqueeze(1) if outputs.ndim == 1 and likelihood.num_outputs == 1 else outputs
+    rows = outputs.movedim(1, -1).flatten(0, -2) if outputs.ndim > 2 else outputs
+    return likelihood.table(full_precision(rows), support)
+
+
+def _trainable(model: nn.Module, criterion: Any) -> dict[str, nn.Parameter]:
+    named = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    if isinstance(criterion.likelihood, nn.Module):
+        own = criterion.likelihood.named_parameters()
+        named |= {LIKELIHOOD + name: value for name, value in own if value.requires_grad}
+    return named
+
+
+def _all_names(joint: nn.Module) -> list[str]:
+    """Of parameters and buffers, tied ones by each of their names."""
+    parameters = joint.named_parameters(remove_duplicate=False)
+    return [name for name, _ in parameters] + [name for name, _ in joint.named_buffers(remove_duplicate=False)]
+
+
+def _check_source(marginal: Any, model: nn.Module) -> None:
+    """A marginal that asks another net than the one whose weights are inferred would answer for that one."""
+    asked: Any = marginal.model if isinstance(marginal, PoolMarginal) else None
+    asked = marginal.source if isinstance(marginal, AuxiliaryMarginal) else asked
+    own = {id(value) for value in model.parameters()}
+    if isinstance(asked, nn.Module) and not all(id(value) in own for value in asked.parameters()):
+        raise ValueError(
+            f"Expected {type(marginal).__name__} to ask the model whose weights are inferred, but got another net in it: "
+            "make it with this model (or a part of it), not with a copy."
+        )
+
+
+def _criterion(loss: Any, prevalence: Any, likelihood: Any, marginal: Any, reference: Any, pool: Any) -> Any:
+    if loss is None or loss is InformationGainLoss:
+        if pool is not None and marginal is not None:
+            raise ValueError("Expected one of `marginal` and `pool`, but got both: over a pool p(y|w) is exact.")
+        return InformationGainLoss(prevalence, likelihood, marginal, reference)
+    if not isinstance(loss, type) or not issubclass(loss, WeightedLoss | LogitAdjustedLoss | LogLikelihoodLoss):
+        raise ValueError(f"Expected `loss` to be a class such as WeightedLoss, but got {loss!r}: give the class, no brackets.")
+    given = [name for name, value in (("marginal", marginal), ("reference", reference), ("pool", pool)) if value is not None]
+    if given:
+        raise ValueError(f"Expected no {' or '.join(given)} with {loss.__name__}, but got one: it has no marginal.")
+    return loss(prevalence, likelihood, nonfinite="nan")
+
+
+def _check_population(criterion: Any) -> None:
+    if not criterion._setting(torch.empty(0)).at_population:
+        raise ValueError(
+            "Expected reference=prevalence.population with an unlabelled pool, but got another mix: such data show the "
+            "population's mix alone; give a labelled pool, or that reference."
+        )
+
+
+def _checked_pool(pool: Any, criterion: Any, model: nn.Module) -> Pool:
+    if not isinstance(criterion.prevalence, Prevalence):
+        raise ValueError("Expected classes for `pool`, but the likelihood is a density: use marginal=PoolMarginal(…).")
+    x, y = pool if isinstance(pool, tuple | list) and len(pool) == 2 else (pool, None)
+    x = tensor_of(as_input(x, model, torch.empty(0)), "pool")
+    if y is None:
+        _check_population(criterion)
+        return x, None
+    y = tensor_of(y, "target").to(x.device)
+    if len(x) != len(y):
+        raise ValueError(f"Expected as many inputs as labels in `pool`, but got {len(x)} and {len(y)}: is one cut off?")
+    check_mix(y, criterion.prevalence)
+    return x, y

@@ -1,0 +1,130 @@
+"""R̂ and effective sample sizes, against closed forms and chains that are known to be bad."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from members import assert_refused, generator
+from scipy.stats import norm, rankdata
+from torch import Tensor
+
+from rightloss.inference.markov.diagnostics import effective_sample_size, r_hat
+
+
+def independent(chains: int = 4, n: int = 500, d: int = 3, seed: int = 0) -> Tensor:
+    """Standard normal draws."""
+    return torch.randn(chains, n, d, dtype=torch.float64, generator=generator(seed))
+
+
+def autoregressive(phi: float, chains: int = 4, n: int = 4000, d: int = 16) -> Tensor:
+    """x_t = φ x_{t−1} + noise, stationary from the start."""
+    noise = independent(chains, n, d, seed=1)
+    draws = [noise[:, 0] / math.sqrt(1 - phi**2)]
+    for step in range(1, n):
+        draws.append(phi * draws[-1] + noise[:, step])
+    return torch.stack(draws, 1)
+
+
+@pytest.mark.parametrize("phi", [-0.3, 0.0, 0.5, 0.9])
+def test_an_autoregressive_chain_has_its_effective_sample_size(phi: float) -> None:
+    draws = autoregressive(phi)
+    expected = 4 * 4000 * (1 - phi) / (1 + phi)
+    # The estimate's own spread is about √(lags/n); the mean of 16 of them has a quarter of it.
+    assert float(effective_sample_size(draws).mean()) == pytest.approx(expected, rel=0.05)
+
+
+def test_the_effective_sample_size_tells_the_error_of_the_mean() -> None:
+    draws = autoregressive(0.6, chains=2, n=500, d=2000)
+    told = draws.var((0, 1)) / effective_sample_size(draws)
+    found = draws.mean((0, 1)).square()
+    assert float(told.mean()) == pytest.approx(float(found.mean()), rel=4 * math.sqrt(2 / 2000) + 0.03)
+
+
+def test_the_tail_size_tells_the_error_of_a_quantile() -> None:
+    draws = autoregressive(0.6, chains=2, n=500, d=2000)
+    level = 0.05
+    below = (draws < norm.ppf(level) / math.sqrt(1 - 0.36)).double().mean((0, 1))
+    told = level * (1 - level) / effective_sample_size(draws, tail=True)
+    assert float(told.mean()) == pytest.approx(float((below - level).square().mean()), rel=0.2)
+
+
+def test_mixed_chains_have_r_hat_near_1_and_all_their_draws_count() -> None:
+    draws = independent(d=50)
+    assert float(r_hat(draws).max()) < 1.02
+    assert float(effective_sample_size(draws).mean()) == pytest.approx(2000, rel=0.1)
+
+
+def shifted() -> Tensor:
+    draws = independent()
+    draws[0] += 2
+    return draws
+
+
+def stuck() -> Tensor:
+    draws = independent()
+    draws[0] = 0.5
+    return draws
+
+
+def wide() -> Tensor:
+    draws = independent()
+    draws[0] *= 3
+    return draws
+
+
+def drifting() -> Tensor:
+    return independent(chains=1) + torch.linspace(0, 2, 500, dtype=torch.float64)[:, None]
+
+
+@pytest.mark.parametrize("bad", [shifted, stuck, wide, drifting])
+def test_chains_that_disagree_have_a_large_r_hat(bad: object) -> None:
+    assert callable(bad)
+    assert float(r_hat(bad()).min()) > 1.1
+
+
+@pytest.mark.parametrize("bad", [shifted, stuck, drifting])
+def test_chains_that_disagree_are_worth_few_draws(bad: object) -> None:
+    assert callable(bad)
+    assert float(effective_sample_size(bad()).max()) < 300  # of 2000, or 500
+
+
+def test_only_ranks_matter_and_no_moment_is_needed() -> None:
+    draws = independent()
+    cauchy = torch.tan(torch.pi * (torch.special.ndtr(draws) - 0.5))
+    torch.testing.assert_close(effective_sample_size(cauchy), effective_sample_size(draws))
+    assert float(r_hat(cauchy).max()) < 1.02
+
+
+def test_r_hat_is_that_of_normal_scores_of_ranks_where_draws_repeat() -> None:
+    draws = torch.randint(0, 6, (2, 40, 1), generator=generator(2)).double()
+    halves = draws[:, :, 0].reshape(4, 20).numpy()
+
+    def by_hand(values: object) -> float:
+        z = norm.ppf((rankdata(values).reshape(4, 20) - 0.375) / 80.25)
+        within, between = z.var(1, ddof=1).mean(), 20 * z.mean(1).var(ddof=1)
+        return float(((19 / 20 * within + between / 20) / within) ** 0.5)
+
+    median = float(draws.flatten().median())
+    assert float(r_hat(draws)) == pytest.approx(max(by_hand(halves), by_hand(abs(halves - median))))
+
+
+def test_a_number_that_never_moves_is_no_good_sign() -> None:
+    draws = torch.cat([independent(d=1), torch.ones(4, 500, 1, dtype=torch.float64)], 2)
+    assert r_hat(draws)[1] == math.inf
+    assert effective_sample_size(draws)[1] == effective_sample_size(draws, tail=True)[1] == 0
+    assert bool(torch.isfinite(effective_sample_size(draws)).all())
+
+
+def test_many_numbers_go_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    draws = independent(n=50, d=7)
+    whole = r_hat(draws), effective_sample_size(draws)
+    monkeypatch.setattr("rightloss.inference.markov.diagnostics.COLUMNS", 3)
+    torch.testing.assert_close((r_hat(draws), effective_sample_size(draws)), whole)
+
+
+def test_wrong_draws_are_refused() -> None:
+    assert_refused(lambda: r_hat(torch.zeros(4, 100)), "shape")
+    assert_refused(lambda: effective_sample_size(torch.zeros(4, 3, 2)), "at least 4")
+    assert_refused(lambda: r_hat(torch.full((2, 10, 1), torch.nan)), "finite")

@@ -1,0 +1,257 @@
+"""Many weights at once: as one after the other."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from members import assert_refused, each_likelihood, generator
+from small_targets import KINDS, MARGINALS, REFERENCES, Small, random_weights
+from torch import Tensor, nn
+from torch.func import grad
+
+from rightloss import (
+    AuxiliaryMarginal,
+    BatchMarginal,
+    ClasswiseMarginal,
+    ContinuousPrevalence,
+    Gaussian,
+    LogitAdjustedLoss,
+    LogLikelihoodLoss,
+    PoolMarginal,
+    WeightedLoss,
+)
+from rightloss.inference import LogPosterior, log_posterior
+from rightloss.inference.followers import evaluate_many, follower_of
+
+M = 3
+
+
+def batches_of(small: Small, first: int = 0) -> tuple[Tensor, Tensor]:
+    """One for each member."""
+    pairs = [small.batch(first + member) for member in range(M)]
+    return torch.stack([x for x, _ in pairs]), torch.stack([y for _, y in pairs])
+
+
+def one_of(params: dict[str, Tensor], member: int) -> dict[str, Tensor]:
+    return {name: value[member] for name, value in params.items()}
+
+
+def loop(target: LogPosterior, params: dict[str, Tensor], batches: tuple[Tensor, Tensor]) -> Tensor:
+    """`target` at each member's weights and batch."""
+    return torch.stack([target(one_of(params, m), (batches[0][m], batches[1][m]))[0] for m in range(M)])
+
+
+def check_against_loop(small: Small, **options: Any) -> None:
+    """Values and gradients."""
+    target = small.target(**options)
+    params, batches = random_weights(target, members=M), batches_of(small)
+    leaves = [{name: value.clone().requires_grad_() for name, value in params.items()} for _ in range(2)]
+    together, aux = evaluate_many(target, leaves[0], batches, follower_of(target, M))
+    each = loop(target, leaves[1], batches)
+    torch.testing.assert_close(together, each)
+    slopes = [torch.autograd.grad(v.sum(), list(own.values())) for v, own in zip((together, each), leaves, strict=True)]
+    torch.testing.assert_close(*slopes)
+    assert ("log_m" in aux) == (target.marginal is not None)
+
+
+@each_likelihood
+def test_all_likelihoods_are_evaluated_as_one_by_one(make: Any, k: int) -> None:
+    for loss in (WeightedLoss, LogitAdjustedLoss):
+        check_against_loop(Small(k, make), loss=loss)
+    check_against_loop(Small(k, make), marginal=BatchMarginal())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("reference", REFERENCES)
+def test_all_labels_and_references_are_evaluated_as_one_by_one(kind: str, reference: str) -> None:
+    small = Small(kind=kind)
+    r = REFERENCES[reference](small.prevalence)
+    check_against_loop(small, marginal=BatchMarginal(), reference=r)
+    check_against_loop(small, pool=small.batch(9), reference=r)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("loss", [WeightedLoss, LogitAdjustedLoss, LogLikelihoodLoss])
+def test_all_rivals_are_evaluated_as_one_by_one(kind: str, loss: Any) -> None:
+    check_against_loop(Small(kind=kind), loss=loss)
+
+
+@pytest.mark.parametrize("reference", REFERENCES)
+@pytest.mark.parametrize("marginal", ["running", "pool"])
+def test_each_member_has_a_marginal_of_its_own_that_goes_along_with_it(marginal: str, reference: str) -> None:
+    """Over six steps, a pool's pass at every second, against as many targets as there are members."""
+    small, models = Small(), [Small().model() for _ in range(M + 1)]
+    made = MARGINALS[marginal]
+    options = {"reference": REFERENCES[reference](small.prevalence)}
+    together, *alone = (
+        small.target(model, marginal=made(model, [small.batch(20), small.batch(21)]), **options) for model in models
+    )
+    follower = follower_of(together, M)
+    assert follower is not None
+    for step in range(6):
+        params, batches = random_weights(together, step, members=M), batches_of(small, step)
+        values, aux = evaluate_many(together, params, batches, follower)
+        again, _ = evaluate_many(together, params, batches, follower)
+        follower.move(params, aux["log_m"])
+        each = [one(one_of(params, m), (batches[0][m], batches[1][m]))[0] for m, one in enumerate(alone)]
+        torch.testing.assert_close(values, torch.stack(each))
+        torch.testing.assert_close(values, again)
+
+
+def test_a_batch_that_is_not_finite_leaves_the_running_marginal_as_it_was() -> None:
+    small = Small()
+    target = small.target()
+    follower = follower_of(target, M)
+    assert follower is not None
+    params, log_m = random_weights(target, members=M), torch.rand(M, 3, generator=generator(1)).log()
+    follower.move(params, log_m)
+    follower.move(params, log_m * torch.nan)
+    torch.testing.assert_close(follower.peek(params, log_m), log_m)
+
+
+def test_one_auxiliary_network_follows_all_members() -> None:
+    """It is taught every member's pair (w, m), and asked at every member's w."""
+    small, model = Small(), Small().model()
+    marginal = AuxiliaryMarginal(model)
+    target = small.target(model, marginal=marginal)
+    follower = follower_of(target, M)
+    assert follower is not None
+    params, batches = random_weights(target, members=M), batches_of(small)
+    first, aux = evaluate_many(target, params, batches, follower)
+    batch_alone = small.target(model, marginal=BatchMarginal())
+    torch.testing.assert_close(first, loop(batch_alone, params, batches))
+    follower.move(params, aux["log_m"])
+    assert int(marginal._steps) == M
+    marginal.eval()
+    follower.move(params, aux["log_m"])
+    assert int(marginal._steps) == M
+    torch.testing.assert_close(evaluate_many(target, params, batches, follower)[0], loop(target, params, batches))
+
+
+def test_an_auxiliary_network_that_reads_another_net_is_refused() -> None:
+    small, model = Small(), nn.Linear(3, 3).double()
+    layer, vector = AuxiliaryMarginal(model), AuxiliaryMarginal(lambda: model.weight.flatten())
+    for marginal in (layer, vector):
+        own = small.target(model, marginal=marginal)
+        params, log_m = random_weights(own, members=M), torch.full((M, 3), 1 / 3, dtype=torch.float64).log()
+        for target, refused in ((own, False), (replace(own, model=copy.deepcopy(model)), True)):
+            follower = follower_of(target, M)
+            assert follower is not None
+            if refused:
+                assert_refused(partial(follower.move, params, log_m), "weights that are inferred")
+            else:
+                follower.move(params, log_m)
+
+
+def test_one_minibatch_may_be_shared() -> None:
+    small = Small(kind="dense")
+    target, batch = small.target(marginal=BatchMarginal()), small.batch()
+    params = random_weights(target, members=M)
+    follower = follower_of(target, M)
+    repeated = tuple(part.expand(M, *part.shape) for part in batch)
+    shared, _ = evaluate_many(target, params, batch, follower, shared=True)
+    torch.testing.assert_close(shared, evaluate_many(target, params, repeated, follower)[0])  # type: ignore[arg-type]
+
+
+class Recurrent(nn.Module):
+    """Goes over the features as over time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells, self.head = nn.GRU(1, 4, batch_first=True), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.cells(x[..., None])[0][:, -1])
+
+
+class Normalised(nn.Module):
+    """With moving averages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.head = nn.BatchNorm1d(3), nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(x))
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("how", ["batch", "pool"])
+@pytest.mark.parametrize("make", [Recurrent, Normalised])
+def test_models_that_vmap_does_not_take_go_one_by_one(make: type[nn.Module], how: str, training: bool) -> None:
+    small, model = Small(), make().double().train(training)
+    options = {"marginal": BatchMarginal()} if how == "batch" else {"pool": small.batch(9)}
+    target = small.target(model, **options)
+    params, batches = random_weights(target, members=M), batches_of(small)
+    values, _ = evaluate_many(target, params, batches, follower_of(target, M))
+    torch.testing.assert_close(values, loop(target, params, batches))
+
+
+def test_moving_averages_that_are_given_along_are_moved_for_each_member() -> None:
+    small, model = Small(), Normalised().double()
+    target = small.target(model, marginal=PoolMarginal(model, [small.batch(9)]))
+    params, (x, y) = random_weights(target, members=M), batches_of(small)
+    buffers = {name: value.expand(M, *value.shape).clone() for name, value in target.buffers().items()}
+    evaluate_many(target, params | buffers, (x, y), follower_of(target, M))
+    torch.testing.assert_close(buffers["norm.running_mean"], 0.1 * x.mean(1))
+    torch.testing.assert_close(model.norm.running_mean, torch.zeros(3).double())
+
+
+def test_members_drop_out_by_masks_of_their_own() -> None:
+    small, model = Small(), nn.Sequential(nn.Linear(3, 64), nn.Dropout(0.5), nn.Linear(64, 3)).double()
+    target = small.target(model, marginal=BatchMarginal())
+    params, batch = random_weights(target), small.batch()
+    alike = {name: value.expand(M, *value.shape) for name, value in params.items()}
+    with torch.random.fork_rng():
+        values, _ = evaluate_many(target, alike, batch, follower_of(target, M), shared=True)
+    assert len(values.unique()) == M
+    model.eval()
+    values, _ = evaluate_many(target, alike, batch, follower_of(target, M), shared=True)
+    torch.testing.assert_close(values, target(params, batch)[0].expand(M))
+
+
+@pytest.mark.parametrize("marginal", ["batch", "running", "pool", "auxiliary"])
+def test_its_gradient_by_torch_func_is_autograds(marginal: str) -> None:
+    small, model = Small(), Small().model()
+    target = small.target(model, marginal=MARGINALS[marginal](model, [small.batch(9)]))
+    follower = follower_of(target, M)
+    assert follower is not None
+    params, batches = random_weights(target, members=M), batches_of(small)
+    for _ in range(2):
+        inside, aux = grad(lambda own: _sum(target, own, batches, follower), has_aux=True)(params)
+        leaves = {name: value.clone().requires_grad_() for name, value in params.items()}
+        value, _ = _sum(target, leaves, batches, follower)
+        torch.testing.assert_close(list(inside.values()), list(torch.autograd.grad(value, list(leaves.values()))))
+        follower.move(params, aux["log_m"])
+
+
+def _sum(target: LogPosterior, params: Any, batches: Any, follower: Any) -> tuple[Tensor, dict[str, Tensor]]:
+    values, aux = evaluate_many(target, params, batches, follower)
+    return values.sum(), aux
+
+
+def test_what_many_weights_cannot_share_is_refused() -> None:
+    small = Small()
+    assert_refused(lambda: follower_of(small.target(marginal=ClasswiseMarginal()), M), "ClasswiseMarginal")
+    assert follower_of(small.target(loss=WeightedLoss), M) is None
+    target = small.target(marginal=BatchMarginal())
+    params, (x, y) = random_weights(target, members=M), batches_of(small)
+    follower = follower_of(target, M)
+    for wrong in (
+        y[:, :5],
+        y.double(),
+        torch.nn.functional.one_hot(y, 3),
+        y.double()[..., None],
+        y[:, :, None].expand(M, -1, 2),
+    ):
+        assert_refused(partial(evaluate_many, target, params, (x, wrong), follower), "labels")
+    assert_refused(lambda: evaluate_many(target, params, (x[:, :1], y[:, :1]), follower), "at least 2 examples")
+    wide = small.target(nn.Linear(3, 4).double(), marginal=BatchMarginal())
+    assert_refused(lambda: evaluate_many(wide, random_weights(wide, members=M), (x, y), follower), "3 classes, but got 4")
+    density = log_posterior(nn.Linear(3, 1), ContinuousPrevalence(torch.distributions.Normal(0.0, 1.0)), Gaussian(), num_data=3)
+    assert_refused(lambda: evaluate_many(density, params, (x, y), follower), "density")

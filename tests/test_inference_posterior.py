@@ -1,0 +1,361 @@
+"""`Posterior`: predictions are averages over draws, whatever the way they are computed."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from drawn import DISTRIBUTIONS, normal, parameters_of, posterior_of_net
+from layers import inputs, network
+from members import (
+    ClassLikelihood,
+    assert_mean_is,
+    assert_refused,
+    each_likelihood,
+    generator,
+    population,
+)
+from torch import Tensor, nn
+from torch.distributions import Normal
+
+from rightloss import Bernoulli, Categorical, ContinuousPrevalence, CumulativeLogit, Gaussian, Prevalence
+from rightloss.inference import log_posterior
+from rightloss.inference import posterior as posterior_file
+from rightloss.inference.distributions import DenseGaussian, DiagonalGaussian, Particles
+from rightloss.inference.layout import Layout
+from rightloss.inference.posterior import Posterior, posterior_of
+
+X = inputs().double()
+each_kind = pytest.mark.parametrize("kind", DISTRIBUTIONS)
+
+
+def over_a_line(likelihood: Any, prevalence: Any) -> Posterior:
+    """A dense Gaussian over the weights of 3 inputs and a bias."""
+    model = nn.Linear(3, 1).double()
+    distribution = DenseGaussian(normal(4, seed=1), normal(4, 4, seed=2) / 2)
+    return Posterior(model, prevalence, likelihood, distribution, Layout.of(dict(model.named_parameters())))
+
+
+def moments_of_output(posterior: Posterior, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of w·x + b, a Gaussian for each x."""
+    wide = torch.cat([x, torch.ones(len(x), 1, dtype=x.dtype)], 1)
+    variance = ((wide @ posterior.distribution.covariance()) * wide).sum(1)
+    return wide @ posterior.distribution.mean, variance.sqrt()
+
+
+def probabilities(posterior: Posterior, x: Any, **settings: Any) -> Tensor:
+    return torch.cat(list(posterior.tables(x, **settings))).exp()
+
+
+class TestPredict:
+    def test_a_logistic_line_predicts_the_integral(self) -> None:
+        posterior, x = over_a_line(Bernoulli(), Prevalence.binary(0.1)), normal(5, 3, seed=3)
+        nodes, weights = np.polynomial.hermite_e.hermegauss(200)
+        mean, spread = moments_of_output(posterior, x)
+        expected = torch.sigmoid(mean[:, None] + spread[:, None] * torch.from_numpy(nodes)) @ torch.from_numpy(weights)
+        expected = expected / math.sqrt(2 * math.pi)
+        draws = probabilities(posterior, x, samples=20_000, generator=generator(4))[:, :, 1]
+        assert_mean_is(draws, expected, z=5)
+        found = posterior.predict(x, samples=20_000, generator=generator(4)).log_probs
+        torch.testing.assert_close(found[:, 1].exp(), draws.mean(0))
+        torch.testing.assert_close(found.exp().sum(1), torch.ones(5, dtype=torch.float64))
+
+    @each_likelihood
+    def test_it_is_the_average_of_nets_with_the_draws_for_weights(self, make: Callable[[], ClassLikelihood], k: int) -> None:
+        posterior = posterior_of_net(make(), k)
+        model, likelihood = network(make().num_outputs or k).double(), make()
+        probs = []
+        for draw in posterior.distribution.draws:  # type: ignore[attr-defined]
+            torch.nn.utils.vector_to_parameters(draw.clone(), parameters_of(model, likelihood).values())
+            probs.append(likelihood.table(model(X)).exp())
+        torch.testing.assert_close(posterior.predict(X).log_probs.exp(), torch.stack(probs).mean(0))
+
+    def test_the_entropy_is_that_of_the_data_and_that_of_the_weights(self) -> None:
+        posterior = posterior_of_net(Categorical(4), 4)
+        probs, found = probabilities(posterior, X), posterior.predict(X)
+        each, average = scipy.stats.entropy(probs, axis=2).mean(0), scipy.stats.entropy(probs.mean(0), axis=1)
+        np.testing.assert_allclose(found.entropy, average, rtol=1e-10)
+        np.testing.assert_allclose(found.data_entropy, each, rtol=1e-10)
+        np.testing.assert_allclose(found.model_entropy, average - each, rtol=1e-8)
+        assert bool((found.model_entropy > 0).all())
+
+    @pytest.mark.parametrize("scale", [1.0, 1e4])
+    def test_draws_that_agree_leave_nothing_to_the_weights(self, scale: float) -> None:
+        model = network(3)
+        draws = scale * torch.nn.utils.parameters_to_vector(model.parameters()).detach().expand(7, -1)
+        layout = Layout.of(dict(model.named_parameters()))
+        found = Posterior(model, Prevalence([0.2, 0.3, 0.5]), Categorical(), Particles(draws), layout).predict(X.float())
+        assert bool((found.model_entropy >= 0).all())
+        assert float(found.model_entropy.max()) < 1e-6
+        assert bool(found.entropy.isfinite().all())
+
+    def test_a_point_predicts_what_its_net_does(self) -> None:
+        posterior = posterior_of_net(kind="a point")
+        expected = torch.log_softmax(posterior.module()(X), 1)
+        torch.testing.assert_close(posterior.predict(X).log_probs, expected, rtol=1e-12, atol=1e-12)
+
+    def test_a_density_at_the_support_is_the_closed_form(self) -> None:
+        prevalence = ContinuousPrevalence(Normal(0.0, 1.0))
+        posterior, x = over_a_line(Gaussian(scale=0.7).double(), prevalence), normal(4, 3, seed=3)
+        support = np.linspace(-2, 2, 5)
+        mean, spread = moments_of_output(posterior, x)
+        expected = Normal(mean, (spread**2 + 0.49).sqrt()).log_prob(torch.from_numpy(support)[:, None]).T.exp()
+        draws = probabilities(posterior, x, samples=20_000, support=support)
+        assert_mean_is(draws, expected, z=5)
+        found = posterior.predict(x, samples=20_000, support=support)
+        torch.testing.assert_close(found.log_probs.exp(), draws.mean(0))
+        assert found.entropy is found.data_entropy is found.model_entropy is None
+
+    def test_dense_maps_are_predicted_cell_by_cell(self) -> None:
+        posterior = posterior_of_net(CumulativeLogit(4).double(), 4, net=nn.Conv2d(6, 1, 1).double())
+        maps = normal(4, 6, 2, 3)
+        cells = posterior.predict(maps.movedim(1, -1).reshape(-1, 6, 1, 1))
+        found = posterior.predict(maps)
+        assert found.log_probs.shape == (4, 4, 2, 3)
+        torch.testing.assert_close(found.log_probs.movedim(1, -1).reshape(-1, 4), cells.log_probs.flatten(1))
+        torch.testing.assert_close(found.model_entropy.flatten(), cells.model_entropy.flatten())
+
+    def test_arrays_in_arrays_out_in_the_precision_of_the_model(self) -> None:
+        posterior = posterior_of_net()
+        found, expected = posterior.predict(X.numpy()), posterior.predict(X)
+        assert isinstance(found.log_probs, np.ndarray)
+        np.testing.assert_array_equal(found.log_probs, expected.log_probs)
+        np.testing.assert_array_equal(found.model_entropy, expected.model_entropy)
+        half = posterior_of_net(net=network(3).half())
+        assert half.predict(X.numpy()).log_probs.dtype == np.float32
+
+
+class Counted(nn.Module):
+    """A net that counts its calls and, where it looks at a value of its own, cannot be run at many weights at once."""
+
+    def __init__(self, looks: bool) -> None:
+        super().__init__()
+        self.inner, self.looks, self.calls = network(3).double(), looks, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        outputs = self.inner(x)
+        if self.looks:
+            assert math.isfinite(float(outputs.sum()))
+        return outputs
+
+
+class Recurrent(nn.Module):
+    """Has no rule for many weights in torch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.head = nn.GRU(2, 4, batch_first=True), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.inner(x.unflatten(1, (3, 2)))[0][:, -1])
+
+
+class TestTheWayThere:
+    def test_many_weights_at_once_predict_what_they_do_one_by_one(self) -> None:
+        found = {}
+        for looks in (False, True):
+            posterior = posterior_of_net(net=Counted(looks))
+            found[looks] = posterior.predict(X)
+            assert posterior.model.calls == (1 + 6 if looks else 1)
+        torch.testing.assert_close(found[True].log_probs, found[False].log_probs)
+        torch.testing.assert_close(found[True].model_entropy, found[False].model_entropy)
+
+    def test_a_net_without_a_rule_for_many_weights_is_run_one_by_one(self) -> None:
+        posterior = posterior_of_net(net=Recurrent().double())
+        singly = [posterior.module(index)(X).softmax(1) for index in range(6)]
+        torch.testing.assert_close(posterior.predict(X).log_probs.exp(), torch.stack(singly).mean(0))
+
+    @each_kind
+    @pytest.mark.parametrize(("weights", "numbers"), [(1, 1), (200, 1 << 20), (1 << 24, 150)])
+    def test_any_size_of_blocks_gives_the_same(
+        self, kind: str, weights: int, numbers: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        posterior = posterior_of_net(kind=kind)
+        expected = posterior.predict(X, samples=11)
+        monkeypatch.setattr(posterior_file, "_WEIGHTS", weights)
+        monkeypatch.setattr(posterior_file, "_INPUTS", numbers)
+        assert len(list(posterior.tables(X, samples=11))) > 1
+        torch.testing.assert_close(posterior.predict(X, samples=11).log_probs, expected.log_probs, rtol=1e-10, atol=1e-12)
+
+    @each_kind
+    @pytest.mark.parametrize("batch_size", [1, 3, 100])
+    def test_any_batch_size_gives_the_same(self, kind: str, batch_size: int) -> None:
+        posterior = posterior_of_net(kind=kind)
+        found, expected = posterior.predict(X, batch_size=batch_size), posterior.predict(X)
+        torch.testing.assert_close(found.log_probs, expected.log_probs, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(found.model_entropy, expected.model_entropy, rtol=1e-8, atol=1e-10)
+
+    @each_kind
+    def test_the_draws_are_those_of_sample(self, kind: str) -> None:
+        posterior = posterior_of_net(kind=kind)
+        weights = posterior.layout.flatten(posterior.sample(5, generator(1)))
+        same = Posterior(posterior.model, posterior.prevalence, Categorical(3), Particles(weights), posterior.layout)
+        found = posterior.predict(X, 5, generator(1)).log_probs
+        torch.testing.assert_close(found, same.predict(X).log_probs)
+        assert torch.equal(posterior.predict(X, 5, generator(1)).log_probs, found)
+
+    @pytest.mark.parametrize("dropout", [False, True])
+    @pytest.mark.parametrize("looks", [False, True])
+    def test_nothing_of_the_users_is_moved(self, dropout: bool, looks: bool) -> None:
+        model = Counted(looks).train()
+        model.inner[-1] = nn.Linear(8, 1).double()
+        likelihood, before = CumulativeLogit(4), copy.deepcopy(model.state_dict())
+        posterior = posterior_of_net(likelihood, 4, net=model, dropout=dropout)
+        state = torch.get_rng_state()
+        posterior.predict(X)
+        assert torch.equal(torch.get_rng_state(), state)
+        assert all(part.training for part in model.modules())
+        assert all(torch.equal(*pair) for pair in zip(before.values(), model.state_dict().values(), strict=True))
+        assert torch.equal(likelihood.first, CumulativeLogit(4).first)
+
+    def test_what_the_model_takes_besides_arrays_gives_tensors(self) -> None:
+        class Summed(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.inner = network(3).double()
+
+            def forward(self, x: dict[str, Tensor]) -> Tensor:
+                outputs: Tensor = self.inner(x["a"] + x["b"])
+                return outputs
+
+        model = Summed()
+        posterior, layout = posterior_of_net(net=model), Layout.of(dict(model.inner.named_parameters()))
+        whole = Posterior(model.inner, posterior.prevalence, Categorical(3), posterior.distribution, layout)
+        torch.testing.assert_close(posterior.predict({"a": X / 4, "b": 3 * X / 4}).log_probs, whole.predict(X).log_probs)
+
+
+class TestDropout:
+    def test_masks_are_drawn_with_each_draw(self) -> None:
+        model = nn.Sequential(nn.Dropout(0.5), nn.Linear(2, 1)).double()
+        point = Particles(torch.nn.utils.parameters_to_vector(model.parameters()).detach()[None])
+        layout = Layout.of(dict(model.named_parameters()))
+        posterior = Posterior(model, Prevalence.binary(0.1), Bernoulli(), point, layout, dropout=True)
+        x = normal(3, 2)
+        masks = torch.tensor([[0, 0], [0, 2], [2, 0], [2, 2]]).double()
+        expected = torch.stack([torch.sigmoid(model[1](x * mask)) for mask in masks]).mean(0).detach()
+        draws = probabilities(posterior, x, samples=600, generator=generator(1))
+        assert_mean_is(draws[:, :, 1], expected[:, 0], z=5)
+        assert len(probabilities(posterior, x)) == 100
+        torch.testing.assert_close(posterior.module()(x), model.eval()(x))
+
+    def test_masks_hang_on_the_generator(self) -> None:
+        posterior = posterior_of_net(dropout=True)
+        one, same, other = (posterior.predict(X, 20, generator(seed)).log_probs for seed in (1, 1, 2))
+        assert torch.equal(one, same)
+        assert not torch.equal(one, other)
+
+    @pytest.mark.parametrize("samples", [1, 20])
+    @pytest.mark.parametrize("kind", ["a point", "particles"])
+    def test_a_stream_goes_on(self, kind: str, samples: int) -> None:
+        posterior, stream = posterior_of_net(kind=kind, dropout=True), generator(1)
+        twice = [posterior.predict(X, samples, stream).log_probs for _ in range(2)]
+        assert not torch.equal(*twice)
+
+    def test_batch_normalisation_stays_as_it_is_in_eval_mode(self) -> None:
+        posterior = posterior_of_net(dropout=True)
+        assert [type(part) for part in posterior.model.modules() if part.training] == [nn.Dropout]
+
+
+class TestParts:
+    @each_kind
+    def test_weights_come_by_name(self, kind: str) -> None:
+        posterior = posterior_of_net(CumulativeLogit(4).double(), 4, kind)
+        draws = posterior.sample(3, generator(1))
+        assert {name: tuple(value.shape) for name, value in draws.items()} == {
+            name: (3, *value.shape) for name, value in parameters_of(posterior.model, posterior.likelihood).items()
+        }
+        flat = posterior.distribution.sample(3, generator(1))
+        assert torch.equal(torch.cat([value.flatten(1) for value in draws.values()], 1), flat)
+        for found, expected in ((posterior.mean, "mean"), (posterior.standard_deviation, "standard_deviation")):
+            together = torch.cat([each.flatten() for each in found.values()])
+            assert torch.equal(together, getattr(posterior.distribution, expected))
+        assert torch.equal(posterior.likelihood.first, posterior.mean["likelihood.first"])  # type: ignore[attr-defined]
+
+    def test_the_module_has_the_mean_weights_or_those_of_a_draw(self) -> None:
+        posterior = posterior_of_net()
+        for found, expected in ((posterior.module(), posterior.mean), (posterior.module(2), None)):
+            weights = expected or posterior.layout.unflatten(posterior.distribution.draws[2])  # type: ignore[attr-defined]
+            assert all(torch.equal(value, weights[name]) for name, value in found.named_parameters())
+            assert not any(part.training for part in found.modules())
+
+    def test_fixed_values_and_random_buffers_take_the_place_of_the_models(self) -> None:
+        model = network(3).double()
+        names = ("4.weight", "4.bias", "1.running_mean")
+        layout = Layout.of({name: model.state_dict()[name] for name in names})
+        fixed = {"0.weight": normal(8, 6, seed=1), "1.running_var": normal(8, seed=2).exp()}
+        draws = Particles(normal(4, layout.size, seed=3))
+        posterior = Posterior(model, Prevalence([0.2, 0.3, 0.5]), Categorical(), draws, layout, fixed)
+        probs = []
+        for draw in draws.draws:
+            model.load_state_dict(model.state_dict() | fixed | layout.unflatten(draw))
+            probs.append(model(X).softmax(1))
+        torch.testing.assert_close(posterior.predict(X).log_probs.exp(), torch.stack(probs).mean(0))
+
+    def test_a_target_makes_one(self) -> None:
+        model = network(1).double()
+        target = log_posterior(model, Prevalence([0.1, 0.2, 0.7]), CumulativeLogit(3).double(), num_data=10)
+        size = sum(value.numel() for value in target.parameters().values())
+        found = DiagonalGaussian(normal(size, seed=1), normal(size, seed=2).exp())
+        posterior = posterior_of(target, found, record={"loss": 1.0})
+        assert posterior.layout.names == tuple(target.parameters())
+        assert posterior.prevalence is target.prevalence
+        assert posterior.record == {"loss": 1.0}
+        table = target.table({name: value[0] for name, value in posterior.sample(1, generator(1)).items()}, X)
+        torch.testing.assert_close(posterior.predict(X, 1, generator(1)).log_probs, table)
+
+    def test_the_repr_says_what_it_is(self) -> None:
+        words = "Posterior(6 draws in 2 chains over 99 random weights of Sequential, Categorical, Prevalence(population=["
+        assert repr(posterior_of_net()).startswith(words)
+        assert "LowRankGaussian over 99" in repr(posterior_of_net(kind="LowRankGaussian"))
+        assert "1 draw over 99 random weights of Sequential, dropout" in repr(posterior_of_net(kind="a point", dropout=True))
+
+
+MODEL = network(3).double()
+LAYOUT = Layout.of(dict(MODEL.named_parameters()))
+POINT = Particles(torch.zeros(1, LAYOUT.size, dtype=torch.float64))
+MIX = Prevalence(population(3))
+DENSITY = ContinuousPrevalence(Normal(0.0, 1.0))
+LINEAR = Layout.of(dict(nn.Linear(2, 3).named_parameters()))
+BAD: dict[str, tuple[Callable[[], Any], str]] = {
+    "a density for classes": (lambda: Posterior(MODEL, DENSITY, Categorical(), POINT, LAYOUT), "Prevalence of classes"),
+    "a layout of another size": (
+        lambda: Posterior(MODEL, MIX, Categorical(), Particles(torch.zeros(1, 4)), LAYOUT),
+        r"of 99 weights, but got \(4,\): the layout",
+    ),
+    "weights the model has not": (
+        lambda: Posterior(MODEL, MIX, Categorical(), POINT, Layout(("no",), ((LAYOUT.size,),))),
+        r"with `no` of shape \(99,\), but it has no such weight",
+    ),
+    "weights of another shape": (
+        lambda: Posterior(MODEL, MIX, Categorical(), POINT, LAYOUT, {"1.running_var": torch.ones(3)}),
+        r"`1.running_var` of shape \(3,\), but it has it as \(8,\)",
+    ),
+    "no dropout": (
+        lambda: Posterior(nn.Linear(2, 3), MIX, Categorical(), Particles(torch.zeros(1, 9)), LINEAR, dropout=True),
+        "a model that drops out, but it has no such module",
+    ),
+    "no draws": (lambda: posterior_of_net().predict(X, samples=0), "`samples` to be a whole number ≥ 1, but got 0"),
+    "half a draw": (lambda: posterior_of_net().sample(0.5), "`n` to be a whole number ≥ 1, but got 0.5"),  # type: ignore[arg-type]
+    "a seed": (lambda: posterior_of_net().predict(X, generator=3), "to be a torch.Generator, but got int"),
+    "no rows at once": (lambda: posterior_of_net().predict(X, batch_size=0), "`batch_size` to be a whole number"),
+    "rows that cannot be cut": (lambda: posterior_of_net().predict((X,), batch_size=2), "to cut, but got tuple"),
+    "a support for classes": (lambda: posterior_of_net().predict(X, support=[1.0]), "no `support` with classes"),
+    "no support for a density": (lambda: over_a_line(Gaussian(), DENSITY).predict(normal(2, 3)), "`support`, but got none"),
+    "too few outputs": (lambda: posterior_of_net(Categorical(), 4, net=network(3).double()).predict(X), "4 classes, but got 3"),
+    "a draw beyond the last": (lambda: posterior_of_net().module(6), "a draw, but got 6 of 6 draws in 2 chains"),
+    "half an index": (lambda: posterior_of_net().module(0.5), "a draw, but got 0.5"),
+    "a draw of a Gaussian": (lambda: posterior_of_net(kind="DenseGaussian").module(0), "got 0 of DenseGaussian"),
+    "masks to be fixed": (lambda: posterior_of_net(dropout=True).as_module(), "that can be fixed, but dropout's masks"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_input_is_refused_with_what_came_and_what_to_do(what: str) -> None:
+    assert_refused(*BAD[what])
