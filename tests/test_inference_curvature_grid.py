@@ -66,3 +66,9 @@ def _grid(population: bool) -> tuple[Logistic, LogPosterior, Tensor, Tensor, flo
     values = problem.n * vmap(lambda each: target(each, problem.data)[0], chunk_size=10_000)(params).detach()
     cell = float(axis[1] - axis[0]) ** 2 * float(deviation.prod())
     return problem, target, mean, deviation, float(torch.logsumexp(values, 0)) + math.log(cell)
+
+
+def test_a_search_that_ends_far_below_the_peak_is_told_of() -> None:
+    problem = Logistic(1)
+    with pytest.warns(UserWarning, match=r"nats below its peak where the search ended.+Raise `steps`"):
+        laplace(problem.target(), problem.data, steps=2, batch_size=50)

@@ -120,7 +120,7 @@ def test_a_number_that_never_moves_is_no_good_sign() -> None:
 def test_many_numbers_go_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     draws = independent(n=50, d=7)
     whole = r_hat(draws), effective_sample_size(draws)
-    monkeypatch.setattr("rightloss.inference.markov.diagnostics.COLUMNS", 3)
+    monkeypatch.setattr("rightloss.inference.markov.diagnostics.NUMBERS", 3 * 200)
     torch.testing.assert_close((r_hat(draws), effective_sample_size(draws)), whole)
 
 

@@ -14,7 +14,15 @@ from logistic import Logistic, grid_moments
 from members import SEED, assert_mean_is, assert_refused, generator
 from torch import Tensor, nn
 
-from rightloss import ContinuousPrevalence, Gaussian, LogLikelihoodLoss, Prevalence, RunningMarginal
+from rightloss import (
+    AuxiliaryMarginal,
+    ContinuousPrevalence,
+    Gaussian,
+    LogLikelihoodLoss,
+    PoolMarginal,
+    Prevalence,
+    RunningMarginal,
+)
 from rightloss.inference import Diverged, LogPosterior, gaussian_prior, log_posterior
 from rightloss.inference.distributions import Particles
 from rightloss.inference.followers import follower_of
@@ -27,8 +35,10 @@ from rightloss.inference.markov.langevin import sgld
 from rightloss.inference.markov.schedules import Schedule, schedule_of
 from rightloss.inference.markov.tuning import Slopes, fitted_scale, gradient_noise, heat, steady_lr, steepest
 from rightloss.inference.maximum import map_estimate
+from rightloss.inference.members import ensemble
 from rightloss.inference.minibatches import Minibatches
 from rightloss.inference.posterior import Posterior
+from rightloss.inference.steps import in_mode
 
 SD = {"weight": 0.5, "bias": 4.0}
 NOTHING = torch.zeros(2, 2, dtype=torch.float64), torch.arange(2)
@@ -101,21 +111,21 @@ def test_each_chain_has_a_thermostat_of_its_own() -> None:
         assert_mean_is(position.square(), 1.0, z=5)
 
 
-@pytest.mark.parametrize("epoch", [2, 5, 40])
-def test_minibatches_that_share_out_an_epoch_heat_by_what_is_said(epoch: int) -> None:
+@pytest.mark.parametrize(("examples", "size"), [(2, 1), (5, 1), (80, 2), (5, 3), (7, 2)])
+def test_minibatches_that_share_out_an_epoch_heat_by_what_is_said(examples: int, size: int) -> None:
     torch.manual_seed(SEED)
-    chains, lr = 4000, 0.3
+    chains, lr, steps = 4000, 0.3, examples // size
     walker = _Underdamped(1.0, torch.zeros(chains, 1), 0.0)
-    errors = torch.linspace(-1, 1, epoch)
+    errors = torch.linspace(-1, 1, examples)
     late = []
-    for _ in range(60 // epoch + 2):
-        orders = torch.rand(chains, epoch).argsort(1)
-        for step in range(epoch):
-            walker.step(-walker.position + errors[orders[:, step : step + 1]], lr, torch.zeros(1))
+    for _ in range(60 // steps + 2):
+        orders = torch.rand(chains, examples).argsort(1)[:, : steps * size].unflatten(1, (steps, size))
+        for step in range(steps):
+            walker.step(-walker.position + errors[orders[:, step]].mean(1, keepdim=True), lr, torch.zeros(1))
             late.append(walker.position[:, 0])
-    pairs_variance = errors.var()
-    found = torch.stack(late[-epoch:], 1).square().mean(1)
-    assert_mean_is(found, float(heat(pairs_variance[None], response(1.0, lr), epoch)))
+    variance = errors.var() / size
+    found = torch.stack(late[-steps:], 1).square().mean(1)
+    assert_mean_is(found, float(heat(variance[None], response(1.0, lr), examples / size)))
 
 
 @pytest.mark.parametrize("answer", [overdamped_response, lambda lr: response(1.0, lr)], ids=["sgld", "sghmc"])
@@ -145,7 +155,6 @@ def test_the_noise_of_gradients_is_their_variance_over_minibatches() -> None:
     found = gradient_noise(slopes, weights, torch.ones(2, dtype=torch.float64), pairs=16)
     x, y = problem.data
     by_example = slopes.at(weights[:1].expand(200, 2), (x[:, None], y[:, None]))[0]
-    # Two of the four minibatches of an epoch: half their squared difference is σ²/n, without the factor of a finite population.
     torch.testing.assert_close(found, by_example.var(0) / 50, rtol=0.15, atol=0)
 
 
@@ -170,6 +179,13 @@ def test_an_average_that_is_carried_along_is_where_the_weights_are() -> None:
     assert isinstance(slopes.follower, CarriedMarginal)
     torch.testing.assert_close(slopes.follower.log_average, exact)
     assert float((lagging - exact).abs().max()) > 0.3
+
+
+def test_an_average_without_memory_is_the_minibatch() -> None:
+    carried, log_m = CarriedMarginal(0.0), torch.tensor([[0.3, 0.7], [0.9, 0.1]]).log()
+    for each in (log_m.flip(0), log_m):
+        carried.move({}, each)
+    torch.testing.assert_close(carried.log_average, log_m)
 
 
 def logistic_error(found: Posterior, problem: Logistic, target: LogPosterior) -> tuple[float, float]:
@@ -226,6 +242,84 @@ def test_one_chain_of_a_net_with_what_it_keeps_besides_runs(method: Callable[...
     assert isinstance(found.distribution, Particles)
     assert found.distribution.draws.shape == (2, Layout.of(target.parameters()).size)
     assert found.predict(x).log_probs.shape == (64, 2)
+
+
+def normalised_net() -> tuple[nn.Sequential, tuple[Tensor, Tensor]]:
+    """A net with moving averages, in training mode but for one part, and data."""
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 2))
+    net[2].eval()
+    y = torch.arange(32) % 2
+    return net, (torch.randn(32, 3, generator=generator(5)) + y[:, None], y)
+
+
+def few_steps(target: LogPosterior, data: Any, start: Any, chains: int = 2) -> Posterior:
+    """Every step is kept."""
+    return sghmc(target, data, chains=chains, steps=3, warmup=0, thin=1, batch_size=16, lr=0.01, start=start, seed=SEED)
+
+
+def test_an_auxiliary_marginal_sees_the_chains_weights_and_the_model_stays() -> None:
+    net, data = normalised_net()
+    auxiliary = AuxiliaryMarginal(net[3])
+    target = log_posterior(net, Prevalence.binary(0.1), marginal=auxiliary)
+    start = map_estimate(target, data, steps=5, batch_size=16)
+    state, modes = {k: v.clone() for k, v in net.state_dict().items()}, [part.training for part in net.modules()]
+    found = few_steps(target, data, start)
+    assert isinstance(found.distribution, Particles)
+    head = found.layout.unflatten(found.distribution.by_chain.transpose(0, 1).flatten(0, 1))
+    seen = auxiliary._seen_weights[: int(auxiliary._steps)]
+    torch.testing.assert_close(seen, torch.cat([head["3.weight"].flatten(1), head["3.bias"]], 1))
+    assert len(seen.unique(dim=0)) == 3 * 2
+    torch.testing.assert_close(dict(net.state_dict()), state, rtol=0, atol=0)
+    assert [part.training for part in net.modules()] == modes
+    torch.testing.assert_close(found.model.get_buffer("1.running_mean"), start.model.get_buffer("1.running_mean"))
+    assert not torch.equal(found.model.get_buffer("1.running_mean"), net.get_buffer("1.running_mean"))
+
+
+def test_q_over_a_pool_is_that_of_the_net_with_the_moving_averages_of_the_start() -> None:
+    net, data = normalised_net()
+    target = log_posterior(net, Prevalence.binary(0.1), marginal=PoolMarginal(net, [data], every=3, labelled=True), num_data=32)
+    averages = {"1.running_mean": torch.full((4,), 2.0)}
+    weights = Layout.of(target.parameters()).flatten(target.parameters()).expand(2, -1)
+    with in_mode(net, False):
+        slopes = Slopes(target, Minibatches(data, 16, generator(6)), 2, averages)
+        slopes.moved(weights)
+        assert slopes.follower is not None
+        kept = slopes.follower.peek({}, torch.zeros(2, 2))
+        exact = target.log_marginal({**target.parameters(), **averages}, data)
+    torch.testing.assert_close(kept, exact.expand(2, 2))
+
+
+def test_a_start_that_knows_some_weights_only_has_the_rest_from_its_net() -> None:
+    net, data = normalised_net()
+    target = log_posterior(net, Prevalence.binary(0.1))
+    trained = map_estimate(target, data, steps=20, batch_size=16)
+    layout = Layout.of({name: trained.mean[name] for name in ("3.weight", "3.bias")})
+    head = Particles(layout.flatten(trained.mean)[None])
+    last = Posterior(trained.model, trained.prevalence, trained.likelihood, head, layout)
+    means = [few_steps(target, data, start).mean for start in (trained, last)]
+    torch.testing.assert_close(*means, rtol=0, atol=0)
+
+
+def test_a_start_of_nets_with_moving_averages_of_their_own_is_refused_unless_there_is_one_chain() -> None:
+    net, data = normalised_net()
+    target = log_posterior(net, Prevalence.binary(0.1))
+    members = ensemble(target, data, members=2, steps=5, batch_size=16)
+    assert_refused(lambda: few_steps(target, data, members), r"start\.module\(0\)")
+    found = few_steps(target, data, members, chains=1).model.get_buffer("1.running_mean")
+    assert any(torch.equal(found, members.module(member).get_buffer("1.running_mean")) for member in range(2))
+    other = log_posterior(nn.Linear(3, 2), Prevalence.binary(0.1))
+    assert_refused(lambda: few_steps(other, data, members), "target's weights")
+
+
+def test_predictions_that_round_to_certainty_are_no_sign_of_bad_chains() -> None:
+    problem = Logistic(1)
+    x, y = (each.clone() for each in problem.data)
+    x[0] = 1e6 * (2 * int(y[0]) - 1)
+    start = map_estimate(problem.target(pool=(x, y)), (x, y), steps=50, batch_size=None)
+    found = sghmc(problem.target(pool=(x, y)), (x, y), chains=8, steps=400, thin=3, batch_size=None, start=start)
+    certain = (torch.cat([table[:, 0] for table in found.tables(x[:1])]) == 0).all(0)
+    assert bool(certain.any()), "a probability of 1 in every draw"
+    assert found.record["predictions"]["r_hat"] < 1.05
 
 
 def test_too_large_a_step_stops_with_the_draws_until_then() -> None:

@@ -84,12 +84,20 @@ def laplace(
     with own_random(seed) as generator:
         whole = Minibatches(data, None, generator, device, target.prevalence, target.model)
         target = target.with_data(whole.num_data)
-        if mode is None:
+        searched = mode is None
+        if searched:
             options = {"steps": steps, "batch_size": batch_size, "lr": lr}
             mode = map_estimate(target, data, **options, seed=seed, device=device, progress=progress)
         with in_mode(target.model, False):
             problem = _problem(target, _state(target, mode, device), whole.whole(), _chosen(target, covariance, layer))
-            return _expand(problem, covariance == "diagonal", curvature, linearised)
+            found = _expand(problem, covariance == "diagonal", curvature, linearised)
+    if searched and found.record["decrement"] > 0.5 * found.layout.size:
+        warnings.warn(
+            f"The log posterior is {found.record['decrement']:.3g} nats below its peak where the search ended, farther than "
+            f"draws of its {found.layout.size} weights are on average: the Gaussian is in the wrong place. Raise `steps`.",
+            stacklevel=2,
+        )
+    return found
 
 
 @dataclass(frozen=True, eq=False)

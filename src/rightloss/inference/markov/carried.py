@@ -41,7 +41,8 @@ class CarriedMarginal:
             return log_m
         carried = self.log_average if self.before is None else self.log_average + log_m - self.before
         share = (1 - self.decay) / (1 - self.decay ** (self.steps + 1))
-        return torch.logaddexp(carried + math.log1p(-share), log_m + math.log(share))
+        kept = math.log1p(-share) if share < 1 else -math.inf
+        return torch.logaddexp(carried + kept, log_m + math.log(share))
 
     def move(self, params: Params, log_m: Float[Tensor, "m k"]) -> None:
         """Take in what the minibatches said."""

@@ -220,9 +220,9 @@ def _placed(
     own, rest = target.parameters(), kept_besides(target)
     named: Mapping[str, Any]
     if isinstance(start, Posterior):
-        theirs = start.sample(settings.chains, generator)
+        theirs = _drawn(start, own, settings.chains, generator)
         named = {name: value for name, value in theirs.items() if name in own}
-        rest |= {name: value for name, value in Net(start.model, start.likelihood).own().items() if name in rest}
+        rest |= {name: value for name, value in theirs.items() if name in rest}
     elif isinstance(start, Mapping):
         named = start
     else:
@@ -231,8 +231,26 @@ def _placed(
             "start=map_estimate(target, data)."
         )
     _check_start(named, own, settings.chains)
-    each = {name: named.get(name, value).expand(settings.chains, *value.shape) for name, value in own.items()}
+    each = {name: named.get(name, value).to(value).expand(settings.chains, *value.shape) for name, value in own.items()}
     return Layout.of(own).flatten(on_device(each, settings.device)), on_device(rest, settings.device)
+
+
+def _drawn(start: Posterior, own: Mapping[str, Tensor], chains: int, generator: torch.Generator) -> dict[str, Tensor]:
+    """All that the start's net has, its random weights once for each chain; what chains must share, once."""
+    whole, drawn = Net(start.model, start.likelihood).own(), start.sample(chains, generator)
+    missing = [name for name in own if name not in whole]
+    if missing:
+        raise ValueError(
+            f"Expected `start` to have the target's weights, but got a Posterior without {missing[:5]}: take one of the same "
+            "model and likelihood, or weights by name, such as its `mean`."
+        )
+    shared = {name: value for name, value in drawn.items() if name not in own}
+    if any(bool((value != value[0]).any()) for value in shared.values()):
+        raise ValueError(
+            f"Expected moving averages that all chains can share, but got a `start` whose draws have {list(shared)[:3]} of "
+            "their own: make the target with one of its nets, start.module(0), and write start=target.parameters()."
+        )
+    return whole | drawn | {name: value[0] for name, value in shared.items()}
 
 
 def _check_start(named: Mapping[str, Tensor], own: Mapping[str, Tensor], chains: int) -> None:
@@ -257,6 +275,8 @@ def _judge(posterior: Posterior, batches: Minibatches) -> None:
     x = batches.next()[0] if batches.loader is not None else batches.x
     rows = x[:: max(len(x) // _ROWS, 1)][:_ROWS]
     tables = torch.cat([table.flatten(1) for table in posterior.tables(rows)])
+    moving = (tables != tables[0]).any(0)  # probabilities that round to 1 in every draw do not speak against the chains
+    tables = tables[:, moving] if bool(moving.any()) else tables
     predicted = _summary(tables.unflatten(0, (distribution.chains, -1)))
     posterior.record.update(_summary(distribution.by_chain), predictions=predicted)
     if predicted["r_hat"] > MIXED:

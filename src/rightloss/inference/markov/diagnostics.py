@@ -16,7 +16,7 @@ from torch import Tensor
 from ...tables import tensor_of
 
 TAILS = (0.05, 0.95)  # the tail's effective sample size is that of these two quantiles
-COLUMNS = 4096  # how many of the d numbers are looked at together, which bounds the memory
+NUMBERS = 1 << 23  # how many draws are looked at together, which bounds the memory
 
 
 def r_hat(draws: Any) -> Float[Tensor, " d"]:
@@ -60,7 +60,8 @@ def _checked(draws: Any) -> Float[Tensor, "c n d"]:
 
 def _by_columns(draws: Tensor, of: Callable[[Tensor], Tensor]) -> Float[Tensor, " d"]:
     """Of so many numbers at a time, each number's draws next to one another, which is what sorting wants."""
-    return torch.cat([of(part.permute(2, 0, 1).contiguous()) for part in draws.split(COLUMNS, 2)])
+    columns = max(1, NUMBERS // draws[:, :, 0].numel())
+    return torch.cat([of(part.permute(2, 0, 1).contiguous()) for part in draws.split(columns, 2)])
 
 
 def _worst_r_hat(draws: Tensor) -> Tensor:

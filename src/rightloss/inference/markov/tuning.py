@@ -54,16 +54,21 @@ class Slopes:
         self.last: Tensor | None = None
 
     @property
-    def epoch(self) -> int | None:
-        """In how many steps a chain meets each example once; None where it does not, or a loader decides."""
-        return None if self.independent else len(self.batches.y) // self.batches.batch_size
+    def epoch(self) -> float | None:
+        """Examples by minibatch: about how many steps share out an epoch; None where they do not, or a loader decides."""
+        return None if self.independent else len(self.batches.y) / self.batches.batch_size
 
     def batch(self) -> Batch:
         """What the chains see in one step: all data, or each a minibatch of its own."""
         batches = self.batches
         if batches.at_once:
             return batches.next()
-        if batches.loader is not None or not self.independent:
+        return self.any_batch() if self.independent else batches.next_each(self.chains)
+
+    def any_batch(self) -> Batch:
+        """A minibatch for each chain, of examples that are drawn with replacement; where a loader decides, its own."""
+        batches = self.batches
+        if batches.loader is not None:
             return batches.next_each(self.chains)
         size = (self.chains, batches.batch_size)
         index = torch.randint(len(batches.y), size, generator=batches.generator).to(batches.y.device)
@@ -85,14 +90,17 @@ class Slopes:
                 self.follower.expect(self._evaluate(self.last, batch)[1]["log_m"])
         gradient, values, log_m = self.at(weights, batch)
         if self.follower is not None and log_m is not None:
-            self.follower.move(self.layout.unflatten(weights), log_m)
+            self.follower.move(self._named(weights), log_m)
         self.last = weights
         return gradient, values
 
     def _evaluate(self, weights: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        return evaluate_many(self.target, self._named(weights), batch, self.follower, shared=self.batches.at_once)
+
+    def _named(self, weights: Tensor) -> dict[str, Tensor]:
+        """All that the chains' nets have."""
         shared = {name: value.expand(len(weights), *value.shape) for name, value in self.fixed.items()}
-        named = {**self.layout.unflatten(weights), **shared}
-        return evaluate_many(self.target, named, batch, self.follower, shared=self.batches.at_once)
+        return {**self.layout.unflatten(weights), **shared}
 
 
 @dataclass(frozen=True)
@@ -145,34 +153,36 @@ def steepest(slopes: Slopes, weights: Float[Tensor, "c d"], scale: Float[Tensor,
 
 
 def gradient_noise(slopes: Slopes, weights: Float[Tensor, "c d"], scale: Float[Tensor, " d"], pairs: int = 8) -> Tensor:
-    """The variance (d,) of minibatch gradients in u, from pairs of them at the same weights; 0 where all data are seen."""
+    """The variance (d,) of gradients in u of independent minibatches, from pairs at the same weights; 0 where all are seen."""
     if slopes.batches.at_once:
         return torch.zeros_like(scale)
-    differences = [slopes.at(weights, slopes.batch())[0] - slopes.at(weights, slopes.batch())[0] for _ in range(pairs)]
+    differences = [slopes.at(weights, slopes.any_batch())[0] - slopes.at(weights, slopes.any_batch())[0] for _ in range(pairs)]
     return torch.nan_to_num((scale * torch.stack(differences)).square().mean((0, 1)) / 2)
 
 
-def heat(noise: Float[Tensor, " d"], response: Float[Tensor, " t"], epoch: int | None) -> Float[Tensor, " d"]:
+def heat(noise: Float[Tensor, " d"], response: Float[Tensor, " t"], epoch: float | None) -> Float[Tensor, " d"]:
     """The variance of u, at curvature 1, that comes from minibatches alone: what they heat a chain by.
 
     A gradient that was off by ξ_t moves u by h_j ξ_t j steps later, so that independent ξ give Var ξ Σ h². Minibatches that
-    share out an epoch are not independent: their errors cancel within each epoch of M steps, and so do those parts of the
-    response that are slower than it. Averaged over where in the epoch a step falls, Var ξ (Σ_j h_j² − Σ_j (h_j + … +
-    h_{j+M−1})²/M²) is left.
+    share out an epoch are not independent: any two of its M steps have the covariance −Var ξ/E, with E = N by the size of a
+    minibatch. If E is whole, M = E, and errors cancel within each epoch, as do those parts of the response that are slower than
+    it; else M = ⌊E⌋, and they cancel in part. Averaged over where in the epoch a step falls,
+    Var ξ (Σ_j h_j² − Σ_j (h_j + … + h_{j+M−1})²/(M E)) is left.
 
     Args:
-        noise: Var ξ, from two minibatches of one epoch.
+        noise: Var ξ of independent minibatches.
         response: h.
-        epoch: M; None for independent minibatches.
+        epoch: E; None for independent minibatches.
     """
     gain = response.square().sum()
     if epoch is not None:
-        summed = torch.nn.functional.pad(response, (epoch, epoch)).cumsum(0)
-        gain = gain - ((summed[epoch:] - summed[:-epoch]) / epoch).square().sum()
+        steps = int(epoch)
+        summed = torch.nn.functional.pad(response, (steps, steps)).cumsum(0)
+        gain = gain - (summed[steps:] - summed[:-steps]).square().sum() / (steps * epoch)
     return noise * float(gain.clamp_min(0))
 
 
-def steady_lr(noise: Float[Tensor, " d"], response: Response, epoch: int | None, largest: float, temperature: float) -> float:
+def steady_lr(noise: Float[Tensor, " d"], response: Response, epoch: float | None, largest: float, temperature: float) -> float:
     """The largest step size, halved until minibatches heat nine directions in ten by a quarter of the temperature at most."""
     lr = largest
     for _ in range(_HALVINGS):
@@ -182,7 +192,7 @@ def steady_lr(noise: Float[Tensor, " d"], response: Response, epoch: int | None,
     return lr
 
 
-def too_hot(noise: Float[Tensor, " d"], response: Response, epoch: int | None, lr: float, temperature: float) -> bool:
+def too_hot(noise: Float[Tensor, " d"], response: Response, epoch: float | None, lr: float, temperature: float) -> bool:
     """Whether minibatches heat one direction in ten above the temperature, so that no correction can help."""
     return float(_most(heat(noise, response(lr), epoch))) > temperature
 
