@@ -133,7 +133,7 @@ def test_a_step_size_is_halved_until_minibatches_heat_by_a_quarter(answer: Calla
     noise = torch.full((10,), 100.0)
     lr = steady_lr(noise, answer, None, 0.5, 1.0)
     assert float(heat(noise, answer(lr), None).max()) <= 0.25 < float(heat(noise, answer(2 * lr), None).max())
-    assert steady_lr(torch.zeros(10), answer, 7, 0.5, 1.0) == 0.5
+    assert steady_lr(torch.zeros(10), answer, 7.0, 0.5, 1.0) == 0.5
 
 
 def test_the_scale_of_independent_weights_is_their_standard_deviation() -> None:
