@@ -203,7 +203,7 @@ def verdict(found: dict[tuple[int, bool], list[Case]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--docs", action="store_true", help="write into docs/benchmarks, which is kept in the repository")
-    parser.add_argument("--seeds", type=int, default=3, help="how many data sets")
+    parser.add_argument("--seeds", type=int, default=2, help="how many data sets")
     parser.add_argument("--workers", type=int, default=2, help="processes of one thread each")
     options = parser.parse_args()
     out = ROOT / ("docs/benchmarks" if options.docs else "benchmarks/out")
