@@ -23,7 +23,6 @@ from typing import NamedTuple
 import torch
 from report import ROOT, table
 from torch import Tensor
-from torch.func import vmap
 
 from rightloss.inference import LogPosterior
 from rightloss.inference.curvature import laplace
@@ -35,7 +34,7 @@ from rightloss.inference.propagation.sweeps import expectation_propagation
 from rightloss.inference.variation.ascent import variational
 
 sys.path.append(str(ROOT / "tests"))  # the tests have the same problem: one definition
-from logistic import Logistic, grid_moments
+from logistic import Logistic, grid_moments, importance_moments
 
 Moments = tuple[Tensor, Tensor]  # mean and standard deviation, (d,) each
 Method = Callable[[LogPosterior, tuple[Tensor, Tensor]], Posterior]
@@ -94,20 +93,11 @@ def by_grid(problem: Logistic, target: LogPosterior) -> Moments:
     return mean, covariance.diagonal().sqrt()
 
 
-def by_importance(problem: Logistic, target: LogPosterior, draws: int = 100_000) -> tuple[Moments, float]:
-    """Moments by weighted draws from a t distribution of 8 degrees of freedom around Laplace's Gaussian; and their worth."""
-    start = laplace(target, problem.data)
-    mean, covariance = start.distribution.mean, start.distribution.covariance()
-    generator, freedom, size = torch.Generator().manual_seed(0), 8, len(mean)
-    normal = torch.randn(draws, size, dtype=mean.dtype, generator=generator)
-    chi = torch.randn(draws, freedom, dtype=mean.dtype, generator=generator).square().sum(1, keepdim=True)
-    u = normal * (freedom / chi).sqrt()
-    w = mean + u @ torch.linalg.cholesky(covariance).T
-    log_proposal = -0.5 * (freedom + size) * torch.log1p(u.square().sum(1) / freedom)
-    values = vmap(lambda each: target(each, problem.data)[0], chunk_size=2000)(start.layout.unflatten(w)).detach()
-    weights = torch.softmax(problem.n * values - log_proposal, 0)
-    centre = weights @ w
-    return (centre, (weights @ (w - centre).square()).sqrt()), float(1 / weights.square().sum())
+def by_importance(problem: Logistic, target: LogPosterior) -> tuple[Moments, float]:
+    """Moments by weighted draws around Laplace's Gaussian; and their worth."""
+    near, stream = laplace(target, problem.data), torch.Generator().manual_seed(0)
+    mean, covariance, worth = importance_moments(target, problem.data, near, 100_000, 1.0, stream)
+    return (mean, covariance.diagonal().sqrt()), worth
 
 
 def reference_of(problem: Logistic, target: LogPosterior) -> tuple[Moments, float]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from rightloss import Bernoulli, LogLikelihoodLoss, Prevalence, start_at_prevalence
-from rightloss.inference import LogPosterior, gaussian_prior, log_posterior
+from rightloss.inference import LogPosterior, Posterior, gaussian_prior, log_posterior
 
 
 @dataclass(frozen=True)
@@ -83,3 +83,28 @@ def grid_moments(problem: Logistic, target: LogPosterior, width: float = 6.0, po
     assert float(mass[at_edge].sum()) < 1e-6, "the grid is too small"
     mean = mass @ both
     return mean, (both - mean).T @ ((both - mean) * mass[:, None])
+
+
+def importance_moments(
+    target: LogPosterior, data: tuple[Tensor, Tensor], near: Posterior, draws: int, wider: float, stream: torch.Generator
+) -> tuple[Tensor, Tensor, float]:
+    """Mean and covariance by weighted draws, and how many draws these are worth.
+
+    Args:
+        target: the log posterior, with N.
+        data: all of it.
+        near: a Gaussian; draws are of a t distribution of 8 degrees of freedom around its mean.
+        draws: how many.
+        wider: its scale matrix, as a multiple of the covariance of `near`.
+        stream: of random numbers.
+    """
+    q, freedom = near.distribution, 8
+    noise = torch.randn(draws, len(q.mean), dtype=torch.float64, generator=stream)
+    noise = noise / torch.randn(draws, freedom, dtype=torch.float64, generator=stream).square().mean(1, keepdim=True).sqrt()
+    w = q.mean + noise @ torch.linalg.cholesky(wider * q.covariance()).T
+    log_proposal = -(freedom + len(q.mean)) / 2 * torch.log1p(noise.square().sum(1) / freedom)
+    assert target.num_data is not None
+    values = vmap(lambda each: target(each, data)[0], chunk_size=2000)(near.layout.unflatten(w)).detach()
+    mass = torch.softmax(target.num_data * values - log_proposal, 0)
+    mean = mass @ w
+    return mean, (w - mean).T @ ((w - mean) * mass[:, None]), float(1 / mass.square().sum())

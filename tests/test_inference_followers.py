@@ -51,7 +51,7 @@ def check_against_loop(small: Small, **options: Any) -> None:
     target = small.target(**options)
     params, batches = random_weights(target, members=M), batches_of(small)
     leaves = [{name: value.clone().requires_grad_() for name, value in params.items()} for _ in range(2)]
-    together, aux = evaluate_many(target, leaves[0], batches, follower_of(target, M))
+    together, aux = evaluate_many(target, leaves[0], batches, follower_of(target))
     each = loop(target, leaves[1], batches)
     torch.testing.assert_close(together, each)
     slopes = [torch.autograd.grad(v.sum(), list(own.values())) for v, own in zip((together, each), leaves, strict=True)]
@@ -91,7 +91,7 @@ def test_each_member_has_a_marginal_of_its_own_that_goes_along_with_it(marginal:
     together, *alone = (
         small.target(model, marginal=made(model, [small.batch(20), small.batch(21)]), **options) for model in models
     )
-    follower = follower_of(together, M)
+    follower = follower_of(together)
     assert follower is not None
     for step in range(6):
         params, batches = random_weights(together, step, members=M), batches_of(small, step)
@@ -106,7 +106,7 @@ def test_each_member_has_a_marginal_of_its_own_that_goes_along_with_it(marginal:
 def test_a_batch_that_is_not_finite_leaves_the_running_marginal_as_it_was() -> None:
     small = Small()
     target = small.target()
-    follower = follower_of(target, M)
+    follower = follower_of(target)
     assert follower is not None
     params, log_m = random_weights(target, members=M), torch.rand(M, 3, generator=generator(1)).log()
     follower.move(params, log_m)
@@ -119,7 +119,7 @@ def test_one_auxiliary_network_follows_all_members() -> None:
     small, model = Small(), Small().model()
     marginal = AuxiliaryMarginal(model)
     target = small.target(model, marginal=marginal)
-    follower = follower_of(target, M)
+    follower = follower_of(target)
     assert follower is not None
     params, batches = random_weights(target, members=M), batches_of(small)
     first, aux = evaluate_many(target, params, batches, follower)
@@ -140,7 +140,7 @@ def test_an_auxiliary_network_that_reads_another_net_is_refused() -> None:
         own = small.target(model, marginal=marginal)
         params, log_m = random_weights(own, members=M), torch.full((M, 3), 1 / 3, dtype=torch.float64).log()
         for target, refused in ((own, False), (replace(own, model=copy.deepcopy(model)), True)):
-            follower = follower_of(target, M)
+            follower = follower_of(target)
             assert follower is not None
             if refused:
                 assert_refused(partial(follower.move, params, log_m), "weights that are inferred")
@@ -152,7 +152,7 @@ def test_one_minibatch_may_be_shared() -> None:
     small = Small(kind="dense")
     target, batch = small.target(marginal=BatchMarginal()), small.batch()
     params = random_weights(target, members=M)
-    follower = follower_of(target, M)
+    follower = follower_of(target)
     repeated = tuple(part.expand(M, *part.shape) for part in batch)
     shared, _ = evaluate_many(target, params, batch, follower, shared=True)
     torch.testing.assert_close(shared, evaluate_many(target, params, repeated, follower)[0])  # type: ignore[arg-type]
@@ -188,7 +188,7 @@ def test_models_that_vmap_does_not_take_go_one_by_one(make: type[nn.Module], how
     options = {"marginal": BatchMarginal()} if how == "batch" else {"pool": small.batch(9)}
     target = small.target(model, **options)
     params, batches = random_weights(target, members=M), batches_of(small)
-    values, _ = evaluate_many(target, params, batches, follower_of(target, M))
+    values, _ = evaluate_many(target, params, batches, follower_of(target))
     torch.testing.assert_close(values, loop(target, params, batches))
 
 
@@ -197,7 +197,7 @@ def test_moving_averages_that_are_given_along_are_moved_for_each_member() -> Non
     target = small.target(model, marginal=PoolMarginal(model, [small.batch(9)]))
     params, (x, y) = random_weights(target, members=M), batches_of(small)
     buffers = {name: value.expand(M, *value.shape).clone() for name, value in target.buffers().items()}
-    evaluate_many(target, params | buffers, (x, y), follower_of(target, M))
+    evaluate_many(target, params | buffers, (x, y), follower_of(target))
     torch.testing.assert_close(buffers["norm.running_mean"], 0.1 * x.mean(1))
     torch.testing.assert_close(model.norm.running_mean, torch.zeros(3).double())
 
@@ -208,10 +208,10 @@ def test_members_drop_out_by_masks_of_their_own() -> None:
     params, batch = random_weights(target), small.batch()
     alike = {name: value.expand(M, *value.shape) for name, value in params.items()}
     with torch.random.fork_rng():
-        values, _ = evaluate_many(target, alike, batch, follower_of(target, M), shared=True)
+        values, _ = evaluate_many(target, alike, batch, follower_of(target), shared=True)
     assert len(values.unique()) == M
     model.eval()
-    values, _ = evaluate_many(target, alike, batch, follower_of(target, M), shared=True)
+    values, _ = evaluate_many(target, alike, batch, follower_of(target), shared=True)
     torch.testing.assert_close(values, target(params, batch)[0].expand(M))
 
 
@@ -219,7 +219,7 @@ def test_members_drop_out_by_masks_of_their_own() -> None:
 def test_its_gradient_by_torch_func_is_autograds(marginal: str) -> None:
     small, model = Small(), Small().model()
     target = small.target(model, marginal=MARGINALS[marginal](model, [small.batch(9)]))
-    follower = follower_of(target, M)
+    follower = follower_of(target)
     assert follower is not None
     params, batches = random_weights(target, members=M), batches_of(small)
     for _ in range(2):
@@ -237,11 +237,11 @@ def _sum(target: LogPosterior, params: Any, batches: Any, follower: Any) -> tupl
 
 def test_what_many_weights_cannot_share_is_refused() -> None:
     small = Small()
-    assert_refused(lambda: follower_of(small.target(marginal=ClasswiseMarginal()), M), "ClasswiseMarginal")
-    assert follower_of(small.target(loss=WeightedLoss), M) is None
+    assert_refused(lambda: follower_of(small.target(marginal=ClasswiseMarginal())), "ClasswiseMarginal")
+    assert follower_of(small.target(loss=WeightedLoss)) is None
     target = small.target(marginal=BatchMarginal())
     params, (x, y) = random_weights(target, members=M), batches_of(small)
-    follower = follower_of(target, M)
+    follower = follower_of(target)
     for wrong in (
         y[:, :5],
         y.double(),

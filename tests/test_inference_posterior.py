@@ -341,8 +341,8 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: Posterior(nn.Linear(2, 3), MIX, Categorical(), Particles(torch.zeros(1, 9)), LINEAR, dropout=True),
         "a model that drops out, but it has no such module",
     ),
-    "no draws": (lambda: posterior_of_net().predict(X, samples=0), "`samples` to be a whole number ≥ 1, but got 0"),
-    "half a draw": (lambda: posterior_of_net().sample(0.5), "`n` to be a whole number ≥ 1, but got 0.5"),  # type: ignore[arg-type]
+    "no draws": (lambda: posterior_of_net().predict(X, samples=0), "`samples` to be a whole number of at least 1, but got 0"),
+    "half a draw": (lambda: posterior_of_net().sample(0.5), "`n` to be a whole number of at least 1, but got 0.5"),  # type: ignore[arg-type]
     "a seed": (lambda: posterior_of_net().predict(X, generator=3), "to be a torch.Generator, but got int"),
     "no rows at once": (lambda: posterior_of_net().predict(X, batch_size=0), "`batch_size` to be a whole number"),
     "rows that cannot be cut": (lambda: posterior_of_net().predict((X,), batch_size=2), "to cut, but got tuple"),

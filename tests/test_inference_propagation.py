@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from logistic import Logistic, grid_moments
+from logistic import Logistic, grid_moments, importance_moments
 from members import ClassLikelihood, assert_refused, each_likelihood, generator, population, random_outputs
 from torch import Tensor, nn
 from torch.func import grad, hessian, vmap
@@ -68,19 +68,11 @@ def targets(problem: Logistic) -> dict[str, LogPosterior]:
     }
 
 
-def by_importance(target: LogPosterior, data: Data, found: Posterior, draws: int = 16_000) -> tuple[Tensor, Tensor]:
-    """The posterior's mean and covariance: draws of a t distribution, wider than `found`, weighted."""
-    q, freedom, stream = found.distribution, 8, generator(1)
-    noise = torch.randn(draws, len(q.mean), dtype=torch.float64, generator=stream)
-    noise = noise / (torch.randn(draws, freedom, dtype=torch.float64, generator=stream).square().mean(1, keepdim=True)).sqrt()
-    w = q.mean + noise @ torch.linalg.cholesky(1.2 * q.covariance()).T
-    assert target.num_data is not None
-    values = vmap(lambda each: target(each, data)[0], chunk_size=4000)(found.layout.unflatten(w)).detach()
-    log_q = -(freedom + len(q.mean)) / 2 * torch.log1p(noise.square().sum(1) / freedom)
-    mass = torch.softmax(target.num_data * values - log_q, 0)
-    assert 1 / float(mass.square().sum()) > 1000, "too few draws count"
-    mean = mass @ w
-    return mean, (w - mean).T @ ((w - mean) * mass[:, None])
+def by_importance(target: LogPosterior, data: Data, found: Posterior) -> tuple[Tensor, Tensor]:
+    """The posterior's mean and covariance, from draws wider than `found`."""
+    mean, covariance, worth = importance_moments(target, data, found, 16_000, 1.2, generator(1))
+    assert worth > 1000, "too few draws count"
+    return mean, covariance
 
 
 def assert_near(found: Posterior, moments: tuple[Tensor, Tensor], mean: float, deviation: float) -> None:

@@ -146,13 +146,19 @@ def test_the_mean_field_has_the_deviations_of_each_weight_given_the_others() -> 
     assert float(((found.mean - mean) / given_others).abs().max()) < 0.2
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_score_and_entropy_are_those_of_torchs_distribution(family: str) -> None:
-    stream = generator(8)
-    q = family_of(family, torch.randn(5, generator=stream).double(), 0.3, 2)
+def somewhere(family: str, size: int, sd: float, rank: int, stream: torch.Generator) -> Family:
+    """A member of the family with nothing particular about it."""
+    q = family_of(family, torch.randn(size, generator=stream).double(), sd, rank)
     with torch.no_grad():
         for leaf in q.leaves:
             leaf.add_(0.3 * torch.randn(leaf.shape, generator=stream, dtype=leaf.dtype))
+    return q
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_score_and_entropy_are_those_of_torchs_distribution(family: str) -> None:
+    stream = generator(8)
+    q = somewhere(family, 5, 0.3, 2, stream)
     found = q.distribution()
     reference = torch.distributions.MultivariateNormal(found.mean, found.covariance())
     noise = torch.randn(q.noise_size, generator=stream).double()
@@ -165,10 +171,8 @@ def test_score_and_entropy_are_those_of_torchs_distribution(family: str) -> None
 @pytest.mark.parametrize("family", FAMILIES)
 def test_draws_in_training_have_the_moments_of_the_distribution(family: str) -> None:
     stream = generator(9)
-    q = family_of(family, torch.randn(3, generator=stream).double(), 0.5, 1)
+    q = somewhere(family, 3, 0.5, 1, stream)
     with torch.no_grad():
-        for leaf in q.leaves:
-            leaf.add_(0.3 * torch.randn(leaf.shape, generator=stream, dtype=leaf.dtype))
         draws = torch.stack([q.draw(torch.randn(q.noise_size, generator=stream).double()) for _ in range(4000)])
     found = q.distribution()
     away = draws - found.mean

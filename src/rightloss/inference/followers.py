@@ -41,15 +41,15 @@ class Follower(Protocol):
         ...
 
 
-def follower_of(target: LogPosterior, members: int) -> Follower | None:
-    """What the target's marginal is for `members` weights at once; None where it has none."""
+def follower_of(target: LogPosterior) -> Follower | None:
+    """What the target's marginal is for many weights at once; None where it has none."""
     marginal = target.marginal
     if marginal is None:
         return None
     if isinstance(marginal, BatchMarginal):
         return _Batch()
     if isinstance(marginal, RunningMarginal):
-        return _Running(marginal.decay, members)
+        return _Running(marginal.decay)
     if isinstance(marginal, PoolMarginal):
         return _Pool(target, marginal)
     if isinstance(marginal, AuxiliaryMarginal):
@@ -200,20 +200,23 @@ class _Batch:
 class _Running:
     """q = each member's own exponential average, as `RunningMarginal`."""
 
-    def __init__(self, decay: float, members: int) -> None:
+    def __init__(self, decay: float) -> None:
         self.decay, self.steps = decay, 0
         self.log_average: Tensor | None = None
 
     def peek(self, params: Params, log_m: Tensor) -> Tensor:
-        if self.log_average is None:
-            return log_m
-        share = (1 - self.decay) / (1 - self.decay ** (self.steps + 1))
-        kept = math.log1p(-share) if share < 1 else -math.inf
-        return torch.logaddexp(self.log_average.to(log_m) + kept, log_m + math.log(share))
+        return log_m if self.log_average is None else averaged_in(self.log_average, log_m, self.decay, self.steps)
 
     def move(self, params: Params, log_m: Tensor) -> None:
         if bool(torch.isfinite(log_m).all()):
             self.log_average, self.steps = self.peek(params, log_m), self.steps + 1
+
+
+def averaged_in(log_average: Tensor, log_m: Tensor, decay: float, steps: int) -> Tensor:
+    """The exponential average of `steps` minibatches, with one more; the formula is in `RunningMarginal`."""
+    share = (1 - decay) / (1 - decay ** (steps + 1))
+    kept = math.log1p(-share) if share < 1 else -math.inf
+    return torch.logaddexp(log_average.to(log_m) + kept, log_m + math.log(share))
 
 
 class _Auxiliary:

@@ -85,7 +85,7 @@ def _together(
     device: Any,
     progress: bool | None,
 ) -> Posterior:
-    members, follower = len(starts), follower_of(target, len(starts))
+    members, follower = len(starts), follower_of(target)
     weights = on_device(_stacked(starts), device)
     others = {} if device is None else {**on_device(kept_besides(target), device), **unsaved(target, device)}
     state = {**weights, **{name: value.expand(members, *value.shape) for name, value in others.items()}}

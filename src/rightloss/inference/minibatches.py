@@ -6,7 +6,6 @@ Stage: (x, y), a Dataset or a DataLoader → `(x, y)` on the device, at random a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from torch.utils.data import Dataset, IterableDataset, SubsetRandomSampler
 
 from ..prevalence import Prevalence, class_frequencies
 from ..tables import as_input, tensor_of
+from .steps import whole_number
 
 Batch = tuple[Tensor, Tensor]
 
@@ -56,7 +56,7 @@ class Minibatches:
             data = _stacked([data[row] for row in range(len(data))])  # type: ignore[arg-type]
         self.x, self.y = _pair(data, device, like)
         self.num_data = len(self.y)
-        self.batch_size = len(self.y) if batch_size is None else min(_size(batch_size), len(self.y))
+        self.batch_size = len(self.y) if batch_size is None else min(whole_number(batch_size, "batch_size"), len(self.y))
         if isinstance(prevalence, Prevalence):
             check_mix(self.y, prevalence)
             self.num_data = int(counting(self.y).sum())
@@ -253,12 +253,6 @@ def _length(loader: Any) -> int | None:
     if isinstance(sampler, SubsetRandomSampler):
         return len(sampler)
     return None if data is None or isinstance(data, IterableDataset) else len(data)
-
-
-def _size(batch_size: Any) -> int:
-    if isinstance(batch_size, bool) or not isinstance(batch_size, Integral) or int(batch_size) < 1:
-        raise ValueError(f"Expected `batch_size` to be a positive whole number or None, but got {batch_size!r}: try 128.")
-    return int(batch_size)
 
 
 def _count(data: Any) -> str:

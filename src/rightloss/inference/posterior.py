@@ -6,7 +6,6 @@ Stage: model, likelihood, `Distribution` over some of their weights → `Posteri
 from __future__ import annotations
 
 import copy
-import operator
 from collections.abc import Iterator, Mapping
 from numbers import Integral
 from pathlib import Path
@@ -27,6 +26,7 @@ from .kept import read_posterior, write_posterior
 from .layout import Layout
 from .nets import AveragedNet, Net, Runner, TangentNet
 from .prediction import Prediction, averaged
+from .steps import whole_number
 
 _DRAWS = 100  # where the distribution has no number of its own
 _WEIGHTS, _INPUTS = 1 << 24, 1 << 20  # numbers held at once: of stacked weights, and of x times draws, before layers widen it
@@ -99,7 +99,7 @@ class Posterior:
 
     def sample(self, n: int, generator: Any = None) -> dict[str, Tensor]:
         """n draws of the random weights, `(n, …)` by name; without a generator the same ones in every call."""
-        return self.layout.unflatten(self.distribution.sample(_whole(n, "n"), own_stream(generator)))
+        return self.layout.unflatten(self.distribution.sample(whole_number(n, "n"), own_stream(generator)))
 
     def module(self, index: Any = None) -> nn.Module:
         """The model with the mean weights, in eval mode, or with those of draw `index` of `Particles`.
@@ -199,7 +199,7 @@ class Posterior:
     def _count(self, samples: Any) -> int | None:
         """None where every particle is to be used once."""
         if samples is not None:
-            return _whole(samples, "samples")
+            return whole_number(samples, "samples")
         return None if isinstance(self.distribution, Particles) and not self.dropout else _DRAWS
 
     def _draws(self, count: int | None, block: int | None, stream: torch.Generator) -> Iterator[Float[Tensor, "m d"]]:
@@ -251,7 +251,7 @@ class Posterior:
             return [whole]
         if not isinstance(whole, Tensor):
             raise ValueError(f"Expected x as a tensor or an array to cut, but got {type(x).__name__}: leave out `batch_size`.")
-        return list(whole.split(_whole(batch_size, "batch_size")))
+        return list(whole.split(whole_number(batch_size, "batch_size")))
 
 
 def posterior_of(
@@ -267,13 +267,3 @@ def posterior_of(
     layout = Layout.of(target.parameters()) if layout is None else layout
     how = (dropout, record, linearised)
     return Posterior(target.model, target.prevalence, target.likelihood, distribution, layout, fixed, *how)
-
-
-def _whole(value: Any, name: str) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = 0
-    if number < 1 or isinstance(value, bool):
-        raise ValueError(f"Expected `{name}` to be a whole number ≥ 1, but got {value!r}: try 100.")
-    return number

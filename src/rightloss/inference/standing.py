@@ -5,13 +5,13 @@ Stage: a marginal → one whose value a `torch.func` transform can use at any we
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..marginals import AuxiliaryMarginal, Estimate, Marginal, PoolMarginal, RunningMarginal
+from ..marginals import AuxiliaryMarginal, Estimate, Marginal, PoolMarginal, RunningMarginal, mean_over_batches
 from .steps import in_mode
 
 Pool = tuple[Tensor, Tensor | None]
@@ -47,7 +47,7 @@ class Pass:
     def value(self, estimate: Estimate) -> Tensor:
         with in_mode(self.model, False):
             batches = pool_batches(self.marginal, estimate.log_m.device)
-            return log_average([estimate.measure(self.model(x), y) for x, y in batches])
+            return mean_over_batches([estimate.measure(self.model(x), y) for x, y in batches])
 
 
 def begun_anew(marginal: Marginal) -> Marginal:
@@ -84,8 +84,6 @@ def pool_batches(marginal: PoolMarginal, device: torch.device) -> list[Pool]:
     return [(x.to(device), None if y is None else y.to(device)) for x, y in pairs]
 
 
-def log_average(sums: Sequence[tuple[Tensor, Any]]) -> Tensor:
-    """log of the mean over batches, from each one's log-sum and log-count."""
-    log_sums = torch.stack([each for each, _ in sums])
-    log_counts = torch.stack([torch.as_tensor(count, dtype=log_sums.dtype, device=log_sums.device) for _, count in sums])
-    return torch.logsumexp(log_sums, 0) - torch.logsumexp(log_counts, 0)
+def no_measure(outputs: Tensor, target: Tensor | None) -> tuple[Tensor, Tensor | float]:
+    """`Estimate.measure` for a marginal that only follows weights, and needs no other data."""
+    raise AssertionError("a marginal that follows weights asked for other data")

@@ -17,16 +17,15 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from ..likelihoods import Likelihood
-from ..losses import InformationGainLoss, LogitAdjustedLoss, LogLikelihoodLoss, WeightedLoss, information_gain_loss
+from ..losses import InformationGainLoss, information_gain_loss
 from ..losses.composed import at_reference, sum_over_batch
 from ..losses.frame import class_frame, full_precision
 from ..losses.setting import Setting
-from ..marginals import AuxiliaryMarginal, Estimate, Marginal, PoolMarginal, in_transform
+from ..marginals import Estimate, Marginal, PoolMarginal, in_transform, mean_over_batches
 from ..prevalence import ContinuousPrevalence, Prevalence
-from ..tables import as_input, tensor_of
-from .minibatches import check_mix
+from .arguments import check_population, check_source, checked_pool, criterion_of
 from .priors import LIKELIHOOD, Params, Prior, layer_prior
-from .standing import Heard, Pass, Pool, begun_anew, log_average
+from .standing import Heard, Pass, Pool, begun_anew, no_measure
 from .steps import in_mode
 
 
@@ -69,10 +68,10 @@ def log_posterior(
         raise ValueError(f"Expected `model` to be an nn.Module, but got {type(model).__name__}: wrap it in one.")
     if any(name.startswith(LIKELIHOOD) for name, _ in (*model.named_parameters(), *model.named_buffers())):
         raise ValueError("Expected a model without a part named `likelihood`, but it has one: rename it.")
-    criterion = _criterion(loss, prevalence, likelihood, marginal, reference, pool)
+    criterion = criterion_of(loss, prevalence, likelihood, marginal, reference, pool)
     if not _trainable(model, criterion):
         raise ValueError("Expected weights to infer, but no parameter has requires_grad: unfreeze some.")
-    _check_source(marginal, model)
+    check_source(marginal, model)
     prior = layer_prior(model, likelihood=criterion.likelihood) if prior is None else prior
     if not callable(prior):
         raise ValueError(f"Expected `prior` to be a function of the weights, but got {prior!r}: write gaussian_prior(1.0).")
@@ -83,7 +82,7 @@ def log_posterior(
         criterion,
         prior,
         None if num_data is None else int(num_data),
-        None if pool is None else _checked_pool(pool, criterion, model),
+        None if pool is None else checked_pool(pool, criterion, model),
     )
 
 
@@ -180,7 +179,7 @@ class LogPosterior:
                 f"Expected `aux` of one evaluation, but got {len(aux['log_m'])} at once: follow each, with its own weights."
             )
         if self.marginal is not None and not isinstance(self.marginal, PoolMarginal):
-            estimate = Estimate(aux["log_m"].detach(), len(aux["outputs"]), _no_measure)
+            estimate = Estimate(aux["log_m"].detach(), len(aux["outputs"]), no_measure)
             self.at(params, lambda: self.criterion.marginal.value(estimate))
 
     def log_prior(self, params: Params) -> Tensor:
@@ -207,7 +206,7 @@ class LogPosterior:
         if not isinstance(self.prevalence, Prevalence):
             raise ValueError("Expected classes for `log_marginal`, but the likelihood is a density: p(y|w) has no K values.")
         parts = data if isinstance(data, list) else [data]
-        return log_average([self._sum(params, *(part if isinstance(part, tuple) else (part, None))) for part in parts])
+        return mean_over_batches([self._sum(params, *(part if isinstance(part, tuple) else (part, None))) for part in parts])
 
     def at(self, params: Params, call: Callable[[], Any]) -> Any:
         """`call()` while the model and the likelihood have these weights; parts left out keep their own.
@@ -260,7 +259,7 @@ class LogPosterior:
         """log Σ_n β_n p_r(k|x_n,w) and log n."""
         assert isinstance(self.prevalence, Prevalence)
         if y is None:
-            _check_population(self.criterion)
+            check_population(self.criterion)
         outputs = self.outputs(params, x)
         cells = outputs.shape[:1] + outputs.shape[2:]
         labels = torch.zeros(cells, dtype=torch.long, device=outputs.device) if y is None else y
@@ -287,10 +286,6 @@ class _Joint(nn.Module):
         return call()
 
 
-def _no_measure(outputs: Tensor, target: Tensor | None) -> tuple[Tensor, Tensor | float]:
-    raise AssertionError("a marginal that follows weights needs no other data")
-
-
 def _table(outputs: Tensor, likelihood: Likelihood, support: Tensor | None) -> Tensor:
     outputs = outputs.unsqueeze(1) if outputs.ndim == 1 and likelihood.num_outputs == 1 else outputs
     rows = outputs.movedim(1, -1).flatten(0, -2) if outputs.ndim > 2 else outputs
@@ -309,51 +304,3 @@ def _all_names(joint: nn.Module) -> list[str]:
     """Of parameters and buffers, tied ones by each of their names."""
     parameters = joint.named_parameters(remove_duplicate=False)
     return [name for name, _ in parameters] + [name for name, _ in joint.named_buffers(remove_duplicate=False)]
-
-
-def _check_source(marginal: Any, model: nn.Module) -> None:
-    """A marginal that asks another net than the one whose weights are inferred would answer for that one."""
-    asked: Any = marginal.model if isinstance(marginal, PoolMarginal) else None
-    asked = marginal.source if isinstance(marginal, AuxiliaryMarginal) else asked
-    own = {id(value) for value in model.parameters()}
-    if isinstance(asked, nn.Module) and not all(id(value) in own for value in asked.parameters()):
-        raise ValueError(
-            f"Expected {type(marginal).__name__} to ask the model whose weights are inferred, but got another net in it: "
-            "make it with this model (or a part of it), not with a copy."
-        )
-
-
-def _criterion(loss: Any, prevalence: Any, likelihood: Any, marginal: Any, reference: Any, pool: Any) -> Any:
-    if loss is None or loss is InformationGainLoss:
-        if pool is not None and marginal is not None:
-            raise ValueError("Expected one of `marginal` and `pool`, but got both: over a pool p(y|w) is exact.")
-        return InformationGainLoss(prevalence, likelihood, marginal, reference)
-    if not isinstance(loss, type) or not issubclass(loss, WeightedLoss | LogitAdjustedLoss | LogLikelihoodLoss):
-        raise ValueError(f"Expected `loss` to be a class such as WeightedLoss, but got {loss!r}: give the class, no brackets.")
-    given = [name for name, value in (("marginal", marginal), ("reference", reference), ("pool", pool)) if value is not None]
-    if given:
-        raise ValueError(f"Expected no {' or '.join(given)} with {loss.__name__}, but got one: it has no marginal.")
-    return loss(prevalence, likelihood, nonfinite="nan")
-
-
-def _check_population(criterion: Any) -> None:
-    if not criterion._setting(torch.empty(0)).at_population:
-        raise ValueError(
-            "Expected reference=prevalence.population with an unlabelled pool, but got another mix: such data show the "
-            "population's mix alone; give a labelled pool, or that reference."
-        )
-
-
-def _checked_pool(pool: Any, criterion: Any, model: nn.Module) -> Pool:
-    if not isinstance(criterion.prevalence, Prevalence):
-        raise ValueError("Expected classes for `pool`, but the likelihood is a density: use marginal=PoolMarginal(…).")
-    x, y = pool if isinstance(pool, tuple | list) and len(pool) == 2 else (pool, None)
-    x = tensor_of(as_input(x, model, torch.empty(0)), "pool")
-    if y is None:
-        _check_population(criterion)
-        return x, None
-    y = tensor_of(y, "target").to(x.device)
-    if len(x) != len(y):
-        raise ValueError(f"Expected as many inputs as labels in `pool`, but got {len(x)} and {len(y)}: is one cut off?")
-    check_mix(y, criterion.prevalence)
-    return x, y

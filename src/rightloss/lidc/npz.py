@@ -26,11 +26,11 @@ _BLOCK = 1 << 24  # bytes read in one go
 _LIMIT = 1 << 33  # bytes that a compressed array may unfold to: deflate makes a thousandfold of a hostile file
 _LOCAL = struct.Struct("<4s22xHH")  # a member's own header: signature, …, lengths of its name and extra field
 # What damaged, foreign or hostile files make the zip reader and NumPy raise, line by line: streams that do not unfold or end
-# early; headers, offsets and sizes that make no sense; unknown compression and encryption.
+# early; headers, offsets and sizes that make no sense. RuntimeError: unknown compression (NotImplementedError) and encryption.
 _DAMAGE = (
     *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError),
     *(struct.error, ValueError, OverflowError, OSError, MemoryError),
-    *(NotImplementedError, RuntimeError),
+    RuntimeError,
 )
 
 

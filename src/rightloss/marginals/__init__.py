@@ -13,6 +13,7 @@ from .contract import attach as attach
 from .contract import in_transform as in_transform
 from .contract import unseen as unseen
 from .pool import PoolMarginal as PoolMarginal
+from .pool import mean_over_batches as mean_over_batches
 from .ranks import gather_ranks as gather_ranks
 from .ranks import log_mean_over_ranks as log_mean_over_ranks
 from .ranks import sum_over_ranks as sum_over_ranks

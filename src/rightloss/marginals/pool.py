@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -54,11 +54,11 @@ class PoolMarginal(nn.Module):
         self._calls += int(self.training)
         if self._over_classes:
             if self._log_q is None or due:
-                self._log_q = _average(self._over(estimate.measure, estimate.log_m.device))
+                self._log_q = mean_over_batches(self._over(estimate.measure, estimate.log_m.device))
             return self._log_q.to(estimate.log_m)
         if not self._pool or due:
             self._pool = self._over(lambda outputs, target: (outputs, target), estimate.log_m.device)
-        return _average([estimate.measure(outputs, target) for outputs, target in self._pool]).to(estimate.log_m)
+        return mean_over_batches([estimate.measure(outputs, target) for outputs, target in self._pool]).to(estimate.log_m)
 
     def refresh(self) -> None:
         """Forget the last pass, so that the next batch makes a new one: after loading weights, for example."""
@@ -81,8 +81,8 @@ class PoolMarginal(nn.Module):
         return results
 
 
-def _average(sums: list[tuple[Tensor, Tensor | float]]) -> Tensor:
-    """log of the mean, from log-sums and log-counts."""
-    log_sum = torch.logsumexp(torch.stack([each for each, _ in sums]), 0)
-    counts = [torch.as_tensor(log_count, dtype=log_sum.dtype, device=log_sum.device) for _, log_count in sums]
-    return log_sum - torch.logsumexp(torch.stack(counts), 0)
+def mean_over_batches(sums: Sequence[tuple[Tensor, Tensor | float]]) -> Tensor:
+    """log of the mean, from each batch's log-sum and log-count."""
+    log_sums = torch.stack([each for each, _ in sums])
+    log_counts = torch.stack([torch.as_tensor(count, dtype=log_sums.dtype, device=log_sums.device) for _, count in sums])
+    return torch.logsumexp(log_sums, 0) - torch.logsumexp(log_counts, 0)

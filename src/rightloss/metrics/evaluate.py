@@ -12,7 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ..predictive.draws import checked_level, own_stream
+from ..predictive.draws import checked_level
+from ..streams import own_stream
 from .bounds import Ends, bounds
 from .decisions import cost_matrix
 from .evaluation import Evaluation, Figure

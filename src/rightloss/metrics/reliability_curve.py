@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ..predictive.draws import checked_level, own_stream
+from ..predictive.draws import checked_level
+from ..streams import own_stream
 from .class_rates import Array, Scores, against_rest, drawn_against_rest, drawn_mix, limits, scores
 
 __all__ = ["ReliabilityCurve", "reliability_curve"]

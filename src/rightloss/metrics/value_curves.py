@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from ..predictive.draws import checked_level, own_stream
+from ..predictive.draws import checked_level
 from ..prevalence import Prevalence
+from ..streams import own_stream
 from .class_rates import (
     Array,
     Scores,

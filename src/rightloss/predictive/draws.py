@@ -1,6 +1,6 @@
-"""How sure an interval is to be, and where its random numbers come from.
+"""How sure an interval is to be.
 
-Stage: whatever was given as `level` or `generator` → a number, a torch.Generator, checked.
+Stage: whatever was given as `level` → a number, checked.
 """
 
 from __future__ import annotations
@@ -8,9 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-
-from ..streams import checked_generator as checked_generator
-from ..streams import own_stream as own_stream
 
 
 def checked_level(level: Any) -> float:

@@ -16,9 +16,10 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from ..prevalence import Prevalence
+from ..streams import checked_generator
 from ..tables import as_given, log_prob_table, row_blocks
 from .beta import BetaLogOdds
-from .draws import checked_generator, checked_level
+from .draws import checked_level
 from .mixes import log_mix
 from .retarget import multiply_classes
 

@@ -5,12 +5,11 @@ Stage: minibatches' log m before and after a step → log q (m, k), as a `Follow
 
 from __future__ import annotations
 
-import math
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..followers import averaged_in
 from ..priors import Params
 
 
@@ -40,9 +39,7 @@ class CarriedMarginal:
         if self.log_average is None:
             return log_m
         carried = self.log_average if self.before is None else self.log_average + log_m - self.before
-        share = (1 - self.decay) / (1 - self.decay ** (self.steps + 1))
-        kept = math.log1p(-share) if share < 1 else -math.inf
-        return torch.logaddexp(carried + kept, log_m + math.log(share))
+        return averaged_in(carried, log_m, self.decay, self.steps)
 
     def move(self, params: Params, log_m: Float[Tensor, "m k"]) -> None:
         """Take in what the minibatches said."""

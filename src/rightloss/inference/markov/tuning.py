@@ -50,7 +50,7 @@ class Slopes:
         self.target, self.batches, self.chains, self.fixed = target, batches, chains, dict(fixed or {})
         self.independent = independent or batches.loader is not None
         self.layout = Layout.of(target.parameters())
-        self.follower = _follower(target, chains)
+        self.follower = _follower(target)
         self.last: Tensor | None = None
 
     @property
@@ -202,7 +202,7 @@ def _most(values: Float[Tensor, " d"]) -> Tensor:
     return ordered[int(_QUANTILE * (len(ordered) - 1))]
 
 
-def _follower(target: LogPosterior, chains: int) -> Follower | None:
+def _follower(target: LogPosterior) -> Follower | None:
     if isinstance(target.marginal, RunningMarginal):
         return CarriedMarginal(target.marginal.decay)
-    return follower_of(target, chains)
+    return follower_of(target)

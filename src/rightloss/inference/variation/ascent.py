@@ -20,6 +20,7 @@ from ..maximum import anew, kept_besides, on_device, unsaved
 from ..minibatches import Batch, Minibatches, counting
 from ..posterior import Posterior, posterior_of
 from ..priors import Params
+from ..standing import no_measure
 from ..steps import check_finite, in_mode, own_random, positive_number, steps_of, whole_number
 from ..target import LogPosterior
 from .families import Family, MeanField, family_of
@@ -229,12 +230,8 @@ def _shared_marginal(target: LogPosterior, drawn: Params, batch: Batch) -> Tenso
     if target.pool is not None:
         return target.log_marginal(drawn, target.pool)
     log_m = target.log_marginal(drawn, batch)
-    estimate = Estimate(log_m.detach(), len(batch[1]), _no_measure)
+    estimate = Estimate(log_m.detach(), len(batch[1]), no_measure)
     return attach(target.at(drawn, lambda: target.criterion.marginal.value(estimate)), log_m)
-
-
-def _no_measure(outputs: Tensor, target: Tensor | None) -> tuple[Tensor, Tensor | float]:
-    raise ValueError("Expected a marginal that asks no other data for estimator='local', but got one that does: give `pool`.")
 
 
 def following(target: LogPosterior, params: Params, batch: Batch, stream: torch.Generator) -> LogPosterior:
