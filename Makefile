@@ -7,12 +7,15 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constrain
 BENCHMARKS := $(sort $(wildcard benchmarks/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help study test slow lint bench docs clean
+.PHONY: help study toy test slow lint bench docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
 
-study: $(VENV)/.test ## run the toy study into results/toy
+study: $(VENV)/.study ## the quick study of lung nodules into results/quick: under ten minutes on two cores
+	$(BIN)/rightloss study quick --out results/quick
+
+toy: $(VENV)/.study ## the study of synthetic populations into results/toy: two minutes
 	$(BIN)/rightloss study toy --out results/toy
 
 test: lint $(VENV)/.pylidc ## lint, then the tests, a file at a time in each of up to four processes
@@ -41,7 +44,12 @@ $(VENV)/.created:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(VENV)/.test: $(VENV)/.created constraints.txt requirements-dev.txt pyproject.toml
+# What the studies need, and no more: a fraction of what the tests do.
+$(VENV)/.study: $(VENV)/.created constraints.txt pyproject.toml
+	$(PIP) -e '.[study,lidc]'
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.study requirements-dev.txt
 	$(PIP) -r requirements-dev.txt
 	@touch $@
 

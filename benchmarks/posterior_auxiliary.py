@@ -20,7 +20,7 @@ import rightloss as rl
 from rightloss.inference import Distribution, LogPosterior, log_posterior
 from rightloss.inference.layout import Layout
 from rightloss.inference.variation.ascent import following, variational
-from rightloss.study.population import TwoGaussians
+from rightloss.study.toy.population import TwoGaussians
 
 STEPS, TIMES, DRAWS, BATCH, PER_CLASS = 2000, 50, 20, 128, 1000
 MOST, SHARE = 1e-2, 0.02  # nats; of the expected log-likelihood

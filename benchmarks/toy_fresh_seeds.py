@@ -12,14 +12,16 @@ from concurrent.futures import ProcessPoolExecutor
 import torch
 from report import folder, table
 
-from rightloss.study.population import Population
-from rightloss.study.runs import DEFAULT, Figures, Problem, RunConfig, run
-from rightloss.study.table import constant_rows
-from rightloss.study.toy import LINEAR, ToyConfig
+from rightloss.study.methods import DEFAULT
+from rightloss.study.methods import METHODS as ALL
+from rightloss.study.toy.population import Population
+from rightloss.study.toy.runs import Figures, Problem, RunConfig, run
+from rightloss.study.toy.study import LINEAR, ToyConfig
+from rightloss.study.toy.table import constant_rows
 
 SEEDS = range(100, 140)
 BLOCK = 5
-METHODS = (DEFAULT, "logit-adjusted loss")
+METHODS = (DEFAULT, "logit-adjusted")
 
 
 def one(config: RunConfig) -> Figures:
@@ -44,9 +46,8 @@ def rows(population: Population, pool: ProcessPoolExecutor) -> list[list[str]]:
         configs = [RunConfig(Problem(population, LINEAR, seed, ToyConfig().test_examples), method) for seed in SEEDS]
         *blocks, pooled = distances(list(pool.map(one, configs)), best)
         outside = sum(abs(z) > 3 for z in blocks)
-        made.append(
-            [population.title, method, " ".join(f"{z:.1f}" for z in blocks), f"{outside} of {len(blocks)}", f"{pooled:.1f}"]
-        )
+        shown = [" ".join(f"{z:.1f}" for z in blocks), f"{outside} of {len(blocks)}", f"{pooled:.1f}"]
+        made.append([population.title, ALL[method].title, *shown])
     return made
 
 

@@ -1,14 +1,16 @@
-"""The toy study's files → the table in README.md and the page docs/results/toy.md.
+"""The toy study's files → the table in README.md, and the parts docs/results/toy.md, biases.md and biases.png of pages.
 
-    make study
+    make toy
     .venv/bin/python docs/make_results.py [RESULTS]      # RESULTS is results/toy by default
 
-It computes nothing: every figure is one of `results.json` or `report.md`, as the study wrote them.
+It computes nothing: every figure is one of `results.json`, `report.md` or `biases.csv`, as the study wrote them.
 """
 
 from __future__ import annotations
 
+import csv
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN, END = "<!-- begin toy -->", "<!-- end toy -->"
 BEST, NONE = "best possible", "–"
+STUDY = "make toy"
+MADE = f"Made by `{STUDY}` and `python docs/make_results.py`."
+FILES = ("results.json", "report.md", "biases.csv", "figures/biases.png")
 
 Row = dict[str, Any]
 
@@ -34,7 +39,7 @@ def readme_table(rows: list[Row]) -> str:
         row = found[rarest, model, method]
         figures = [*(_figure(value, 6) for value in lost), _figure(row["auc"], 4), _figure(row["mean_prediction"], 5)]
         lines.append([model, method, *figures])
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return _markdown(lines)
 
 
 def readme_block(rows: list[Row]) -> str:
@@ -58,22 +63,61 @@ def toy_page(report: str) -> str:
     """The study's report without its heading, to stand under one of docs/results.md."""
     heading, _, body = report.partition("\n")
     if not heading.startswith("# "):
-        raise ValueError("Expected report.md to begin with a heading, but it does not: run `make study` again.")
-    return f"Made by `make study` and `python docs/make_results.py`.\n\n*{heading[2:]}*\n{body}"
+        raise ValueError(f"Expected report.md to begin with a heading, but it does not: run `{STUDY}` again.")
+    return f"{MADE}\n\n*{heading[2:]}*\n{body}"
+
+
+def biases_page(rows: list[dict[str, str]]) -> str:
+    """What is lost and what is predicted on average, a column per kind of selection, right ones in bold."""
+    kinds = list(dict.fromkeys(row["selection"] for row in rows))
+    found = {(row["model"], row["remedy"], row["selection"]): row for row in rows}
+    header = ["model", "remedy", *(f"selected {kind}" for kind in kinds)]
+    tables = []
+    for cell in (_lost, _mean):
+        lines = [header, ["---"] * 2 + ["--:"] * len(kinds)]
+        for model, remedy in dict.fromkeys((row["model"], row["remedy"]) for row in rows):
+            lines.append([model, remedy, *(cell(found[model, remedy, kind]) for kind in kinds)])
+        tables.append(_markdown(lines))
+    best = ", ".join(dict.fromkeys(f"{float(row['best']):.4f} ({row['model']})" for row in rows))
+    return (
+        f"{MADE}\n\nExpected log-likelihood lost in the population, in nats, beyond the best that the model can do, and its "
+        f"95 % interval over repetitions; bold where it is no more than noise. The best models themselves lose {best} to the "
+        f"truth.\n\n{tables[0]}\n\nMean prediction in the population, where class 1 has {float(rows[0]['population']):.4f}."
+        f"\n\n{tables[1]}\n"
+    )
 
 
 def main(results: Path) -> None:
-    for name in ("results.json", "report.md"):
+    for name in FILES:
         if not (results / name).is_file():
-            raise ValueError(f"Expected {results / name}, but there is none: run `make study` first, and let it end.")
+            raise ValueError(f"Expected {results / name}, but there is none: run `{STUDY}` first, and let it end.")
     rows = json.loads((results / "results.json").read_text(encoding="utf-8"))["rows"]
-    readme, page = ROOT / "README.md", ROOT / "docs" / "results" / "toy.md"
-    filled = fill(readme.read_text(encoding="utf-8"), readme_block(rows))
-    body = toy_page((results / "report.md").read_text(encoding="utf-8"))
-    page.parent.mkdir(exist_ok=True)
-    page.write_text(body, encoding="utf-8")
-    readme.write_text(filled, encoding="utf-8")
-    print(f"{readme.relative_to(ROOT)}\n{page.relative_to(ROOT)}")
+    readme, folder = ROOT / "README.md", ROOT / "docs" / "results"
+    with open(results / "biases.csv", encoding="utf-8", newline="") as file:
+        biases = biases_page(list(csv.DictReader(file)))
+    pages = {
+        readme: fill(readme.read_text(encoding="utf-8"), readme_block(rows)),
+        folder / "toy.md": toy_page((results / "report.md").read_text(encoding="utf-8")),
+        folder / "biases.md": biases,
+    }
+    folder.mkdir(exist_ok=True)
+    for page, text in pages.items():
+        page.write_text(text, encoding="utf-8")
+    shutil.copyfile(results / "figures" / "biases.png", folder / "biases.png")
+    print("\n".join(str(page.relative_to(ROOT)) for page in (*pages, folder / "biases.png")))
+
+
+def _lost(row: dict[str, str]) -> str:
+    value, low, high = (f"{float(row[name]):.4f}" for name in ("beyond", "beyond_low", "beyond_high"))
+    return f"{f'**{value}**' if row['right'] == 'yes' else value} ({low} to {high})"
+
+
+def _mean(row: dict[str, str]) -> str:
+    return f"{float(row['mean_prediction']):.4f}"
+
+
+def _markdown(lines: list[list[str]]) -> str:
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
 def _figure(value: float | None, digits: int) -> str:

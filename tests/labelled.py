@@ -11,7 +11,7 @@ import torch
 from members import generator
 from torch import Tensor
 
-from rightloss.study.population import TwoGaussians
+from rightloss.study.toy.population import TwoGaussians
 
 PHI = NormalDist().cdf
 SEEDS = range(5)

@@ -23,7 +23,7 @@ def fake_study(out: Path, config: StudyConfig, nodules: int = 300, skip: int = 0
         (out / name).mkdir(parents=True, exist_ok=True)
     write_config(out, config)
     for source in config.sources:
-        write_data(out, fake_data(source.name, config.task, nodules))
+        write_data(out, fake_data(source.name, config.task, nodules), config.task, source.digest)
     runs = config.runs()
     for run in runs[: len(runs) - skip]:
         write_run(out, fake_result(run, nodules))
@@ -48,7 +48,7 @@ def fake_data(name: str, task: str, nodules: int) -> DataSummary:
 
 
 def fake_result(run: RunConfig, nodules: int) -> RunResult:
-    score, malignant = _scores(run.data, nodules)
+    score, _ = _scores(run.data, nodules)
     rows = np.flatnonzero(np.arange(nodules) // 2 % run.num_folds == run.fold)
     generator = np.random.default_rng(zlib.crc32(run.key.encode()))
     shift, noise = _FAULTS.get(run.loss, (0.0, 0.1))

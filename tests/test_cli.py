@@ -7,25 +7,27 @@ from typing import Any
 
 import pytest
 from dicom_series import nodule_table, ramp, several_scans, write_scan
-from test_study import TINY
+from test_toy import tiny
 from typer.testing import CliRunner, Result
 
 import rightloss
 from rightloss import cli
 from rightloss.lidc.ct import preparation as preparing
-from rightloss.study import ToyConfig, toy
-from rightloss.study.runs import METHODS
-from rightloss.study.table import COLUMNS
+from rightloss.study import toy
+from rightloss.study.methods import METHODS
+from rightloss.study.toy.table import COLUMNS
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The study of this name, but in seconds."""
+    """The study of this name, but in seconds, and its picture in words."""
 
-    def config(seeds: int) -> ToyConfig:
-        return ToyConfig(seeds=seeds, positives=(0.05,), nets=TINY[:1], test_examples=1_000)
+    def save(rows: Any, config: Any, paths: tuple[Path, ...]) -> None:
+        for path in paths:
+            path.write_text(str(rows))
 
-    monkeypatch.setattr(toy, "ToyConfig", config)
+    monkeypatch.setattr(toy.study, "save_biases", save)
+    monkeypatch.setattr(toy, "ToyConfig", tiny)
 
 
 def invoke(*arguments: str) -> Result:
@@ -48,7 +50,7 @@ def test_help_names_the_command() -> None:
 def test_help_of_the_study_names_its_options() -> None:
     result = invoke("study", "--help")
     assert result.exit_code == 0
-    assert all(word in result.stdout for word in ("--out", "--seeds", "toy"))
+    assert all(word in result.stdout for word in ("--out", "--seeds", "toy", "quick", "--dry-run"))
 
 
 def test_version_is_that_of_the_package() -> None:
@@ -59,17 +61,18 @@ def test_version_is_that_of_the_package() -> None:
 def test_the_study_prints_its_table_and_last_the_files(small: None, tmp_path: Path) -> None:
     result = invoke("study", "toy", "--out", str(tmp_path / "toy"), "--seeds", "2")
     assert result.exit_code == 0, result.stderr
-    assert all(method in result.stdout for method in (*METHODS, "best possible", "always saying the prevalence"))
+    titles = [method.title for method in METHODS.values()]
+    assert all(words in result.stdout for words in (*titles, "best possible", "always saying the prevalence"))
     assert all(word in result.stdout for column in COLUMNS.values() for word in column.split())
-    paths = result.stdout.splitlines()[-3:]
-    assert paths == [str(tmp_path / "toy" / name) for name in ("results.json", "table.csv", "report.md")]
+    paths = result.stdout.splitlines()[-len(toy.FILES) :]
+    assert paths == [str(tmp_path / "toy" / name) for name in toy.FILES]
     assert all(Path(path).exists() for path in paths)
 
 
 def test_a_second_call_prints_the_same_and_runs_nothing(small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = invoke("study", "toy", "--out", str(tmp_path), "--seeds", "1")
     assert "best possible" in first.stdout
-    monkeypatch.setattr(toy, "run", failing_with(AssertionError("ran again")))
+    monkeypatch.setattr(toy.study, "run", failing_with(AssertionError("ran again")))
     second = invoke("study", "toy", "--out", str(tmp_path), "--seeds", "1")
     assert (second.exit_code, second.stdout) == (0, first.stdout)
 
@@ -77,10 +80,14 @@ def test_a_second_call_prints_the_same_and_runs_nothing(small: None, tmp_path: P
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["study", "tyo", "--out", "unused"], "Expected a study among toy, but got 'tyo'"),
+        (["study", "tyo", "--out", "unused"], "but got 'tyo': choose among toy, quick, table1, table2"),
         (["study", "toy", "--out", "unused", "--seeds", "0"], "Expected at least 1 seed, but got 0"),
+        (["study", "toy", "--out", "unused", "--net", "mlp", "--num-folds", "3"], "but got --net, --num-folds: leave"),
         (["lidc", "prepare", "--dicom", "nowhere", "--out", "n.npz"], "Expected a folder of DICOM files, but nowhere is none"),
         (["lidc", "prepare", "--dicom", ".", "--out", "n.npz"], "but got none"),
+        (["lidc", "prepare", "--dicom", ".", "--out", ""], "Expected a file to write"),
+        (["study", "quick", "--out", ""], "Expected a folder for the results, but got none"),
+        (["study", "quick", "--out", " "], "Expected a folder for the results, but got none"),
         (["lidc", "prepare", "--dicom", ".", "--out", "nowhere/n.npz"], "make the folder first"),
     ],
 )
@@ -106,7 +113,7 @@ def test_a_mistake_is_told_in_one_line_and_writes_nothing(
 def test_what_stops_a_study_is_told_in_one_line(
     error: BaseException, code: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(toy, "run_study", failing_with(error))
+    monkeypatch.setattr(toy, "run_toy", failing_with(error))
     result = invoke("study", "toy", "--out", str(tmp_path))
     assert result.exit_code == code
     assert message in result.stderr
@@ -160,17 +167,17 @@ def test_prepare_that_is_interrupted_says_how_to_go_on(scans: Path, monkeypatch:
 
 
 def test_an_error_of_our_own_keeps_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toy, "run_study", failing_with(ModuleNotFoundError("No module named 'x'", name="x")))
+    monkeypatch.setattr(toy, "run_toy", failing_with(ModuleNotFoundError("No module named 'x'", name="x")))
     assert isinstance(invoke("study", "toy", "--out", str(tmp_path)).exception, ModuleNotFoundError)
 
 
-@pytest.mark.parametrize("missing", ["typer", "rich"])
+@pytest.mark.parametrize("missing", ["typer", "rich", "lightning", "matplotlib"])
 def test_a_missing_extra_is_told_in_one_line(
     missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in [missing, *(name for name in sys.modules if name.startswith(f"{missing}."))]:
         monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.setattr(toy, "run_study", failing_with(AssertionError("ran before it looked")))
+    monkeypatch.setattr(toy, "run_toy", failing_with(AssertionError("ran before it looked")))
     monkeypatch.setattr(sys, "argv", ["rightloss", "study", "toy", "--out", str(tmp_path)])
     with pytest.raises(SystemExit) as exit_:
         cli.main()

@@ -134,7 +134,7 @@ def test_results_of_a_study_that_was_not_run_are_refused(tmp_path: Path) -> None
     script = ROOT / "docs" / "make_results.py"
     done = subprocess.run([sys.executable, str(script), str(tmp_path)], capture_output=True, text=True)
     assert done.returncode == 1
-    assert "run `make study` first" in done.stderr
+    assert "run `make toy` first" in done.stderr
     assert "Traceback" not in done.stderr
     assert README.read_bytes() == before
 

@@ -17,7 +17,7 @@ from sklearn import metrics as sk
 
 import rightloss as rl
 from rightloss.metrics import evaluate
-from rightloss.study.population import FiveRatings, TwoGaussians
+from rightloss.study.toy.population import FiveRatings, TwoGaussians
 
 PRECISE = {"xatol": 1e-9, "fatol": 1e-9, "maxiter": 20_000, "maxfev": 20_000, "adaptive": True}
 

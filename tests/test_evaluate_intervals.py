@@ -13,7 +13,7 @@ from scipy import stats
 
 import rightloss as rl
 from rightloss.metrics import evaluate
-from rightloss.study.population import TwoGaussians
+from rightloss.study.toy.population import TwoGaussians
 
 
 def jackknife(case: Case) -> dict[str, float]:

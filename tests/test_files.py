@@ -1,10 +1,13 @@
 """Files are written whole or not at all."""
 
+import errno
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from rightloss.files import whole_file, write_whole
+from rightloss.lock import only_run
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -51,3 +54,18 @@ def test_a_file_has_the_permissions_of_any_other(tmp_path: Path) -> None:
     (tmp_path / "plain").touch()
     write_whole(tmp_path / "whole", "")
     assert (tmp_path / "whole").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_a_lock_that_cannot_be_written_is_not_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a full disk the file can be made, but nothing written into it: empty, it would keep everybody out for ever."""
+
+    def full(*_: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("rightloss.lock.socket.gethostname", full)
+        with pytest.raises(OSError, match="No space"), only_run(tmp_path / "out"):
+            pass
+    assert list(tmp_path.iterdir()) == []
+    with only_run(tmp_path / "out"):
+        assert [path.name for path in tmp_path.iterdir()] == ["out.lock"]

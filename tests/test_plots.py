@@ -23,7 +23,7 @@ from rightloss.metrics.plot_style import line_style, one_in, thinned
 from rightloss.metrics.reliability_curve import reliability_curve
 from rightloss.metrics.value_curves import decision_curve, predictive_value_curve
 from rightloss.prevalence import Prevalence
-from rightloss.study.population import TwoGaussians
+from rightloss.study.toy.population import TwoGaussians
 
 RATES = [0.3, 0.01]
 

@@ -21,7 +21,7 @@ from xgboost import XGBClassifier
 
 from rightloss import Prevalence, RebalancedSampler
 from rightloss.predictive import retarget, undo_sampling
-from rightloss.study.population import TwoGaussians
+from rightloss.study.toy.population import TwoGaussians
 
 RARE = 0.1
 TRAINING_SETS, EXAMPLES = 25, 10_000

@@ -110,6 +110,8 @@ class NoduleSet:
         index = torch.from_numpy(row_numbers(train_rows, len(self)))
         if not len(index):
             raise ValueError("Expected rows to take the mean of, but got none: give those of the training part.")
+        if not self.feature_names:
+            return self.features.float()
         train = self.features[index].double()
         spread = torch.where((train == train[0]).all(0), 1, train.std(0, correction=0))
         return ((self.features - train.mean(0)) / spread).float()

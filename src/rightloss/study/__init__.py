@@ -1,6 +1,30 @@
-"""A grid of runs → results on disk → tables."""
+"""A grid of runs → results on disk → tables, figures, one page.
 
-from .population import FiveRatings as FiveRatings
-from .population import TwoGaussians as TwoGaussians
+The grid, in the order data flow:
+
+    methods     the losses that are compared, by name
+    config      what is run, frozen: `StudyConfig` → runs → groups of runs that share data, fold and seed
+    presets     studies by name
+    sources     data sets, from the package or from files
+    training    a group of runs → their predictions
+    results     what came of runs, on disk
+    engines     where groups are run: here, in other processes, on other machines
+    execute     a study, run: what its folder lacks, and nothing else
+    estimate    how long that will take
+    cells       runs that differ in fold and seed alone, put together
+    paper       the paper's figures, to set beside ours
+    summary     results → figures with intervals, findings in words, tables
+    report      results, summary → one page that opens anywhere
+
+Beside it `toy`: each loss where the truth is known, and where people were selected in ways that no loss here can mend.
+"""
+
+from .config import StudyConfig as StudyConfig
+from .execute import run_study as run_study
+from .presets import PRESETS as PRESETS
+from .results import StudyResults as StudyResults
+from .results import read_study as read_study
+from .toy import FiveRatings as FiveRatings
 from .toy import ToyConfig as ToyConfig
-from .toy import run_study as run_study
+from .toy import TwoGaussians as TwoGaussians
+from .toy import run_toy as run_toy

@@ -26,6 +26,7 @@ MARGINALS = ("own", "batch", "classwise", "running", "auxiliary")
 INFERENCES = ("map", "ensemble", "mc-dropout", "laplace", "variational", "sghmc")
 OF_TABLES = INFERENCES[3:]  # for nets without images: each takes many passes over the data
 MINIBATCHES = ("rebalanced", "raw")
+PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true", "16-mixed", "16-true")
 CONTOURS = "contours"
 
 
@@ -45,6 +46,7 @@ class Training:
         small: the nets' variants for CPUs.
         members: nets of an ensemble, and masks of MC dropout.
         prior_scales: candidates for the inferences that have a prior in the place of early stopping.
+        precision: of weights and arithmetic, in Lightning Fabric's words.
     """
 
     steps: int = 300
@@ -58,6 +60,7 @@ class Training:
     small: bool = True
     members: int = 5
     prior_scales: tuple[float, ...] = (0.3, 1.0)
+    precision: str = "32-true"
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "views", "test_views", "checkpoints", "members"):
@@ -69,10 +72,16 @@ class Training:
             raise ValueError(
                 f"Expected no more checkpoints than steps, but got {self.checkpoints} and {self.steps}: look less often."
             )
+        if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
+            raise ValueError(f"Expected `weight_decay` from 0 up, but got {self.weight_decay}: 0 for none.")
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"Expected a precision, but got {self.precision!r}: choose among {', '.join(PRECISIONS)}.")
+        if not 0 <= self.averaging < 1:
+            raise ValueError(f"Expected `averaging` from 0 and below 1, but got {self.averaging}: 0 for none.")
         for name in ("learning_rates", "prior_scales"):
             rates = getattr(self, name)
-            if not rates or not all(math.isfinite(rate) and rate > 0 for rate in rates):
-                raise ValueError(f"Expected `{name}` above 0, at least one, but got {rates}: 0.001, say.")
+            if not isinstance(rates, tuple) or not rates or not all(math.isfinite(rate) and rate > 0 for rate in rates):
+                raise ValueError(f"Expected `{name}` above 0, a tuple of at least one, but got {rates}: (0.001,), say.")
 
 
 @dataclass(frozen=True)
@@ -98,7 +107,7 @@ class RunConfig:
         data, digest: of the `Source`.
         task: "binary" (benign or malignant), "rating" (1 to 5), "balanced" (binary, half of each, with metadata).
         net, likelihood, loss, marginal, inference: by name.
-        population: π of malignant nodules; None for the shares in which the data set has its labels.
+        population: π of malignant nodules; None for ratings: the shares of the readers' votes in the whole data set.
         evidence: κ.
         minibatches: "rebalanced" (equal classes, with replacement) or "raw" (as the training part has them).
         fold, num_folds: tested is fold number `fold`, validated on the next, trained on the others.
@@ -262,13 +271,13 @@ class StudyConfig:
             "minibatches": MINIBATCHES,
         }
         if self.task not in TASKS:
-            raise ValueError(f"Expected a task among {', '.join(TASKS)}, but got {self.task!r}.")
+            raise ValueError(f"Expected a task, but got {self.task!r}: choose among {', '.join(TASKS)}.")
         for name, choices in known.items():
             given = getattr(self, name)
             wrong = [each for each in given if each not in choices]
             if wrong or not given:
                 came = ", ".join(map(repr, wrong)) or "none"
-                raise ValueError(f"Expected {name} among {', '.join(choices)}, but got {came}.")
+                raise ValueError(f"Expected known {name}, but got {came}: choose among {', '.join(choices)}.")
         for name in (*known, "populations", "sources"):
             given = [each.name if isinstance(each, Source) else each for each in getattr(self, name)]
             if len(set(given)) < len(given) or not given:
@@ -288,7 +297,7 @@ class StudyConfig:
         if not isinstance(self.num_folds, int) or self.num_folds < 3:
             raise ValueError(f"Expected 3 folds or more, but got {self.num_folds}: to test, to validate, and to train on.")
         if not isinstance(self.folds, int) or not 1 <= self.folds <= self.num_folds:
-            raise ValueError(f"Expected from 1 to {self.num_folds} folds to be tested, but got {self.folds}.")
+            raise ValueError(f"Expected folds to be tested, but got {self.folds}: from 1 to the {self.num_folds} there are.")
         if not (math.isfinite(self.evidence) and self.evidence >= 0):
             raise ValueError(f"Expected evidence from 0 up, but got {self.evidence}: people counted per training example.")
 
@@ -297,14 +306,28 @@ class StudyConfig:
         if self.task == "rating":
             if any(population is not None for population in self.populations):
                 raise ValueError("Expected no prevalence for ratings, but got one: their population is the data set's shares.")
+        elif None in self.populations:
+            raise ValueError(
+                "Expected a prevalence for two classes, but got None: the share of malignant nodules, such as 0.001."
+            )
         elif ordinal:
             raise ValueError(f"Expected the likelihood 'categorical' for two classes, but got {ordinal}: ratings have these.")
+        if "classwise" in self.marginals and (self.task == "rating" or "raw" in self.minibatches):
+            raise ValueError(
+                "Expected rebalanced minibatches of two classes for the marginal 'classwise', but got others: it needs every "
+                "class in every minibatch; take 'running' or 'batch'."
+            )
         images = [net for net in self.nets if net in (*IMAGE_NETS, "both")]
         slow = [each for each in self.inferences if each in OF_TABLES]
         if images and slow:
             raise ValueError(
                 f"Expected the inference map, ensemble or mc-dropout for nets of images, but got {', '.join(slow)} for "
                 f"{', '.join(images)}: take the net 'mlp', which reads the nodules' features."
+            )
+        if slow and "rebalanced" in self.minibatches:
+            raise ValueError(
+                f"Expected raw minibatches for {', '.join(slow)}, but got rebalanced ones: a posterior counts every training "
+                "example once."
             )
 
 
@@ -319,4 +342,4 @@ def _tuples(content: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_count(value: Any, name: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"Expected `{name}` to be a whole number from 1 up, but got {value!r}.")
+        raise ValueError(f"Expected `{name}` to be a whole number, but got {value!r}: 1 is the least.")

@@ -5,18 +5,16 @@ Stage: name → `Method`: a loss, where its output bias starts, and whether its 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from torch import nn
+from torch import Tensor, nn
 
 from ..likelihoods import Likelihood
 from ..losses import InformationGainLoss, LogitAdjustedLoss, LogLikelihoodLoss, WeightedLoss
 from ..marginals import BatchMarginal, Marginal
 from ..prevalence import Prevalence
 
-LossOf = Callable[[Prevalence, Likelihood, Marginal | None], nn.Module]
 Start = Literal["population", "sampling", "torch"]
 
 
@@ -25,43 +23,45 @@ class Method:
     """A loss, where its output bias starts, and whether its predictions are corrected afterwards.
 
     The bias starts at what the loss takes the logits to be, those of the population or of the sampled classes; in the published
-    form it starts wherever torch puts it.
+    form it stays where the net has it.
 
     Attributes:
         title: in tables.
-        loss: prevalence, likelihood, marginal (None for its own) → the loss.
         start: of the output bias.
+        rival: the loss's class; None for the information gain.
+        published: the information gain in the mix π, with the minibatch's own marginal.
         corrected: whether predictions are moved from ρ to π after training.
-        takes_marginal: whether the loss has a marginal.
     """
 
     title: str
-    loss: LossOf
     start: Start
+    rival: type[WeightedLoss | LogitAdjustedLoss | LogLikelihoodLoss] | None = None
+    published: bool = False
     corrected: bool = False
-    takes_marginal: bool = False
 
+    @property
+    def takes_marginal(self) -> bool:
+        return self.rival is None
 
-def _information_gain(prevalence: Prevalence, likelihood: Likelihood, marginal: Marginal | None) -> nn.Module:
-    return InformationGainLoss(prevalence, likelihood, marginal)
+    def loss(self, prevalence: Prevalence, likelihood: Likelihood, marginal: Marginal | None = None) -> nn.Module:
+        """The loss; without `marginal` it has its own."""
+        if self.rival is not None:
+            return self.rival(prevalence, likelihood)
+        if self.published and marginal is None:
+            marginal = BatchMarginal()
+        return InformationGainLoss(prevalence, likelihood, marginal, self.reference(prevalence))
 
-
-def _published(prevalence: Prevalence, likelihood: Likelihood, marginal: Marginal | None) -> nn.Module:
-    marginal = BatchMarginal() if marginal is None else marginal
-    return InformationGainLoss(prevalence, likelihood, marginal, reference=prevalence.population)
-
-
-def _rival(loss: Callable[[Prevalence, Likelihood], nn.Module]) -> LossOf:
-    return lambda prevalence, likelihood, marginal: loss(prevalence, likelihood)
+    def reference(self, prevalence: Prevalence) -> Tensor | None:
+        """r; None for the sampled mix."""
+        return prevalence.population if self.published else None
 
 
 METHODS: dict[str, Method] = {
-    "information-gain": Method("information gain (default)", _information_gain, "population", takes_marginal=True),
-    "published": Method("information gain as published", _published, "torch", takes_marginal=True),
-    "weighted": Method("weighted loss", _rival(WeightedLoss), "population"),
-    "logit-adjusted": Method("logit-adjusted loss", _rival(LogitAdjustedLoss), "population"),
-    "corrected": Method("cross-entropy, then corrected", _rival(LogLikelihoodLoss), "sampling", corrected=True),
-    "plain": Method("cross-entropy as it is", _rival(LogLikelihoodLoss), "sampling"),
+    "information-gain": Method("information gain (default)", "population"),
+    "published": Method("information gain as published", "torch", published=True),
+    "weighted": Method("weighted loss", "population", WeightedLoss),
+    "logit-adjusted": Method("logit-adjusted loss", "population", LogitAdjustedLoss),
+    "corrected": Method("cross-entropy, then corrected", "sampling", LogLikelihoodLoss, corrected=True),
+    "plain": Method("cross-entropy as it is", "sampling", LogLikelihoodLoss),
 }
 DEFAULT = "information-gain"
-COMPARED = tuple(name for name in METHODS if name != "plain")

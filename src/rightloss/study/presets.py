@@ -37,6 +37,8 @@ PRESETS: dict[str, StudyConfig] = {
         nets=("mlp",),
         inferences=("map", "ensemble", "mc-dropout", "laplace", "variational", "sghmc"),
         populations=(0.3, 0.01, 0.001),
+        minibatches=("raw",),
         folds=10,
+        training=Training(steps=1000, batch_size=128, learning_rates=(1e-2, 3e-3), checkpoints=20, averaging=0.99),
     ),
 }

@@ -1,9 +1,9 @@
 """What came of runs, on disk: written whole or not at all, read without running anything.
 
-Stage: `RunResult` → `runs/KEY.npz` and `runs/KEY.json`; a data set → `data/NAME.npz`; a folder → `StudyResults`.
+Stage: `RunResult` → `runs/KEY.npz` and `runs/KEY.json`; a data set → `data/KEY.npz`; a folder → `StudyResults`.
 
     study.json          the config
-    data/NAME.npz       of each source: labels, votes, ratings, patients, nodules, small pictures
+    data/KEY.npz        of each source and task: labels, votes, ratings, patients, nodules, small pictures
     runs/KEY.npz        of each run: test rows and their log-probabilities
     runs/KEY.json       of each run: its config, what was chosen on the validation part; written last, so that it means "done"
 """
@@ -11,7 +11,9 @@ Stage: `RunResult` → `runs/KEY.npz` and `runs/KEY.json`; a data set → `data/
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float32, Float64, Int64, Shaped, UInt8
 
+from .. import __version__
 from ..files import whole_file, write_whole
 from ..lidc.npz import open_npz
 from .config import RunConfig, StudyConfig
@@ -88,6 +91,10 @@ class StudyResults:
 
 def write_run(out: Path, result: RunResult) -> None:
     """The predictions first; the JSON file, which means "done", last."""
+    if not np.isfinite(result.log_probs.max(1)).all():
+        raise ValueError(
+            f"Expected predictions that are numbers, but those of {result.config.label} are not: lower the learning rate."
+        )
     folder, key = out / "runs", result.config.key
     with whole_file(folder / f"{key}.npz") as file:
         np.savez(file, allow_pickle=False, rows=result.rows, log_probs=result.log_probs)
@@ -109,20 +116,28 @@ def read_run(out: Path, config: RunConfig) -> RunResult | None:
         if log_probs.shape[:1] != rows.shape or not np.isfinite(log_probs.max(1)).all():
             raise ValueError("rows and predictions do not fit")
         return RunResult(config, rows, log_probs, content["chosen"], tuple(tuple(each) for each in content["validation"]))
-    except (ValueError, KeyError, TypeError, OSError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise ValueError(
             f"Expected the result of one run in {path}, but it does not hold it ({error}): delete it, and run again."
         ) from error
 
 
-def write_data(out: Path, summary: DataSummary) -> None:
+def data_path(out: Path, name: str, task: str, digest: str = "") -> Path:
+    """Another for whatever could give other labels or pictures: a folder may hold several studies, one after the other."""
+    content = json.dumps([__version__, name, task, digest])
+    readable = re.sub(r"[^\w.]+", "-", f"{name}-{task}")
+    return out / "data" / f"{readable}-{hashlib.sha256(content.encode()).hexdigest()[:12]}.npz"
+
+
+def write_data(out: Path, summary: DataSummary, task: str, digest: str = "") -> None:
+    """`task` and `digest` as in the runs that have this data set."""
     arrays = {name: value for name, value in vars(summary).items() if name != "name"}
-    with whole_file(out / "data" / f"{summary.name}.npz") as file:
+    with whole_file(data_path(out, summary.name, task, digest)) as file:
         np.savez_compressed(file, allow_pickle=False, **arrays)
 
 
-def read_data(out: Path, name: str) -> DataSummary:
-    file = open_npz(out / "data" / f"{name}.npz")
+def read_data(out: Path, name: str, task: str, digest: str = "") -> DataSummary:
+    file = open_npz(data_path(out, name, task, digest))
     fields = [field.name for field in dataclasses.fields(DataSummary) if field.name != "name"]
     absent = [each for each in fields if each not in file.members]
     if absent:
@@ -140,7 +155,7 @@ def read_config(out: Path) -> StudyConfig:
         return StudyConfig.from_dict(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise ValueError(f"Expected the folder of a study, but {out} has no study.json: run `rightloss study` first.") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"Expected {path} to hold a study's config, but it does not: choose another folder.") from error
 
 
@@ -148,5 +163,6 @@ def read_study(out: Path) -> StudyResults:
     """All that is done of the study in this folder."""
     config = read_config(out)
     runs = [result for run in config.runs() if (result := read_run(out, run)) is not None]
-    names = dict.fromkeys(run.config.data for run in runs)
-    return StudyResults(config, {name: read_data(out, name) for name in names}, tuple(runs))
+    names = {run.config.data: run.config.digest for run in runs}
+    data = {name: read_data(out, name, config.task, digest) for name, digest in names.items()}
+    return StudyResults(config, data, tuple(runs))

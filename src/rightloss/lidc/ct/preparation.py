@@ -16,10 +16,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...lock import only_run
 from ..readings import nodules as all_nodules
 from ..readings import scan_positions
 from .finding import Found, find_series
-from .lock import only_run
 from .parts import PartNotWritten, part_job, read_part
 from .pixels import require
 from .prepared import Prepared, summary_of, write_remarks

@@ -11,6 +11,7 @@ from .low_level import LowLevelBlock as LowLevelBlock
 from .metadata import MetadataBlock as MetadataBlock
 from .metadata import WithMetadata as WithMetadata
 from .multiview import MultiViewNet as MultiViewNet
+from .multiview import each_view as each_view
 from .multiview import pool_views as pool_views
 from .ready_made import convnet as convnet
 from .ready_made import fully_convolutional_net as fully_convolutional_net

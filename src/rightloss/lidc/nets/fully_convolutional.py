@@ -51,7 +51,7 @@ class FullyConvolutionalNet(nn.Module):
         self.head = nn.Conv2d(widths[-1], checked_outputs(num_outputs), 1)
         zero_start(self.head)
 
-    def forward(self, views: Float[Tensor, "n s h w"]) -> Float[Tensor, "n k"]:
+    def forward(self, views: Float[Tensor, "n s *chw"]) -> Float[Tensor, "n k"]:
         return self._maps(views).mean((1, 3, 4))
 
     def class_maps(self, views: Float[Tensor, "n s h w"]) -> Float[Tensor, "n s k h2 w2"]:

@@ -36,7 +36,7 @@ class GatedNet(nn.Module):
         self.head = nn.Linear(body.num_features, checked_outputs(num_outputs))
         zero_start(self.head)
 
-    def forward(self, views: Float[Tensor, "n s h w"]) -> Float[Tensor, "n k"]:
+    def forward(self, views: Float[Tensor, "n s *chw"]) -> Float[Tensor, "n k"]:
         return self.head(pool_views(each_view(views, self.low_level, self.body), self.pool))
 
     @torch.no_grad()

@@ -156,7 +156,7 @@ class WithMetadata(nn.Module):
         """The image's last layer, whose bias is the whole net's."""
         return self.image.head
 
-    def forward(self, views: Float[Tensor, "n s h w"], metadata: Float[Tensor, "n2 d"]) -> Float[Tensor, "n k"]:
+    def forward(self, views: Float[Tensor, "n s *chw"], metadata: Float[Tensor, "n2 d"]) -> Float[Tensor, "n k"]:
         if views.shape[0] != metadata.shape[0]:  # not len, which would fix both in an exported graph
             raise ValueError(
                 f"Expected a row of metadata for each nodule, but got {metadata.shape[0]} rows for {views.shape[0]} nodules: "

@@ -38,10 +38,10 @@ class MultiViewNet(nn.Module):
         self.head = nn.Linear(checked_count(num_features, "num_features"), checked_outputs(num_outputs))
         zero_start(self.head)
 
-    def forward(self, views: Float[Tensor, "n s h w"]) -> Float[Tensor, "n k"]:
+    def forward(self, views: Float[Tensor, "n s *chw"]) -> Float[Tensor, "n k"]:
         return self.head(self.features(views))
 
-    def features(self, views: Float[Tensor, "n s h w"]) -> Float[Tensor, "n m"]:
+    def features(self, views: Float[Tensor, "n s *chw"]) -> Float[Tensor, "n m"]:
         """Pooled over views: what the head sees."""
         return pool_views(each_view(views, self.low_level, self.body), self.pool)
 
@@ -49,10 +49,17 @@ class MultiViewNet(nn.Module):
         return f"pool={self.pool!r}"
 
 
-def each_view(views: Tensor, *stages: nn.Module) -> Float[Tensor, "n s ..."]:
-    """The stages, one after the other, on every view as an image (n·s, 1, h, w) of its own."""
-    check_views(views)
-    found = views.flatten(0, 1)[:, None]
+def each_view(views: Tensor, low_level: nn.Module, *stages: nn.Module) -> Float[Tensor, "n s ..."]:
+    """The stages, one after the other, on every view as an image (n·s, 1, h, w) of its own.
+
+    Nets whose low-level blocks are the same can share what it gives, `each_view(views, block)`: with nn.Identity in its place
+    they take (n, s, c, h, w).
+    """
+    if isinstance(low_level, nn.Identity) and isinstance(views, Tensor) and views.ndim == 5:
+        found = views.flatten(0, 1)
+    else:
+        check_views(views)
+        found = low_level(views.flatten(0, 1)[:, None])
     for stage in stages:
         found = stage(found)
     return found.unflatten(0, views.shape[:2])

@@ -1,6 +1,6 @@
-"""The toy study: each loss on populations whose best possible answer is known.
+"""The toy study: each loss on populations whose best possible answer is known, and under three kinds of sampling bias.
 
-Stage: `ToyConfig` → runs, each kept as one JSON file → `Results` and the three files a reader opens.
+Stage: `ToyConfig` → runs, each kept as one JSON file → `Results` and the files a reader opens.
 """
 
 from __future__ import annotations
@@ -9,18 +9,26 @@ import dataclasses
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, TypeVar
 
-from .. import __version__
-from ..files import write_whole
+from ... import __version__
+from ...files import write_whole
+from ..methods import DEFAULT, METHODS
+from .bias_plot import save_biases
+from .biases import BiasConfig, BiasFigures, BiasRun, bias_rows, biases_csv, run_seed
 from .population import FiveRatings, Population, TwoGaussians
-from .runs import DEFAULT, METHODS, PLAIN, Figures, Net, Problem, RunConfig, run
+from .runs import Figures, Net, Problem, RunConfig, run
 from .table import Results, Row, constant_rows, findings, to_csv, to_markdown
 
 Progress = Callable[[int, int, str], None]
+
+Config = TypeVar("Config", RunConfig, BiasRun)
+Found = TypeVar("Found", Figures, BiasFigures)
+PICTURES = ("figures/biases.png", "figures/biases.svg")
+FILES = ("results.json", "table.csv", "report.md", "biases.csv", *PICTURES)
 
 # Can express the truth: with this many examples only the loss can keep it from the best possible. The first steps are long
 # because the information-gain loss without evidence hardly feels the mean prediction of ratings, and is slow to return to it:
@@ -39,12 +47,14 @@ class ToyConfig:
         positives: the prevalences of the population of two classes.
         nets: what is trained.
         test_examples: per seed, all classes together and equal; figures are weighted to π.
+        biases: the simulation of the three kinds of sampling bias, with seeds of its own.
     """
 
     seeds: int = 5
     positives: tuple[float, ...] = (0.3, 0.05, 0.001)
     nets: tuple[Net, ...] = (LINEAR, MLP)
     test_examples: int = 100_000
+    biases: BiasConfig = field(default_factory=BiasConfig)
 
     def __post_init__(self) -> None:
         if self.seeds < 1:
@@ -71,12 +81,12 @@ class ToyConfig:
         return settings
 
 
-def run_study(config: ToyConfig, out: Path, progress: Progress = lambda done, total, label: None) -> Results:
+def run_toy(config: ToyConfig, out: Path, progress: Progress = lambda done, total, label: None) -> Results:
     """Every run that `out` does not hold yet, then the tables; nothing at all if it holds those too.
 
     Args:
         config: what to run.
-        out: a folder for `results.json`, `table.csv`, `report.md` and `runs/`, made if need be.
+        out: a folder for `FILES` and `runs/`, made if need be.
         progress: called after each run with (runs done, runs in all, what was run).
     """
     if out.exists() and not out.is_dir():
@@ -84,31 +94,46 @@ def run_study(config: ToyConfig, out: Path, progress: Progress = lambda done, to
     finished = _finished(out, config)
     if finished is not None:
         return finished
-    (out / "runs").mkdir(parents=True, exist_ok=True)
-    runs, figures = config.runs(), {}
+    import matplotlib.figure  # noqa: F401  what is missing is told before anything is run
+    import sklearn.metrics  # noqa: F401
+
+    for folder in ("runs", "figures"):
+        (out / folder).mkdir(parents=True, exist_ok=True)
+    runs, of_biases, figures, found = config.runs(), config.biases.runs(), {}, []
     for done, each in enumerate(runs, start=1):
-        figures[each] = _kept(each, out / "runs")
-        progress(done, len(runs), each.label)
-    rows = _rows(config, figures)
-    results = Results(config.settings(), rows, findings(rows, DEFAULT, PLAIN, LINEAR.name))
+        figures[each] = _kept(each, lambda config: [run(config)], Figures, out / "runs")[0]
+        progress(done, len(runs) + len(of_biases), each.label)
+    for done, every in enumerate(of_biases, start=len(runs) + 1):
+        found += _kept(every, run_seed, BiasFigures, out / "runs")
+        progress(done, len(runs) + len(of_biases), every.label)
+    return _written(config, _rows(config, figures), found, out)
+
+
+def _kept(config: Config, work: Callable[[Config], list[Found]], kind: type[Found], folder: Path) -> list[Found]:
+    """The run's figures from its file, or from the run, which then has one."""
+    path = folder / config.file_name
+    if not path.exists():
+        found = work(config)
+        content = {"config": dataclasses.asdict(config), "figures": [dataclasses.asdict(each) for each in found]}
+        write_whole(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+        return found
+    try:
+        return [kind(**each) for each in json.loads(path.read_text(encoding="utf-8"))["figures"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"Expected the figures of one run in {path}, but it does not hold them: delete it.") from error
+
+
+def _written(config: ToyConfig, rows: list[Row], found: list[BiasFigures], out: Path) -> Results:
+    """All of `FILES`; results.json last, for it says that the others are there."""
+    titles = (METHODS[DEFAULT].title, METHODS["plain"].title)
+    results = Results(config.settings(), rows, findings(rows, *titles, LINEAR.name))
+    of_biases = bias_rows(config.biases, found)
+    write_whole(out / "biases.csv", biases_csv(of_biases))
+    save_biases(of_biases, config.biases, tuple(out / name for name in PICTURES))
     write_whole(out / "table.csv", to_csv(results))
     write_whole(out / "report.md", to_markdown(results))
     write_whole(out / "results.json", results.to_json())
     return results
-
-
-def _kept(config: RunConfig, folder: Path) -> Figures:
-    """The run's figures from its file, or from the run, which then has one."""
-    path = folder / config.file_name
-    if not path.exists():
-        figures = run(config)
-        content = {"config": dataclasses.asdict(config), "figures": dataclasses.asdict(figures)}
-        write_whole(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
-        return figures
-    try:
-        return Figures(**json.loads(path.read_text(encoding="utf-8"))["figures"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"Expected the figures of one run in {path}, but it does not hold them: delete it.") from error
 
 
 def _finished(out: Path, config: ToyConfig) -> Results | None:
@@ -116,7 +141,7 @@ def _finished(out: Path, config: ToyConfig) -> Results | None:
     if not (out / "results.json").exists():
         return None
     results = Results.read(out / "results.json")
-    complete = all((out / name).exists() for name in ("table.csv", "report.md"))
+    complete = all((out / name).exists() for name in FILES)
     return results if complete and results.settings == config.settings() else None
 
 
@@ -128,7 +153,14 @@ def _rows(config: ToyConfig, figures: dict[RunConfig, Figures]) -> list[Row]:
         for net in config.nets:
             problems = [Problem(population, net, seed, config.test_examples) for seed in range(config.seeds)]
             for method in METHODS:
-                rows.append(_row([figures[RunConfig(problem, method)] for problem in problems], population, net.name, method))
+                rows.append(
+                    _row(
+                        [figures[RunConfig(problem, method)] for problem in problems],
+                        population,
+                        net.name,
+                        METHODS[method].title,
+                    )
+                )
     return rows
 
 

@@ -5,7 +5,7 @@ import io
 import json
 import math
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +16,14 @@ from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
-from rightloss.study import FiveRatings, ToyConfig, TwoGaussians, run_study, runs, table, toy
-from rightloss.study.population import Population
-from rightloss.study.runs import DEFAULT, METHODS, PLAIN, Figures, Net, Problem, RunConfig
-from rightloss.study.table import COLUMNS, CONSTANT, NARROW, Results
+from rightloss.study import FiveRatings, ToyConfig, TwoGaussians, run_toy
+from rightloss.study.methods import DEFAULT, METHODS
+from rightloss.study.toy import FILES, runs, study, table
+from rightloss.study.toy.biases import BiasConfig, BiasFigures, BiasRow, BiasRun, run_seed
+from rightloss.study.toy.population import Population
+from rightloss.study.toy.runs import Figures, Net, Problem, RunConfig
+from rightloss.study.toy.selection import BY_LABEL
+from rightloss.study.toy.table import COLUMNS, CONSTANT, NARROW, Results
 
 TINY = (
     Net("linear", hidden=0, examples=200, batch_size=20, steps=3, learning_rate=0.1),
@@ -27,11 +31,24 @@ TINY = (
 )
 POPULATIONS = [TwoGaussians(0.3), TwoGaussians(0.05), TwoGaussians(0.001), FiveRatings()]
 ANY_POPULATION = pytest.mark.parametrize("population", POPULATIONS, ids=lambda population: population.title)
-FILES = ("results.json", "table.csv", "report.md")
 
 
 def tiny(seeds: int = 2) -> ToyConfig:
-    return ToyConfig(seeds=seeds, positives=(0.05,), nets=TINY, test_examples=1_000)
+    biases = BiasConfig(seeds=seeds, examples=300, selections=(BY_LABEL,))
+    return ToyConfig(seeds=seeds, positives=(0.05,), nets=TINY, test_examples=1_000, biases=biases)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pictures_in_words() -> Iterator[None]:
+    """Drawing takes a second; tests of the picture itself are with the biases."""
+
+    def save(rows: list[BiasRow], config: BiasConfig, paths: tuple[Path, ...]) -> None:
+        for path in paths:
+            path.write_text(str(rows))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(study, "save_biases", save)
+        yield
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -43,7 +60,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished study. Look, but do not touch."""
     out = tmp_path_factory.mktemp("finished")
-    run_study(tiny(), out)
+    run_toy(tiny(), out)
     return out
 
 
@@ -53,15 +70,20 @@ def own(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "own"))
 
 
-def count_runs(monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
+def count_runs(monkeypatch: pytest.MonkeyPatch) -> list[RunConfig | BiasRun]:
     """A list that grows by each run that is done rather than read."""
-    done: list[RunConfig] = []
+    done: list[RunConfig | BiasRun] = []
 
     def counted(config: RunConfig) -> Figures:
         done.append(config)
         return runs.run(config)
 
-    monkeypatch.setattr(toy, "run", counted)
+    def counted_biases(config: BiasRun) -> list[BiasFigures]:
+        done.append(config)
+        return run_seed(config)
+
+    monkeypatch.setattr(study, "run", counted)
+    monkeypatch.setattr(study, "run_seed", counted_biases)
     return done
 
 
@@ -216,8 +238,8 @@ def test_every_method_gives_figures_of_its_own() -> None:
 
 def test_a_study_writes_its_files_and_every_row(own: Path) -> None:
     (own / "results.json").unlink()
-    results = run_study(tiny(), own)
-    assert sorted(path.name for path in own.iterdir()) == sorted([*FILES, "runs"])
+    results = run_toy(tiny(), own)
+    assert sorted(name for name in contents(own) if not name.startswith("runs/")) == sorted(FILES)
     assert len(results.rows) == 2 * (2 + 2 * len(METHODS))
     lines = list(csv.DictReader(io.StringIO((own / "table.csv").read_text(encoding="utf-8"))))
     assert [line["method"] for line in lines] == [row.method for row in results.rows]
@@ -234,7 +256,7 @@ def test_rows_are_means_over_their_own_seeds(finished: Path) -> None:
     config = tiny()
     rows = Results.read(finished / "results.json").rows
     problems = [Problem(FiveRatings(), TINY[1], seed, config.test_examples) for seed in range(2)]
-    figures = [runs.run(RunConfig(problem, "weighted loss")) for problem in problems]
+    figures = [runs.run(RunConfig(problem, "weighted")) for problem in problems]
     (row,) = [row for row in rows if (row.prevalence, row.model, row.method) == ("5 ratings", "MLP", "weighted loss")]
     assert row.log_likelihood_by_seed == [each.log_likelihood for each in figures]
     error = math.sqrt(figures[0].variance + figures[1].variance) / 2
@@ -251,7 +273,7 @@ def test_a_study_that_lost_runs_does_those_again_and_ends_with_the_same_bytes(
     for path in lost:
         path.unlink()
     done = count_runs(monkeypatch)
-    run_study(tiny(), own)
+    run_toy(tiny(), own)
     assert sorted(config.file_name for config in done) == [path.name for path in lost]
     assert contents(own) == contents(finished)
 
@@ -262,7 +284,7 @@ def test_a_study_that_lost_a_table_makes_it_again_from_its_runs(
 ) -> None:
     (own / name).unlink()
     done = count_runs(monkeypatch)
-    run_study(tiny(), own)
+    run_toy(tiny(), own)
     assert done == []
     assert contents(own) == contents(finished)
 
@@ -270,17 +292,17 @@ def test_a_study_that_lost_a_table_makes_it_again_from_its_runs(
 def test_a_finished_study_runs_and_writes_nothing(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stamps = {path: path.stat().st_mtime_ns for path in own.rglob("*")}
     done = count_runs(monkeypatch)
-    assert run_study(tiny(), own) == Results.read(own / "results.json")
+    assert run_toy(tiny(), own) == Results.read(own / "results.json")
     assert done == []
     assert {path: path.stat().st_mtime_ns for path in own.rglob("*")} == stamps
 
 
 def test_a_study_with_more_seeds_keeps_the_runs_it_has(tmp_path: Path, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_study(tiny(seeds=1), tmp_path)
+    run_toy(tiny(seeds=1), tmp_path)
     assert (tmp_path / "table.csv").read_bytes() != (finished / "table.csv").read_bytes()
     done = count_runs(monkeypatch)
-    run_study(tiny(seeds=2), tmp_path)
-    assert {config.problem.seed for config in done} == {1}
+    run_toy(tiny(seeds=2), tmp_path)
+    assert {config.seed if isinstance(config, BiasRun) else config.problem.seed for config in done} == {1}
     assert contents(tmp_path) == contents(finished)
 
 
@@ -291,20 +313,20 @@ def test_a_study_stopped_halfway_leaves_whole_files_and_goes_on(tmp_path: Path, 
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_study(tiny(), tmp_path, stop)
+        run_toy(tiny(), tmp_path, stop)
     left = contents(tmp_path)
     assert len(left) == stop_after
     assert all(json.loads(content)["figures"] for content in left.values())
-    run_study(tiny(), tmp_path)
+    run_toy(tiny(), tmp_path)
     assert contents(tmp_path) == contents(finished)
 
 
 def test_progress_counts_every_run(own: Path) -> None:
     (own / "results.json").unlink()
     seen: list[tuple[int, int, str]] = []
-    run_study(tiny(), own, lambda done, total, label: seen.append((done, total, label)))
+    run_toy(tiny(), own, lambda done, total, label: seen.append((done, total, label)))
     assert [done for done, _, _ in seen] == list(range(1, len(seen) + 1))
-    assert {total for _, total, _ in seen} == {len(seen)} == {2 * 2 * 2 * len(METHODS)}
+    assert {total for _, total, _ in seen} == {len(seen)} == {2 * 2 * 2 * len(METHODS) + 2}
 
 
 def a_file_in_place_of_the_folder(out: Path) -> None:
@@ -322,7 +344,8 @@ def results_that_are_no_json(out: Path) -> None:
 
 
 def a_truncated_run(out: Path) -> None:
-    (out / "runs").mkdir(parents=True)
+    for folder in ("runs", "figures"):
+        (out / folder).mkdir(parents=True)
     (out / "runs" / tiny().runs()[0].file_name).write_text('{"config": {')
 
 
@@ -339,7 +362,7 @@ def test_what_is_in_the_way_is_an_error_and_stays(prepare: Callable[[Path], None
     prepare(tmp_path / "out")
     before = contents(tmp_path)
     with pytest.raises(ValueError, match=message):
-        run_study(tiny(), tmp_path / "out")
+        run_toy(tiny(), tmp_path / "out")
     assert contents(tmp_path) == before
 
 
@@ -365,11 +388,12 @@ def test_the_printed_table_fits_the_terminal_with_no_number_broken(
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_default_reaches_the_best_possible_and_cross_entropy_as_it_is_does_not(tmp_path: Path) -> None:
-    distances: dict[str, dict[str, float]] = {DEFAULT: {}, PLAIN: {}}
-    for each in run_study(ToyConfig(nets=(toy.LINEAR,)), tmp_path).rows:
+    default, plain = METHODS[DEFAULT].title, METHODS["plain"].title
+    distances: dict[str, dict[str, float]] = {default: {}, plain: {}}
+    for each in run_toy(ToyConfig(nets=(study.LINEAR,)), tmp_path).rows:
         if each.method in distances:
             assert each.from_best is not None
             distances[each.method][each.prevalence] = each.from_best
-    assert set(distances[DEFAULT]) == {"0.3", "0.05", "0.001", "5 ratings"}
-    assert all(abs(distance) <= 3 for distance in distances[DEFAULT].values()), distances
-    assert all(distance < -30 for distance in distances[PLAIN].values()), distances
+    assert set(distances[default]) == {"0.3", "0.05", "0.001", "5 ratings"}
+    assert all(abs(distance) <= 3 for distance in distances[default].values()), distances
+    assert all(distance < -30 for distance in distances[plain].values()), distances

@@ -39,8 +39,12 @@ def _made(lock: Path) -> bool:
         handle = os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
     except FileExistsError:
         return False
-    with os.fdopen(handle, "w") as file:
-        file.write(f"{os.getpid()} {socket.gethostname()}\n")
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(f"{os.getpid()} {socket.gethostname()}\n")
+    except OSError:  # the disk is full: an empty lock would keep everybody out
+        lock.unlink(missing_ok=True)
+        raise
     return True
 
 

@@ -1,10 +1,13 @@
-"""The study's sentences and table rows, from rows made up for the purpose."""
+"""The toy study's sentences and table rows, from rows made up for the purpose."""
 
 import pytest
 
-from rightloss.study import FiveRatings, table
-from rightloss.study.runs import DEFAULT, PLAIN
-from rightloss.study.table import BEST, COLUMNS, CONSTANT, Row
+from rightloss.study import FiveRatings
+from rightloss.study.methods import METHODS
+from rightloss.study.toy import table
+from rightloss.study.toy.table import BEST, COLUMNS, CONSTANT, Row
+
+DEFAULT, PLAIN = METHODS["information-gain"].title, METHODS["plain"].title
 
 
 def row(method: str, by_seed: list[float], from_best: float = 0.0, model: str = "linear") -> Row:

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from ..likelihoods import Categorical, Likelihood, OnionPeeling
-from ..prevalence import Prevalence
+from ...likelihoods import Categorical, Likelihood, OnionPeeling
+from ...prevalence import Prevalence
 
 _NODES = 80  # per dimension; from 64 on neither integral changes by 1e-12
 
@@ -55,7 +55,7 @@ class TwoGaussians:
 
         By Gauss–Hermite quadrature: given the class the log-odds are N(logit π ± 2|μ|², 4|μ|²).
         """
-        nodes, weights = _gauss_hermite(1)
+        nodes, weights = gauss_hermite(1)
         shift, scale = 2 * self.separation**2, 2 * self.separation
         odds = math.log(self.positive) - math.log1p(-self.positive) + scale * nodes[:, 0]
         gains = self.positive * F.logsigmoid(odds + shift) + (1 - self.positive) * F.logsigmoid(shift - odds)
@@ -97,7 +97,7 @@ class FiveRatings:
     @cached_property
     def prevalence(self) -> Prevalence:
         """π_k = E[p(k|x)], by quadrature over the two features that count."""
-        nodes, weights = _gauss_hermite(2)
+        nodes, weights = gauss_hermite(2)
         return Prevalence(weights @ self.log_probs(nodes).exp())
 
     @property
@@ -107,7 +107,7 @@ class FiveRatings:
     @property
     def best_log_likelihood(self) -> float:
         """`E_x Σ_k p(k|x) log p(k|x)`, the same sum taken the other way round; by quadrature."""
-        nodes, weights = _gauss_hermite(2)
+        nodes, weights = gauss_hermite(2)
         table = self.log_probs(nodes)
         return float(weights @ (table.exp() * table).sum(1))
 
@@ -137,7 +137,7 @@ class FiveRatings:
 Population = TwoGaussians | FiveRatings
 
 
-def _gauss_hermite(dimensions: int) -> tuple[Float64[Tensor, "n d"], Float64[Tensor, " n"]]:
+def gauss_hermite(dimensions: int) -> tuple[Float64[Tensor, "n d"], Float64[Tensor, " n"]]:
     """Nodes and weights that integrate over N(0, I)."""
     nodes, weights = (torch.from_numpy(each) for each in np.polynomial.hermite_e.hermegauss(_NODES))
     weights = weights / weights.sum()

@@ -9,27 +9,21 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
 
 import torch
 from jaxtyping import Float64
-from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
-from .. import __version__
-from ..likelihoods import Likelihood, start_at_prevalence
-from ..losses import InformationGainLoss, LogitAdjustedLoss, LogLikelihoodLoss, WeightedLoss
-from ..marginals import BatchMarginal
-from ..prevalence import Prevalence
-from ..sampling import StratifiedBatchSampler
+from ... import __version__
+from ...likelihoods import start_at_prevalence
+from ...prevalence import Prevalence
+from ...sampling import StratifiedBatchSampler
+from ..methods import METHODS
 from .population import Population
-
-LossOf = Callable[[Prevalence, Likelihood], nn.Module]
-Start = Literal["population", "sampling", "torch"]
 
 
 @dataclass(frozen=True)
@@ -54,34 +48,6 @@ class Net:
 
 
 @dataclass(frozen=True)
-class Method:
-    """A loss, where its output bias starts, and whether its predictions are corrected afterwards.
-
-    The bias starts at what the loss takes the logits to be, those of the population or of the sampled classes; in the published
-    form it starts wherever torch puts it.
-    """
-
-    loss: LossOf
-    start: Start
-    corrected: bool = False
-
-
-def _published(prevalence: Prevalence, likelihood: Likelihood) -> nn.Module:
-    return InformationGainLoss(prevalence, likelihood, marginal=BatchMarginal(), reference=prevalence.population)
-
-
-DEFAULT, PLAIN = "information gain (default)", "cross-entropy as it is"
-METHODS: dict[str, Method] = {
-    DEFAULT: Method(InformationGainLoss, "population"),
-    "information gain as published": Method(_published, "torch"),
-    "weighted loss": Method(WeightedLoss, "population"),
-    "logit-adjusted loss": Method(LogitAdjustedLoss, "population"),
-    "cross-entropy, then corrected": Method(LogLikelihoodLoss, "sampling", corrected=True),
-    PLAIN: Method(LogLikelihoodLoss, "sampling"),
-}
-
-
-@dataclass(frozen=True)
 class Problem:
     """Everything about a run but the method: methods that share a problem see the same examples in the same order."""
 
@@ -93,7 +59,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """One problem, one of `METHODS`."""
+    """One problem, one of `METHODS` by its name."""
 
     problem: Problem
     method: str
@@ -131,21 +97,21 @@ class Figures:
 
 def run(config: RunConfig) -> Figures:
     """Train and test: the same config gives the same figures."""
-    method = METHODS[config.method]
-    with _one_thread():
-        network = _trained(config.problem, method.loss, method.start)
-        return _test(network, config.problem, method.corrected)
+    corrected = METHODS[config.method].corrected
+    with one_thread():
+        network = _trained(config.problem, "plain" if corrected else config.method)  # one network, corrected or not
+        return _test(network, config.problem, corrected)
 
 
-@lru_cache(maxsize=1)  # cross-entropy as it is and corrected afterwards are one network
-def _trained(problem: Problem, loss: LossOf, start: Start) -> nn.Module:
-    population, net = problem.population, problem.net
+@lru_cache(maxsize=1)
+def _trained(problem: Problem, name: str) -> nn.Module:
+    population, net, method = problem.population, problem.net, METHODS[name]
     prevalence, likelihood = population.prevalence, population.likelihood
     x, y = _examples(population, net.examples // prevalence.num_classes, 2 * problem.seed)
     network, head = _network(population, net, problem.seed)
-    if start != "torch":
-        start_at_prevalence(head, prevalence if start == "population" else Prevalence(prevalence.sampling), likelihood)
-    criterion = loss(prevalence, likelihood)
+    if method.start != "torch":
+        start_at_prevalence(head, prevalence if method.start == "population" else Prevalence(prevalence.sampling), likelihood)
+    criterion = method.loss(prevalence, likelihood, None)
     optimiser = torch.optim.Adam(network.parameters(), lr=net.learning_rate, fused=True)
     schedule = torch.optim.lr_scheduler.PolynomialLR(optimiser, net.steps, power=2)
     generator = torch.Generator().manual_seed(problem.seed)
@@ -170,6 +136,8 @@ def _network(population: Population, net: Net, seed: int) -> tuple[nn.Module, nn
 
 @torch.no_grad()
 def _test(network: nn.Module, problem: Problem, corrected: bool) -> Figures:
+    from sklearn.metrics import roc_auc_score
+
     population, prevalence = problem.population, problem.population.prevalence
     x, y = _examples(population, problem.test_examples // prevalence.num_classes, 2 * problem.seed + 1)
     log_probs = population.likelihood.table(network(x)).double()
@@ -200,7 +168,7 @@ def _examples(population: Population, per_class: int, seed: int) -> tuple[Tensor
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """The last bit of a sum depends on the number of threads, and these networks are too small for two."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -1,0 +1,51 @@
+"""A study's files → docs/results/study-NAME.md, a part of docs/study.md, and its pictures.
+
+    .venv/bin/rightloss study quick --out results/quick
+    .venv/bin/python docs/make_study.py results/quick [NAME]      # NAME is the folder's by default
+
+It computes nothing: every figure is one of `summary.json` or `tables/`, as the study wrote them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def pictures(results: Path) -> list[Path]:
+    """ROC curves and histograms, a picture for each data set and net."""
+    return sorted((results / "figures").glob("roc-*.png"))
+
+
+def page(results: Path, name: str, command: str) -> str:
+    """The question, the findings, the tables and the pictures."""
+    summary = json.loads((results / "summary.json").read_text(encoding="utf-8"))
+    if summary["missing"]:
+        raise ValueError(f"Expected a finished study in {results}, but {summary['missing']} runs are missing: let it end.")
+    tables = [path.read_text(encoding="utf-8") for path in sorted((results / "tables").glob("*.md"))]
+    findings = "\n".join(f"- {sentence}" for sentence in summary["findings"])
+    shown = [f"![ROC curves and histograms](results/study-{name}-{picture.name})" for picture in pictures(results)]
+    made = f"Made by `{command}` and `python docs/make_study.py`."
+    return "\n\n".join([made, summary["answer"], summary["question"], findings, *tables, *shown]) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", type=Path, help="the study's folder")
+    parser.add_argument("name", nargs="?", help="of the part; the folder's by default")
+    parser.add_argument("--command", help="that made the results, as the page names it")
+    chosen = parser.parse_args()
+    name = chosen.name or chosen.results.name
+    command = chosen.command or f"rightloss study {name} --out results/{name}"
+    folder = ROOT / "docs" / "results"
+    (folder / f"study-{name}.md").write_text(page(chosen.results, name, command), encoding="utf-8")
+    for picture in pictures(chosen.results):
+        shutil.copyfile(picture, folder / f"study-{name}-{picture.name}")
+
+
+if __name__ == "__main__":
+    main()

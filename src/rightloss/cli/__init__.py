@@ -1,0 +1,61 @@
+"""The command line.
+
+Stage: arguments of the shell → a study, its report, or an archive of nodules.
+
+    study, grid, machine     `rightloss study`: what can be asked for; the grid; the engine and devices
+    running, pages, dry_run  the order of things; tables and report, made once; what would be done
+    report                   `rightloss report`: tables and report anew
+    lidc                     `rightloss lidc prepare`
+    folder, bar, errors      room for results; how far a job is; what a user can mend
+"""
+
+from typing import TYPE_CHECKING, Annotated
+
+from .. import __version__
+from .errors import plain_errors
+
+if TYPE_CHECKING:
+    from typer import Typer
+
+
+def main() -> None:
+    """The entry point: `rightloss` in a shell."""
+    with plain_errors():
+        application()()
+
+
+def application() -> "Typer":
+    """The commands. typer is imported here, so that its absence can be told in one line."""
+    import typer
+
+    from .lidc import prepare
+    from .report import report
+    from .study import StudyCommand, study
+
+    app = typer.Typer(
+        help="Train with the right loss for the prevalence you will meet.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+
+    @app.callback()
+    def options(
+        version: Annotated[
+            bool, typer.Option("--version", help="Print the version and leave.", is_eager=True, callback=_version)
+        ] = False,
+    ) -> None: ...
+
+    app.command(cls=StudyCommand)(study)
+    app.command()(report)
+    lidc = typer.Typer(help="LIDC-IDRI, the paper's case study.", no_args_is_help=True)
+    app.add_typer(lidc, name="lidc")
+    lidc.command()(prepare)
+    return app
+
+
+def _version(asked: bool) -> bool:
+    if asked:
+        print(__version__)
+        raise SystemExit(0)
+    return asked

@@ -1,0 +1,103 @@
+"""What a study would do.
+
+Stage: `StudyConfig`, what is left of it, `Machine` → words on the terminal: the grid, the runs, the time, the space.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..study.config import Group, StudyConfig
+from ..study.estimate import Estimate, estimate
+from ..study.methods import METHODS
+from .folder import nearest, size_in_words
+from .grid import words
+from .machine import Machine
+
+if TYPE_CHECKING:
+    from ..study.toy import ToyConfig
+
+_TASKS = {"binary": "benign or malignant", "rating": "malignancy from 1 to 5", "balanced": "benign or malignant, half of each"}
+_SHOWN = 3  # runs at either end
+
+
+def print_plan(config: StudyConfig, missing: list[Group], machine: Machine, out: Path, space: int, verbose: bool) -> None:
+    """Measures a few steps; nothing is written."""
+    for name, text in _grid(config):
+        print(f"{name:13}{text}")
+    print(f"\n{_counts(config, missing, out)}")
+    print("\n".join(f"  {line}" for line in _shown([run.label for run in config.runs()], verbose)))
+    print(f"\ntime         {_time(missing, machine)}")
+    free = shutil.disk_usage(nearest(out)).free
+    print(f"space        at most {size_in_words(space)} in {out}, where {size_in_words(free)} are free")
+    print("nothing was written")
+
+
+def print_toy_plan(config: ToyConfig, verbose: bool) -> None:
+    """The runs of one seed of one population, and one of the biases, are measured; nothing is written."""
+    from ..study.toy.biases import run_seed
+    from ..study.toy.runs import run
+
+    runs, biases = config.runs(), config.biases.runs()
+    first = [each for each in runs if each.problem.seed == 0 and each.problem.population == runs[0].problem.population]
+    run(first[0])  # once for what is imported
+    whole = len(runs) / len(first) * _seconds(lambda: [run(each) for each in first])
+    whole += len(biases) * _seconds(lambda: run_seed(biases[0]))
+    labels = [*(each.label for each in runs), *(each.label for each in biases)]
+    print(f"{_number(len(labels), 'run')}, one after the other")
+    print("\n".join(f"  {line}" for line in _shown(labels, verbose)))
+    print(f"\ntime         {Estimate.around(whole)}")
+    print("nothing was written")
+
+
+def _seconds(work: Callable[[], Any]) -> float:
+    start = time.monotonic()
+    work()
+    return time.monotonic() - start
+
+
+def _grid(config: StudyConfig) -> Iterator[tuple[str, str]]:
+    training = config.training
+    yield "study", f"{config.preset}: {_TASKS[config.task]}"
+    yield "data", words(config.sources)
+    yield "nets", f"{words(config.nets)}, {words(training.small)}"
+    yield "losses", "; ".join(METHODS[name].title for name in config.losses)
+    yield "prevalences", words(config.populations)
+    for name in ("likelihoods", "marginals", "inferences", "minibatches"):
+        yield name, words(getattr(config, name))
+    if config.evidence:
+        yield "evidence", words(config.evidence)
+    yield "folds", f"{config.folds} of {config.num_folds}, split by patient"
+    yield "seeds", words(config.seeds)
+    yield (
+        "training",
+        f"{training.steps} steps of {training.batch_size} nodules with {training.views} views; {training.checkpoints} looks at "
+        f"the validation part; first step sizes {words(training.learning_rates)}",
+    )
+
+
+def _counts(config: StudyConfig, missing: list[Group], out: Path) -> str:
+    runs, left = len(config.runs()), sum(len(group.runs) for group in missing)
+    text = f"{_number(runs, 'run')} in {_number(len(config.groups()), 'group')}, whose runs are trained side by side"
+    return text if left == runs else f"{text}; {runs - left} are done already in {out}"
+
+
+def _shown(lines: list[str], verbose: bool) -> list[str]:
+    if verbose or len(lines) <= 2 * _SHOWN + 1:
+        return lines
+    return [*lines[:_SHOWN], f"… and {len(lines) - 2 * _SHOWN} more (--verbose prints them) …", *lines[-_SHOWN:]]
+
+
+def _time(missing: list[Group], machine: Machine) -> str:
+    if not missing:
+        return "seconds: everything is done"
+    found = estimate(missing, machine.work, machine.workers)
+    return f"{found} with {machine.words}" if found else f"not estimated with {machine.words}"
+
+
+def _number(count: int, thing: str) -> str:
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"

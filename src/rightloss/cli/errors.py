@@ -1,0 +1,68 @@
+"""What a user can mend, said in one line.
+
+Stage: an exception → a line on stderr and an exit code: 2 for a wrong argument or file, 1 for the machine, 130 for Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+# By the module that is missing: what to install, and with which extra of rightloss.
+_EXTRA = {
+    "typer": ("typer", "study"),
+    "rich": ("rich", "study"),
+    "sklearn": ("scikit-learn", "study"),
+    "lightning": ("lightning", "study"),
+    "matplotlib": ("matplotlib", "study"),
+    "safetensors": ("safetensors", "study"),
+    "pandas": ("pandas", "lidc"),
+    "scipy": ("scipy", "lidc"),
+    "pydicom": ("pydicom", "lidc"),
+    "posteriors": ("posteriors", "bayes"),
+    "pyro": ("pyro-ppl", "bayes"),
+    "ray": ("ray", "ray"),
+    "threadpoolctl": ("threadpoolctl", "study"),
+}
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """What a user can mend leaves without a traceback; errors of our own keep theirs."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        leave("interrupted; run again to go on", 130)
+    except ModuleNotFoundError as error:
+        missing = _EXTRA.get((error.name or "").partition(".")[0])
+        if missing is None:
+            raise
+        leave(f'{missing[0]} is needed for this: pip install "rightloss[{missing[1]}]"', 1)
+    except ImportError as error:
+        if not isinstance(error.__cause__, ModuleNotFoundError):
+            raise
+        leave(str(error), 1)  # which says what to install
+    except BrokenPipeError:  # the reader, `head` say, has seen enough; Python's own flush at the end would complain
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None
+    except ValueError as error:
+        leave(str(error), 2)
+    except OSError as error:
+        leave(str(error), 1)
+
+
+def require(*modules: str) -> None:
+    """What is missing is told before hours of work, not after them."""
+    for name in modules:
+        if importlib.util.find_spec(name) is None:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+def leave(message: str, code: int) -> NoReturn:
+    print(f"rightloss: {message}", file=sys.stderr)
+    # Without the cause, which would be shown as a traceback.
+    raise SystemExit(code) from None

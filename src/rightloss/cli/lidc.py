@@ -1,0 +1,41 @@
+"""`rightloss lidc prepare --dicom DIR --out nodules.npz`.
+
+Stage: CT series on disk → a nodule archive, and what was skipped.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .bar import progress
+from .errors import leave, plain_errors
+
+
+def prepare(
+    dicom: Annotated[Path, typer.Option(help="Folder with LIDC-IDRI's CT series, anywhere below it.")],
+    out: Annotated[Path, typer.Option(help="The file to write, .npz; a run that was stopped goes on.")],
+    workers: Annotated[int | None, typer.Option(help="Processes; by default one per processor, at most 8.")] = None,
+) -> None:
+    """Cut every nodule from CT, 64³ voxels at 1 mm, and write them to one file."""
+    with plain_errors():
+        _prepare(dicom, out, workers)
+
+
+def _prepare(dicom: Path, out: Path, workers: int | None) -> None:
+    if not out.name:
+        raise ValueError(f"Expected a file to write, but got the folder {out}: nodules.npz, say.")
+    with progress("series") as show:
+        from ..lidc.ct import prepare as prepare_archive
+        from ..lidc.ct.pixels import printable
+
+        prepared = prepare_archive(dicom, out, workers=workers, progress=show)
+    print(prepared)
+    print(f"what was skipped, and why: {printable(prepared.remarks_path)}")
+    if prepared.path is None:
+        leave("no nodule could be cut, so that no archive was written", 1)
+    print(printable(prepared.path))
+    if prepared.parts is not None:
+        leave("the archive is incomplete; run again to try again what failed", 1)

@@ -1,0 +1,165 @@
+"""Groups on a Ray cluster: when one machine is not enough.
+
+Stage: work, groups → results of each group, as they are done.
+
+Results travel back by value, so that machines need not share a disk; data files must be at the same path on each of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from ... import __version__
+from ..config import Group
+from ..results import RunResult
+from .attempt import attempt
+from .contract import Work
+
+_PAUSE = 0.5  # seconds between two looks at the shares
+_STORE = 100 << 20  # bytes: results are small
+_QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+
+
+@dataclass(frozen=True)
+class OnRay:
+    """Ray tasks of one processor and one thread each. Those of a machine that dies are run again on others.
+
+    Attributes:
+        address: of a running cluster, as `ray.init` takes it; None uses the one that this process is connected to, or starts
+            one on this machine for the time of the run.
+        workers: processors of a cluster that is started here; all by default.
+        retries: how often a group is tried again whose process or machine died.
+    """
+
+    address: str | None = None
+    workers: int | None = None
+    retries: int = 3
+
+    def __post_init__(self) -> None:
+        if self.workers is not None and self.workers < 1:
+            raise ValueError(f"Expected at least 1 worker, but got {self.workers}: leave it out for one per processor.")
+        if self.workers is not None and self.address is not None:
+            raise ValueError(
+                f"Expected no number of workers for the cluster at {self.address}, but got {self.workers}: it has its own."
+            )
+        if self.retries < 0:
+            raise ValueError(f"Expected no fewer than 0 retries, but got {self.retries}: 3 is the default.")
+
+    def run(
+        self, work: Work, groups: Sequence[Group], report: Callable[[int, float], None]
+    ) -> Generator[tuple[int, list[RunResult]], None, None]:
+        """See `Engine`."""
+        if not groups:
+            return
+        with _connected(self.address, self.workers) as ray:
+            shares = ray.remote(num_cpus=0, max_restarts=-1)(_Shares).remote()
+            task = ray.remote(num_cpus=1, max_retries=self.retries)(_task)
+            tasks = {task.remote(__version__, work, group, number, shares): number for number, group in enumerate(groups)}
+            try:
+                for done in _done(ray, list(tasks), shares, report):
+                    yield tasks[done], self._result(ray, done, groups[tasks[done]])
+            finally:
+                _stop(ray, [*tasks], shares)
+
+    def _result(self, ray: Any, task: Any, group: Group) -> list[RunResult]:
+        try:
+            found = ray.get(task)
+        except ray.exceptions.RayError as error:
+            raise ChildProcessError(
+                f"Expected a result of {group.label}, but Ray gave up ({type(error).__name__}: {_last_line(error)}): "
+                f"is rightloss {__version__} on every machine of the cluster, and memory enough? Run again to go on."
+            ) from error
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+class _Shares:
+    """An actor that is told how far tasks are, and asked what is new. What it forgets with its machine is soon told again."""
+
+    def __init__(self) -> None:
+        self.shares: dict[int, float] = {}
+
+    def tell(self, number: int, share: float) -> None:
+        self.shares[number] = share
+
+    def news(self) -> dict[int, float]:
+        news, self.shares = self.shares, {}
+        return news
+
+
+def _task(version: str, work: Work, group: Group, number: int, shares: Any) -> list[RunResult] | Exception:
+    """On a machine of the cluster."""
+    if version != __version__:
+        return ValueError(
+            f"Expected rightloss {version} on every machine of the cluster, but {socket.gethostname()} has {__version__}: "
+            "install the same."
+        )
+    return attempt(work, group, lambda share: shares.tell.remote(number, share))
+
+
+def _done(ray: Any, tasks: list[Any], shares: Any, report: Callable[[int, float], None]) -> Iterator[Any]:
+    asked = shares.news.remote()
+    while tasks:
+        ready, tasks = ray.wait(tasks, num_returns=1, timeout=_PAUSE)
+        yield from ready
+        if ray.wait([asked], timeout=0)[0]:
+            try:
+                for number, share in ray.get(asked).items():
+                    report(number, share)
+            except ray.exceptions.RayError:  # its machine died; it is started again elsewhere
+                pass
+            asked = shares.news.remote()
+
+
+def _stop(ray: Any, tasks: list[Any], shares: Any) -> None:
+    """What is under way is of no use to anybody."""
+    for task in ray.wait(tasks, num_returns=len(tasks), timeout=0)[1]:
+        ray.cancel(task, force=True)
+    ray.kill(shares)
+
+
+@contextmanager
+def _connected(address: str | None, workers: int | None) -> Iterator[Any]:
+    """The module `ray`, connected to a cluster; what was started here is shut down."""
+    # Unless the user says otherwise: no statistics to Ray's makers, and no word about GPUs that nobody asked for.
+    for name in ("RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"):
+        os.environ.setdefault(name, "0")
+    import ray
+
+    if address is None and ray.is_initialized():
+        yield ray
+        return
+    try:
+        _start(ray, workers) if address is None else _connect(ray, address)
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        place = "on this machine" if address is None else f"at {address}"
+        raise ValueError(
+            f"Expected a Ray cluster {place}, but there is none ({_last_line(error)}): `ray start --head` starts one and tells "
+            "its address."
+        ) from error
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _start(ray: Any, workers: int | None) -> None:
+    ray.init("local", num_cpus=workers, include_dashboard=False, object_store_memory=_STORE, **_QUIET)
+
+
+def _connect(ray: Any, address: str) -> None:
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if port.isdecimal():  # where nobody answers, Ray would try for minutes
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    ray.init(address, **_QUIET)
+
+
+def _last_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1]

@@ -1,0 +1,102 @@
+"""How the study was done, and what it cannot say.
+
+Stage: `StudyResults`, `Summary` → sentences.
+"""
+
+from __future__ import annotations
+
+from ... import __version__
+from ..config import CONTOURS, IMAGE_NETS, OF_TABLES, StudyConfig
+from ..results import StudyResults
+from ..summary.words import INFERENCES, LIKELIHOODS, NETS, counted, listed, source
+
+_SETS = {
+    "binary": "nodules that most readers rated clearly benign (1, 2) or clearly malignant (4, 5)",
+    "rating": "nodules with their readers' ratings of malignancy, 1 to 5",
+    "balanced": "nodules, half of them malignant, with metadata beside the image",
+}
+
+
+def how_it_was_done(results: StudyResults) -> list[str]:
+    """The config in words."""
+    config = results.config
+    return [
+        f"Data: {listed([source(each.name) for each in config.sources])}; {_SETS[config.task]}.",
+        f"Nets: {_nets(config)}. Likelihood: {listed([LIKELIHOODS[each] for each in config.likelihoods])}. "
+        f"Inference: {listed([INFERENCES[each] for each in config.inferences])}.",
+        f"{_rates(config)}{_evidence(config)}.",
+        f"Tested: {_tested(results)}; {counted(config.seeds, 'seed')}.",
+        _training(config),
+        "Runs that share data, fold and seed were trained side by side on the same minibatches, so that losses are "
+        "compared in pairs.",
+        f"{len(results.runs):,} of {len(config.runs()):,} runs are in this report. Made by rightloss {__version__}.",
+    ]
+
+
+def limits(config: StudyConfig) -> list[str]:
+    """What a reader should keep in mind."""
+    found = [
+        "Malignant means that readers said so of an image; few of these nodules have a diagnosis behind them.",
+        "A low prevalence is not sampled but computed: the same nodules are weighted as they would come in that "
+        "population. This holds where benign nodules there look like benign nodules here, and malignant ones like "
+        "malignant ones.",
+        "Intervals are by patient, over the tested folds: they do not show how much another training run would differ.",
+    ]
+    if any(each.name == CONTOURS for each in config.sources):
+        found.append(
+            "Readers' outlines are shapes without grey values: each voxel is the share of the nodule's readers who drew it "
+            "inside. How many readers saw the nodule shows in that, and goes with malignancy: a net can use it where a "
+            "scan would not tell."
+        )
+    if config.task == "binary":
+        found.append("Nodules on which readers were undecided (3) are left out, as in the paper; a clinic would meet them.")
+    if config.training.small and _sees_images(config):
+        found.append("The nets are small variants, made for computers without a GPU; the paper's are larger.")
+    return found
+
+
+def _nets(config: StudyConfig) -> str:
+    small = ", in the small variant for CPUs" if config.training.small and _sees_images(config) else ""
+    return listed([NETS[each] for each in config.nets]) + small
+
+
+def _sees_images(config: StudyConfig) -> bool:
+    return any(each in (*IMAGE_NETS, "both") for each in config.nets)
+
+
+def _rates(config: StudyConfig) -> str:
+    if config.task == "rating":
+        return "Shares of the ratings passed to the losses: those of the readers' votes in the data set"
+    rates = listed([f"{100 * rate:g} %" for rate in config.populations if rate is not None])
+    return f"Prevalence of malignant nodules passed to the losses: {rates}"
+
+
+def _evidence(config: StudyConfig) -> str:
+    return f", as if counted in {config.evidence:g} people per training example" if config.evidence else ""
+
+
+def _tested(results: StudyResults) -> str:
+    """Where no ratings are published, as in NoduleMNIST3D, neither are patients."""
+    config, published = results.config, [not len(each.ratings) for each in results.data.values()]
+    folds = (
+        f"{counted(config.folds, 'fold')} of {config.num_folds}, by patient, so that no patient is both trained on and tested; "
+        "the next fold is the validation part"
+    )
+    parts = "the parts to train on, to choose by and to test are those published, without the patients' names"
+    return parts if published and all(published) else f"{folds}; elsewhere {parts}" if any(published) else folds
+
+
+def _training(config: StudyConfig) -> str:
+    training = config.training
+    views = f" {training.views} views of a nodule in training, {training.test_views} in the test;"
+    averaged = "averaged" if training.averaging else "not averaged"
+    scales = listed([f"{scale:g}" for scale in training.prior_scales])
+    prior = f" Inferences with a prior had its scale, of {scales}, chosen there, too."
+    return (
+        f"Training: {training.steps:,} steps of AdamW on minibatches of {training.batch_size}, step size "
+        f"{listed([f'{rate:g}' for rate in training.learning_rates])} falling as a half cosine;"
+        f"{views if _sees_images(config) else ''} weights {averaged} over steps. Step size and stopping "
+        f"({training.checkpoints} looks) were chosen by expected log-likelihood on the validation part, by one rule for "
+        "every loss; nothing was chosen on the test fold."
+        f"{prior if any(each in OF_TABLES for each in config.inferences) else ''}"
+    )

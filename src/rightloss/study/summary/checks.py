@@ -1,0 +1,148 @@
+"""Does what the paper found show here? Four checks for each data set and net, by interval.
+
+Stage: `Row`s, `Comparison`s → `Check`s: "reproduces", "does not" or "undecided", with the figures.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..cells import CellKey
+from ..config import StudyConfig
+from ..methods import DEFAULT, METHODS
+from ..paper import POPULATIONS
+from . import words
+from .comparisons import AUC, LOG_LIKELIHOOD, PUBLISHED, WEIGHTED, is_default
+from .contract import Check, Comparison, Difference, Row, Verdict
+
+COMMON, RARE = POPULATIONS
+SIMILAR = 0.03  # as the paper's own −0.39 and −0.36
+NEAR_ZERO = 0.05
+
+
+@dataclass(frozen=True)
+class _Context:
+    """What the checks look at: one data set and net.
+
+    Attributes:
+        where: in words.
+        rows: by population and loss; of the information gain the default one.
+        differences: from the weighted loss, by population and loss.
+    """
+
+    where: str
+    rows: Mapping[tuple[float | None, str], Row]
+    differences: Mapping[tuple[float | None, str], Mapping[str, Difference]]
+
+
+def checks_of(rows: Sequence[Row], comparisons: Sequence[Comparison], config: StudyConfig) -> tuple[Check, ...]:
+    """Those that the study has the runs for; none of ratings."""
+    if config.task == "rating":
+        return ()
+    found = []
+    for context in _contexts(rows, comparisons, config):
+        found += [_similar(context), _finds_nobody(context), _ranks_worse(context), _worse_than_constant(context)]
+    return tuple(check for check in found if check is not None)
+
+
+def _contexts(rows: Sequence[Row], comparisons: Sequence[Comparison], config: StudyConfig) -> Iterable[_Context]:
+    shown = [row for row in rows if _is_shown(row.key, config)]
+    for start in dict.fromkeys(_start(row.key) for row in shown):
+        own = {(row.key.population, row.key.loss): row for row in shown if _start(row.key) == start}
+        differences = {
+            (each.ours.population, each.ours.loss): each.differences
+            for each in comparisons
+            if _start(each.ours) == start and _is_shown(each.ours, config)
+            if each.about in ("loss", "published") and (each.theirs.loss, each.theirs.marginal) == (WEIGHTED, "own")
+        }
+        yield _Context(words.where(start, config, without=["population"]), own, differences)
+
+
+def _is_shown(key: CellKey, config: StudyConfig) -> bool:
+    return is_default(key, config) or (key.loss in (PUBLISHED, WEIGHTED) and key.marginal == _first(config, key.loss))
+
+
+def _first(config: StudyConfig, loss: str) -> str:
+    return "own" if "own" in config.marginals or not METHODS[loss].takes_marginal else config.marginals[0]
+
+
+def _start(key: CellKey) -> CellKey:
+    return key._replace(population=None, loss="", marginal="")
+
+
+def _similar(context: _Context) -> Check | None:
+    """At a prevalence near the data's own."""
+    found = [(loss, context.differences.get((COMMON, loss))) for loss in (DEFAULT, PUBLISHED)]
+    have = [(loss, differences) for loss, differences in found if differences is not None]
+    if not have:
+        return None
+    verdicts = [_is_similar(each) for _, differences in have for each in differences.values()]
+    verdict: Verdict = "does not" if False in verdicts else "undecided" if None in verdicts else "reproduces"
+    parts = [f"{METHODS[loss].title} less weighted loss {_both(differences)}" for loss, differences in have]
+    return _check("similar at 0.3", context, verdict, f"At π = {COMMON:g}: {'; '.join(parts)}; similar is up to {SIMILAR:g}.")
+
+
+def _is_similar(difference: Difference) -> bool | None:
+    """Within 0.03; None where it is further, but not told apart, or there is no interval."""
+    if math.isnan(difference.figure.low):
+        return None
+    near = abs(difference.figure.value) <= SIMILAR
+    return None if not near and difference.standing == "undecided" else near
+
+
+def _finds_nobody(context: _Context) -> Check | None:
+    row = context.rows.get((RARE, WEIGHTED))
+    if row is None:
+        return None
+    tpr = row.figures["tpr"]
+    verdict: Verdict = "reproduces" if tpr.value <= NEAR_ZERO else "does not" if tpr.low > NEAR_ZERO else "undecided"
+    sentence = f"At π = {RARE:g} the weighted loss has a TPR of {words.told(tpr, 3)}; near 0 is up to {NEAR_ZERO:g}."
+    return _check("the weighted loss finds nobody at 0.001", context, verdict, sentence)
+
+
+def _ranks_worse(context: _Context) -> Check | None:
+    """Than the information gain: it does where one of its forms is ahead and none behind, and does not in the reverse case."""
+    found = [(loss, context.differences.get((RARE, loss))) for loss in (DEFAULT, PUBLISHED)]
+    have = [(loss, differences[AUC]) for loss, differences in found if differences is not None]
+    if not have:
+        return None
+    standings = {each.standing for _, each in have}
+    verdict: Verdict = "undecided"
+    if "ahead" in standings and "behind" not in standings:
+        verdict = "reproduces"
+    elif "behind" in standings and "ahead" not in standings:
+        verdict = "does not"
+    parts = [
+        f"{METHODS[loss].title} {words.difference(each.figure)}, ahead in {each.ahead} of {words.counted(each.folds, 'fold')}"
+        for loss, each in have
+    ]
+    sentence = f"AUC at π = {RARE:g}, less that of the weighted loss: {'; '.join(parts)}."
+    return _check("the weighted loss ranks worse at 0.001", context, verdict, sentence)
+
+
+def _worse_than_constant(context: _Context) -> Check | None:
+    """As published, and not by default."""
+    have = [(loss, context.rows[RARE, loss].figures) for loss in (PUBLISHED, DEFAULT) if (RARE, loss) in context.rows]
+    if len(have) < 2:
+        return None
+    published, default = (figures["skill"] for _, figures in have)
+    if published.high < 0 and not default.high < 0:
+        verdict: Verdict = "reproduces"
+    else:
+        verdict = "does not" if published.low > 0 or default.high < 0 else "undecided"
+    blind = (1 - RARE) * math.log1p(-RARE) + RARE * math.log(RARE)
+    places = words.decimals(LOG_LIKELIHOOD, RARE)
+    parts = [f"{METHODS[loss].title} {words.told(figures[LOG_LIKELIHOOD], places)}" for loss, figures in have]
+    sentence = f"Expected log-likelihood at π = {RARE:g}: {', '.join(parts)}, always answering π {words.number(blind, places)}."
+    return _check("as published worse than always answering π at 0.001, by default not", context, verdict, sentence)
+
+
+def _both(differences: Mapping[str, Difference]) -> str:
+    likelihood, auc = (words.difference(differences[name].figure) for name in (LOG_LIKELIHOOD, AUC))
+    return f"{likelihood} in expected log-likelihood, {auc} in AUC"
+
+
+def _check(about: str, context: _Context, verdict: Verdict, sentence: str) -> Check:
+    return Check(about, context.where, verdict, sentence)

@@ -1,0 +1,242 @@
+"""Which remedy helps against which kind of sampling bias: logistic regressions on selected people, tested in the population.
+
+Stage: `BiasRun` → `BiasFigures`, a pure function; those of all seeds → `BiasRow`s → CSV.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import hashlib
+import io
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import fmean, stdev
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float64
+from torch import Tensor
+
+from ... import __version__
+from ...likelihoods import Bernoulli
+from ...marginals import BatchMarginal
+from ...prevalence import Prevalence
+from ..methods import METHODS
+from .runs import one_thread
+from .selection import SELECTIONS, CurvedRisk, Drawn, Selection, drawn
+
+BY_LOSS = ("plain", "information-gain", "published", "weighted", "corrected")
+BY_CHANCE = {"given-x": "weighted by 1 / p(selected | x)", "given-both": "weighted by 1 / p(selected | x, y)"}
+REMEDIES = {**{name: METHODS[name].title for name in BY_LOSS}, **BY_CHANCE}
+CURVED, STRAIGHT = "curved", "straight"
+MODELS = (CURVED, STRAIGHT)
+
+
+@dataclass(frozen=True)
+class BiasRun:
+    """One repetition: new people, all selections, models and remedies."""
+
+    population: CurvedRisk
+    selections: tuple[Selection, ...]
+    examples: int
+    seed: int
+
+    @property
+    def label(self) -> str:
+        return f"sampling biases, seed {self.seed}"
+
+    @property
+    def file_name(self) -> str:
+        """Different for whatever could give different figures."""
+        content = json.dumps([__version__, dataclasses.asdict(self), list(REMEDIES)], sort_keys=True)
+        return f"biases-seed-{self.seed}-{hashlib.sha256(content.encode()).hexdigest()[:12]}.json"
+
+
+@dataclass(frozen=True)
+class BiasConfig:
+    """The simulation.
+
+    Attributes:
+        seeds: repetitions; one takes half a second.
+        examples: selected people that a model is trained on.
+        population: where they come from, and where predictions are tested.
+        selections: how they are selected.
+    """
+
+    seeds: int = 10
+    examples: int = 10_000
+    population: CurvedRisk = field(default_factory=CurvedRisk)
+    selections: tuple[Selection, ...] = SELECTIONS
+
+    def __post_init__(self) -> None:
+        if self.seeds < 1 or self.examples < 1:
+            raise ValueError(f"Expected seeds and examples, but got {self.seeds} and {self.examples}: 10 and 10,000, say.")
+
+    def runs(self) -> list[BiasRun]:
+        return [BiasRun(self.population, self.selections, self.examples, seed) for seed in range(self.seeds)]
+
+
+@dataclass(frozen=True)
+class BiasFigures:
+    """What one fitted model is worth in the population, by quadrature.
+
+    Attributes:
+        selection, model, remedy: by name.
+        lost: expected log-likelihood lost against the truth.
+        mean_prediction: of class 1; right where it is π.
+    """
+
+    selection: str
+    model: str
+    remedy: str
+    lost: float
+    mean_prediction: float
+
+
+@dataclass(frozen=True)
+class BiasRow:
+    """The same over the seeds: means, with 95 % intervals of the means.
+
+    Attributes:
+        selection, model: by name.
+        remedy: as tables show it.
+        best: lost by the best that this model can do in the population.
+        beyond: lost beyond that, and its interval.
+        mean_prediction: with its interval.
+        population: π, which it should be.
+        noise: up to which the lost is no more than noise: five times what n examples cost a model of 6 coefficients, 6 / 2n.
+    """
+
+    selection: str
+    model: str
+    remedy: str
+    best: float
+    beyond: float
+    beyond_low: float
+    beyond_high: float
+    mean_prediction: float
+    mean_prediction_low: float
+    mean_prediction_high: float
+    population: float
+    noise: float
+
+    @property
+    def right(self) -> bool:
+        """Whether what is lost is no more than noise."""
+        return self.beyond_high < self.noise
+
+
+def run_biases(config: BiasConfig) -> list[BiasRow]:
+    """The whole simulation, without files."""
+    return bias_rows(config, [figures for run in config.runs() for figures in run_seed(run)])
+
+
+def run_seed(run: BiasRun) -> list[BiasFigures]:
+    """The same config gives the same figures."""
+    found = []
+    with one_thread():
+        for selection in run.selections:
+            people = drawn(run.population, selection, run.examples, run.seed)
+            for model in MODELS:
+                for remedy in REMEDIES:
+                    odds = fitted(people, model, remedy, run.population)(run.population.people[0])
+                    mean = float(run.population.people[1] @ odds.sigmoid())
+                    found.append(BiasFigures(selection.name, model, remedy, run.population.lost(odds), mean))
+    return found
+
+
+def fitted(
+    people: Drawn, model: str, remedy: str, population: CurvedRisk
+) -> Callable[[Float64[Tensor, "n 2"]], Float64[Tensor, " n"]]:
+    """A logistic regression: x → log-odds. All people are one batch, so the marginal of the loss is exact."""
+    prevalence = Prevalence.from_labels(people.y, population=[1 - population.positive, population.positive])
+    start = float(Bernoulli().starting_outputs(prevalence))
+    weights = _minimised(_inputs(people.x, model), _criterion(people, remedy, prevalence), start)
+    if remedy in METHODS and METHODS[remedy].corrected:
+        weights[0] += prevalence.log_weights[1] - prevalence.log_weights[0]
+    return lambda x: _inputs(x, model) @ weights
+
+
+def best_of(model: str, population: CurvedRisk) -> float:
+    """What the best model of its kind loses in the population: cross-entropy with the true probabilities there."""
+    x, mass = population.people
+    inputs, true = _inputs(x, model), population.log_odds(x).sigmoid()
+    with one_thread():
+        weights = _minimised(
+            inputs, lambda odds: F.binary_cross_entropy_with_logits(odds[:, 0], true, mass, reduction="sum"), 0.0
+        )
+        return population.lost(inputs @ weights)
+
+
+def bias_rows(config: BiasConfig, figures: list[BiasFigures]) -> list[BiasRow]:
+    """By selection, then by model, then by remedy; each over its seeds."""
+    best = {model: best_of(model, config.population) for model in MODELS}
+    groups: dict[tuple[str, str, str], list[BiasFigures]] = {}
+    for each in figures:
+        groups.setdefault((each.selection, each.model, each.remedy), []).append(each)
+    rows, ends = [], (config.population.positive, 5 * 6 / (2 * config.examples))
+    for (selection, model, remedy), found in groups.items():
+        beyond = _interval([each.lost - best[model] for each in found])
+        mean = _interval([each.mean_prediction for each in found])
+        rows.append(BiasRow(selection, model, REMEDIES[remedy], best[model], *beyond, *mean, *ends))
+    return rows
+
+
+def biases_csv(rows: list[BiasRow]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*(each.name for each in dataclasses.fields(BiasRow)), "right"])
+    for row in rows:
+        values = [*dataclasses.astuple(row), "yes" if row.right else "no"]
+        writer.writerow([f"{value:.6g}" if isinstance(value, float) else value for value in values])
+    return text.getvalue()
+
+
+def _criterion(people: Drawn, remedy: str, prevalence: Prevalence) -> Callable[[Tensor], Tensor]:
+    if remedy in METHODS:
+        method = METHODS[remedy]
+        loss = method.loss(prevalence, Bernoulli(), BatchMarginal() if method.takes_marginal else None)
+        return lambda outputs: loss(outputs, people.y)
+    chance = people.given_x if remedy == "given-x" else people.given_both
+    weights = 1 / chance / (1 / chance).sum()
+    return lambda outputs: F.binary_cross_entropy_with_logits(outputs[:, 0], people.y.double(), weights, reduction="sum")
+
+
+def _minimised(inputs: Float64[Tensor, "n d"], loss: Callable[[Tensor], Tensor], start: float) -> Float64[Tensor, " d"]:
+    """The weights of least loss, to full convergence: no setting of an optimiser is part of the comparison."""
+    weights = torch.zeros(inputs.shape[1], dtype=torch.float64)
+    weights[0] = start
+    weights.requires_grad_()
+    optimiser = torch.optim.LBFGS(
+        [weights], max_iter=300, tolerance_grad=1e-6, tolerance_change=1e-12, line_search_fn="strong_wolfe"
+    )
+
+    def closure() -> float:
+        optimiser.zero_grad()
+        value = loss((inputs @ weights)[:, None])
+        value.backward()
+        return float(value.detach())
+
+    optimiser.step(closure)
+    assert weights.grad is not None
+    slope = float(weights.grad.abs().max())
+    assert slope < 1e-4, f"a fit stopped where the slope is {slope}"
+    return weights.detach()
+
+
+def _inputs(x: Float64[Tensor, "n 2"], model: str) -> Float64[Tensor, "n d"]:
+    """What a model is linear in: 1 and x; for the one that can express the truth also squares and product."""
+    straight = torch.cat([torch.ones_like(x[:, :1]), x], 1)
+    return straight if model == STRAIGHT else torch.cat([straight, x**2, x[:, :1] * x[:, 1:]], 1)
+
+
+def _interval(values: list[float]) -> tuple[float, float, float]:
+    """Mean, and a 95 % interval of it by Student's t; no interval from one seed but the mean itself."""
+    from scipy.stats import t
+
+    mean, n = fmean(values), len(values)
+    width = float(t.ppf(0.975, n - 1)) * stdev(values) / math.sqrt(n) if n > 1 else 0.0
+    return mean, mean - width, mean + width

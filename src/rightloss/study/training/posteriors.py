@@ -1,0 +1,79 @@
+"""Posteriors over the weights of nets that read features alone.
+
+Stage: `RunConfig`, the group's data → `RunResult`; the prior's scale is chosen on the validation part.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...inference import Posterior, laplace, layer_prior, log_posterior, sghmc, variational
+from ...likelihoods import start_at_prevalence
+from ...predictive import predictive
+from ...prevalence import Prevalence
+from ..config import RunConfig
+from ..methods import METHODS
+from ..results import RunResult
+from .batches import Batches
+from .candidates import MARGINAL_OF, expected_log_likelihood
+from .models import LIKELIHOOD_OF, Model
+from .seeds import seed_of, stream
+
+_CHAIN = 3  # steps of a chain for each of an ascent's
+
+FIT: dict[str, Callable[..., Posterior]] = {"laplace": laplace, "variational": variational, "sghmc": sghmc}
+
+
+def posterior_result(run: RunConfig, batches: Batches, population: Tensor) -> RunResult:
+    """The posterior whose prior the validation part likes best, and what it predicts of the test part."""
+    parts, prevalence = batches.parts, Prevalence(population, sampling=batches.sampling, evidence=run.evidence)
+    found = []
+    for scale in run.training.prior_scales:
+        posterior = _fit(run, scale, batches, prevalence)
+        valid = _log_probs(run, posterior, batches.metadata[parts.valid], prevalence)
+        found.append((expected_log_likelihood(valid, batches.target[parts.valid], population), posterior))
+    best = int(np.argmax([score if np.isfinite(score) else -np.inf for score, _ in found]))
+    log_probs = _log_probs(run, found[best][1], batches.metadata[parts.test], prevalence)
+    if not bool(torch.isfinite(log_probs).all()):
+        raise ValueError(f"Expected finite predictions, but got others for {run.label}: another --inference, or other scales.")
+    chosen = {"prior_scale": run.training.prior_scales[best]}
+    return RunResult(run, parts.test.numpy(), log_probs.numpy(), chosen, tuple((score,) for score, _ in found))
+
+
+def _fit(run: RunConfig, scale: float, batches: Batches, prevalence: Prevalence) -> Posterior:
+    method, training, rows = METHODS[run.loss], run.training, batches.parts.train
+    likelihood = LIKELIHOOD_OF[run.likelihood](prevalence.num_classes)
+    weights = stream("weights", run.net, run.likelihood, run.data, run.fold, run.seed, 0)
+    model = Model(run.net, likelihood, batches.metadata.shape[1], training.small, 0.0, weights)
+    if method.start == "sampling":  # what its logits are of, and where the posterior's predictions are moved from
+        prevalence = Prevalence(prevalence.sampling, sampling=prevalence.sampling, evidence=run.evidence)
+    if method.start != "torch":
+        start_at_prevalence(model.head, prevalence, likelihood)
+    settings: dict[str, Any] = {"loss": method.rival}
+    if method.rival is None:
+        settings = {"marginal": MARGINAL_OF[run.marginal](model.head), "reference": method.reference(prevalence)}
+    target = log_posterior(model.net, prevalence, likelihood, prior=layer_prior(model.net, scale, likelihood), **settings)
+    steps = {"steps": _CHAIN * training.steps} if run.inference == "sghmc" else {"steps": training.steps, "lr": 1e-2}
+    seed = seed_of("posterior", run.data, run.fold, run.seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of chains that disagree: the validation part will tell
+        return FIT[run.inference](
+            target,
+            (batches.metadata[rows], batches.target[rows]),
+            batch_size=training.batch_size,
+            seed=seed,
+            progress=False,
+            **steps,
+        )
+
+
+def _log_probs(run: RunConfig, posterior: Posterior, x: Tensor, prevalence: Prevalence) -> Tensor:
+    """At π, averaged over draws of the weights as `Candidate.log_probs` averages over nets: each is moved first."""
+    population = prevalence.population if METHODS[run.loss].corrected else None
+    return torch.as_tensor(predictive(posterior, x, population)).double()

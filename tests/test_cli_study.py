@@ -1,0 +1,306 @@
+"""`rightloss study` on the grid, and `rightloss report`: what is asked for, what is printed, what is kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nodule_files import small_archive
+from study_results import fake_study
+from test_cli import failing_with, invoke
+
+from rightloss.cli import machine, pages, running
+from rightloss.cli.grid import NAMES, configured
+from rightloss.cli.machine import machine_of
+from rightloss.study import execute
+from rightloss.study.config import StudyConfig
+from rightloss.study.engines import InProcess, OnRay, Processes
+from rightloss.study.estimate import disk_space
+from rightloss.study.presets import PRESETS
+from rightloss.study.report.command import command
+from rightloss.study.results import read_study, write_config
+from rightloss.study.training import Hardware, train_group
+
+SMALL = [
+    "--engine",
+    "in-process",
+    "--steps",
+    "2",
+    "--checkpoints",
+    "1",
+    "--test-views",
+    "3",
+    "--num-folds",
+    "4",
+    "--folds",
+    "2",
+]
+SMALL += ["--loss", "information-gain", "--loss", "weighted", "--prevalence", "0.3"]
+CONFIG = StudyConfig("quick", losses=("information-gain", "weighted"), populations=(0.3,), folds=3)
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "discs.npz"
+    small_archive(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], Path, str]:
+    """A small study that was run: its arguments, its folder, what it printed."""
+    out = tmp_path_factory.mktemp("studies") / "not" / "there" / "yet"
+    arguments = ["study", "quick", "--data", str(archive), "--out", str(out), *SMALL]
+    result = invoke(*arguments)
+    assert result.exit_code == 0, result.stderr
+    return arguments, out, result.stdout
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def asked(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> StudyConfig:
+    """The config that these arguments ask for."""
+    found: list[StudyConfig] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(running, "_study", lambda config, *others: found.append(config))
+        result = invoke("study", *arguments, "--out", "unused")
+    assert result.exit_code == 0, result.stderr
+    return found[0]
+
+
+def test_a_study_prints_its_table_and_last_of_all_where_the_report_is(finished: tuple[list[str], Path, str]) -> None:
+    _, out, printed = finished
+    assert all(title in printed for title in ("information gain (default)", "weighted loss", "always answering π"))
+    assert printed.splitlines()[-2:] == [str(out / "table.csv"), str(out / "report.html")]
+    assert (out / "report.html").read_text(encoding="utf-8").startswith("<!")
+    results = read_study(out)
+    assert (results.missing, len(results.runs)) == (0, 4)
+
+
+def test_a_study_that_is_done_prints_the_same_and_computes_nothing(
+    finished: tuple[list[str], Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments, out, printed = finished
+    before = contents(out)
+    for module, name in ((execute, "run_study"), (pages, "summarise"), (pages, "write_tables")):
+        monkeypatch.setattr(module, name, failing_with(AssertionError(f"{name} was called")))
+    again = invoke(*arguments)
+    assert (again.exit_code, again.stdout) == (0, printed)
+    assert contents(out) == before
+
+
+@pytest.mark.parametrize("lost", ["report.html", "run", "damaged summary.json", "damaged .made"])
+def test_what_is_lost_is_made_again_as_it_was(finished: tuple[list[str], Path, str], lost: str) -> None:
+    arguments, out, printed = finished
+    before = contents(out)
+    run = next((out / "runs").glob("*weighted*fold1*.json"))
+    if lost.startswith("damaged "):
+        path = out / lost.removeprefix("damaged ")
+        path.write_bytes(path.read_bytes()[:-20] + b"\xff")
+    else:
+        (run if lost == "run" else out / lost).unlink()
+    again = invoke(*arguments)
+    assert (again.exit_code, again.stdout) == (0, printed), again.stderr
+    assert contents(out) == before
+
+
+def test_a_report_made_anew_is_the_same(finished: tuple[list[str], Path, str]) -> None:
+    _, out, printed = finished
+    before = contents(out)
+    again = invoke("report", str(out))
+    assert (again.exit_code, again.stdout) == (0, printed), again.stderr
+    assert contents(out) == before
+
+
+def test_results_that_changed_are_not_shown_from_before(finished: tuple[list[str], Path, str]) -> None:
+    _, out, _ = finished
+    config = read_study(out).config
+    assert pages.made_pages(config, out) is not None
+    assert pages.made_pages(dataclasses.replace(config, seeds=2), out) is None
+    run = next((out / "runs").glob("*.npz"))
+    content = run.read_bytes()
+    try:
+        run.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        assert pages.made_pages(config, out) is None
+    finally:
+        run.write_bytes(content)
+
+
+def test_a_report_of_a_study_that_is_not_done_says_so(tmp_path: Path) -> None:
+    fake_study(tmp_path, CONFIG, skip=3)
+    result = invoke("report", str(tmp_path))
+    assert result.exit_code == 0, result.stderr
+    assert re.search(r"\b3\b", result.stdout)
+    assert result.stdout.splitlines()[-1] == str(tmp_path / "report.html")
+    assert pages.made_pages(CONFIG, tmp_path) is None, "as if it were done"
+
+
+def test_a_report_needs_a_run(tmp_path: Path) -> None:
+    for name in ("runs", "data"):
+        (tmp_path / name).mkdir()
+    write_config(tmp_path, CONFIG)
+    file = tmp_path / "study.json"
+    cases = {tmp_path: "Expected a run that is done in", tmp_path / "runs": "has no study.json", file: "is a file"}
+    for folder, words in cases.items():
+        result = invoke("report", str(folder))
+        assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
+        assert words in result.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "runs", "study.json"]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_without_options_a_preset_is_as_it_is(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert asked(monkeypatch, name) == PRESETS[name]
+
+
+def test_every_option_replaces_what_the_preset_has(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = "--net mlp --net metadata --loss weighted --loss information-gain --prevalence 0.2 --prevalence 1e-4 --marginal own "
+    grid += "--marginal running --inference map --inference ensemble --minibatches raw --minibatches rebalanced --folds 2 "
+    grid += "--num-folds 6 --seeds 3 --evidence 0.5 --steps 40 --batch-size 16 --views 6 --test-views 3 --learning-rate 0.01 "
+    grid += "--learning-rate 1e-4 --checkpoints 4 --members 7 --weight-decay 0 --averaging 0.5 --full"
+    config = asked(monkeypatch, "quick", "--data", "contours", "--data", str(archive), *grid.split())
+    assert [source.name for source in config.sources] == ["contours", "discs"]
+    assert (config.nets, config.losses) == (("mlp", "metadata"), ("weighted", "information-gain"))
+    assert (config.populations, config.marginals, config.inferences) == ((0.2, 1e-4), ("own", "running"), ("map", "ensemble"))
+    assert (config.minibatches, config.folds, config.num_folds) == (("raw", "rebalanced"), 2, 6)
+    assert (config.seeds, config.evidence) == (3, 0.5)
+    training = dataclasses.asdict(config.training)
+    given = dict(steps=40, batch_size=16, views=6, test_views=3, learning_rates=(0.01, 1e-4), checkpoints=4, members=7)
+    given |= dict(weight_decay=0.0, averaging=0.5, small=False)
+    assert training == {**dataclasses.asdict(PRESETS["quick"].training), **given}
+    scales = asked(monkeypatch, "features", "--prior-scale", "0.1", "--prior-scale", "3").training.prior_scales
+    assert scales == (0.1, 3.0)
+    ordinal = asked(monkeypatch, "ratings", "--likelihood", "onion-peeling", "--small")
+    assert (ordinal.likelihoods, ordinal.training.small) == (("onion-peeling",), True)
+
+
+def test_the_command_in_a_report_asks_for_the_same_study(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(archive.parent)
+    given = (
+        "table1 --data discs.npz --small --steps 300 --seeds 2 --prevalence 0.3 --marginal batch --evidence 0.1 --num-folds 4"
+    )
+    config = asked(monkeypatch, *given.split(), "--folds", "3")
+    program, study, *again = shlex.split(command(config))
+    at = again.index("--out")
+    assert (program, study) == ("rightloss", "study")
+    assert asked(monkeypatch, *again[:at], *again[at + 2 :]) == config
+
+
+def test_help_tells_what_the_presets_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "500")
+    monkeypatch.setenv("TERMINAL_WIDTH", "500")
+    text = invoke("study", "--help").stdout
+    assert "table1, table2: convnet, inception; metadata: convnet, metadata, both; features: mlp." in text
+    panels = ("What is compared", "Folds and repetitions", "Training", "Where it runs")
+    assert all(words in text for words in (*NAMES, *panels))
+    assert "By default 2000; quick: 300; features: 1000." in text
+
+
+def test_a_dry_run_tells_the_grid_and_the_time_and_writes_nothing(archive: Path, tmp_path: Path) -> None:
+    arguments = ["study", "quick", "--data", str(archive), *SMALL, "--seeds", "2", "--dry-run"]
+    result = invoke(*arguments, "--out", str(tmp_path / "new"))
+    assert result.exit_code == 0, result.stderr
+    assert "8 runs in 4 groups" in result.stdout
+    assert "information gain (default); weighted loss" in result.stdout
+    assert re.search(r"time +(about .* seconds|a second or two) with 1 process", result.stdout)
+    assert re.search(r"space +at most \d+ MB", result.stdout)
+    assert ("seed 0" in result.stdout, "… and 2 more" in result.stdout) == (True, True)
+    assert result.stdout.endswith("nothing was written\n")
+    assert list(tmp_path.iterdir()) == []
+    every = invoke(*arguments, "--out", str(tmp_path / "new"), "--verbose").stdout
+    assert sum(line.startswith("  discs, convnet") for line in every.splitlines()) == 8
+
+
+def test_a_dry_run_leaves_out_what_is_done(finished: tuple[list[str], Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments, out, _ = finished
+    before = contents(out)
+    done = invoke(*arguments, "--dry-run")
+    assert "4 runs in 2 groups, whose runs are trained side by side; 4 are done already in" in done.stdout
+    assert "everything is done" in done.stdout
+    more = invoke(*arguments, "--seeds", "2", "--dry-run")
+    assert "8 runs in 4 groups, whose runs are trained side by side; 4 are done already in" in more.stdout
+    assert contents(out) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "cores", "engine", "words"),
+    [
+        ({}, 4, Processes(3), "3 processes"),
+        ({}, 2, Processes(2), "2 processes"),
+        ({}, 1, InProcess(), "1 process"),
+        ({"workers": 1}, 4, Processes(1), "1 process"),
+        ({"engine": "processes"}, 1, Processes(1), "1 process"),
+        ({"engine": "in-process"}, 4, InProcess(), "1 process"),
+        ({"devices": 2}, 4, InProcess(), "2 devices"),
+        ({"engine": "ray"}, 2, OnRay(), "2 workers of Ray"),
+        ({"engine": "ray", "workers": 1}, 2, OnRay(workers=1), "1 worker of Ray"),
+        ({"engine": "ray", "address": "head:6379"}, 2, OnRay("head:6379"), "Ray"),
+    ],
+)
+def test_the_engine_is_what_the_options_and_the_cores_say(
+    options: dict[str, Any], cores: int, engine: Any, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "cores", lambda: cores)
+    found = machine_of(options, groups=3)
+    assert (found.engine, found.words) == (engine, words)
+
+
+def test_devices_and_precision_reach_the_training() -> None:
+    assert machine_of({}, 1).work is train_group
+    work: Any = machine_of({"engine": "in-process", "accelerator": "cpu", "devices": 2}, 1).work
+    assert (work.func, work.keywords) == (train_group, {"hardware": Hardware("cpu", 2)})
+    assert configured("quick", {"precision": "bf16-mixed"}).training.precision == "bf16-mixed"
+
+
+def test_room_is_asked_for_what_a_study_writes(tmp_path: Path) -> None:
+    config = dataclasses.replace(PRESETS["quick"], folds=2)
+    fake_study(tmp_path, config, nodules=1400)
+    written = sum(len(content) for content in contents(tmp_path).values())
+    assert written < disk_space(len(config.runs()), 1) < 20 * written
+
+
+def test_ctrl_c_is_told_in_one_line_and_leaves_no_process(archive: Path, tmp_path: Path) -> None:
+    arguments = [
+        "study",
+        "quick",
+        "--data",
+        str(archive),
+        "--out",
+        str(tmp_path / "out"),
+        "--workers",
+        "2",
+        "--steps",
+        "100000",
+    ]
+    command = [sys.executable, "-c", "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"]
+    command[-1] += "from rightloss.cli import main; main()"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, text=True, env=environment) as process:
+        deadline = time.monotonic() + 60
+        while not children(process.pid) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        started = children(process.pid)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert started
+    assert (process.returncode, errors) == (130, "rightloss: interrupted; run again to go on\n")
+    assert not any(Path(f"/proc/{number}").exists() for number in started)
+    assert not list((tmp_path / "out").glob("*.lock"))
+
+
+def children(process: int) -> list[int]:
+    """Of all its threads."""
+    if not Path("/proc/self/task").exists():
+        pytest.skip("this system does not tell which processes a process has")
+    return [int(number) for path in Path(f"/proc/{process}/task").glob("*/children") for number in path.read_text().split()]

@@ -1,0 +1,278 @@
+"""The report in a real browser: no complaint, nothing fetched, fits a phone, a slider that agrees with rightloss.metrics."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import Page, browser_path, open_browser
+from members import unchecked_types
+from study_results import fake_study
+
+from rightloss import retarget
+from rightloss.metrics import decision_curve, predictive_value_curve
+from rightloss.study.cells import Cell
+from rightloss.study.config import Source
+from rightloss.study.presets import PRESETS
+from rightloss.study.report import write_report
+from rightloss.study.report.panels import Column, Panel, panels
+from rightloss.study.report.slider import grid
+from rightloss.study.results import read_study
+from rightloss.study.summary import summarise
+from rightloss.study.summary.words import method
+
+pytestmark = pytest.mark.skipif(browser_path() is None, reason="no Chromium here: apt-get install chromium, or Chrome")
+
+HOME, RIGHT, LEFT = ("Home", 36), ("ArrowRight", 39), ("ArrowLeft", 37)
+PEOPLE = 10_000
+# As large as Table 1 on two data sets: 5 of 10 folds, 280 nodules in each, 2 nets, 5 losses, 2 prevalences.
+TABLE_1 = dataclasses.replace(PRESETS["table1"], sources=(Source("contours"), Source("slices <b>CT</b>", "0")))
+NODULES = 2800
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Panel]]:
+    folder = tmp_path_factory.mktemp("table1")
+    fake_study(folder, TABLE_1, nodules=NODULES)
+    results = read_study(folder)
+    assert sum(len(run.rows) for run in results.runs) == 5 * 280 * 2 * 2 * 5 * 2
+    with unchecked_types():  # other tests check them on small studies
+        return write_report(results, summarise(results), folder), panels(results)
+
+
+@pytest.fixture(scope="module")
+def page(report: tuple[Path, list[Panel]], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    with open_browser(tmp_path_factory.mktemp("profile")) as tab:
+        tab.resize(1280)
+        tab.open(report[0])
+        yield tab
+
+
+def test_the_page_is_small_enough_to_be_sent(report: tuple[Path, list[Panel]]) -> None:
+    assert report[0].stat().st_size < 3_000_000
+
+
+def shown(page: Page) -> dict[str, list[dict[str, tuple[float, str]]]]:
+    """Rows of the table, and the confusion tables: by figure, the value and its text."""
+    return page.evaluate(
+        "Object.fromEntries([['rows', '#values tr'], ['confusions', '#confusions table']].map(([name, selector]) => [name, "
+        "[...document.querySelectorAll(selector)].map((row) => Object.fromEntries([...row.querySelectorAll('[data-figure]')]"
+        ".map((each) => [each.dataset.figure, [each.dataset.value, each.textContent]])))]))"
+    )
+
+
+def choose(page: Page, name: str, index: int) -> None:
+    page.evaluate(f"{name}.value = {index}; {name}.dispatchEvent(new Event('change', {{bubbles: true}}))")
+
+
+def value(page: Page, name: str) -> int:
+    return int(page.evaluate(f"document.getElementById('{name}').value"))
+
+
+def expected(cell: Cell, rate: float, prevalence: float, threshold: float) -> dict[str, float]:
+    """By rightloss.metrics alone."""
+    curve = predictive_value_curve(
+        cell.log_probs, cell.labels, threshold=threshold, retarget=True, from_=rate, prevalences=[prevalence]
+    )
+    moved = retarget(cell.log_probs, from_=rate, to=prevalence)
+    benefit = decision_curve(moved, cell.labels, prevalence, [threshold]).net_benefit[0]
+    tpr, tnr = curve.true_positive_rate[0], curve.true_negative_rate[0]
+    people = {
+        "benefit": benefit,
+        "found": prevalence * tpr,
+        "missed": prevalence * (1 - tpr),
+        "alarms": (1 - prevalence) * (1 - tnr),
+        "spared": (1 - prevalence) * tnr,
+    }
+    shares = {"ppv": curve.ppv[0], "npv": curve.npv[0], "tpr": tpr, "tnr": tnr}
+    return {name: float(each) for name, each in shares.items()} | {name: PEOPLE * float(each) for name, each in people.items()}
+
+
+def read_number(text: str) -> tuple[float, float]:
+    """A number as it is shown, and half a unit of its last digit."""
+    plain = text.replace("−", "-").replace(",", "")
+    scale = 0.01 if plain.endswith("%") else 1.0
+    plain = plain.removesuffix(" %")
+    digits = len(plain.partition(".")[2])
+    return scale * float(plain), scale * 0.5 * 10.0**-digits
+
+
+def assert_shown(found: tuple[Any, str], right: float, what: str) -> None:
+    """The value is right to rounding, and its text to three digits."""
+    exact, text = found
+    if math.isnan(right):
+        assert (exact, text) == ("NaN", "–"), what
+        return
+    assert float(exact) == pytest.approx(right, rel=1e-9, abs=1e-12), what
+    number, half = read_number(text)
+    assert abs(number - right) <= 1.0001 * half, f"{what}: {text}, but {right}"
+    assert number == right or half <= 0.006 * abs(right), f"{what}: {text} has too few digits for {right}"
+
+
+def assert_page_agrees(page: Page, column: Column) -> None:
+    prevalence, threshold = grid(-4)[value(page, "prevalence")], grid(-3)[value(page, "threshold")]
+    found = shown(page)
+    assert len(found["confusions"]) == len(column.cells) == len(found["rows"]) - 2
+    for place, cell in enumerate(column.cells):
+        where = f"{method(cell.key)} at {prevalence} from {threshold}"
+        right = expected(cell, column.rate, prevalence, threshold)
+        for name, each in {**found["rows"][place], **found["confusions"][place]}.items():
+            assert_shown(each, right[name], f"{name}, {where}")
+        assert {*found["rows"][place], *found["confusions"][place]} == set(right)
+    everybody, nobody = found["rows"][-2:]
+    assert float(everybody["benefit"][0]) == pytest.approx(
+        PEOPLE * (prevalence - (1 - prevalence) * threshold / (1 - threshold))
+    )
+    assert float(nobody["benefit"][0]) == 0
+
+
+@pytest.mark.parametrize(("panel", "trained"), [(0, 1), (1, 0), (3, 1)])
+def test_moving_the_sliders_gives_the_figures_of_the_metrics(
+    page: Page, report: tuple[Path, list[Panel]], panel: int, trained: int
+) -> None:
+    choose(page, "panel", panel)
+    choose(page, "trained", trained)
+    column = report[1][panel].columns[trained]
+    assert_page_agrees(page, column)
+    places = set()
+    for share in (0.02, 0.3, 0.55, 0.98):  # by the mouse
+        page.click_within("#prevalence", share)
+        page.click_within("#threshold", 1 - share)
+        places.add((value(page, "prevalence"), value(page, "threshold")))
+        assert_page_agrees(page, column)
+    assert len(places) == 4
+
+
+def test_the_sliders_go_by_the_keyboard_from_end_to_end(page: Page, report: tuple[Path, list[Panel]]) -> None:
+    choose(page, "panel", 0)
+    column = report[1][0].columns[1]
+    for name, last in (("prevalence", len(grid(-4)) - 1), ("threshold", len(grid(-3)) - 1)):
+        page.evaluate(f"document.getElementById('{name}').focus()")
+        page.press(*HOME)
+        assert value(page, name) == 0
+        page.press(*LEFT)
+        page.press(*RIGHT)
+        page.press(*RIGHT)
+        assert value(page, name) == 2
+        assert_page_agrees(page, column)
+        page.press("End", 35)
+        assert value(page, name) == last
+        assert_page_agrees(page, column)
+
+
+def test_the_marker_stands_at_the_sliders_prevalence(page: Page) -> None:
+    places = []
+    for key in (HOME, ("End", 35)):
+        page.evaluate("prevalence.focus()")
+        page.press(*key)
+        places.append(page.evaluate("+document.querySelector('#ppv-chart .marker').getAttribute('x1')"))
+    assert places[1] - places[0] > 200
+    curves = page.evaluate("['ppv-chart', 'benefit-chart'].map((id) => document.querySelectorAll(`#${id} .curve`).length)")
+    assert curves == [5, 5]
+
+
+def test_what_a_reader_hears_follows_the_slider(page: Page) -> None:
+    page.evaluate("prevalence.value = 21; prevalence.dispatchEvent(new Event('input'))")
+    spoken = "document.getElementById('spoken').textContent"
+    assert page.evaluate(spoken).startswith("Where 1 in 1,000 nodules is malignant")
+    for rate, words, malignant in ((1e-4, "1 in 10,000 nodules is", "1"), (0.12, "12 % of nodules are", "1,200")):
+        page.evaluate(f"prevalence.value = {grid(-4).index(rate)}; prevalence.dispatchEvent(new Event('input'))")
+        assert page.evaluate(spoken).startswith(f"Where {words} malignant")
+        assert f" of the {malignant} malignant." in page.evaluate(spoken)
+    page.evaluate("prevalence.value = 21; prevalence.dispatchEvent(new Event('input'))")
+    nodes = page.call("Accessibility.getFullAXTree")["nodes"]
+    sliders = {node["name"]["value"]: node for node in nodes if node.get("role", {}).get("value") == "slider"}
+    assert set(sliders) == {"Prevalence where the nets are used", "Probability from which to act"}
+    properties = sliders["Prevalence where the nets are used"]["properties"]
+    assert {"name": "valuetext", "value": {"type": "string", "value": "1 in 1,000"}} in properties
+
+
+def test_a_ppv_of_one_says_on_how_little_it_rests(page: Page, report: tuple[Path, list[Panel]]) -> None:
+    choose(page, "panel", 0)
+    choose(page, "trained", 1)
+    column = report[1][0].columns[1]
+    cell, benign = column.cells[0], int((column.cells[0].labels == 0).sum())
+    threshold = next(t for t in grid(-3) if expected(cell, column.rate, 0.001, t)["alarms"] == 0)
+    right = expected(cell, column.rate, 0.001, threshold)
+    assert right["found"] > 0
+    page.evaluate(f"prevalence.value = {grid(-4).index(0.001)}; threshold.value = {grid(-3).index(threshold)}")
+    page.evaluate("threshold.dispatchEvent(new Event('input'))")
+    spoken = page.evaluate("document.getElementById('spoken').textContent")
+    assert f"100 % are malignant: none of {benign:,} benign ones in the test was. Had one been, it would be " in spoken
+    with_one = right["found"] / (right["found"] + PEOPLE * 0.999 / benign)
+    number, half = read_number(spoken.rpartition("would be ")[2].removesuffix("."))
+    assert abs(number - with_one) <= 1.0001 * half
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [360, 390, 768, 1280])
+def test_no_width_needs_scrolling_sideways(page: Page, report: tuple[Path, list[Panel]], width: int, dark: bool) -> None:
+    page.resize(width, dark=dark)
+    page.open(report[0])
+    page.evaluate("document.querySelectorAll('details').forEach((each) => (each.open = true))")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate("innerWidth") == width
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_letters_stand_out_from_the_paper(page: Page, report: tuple[Path, list[Panel]], dark: bool) -> None:
+    page.resize(1280, dark=dark)
+    page.open(report[0])
+    pairs = {"body": "body", "caption": "figcaption", "paper's row": "tr.paper td", "link": "nav a", "hint": ".hint"}
+    paper = luminance(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+    assert (paper < 0.5) == dark
+    for name, selector in pairs.items():
+        ink = luminance(page.evaluate(f"getComputedStyle(document.querySelector({json.dumps(selector)})).color"))
+        light, darker = max(ink, paper), min(ink, paper)
+        assert (light + 0.05) / (darker + 0.05) > 4.5, name
+
+
+def luminance(colour: str) -> float:
+    """WCAG's relative luminance of "rgb(r, g, b)"."""
+    parts = [int(each) / 255 for each in colour.removeprefix("rgb(").removesuffix(")").split(",")]
+    linear = [each / 12.92 if each <= 0.03928 else ((each + 0.055) / 1.055) ** 2.4 for each in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_the_page_complains_of_nothing_and_fetches_nothing(page: Page, report: tuple[Path, list[Panel]]) -> None:
+    page.resize(1280)
+    page.open(report[0])
+    page.click_within("#prevalence", 0.6)
+    choose(page, "panel", 2)
+    page.call("Page.printToPDF")
+    assert page.evaluate("[...document.images].every((each) => each.complete && each.naturalWidth > 0)")
+    assert page.evaluate("document.querySelectorAll('b').length") == 0  # a data set's name is text
+    assert page.complaints() == []
+    assert page.requests() == []
+
+
+def test_the_page_may_not_fetch_nor_run_what_is_put_into_it(page: Page, report: tuple[Path, list[Panel]]) -> None:
+    page.open(report[0])
+    refused = page.evaluate(
+        "new Promise((done) => { const found = []; document.addEventListener('securitypolicyviolation', (event) => {"
+        "found.push(event.effectiveDirective); if (found.length === 3) done(found.sort()); });"
+        "new Image().src = 'http://127.0.0.1:9/x.png'; fetch('http://127.0.0.1:9/').catch(() => 0);"
+        "const script = document.createElement('script'); script.textContent = 'window.ran = 1';"
+        "document.body.append(script); })"
+    )
+    assert refused == ["connect-src", "img-src", "script-src-elem"]
+    assert page.evaluate("window.ran") is None
+
+
+def test_a_page_with_faults_is_found_out(page: Page, tmp_path: Path) -> None:
+    faulty = tmp_path / "faulty.html"
+    faulty.write_text(
+        "<!doctype html><script>console.error('one'); console.warn('two'); absent()</script><img src='http://127.0.0.1:9/x.png'>"
+        "<div style='width: 5000px'>wide</div>"
+    )
+    page.resize(360)
+    page.open(faulty)
+    page.evaluate("new Promise((done) => setTimeout(done, 200))")
+    assert len([each for each in page.complaints() if "one" in each or "two" in each or "absent" in each]) == 3
+    assert page.requests() == ["http://127.0.0.1:9/x.png"]
+    assert page.evaluate("document.documentElement.scrollWidth") > 360

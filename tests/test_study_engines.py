@@ -1,0 +1,151 @@
+"""Engines: what comes back is the same wherever groups are run, and what is left when processes die or work fails."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+import study_work
+import torch
+from dicom_series import is_running
+from members import assert_refused
+from study_results import fake_result
+from study_work import NODULES, processes_of, small_study
+
+from rightloss.study.config import Group, Source
+from rightloss.study.engines import Engine, InProcess, OnRay, Processes, Work
+from rightloss.study.engines.attempt import attempt
+from rightloss.study.engines.child import Child
+
+GROUPS = small_study(Source("slices")).groups()
+ENGINES = [pytest.param(InProcess(), id="in-process"), pytest.param(Processes(2), id="processes")]
+each_engine = pytest.mark.parametrize("engine", ENGINES)
+
+
+def silent(number: int, share: float) -> None: ...
+
+
+def run(engine: Engine, work: Work, groups: list[Group] = GROUPS, report: Callable[[int, float], None] = silent) -> Any:
+    return dict(engine.run(work, groups, report))
+
+
+def assert_gone(processes: list[int]) -> None:
+    deadline = time.monotonic() + 10
+    while any(map(is_running, processes)):
+        assert time.monotonic() < deadline, "a process is left"
+        time.sleep(0.02)
+
+
+@each_engine
+def test_every_group_comes_back_once_as_the_work_made_it_on_one_thread(engine: Engine) -> None:
+    told: dict[int, list[float]] = {}
+    torch.set_num_threads(2)
+    try:
+        found = run(engine, partial(study_work.fake, pause=0.3), GROUPS, lambda n, share: told.setdefault(n, []).append(share))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+    assert sorted(found) == [0, 1, 2, 3]
+    for number, group in enumerate(GROUPS):
+        assert [result.config for result in found[number]] == list(group.runs)
+        for result in found[number]:
+            np.testing.assert_array_equal(result.log_probs, fake_result(result.config, NODULES).log_probs)
+        assert told[number] == sorted(told[number])
+        assert 0 <= told[number][0] < told[number][-1] <= 1
+
+
+@each_engine
+def test_an_error_of_the_work_comes_through_as_it_is_and_is_not_tried_again(engine: Engine, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert_refused(
+        lambda: run(engine, partial(study_work.refused, log=log), GROUPS[:1]), r"^Expected better data, but got slices, fold 1"
+    )
+    assert len(processes_of(log)) == 1
+
+
+def test_an_error_that_cannot_travel_comes_as_words_with_the_place_where_it_was_raised() -> None:
+    found = pickle.loads(pickle.dumps(attempt(study_work.unspeakable, GROUPS[0], lambda share: None)))
+    assert isinstance(found, RuntimeError)
+    assert str(found) == "Unspeakable: this and that"
+    assert "in unspeakable" in found.__notes__[0]
+
+
+def test_a_group_whose_process_is_killed_is_run_again(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    found = run(Processes(1), partial(study_work.deadly, log=log, times=1), GROUPS[:3])
+    assert sorted(found) == [0, 1, 2]
+    assert [line.split()[2] for line in log.read_text().splitlines()] == ["0", "1", "1", "2"]
+    assert len(set(processes_of(log))) == 2
+    assert_gone(processes_of(log))
+
+
+def test_a_group_whose_process_is_always_killed_is_given_up_by_name(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    engine = Processes(1, retries=1)
+    with pytest.raises(
+        ChildProcessError, match=r"result of slices, fold 2, seed 0: 2 runs, but .* 2 times .*SIGKILL.*: if mem"
+    ):
+        run(engine, partial(study_work.deadly, log=log, times=9), GROUPS[1:])
+    assert_gone(processes_of(log))
+
+
+def test_a_process_that_ends_by_itself_is_told_with_its_last_words() -> None:
+    with pytest.raises(ChildProcessError, match=r"\(exit code 1, no licence\)"):
+        run(Processes(1, retries=0), study_work.leaves, GROUPS[:1])
+
+
+def test_closing_it_ends_the_processes_in_the_middle_of_their_groups(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    results = Processes(2).run(partial(study_work.fake, log=log, pause=1.0), [*GROUPS, *GROUPS], silent)
+    next(results)
+    started = time.monotonic()
+    results.close()
+    assert time.monotonic() - started < 1
+    assert not any(map(is_running, processes_of(log)))
+    assert len(processes_of(log)) < 8
+
+
+def test_a_process_that_ends_while_it_is_stopped_is_no_error() -> None:
+    class Ending(Child):
+        """Whose process another thread closes at the moment it is looked at."""
+
+        looks = iter([Mock(), None])
+        process = property(lambda self: next(self.looks), lambda self, process: None)
+
+    Ending(b"").stop()
+
+
+def test_work_that_other_processes_cannot_import_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_refused(lambda: run(Processes(1), lambda group, report: []), "work that other processes can import")
+
+    def of_a_script(group: Group, report: Any) -> list[Any]:
+        return []
+
+    of_a_script.__module__, of_a_script.__qualname__ = "__main__", "of_a_script"
+    monkeypatch.setattr(sys.modules["__main__"], "of_a_script", of_a_script, raising=False)
+    assert_refused(lambda: run(Processes(1), of_a_script), "work that other processes can import.*'of_a_script'")
+
+
+def test_a_process_that_does_not_start_is_told_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(ChildProcessError, match=r"3 times in a row \(.*No such file or directory.*nowhere"):
+        run(Processes(1), study_work.fake)
+
+
+def test_engines_keep_the_contract_and_refuse_numbers_that_make_no_sense() -> None:
+    for engine in (InProcess(), Processes(), OnRay()):
+        assert isinstance(engine, Engine)
+        assert run(engine, study_work.fake, []) == {}
+    assert_refused(lambda: Processes(0), "1 worker")
+    assert_refused(lambda: Processes(retries=-1), "0 retries")
+    assert_refused(lambda: OnRay(workers=0), "1 worker")
+    assert_refused(lambda: OnRay(retries=-1), "0 retries")
+    assert_refused(lambda: OnRay("auto", workers=2), "no number of workers for the cluster at auto")

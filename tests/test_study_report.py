@@ -1,0 +1,356 @@
+"""The report: complete in itself, safe against its own text, the same bytes each time, and right in every number it makes."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import re
+from collections import Counter
+from functools import lru_cache
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+from study_results import fake_study
+
+from rightloss import retarget
+from rightloss.study.cells import cells
+from rightloss.study.config import Source, StudyConfig
+from rightloss.study.presets import PRESETS
+from rightloss.study.report import write_report
+from rightloss.study.report.how import how_it_was_done
+from rightloss.study.report.markup import html
+from rightloss.study.report.misjudged import judging_loss, misjudged
+from rightloss.study.report.nodule_cards import rated
+from rightloss.study.report.panels import panels
+from rightloss.study.report.rating_figure import confusion
+from rightloss.study.report.roc import mean_roc
+from rightloss.study.report.slider import grid, slider_data, to_script
+from rightloss.study.report.table_text import to_html, to_markdown
+from rightloss.study.report.tables import result_tables
+from rightloss.study.results import StudyResults, read_study
+from rightloss.study.summary import Summary, summarise
+
+HOSTILE = "<img src=x onerror=alert(1)> $\\frac | `a` </script>"
+SMALL = StudyConfig("quick", losses=("information-gain", "published", "weighted"), folds=2, num_folds=3)
+RATINGS = dataclasses.replace(
+    PRESETS["ratings"],
+    losses=("information-gain", "published"),
+    likelihoods=("onion-peeling", "categorical"),
+    folds=2,
+    num_folds=3,
+)
+VOID = {"meta", "link", "img", "input"}
+
+
+@lru_cache
+def study(config: StudyConfig, folder: Path, skip: int = 0) -> tuple[StudyResults, Summary]:
+    fake_study(folder, config, nodules=120, skip=skip)
+    results = read_study(folder)
+    return results, summarise(results)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyResults, Summary]:
+    return study(SMALL, tmp_path_factory.mktemp("small"))
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyResults, Summary]:
+    """As a user's file of that name would give it."""
+    results, _ = study(dataclasses.replace(SMALL, sources=(Source("file"),)), tmp_path_factory.mktemp("hostile"))
+    runs = tuple(dataclasses.replace(run, config=dataclasses.replace(run.config, data=HOSTILE)) for run in results.runs)
+    config = dataclasses.replace(results.config, sources=(Source(HOSTILE),))
+    renamed = StudyResults(config, {HOSTILE: dataclasses.replace(results.data["file"], name=HOSTILE)}, runs)
+    return renamed, summarise(renamed)
+
+
+@pytest.fixture(scope="module")
+def written(hostile: tuple[StudyResults, Summary], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_report(*hostile, tmp_path_factory.mktemp("report"))
+
+
+class Elements(HTMLParser):
+    """What a browser would make of a page: elements with attributes, text, and whatever is not closed in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.wrong: list[str] = []
+        self.text: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self.open or self.open.pop() != tag:
+            self.wrong.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+    def all(self, attribute: str) -> list[str]:
+        return [value for _, attributes in self.found if (value := attributes.get(attribute)) is not None]
+
+
+@pytest.fixture(scope="module")
+def elements(written: Path) -> Elements:
+    return Elements(written.read_text(encoding="utf-8"))
+
+
+def test_every_element_is_closed_and_every_id_is_there_once(elements: Elements) -> None:
+    assert not elements.wrong
+    assert not elements.open
+    assert max(Counter(elements.all("id")).values()) == 1
+
+
+def test_every_reference_within_the_page_has_its_target(elements: Elements) -> None:
+    ids = set(elements.all("id"))
+    asked = [*elements.all("for"), *elements.all("aria-labelledby"), *elements.all("aria-describedby")]
+    asked += [value[1:] for name in ("href", "xlink:href") for value in elements.all(name) if value.startswith("#")]
+    asked += re.findall(r"url\(#([^)]+)\)", " ".join([*elements.all("clip-path"), *elements.all("style")]))
+    assert len(asked) > 50
+    assert not set(asked) - ids
+
+
+def test_the_page_refers_to_nothing_outside_itself(elements: Elements) -> None:
+    places = [
+        value for name in ("src", "href", "xlink:href", "action", "data", "srcset", "poster") for value in elements.all(name)
+    ]
+    assert [value for value in places if not value.startswith(("#", "data:"))] == []
+    assert "url(http" not in " ".join(elements.text + elements.all("style"))
+    policy = next(attributes["content"] for name, attributes in elements.found if "http-equiv" in attributes)
+    assert policy is not None
+    assert policy.startswith("default-src 'none'; img-src data:; ")
+    assert "script-src 'sha256-" in policy
+
+
+def test_pictures_have_words_and_controls_have_labels(elements: Elements) -> None:
+    assert all(attributes.get("alt") for name, attributes in elements.found if name == "img")
+    labelled = set(elements.all("for"))
+    controls = [attributes["id"] for name, attributes in elements.found if name in ("input", "select")]
+    assert len(controls) == 4
+    assert set(controls) <= labelled
+    assert all(attributes.get("aria-label") for _, attributes in elements.found if attributes.get("role") in ("img", "region"))
+    assert "polite" in elements.all("aria-live")
+
+
+def test_a_hostile_name_stays_text(elements: Elements, written: Path) -> None:
+    assert HOSTILE in "".join(elements.text)
+    assert not [name for name, attributes in elements.found if "onerror" in attributes]
+    assert [attributes.get("type") for name, attributes in elements.found if name == "script"] == ["application/json", None]
+    markdown = (written.parent / "report.md").read_text(encoding="utf-8")
+    assert not [line for line in markdown.splitlines() if re.search(r"(?<!\\)<img", line) and not line.startswith("    ")]
+    assert all(re.fullmatch(r"[a-z0-9-]+\.(svg|png)", file.name) for file in (written.parent / "figures").iterdir())
+
+
+def test_the_same_results_give_the_same_bytes(hostile: tuple[StudyResults, Summary], written: Path, tmp_path: Path) -> None:
+    write_report(*hostile, tmp_path)
+    files = [sorted(file for file in folder.rglob("*") if file.is_file()) for folder in (written.parent, tmp_path)]
+    assert [file.name for file in files[0]] == [file.name for file in files[1]]
+    assert len(files[0]) == 2 + 2 * 2
+    for one, other in zip(*files, strict=True):
+        assert one.read_bytes() == other.read_bytes(), one.name
+
+
+def test_markdown_shows_every_figure(written: Path) -> None:
+    links = re.findall(r"\]\((figures/[^)]+)\)", (written.parent / "report.md").read_text(encoding="utf-8"))
+    assert len(links) == 2
+    for link in links:
+        png = (written.parent / link).read_bytes()
+        assert png.startswith(b"\x89PNG")
+        assert (written.parent / link).with_suffix(".svg").exists()
+
+
+def test_the_mean_curve_has_the_mean_area_of_the_folds(small: tuple[StudyResults, Summary]) -> None:
+    results, summary = small
+    areas = {row.key: row.figures["auc"].value for row in summary.rows}
+    for cell in cells(results):
+        parts = [cell.fold == fold for fold in range(2)]
+        expected = np.mean([roc_auc_score(cell.labels[part], cell.log_probs[part, 1]) for part in parts])
+        curve = mean_roc(cell)
+        assert curve is not None
+        area = np.trapezoid(curve.true_positive_rate, curve.false_positive_rate)
+        assert [area, curve.auc, areas[cell.key]] == pytest.approx([expected] * 3, rel=1e-8)
+        assert (np.diff(curve.true_positive_rate) >= 0).all()
+        assert (np.diff(curve.false_positive_rate) >= 0).all()
+
+
+def test_the_mean_curve_is_right_where_predictions_tie(small: tuple[StudyResults, Summary]) -> None:
+    cell = cells(small[0])[0]
+    odds = np.round(cell.log_probs[:, 1] - cell.log_probs[:, 0])
+    tied = dataclasses.replace(cell, log_probs=-np.logaddexp(0, np.stack([odds, -odds], 1)))
+    curve = mean_roc(tied)
+    assert curve is not None
+    expected = np.mean([roc_auc_score(cell.labels[cell.fold == fold], odds[cell.fold == fold]) for fold in range(2)])
+    assert np.trapezoid(curve.true_positive_rate, curve.false_positive_rate) == pytest.approx(expected)
+
+
+def test_the_page_holds_the_log_odds_to_the_last_bit(small: tuple[StudyResults, Summary]) -> None:
+    shown = panels(small[0])
+    content = slider_data(shown)
+    assert [column["rate"] for column in content["panels"][0]["columns"]] == [0.3, 0.001]
+    cell = shown[0].columns[1].cells[2]
+    method = content["panels"][0]["columns"][1]["methods"][2]
+    assert method["name"] == "weighted loss"
+    for label, name in enumerate(("benign", "malignant")):
+        odds = np.frombuffer(base64.b64decode(method[name]), "<f8")
+        rows = cell.labels == label
+        np.testing.assert_array_equal(odds, np.sort(cell.log_probs[rows, 1] - cell.log_probs[rows, 0]))
+
+
+def test_sliders_run_over_round_numbers_from_end_to_end() -> None:
+    for lowest in (-4, -3):
+        values = grid(lowest)
+        steps = np.diff(np.log(values))
+        assert (values[0], values[-1]) == (10.0**lowest, 0.5)
+        assert 0 < steps.min()
+        assert steps.max() < 0.2
+        assert {0.001, 0.03, 0.05, 0.3} <= set(values)
+
+
+def test_data_in_the_page_cannot_end_their_element() -> None:
+    assert "<" not in to_script({"title": "</script><script>"})
+
+
+def test_misjudged_nodules_are_those_with_most_probability_on_the_wrong_side(small: tuple[StudyResults, Summary]) -> None:
+    results, _ = small
+    data = results.data["contours"]
+    wrong: dict[int, list[float]] = {}
+    for run in results.runs:
+        if run.config.loss == "information-gain":
+            assert run.config.population is not None
+            equal = retarget(torch.from_numpy(run.log_probs), from_=run.config.population, to=0.5).exp().numpy()
+            for row, probability in zip(run.rows.tolist(), equal, strict=True):
+                wrong.setdefault(row, []).append(float(probability[1 - data.labels[row]]))
+    found = misjudged(results, "contours", most=10)
+    for side in (0, 1):
+        order = sorted((row for row in wrong if data.labels[row] == side), key=lambda row: -float(np.mean(wrong[row])))
+        assert [each.row for each in found[side]] == order[:10]
+        for each in found[side]:
+            assert each.wrong == pytest.approx(np.mean(wrong[each.row]))
+            assert each.share == np.mean([probability > 0.5 for probability in wrong[each.row]])
+            assert set(each.by_loss) == set(SMALL.losses)
+
+
+def test_ratings_are_told_in_words() -> None:
+    assert rated(np.array([1, 2, 0, 0, 0])) == "rated 1, 2, 2 by three readers"
+    assert rated(np.array([0, 0, 0, 0, 1])) == "rated 5 by one reader"
+    assert rated(np.array([0, 0, 9, 0, 0])) == "rated 3, 3, 3, 3, 3, 3, 3, 3, 3 by 9 readers"
+    assert rated(np.zeros(5, dtype=np.int64)) == "not rated"
+
+
+def test_tables_have_our_figures_and_the_papers(small: tuple[StudyResults, Summary]) -> None:
+    _, summary = small
+    (table,) = result_tables(summary)
+    assert table.title.startswith("The paper's Table 1")
+    lines = [line for _, group in table.groups for line in group]
+    values = {line.label: [value for value, _ in line.cells] for line in lines}
+    assert values["the paper's wLoss"][:3] == ["−0.0074", "0.74", "0.9989"]
+    for row in summary.rows:
+        text = f"{row.figures['tpr'].value:.3f}"
+        assert any(line.cells[6][0] == text for line in lines), (row.key, text)
+    drawn = Elements(to_html(table))
+    assert not drawn.wrong
+    assert len([name for name, _ in drawn.found if name == "tr"]) == len(lines) + len(table.groups) + 1
+    rows = [line for line in to_markdown(table) if line.startswith("|")]
+    assert {line.count("|") - line.count("\\|") for line in rows} == {len(table.columns) + 2}
+
+
+def test_an_unfinished_study_says_so(tmp_path: Path) -> None:
+    config = dataclasses.replace(SMALL, losses=("information-gain",))
+    results, summary = study(config, tmp_path, skip=1)
+    page = write_report(results, summary, tmp_path).read_text(encoding="utf-8")
+    assert "1 of 4 runs are missing" in summary.findings[0]
+    assert page.count(f'role="note">{html(summary.findings[0])}</p>') == page.count(html(summary.findings[0])) == 1
+
+
+def test_a_study_without_a_run_has_a_page_that_says_so(tmp_path: Path) -> None:
+    found = Elements(write_report(*study(SMALL, tmp_path, skip=12), tmp_path).read_text(encoding="utf-8"))
+    assert "12 of 12 runs are missing" in "".join(found.text)
+    assert "slider" not in found.all("id")
+
+
+@pytest.fixture(scope="module")
+def ratings(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyResults, Summary]:
+    return study(RATINGS, tmp_path_factory.mktemp("ratings"))
+
+
+def test_confusion_agrees_with_the_figures_of_the_table(ratings: tuple[StudyResults, Summary]) -> None:
+    results, summary = ratings
+    figures = {row.key: row.figures for row in summary.rows}
+    for cell in cells(results):
+        shares = confusion(cell)
+        near = np.array([[abs(truth - answer) <= 1 for answer in range(5)] for truth in range(5)])
+        for level in range(5):
+            expected = figures[cell.key][f"mean_off_by_one_recall_{level + 1}"].value
+            assert shares[level][near[level]].sum() == pytest.approx(expected)
+
+
+def test_ratings_have_a_page_without_a_slider(ratings: tuple[StudyResults, Summary], tmp_path: Path) -> None:
+    found = Elements(write_report(*ratings, tmp_path).read_text(encoding="utf-8"))
+    assert {"ratings", "tables", "nodules", "how"} <= set(found.all("id"))
+    assert "slider" not in found.all("id")
+    assert [file.name for file in sorted((tmp_path / "figures").glob("*.svg"))] == ["ratings-readers-outlines-convnet.svg"]
+    colours = re.findall(r"(?:fill|stroke): ([^;\"]+)", "; ".join(found.all("style")))
+    assert len(colours) > 100
+    assert not [each for each in colours if not re.fullmatch(r"none|currentColor|var\(--[a-z0-9-]+\)|#[0-9a-f]{6}", each)]
+
+
+@pytest.mark.parametrize(
+    ("preset", "changes", "figures"),
+    [
+        ("features", {"inferences": ("map", "laplace"), "populations": (0.3, 0.001)}, {"inferences"}),
+        ("metadata", {"nets": ("metadata", "both"), "populations": (0.5, 0.03, 0.001)}, {"nets"}),
+        ("prevalence-sweep", {"losses": ("plain", "weighted"), "populations": (0.5, 0.03, 0.001)}, {"prevalences"}),
+    ],
+)
+def test_a_study_has_the_figures_that_it_asks_for(
+    preset: str, changes: dict[str, Any], figures: set[str], tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"losses": ("information-gain",), "folds": 1, "num_folds": 3, **changes}
+    config = dataclasses.replace(PRESETS[preset], **options)
+    write_report(*study(config, tmp_path), tmp_path)
+    kinds = {file.name.partition("-")[0] for file in (tmp_path / "figures").glob("*.svg")}
+    assert kinds == {"roc", "reliability", *figures}
+
+
+def test_nodules_are_judged_by_a_loss_that_predicts_for_the_prevalence(tmp_path: Path) -> None:
+    config = dataclasses.replace(SMALL, losses=("plain", "weighted"))
+    results, summary = study(config, tmp_path)
+    assert judging_loss(results) == "weighted"
+    assert {loss for side in misjudged(results, "contours").values() for each in side for loss in each.by_loss} == {"weighted"}
+    page = write_report(results, summary, tmp_path).read_text(encoding="utf-8")
+    assert "Judged by the weighted loss over all nets" in page
+    assert judging_loss(dataclasses.replace(results, runs=())) is None
+
+
+def test_how_it_was_done_is_told_as_it_was(small: tuple[StudyResults, Summary], ratings: tuple[StudyResults, Summary]) -> None:
+    results = small[0]
+    usual = " ".join(how_it_was_done(results))
+    assert "Tested: 2 folds of 3, by patient" in usual
+    assert "weights averaged over steps" in usual
+    assert "Prevalence of malignant nodules passed to the losses: 30 % and 0.1 %." in usual
+    training = dataclasses.replace(SMALL.training, averaging=0.0)
+    config = dataclasses.replace(SMALL, evidence=0.5, training=training)
+    published = {name: dataclasses.replace(each, ratings=each.ratings[:0]) for name, each in results.data.items()}
+    other = " ".join(how_it_was_done(StudyResults(config, published, results.runs)))
+    assert "Tested: the parts to train on" in other
+    assert "by patient" not in other
+    assert "weights not averaged over steps" in other
+    assert "0.1 %, as if counted in 0.5 people per training example." in other
+    of_ratings = " ".join(how_it_was_done(ratings[0]))
+    assert "Shares of the ratings passed to the losses: those of the readers' votes" in of_ratings
+    assert "Prevalence of malignant" not in of_ratings

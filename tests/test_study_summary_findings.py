@@ -1,0 +1,299 @@
+"""What is said of figures: verdicts on the paper's findings, wins and losses, the claim, calibration, what is missing."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import pytest
+from study_results import fake_study
+
+from rightloss.metrics import Figure
+from rightloss.study.cells import CellKey
+from rightloss.study.config import Source, StudyConfig
+from rightloss.study.results import StudyResults, read_study
+from rightloss.study.summary import Check, Comparison, Difference, Row, Summary, summarise, words
+from rightloss.study.summary.answer import answer_of
+from rightloss.study.summary.checks import checks_of
+from rightloss.study.summary.findings import findings_of
+
+CONFIG = StudyConfig("table1", losses=("information-gain", "published", "weighted"))
+SIMILAR, NOBODY, RANKS, CONSTANT = range(4)
+BLIND = 0.999 * math.log(0.999) + 0.001 * math.log(0.001)
+
+
+def key(loss: str, population: float) -> CellKey:
+    return CellKey("contours", "rebalanced", "convnet", "categorical", "own", "map", population, loss)
+
+
+def row(loss: str, population: float, skill: Figure, tpr: Figure | None = None, **others: Figure) -> Row:
+    figures = {
+        "skill": skill,
+        "expected_log_likelihood": Figure(BLIND * (1 - skill.value), BLIND * (1 - skill.low), BLIND * (1 - skill.high)),
+        "tpr": Figure(0.0, 0.0, 0.02) if tpr is None else tpr,
+        "calibration_error": Figure(0.1, 0.0, 0.2),
+        "mean_prediction": Figure(population, 0.9 * population, 1.1 * population),
+        **others,
+    }
+    return Row(key(loss, population), figures, 5, 1, 700, 400)
+
+
+def comparison(ours: str, theirs: str, population: float, likelihood: Figure, auc: Figure) -> Comparison:
+    about = "loss" if ours == "information-gain" else "published"
+    differences = {"expected_log_likelihood": Difference(likelihood, 5, 3, 2), "auc": Difference(auc, 5, 4, 1)}
+    return Comparison(about, key(ours, population), key(theirs, population), differences)
+
+
+BETTER, EVEN, WORSE = Figure(0.2, 0.1, 0.3), Figure(0.0, -0.1, 0.1), Figure(-0.2, -0.3, -0.1)
+NONE = Figure(0.1, reason="no interval")
+
+
+def all_rows(**skills: Figure) -> list[Row]:
+    default = {"information-gain": BETTER, "published": WORSE, "weighted": BETTER} | {
+        name.replace("_", "-"): skill for name, skill in skills.items()
+    }
+    return [row(loss, rate, skill) for rate in (0.3, 0.001) for loss, skill in default.items()]
+
+
+def all_comparisons(common: Figure = EVEN, rare: Figure = BETTER, rare_published: Figure = BETTER) -> list[Comparison]:
+    return [
+        comparison("information-gain", "published", 0.3, EVEN, EVEN),
+        comparison("information-gain", "weighted", 0.3, common, EVEN),
+        comparison("published", "weighted", 0.3, EVEN, common),
+        comparison("information-gain", "weighted", 0.001, EVEN, rare),
+        comparison("published", "weighted", 0.001, EVEN, rare_published),
+    ]
+
+
+def verdicts(rows: list[Row], comparisons: list[Comparison]) -> list[str]:
+    return [check.verdict for check in checks_of(rows, comparisons, CONFIG)]
+
+
+def test_the_papers_own_pattern_reproduces_in_all_four_checks() -> None:
+    assert verdicts(all_rows(), all_comparisons()) == ["reproduces"] * 4
+
+
+@pytest.mark.parametrize(
+    ("difference", "expected"),
+    [
+        (EVEN, "reproduces"),
+        (Figure(0.025, 0.013, 0.037), "reproduces"),
+        (Figure(-0.05, -0.08, -0.02), "does not"),
+        (Figure(-0.05, -0.11, 0.01), "undecided"),
+        (BETTER, "does not"),
+        (NONE, "undecided"),
+    ],
+)
+def test_similar_is_within_three_hundredths(difference: Figure, expected: str) -> None:
+    assert verdicts(all_rows(), all_comparisons(common=difference))[SIMILAR] == expected
+
+
+@pytest.mark.parametrize(
+    ("tpr", "expected"),
+    [
+        (Figure(0.0, 0.0, 0.03), "reproduces"),
+        (Figure(0.05, 0.02, 0.08), "reproduces"),
+        (Figure(0.06, 0.02, 0.09), "undecided"),
+        (Figure(0.3, 0.2, 0.4), "does not"),
+        (Figure(math.nan, reason="no such nodule"), "undecided"),
+    ],
+)
+def test_near_zero_is_up_to_a_twentieth(tpr: Figure, expected: str) -> None:
+    rows = [*all_rows()[:-1], row("weighted", 0.001, BETTER, tpr)]
+    assert verdicts(rows, all_comparisons())[NOBODY] == expected
+
+
+@pytest.mark.parametrize(
+    ("default", "published", "expected"),
+    [
+        (BETTER, EVEN, "reproduces"),
+        (EVEN, BETTER, "reproduces"),
+        (EVEN, EVEN, "undecided"),
+        (BETTER, WORSE, "undecided"),
+        (WORSE, EVEN, "does not"),
+        (WORSE, WORSE, "does not"),
+        (NONE, NONE, "undecided"),
+    ],
+)
+def test_the_weighted_loss_ranks_worse_if_one_form_is_ahead_and_none_behind(
+    default: Figure, published: Figure, expected: str
+) -> None:
+    assert verdicts(all_rows(), all_comparisons(rare=default, rare_published=published))[RANKS] == expected
+
+
+@pytest.mark.parametrize(
+    ("default", "published", "expected"),
+    [
+        (BETTER, WORSE, "reproduces"),
+        (EVEN, WORSE, "reproduces"),
+        (WORSE, WORSE, "does not"),
+        (BETTER, BETTER, "does not"),
+        (BETTER, EVEN, "undecided"),
+        (BETTER, NONE, "undecided"),
+    ],
+)
+def test_worse_than_always_answering_the_prevalence_is_by_interval(default: Figure, published: Figure, expected: str) -> None:
+    rows = all_rows(**{"information_gain": default, "published": published})
+    assert verdicts(rows, all_comparisons())[CONSTANT] == expected
+
+
+def test_a_check_tells_its_figures() -> None:
+    check = checks_of(all_rows(), all_comparisons(), CONFIG)[RANKS]
+    assert check.where == "ConvNet"
+    assert "information gain (default) +0.200 (+0.100 to +0.300), ahead in 4 of 5 folds" in check.sentence
+    constant = checks_of(all_rows(), all_comparisons(), CONFIG)[CONSTANT]
+    assert f"always answering π {BLIND:.5f}".replace("-", "−") in constant.sentence
+
+
+def test_without_the_papers_losses_or_prevalences_there_is_no_check_and_that_is_said() -> None:
+    config = StudyConfig("sweep", losses=("information-gain", "corrected"), populations=(0.1,))
+    rows = [row("information-gain", 0.1, BETTER), row("corrected", 0.1, BETTER)]
+    comparisons = [comparison("information-gain", "corrected", 0.1, EVEN, EVEN)]
+    checks = checks_of(rows, comparisons, config)
+    assert checks == ()
+    assert any("was not asked" in each for each in findings_of(rows, comparisons, checks, config, 0))
+    assert not any("was not asked" in each for each in findings_of(rows, comparisons, checks, config, 1)), "it may be missing"
+
+
+def said(rows: list[Row], comparisons: list[Comparison], missing: int = 0) -> str:
+    return "\n".join(findings_of(rows, comparisons, checks_of(rows, comparisons, CONFIG), CONFIG, missing))
+
+
+def test_losses_are_named_with_their_figures_worst_first() -> None:
+    comparisons = [
+        comparison("information-gain", "weighted", 0.3, Figure(-0.02, -0.03, -0.01), EVEN),
+        comparison("information-gain", "weighted", 0.001, Figure(-0.5, -0.6, -0.4), BETTER),
+    ]
+    text = said(all_rows(), comparisons)
+    assert "Weighted loss: behind in 2 of 2" in text
+    worst, other = "weighted loss (ConvNet, π = 0.001) −0.500", "weighted loss (ConvNet, π = 0.3) −0.020"
+    assert text.index(f"It loses to: {worst}") < text.index(other)
+
+
+def test_where_nothing_is_lost_the_furthest_is_named_all_the_same() -> None:
+    comparisons = [comparison("information-gain", "weighted", 0.3, Figure(-0.02, -0.03, 0.01), BETTER)]
+    text = said(all_rows(), comparisons)
+    assert "nowhere clearly behind; furthest, though undecided, weighted loss (ConvNet, π = 0.3) −0.020" in text
+    assert "It is nowhere behind." in text
+
+
+def test_a_difference_that_is_not_defined_is_no_sign_that_nothing_is_lost() -> None:
+    undefined = Figure(math.nan, reason="a class has no nodule")
+    text = said(all_rows(), [comparison("information-gain", "weighted", 0.3, undefined, undefined)])
+    assert "nowhere" not in text
+    assert text.count("In 1 of 1 the difference is not defined.") == 2
+
+
+@pytest.mark.parametrize(("pairs", "expected"), [(5, ""), (9, ""), (10, "Of 20 differences, about 1 would")])
+def test_what_chance_would_decide_is_told_from_one_on(pairs: int, expected: str) -> None:
+    text = said(all_rows(), [comparison("information-gain", "weighted", 0.3, EVEN, EVEN)] * pairs)
+    assert expected in text
+    assert ("by chance alone" in text) == bool(expected)
+
+
+def test_a_probability_of_zero_for_what_happened_is_worse_than_always_answering_the_prevalence() -> None:
+    rows = all_rows(information_gain=Figure(-math.inf, reason="1 example(s) were given probability 0"))
+    assert "undecided in 0, worse in 2 of 2 cases. It is worse in: ConvNet, π = 0.3; ConvNet, π = 0.001." in said(rows, [])
+
+
+def test_calibration_that_is_not_defined_is_not_counted() -> None:
+    nothing = Figure(math.nan, reason="a class has no nodule")
+    off = row("information-gain", 0.3, BETTER, calibration_error=nothing, mean_prediction=nothing)
+    assert "in 1 of 1 case the calibration error" in said([off, *all_rows()[1:]], [])
+    assert "Calibration" not in said([off], [])
+
+
+def test_the_claim_is_checked_by_interval_and_failures_are_named() -> None:
+    text = said(all_rows(), all_comparisons())
+    assert "the default information gain is better in 2, undecided in 0, worse in 0 of 2 cases." in text
+    assert "Other losses that are worse than always answering π: information gain as published in 2 cases" in text
+    worse = [row("information-gain", 0.3, WORSE), *all_rows()[1:]]
+    assert "worse in 1 of 2 cases. It is worse in: ConvNet, π = 0.3." in said(worse, all_comparisons())
+
+
+@pytest.mark.parametrize("mean", [Figure(0.6, 0.5, 0.7), Figure(0.1, 0.05, 0.2)])
+def test_calibration_is_told_by_chance_and_by_the_mean_prediction(mean: Figure) -> None:
+    off = row("information-gain", 0.3, BETTER, calibration_error=Figure(0.1, 0.05, 0.2), mean_prediction=mean)
+    text = said([off, *all_rows()[1:]], all_comparisons())
+    assert "in 1 of 2 cases the calibration error is no larger than chance would make it" in text
+    assert f"agrees with π in 1 of 2; it is furthest off at ConvNet, π = 0.3: {mean.value:.3f}" in text
+
+
+def test_an_incomplete_study_says_so_first() -> None:
+    config = dataclasses.replace(CONFIG, folds=2)
+    found = findings_of(all_rows(), all_comparisons(), (), config, 7)
+    assert found[0].startswith("The study is incomplete: 7 of 12 runs are missing")
+    assert not any("incomplete" in each for each in findings_of(all_rows(), all_comparisons(), (), config, 0))
+
+
+def results_of(out: Path, config: StudyConfig, skip: int = 0) -> StudyResults:
+    fake_study(out, config, 100, skip)
+    return read_study(out)
+
+
+def test_the_question_tells_data_population_and_test(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, sources=(Source("contours"), Source("slices", "1")), folds=2, num_folds=4, seeds=2)
+    results = results_of(tmp_path, config, skip=1)
+    found = summarise(results)
+    malignant = int((results.data["slices"].labels == 1).sum())
+    for words_ in (
+        "readers' outlines of lung nodules in LIDC-IDRI (100 of 50 patients)",
+        f"nodules of slices (100 of 50 patients), {malignant} of them malignant",
+        "all classes are equally frequent",
+        "0.3 and 0.001",
+        "2 of 4 folds, with 2 seeds",
+    ):
+        assert words_ in found.question
+    assert found.findings[0].startswith("The study is incomplete: 1 of")
+    assert {check.where for check in found.checks} == {"readers' outlines, ConvNet", "slices, ConvNet"}
+
+
+def test_each_check_is_made_for_each_data_set_net_and_minibatches(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, nets=("convnet", "inception"), minibatches=("rebalanced", "raw"), folds=1, num_folds=3)
+    found: Summary = summarise(results_of(tmp_path, config))
+    where = [check.where for check in found.checks]
+    assert len(found.checks) == 16
+    assert len(set(where)) == 4
+    assert all(where.count(each) == 4 for each in where)
+    assert isinstance(found.checks[0], Check)
+
+
+@pytest.mark.parametrize(
+    ("figure", "expected"),
+    [
+        (Figure(0.0123, 0.01, 0.02), "+0.012 (+0.010 to +0.020)"),
+        (Figure(-0.000123, -0.0004, 0.0001), "−0.00012 (−0.00040 to +0.00010)"),
+        (Figure(0.0), "0.000"),
+        (Figure(math.nan, reason="none"), "–"),
+        (Figure(-math.inf), "−∞"),
+    ],
+)
+def test_differences_show_as_many_places_as_they_need(figure: Figure, expected: str) -> None:
+    assert words.difference(figure) == expected
+
+
+@pytest.mark.parametrize(("population", "places"), [(0.5, 3), (0.3, 3), (0.1, 3), (0.03, 4), (0.01, 4), (0.001, 5), (0.999, 5)])
+def test_figures_of_a_rare_class_show_more_places(population: float, places: int) -> None:
+    assert words.decimals("expected_log_likelihood", population) == places
+    assert words.decimals("auc", population) == 3
+
+
+def test_the_answer_counts_cases_and_comparisons_and_names_whom_it_equals() -> None:
+    even = comparison("information-gain", "logit-adjusted", 0.001, EVEN, EVEN)
+    lost = comparison("information-gain", "weighted", 0.3, WORSE, EVEN)
+    won = comparison("information-gain", "weighted", 0.001, BETTER, EVEN)
+    found = answer_of(all_rows(), [even, lost, won], CONFIG)
+    assert "in 2 of 2 cases, and clearly less in none" in found
+    assert "clearly better in 1 of 3 comparisons, clearly worse in 1, and not told apart in 1" in found
+    assert "Nowhere told apart: logit-adjusted loss." in found
+    assert "as published is worse than always answering the prevalence in 2 of 2 cases" in found
+    below = answer_of(all_rows(information_gain=WORSE), [], CONFIG)
+    assert "in 0 of 2 cases, and less in 2" in below
+    assert "comparison" not in below
+
+
+def test_without_the_default_loss_there_is_no_answer() -> None:
+    config = dataclasses.replace(CONFIG, losses=("published", "weighted"))
+    rows = [each for each in all_rows() if each.key.loss != "information-gain"]
+    assert answer_of(rows, [], config) == ""

@@ -1,0 +1,316 @@
+"""Training side by side: every run's result is its own, chosen without the test part."""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from members import assert_mean_is, assert_refused
+from nodule_files import small_archive
+
+from rightloss.inference import Posterior, variational
+from rightloss.predictive import retarget
+from rightloss.study.config import IMAGE_NETS, LIKELIHOODS, MARGINALS, Group, RunConfig, Source, StudyConfig, Training
+from rightloss.study.methods import METHODS
+from rightloss.study.results import RunResult
+from rightloss.study.sources import StudyData, study_data
+from rightloss.study.training import Hardware, posteriors, train_group
+from rightloss.study.training.batches import Batches
+from rightloss.study.training.candidates import Candidate
+
+SHORT = Training(steps=6, batch_size=10, views=3, test_views=3, checkpoints=2, learning_rates=(1e-2,), members=2)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
+    return small_archive(tmp_path_factory.mktemp("archive") / "discs.npz")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def group_of(source: Source, training: Training = SHORT, **choices: Any) -> Group:
+    settings = {"populations": (0.1,), "folds": 1, "num_folds": 4, **choices}
+    (group,) = StudyConfig("quick", sources=(source,), training=training, **settings).groups()
+    return group
+
+
+def assert_same(one: RunResult, other: RunResult) -> None:
+    assert one.config == other.config
+    np.testing.assert_array_equal(one.rows, other.rows)
+    np.testing.assert_array_equal(one.log_probs, other.log_probs)
+    assert one.chosen == other.chosen
+    assert one.validation == other.validation
+
+
+def test_a_run_gives_the_same_bits_whoever_is_trained_beside_it(source: Source) -> None:
+    group = group_of(source, nets=("convnet", "inception"), populations=(0.3, 0.001))
+    together = train_group(group)
+    assert [result.config for result in together] == list(group.runs)
+    for result in together[::3]:
+        (alone,) = train_group(Group(source, (result.config,)))
+        assert_same(result, alone)
+
+
+def test_the_users_random_numbers_are_left_alone(source: Source) -> None:
+    group = group_of(source, losses=("weighted",))
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    train_group(group)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_neither_labels_nor_images_of_the_test_part_reach_training_or_choice(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = group_of(source, losses=("information-gain", "weighted"))
+    honest = train_group(group)
+    data = study_data(source, "binary")
+    parts, nodules = data.parts(0, 4), data.sets[0]
+    labels, images = nodules.labels.clone(), data.images().clone()
+    labels[parts.test] = 1 - labels[parts.test]
+    images[parts.test] = 0
+    votes = torch.nn.functional.one_hot(labels, 2).float()
+    forged = StudyData(source, (dataclasses.replace(nodules, labels=labels, votes=votes),))
+    monkeypatch.setattr(StudyData, "parts", lambda self, fold, num_folds: parts)
+    monkeypatch.setattr("rightloss.study.training.loop.study_data", lambda *where: forged)
+    monkeypatch.setattr("rightloss.study.training.loop.study_images", lambda *where: images)
+    for one, other in zip(honest, train_group(group), strict=True):
+        assert (one.validation, one.chosen) == (other.validation, other.chosen)
+        assert not np.array_equal(one.log_probs, other.log_probs)
+
+
+def test_what_is_kept_is_the_look_that_the_validation_part_liked_best(source: Source) -> None:
+    training = dataclasses.replace(SHORT, steps=40, checkpoints=8, learning_rates=(3e-2, 1e-3), averaging=0.5)
+    for result in train_group(group_of(source, training)):
+        best = max(max(scores) for scores in result.validation)
+        candidate = training.learning_rates.index(float(result.chosen["learning_rate"]))
+        assert result.validation[candidate][int(result.chosen["step"]) // 5 - 1] == best
+
+
+def test_rebalanced_minibatches_have_equal_classes_and_raw_ones_those_of_the_training_part(source: Source) -> None:
+    training = dataclasses.replace(SHORT, steps=200)
+    data = study_data(source, "binary")
+    for draws in ("rebalanced", "raw"):
+        (run,) = group_of(source, training, losses=("weighted",), minibatches=(draws,)).runs
+        batches = Batches(data, None, run, torch.device("cpu"))
+        labels = torch.cat([batch.target for batch in batches]).double()
+        expected = 0.5 if draws == "rebalanced" else float(data.labels[batches.parts.train].double().mean())
+        assert float(batches.sampling[1]) == pytest.approx(expected)
+        assert_mean_is(labels, expected)
+
+
+def test_of_ratings_the_sampled_mix_is_that_of_the_votes(source: Source) -> None:
+    training = dataclasses.replace(SHORT, steps=300)
+    (run,) = group_of(source, training, task="rating", populations=(None,), losses=("weighted",)).runs
+    batches = Batches(study_data(source, "rating"), None, run, torch.device("cpu"))
+    votes = torch.cat([batch.target for batch in batches]).double()
+    for rating in range(5):
+        assert_mean_is(votes[:, rating], float(batches.sampling[rating]))
+
+
+def untrained(run: RunConfig, source: Source) -> tuple[Candidate, Batches]:
+    data = study_data(source, run.task)
+    batches = Batches(data, data.images(), run, torch.device("cpu"))
+    population = torch.tensor([0.9, 0.1], dtype=torch.float64)
+    return Candidate(run, 1e-3, batches.sampling, population, len(data.feature_names), Hardware().fabric()), batches
+
+
+@pytest.mark.parametrize("loss", METHODS)
+def test_before_training_nets_answer_the_prevalence_that_their_loss_takes_them_to_have(source: Source, loss: str) -> None:
+    (run,) = group_of(source, losses=(loss,)).runs
+    candidate, batches = untrained(run, source)
+    found = candidate.log_probs(batches.held(batches.parts.valid)).exp()[:, 1]
+    expected = 0.5 if loss in ("published", "plain") else 0.1
+    torch.testing.assert_close(found, torch.full_like(found, expected), rtol=1e-6, atol=0)
+
+
+def test_correcting_afterwards_moves_what_plain_cross_entropy_says(source: Source) -> None:
+    training = dataclasses.replace(SHORT, checkpoints=1)
+    plain, corrected = train_group(group_of(source, training, losses=("plain", "corrected")))
+    moved = retarget(torch.from_numpy(plain.log_probs), 0.5, 0.1)
+    np.testing.assert_allclose(corrected.log_probs, moved.numpy(), rtol=1e-12)
+
+
+def test_logit_adjustment_is_correction_beforehand(source: Source) -> None:
+    training = dataclasses.replace(SHORT, checkpoints=1, weight_decay=0.0)
+    before, after = train_group(group_of(source, training, losses=("logit-adjusted", "corrected")))
+    np.testing.assert_allclose(before.log_probs, after.log_probs, rtol=1e-3, atol=1e-5)
+
+
+def test_an_ensemble_of_one_is_a_single_net_and_one_of_two_is_not(source: Source) -> None:
+    for members, same in ((1, True), (2, False)):
+        training = dataclasses.replace(SHORT, members=members)
+        single, several = train_group(group_of(source, training, losses=("weighted",), inferences=("map", "ensemble")))
+        assert np.array_equal(single.log_probs, several.log_probs) == same
+
+
+def test_masks_of_dropout_are_averaged_as_probabilities(source: Source) -> None:
+    (run,) = group_of(source, losses=("weighted",), nets=("mlp",), inferences=("mc-dropout",)).runs
+    candidate, batches = untrained(run, source)
+    held = batches.held(batches.parts.valid)
+    both = candidate.log_probs(held).exp()
+    with torch.no_grad():
+        candidate.nets[0].averaged.train()
+        masks = [candidate._table(candidate.nets[0], held, mask).exp() for mask in range(2)]
+    assert not torch.equal(*masks)
+    torch.testing.assert_close(both, (masks[0] + masks[1]) / 2)
+
+
+@pytest.mark.parametrize("loss", METHODS)
+def test_a_step_size_that_ends_in_nan_is_left_for_one_that_does_not(source: Source, loss: str) -> None:
+    training = dataclasses.replace(SHORT, learning_rates=(1e30, 1e-2), checkpoints=SHORT.steps)
+    (result,) = train_group(group_of(source, training, nets=("mlp",), losses=(loss,)))
+    assert result.chosen["learning_rate"] == 1e-2
+    assert np.isfinite(result.log_probs).all()
+
+
+def test_step_sizes_that_all_end_in_nan_are_refused(source: Source) -> None:
+    hopeless = dataclasses.replace(SHORT, learning_rates=(1e30,))
+    assert_refused(lambda: train_group(group_of(source, hopeless, nets=("mlp",), losses=("weighted",))), "--learning-rate")
+
+
+@pytest.mark.parametrize("net", [*IMAGE_NETS, "both", "metadata", "mlp"])
+def test_every_net_learns_to_tell_large_discs_from_small_ones(source: Source, net: str) -> None:
+    training = dataclasses.replace(SHORT, steps=40, checkpoints=4, averaging=0.5)
+    choices: dict[str, Any] = {"losses": ("information-gain",), "nets": (net,), "populations": (0.5,)}
+    (result,) = train_group(group_of(source, training, **choices))
+    labels = study_data(source, "binary").labels.numpy()[result.rows]
+    own = result.log_probs[np.arange(len(labels)), labels]
+    assert own.mean() > math.log(0.5) + 0.02
+
+
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+@pytest.mark.parametrize("loss", METHODS)
+def test_ratings_are_learnt_from_votes_under_every_likelihood_and_loss(source: Source, likelihood: str, loss: str) -> None:
+    training = dataclasses.replace(SHORT, steps=60, checkpoints=4, averaging=0.5)
+    group = group_of(
+        source, training, task="rating", populations=(None,), nets=("mlp",), likelihoods=(likelihood,), losses=(loss,)
+    )
+    (result,) = train_group(group)
+    data = study_data(source, "rating")
+    votes = data.votes.double().numpy()
+    np.testing.assert_allclose(np.exp(result.log_probs).sum(1), 1, atol=1e-6)
+    shares = votes.mean(0)
+    gained = (votes[result.rows] * (result.log_probs - np.log(shares))).sum(1)
+    assert gained.mean() > 0.05
+
+
+@pytest.mark.parametrize("marginal", MARGINALS)
+def test_every_marginal_trains_whatever_random_numbers_the_user_has_drawn(source: Source, marginal: str) -> None:
+    group = group_of(source, losses=("information-gain", "published"), nets=("mlp",), marginals=(marginal,))
+    default, published = train_group(group)
+    assert np.isfinite(default.log_probs).all()
+    assert not np.array_equal(default.log_probs, published.log_probs)
+    torch.manual_seed(12345)
+    (again,) = train_group(Group(source, (published.config,)))
+    assert_same(published, again)
+
+
+@pytest.mark.parametrize("inference", ["laplace", "variational", "sghmc"])
+def test_posteriors_choose_their_prior_on_the_validation_part(source: Source, inference: str) -> None:
+    training = dataclasses.replace(SHORT, steps=60, batch_size=30, prior_scales=(0.03, 1.0))
+    losses = ("corrected",) if inference == "sghmc" else ("information-gain", "corrected")  # chains take long to tune
+    group = group_of(source, training, nets=("mlp",), inferences=(inference,), minibatches=("raw",), losses=losses)
+    for result in train_group(group):
+        assert result.chosen == {"prior_scale": 1.0}, "the narrow prior keeps the weights at nothing"
+        scores = [score for (score,) in result.validation]
+        assert scores[1] > scores[0]
+        np.testing.assert_allclose(np.exp(result.log_probs).sum(1), 1, atol=1e-6)
+
+
+def test_predictions_of_a_posterior_are_corrected_draw_by_draw(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted: list[Posterior] = []
+
+    def fit(*given: Any, **settings: Any) -> Posterior:
+        fitted.append(variational(*given, **settings))
+        return fitted[-1]
+
+    monkeypatch.setitem(posteriors.FIT, "variational", fit)
+    training = dataclasses.replace(SHORT, steps=60, batch_size=30, prior_scales=(1.0,))
+    group = group_of(source, training, nets=("mlp",), inferences=("variational",), minibatches=("raw",), losses=("corrected",))
+    (result,) = train_group(group)
+    data = study_data(source, "binary")
+    parts = data.parts(0, 4)
+    sampled = float(data.labels[parts.train].double().mean())
+    tables = torch.cat(list(fitted[0].tables(data.standardised(parts.train)[parts.test]))).double()
+    moved = torch.stack([retarget(table, sampled, 0.1) for table in tables]).exp().mean(0)
+    np.testing.assert_allclose(np.exp(result.log_probs), moved, rtol=1e-5)
+
+
+def test_a_prior_whose_posterior_says_nothing_is_left_for_one_that_does(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = posteriors._log_probs
+    told = iter([True, False, False])
+
+    def log_probs(*given: Any) -> torch.Tensor:
+        return honest(*given) * (math.nan if next(told) else 1)
+
+    monkeypatch.setattr(posteriors, "_log_probs", log_probs)
+    training = dataclasses.replace(SHORT, prior_scales=(0.3, 1.0))
+    group = group_of(source, training, nets=("mlp",), inferences=("laplace",), minibatches=("raw",), losses=("weighted",))
+    (result,) = train_group(group)
+    assert result.chosen == {"prior_scale": 1.0}
+
+
+def at(group: Group, precision: str) -> Group:
+    (run,) = group.runs
+    return Group(group.source, (dataclasses.replace(run, training=dataclasses.replace(run.training, precision=precision)),))
+
+
+def test_half_precision_comes_close_to_the_whole(source: Source) -> None:
+    group = group_of(source, losses=("information-gain",))
+    (whole,), (half,) = (train_group(at(group, each)) for each in ("32-true", "bf16-mixed"))
+    assert not np.array_equal(whole.log_probs, half.log_probs)
+    np.testing.assert_allclose(half.log_probs, whole.log_probs, rtol=0, atol=0.05)
+    assert np.ptp(whole.log_probs[:, 1]) > 0.2, "there is something to come close to"
+
+
+@pytest.mark.parametrize("precision", ["64-true", "bf16-true"])
+def test_weights_may_be_wider_or_narrower(source: Source, precision: str) -> None:
+    group = group_of(source, nets=("both",), losses=("weighted",))
+    (whole,), (other,) = (train_group(at(group, each)) for each in ("32-true", precision))
+    np.testing.assert_allclose(other.log_probs, whole.log_probs, rtol=0, atol=1e-4 if precision == "64-true" else 0.2)
+
+
+def test_progress_is_told_and_ends_at_one(source: Source) -> None:
+    told: list[float] = []
+    group = group_of(source, nets=("mlp",), losses=("weighted",), inferences=("map", "laplace"), minibatches=("raw",))
+    train_group(group, told.append)
+    assert told == sorted(told)
+    assert told[-1] == 1
+    assert len(told) > SHORT.steps
+
+
+def test_devices_that_are_not_there_are_refused() -> None:
+    assert_refused(lambda: Hardware(accelerator="tpu").fabric(), "tpu")
+
+
+def test_what_a_user_can_mend_comes_from_other_processes_as_it_is(source: Source) -> None:
+    odd = group_of(source, dataclasses.replace(SHORT, batch_size=15), nets=("mlp",), losses=("weighted",))
+    assert_refused(lambda: train_group(odd, hardware=Hardware(devices=2)), "got 15")
+    hopeless = group_of(source, dataclasses.replace(SHORT, learning_rates=(1e30,)), nets=("mlp",), losses=("weighted",))
+    assert_refused(lambda: train_group(hopeless, hardware=Hardware(devices=2)), "--learning-rate")
+
+
+def test_two_processes_give_what_one_gives(source: Source) -> None:
+    losses = ("information-gain", "published", "weighted", "logit-adjusted", "corrected")
+    training = dataclasses.replace(SHORT, steps=30, checkpoints=3)
+    group = group_of(source, training, nets=("metadata",), losses=losses)
+    one, two = (train_group(group, hardware=Hardware(devices=n)) for n in (1, 2))
+    for single, double in zip(one, two, strict=True):
+        # A net that starts at a constant has no gradient in its bias under the information gain, and Adam takes a full step
+        # along whatever rounding leaves there.
+        noise = 0.03 if METHODS[single.config.loss].takes_marginal else 1e-5
+        assert single.chosen == double.chosen
+        np.testing.assert_allclose(double.log_probs, single.log_probs, rtol=0, atol=noise)
