@@ -155,7 +155,7 @@ addEventListener("beforeprint", () => document.querySelectorAll("details").forEa
   controls.trained.addEventListener("change", draw);
   const rates = data.panels[0].columns.map((each) => each.rate);
   controls.prevalence.value = nearest(data.prevalences, rates[rates.length - 1]);
-  controls.threshold.value = nearest(data.thresholds, 0.05);
+  controls.threshold.value = nearest(data.thresholds, 0.01);
   choosePanel();
   addEventListener("resize", draw);
 })();

@@ -14,20 +14,10 @@ from ..cells import CellKey
 from ..paper import AVERAGES, MISPRINT, RATINGS, paper_row
 from ..summary import Row, Summary
 from ..summary.contract import CONSTANT
+from ..summary.layouts import PAPER_COLUMNS
 from ..summary.words import MINIBATCHES, decimals, difference, interval, method, number, source, where
 from .words import chief_loss
 
-BINARY = {
-    "expected_log_likelihood": "exp. log-lik.",
-    "accuracy": "Acc.",
-    "weighted_accuracy": "wAcc.",
-    "balanced_accuracy": "BA",
-    "ppv": "PPV",
-    "npv": "NPV",
-    "tpr": "TPR",
-    "tnr": "TNR",
-    "auc": "AUC",
-}
 RATING = {
     "accuracy": "Acc.",
     "balanced_accuracy": "BA",
@@ -130,15 +120,17 @@ def _binary_table(rows: Sequence[Row], summary: Summary, title: str) -> Table:
             continue
         name = where(row.key, summary.config, without=("data", "minibatches"))
         if name not in groups:
-            groups[name] = [_line(constants[row.key.population], BINARY, "faint")] if row.key.population in constants else []
-        groups[name].append(_line(row, BINARY, "ours" if row.key.loss == chief_loss(summary.config) else ""))
+            groups[name] = (
+                [_line(constants[row.key.population], PAPER_COLUMNS, "faint")] if row.key.population in constants else []
+            )
+        groups[name].append(_line(row, PAPER_COLUMNS, "ours" if row.key.loss == chief_loss(summary.config) else ""))
         if (papers := _papers_line(row, summary)) is not None:
             groups[name].append(papers)
             beside = True
     number_of = {"rebalanced": 1, "raw": 2}[rows[0].key.minibatches]
     heading = f"The paper's Table {number_of} ({title})" if beside else title[:1].upper() + title[1:]
     notes = (LEGEND, AVERAGES, *([MISPRINT] if _has_misprint(rows) else [])) if beside else (LEGEND,)
-    return Table(heading, tuple(BINARY.values()), tuple((each, tuple(lines)) for each, lines in groups.items()), notes)
+    return Table(heading, tuple(PAPER_COLUMNS.values()), tuple((each, tuple(lines)) for each, lines in groups.items()), notes)
 
 
 def _has_misprint(rows: Sequence[Row]) -> bool:
@@ -151,7 +143,7 @@ def _papers_line(row: Row, summary: Summary) -> Line | None:
     found = paper_row(key.minibatches, key.net, key.population, key.loss) if plain and summary.config.task == "binary" else None
     if found is None:
         return None
-    cells = tuple((_papers_number(found.figures.get(name)), "") for name in BINARY)
+    cells = tuple((_papers_number(found.figures.get(name)), "") for name in PAPER_COLUMNS)
     return Line(_PAPERS_NAMES[key.loss], cells, "paper")
 
 

@@ -10,23 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from .contract import Summary
-from .layouts import LEGEND, RATING_LEGEND, Line, sections
+from .layouts import COLUMNS, LEGEND, RATING_LEGEND, Line, sections
 from .written import in_brackets
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-_NARROW = {
-    "expected_log_likelihood": "exp. log-lik.",
-    "auc": "AUC",
-    "balanced_accuracy": "BA",
-    "ppv": "PPV",
-    "tpr": "TPR",
-    "tnr": "TNR",
-    "mean_prediction": "mean pred.",
-}
-_WIDE = {**_NARROW, "calibration_error": "cal. error"}
+_WIDE = {name: title for name, title in COLUMNS.items() if name != "skill"}
+_NARROW = {name: title for name, title in _WIDE.items() if name != "calibration_error"}
 _RATINGS_NARROW = {
     "expected_log_likelihood": "exp. log-lik.",
     "majority_accuracy": "Acc.",
