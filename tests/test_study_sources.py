@@ -11,6 +11,7 @@ from nodule_files import NODULES, SIDE, small_archive
 
 from rightloss.lidc import binary_set, write_archive
 from rightloss.study.config import Source, StudyConfig, Training
+from rightloss.study.results import data_path, read_data, write_data
 from rightloss.study.sources import check_sources, source_of, study_data, summary_of
 
 
@@ -184,3 +185,17 @@ def test_nets_of_features_need_features(tmp_path: Path) -> None:
     source = small_archive(tmp_path / "scans.npz", columns=False)
     config = StudyConfig("quick", sources=(source,), nets=("convnet", "mlp"), folds=1, num_folds=4)
     assert_refused(lambda: check_sources(config), "mlp")
+
+
+@pytest.mark.parametrize("kind", ["foreign", "damaged"])
+def test_a_data_file_of_a_study_that_cannot_be_read_is_named_with_the_remedy(tmp_path: Path, kind: str) -> None:
+    source = small_archive(tmp_path / "scans.npz")
+    (tmp_path / "data").mkdir()
+    write_data(tmp_path, summary_of(source, "binary"), "binary", source.digest)
+    path = data_path(tmp_path, "scans", "binary", source.digest)
+    assert len(read_data(tmp_path, "scans", "binary", source.digest).labels) > 0
+    if kind == "foreign":
+        np.savez(path, labels=np.zeros(3))
+    else:
+        path.write_bytes(path.read_bytes()[:1000])
+    assert_refused(lambda: read_data(tmp_path, "scans", "binary", source.digest), "delete it, and run the study again")

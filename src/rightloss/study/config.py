@@ -26,6 +26,7 @@ MARGINALS = ("own", "batch", "classwise", "running", "auxiliary")
 INFERENCES = ("map", "ensemble", "mc-dropout", "laplace", "variational", "sghmc")
 OF_TABLES = INFERENCES[3:]  # for nets without images: each takes many passes over the data
 MINIBATCHES = ("rebalanced", "raw")
+MOST_SEEDS = 1000
 PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true", "16-mixed", "16-true")
 CONTOURS = "contours"
 
@@ -294,6 +295,10 @@ class StudyConfig:
                     "the share of malignant nodules in the population, such as 0.001."
                 )
         _check_count(self.seeds, "seeds")
+        if self.seeds > MOST_SEEDS:
+            raise ValueError(
+                f"Expected at most {MOST_SEEDS:,} seeds, but got {self.seeds:,}: a handful tells how much they matter."
+            )
         if not isinstance(self.num_folds, int) or self.num_folds < 3:
             raise ValueError(f"Expected 3 folds or more, but got {self.num_folds}: to test, to validate, and to train on.")
         if not isinstance(self.folds, int) or not 1 <= self.folds <= self.num_folds:

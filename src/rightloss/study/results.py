@@ -137,12 +137,16 @@ def write_data(out: Path, summary: DataSummary, task: str, digest: str = "") -> 
 
 
 def read_data(out: Path, name: str, task: str, digest: str = "") -> DataSummary:
-    file = open_npz(data_path(out, name, task, digest))
+    path = data_path(out, name, task, digest)
     fields = [field.name for field in dataclasses.fields(DataSummary) if field.name != "name"]
-    absent = [each for each in fields if each not in file.members]
-    if absent:
-        raise ValueError(f"Expected {absent} in {file.path}, but it has none: delete it, and run the study again.")
-    return DataSummary(name, **{each: file.read(each) for each in fields})
+    try:
+        file = open_npz(path)
+        return DataSummary(name, **{each: file.read(each) for each in fields})
+    except (ValueError, KeyError) as error:
+        raise ValueError(
+            f"Expected what the report needs of {name} in {path}, but it does not hold it ({error}): delete it, and run the "
+            "study again."
+        ) from error
 
 
 def write_config(out: Path, config: StudyConfig) -> None:
@@ -153,7 +157,7 @@ def read_config(out: Path) -> StudyConfig:
     path = out / "study.json"
     try:
         return StudyConfig.from_dict(json.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
+    except (FileNotFoundError, IsADirectoryError):
         raise ValueError(f"Expected the folder of a study, but {out} has no study.json: run `rightloss study` first.") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"Expected {path} to hold a study's config, but it does not: choose another folder.") from error
