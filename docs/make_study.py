@@ -28,9 +28,11 @@ def page(results: Path, name: str, command: str) -> str:
         raise ValueError(f"Expected a finished study in {results}, but {summary['missing']} runs are missing: let it end.")
     tables = [path.read_text(encoding="utf-8") for path in sorted((results / "tables").glob("*.md"))]
     findings = "\n".join(f"- {sentence}" for sentence in summary["findings"])
+    checks = [f"- *{each['about']} ({each['where']}): {each['verdict']}.* {each['sentence']}" for each in summary["checks"]]
+    paper = "What the paper found, check by check:\n\n" + "\n".join(checks) if checks else ""
     shown = [f"![ROC curves and histograms](results/study-{name}-{picture.name})" for picture in pictures(results)]
     made = f"Made by `{command}` and `python docs/make_study.py`."
-    return "\n\n".join([made, summary["answer"], summary["question"], findings, *tables, *shown]) + "\n"
+    return "\n\n".join([made, summary["answer"], summary["question"], findings, paper, *tables, *shown]) + "\n"
 
 
 def main() -> None:

@@ -104,6 +104,15 @@ def test_near_zero_is_up_to_a_twentieth(tpr: Figure, expected: str) -> None:
     assert verdicts(rows, all_comparisons())[NOBODY] == expected
 
 
+def test_who_else_finds_nobody_is_said_beside() -> None:
+    rows = [each for each in all_rows() if each.key != key("information-gain", 0.001)]
+    without = checks_of(rows, all_comparisons(), CONFIG)[NOBODY].sentence
+    default = row("information-gain", 0.001, BETTER, Figure(0.125, 0.1, 0.2))
+    beside = checks_of([*rows, default], all_comparisons(), CONFIG)[NOBODY].sentence
+    assert "default" not in without
+    assert "That of the default information gain is 0.125 (0.100 to 0.200)." in beside
+
+
 @pytest.mark.parametrize(
     ("default", "published", "expected"),
     [

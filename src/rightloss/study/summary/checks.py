@@ -99,6 +99,8 @@ def _finds_nobody(context: _Context) -> Check | None:
     tpr = row.figures["tpr"]
     verdict: Verdict = "reproduces" if tpr.value <= NEAR_ZERO else "does not" if tpr.low > NEAR_ZERO else "undecided"
     sentence = f"At π = {RARE:g} the weighted loss has a TPR of {words.told(tpr, 3)}; near 0 is up to {NEAR_ZERO:g}."
+    if (default := context.rows.get((RARE, DEFAULT))) is not None:
+        sentence += f" That of the default information gain is {words.told(default.figures['tpr'], 3)}."
     return _check("the weighted loss finds nobody at 0.001", context, verdict, sentence)
 
 
