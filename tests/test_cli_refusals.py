@@ -150,6 +150,7 @@ def test_an_option_that_makes_no_study_is_refused(
 
 def test_ratings_take_no_prevalence(tmp_path: Path) -> None:
     refused(invoke("study", "ratings", "--out", str(tmp_path / "out"), "--prevalence", "0.3"), "no prevalence for ratings")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -219,6 +220,7 @@ def test_a_folder_that_is_no_place_for_files_is_refused(archive: Path) -> None:
     if not Path("/proc/self").exists():
         pytest.skip("this system has no such folder")
     refused(invoke("study", "quick", "--data", str(archive), "--out", "/proc/results"), "can be written, but /proc cannot")
+    assert not Path("/proc/results").exists()
 
 
 def test_a_folder_of_others_is_refused(archive: Path, tmp_path: Path) -> None:
@@ -227,6 +229,7 @@ def test_a_folder_of_others_is_refused(archive: Path, tmp_path: Path) -> None:
     if os.access(locked, os.W_OK):
         pytest.skip("permissions do not stop this user")
     refused(invoke("study", "quick", "--data", str(archive), "--out", str(locked / "out")), "Permission denied")
+    assert list(locked.iterdir()) == []
 
 
 @pytest.mark.parametrize("preset", ["quick", "toy"])

@@ -15,6 +15,7 @@ PACKAGE = ROOT / "src" / "rightloss"
 ORDER = [
     "files",
     "lock",
+    "children",
     "streams",
     "prevalence",
     "saved",

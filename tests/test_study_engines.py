@@ -114,13 +114,18 @@ def test_closing_it_ends_the_processes_in_the_middle_of_their_groups(tmp_path: P
 
 
 def test_a_process_that_ends_while_it_is_stopped_is_no_error() -> None:
+    ending = Mock()
+
     class Ending(Child):
         """Whose process another thread closes at the moment it is looked at."""
 
-        looks = iter([Mock(), None])
-        process = property(lambda self: next(self.looks), lambda self, process: None)
+        looks = iter([ending, None])
+        process = property(lambda self: next(self.looks), lambda self, _: None)
 
-    Ending(b"").stop()
+    child = Ending(b"")
+    child.stop()
+    assert child.stopped
+    ending.kill.assert_called_once()
 
 
 def test_work_that_other_processes_cannot_import_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,8 @@ from importlib import import_module
 from queue import SimpleQueue
 from typing import Any
 
+from ...children import close_pipes, last_line, let_go
+
 __all__ = ["Failure", "Worker", "run_jobs", "serve"]
 
 _COMMAND = "import sys; from rightloss.lidc.ct.workers import serve; serve(sys.argv[1], float(sys.argv[2]))"
@@ -70,17 +72,10 @@ def run_jobs(function: str, jobs: Sequence[Any], workers: int, timeout: float) -
             idle.append(worker)
 
     pool = ThreadPoolExecutor(max(1, len(crew)))
-    try:
+    with let_go(crew, pool):
         tasks = {pool.submit(run, job): job for job in jobs}
         for task in as_completed(tasks):
             yield tasks[task], task.result()
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-        for worker in crew:
-            worker.stop()
-        pool.shutdown()  # a thread whose worker is gone ends
-        for worker in crew:
-            worker.close()
 
 
 def serve(function: str, timeout: float) -> None:
@@ -150,15 +145,8 @@ class Worker:
             return []
         process.kill()  # unless it is dead already
         process.wait()
-        for pipe in (process.stdin, process.stdout):
-            try:
-                if pipe is not None:
-                    pipe.close()
-            except OSError:  # what it never read cannot be flushed
-                pass
-        with self.printed as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - 1000))
-            return file.read().decode("utf-8", "replace").strip().splitlines()[-1:]
+        close_pipes(process)
+        return last_line(self.printed)
 
     def _started(self) -> subprocess.Popen[str] | None:
         """The process, ready for a job; None where no other is to be taken."""

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import IO, Any
 
+from ...children import close_pipes, last_line
 from ..config import Group
 from ..results import RunResult
 from .attempt import attempt
@@ -86,16 +87,9 @@ class Child:
         except subprocess.TimeoutExpired:
             process.kill()
             code = process.wait()
-        for pipe in (process.stdin, process.stdout):
-            try:
-                if pipe is not None:
-                    pipe.close()
-            except OSError:  # what it never read cannot be flushed
-                pass
+        close_pipes(process)
         cause = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        with self.printed as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - 1000))
-            return ", ".join([cause, *file.read().decode("utf-8", "replace").strip().splitlines()[-1:]])
+        return ", ".join([cause, *last_line(self.printed)])
 
     def _started(self) -> subprocess.Popen[bytes] | None:
         """The process; None where no other group is to be taken."""

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from queue import SimpleQueue
 
+from ...children import let_go
 from ..config import Group
 from ..results import RunResult
 from .child import Child, Died
@@ -52,17 +53,10 @@ class Processes:
             idle.append(child)
 
         pool = ThreadPoolExecutor(max(1, len(crew)))
-        try:
+        with let_go(crew, pool):
             for number in range(len(groups)):
                 pool.submit(job, number)
             yield from _told(told, len(groups), report)
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for child in crew:
-                child.stop()
-            pool.shutdown()  # a thread whose child is gone ends
-            for child in crew:
-                child.close()
 
     def _tried(self, child: Child, group: Group, report: Report) -> list[RunResult] | Exception:
         causes = []

@@ -62,8 +62,14 @@ NAMES = ("table1", "table2", "populations", "metadata", "ratings", "ratings_by_c
 _PAPER_NAMES = {"published": "bayesIG (paper)", "weighted": "wLoss (paper)"}
 LEGEND = (
     "Intervals: 95 %, with patients drawn anew; none where the figure is undefined in too many of the draws. Exp. log-lik.: "
-    "expected log-likelihood at π, the higher the better. AUC: the mean over folds and seeds. A dash: not defined, as PPV is "
-    "where nobody is called malignant."
+    "expected log-likelihood at π, the higher the better. AUC: how often a malignant nodule is ranked above a benign one, the "
+    "mean over folds and seeds. Called malignant is what has a probability of ½ or more. TPR, TNR: share of malignant, of "
+    "benign nodules called so; BA: the mean of the two. PPV, NPV: share of those called malignant, or benign, that are, in the "
+    "population. A dash: not defined, as PPV is where nothing is called malignant."
+)
+PREDICTED = (
+    "Mean pred.: the mean prediction in the population, π where it is right. Cal. error: the mean distance between predicted "
+    "and observed shares."
 )
 SKILL = "Skill: the expected log-likelihood on a scale where 0 is always answering π, and 1 is certainty."
 RATING_LEGEND = (
@@ -209,7 +215,7 @@ def _by_population(summary: Summary) -> Table:
     own = [row for row in summary.rows if row.key.loss != CONSTANT]
     rest = [] if all(_is_of_paper(row.key, summary) for row in own) else own
     found = tuple(sections(summary, COLUMNS, rest))
-    return Table("populations", "Figures by population", _headers(COLUMNS), found, (LEGEND, SKILL))
+    return Table("populations", "Figures by population", _headers(COLUMNS), found, (LEGEND, SKILL, PREDICTED))
 
 
 def _metadata(summary: Summary) -> Table:
@@ -225,7 +231,7 @@ def _metadata(summary: Summary) -> Table:
         lines = [_line(row, tuple(COLUMNS), f"{words.method(row.key)}: {words.net(row.key, summary.config)}") for row in rows]
         found.append(Section(key, words.where(key, summary.config), (_constant(key, summary, tuple(COLUMNS)), *lines)))
     title = "Image, metadata and both, by population"
-    return Table("metadata", title, _headers(COLUMNS), tuple(found), (LEGEND, SKILL))
+    return Table("metadata", title, _headers(COLUMNS), tuple(found), (LEGEND, SKILL, PREDICTED))
 
 
 def _ratings(summary: Summary) -> Table:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from .contract import Summary
-from .layouts import COLUMNS, LEGEND, RATING_LEGEND, Line, sections
+from .layouts import COLUMNS, LEGEND, PREDICTED, RATING_LEGEND, Line, sections
 from .written import in_brackets
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def _print_figures(summary: Summary, console: Console) -> None:
     for table in _tables(summary, _RATINGS_NARROW if rating else _NARROW, _RATINGS_WIDE if rating else _WIDE, console.width):
         console.print(table)
     console.print()
-    console.print(RATING_LEGEND if rating else LEGEND, markup=False)
+    console.print(RATING_LEGEND if rating else f"{LEGEND} {PREDICTED}", markup=False)
 
 
 def _said(summary: Summary) -> list[str]:
