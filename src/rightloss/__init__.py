@@ -34,6 +34,7 @@ from .predictive import retarget_interval as retarget_interval
 from .predictive import undo_sampling as undo_sampling
 from .prevalence import ContinuousPrevalence as ContinuousPrevalence
 from .prevalence import Prevalence as Prevalence
+from .prevalence import PrevalenceWarning as PrevalenceWarning
 from .sampling import RebalancedSampler as RebalancedSampler
 from .sampling import StratifiedBatchSampler as StratifiedBatchSampler
 

@@ -12,7 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["ContinuousPrevalence", "Density", "Prevalence", "class_frequencies", "frequencies"]
+__all__ = ["ContinuousPrevalence", "Density", "Prevalence", "PrevalenceWarning", "class_frequencies", "frequencies"]
+
+
+class PrevalenceWarning(UserWarning):
+    """Warn that data, predictions and prevalence do not fit together; `warnings.filterwarnings` silences it as usual."""
+
 
 Frequencies = float | Sequence[float | int] | Tensor | np.ndarray
 
