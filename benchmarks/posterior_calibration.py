@@ -84,13 +84,13 @@ def linear() -> nn.Linear:
 
 
 def corrected(params: dict[str, Tensor], data: Any) -> LogPosterior:
-    """The paper's, with p(y|w) over the population. π does not come in: any would do."""
-    prevalence = Prevalence.binary(0.1)
+    """The paper's, with p(y|w) over the population. Without evidence π does not come in: any would do."""
+    prevalence = Prevalence.binary(0.1, evidence=0.0)
     return _target(prevalence, reference=prevalence.population, pool=PEOPLE)
 
 
 def sampled_mix(params: dict[str, Tensor], data: Any) -> LogPosterior:
-    """The package's default, r = ρ, with p(y|w) over the training data; π as it is in the data set's population."""
+    """The package's default, r = ρ and κ = 1, with p(y|w) over the training data; π as it is in the data set's population."""
     return _target(Prevalence.binary(float(ill(params).mean())), pool=data)
 
 
@@ -104,9 +104,9 @@ def _target(prevalence: Prevalence, **options: Any) -> LogPosterior:
 
 
 LIKELIHOODS = {
-    "information gain, r = π, p(y\\|w) over the population": corrected,
+    "as published: r = π, κ = 0, p(y\\|w) over the population": corrected,
     "log-likelihood, uncorrected": uncorrected,
-    "information gain, r = ρ, p(y\\|w) over the training data": sampled_mix,
+    "default: r = ρ, κ = 1, p(y\\|w) over the training data": sampled_mix,
 }
 
 
@@ -230,7 +230,7 @@ def page(found: dict[str, list[Ranks]], data_sets: int) -> str:
     return (
         f"Made by `python benchmarks/posterior_calibration.py`: {data_sets} data sets of {N} examples, {DRAWS} draws each "
         "from one chain each. Uniform ranks have a mean of 0.50 and p-values that are not small. "
-        "With r = ρ the true π is told and p(y|w) is estimated, so uniform ranks are not promised there.\n\n"
+        "By default the true π is told, and what x are like is learnt from the data.\n\n"
         + verdicts
         + "\n"
         + table([*header, "effective sample size, median and least", "divergences"], rows)

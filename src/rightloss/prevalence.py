@@ -30,22 +30,23 @@ class Prevalence:
     Args:
         population: π, the K class frequencies where the model will be used; they sum to 1.
         sampling: ρ, those of the minibatches the model is trained on. `None` means equal classes.
-        evidence: κ ≥ 0, how firmly π is known: people counted by class alone, per training example. 0 is the paper.
+        evidence: κ ≥ 0, how firmly π is known: people counted by class alone, per training example. 1 is a known
+            prevalence, 0 the paper's loss, which does not use that π is known.
     """
 
     __slots__ = ("_concentration", "_evidence", "_population", "_sampling")
 
     _population: Tensor
     _sampling: Tensor
-    _evidence: float
+    _evidence: float | None
     _concentration: Tensor | None
 
-    def __init__(self, population: Frequencies, sampling: Frequencies | None = None, evidence: float = 0.0) -> None:
+    def __init__(self, population: Frequencies, sampling: Frequencies | None = None, evidence: float = 1.0) -> None:
         pi = frequencies(population, "population")
         rho = torch.full_like(pi, 1 / len(pi)) if sampling is None else frequencies(sampling, "sampling", len(pi))
         self._assign(pi, rho, _kappa(evidence), None)
 
-    def _assign(self, population: Tensor, sampling: Tensor, evidence: float, concentration: Tensor | None) -> None:
+    def _assign(self, population: Tensor, sampling: Tensor, evidence: float | None, concentration: Tensor | None) -> None:
         object.__setattr__(self, "_population", population)
         object.__setattr__(self, "_sampling", sampling)
         object.__setattr__(self, "_evidence", evidence)
@@ -55,13 +56,13 @@ class Prevalence:
         raise AttributeError(f"A Prevalence cannot be changed: make a new one instead of setting `{name}`.")
 
     @classmethod
-    def binary(cls, population: float, sampling: float = 0.5, evidence: float = 0.0) -> Prevalence:
+    def binary(cls, population: float, sampling: float = 0.5, evidence: float = 1.0) -> Prevalence:
         """Two classes, by the frequency of class 1: `Prevalence.binary(population=0.001, sampling=0.5)`."""
         return cls(_pair(population, "population"), _pair(sampling, "sampling"), evidence)
 
     @classmethod
     def from_labels(
-        cls, labels: Any, population: Frequencies, evidence: float = 0.0, ignore_index: int | None = -100
+        cls, labels: Any, population: Frequencies, evidence: float = 1.0, ignore_index: int | None = -100
     ) -> Prevalence:
         """`sampling` is the labels' own mix.
 
@@ -82,22 +83,33 @@ class Prevalence:
         return cls(pi, sampling, evidence)
 
     @classmethod
-    def beta(cls, a: float, b: float, sampling: float = 0.5, evidence: float = 0.0) -> Prevalence:
-        """Two classes, class 1's frequency uncertain: Beta(a, b). `population` is its mean, a / (a + b)."""
+    def beta(cls, a: float, b: float, sampling: float = 0.5, evidence: float | None = None) -> Prevalence:
+        """Two classes, class 1's frequency uncertain: Beta(a, b). `population` is its mean, a / (a + b).
+
+        `evidence` is as in `dirichlet`.
+        """
         return cls.dirichlet([b, a], _pair(sampling, "sampling"), evidence)
 
     @classmethod
-    def dirichlet(cls, alpha: Frequencies, sampling: Frequencies | None = None, evidence: float = 0.0) -> Prevalence:
-        """K classes of uncertain frequency: Dirichlet(alpha). `population` is its mean, alpha / Σ alpha."""
+    def dirichlet(
+        cls, alpha: Frequencies, sampling: Frequencies | None = None, evidence: float | None = None
+    ) -> Prevalence:
+        """K classes of uncertain frequency: Dirichlet(alpha). `population` is its mean, alpha / Σ alpha.
+
+        Args:
+            alpha: the K parameters; think of them as people counted by class.
+            sampling: ρ, as in `Prevalence`.
+            evidence: κ. None: what the Dirichlet is worth against the N training examples, `evidence_for(N)`.
+        """
         concentration = _vector(alpha, "alpha")
         if not bool((concentration > 0).all()) or not bool(torch.isfinite(concentration).all()):
             raise ValueError(
                 f"Expected the parameters of an uncertain prevalence to be positive and finite, "
                 f"but got {concentration.tolist()}: think of them as counts of people seen per class, plus one half."
             )
-        prevalence = cls(concentration / concentration.sum(), sampling, evidence)
-        object.__setattr__(prevalence, "_concentration", concentration)
-        return prevalence
+        certain = cls(concentration / concentration.sum(), sampling)
+        kappa = None if evidence is None else _kappa(evidence)
+        return _rebuild(certain._population, certain._sampling, kappa, concentration)
 
     @property
     def population(self) -> Tensor:
@@ -111,8 +123,43 @@ class Prevalence:
 
     @property
     def evidence(self) -> float:
-        """κ."""
+        """κ; 1 where an uncertain prevalence leaves it open, as if the mean were known: see `evidence_for`."""
+        return 1.0 if self._evidence is None else self._evidence
+
+    def evidence_for(self, num_data: int | None, reference: Tensor | None = None) -> float:
+        """κ for N training examples, in the mix r.
+
+        A given κ stays. That of an uncertain prevalence, Dirichlet(α), is left open by default. Examples sampled by class fix
+        the log-odds of a known prevalence with a variance of Σ_k 1/(N r_k), and the Dirichlet adds its own, Σ_k 1/α_k:
+
+            κ = Σ_k 1/(N r_k) / (Σ_k 1/(N r_k) + Σ_k 1/α_k).
+
+        At r = π this is Σα / (Σα + N): the concentration per training example while it is small, and 1, a known prevalence,
+        where it is large.
+
+        Args:
+            num_data: N; None where it is not known, for `evidence`.
+            reference: r (K,); ρ by default.
+        """
+        if self._evidence is not None or self._concentration is None or num_data is None:
+            return self.evidence
+        r = self._sampling if reference is None else reference.to("cpu", torch.float64)
+        of_data, of_dirichlet = float((1 / (num_data * r)).sum()), float((1 / self._concentration).sum())
+        return of_data / (of_data + of_dirichlet)
+
+    @property
+    def given_evidence(self) -> float | None:
+        """κ as given; None where an uncertain prevalence leaves it open."""
         return self._evidence
+
+    def with_sampling(self, sampling: Frequencies) -> Prevalence:
+        """Return the same prevalence for another training mix."""
+        rho = frequencies(sampling, "sampling", self.num_classes)
+        return _rebuild(self._population, rho, self._evidence, self._concentration)
+
+    def with_evidence(self, evidence: float) -> Prevalence:
+        """Return the same prevalence with another κ: 0 for the paper's loss."""
+        return _rebuild(self._population, self._sampling, _kappa(evidence), self._concentration)
 
     @property
     def weights(self) -> Tensor:
@@ -157,11 +204,10 @@ class Prevalence:
                     f"Expected a prevalence of {self.num_classes} classes, but got {population.num_classes}: "
                     "the classes of a trained model cannot change."
                 )
-            moved = Prevalence(population._population, self._sampling, self._evidence)
-            object.__setattr__(moved, "_concentration", population._concentration)
-            return moved
+            own = population._evidence if self._evidence is None else self._evidence
+            return _rebuild(population._population, self._sampling, own, population._concentration)
         pi = _pair(population, "population") if _is_number(population) else population
-        return Prevalence(frequencies(pi, "population", self.num_classes), self._sampling, self._evidence)
+        return Prevalence(frequencies(pi, "population", self.num_classes), self._sampling, self.evidence)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Prevalence):
@@ -184,7 +230,7 @@ class Prevalence:
             return "[" + ", ".join(numbers + ["…"] * (len(values) > 6)) + "]"
 
         parts = [f"population={show(self._population)}", f"sampling={show(self._sampling)}"]
-        parts += [f"evidence={self._evidence:g}"] if self._evidence else []
+        parts += [f"evidence={self._evidence:g}"] if self._evidence not in (None, 1.0) else []
         parts += [f"concentration={show(self._concentration)}"] if self._concentration is not None else []
         return f"Prevalence({', '.join(parts)})"
 
@@ -206,7 +252,7 @@ class ContinuousPrevalence:
         evidence: κ, as in `Prevalence`.
     """
 
-    def __init__(self, population: Density, sampling: Density | None = None, evidence: float = 0.0) -> None:
+    def __init__(self, population: Density, sampling: Density | None = None, evidence: float = 1.0) -> None:
         for name, density in (("population", population), ("sampling", sampling)):
             unknown = name == "sampling" and density is None
             if not unknown and not callable(getattr(density, "log_prob", None)):
@@ -215,6 +261,10 @@ class ContinuousPrevalence:
                     f"but got {type(density).__name__}: for classes use `Prevalence`."
                 )
         self.population, self.sampling, self.evidence = population, sampling, _kappa(evidence)
+
+    def with_evidence(self, evidence: float) -> ContinuousPrevalence:
+        """Return the same prevalence with another κ."""
+        return ContinuousPrevalence(self.population, self.sampling, evidence)
 
 
 def frequencies(values: Any, name: str, num_classes: int | None = None) -> Tensor:
@@ -287,7 +337,7 @@ def class_frequencies(labels: Any, num_classes: int, ignore_index: int | None = 
 def _kappa(evidence: Any) -> float:
     if not _is_number(evidence) or not 0 <= float(evidence) < float("inf"):
         raise ValueError(
-            f"Expected `evidence` to be a finite number ≥ 0, but got {evidence!r}: 0 is the paper's loss, "
+            f"Expected `evidence` to be a finite number ≥ 0, but got {evidence!r}: 1 is a known prevalence, 0 the paper's loss; "
             "a larger number ties the mean prediction more firmly to the population."
         )
     return float(evidence)
@@ -332,7 +382,7 @@ def _tensor(values: Any, name: str, remedy: str) -> Tensor:
         raise ValueError(f"Expected `{name}` to be numbers, but got {values!r}: {remedy}.") from error
 
 
-def _rebuild(population: Tensor, sampling: Tensor, evidence: float, concentration: Tensor | None) -> Prevalence:
+def _rebuild(population: Tensor, sampling: Tensor, evidence: float | None, concentration: Tensor | None) -> Prevalence:
     prevalence = Prevalence.__new__(Prevalence)
     prevalence._assign(population, sampling, evidence, concentration)
     return prevalence

@@ -119,7 +119,7 @@ def prevalence_facts(prevalence: Prevalence) -> dict[str, Any]:
     return {
         "population": prevalence.population.tolist(),
         "sampling": prevalence.sampling.tolist(),
-        "evidence": prevalence.evidence,
+        "evidence": prevalence.given_evidence,
         "concentration": None if alpha is None else alpha.tolist(),
     }
 

@@ -226,9 +226,12 @@ class LogPosterior:
         return {f"model.{name}": value.clone() for name, value in buffers.items()}
 
     def setting(self, like: Tensor) -> Setting:
-        """What the loss computes with: r, ρ, κ and offsets, for classes."""
+        """What the loss computes with: r, ρ, κ for N examples, and offsets, for classes."""
         setting: Setting = self.criterion._setting(like)
-        return setting
+        assert isinstance(self.prevalence, Prevalence)
+        if self.prevalence.given_evidence is not None:
+            return setting
+        return replace(setting, evidence=self.prevalence.evidence_for(self.num_data, setting.reference))
 
     def exact_gain(self, outputs: Tensor, y: Tensor, log_marginal: Tensor) -> Tensor:
         """Mean of log p(y_n|x_n,w) − log p(y_n|w), plus κ Σ_k r_k log p(k|w), where p(y|w) is at hand."""

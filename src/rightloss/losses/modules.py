@@ -31,6 +31,7 @@ class _Loss(nn.Module):
         ignore_index: int,
         nonfinite: NonFinite,
         reference: Any = None,
+        num_data: int | None = None,
     ) -> None:
         super().__init__()
         likelihood = Categorical() if likelihood is None else likelihood
@@ -43,7 +44,7 @@ class _Loss(nn.Module):
         self._reference = reference
         self._settings: dict[tuple[str, bool], Setting] = {}
         if isinstance(prevalence, Prevalence):
-            double = class_setting(prevalence, reference, torch.empty(0, dtype=torch.float64))
+            double = class_setting(prevalence, reference, torch.empty(0, dtype=torch.float64), num_data)
             self._settings = {("cpu", True): double, ("cpu", False): double.to(torch.device("cpu"), torch.float32)}
 
     @property
@@ -73,7 +74,8 @@ class _Loss(nn.Module):
 class InformationGainLoss(_Loss):
     """The paper's loss; the equation is in [`information_gain_loss`][rightloss.losses.functional.information_gain_loss].
 
-    The logits are the population's: predict with the plain likelihood. Start the output layer with `start_at_prevalence`.
+    The logits are the population's: predict with the plain likelihood. By default the loss is that of a known prevalence,
+    κ = 1, in the sampled mix; `as_published` is the paper's. `start_at_prevalence` on the output layer saves the first steps.
 
     Args:
         prevalence: π, ρ and κ.
@@ -86,6 +88,7 @@ class InformationGainLoss(_Loss):
         nonfinite: "raise" for logits that are not finite, or "nan" to let them make the loss NaN.
         process_group: the ranks that share the batch under `torch.distributed`; all by default.
         fused: False composes the softmax path from torch operations too.
+        num_data: N, how many training examples there are: it sets κ of an uncertain prevalence, see `Prevalence.evidence_for`.
     """
 
     def __init__(
@@ -99,8 +102,9 @@ class InformationGainLoss(_Loss):
         nonfinite: NonFinite = "raise",
         process_group: Any = None,
         fused: bool = True,
+        num_data: int | None = None,
     ) -> None:
-        super().__init__(prevalence, likelihood, reduction, ignore_index, nonfinite, reference)
+        super().__init__(prevalence, likelihood, reduction, ignore_index, nonfinite, reference, num_data)
         classes = prevalence.num_classes if isinstance(prevalence, Prevalence) else None
         if marginal is None:
             marginal = BatchMarginal() if classes is None else RunningMarginal()
@@ -108,6 +112,23 @@ class InformationGainLoss(_Loss):
             raise ValueError(f"Expected `marginal` to be a marginal such as RunningMarginal(), but got {marginal!r}: make one.")
         marginal.prepare(classes)
         self.marginal, self.process_group, self.fused = marginal, process_group, fused
+
+    @classmethod
+    def as_published(
+        cls, prevalence: Prevalence | ContinuousPrevalence, likelihood: Likelihood | None = None, **options: Any
+    ) -> InformationGainLoss:
+        """Return the paper's loss: r = π, κ = 0, the minibatch's own marginal.
+
+        It does not use that π is known: start the output layer with `start_at_prevalence`, or the mean prediction may stay
+        far from it.
+
+        Args:
+            prevalence: π and ρ; its κ is left out.
+            likelihood: Categorical by default.
+            options: the others of `InformationGainLoss`.
+        """
+        options = {"marginal": BatchMarginal(), "reference": prevalence.population, **options}
+        return cls(prevalence.with_evidence(0.0), likelihood, **options)
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         return information_gain_loss(

@@ -54,7 +54,7 @@ class Setting:
         )
 
 
-def class_setting(prevalence: Prevalence, reference: Any, like: Tensor) -> Setting:
+def class_setting(prevalence: Prevalence, reference: Any, like: Tensor, num_data: int | None = None) -> Setting:
     """For classes: computed in float64, cast to the logits' dtype and device."""
     pi, rho = prevalence.population, prevalence.sampling
     r = rho if reference is None else frequencies(reference, "reference", prevalence.num_classes)
@@ -65,7 +65,7 @@ def class_setting(prevalence: Prevalence, reference: Any, like: Tensor) -> Setti
         log_offset=None if at_population else r.log() - pi.log(),
         log_adjust=rho.log() - pi.log(),
         log_importance=pi.log() - rho.log(),
-        evidence=prevalence.evidence,
+        evidence=prevalence.evidence_for(num_data, r),
         plain=plain,
         at_population=at_population,
     ).to(like.device, like.dtype)

@@ -14,11 +14,7 @@ from ..prevalence import Prevalence, class_frequencies
 
 
 def realised(prevalence: Prevalence, sampling: Tensor) -> Prevalence:
-    if torch.equal(sampling, prevalence.sampling):
-        return prevalence
-    if prevalence.concentration is not None:
-        return Prevalence.dirichlet(prevalence.concentration, sampling, prevalence.evidence)
-    return Prevalence(prevalence.population, sampling, prevalence.evidence)
+    return prevalence if torch.equal(sampling, prevalence.sampling) else prevalence.with_sampling(sampling)
 
 
 def checked_prevalence(prevalence: Prevalence) -> Prevalence:

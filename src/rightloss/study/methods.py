@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..likelihoods import Likelihood
 from ..losses import InformationGainLoss, LogitAdjustedLoss, LogLikelihoodLoss, WeightedLoss
-from ..marginals import BatchMarginal, Marginal
+from ..marginals import Marginal
 from ..prevalence import Prevalence
 
 Start = Literal["population", "sampling", "torch"]
@@ -29,7 +29,7 @@ class Method:
         title: in tables.
         start: of the output bias.
         rival: the loss's class; None for the information gain.
-        published: the information gain in the mix π, with the minibatch's own marginal.
+        published: the information gain in the mix π, without evidence, with the minibatch's own marginal.
         corrected: whether predictions are moved from ρ to π after training.
     """
 
@@ -43,13 +43,17 @@ class Method:
     def takes_marginal(self) -> bool:
         return self.rival is None
 
+    @property
+    def takes_evidence(self) -> bool:
+        return self.rival is None and not self.published
+
     def loss(self, prevalence: Prevalence, likelihood: Likelihood, marginal: Marginal | None = None) -> nn.Module:
         """The loss; without `marginal` it has its own."""
         if self.rival is not None:
             return self.rival(prevalence, likelihood)
-        if self.published and marginal is None:
-            marginal = BatchMarginal()
-        return InformationGainLoss(prevalence, likelihood, marginal, self.reference(prevalence))
+        if self.published:
+            return InformationGainLoss.as_published(prevalence, likelihood, **({} if marginal is None else {"marginal": marginal}))
+        return InformationGainLoss(prevalence, likelihood, marginal)
 
     def reference(self, prevalence: Prevalence) -> Tensor | None:
         """r; None for the sampled mix."""
@@ -65,3 +69,4 @@ METHODS: dict[str, Method] = {
     "plain": Method("cross-entropy as it is", "sampling", LogLikelihoodLoss),
 }
 DEFAULT = "information-gain"
+EVIDENCE = 1.0  # κ of the default, that of a known prevalence

@@ -24,7 +24,7 @@ from ... import __version__
 from ...likelihoods import Bernoulli
 from ...marginals import BatchMarginal
 from ...prevalence import Prevalence
-from ..methods import METHODS
+from ..methods import EVIDENCE, METHODS
 from .runs import one_thread
 from .selection import SELECTIONS, CurvedRisk, Drawn, Selection, drawn
 
@@ -51,7 +51,7 @@ class BiasRun:
     @property
     def file_name(self) -> str:
         """Different for whatever could give different figures."""
-        content = json.dumps([__version__, dataclasses.asdict(self), list(REMEDIES)], sort_keys=True)
+        content = json.dumps([__version__, EVIDENCE, dataclasses.asdict(self), list(REMEDIES)], sort_keys=True)
         return f"biases-seed-{self.seed}-{hashlib.sha256(content.encode()).hexdigest()[:12]}.json"
 
 

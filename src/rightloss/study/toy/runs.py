@@ -22,7 +22,7 @@ from ... import __version__
 from ...likelihoods import start_at_prevalence
 from ...prevalence import Prevalence
 from ...sampling import StratifiedBatchSampler
-from ..methods import METHODS
+from ..methods import EVIDENCE, METHODS
 from .population import Population
 
 
@@ -72,7 +72,7 @@ class RunConfig:
     @property
     def file_name(self) -> str:
         """Readable, and different for whatever could give different figures."""
-        content = json.dumps([__version__, dataclasses.asdict(self)], sort_keys=True)
+        content = json.dumps([__version__, EVIDENCE, dataclasses.asdict(self)], sort_keys=True)
         return re.sub(r"[^\w.]+", "-", self.label) + f"-{hashlib.sha256(content.encode()).hexdigest()[:12]}.json"
 
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from ... import __version__
 from ...files import write_whole
-from ..methods import DEFAULT, METHODS
+from ..methods import DEFAULT, EVIDENCE, METHODS
 from .bias_plot import save_biases
 from .biases import BiasConfig, BiasFigures, BiasRun, bias_rows, biases_csv, run_seed
 from .population import FiveRatings, Population, TwoGaussians
@@ -30,9 +30,7 @@ Found = TypeVar("Found", Figures, BiasFigures)
 PICTURES = ("figures/biases.png", "figures/biases.svg")
 FILES = ("results.json", "table.csv", "report.md", "biases.csv", *PICTURES)
 
-# Can express the truth: with this many examples only the loss can keep it from the best possible. The first steps are long
-# because the information-gain loss without evidence hardly feels the mean prediction of ratings, and is slow to return to it:
-# with a first step of 0.05 it ends 0.006 short of the best possible, and logit adjustment 0.0001.
+# Can express the truth: with this many examples only the loss can keep it from the best possible.
 LINEAR = Net("linear", hidden=0, examples=100_000, batch_size=1_000, steps=400, learning_rate=0.3)
 # Can overfit, and has few enough examples to do so.
 MLP = Net("MLP", hidden=32, examples=2_000, batch_size=250, steps=300, learning_rate=0.01)
@@ -77,6 +75,7 @@ class ToyConfig:
         """As they stand in `results.json`: whatever could change a figure."""
         populations = [dataclasses.asdict(population) for population in self.populations()]
         content = {"version": __version__, **dataclasses.asdict(self), "populations": populations, "methods": list(METHODS)}
+        content["evidence"] = EVIDENCE
         settings: dict[str, Any] = json.loads(json.dumps(content))
         return settings
 
