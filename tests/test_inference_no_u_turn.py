@@ -255,7 +255,7 @@ def test_without_pyro_an_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_biased_sample_is_what_is_left_of_the_population_by_choosing_labels() -> None:
     params = calibration.truth(generator(5))
-    x, y = calibration.biased_sample(params, 4000, generator(6))
+    x, y = calibration.biased_sample(calibration.ill(params), 4000, generator(6))
     people = calibration.PEOPLE[torch.randint(64, (400_000,), generator=generator(7))]
     with torch.no_grad():
         p = torch.sigmoid(nn.functional.linear(people, params["weight"], params["bias"])).flatten()
@@ -266,11 +266,11 @@ def test_the_biased_sample_is_what_is_left_of_the_population_by_choosing_labels(
         assert int((y == label).sum()) == 2000
 
 
-def test_at_the_population_the_prevalence_drops_out() -> None:
-    data = calibration.biased_sample(calibration.truth(generator(5)), calibration.N, generator(6))
+def test_at_the_population_without_evidence_the_prevalence_drops_out() -> None:
+    data = calibration.biased_sample(calibration.ill(calibration.truth(generator(5))), calibration.N, generator(6))
     at = torch.randn(2, dtype=torch.float64, generator=generator(9))
     slopes = []
-    for prevalence in (rl.Prevalence.binary(0.1), rl.Prevalence.binary(0.4)):
+    for prevalence in (rl.Prevalence.binary(0.1, evidence=0.0), rl.Prevalence.binary(0.4, evidence=0.0)):
         slopes.append(
             slope_of(calibration._target(prevalence, reference=prevalence.population, pool=calibration.PEOPLE), data, at)
         )
@@ -286,7 +286,7 @@ def test_the_tests_of_ranks_tell_uniform_from_not() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_ranks_of_the_truth_are_uniform_under_the_corrected_likelihood_alone() -> None:
-    corrected, uncorrected, _ = calibration.LIKELIHOODS
+    corrected, uncorrected, *_ = calibration.LIKELIHOODS
     first = 1000 * SEED
     right = np.array([calibration.ranks_of(corrected, first + number).ranks for number in range(100)])
     wrong = np.array([calibration.ranks_of(uncorrected, first + number).ranks for number in range(20)])

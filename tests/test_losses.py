@@ -190,7 +190,7 @@ def test_double_backward_through_the_fused_path_equals_the_composed_one() -> Non
 def test_a_constant_predictor_gains_nothing(marginal: Callable[[], Marginal], reference: str) -> None:
     prevalence = rl.Prevalence(mix(4, 1), mix(4, 2))
     y = torch.arange(40) % 4
-    counted = rl.Prevalence.from_labels(y, prevalence.population)
+    counted = rl.Prevalence.from_labels(y, prevalence.population, evidence=0.0)
     z = torch.randn(4, dtype=torch.float64).expand(40, 4)
     loss = rl.information_gain_loss(
         z, y, counted, marginal=marginal(), reference=reference_of(reference, counted), reduction="none"
@@ -200,13 +200,13 @@ def test_a_constant_predictor_gains_nothing(marginal: Callable[[], Marginal], re
 
 def test_an_informative_predictor_gains() -> None:
     y = torch.arange(40) % 4
-    loss = rl.information_gain_loss(3 * F.one_hot(y, 4).double(), y, rl.Prevalence(mix(4, 1)))
+    loss = rl.information_gain_loss(3 * F.one_hot(y, 4).double(), y, rl.Prevalence(mix(4, 1), evidence=0.0))
     assert float(loss) < -0.5
 
 
 def test_equal_mixes_leave_cross_entropy_minus_the_marginals_term() -> None:
     y, z = torch.arange(30) % 3, torch.randn(30, 3, dtype=torch.float64)
-    prevalence = rl.Prevalence.from_labels(y, [1 / 3] * 3)
+    prevalence = rl.Prevalence.from_labels(y, [1 / 3] * 3, evidence=0.0)
     log_m = torch.softmax(z, 1).mean(0).log()
     expected = F.cross_entropy(z, y) + log_m[y].mean()
     torch.testing.assert_close(rl.information_gain_loss(z, y, prevalence), expected, rtol=0, atol=1e-14)
@@ -275,7 +275,7 @@ def test_logits_of_ten_thousand_and_a_prevalence_of_a_billionth_stay_exact(
     loss: Callable[..., nn.Module], dtype: torch.dtype
 ) -> None:
     mpmath.mp.dps = 60
-    prevalence = rl.Prevalence.binary(1e-9, 0.5)
+    prevalence = rl.Prevalence.binary(1e-9, 0.5, evidence=0.0)
     rows = [[1e4, -1e4], [-1e4, 1e4], [3.0, -1.0], [1e4, -1e4], [0.5, 1e4]]
     z = torch.tensor(rows, dtype=dtype, requires_grad=True)
     y = torch.tensor([0, 1, 1, 1, 0])

@@ -98,7 +98,7 @@ def test_gradcheck_passes_for_densities(density: str, marginal: str, reference: 
     torch.manual_seed(1)
     likelihood = DENSITIES[density]()
     pi, rho = Normal(0.0, 1.0), Normal(0.3, 1.5)
-    prevalence = rl.ContinuousPrevalence(pi, rho)
+    prevalence = rl.ContinuousPrevalence(pi, rho, evidence=0.3)
     model = nn.Linear(2, likelihood.num_outputs).double()
     x, y = torch.randn(7, 2, dtype=torch.float64), torch.randn(7, dtype=torch.float64)
     criterion = rl.InformationGainLoss(
@@ -114,14 +114,14 @@ def test_gradcheck_passes_for_densities(density: str, marginal: str, reference: 
         else:
             probs = probs / pi.log_prob(y).exp()
             probs = probs / probs.sum(1, keepdim=True)
-        return torch.full((7,), 1 / 7, dtype=torch.float64), beta, probs.diagonal().log(), probs
+        return (1 - 0.3 * beta) / 7, beta, probs.diagonal().log(), probs
 
     gradcheck_given_q(criterion, z, y, weights)
 
 
 def test_the_gaussian_gain_of_a_constant_predictor_is_zero_and_of_a_good_one_positive() -> None:
     y = torch.randn(50, dtype=torch.float64)
-    prevalence = rl.ContinuousPrevalence(Normal(0.0, 1.0))
+    prevalence = rl.ContinuousPrevalence(Normal(0.0, 1.0), evidence=0.0)
     criterion = rl.InformationGainLoss(prevalence, rl.Gaussian(scale=0.5))
     constant = criterion(torch.zeros(50, dtype=torch.float64), y)
     torch.testing.assert_close(constant, torch.zeros_like(constant), rtol=0, atol=1e-12)

@@ -85,8 +85,25 @@ class TestWhatItHolds:
         torch.testing.assert_close(found.sampling, torch.full((k,), 1 / k, dtype=torch.float64), rtol=1e-15, atol=0)
         assert found.num_classes == k
 
-    def test_no_evidence_is_the_paper(self) -> None:
-        assert Prevalence([0.9, 0.1]).evidence == 0
+    def test_a_known_prevalence_has_an_evidence_of_one(self) -> None:
+        labels = [0, 1, 1]
+        for known in (Prevalence([0.9, 0.1]), Prevalence.binary(0.1), Prevalence.from_labels(labels, 0.1)):
+            assert known.evidence == known.given_evidence == known.evidence_for(50) == 1
+        assert ContinuousPrevalence(torch.distributions.Normal(0.0, 1.0)).evidence == 1
+
+    def test_with_evidence_changes_nothing_else(self, prevalence: Prevalence) -> None:
+        other = prevalence.with_evidence(0.0)
+        assert other.evidence == 0
+        assert other != prevalence
+        assert other.with_evidence(prevalence.evidence) == prevalence.with_evidence(prevalence.evidence)
+        assert [lists(other)[place] for place in (0, 1, 3)] == [lists(prevalence)[place] for place in (0, 1, 3)]
+
+    def test_with_sampling_changes_nothing_else(self, prevalence: Prevalence) -> None:
+        rho = population(prevalence.num_classes, 77)
+        other = prevalence.with_sampling(rho)
+        torch.testing.assert_close(other.sampling, rho, rtol=1e-14, atol=0)
+        assert other.given_evidence == prevalence.given_evidence
+        assert other.with_sampling(prevalence.sampling) == prevalence
 
     @pytest.mark.parametrize("form", FORMS)
     def test_frequencies_come_in_any_form(self, form: str) -> None:
@@ -160,6 +177,40 @@ class TestFromLabels:
         by_hand = [math.fsum(row[c] for row in votes.tolist()) / 50 for c in range(3)]
         found = Prevalence.from_labels(votes, population(3, 99)).sampling
         torch.testing.assert_close(found, torch.tensor(by_hand, dtype=torch.float64), rtol=1e-14, atol=0)
+
+
+class TestTheEvidenceOfAnUncertainPrevalence:
+    def test_in_the_population_it_is_the_concentration_per_training_example(self) -> None:
+        uncertain = Prevalence.dirichlet([60.0, 30.0, 10.0])
+        assert uncertain.evidence_for(1000, uncertain.population) == pytest.approx(100 / 1000, rel=1e-14)
+
+    @pytest.mark.parametrize("rate", [0.5, 0.2])
+    def test_it_gives_the_log_odds_of_a_constant_prediction_their_variance(self, rate: float) -> None:
+        """κ N people counted in the mix r: the curvature by autograd, against the variance of the Beta's own draws."""
+        uncertain, n = Prevalence.beta(30.0, 570.0, sampling=rate), 5000
+        r = uncertain.sampling
+        kappa = uncertain.evidence_for(n, r)
+        log_odds = torch.logit(r[1]).requires_grad_()
+
+        def counted(z: Tensor) -> Tensor:
+            return n * kappa * (r[0] * torch.nn.functional.logsigmoid(-z) + r[1] * torch.nn.functional.logsigmoid(z))
+
+        variance = -1 / float(torch.autograd.functional.hessian(counted, log_odds))
+        draws = torch.logit(uncertain.sample(200_000, torch.Generator().manual_seed(0))[:, 1])
+        spread = float(draws.var())
+        error = float(((draws - draws.mean()) ** 2).std()) / len(draws) ** 0.5
+        assert abs(variance - spread) < 3 * error + 0.02 * spread  # Σ 1/α is the leading term of the draws' own variance
+
+    def test_it_is_never_firmer_than_a_known_one(self) -> None:
+        assert Prevalence.beta(1e6, 1e7).evidence_for(100) == 1
+
+    def test_without_a_number_of_examples_the_mean_counts_as_known(self) -> None:
+        uncertain = Prevalence.beta(3.0, 7.0)
+        assert uncertain.given_evidence is None
+        assert uncertain.evidence == uncertain.evidence_for(None) == 1
+
+    def test_what_is_given_stays(self) -> None:
+        assert Prevalence.beta(3.0, 7.0, evidence=0.25).evidence_for(10**6) == 0.25
 
 
 class TestRetarget:

@@ -91,9 +91,7 @@ class Prevalence:
         return cls.dirichlet([b, a], _pair(sampling, "sampling"), evidence)
 
     @classmethod
-    def dirichlet(
-        cls, alpha: Frequencies, sampling: Frequencies | None = None, evidence: float | None = None
-    ) -> Prevalence:
+    def dirichlet(cls, alpha: Frequencies, sampling: Frequencies | None = None, evidence: float | None = None) -> Prevalence:
         """K classes of uncertain frequency: Dirichlet(alpha). `population` is its mean, alpha / Σ alpha.
 
         Args:
@@ -129,13 +127,12 @@ class Prevalence:
     def evidence_for(self, num_data: int | None, reference: Tensor | None = None) -> float:
         """κ for N training examples, in the mix r.
 
-        A given κ stays. That of an uncertain prevalence, Dirichlet(α), is left open by default. Examples sampled by class fix
-        the log-odds of a known prevalence with a variance of Σ_k 1/(N r_k), and the Dirichlet adds its own, Σ_k 1/α_k:
+        A given κ stays. That of an uncertain prevalence, Dirichlet(α), is left open by default: its log-odds have a variance of
+        Σ_k 1/α_k, and those of κN people counted in the mix r one of Σ_k 1/(κ N r_k). So
 
-            κ = Σ_k 1/(N r_k) / (Σ_k 1/(N r_k) + Σ_k 1/α_k).
+            κ = min(1, Σ_k 1/(N r_k) / Σ_k 1/α_k),
 
-        At r = π this is Σα / (Σα + N): the concentration per training example while it is small, and 1, a known prevalence,
-        where it is large.
+        at r = π the concentration per training example, Σα/N. Nothing is known more firmly than a known prevalence, κ = 1.
 
         Args:
             num_data: N; None where it is not known, for `evidence`.
@@ -145,7 +142,7 @@ class Prevalence:
             return self.evidence
         r = self._sampling if reference is None else reference.to("cpu", torch.float64)
         of_data, of_dirichlet = float((1 / (num_data * r)).sum()), float((1 / self._concentration).sum())
-        return of_data / (of_data + of_dirichlet)
+        return min(1.0, of_data / of_dirichlet)
 
     @property
     def given_evidence(self) -> float | None:
@@ -204,7 +201,7 @@ class Prevalence:
                     f"Expected a prevalence of {self.num_classes} classes, but got {population.num_classes}: "
                     "the classes of a trained model cannot change."
                 )
-            own = population._evidence if self._evidence is None else self._evidence
+            own = None if population._evidence is None else self.evidence
             return _rebuild(population._population, self._sampling, own, population._concentration)
         pi = _pair(population, "population") if _is_number(population) else population
         return Prevalence(frequencies(pi, "population", self.num_classes), self._sampling, self.evidence)
@@ -286,7 +283,7 @@ def frequencies(values: Any, name: str, num_classes: int | None = None) -> Tenso
         raise ValueError(f"Expected `{name}` to be positive, but got {vector.tolist()}: are these log-probabilities?")
     total = float(vector.sum())
     given = values.dtype if isinstance(values, Tensor | np.ndarray) else None
-    tolerance = 1e-6 if given in (None, torch.float64, np.float64) else 1e-4
+    tolerance = 1e-6 if given in (None, torch.float64, np.float64) else _rounding(values)
     if abs(total - 1) > tolerance:
         raise ValueError(f"Expected `{name}` to sum to 1, but got {total:g}: divide by its sum?")
     if bool((vector == 0).any()):
@@ -311,14 +308,15 @@ def class_frequencies(labels: Any, num_classes: int, ignore_index: int | None = 
                 f"Expected int labels, or soft votes of shape (n, {num_classes}), but got {labels.dtype} "
                 f"of shape {tuple(labels.shape)}: for int labels call `labels.long()`."
             )
-        fine = ((labels.double().sum(1) - 1).abs() < 1e-4) & (labels >= 0).all(1)
+        fine = ((labels.double().sum(1) - 1).abs() < _rounding(labels)) & (labels >= 0).all(1)
         if not bool(fine.all()):
             row = int(torch.nonzero(~fine)[0])
             raise ValueError(
                 f"Expected soft votes to be non-negative with rows that sum to 1, but row {row} is {labels[row].tolist()}: "
                 "divide counts of votes by their row sums."
             )
-        return labels.double().mean(0)
+        votes = labels.double()
+        return (votes / votes.sum(1, keepdim=True)).mean(0)
     if labels.dtype == torch.bool:
         raise ValueError("Expected int labels, but got bool: call `labels.long()`.")
     labels = labels.flatten().long()
@@ -337,16 +335,22 @@ def class_frequencies(labels: Any, num_classes: int, ignore_index: int | None = 
 def _kappa(evidence: Any) -> float:
     if not _is_number(evidence) or not 0 <= float(evidence) < float("inf"):
         raise ValueError(
-            f"Expected `evidence` to be a finite number ≥ 0, but got {evidence!r}: 1 is a known prevalence, 0 the paper's loss; "
+            f"Expected `evidence` to be a finite number ≥ 0, but got {evidence!r}: 1 is a known prevalence, 0 the paper's; "
             "a larger number ties the mean prediction more firmly to the population."
         )
     return float(evidence)
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.integer | np.floating) or (
-        isinstance(value, Tensor | np.ndarray) and value.ndim == 0
-    )
+    if isinstance(value, Tensor | np.ndarray):
+        return value.ndim == 0 and not (value.is_complex() if isinstance(value, Tensor) else np.iscomplexobj(value))
+    return isinstance(value, int | float | np.integer | np.floating)
+
+
+def _rounding(values: Tensor | np.ndarray) -> float:
+    """How far from 1 the sum of numbers of this dtype may be."""
+    coarse = values.dtype if isinstance(values, Tensor) and values.is_floating_point() else torch.float32
+    return max(1e-4, torch.finfo(coarse).eps)
 
 
 def _pair(value: Any, name: str) -> Tensor:
@@ -374,12 +378,13 @@ def _vector(values: Any, name: str) -> Tensor:
 
 def _tensor(values: Any, name: str, remedy: str) -> Tensor:
     """Lists, arrays (read-only ones, too), pandas series and tensors alike."""
-    if isinstance(values, Tensor):
-        return values.detach()
     try:
-        return torch.tensor(np.asarray(values))
+        tensor = values.detach() if isinstance(values, Tensor) else torch.tensor(np.asarray(values))
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"Expected `{name}` to be numbers, but got {values!r}: {remedy}.") from error
+    if tensor.is_complex():
+        raise ValueError(f"Expected `{name}` to be real numbers, but got {tensor.dtype}: take `.real`, or {remedy}.")
+    return tensor
 
 
 def _rebuild(population: Tensor, sampling: Tensor, evidence: float | None, concentration: Tensor | None) -> Prevalence:

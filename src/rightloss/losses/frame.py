@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -46,8 +48,7 @@ class Frame:
 
     def rows(self) -> Tensor:
         """The outputs as `(n, num_outputs)`, a row per label, in float32 or float64, checked to be finite."""
-        outputs = self.outputs.movedim(1, -1).flatten(0, -2) if self.outputs.ndim > 2 else self.outputs
-        return checked(full_precision(outputs), self.nonfinite)
+        return checked(_rows(full_precision(self.outputs)), self.nonfinite)
 
     def reduce(self, loss: Tensor, reduction: Reduction) -> Tensor:
         """The rows' losses as asked for."""
@@ -59,7 +60,7 @@ class Frame:
 
 
 def class_frame(
-    outputs: Tensor, target: Tensor, likelihood: Likelihood, num_classes: int, ignore_index: int, nonfinite: NonFinite
+    outputs: Tensor, target: Tensor, likelihood: Likelihood, num_classes: int, ignore_index: int | None, nonfinite: NonFinite
 ) -> Frame:
     """For classes: int labels `(n,)`, dense int labels `(n, h, w, …)`, or soft labels `(n, k)` or `(n, k, h, w, …)`."""
     num_outputs = num_classes if likelihood.num_outputs is None else likelihood.num_outputs
@@ -148,12 +149,17 @@ def check_pair(likelihood: Likelihood, prevalence: Prevalence | ContinuousPreval
         raise ValueError(f"Expected a Prevalence, but got {type(prevalence).__name__}: rightloss.Prevalence([…]).")
 
 
-def check_choices(reduction: Reduction, nonfinite: NonFinite) -> None:
-    """Words that choose must be among those there are."""
+def check_choices(reduction: Reduction, nonfinite: NonFinite, ignore_index: Any = None) -> None:
+    """Validate the options of a loss."""
     if reduction not in ("mean", "sum", "none"):
         raise ValueError(f"Expected `reduction` to be 'mean', 'sum' or 'none', but got {reduction!r}: choose one of them.")
     if nonfinite not in ("raise", "nan"):
         raise ValueError(f"Expected `nonfinite` to be 'raise' or 'nan', but got {nonfinite!r}: choose one of them.")
+    if ignore_index is not None and (isinstance(ignore_index, bool) or not isinstance(ignore_index, Integral)):
+        raise ValueError(
+            f"Expected `ignore_index` to be an int label, or None where none is ignored, but got {ignore_index!r}: "
+            "-100 is the default."
+        )
 
 
 def is_synced(group: Any, training: bool) -> bool:
@@ -166,13 +172,19 @@ def full_precision(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
 
 
-def checked(rows: Tensor, nonfinite: NonFinite) -> Tensor:
+def checked(outputs: Tensor, nonfinite: NonFinite) -> Tensor:
     """Raise for rows that are not finite; where values cannot be looked at, or on request, turn the whole row into NaN."""
-    if nonfinite == "raise" and not unseen(rows):
-        if not bool(torch.isfinite(rows).all()):
-            raise_nonfinite(rows)
-        return rows
-    return rows + 0 * rows.sum(1, keepdim=True)
+    if nonfinite == "raise" and not unseen(outputs):
+        # a finite sum says it sooner; one that overflows says nothing
+        if not math.isfinite(float(outputs.detach().sum())) and not bool(torch.isfinite(outputs).all()):
+            raise_nonfinite(_rows(outputs))
+        return outputs
+    return outputs + 0 * outputs.sum(1, keepdim=True)
+
+
+def _rows(outputs: Tensor) -> Tensor:
+    """`(n, num_outputs, h, w, …)` → a row for each cell."""
+    return outputs.movedim(1, -1).flatten(0, -2) if outputs.ndim > 2 else outputs
 
 
 def raise_nonfinite(rows: Tensor, first: int = 0) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..likelihoods import Categorical, Likelihood
@@ -18,6 +19,7 @@ from .frame import (
     Reduction,
     check_choices,
     check_pair,
+    checked,
     class_frame,
     full_precision,
     is_synced,
@@ -36,7 +38,7 @@ def information_gain_loss(
     reference: Any = None,
     reduction: Reduction = "mean",
     *,
-    ignore_index: int = -100,
+    ignore_index: int | None = -100,
     nonfinite: NonFinite = "raise",
     process_group: Any = None,
     training: bool = True,
@@ -56,7 +58,7 @@ def information_gain_loss(
         marginal: who supplies q; for this function the stateless `BatchMarginal` by default.
         reference: r. None: the sampled mix ρ, nothing is reweighted. `prevalence.population`: the paper's form. Or any mix.
         reduction: "mean" over what is not ignored, "sum", or "none" for a loss per example.
-        ignore_index: the int label of rows that count for nothing.
+        ignore_index: the int label of rows that count for nothing; None where there is none.
         nonfinite: "raise" for logits that are not finite, or "nan" to let them make the loss NaN.
         process_group: the ranks that share the batch under `torch.distributed`.
         training: False leaves other ranks alone.
@@ -66,7 +68,7 @@ def information_gain_loss(
     likelihood = Categorical() if likelihood is None else likelihood
     marginal = BatchMarginal() if marginal is None else marginal
     if setting is None:
-        check_choices(reduction, nonfinite)
+        check_choices(reduction, nonfinite, ignore_index)
         marginal.prepare(prevalence.num_classes if isinstance(prevalence, Prevalence) else None)
     group = process_group if is_synced(process_group, training) else False
     frame, setting = _frame_and_setting(
@@ -84,6 +86,8 @@ def information_gain_loss(
     seen = not unseen(logits)
 
     def value(log_m: Tensor) -> Tensor:
+        if log_m.is_meta:  # shapes alone: nothing for a marginal to learn from
+            return log_m
         return marginal.value(estimate_from(log_m, frame, group, measure, finite=seen and nonfinite == "raise"))
 
     if fused and seen and type(likelihood) is Categorical and frame.labels.index is not None:
@@ -98,7 +102,7 @@ def weighted_loss(
     likelihood: Likelihood | None = None,
     reduction: Reduction = "mean",
     *,
-    ignore_index: int = -100,
+    ignore_index: int | None = -100,
     nonfinite: NonFinite = "raise",
     setting: Setting | None = None,
 ) -> Tensor:
@@ -107,13 +111,17 @@ def weighted_loss(
     The mean divides by the number of examples, not by the sum of their weights as `nn.CrossEntropyLoss(weight=…)` does:
     it estimates the population's risk without bias.
     """
-    table, frame, setting = _table(logits, target, prevalence, likelihood, reduction, ignore_index, nonfinite, setting)
+    frame, setting, likelihood = _rival(logits, target, prevalence, likelihood, reduction, ignore_index, nonfinite, setting)
     if setting.log_importance is None:
         raise ValueError(
             "Expected ContinuousPrevalence(population, sampling) with both densities, but `sampling` is None: "
             "their ratio is the weight, so give it."
         )
-    return frame.reduce(frame.labels.mask(-frame.labels.pick(table * setting.log_importance.exp())), reduction)
+    weights = setting.log_importance.exp()
+    if frame.labels.index is not None:
+        return frame.reduce(_cross_entropy(frame, likelihood) * frame.labels.spread(weights), reduction)
+    table = likelihood.table(frame.rows(), frame.support)
+    return frame.reduce(frame.labels.mask(-frame.labels.pick(table * weights)), reduction)
 
 
 def logit_adjusted_loss(
@@ -123,7 +131,7 @@ def logit_adjusted_loss(
     likelihood: Likelihood | None = None,
     reduction: Reduction = "mean",
     *,
-    ignore_index: int = -100,
+    ignore_index: int | None = -100,
     nonfinite: NonFinite = "raise",
     setting: Setting | None = None,
 ) -> Tensor:
@@ -132,9 +140,8 @@ def logit_adjusted_loss(
     The logits are the population's, so the offset log ρ − log π is added in training and left out afterwards. For regression,
     with the batch's labels as the support, this is Balanced MSE's batch Monte Carlo form.
     """
-    table, frame, setting = _table(logits, target, prevalence, likelihood, reduction, ignore_index, nonfinite, setting)
-    adjusted = at_reference(table, setting.log_adjust)
-    return frame.reduce(frame.labels.mask(-frame.labels.pick(adjusted)), reduction)
+    frame, setting, likelihood = _rival(logits, target, prevalence, likelihood, reduction, ignore_index, nonfinite, setting)
+    return frame.reduce(_cross_entropy(frame, likelihood, setting.log_adjust), reduction)
 
 
 def log_likelihood_loss(
@@ -144,13 +151,13 @@ def log_likelihood_loss(
     likelihood: Likelihood | None = None,
     reduction: Reduction = "mean",
     *,
-    ignore_index: int = -100,
+    ignore_index: int | None = -100,
     nonfinite: NonFinite = "raise",
     setting: Setting | None = None,
 ) -> Tensor:
     """`−log p(y_n|x_n,w)`, plain cross-entropy: right where ρ = π, and for prior correction afterwards."""
-    table, frame, _ = _table(logits, target, prevalence, likelihood, reduction, ignore_index, nonfinite, setting)
-    return frame.reduce(frame.labels.mask(-frame.labels.pick(table)), reduction)
+    frame, _, likelihood = _rival(logits, target, prevalence, likelihood, reduction, ignore_index, nonfinite, setting)
+    return frame.reduce(_cross_entropy(frame, likelihood), reduction)
 
 
 def _frame_and_setting(
@@ -159,7 +166,7 @@ def _frame_and_setting(
     prevalence: Prevalence | ContinuousPrevalence,
     likelihood: Likelihood,
     reference: Any,
-    ignore_index: int,
+    ignore_index: int | None,
     nonfinite: NonFinite,
     group: Any,
     setting: Setting | None,
@@ -174,21 +181,37 @@ def _frame_and_setting(
     return frame, setting or class_setting(prevalence, reference, full_precision(logits[:0]))
 
 
-def _table(
+def _cross_entropy(frame: Frame, likelihood: Likelihood, log_offset: Tensor | None = None) -> Tensor:
+    """−Σ_k v_nk log p(k|x_n,w) of each row (n,), 0 where ignored, with the table moved by `log_offset`.
+
+    A softmax of class numbers is torch's own cross-entropy, which takes dense logits as they lie in memory.
+    """
+    index = frame.labels.index
+    if type(likelihood) is not Categorical or index is None:
+        table = at_reference(likelihood.table(frame.rows(), frame.support), log_offset)
+        return frame.labels.mask(-frame.labels.pick(table))
+    logits = checked(full_precision(frame.outputs), frame.nonfinite)
+    if log_offset is not None:
+        logits = logits + log_offset.view(-1, *(1 for _ in logits.shape[2:]))
+    rows = F.cross_entropy(logits, index.view(frame.shape), reduction="none")
+    return frame.labels.mask(rows.flatten())
+
+
+def _rival(
     logits: Tensor,
     target: Tensor,
     prevalence: Prevalence | ContinuousPrevalence,
     likelihood: Likelihood | None,
     reduction: Reduction,
-    ignore_index: int,
+    ignore_index: int | None,
     nonfinite: NonFinite,
     setting: Setting | None,
-) -> tuple[Tensor, Frame, Setting]:
+) -> tuple[Frame, Setting, Likelihood]:
     likelihood = Categorical() if likelihood is None else likelihood
     if setting is None:
-        check_choices(reduction, nonfinite)
+        check_choices(reduction, nonfinite, ignore_index)
     frame, setting = _frame_and_setting(logits, target, prevalence, likelihood, None, ignore_index, nonfinite, False, setting)
-    return likelihood.table(frame.rows(), frame.support), frame, setting
+    return frame, setting, likelihood
 
 
 def _measure(
@@ -199,7 +222,7 @@ def _measure(
     prevalence: Prevalence | ContinuousPrevalence,
     likelihood: Likelihood,
     reference: Any,
-    ignore_index: int,
+    ignore_index: int | None,
 ) -> tuple[Tensor, Tensor | float]:
     """log Σ_n β_n p_r(k|x_n,w) and log n over other data, at this batch's support; without labels β = 1."""
     if target is None and not setting.at_population:

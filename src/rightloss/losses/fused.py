@@ -24,6 +24,7 @@ from ..likelihoods import Categorical
 from ..marginals import log_mean_over_ranks, sum_over_ranks
 from .composed import composed_loss
 from .frame import Frame, Reduction, raise_nonfinite
+from .labels import Labels
 from .setting import Setting
 
 BLOCK = 2**19  # numbers per block: 2 MiB of float32, about the second-level caches of two cores
@@ -85,35 +86,38 @@ class ClosedForm(torch.autograd.Function):
             log_q = value(log_m)
             if group is False and not float(log_q.amin()) > math.log(TINY[log_q.dtype]):
                 raise _LogSpaceNeededError(log_q)
-            ctx.save_for_backward(logits)
-            ctx.frame, ctx.setting, ctx.group, ctx.reduction = frame, setting, group, reduction
-            ctx.probs, ctx.log_q, ctx.log_m, ctx.mask, ctx.weights = probs, log_q, log_m, mask, weights
-            ctx.log_weights = log_weights
-            return _loss(picked.log_(), log_q, mask, ctx)
+            # what is as long as the batch is saved as autograd wants it: freed after the backward pass, and checked for changes
+            ctx.save_for_backward(logits, labels.index, labels.valid, mask, weights, log_weights)
+            bare = replace(labels, index=None, valid=None)
+            ctx.frame = replace(frame, outputs=logits.new_empty(0), labels=bare)
+            ctx.setting, ctx.group, ctx.reduction = setting, group, reduction
+            ctx.probs, ctx.log_q, ctx.log_m = probs, log_q, log_m
+            if reduction != "none":
+                ctx.counts = labels.shares(1.0, log_q)
+            return _loss(picked.log_(), log_q, mask, labels, ctx)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        (logits,) = ctx.saved_tensors
+        logits, index, valid, mask, weights, log_weights = ctx.saved_tensors
+        frame = replace(ctx.frame, outputs=logits, labels=replace(ctx.frame.labels, index=index, valid=valid))
         if torch.is_grad_enabled():  # create_graph=True: a derivative of this gradient is wanted
-            rows = composed_loss(
-                replace(ctx.frame, outputs=logits), ctx.setting, Categorical(), ctx.log_weights, lambda _: ctx.log_q, ctx.group
-            )
-            (grad,) = torch.autograd.grad(ctx.frame.reduce(rows, ctx.reduction), logits, grads[0], create_graph=True)
+            rows = composed_loss(frame, ctx.setting, Categorical(), log_weights, lambda _: ctx.log_q, ctx.group)
+            (grad,) = torch.autograd.grad(frame.reduce(rows, ctx.reduction), logits, grads[0], create_graph=True)
         else:
             with _without_autocast():
-                grad = _gradient(ctx, logits, grads[0])
+                grad = _gradient(ctx, frame, mask, weights, grads[0])
         return grad, None, None, None, None, None, None
 
 
-def _loss(log_picked: Tensor, log_q: Tensor, mask: Tensor | None, ctx: Any) -> Tensor:
+def _loss(log_picked: Tensor, log_q: Tensor, mask: Tensor | None, labels: Labels, ctx: Any) -> Tensor:
     """log q_y − log p_y, and the evidence; a sum needs the classes' counts alone, which the backward pass uses again."""
-    labels, setting = ctx.frame.labels, ctx.setting
+    setting = ctx.setting
     evidence = setting.evidence * (setting.reference * log_q).sum() if setting.evidence else 0.0
     if ctx.reduction == "none":
+        assert labels.index is not None
         rows = log_q.gather(0, labels.index).sub_(log_picked).sub_(evidence)
         return ctx.frame.reduce(rows if mask is None else rows * mask, "none")
-    ctx.counts = labels.shares(1.0, log_q)
-    own = log_picked.sum() if mask is None else log_picked @ mask
+    own = (log_picked if mask is None else log_picked.mul_(mask)).sum()
     total = ctx.counts @ log_q - own - labels.count * evidence
     return total / ctx.frame.mean_count if ctx.reduction == "mean" else total
 
@@ -134,7 +138,7 @@ def _sweep(
         probs = p[0].t() if columns and logits.ndim == 2 else p
     else:
         probs = _empty_probs(logits, columns, dtype) if keep else None
-        picked, sums = torch.empty(index.shape, dtype=dtype), torch.zeros(logits.shape[1], dtype=dtype)
+        picked, sums = torch.empty(index.shape, dtype=dtype), torch.zeros(logits.shape[1], dtype=torch.float64)
         for where, rows in blocks:
             assert rows is not None
             part = None if weights is None else weights[rows]
@@ -144,6 +148,7 @@ def _sweep(
             picked[rows] = own
             sums += more
             safe = safe and fine
+        sums = sums.to(dtype)
     if not safe and not min(float(picked.amin()), float(sums.amin())) > TINY[dtype]:
         raise _LogSpaceNeededError
     return probs if keep else None, picked, sums
@@ -168,19 +173,20 @@ def _sweep_block(
             raise_nonfinite(z if z.ndim == 2 else z.movedim(1, 2).flatten(0, 1), first_row)
         raise _LogSpaceNeededError
     own = p.gather(1, _like_block(index, p)).flatten()
-    if z.ndim == 2:
-        return p, own, p.sum(0) if weights is None else weights @ p, fine
-    return p, own, p.sum((0, 2)) if weights is None else (p @ weights.view(len(p), -1, 1)).sum(0).flatten(), fine
+    # torch's own sums are made in pairs; a product with `weights` would add up row after row, and lose digits in float32
+    weighted = p if weights is None else torch.mul(p, _like_block(weights, p), out=_scratch(p.shape, p.dtype))
+    return p, own, weighted.sum(0 if z.ndim == 2 else (0, 2)), fine
 
 
-def _gradient(ctx: Any, logits: Tensor, grad_loss: Tensor) -> Tensor:
+def _gradient(ctx: Any, frame: Frame, mask: Tensor | None, weights: Tensor | None, grad_loss: Tensor) -> Tensor:
     """∂L/∂z, made of the probabilities in their own memory; asked for once more, they are swept anew."""
-    index, weights = ctx.frame.labels.index, ctx.weights
+    logits, index = frame.outputs, frame.labels.index
+    assert index is not None
     probs, ctx.probs = ctx.probs, None
     if probs is None:
-        probs, _, _ = _sweep(logits, ctx.frame, ctx.setting.log_offset, weights, True)
-    g = _row_gradients(grad_loss, ctx)
-    a = _pull(g, grad_loss, ctx)
+        probs, _, _ = _sweep(logits, frame, ctx.setting.log_offset, weights, True)
+    g = _row_gradients(grad_loss, mask, ctx)
+    a = _pull(g, grad_loss, frame.labels, ctx)
     columns = _in_columns(logits)
     in_place = not columns or logits.ndim == 3
     grad = probs if in_place else torch.empty_like(logits, dtype=probs.dtype)
@@ -200,12 +206,12 @@ def _gradient(ctx: Any, logits: Tensor, grad_loss: Tensor) -> Tensor:
     return grad if grad.dtype == logits.dtype else grad.to(logits.dtype)
 
 
-def _row_gradients(grad_loss: Tensor, ctx: Any) -> Tensor | float:
+def _row_gradients(grad_loss: Tensor, mask: Tensor | None, ctx: Any) -> Tensor | float:
     """g_n, 0 where ignored; one number where it is the same for all rows."""
     if ctx.reduction == "none":
-        return grad_loss.flatten() if ctx.mask is None else grad_loss.flatten() * ctx.mask
+        return grad_loss.flatten() if mask is None else grad_loss.flatten() * mask
     g = _common_gradient(grad_loss, ctx)
-    return g if ctx.mask is None else ctx.mask * g
+    return g if mask is None else mask * g
 
 
 def _common_gradient(grad_loss: Tensor, ctx: Any) -> float:
@@ -213,15 +219,15 @@ def _common_gradient(grad_loss: Tensor, ctx: Any) -> float:
     return float(grad_loss) / (float(ctx.frame.mean_count) if ctx.reduction == "mean" else 1)
 
 
-def _pull(g: Tensor | float, grad_loss: Tensor, ctx: Any) -> Tensor:
+def _pull(g: Tensor | float, grad_loss: Tensor, labels: Labels, ctx: Any) -> Tensor:
     """a_k = (Σ_n g_n v_nk − κ r_k Σ_n g_n)/(N q_k), over all ranks."""
-    labels, setting = ctx.frame.labels, ctx.setting
+    setting = ctx.setting
     if ctx.reduction == "none":
         assert isinstance(g, Tensor)
         wanted, total = labels.shares(g, ctx.log_q), float(g.sum())
     else:
         common = _common_gradient(grad_loss, ctx)
-        wanted, total = ctx.counts * common, common * labels.count
+        wanted, total = ctx.counts * common, common * float(labels.count)
     if setting.evidence:
         wanted = wanted - setting.evidence * total * setting.reference
     if ctx.group is False:

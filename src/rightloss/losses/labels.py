@@ -10,6 +10,8 @@ from torch import Tensor
 
 from ..marginals import unseen
 
+NO_LABEL = torch.iinfo(torch.long).min  # stands for `ignore_index=None`
+
 
 @dataclass(frozen=True)
 class Labels:
@@ -50,9 +52,12 @@ class Labels:
         return torch.where(self.votes > 0, self.votes * table, 0.0).sum(1)
 
     def spread(self, values: Tensor) -> Tensor:
-        """Σ_k v_nk values_k: a number per class → a number per row (n,)."""
+        """Σ_k v_nk values_k: a number per class → a number per row (n,).
+
+        The derivative adds up all rows of a class one by one: in float32 millions of small terms would be lost.
+        """
         if self.index is not None:
-            return values.gather(0, self.index)
+            return wide(values).gather(0, self.index).to(values.dtype)
         assert self.votes is not None
         return torch.where(self.votes > 0, self.votes * values, 0.0).sum(1)
 
@@ -62,7 +67,8 @@ class Labels:
             assert self.votes is not None
             return (self.votes * (per_row[:, None] if isinstance(per_row, Tensor) else per_row)).sum(0)
         if isinstance(per_row, Tensor):
-            return per_row.new_zeros(self.size).scatter_add(0, self.index, per_row)
+            terms = wide(per_row)
+            return terms.new_zeros(self.size).scatter_add(0, self.index, terms).to(per_row.dtype)
         counts = torch.bincount(self.index, minlength=self.size).to(like.dtype)
         if self.valid is not None:
             counts[self.filler] -= self.rows - self.count
@@ -73,8 +79,14 @@ class Labels:
         return per_row if self.valid is None else torch.where(self.valid, per_row, 0.0)
 
 
-def hard_labels(target: Tensor, num_classes: int, ignore_index: int) -> Labels:
+def wide(tensor: Tensor) -> Tensor:
+    """float64, where the device has it."""
+    return tensor if tensor.device.type == "mps" else tensor.double()
+
+
+def hard_labels(target: Tensor, num_classes: int, ignore_index: int | None) -> Labels:
     """Int labels of any shape, in the table's order."""
+    ignore_index = NO_LABEL if ignore_index is None else ignore_index
     if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
         raise ValueError(
             f"Expected int labels of shape (n,) or soft labels of shape (n, {num_classes}), but got {target.dtype} of shape "
@@ -103,19 +115,26 @@ def hard_labels(target: Tensor, num_classes: int, ignore_index: int) -> Labels:
         low, high = torch.aminmax(index[valid])
         raise ValueError(
             f"Expected labels in 0..{num_classes - 1}, but got {int(low)}..{int(high)}: number the classes from 0, "
-            f"or mark what to leave out with ignore_index (now {ignore_index})."
+            f"or mark what to leave out with ignore_index (now {None if ignore_index == NO_LABEL else ignore_index})."
         )
     return Labels(inside, None, valid, num_classes, count, filler)
 
 
 def soft_labels(target: Tensor, like: Tensor) -> Labels:
-    """Soft labels `(n, k)`: rows of votes that sum to 1; a row of zeros is ignored."""
+    """Soft labels `(n, k)`: rows of votes that sum to 1, but for the rounding of their dtype; a row of zeros is ignored."""
     votes = target.to(like.dtype)
     if len(votes) == 0:
         raise ValueError("Expected at least one example, but the batch is empty: skip it.")
     sums = votes.sum(1)
+    coarse = torch.finfo(target.dtype).eps > 1e-4
+    if coarse:
+        votes = votes / torch.where(sums == 0, 1.0, sums)[:, None]
     if not unseen(votes):
-        wrong = ((sums - 1).abs() > 1e-3) & (sums != 0) | (votes < 0).any(1) | ~torch.isfinite(sums)
+        wrong = (
+            ((sums - 1).abs() > max(1e-3, torch.finfo(target.dtype).eps)) & (sums != 0)
+            | (votes < 0).any(1)
+            | ~torch.isfinite(sums)
+        )
         if bool(wrong.any()):
             row = int(torch.nonzero(wrong)[0])
             raise ValueError(

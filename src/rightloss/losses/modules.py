@@ -8,27 +8,33 @@ import torch
 from torch import Tensor, nn
 
 from ..likelihoods import Categorical, Likelihood
-from ..marginals import BatchMarginal, Marginal, RunningMarginal
+from ..marginals import BatchMarginal, Marginal, RunningMarginal, unseen, world_size
 from ..prevalence import ContinuousPrevalence, Prevalence, frequencies
-from .frame import NonFinite, Reduction, check_choices, check_pair
+from .frame import NonFinite, Reduction, check_choices, check_pair, class_frame
 from .functional import (
     information_gain_loss,
     log_likelihood_loss,
     logit_adjusted_loss,
     weighted_loss,
 )
+from .monitor import Kind, Monitor
 from .setting import Setting, class_setting
 
 
 class _Loss(nn.Module):
-    """What the losses share: a prevalence, a likelihood, and how to reduce."""
+    """What the losses share: a prevalence, a likelihood, and how to reduce.
+
+    `monitor` looks at a few of the training batches and warns of what cannot be right; None turns it off.
+    """
+
+    _quiet: tuple[Kind, ...] = ()
 
     def __init__(
         self,
         prevalence: Prevalence | ContinuousPrevalence,
         likelihood: Likelihood | None,
         reduction: Reduction,
-        ignore_index: int,
+        ignore_index: int | None,
         nonfinite: NonFinite,
         reference: Any = None,
         num_data: int | None = None,
@@ -36,7 +42,7 @@ class _Loss(nn.Module):
         super().__init__()
         likelihood = Categorical() if likelihood is None else likelihood
         check_pair(likelihood, prevalence)
-        check_choices(reduction, nonfinite)
+        check_choices(reduction, nonfinite, ignore_index)
         self._prevalence, self.likelihood, self.reduction = prevalence, likelihood, reduction
         self.ignore_index, self.nonfinite = ignore_index, nonfinite
         if isinstance(prevalence, Prevalence) and reference is not None:
@@ -46,6 +52,7 @@ class _Loss(nn.Module):
         if isinstance(prevalence, Prevalence):
             double = class_setting(prevalence, reference, torch.empty(0, dtype=torch.float64), num_data)
             self._settings = {("cpu", True): double, ("cpu", False): double.to(torch.device("cpu"), torch.float32)}
+        self.monitor = Monitor(*self._quiet) if isinstance(prevalence, Prevalence) else None
 
     @property
     def prevalence(self) -> Prevalence | ContinuousPrevalence:
@@ -67,6 +74,17 @@ class _Loss(nn.Module):
             self._settings[key] = self._settings["cpu", True].to(logits.device, torch.float64 if wide else torch.float32)
         return self._settings[key]
 
+    def _watch(self, logits: Tensor, target: Tensor, group: Any = None) -> None:
+        """Let the monitor look at the batch, if it is one of those it looks at."""
+        if self.monitor is None or not self.training or unseen(logits) or not self.monitor.due() or world_size(group) > 1:
+            return
+        assert isinstance(self.prevalence, Prevalence)
+        classes = self.prevalence.num_classes
+        frame = class_frame(logits.detach(), target, self.likelihood, classes, self.ignore_index, "nan")
+        setting = self._setting(frame.outputs)
+        assert setting is not None
+        self.monitor.look(frame, setting, self.likelihood)
+
     def extra_repr(self) -> str:
         return f"{self.prevalence}, reduction={self.reduction!r}"
 
@@ -84,7 +102,7 @@ class InformationGainLoss(_Loss):
         reference: r, the mix in which the marginal is taken: None for the sampled mix ρ, `prevalence.population` for the
             paper's form, or any other mix.
         reduction: "mean", "sum" or "none".
-        ignore_index: the int label of rows that count for nothing.
+        ignore_index: the int label of rows that count for nothing; None where there is none.
         nonfinite: "raise" for logits that are not finite, or "nan" to let them make the loss NaN.
         process_group: the ranks that share the batch under `torch.distributed`; all by default.
         fused: False composes the softmax path from torch operations too.
@@ -98,7 +116,7 @@ class InformationGainLoss(_Loss):
         marginal: Marginal | None = None,
         reference: Any = None,
         reduction: Reduction = "mean",
-        ignore_index: int = -100,
+        ignore_index: int | None = -100,
         nonfinite: NonFinite = "raise",
         process_group: Any = None,
         fused: bool = True,
@@ -131,7 +149,7 @@ class InformationGainLoss(_Loss):
         return cls(prevalence.with_evidence(0.0), likelihood, **options)
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        return information_gain_loss(
+        loss = information_gain_loss(
             logits,
             target,
             self.prevalence,
@@ -146,20 +164,25 @@ class InformationGainLoss(_Loss):
             fused=self.fused,
             setting=self._setting(logits),
         )
+        self._watch(logits, target, self.process_group)
+        return loss
 
 
 class _Rival(_Loss):
-    """A loss without a marginal."""
+    """A loss without a marginal. `_at_population`: whether it is π in which its mean prediction is right, and not ρ."""
+
+    _at_population = False
 
     def __init__(
         self,
         prevalence: Prevalence | ContinuousPrevalence,
         likelihood: Likelihood | None = None,
         reduction: Reduction = "mean",
-        ignore_index: int = -100,
+        ignore_index: int | None = -100,
         nonfinite: NonFinite = "raise",
     ) -> None:
-        super().__init__(prevalence, likelihood, reduction, ignore_index, nonfinite)
+        reference = prevalence.population if self._at_population and isinstance(prevalence, Prevalence) else None
+        super().__init__(prevalence, likelihood, reduction, ignore_index, nonfinite, reference)
 
     def _arguments(self, logits: Tensor, target: Tensor) -> dict[str, Any]:
         return {
@@ -177,19 +200,29 @@ class _Rival(_Loss):
 class WeightedLoss(_Rival):
     """Importance weighting: [`weighted_loss`][rightloss.losses.functional.weighted_loss]."""
 
+    _at_population = True
+
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        return weighted_loss(**self._arguments(logits, target))
+        loss = weighted_loss(**self._arguments(logits, target))
+        self._watch(logits, target)
+        return loss
 
 
 class LogitAdjustedLoss(_Rival):
     """Logit adjustment in training: [`logit_adjusted_loss`][rightloss.losses.functional.logit_adjusted_loss]."""
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        return logit_adjusted_loss(**self._arguments(logits, target))
+        loss = logit_adjusted_loss(**self._arguments(logits, target))
+        self._watch(logits, target)
+        return loss
 
 
 class LogLikelihoodLoss(_Rival):
     """Plain cross-entropy: [`log_likelihood_loss`][rightloss.losses.functional.log_likelihood_loss]."""
 
+    _quiet = ("mix", "mean")  # it asks for neither ρ nor π
+
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        return log_likelihood_loss(**self._arguments(logits, target))
+        loss = log_likelihood_loss(**self._arguments(logits, target))
+        self._watch(logits, target)
+        return loss

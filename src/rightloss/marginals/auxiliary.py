@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from .contract import Estimate, in_transform, not_in_regression
+from .contract import Estimate, Reference, in_transform, not_in_regression
 
 _MEMORY_NUMBERS = 2**22  # remembered weights take at most 16 MiB, however long the vector
 
@@ -34,7 +34,6 @@ class AuxiliaryMarginal(nn.Module):
         draw: how many of them, drawn at random, a step averages over, the newest always among them.
     """
 
-    source: nn.Module | Callable[[], Tensor]
     network: _Network | None
     _seen_weights: Tensor
     _seen_marginals: Tensor
@@ -53,10 +52,16 @@ class AuxiliaryMarginal(nn.Module):
             raise ValueError(f"Expected a layer with parameters, but {type(weights).__name__} has none: pass the output layer.")
         if min(hidden, memory, draw) < 1 or not lr > 0:
             raise ValueError(f"Expected hidden, memory, draw ≥ 1 and lr > 0, but got {hidden}, {memory}, {draw} and {lr}.")
-        self.__dict__["source"] = weights  # not a submodule: the model's weights are not the marginal's to train
+        self._source = Reference(weights)
         self.hidden, self.lr, self.memory, self.draw = hidden, lr, memory, draw
         self.network = None
         self._generator = torch.Generator().manual_seed(0)  # its own, alike on all ranks
+
+    @property
+    def source(self) -> nn.Module | Callable[[], Tensor]:
+        """What the vector is made from."""
+        source: nn.Module | Callable[[], Tensor] = self._source.get()
+        return source
 
     def prepare(self, num_classes: int | None) -> None:
         """Build the network, its optimiser and its memory."""

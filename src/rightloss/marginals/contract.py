@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from types import MethodType
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -43,6 +44,35 @@ class Marginal(Protocol):
     def value(self, estimate: Estimate) -> Float[Tensor, " k"]:
         """log q."""
         ...
+
+
+class Reference:
+    """Hold a module, or a function of one, that is not the holder's own: it is not saved, trained or moved along.
+
+    A deep copy refers to the module's copy where both are copied together, in whatever order, and else to the module itself.
+    """
+
+    def __init__(self, target: Any, memo: dict[int, Any] | None = None) -> None:
+        self._target, self._memo = target, memo
+
+    def get(self) -> Any:
+        """Return what is referred to."""
+        if self._memo is not None:
+            self._target, self._memo = _copied(self._target, self._memo), None
+        return self._target
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Reference:
+        return Reference(self.get(), memo)
+
+    def __reduce__(self) -> tuple[type[Reference], tuple[Any]]:
+        return Reference, (self.get(),)
+
+
+def _copied(target: Any, memo: dict[int, Any]) -> Any:
+    """What a deep copy made of `target`, or `target` where it made nothing of it."""
+    if isinstance(target, MethodType):
+        return MethodType(target.__func__, memo.get(id(target.__self__), target.__self__))
+    return memo.get(id(target), target)
 
 
 def attach(log_q: Float[Tensor, "*many k"], log_m: Float[Tensor, "*many k"]) -> Float[Tensor, "*many k"]:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from .contract import Estimate
+from .contract import Estimate, Reference
 
 
 class PoolMarginal(nn.Module):
@@ -29,18 +29,22 @@ class PoolMarginal(nn.Module):
         labelled: whether the loader gives labels.
     """
 
-    model: nn.Module
-
     def __init__(self, model: nn.Module, loader: Iterable[Any], every: int = 100, labelled: bool = True) -> None:
         super().__init__()
         if every < 1:
             raise ValueError(f"Expected `every` to be at least 1 batch, but got {every}: 1 makes a pass for every batch.")
-        self.__dict__["model"] = model  # not a submodule: its weights are not the loss's to save or train
+        self._model = Reference(model)
         self.loader, self.every, self.labelled = loader, int(every), labelled
         self._calls = 0
         self._pool: list[tuple[Tensor, Tensor | None]] = []
         self._log_q: Tensor | None = None
         self._over_classes = True
+
+    @property
+    def model(self) -> nn.Module:
+        """The network."""
+        model: nn.Module = self._model.get()
+        return model
 
     def prepare(self, num_classes: int | None) -> None:
         self._over_classes = num_classes is not None

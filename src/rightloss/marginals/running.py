@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -35,8 +36,14 @@ class RunningMarginal(nn.Module):
 
     def prepare(self, num_classes: int | None) -> None:
         k = not_in_regression(num_classes, "RunningMarginal", "its support changes with every batch")
-        if len(self.log_average) != k:
-            self.log_average = self.log_average.new_zeros(k)
+        if len(self.log_average) == k:
+            return
+        if int(self.steps) > 0:
+            raise ValueError(
+                f"Expected a RunningMarginal that is new, or of {k} classes, but it holds an average over "
+                f"{len(self.log_average)}: make one for each loss."
+            )
+        self.log_average = self.log_average.new_zeros(k)
 
     def mix(self, sampling: Tensor, batch: Callable[[], Tensor]) -> Tensor:
         return sampling
@@ -74,6 +81,13 @@ class RunningMarginal(nn.Module):
             self.steps.copy_(steps)
             self.log_average.copy_(average)
         return torch.where(steps > 0, average, log_m)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
+        """As every module's, in the precision that was saved."""
+        saved = state_dict.get(f"{prefix}log_average")
+        if isinstance(saved, Tensor):
+            self.log_average = self.log_average.to(saved.dtype)
+        super()._load_from_state_dict(state_dict, prefix, *others)
 
     def extra_repr(self) -> str:
         return f"decay={self.decay:g}"

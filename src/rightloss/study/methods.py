@@ -52,7 +52,9 @@ class Method:
         if self.rival is not None:
             return self.rival(prevalence, likelihood)
         if self.published:
-            return InformationGainLoss.as_published(prevalence, likelihood, **({} if marginal is None else {"marginal": marginal}))
+            return InformationGainLoss.as_published(
+                prevalence, likelihood, **({} if marginal is None else {"marginal": marginal})
+            )
         return InformationGainLoss(prevalence, likelihood, marginal)
 
     def reference(self, prevalence: Prevalence) -> Tensor | None:

@@ -1,0 +1,187 @@
+"""Warn of what cannot be right: labels in another mix than declared, a mean prediction that stays far off, softmax twice.
+
+Stage: logits and labels of some of the training batches → at most one `PrevalenceWarning` of each kind.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+import warnings
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..likelihoods import Categorical, Likelihood
+from ..prevalence import PrevalenceWarning
+from .composed import at_reference
+from .frame import Frame
+from .setting import Setting
+
+DENSITY = 16  # batches that are looked at: the first 16, then about 16 each time their number grows by a factor of e
+FALSE_ALARMS = 1e-3  # how often labels that do come at the declared rates are suspected, over a whole training
+ODDS = 1.25  # a mix or mean prediction whose odds are off by less is close enough to say nothing
+FAR = 3.0  # odds of a mean prediction that is far off
+SETTLED = 256  # batches before a mean prediction can be said to stay where it is
+MANY = 2**16  # rows that are enough for a mean prediction
+
+Kind = Literal["mix", "mean", "logits"]
+
+
+class Monitor:
+    """Look at a few of the batches a loss is trained on.
+
+    - **Labels.** By Chernoff's bound, n labels drawn at rates ρ show a class at the rate f with a probability of at most
+      exp(−n KL(f‖ρ)); rows that hang together, as pixels of an image do, count for fewer, by the variance between batches. The
+      bound is looked at whenever the batches seen have doubled, with shares of `FALSE_ALARMS` that add up to it.
+    - **Mean prediction**, in the mix r of the loss, which demands that it be r. It stays far off if its odds are wrong by a
+      factor of `FAR`, by more than 5 standard errors, in two successive doublings of the training, and hardly closer
+      in the second.
+    - **Logits** of a softmax likelihood that are non-negative and sum to 1 in every row of three batches.
+
+    Nothing is looked at in eval mode, on an accelerator, under `torch.compile`, inside `torch.func` or over several ranks.
+    """
+
+    def __init__(self, *quiet: Kind) -> None:
+        self._random = random.Random(0)
+        self.batches, self._next = 0, 1
+        self._mix, self._mean = _Average(), _Average()
+        self._mean_before: _Average | None = None
+        self._checks, self._mix_due, self._mean_due = 0, 8, 2
+        self._normalised = 0
+        self._quiet: set[Kind] = set(quiet)
+
+    def due(self) -> bool:
+        """Count a batch, and say whether it is to be looked at."""
+        self.batches += 1
+        return self.batches >= self._next
+
+    @torch.no_grad()
+    def look(self, frame: Frame, setting: Setting, likelihood: Likelihood) -> None:
+        """Take in one batch, and warn if it is the one too many."""
+        stride = max(1, self.batches // DENSITY)
+        self._next = self.batches + 1 + self._random.randrange(2 * stride - 1)
+        labels, rows = frame.labels, frame.rows()
+        assert isinstance(labels.count, int)
+        if "logits" not in self._quiet and type(likelihood) is Categorical:
+            self._look_at_logits(rows)
+        if "mix" not in self._quiet:
+            self._mix.add(labels.shares(1.0, rows).double() / labels.count, labels.count)
+            self._look_at_mix(setting.sampling.double())
+        if "mean" not in self._quiet:
+            per_row = labels.mask(labels.spread((setting.reference / setting.sampling).to(rows)))
+            some = slice(None, None, max(1, len(rows) // MANY))
+            table = at_reference(likelihood.table(rows[some]), setting.log_offset)
+            mean = (table.exp() * per_row[some, None]).sum(0).double()
+            if float(mean.sum()) > 0:
+                self._look_at_mean(mean / mean.sum(), setting)
+
+    def _look_at_logits(self, rows: Tensor) -> None:
+        tolerance = 1e-3 if rows.shape[1] < 1000 else 1e-2
+        normalised = bool(rows.amin() >= 0) and bool(((rows.sum(1) - 1).abs() < tolerance).all())
+        self._normalised = self._normalised + 1 if normalised else 0
+        if self._normalised == 3:
+            self._warn(
+                "logits",
+                "Expected logits, but every row is non-negative and sums to 1, like the output of a softmax: pass what the "
+                "last layer gives. The loss takes the softmax itself.",
+            )
+
+    def _look_at_mix(self, sampling: Tensor) -> None:
+        if self._mix.batches < self._mix_due:
+            return
+        self._mix_due *= 2
+        self._checks += 1
+        seen = self._mix.mean
+        share = FALSE_ALARMS / (self._checks * (self._checks + 1))
+        bound = math.log(2 * len(seen) / share)
+        surprise = self._mix.independent_rows(sampling) * _divergence(seen, sampling)
+        off = (_log_odds(seen) - _log_odds(sampling)).abs() > math.log(ODDS)
+        if bool((off & (surprise > bound)).any()):
+            worst = int(torch.where(off, surprise, -1.0).argmax())
+            self._warn(
+                "mix",
+                f"Expected labels in the mix `sampling`, but class {worst} makes up {float(seen[worst]):.3g} of those in the "
+                f"{self._mix.batches} batches looked at, where `sampling` says {float(sampling[worst]):.3g}: predicted odds "
+                "will be wrong by that ratio. Give the mix of the minibatches, Prevalence.from_labels(train_labels, "
+                "population=…), or have a RebalancedSampler draw them at `sampling`.",
+            )
+
+    def _look_at_mean(self, mean: Tensor, setting: Setting) -> None:
+        if self.batches >= self._mean_due:
+            self._mean_due *= 2
+            if self.batches > SETTLED and self._mean_before is not None and self._mean.batches > 4:
+                self._compare_means(self._mean_before.mean, setting.reference.double(), setting.at_population)
+            self._mean_before, self._mean = self._mean, _Average()
+        self._mean.add(mean)
+
+    def _compare_means(self, before: Tensor, wanted: Tensor, at_population: bool) -> None:
+        now = self._mean.mean
+        off, was = (_log_odds(each) - _log_odds(wanted) for each in (now, before))
+        surely = (now - wanted).abs() > 5 * self._mean.standard_error
+        far = (off.abs() > math.log(FAR)) & (was.abs() > math.log(FAR)) & (off.abs() > 0.8 * was.abs()) & (off * was > 0)
+        if bool((far & surely).any()):
+            worst = int(torch.where(surely, off.abs(), -1.0).argmax())
+            mix = "the population has" if at_population else "in the mix of the minibatches it is to be"
+            self._warn(
+                "mean",
+                f"The mean prediction of class {worst} has stayed at {float(now[worst]):.3g} for {self.batches // 2} batches, "
+                f"where {mix} {float(wanted[worst]):.3g}: call start_at_prevalence(output_layer, prevalence) before training, "
+                "give the prevalence evidence=1, have the optimizer train the output layer's bias, and pass logits that no sigmoid "
+                "or softmax has been applied to.",
+            )
+
+    def _warn(self, kind: Kind, message: str) -> None:
+        self._quiet.add(kind)
+        warnings.warn(message, PrevalenceWarning, stacklevel=_frames_to_user())
+
+
+@dataclass
+class _Average:
+    """The mean of a vector over batches, and how far it varies between them."""
+
+    batches: int = 0
+    rows: int = 0
+    weighted: Tensor = field(default_factory=lambda: torch.zeros(()))
+    total: Tensor = field(default_factory=lambda: torch.zeros(()))
+    squares: Tensor = field(default_factory=lambda: torch.zeros(()))
+
+    def add(self, values: Tensor, rows: int = 1) -> None:
+        self.batches, self.rows = self.batches + 1, self.rows + rows
+        self.weighted = self.weighted + values * rows
+        self.total, self.squares = self.total + values, self.squares + values**2
+
+    @property
+    def mean(self) -> Tensor:
+        return self.weighted / self.rows
+
+    @property
+    def standard_error(self) -> Tensor:
+        variance = (self.squares / self.batches - (self.total / self.batches) ** 2).clamp_min(0)
+        return (variance / max(1, self.batches - 1)).sqrt()
+
+    def independent_rows(self, sampling: Tensor) -> Tensor:
+        """How many rows, were they independent, would vary as much: by class."""
+        alone = sampling * (1 - sampling) / self.rows
+        return self.rows * (alone / torch.maximum(alone, self.standard_error**2))
+
+
+def _frames_to_user() -> int:
+    """How far up the stack the code is that called the loss, so that the warning names its line."""
+    level, frame = 1, sys._getframe(1)
+    ours = ("rightloss", "torch", "jaxtyping", "beartype")
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in ours:
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def _divergence(f: Tensor, p: Tensor) -> Tensor:
+    """KL(f‖p) of each class against all others."""
+    return torch.special.xlogy(f, f / p) + torch.special.xlogy(1 - f, (1 - f) / (1 - p))
+
+
+def _log_odds(p: Tensor) -> Tensor:
+    return torch.logit(p, eps=1e-12)

@@ -1,0 +1,178 @@
+"""Losses warn, once, of labels in another mix, a mean prediction that stays far off, and softmax taken twice; else never."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import rightloss as rl
+from rightloss.losses.monitor import FALSE_ALARMS, Monitor
+
+LOSSES: dict[str, Callable[[rl.Prevalence], Any]] = {
+    "information gain": rl.InformationGainLoss,
+    "as published": rl.InformationGainLoss.as_published,
+    "logit-adjusted": rl.LogitAdjustedLoss,
+    "weighted": rl.WeightedLoss,
+    "log-likelihood": rl.LogLikelihoodLoss,
+}
+MIX, MEAN, LOGITS = "labels in the mix `sampling`", "mean prediction of class", "like the output of a softmax"
+
+
+def warned(call: Callable[[], Any]) -> list[str]:
+    """Messages of the warnings that `call` gives."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call()
+    assert all(each.category is rl.PrevalenceWarning for each in caught)
+    assert all(each.filename == __file__ for each in caught)  # the line that called the loss
+    return [str(each.message) for each in caught]
+
+
+def train(criterion: Any, seed: int, steps: int, share: float = 0.5, last: nn.Module | None = None) -> None:
+    """A small net on two Gaussians, of which class 1 makes up `share`."""
+    generator = torch.Generator().manual_seed(seed)
+    y = (torch.rand(2000, generator=generator) < share).long()
+    x = torch.randn(2000, 3, generator=generator) + (2 * y[:, None] - 1)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2), *([] if last is None else [last]))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(steps):
+        rows = torch.randint(2000, (32,), generator=generator)
+        optimizer.zero_grad()
+        criterion(model(x[rows]), y[rows]).backward()
+        optimizer.step()
+
+
+def feed(criterion: Any, labels: Callable[[int], Tensor], batches: int, classes: int = 2) -> None:
+    """Batches with these labels, and predictions that are what they should be on average."""
+    centre = criterion.prevalence.population.log().float()
+    for batch in range(batches):
+        y = labels(batch)
+        shape = (y.shape[0], classes, *y.shape[1:])
+        criterion(centre.view(-1, *(1 for _ in shape[2:])).expand(shape).contiguous(), y)
+
+
+class TestLabels:
+    def test_two_hundred_batches_without_a_positive_are_noticed(self) -> None:
+        criterion = rl.InformationGainLoss(rl.Prevalence.binary(0.001, sampling=0.5))
+        (message,) = warned(lambda: feed(criterion, lambda _: torch.zeros(4, dtype=torch.long), 200))
+        assert MIX in message
+        assert "class 0 makes up 1 " in message
+        assert "from_labels" in message
+
+    @pytest.mark.parametrize("name", [name for name in LOSSES if name != "log-likelihood"])
+    def test_a_mix_that_was_not_declared_is_noticed_by_every_loss_that_uses_it(self, name: str) -> None:
+        messages = warned(lambda: train(LOSSES[name](rl.Prevalence.binary(0.1, sampling=0.5)), 0, 200, share=0.2))
+        assert any(MIX in each for each in messages)
+
+    def test_plain_cross_entropy_asks_for_no_mix(self) -> None:
+        assert warned(lambda: train(rl.LogLikelihoodLoss(rl.Prevalence.binary(0.1)), 0, 100, share=0.1)) == []
+
+    @pytest.mark.parametrize("rate", [0.5, 0.1, 0.002])
+    def test_labels_at_the_declared_rates_are_not_suspected(self, rate: float) -> None:
+        """Where each batch is looked at: no more than `FALSE_ALARMS` allows in 100 trainings, so most likely none."""
+        alarms = 0
+        for seed in range(100):
+            generator, monitor = torch.Generator().manual_seed(seed), Monitor("mean", "logits")
+            sampling = torch.tensor([1 - rate, rate], dtype=torch.float64)
+            for _ in range(64):
+                counts = torch.bincount((torch.rand(20, generator=generator) < rate).long(), minlength=2)
+                monitor._mix.add(counts.double() / 20, 20)
+                alarms += len(warned_silently(partial(monitor._look_at_mix, sampling)))
+        assert alarms <= 100 * FALSE_ALARMS + 1
+
+    def test_pixels_of_one_image_do_not_count_as_independent(self) -> None:
+        """Images of one class each, 64 pixels a piece, in an honest mix: pixel by pixel it would be off by many errors."""
+        prevalence, alarms = rl.Prevalence.binary(0.1), 0
+        for seed in range(6):
+            generator = torch.Generator().manual_seed(seed)
+
+            def images(_: int, generator: torch.Generator = generator) -> Tensor:
+                return (torch.rand(2, 1, 1, generator=generator) < 0.5).long().expand(2, 8, 8).contiguous()
+
+            alarms += len(warned(partial(feed, rl.InformationGainLoss(prevalence), images, 40)))
+        assert alarms == 0
+
+    def test_ignored_pixels_are_of_no_class(self) -> None:
+        criterion = rl.InformationGainLoss(rl.Prevalence.binary(0.1))
+        y = torch.tensor([[0, 1, -100, -100, -100, -100]]).expand(4, 6)
+        assert warned(lambda: feed(criterion, lambda _: y.contiguous(), 100)) == []
+
+
+def warned_silently(call: Callable[[], Any]) -> list[Any]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call()
+    return caught
+
+
+class TestMeanPrediction:
+    def test_one_that_stays_where_it_began_is_noticed(self) -> None:
+        without = rl.Prevalence.binary(0.001, evidence=0.0)
+        (message,) = warned(lambda: train(rl.InformationGainLoss(without), 0, 300))
+        assert MEAN in message
+        assert "start_at_prevalence" in message
+
+    def test_an_output_that_cannot_reach_the_prevalence_is_noticed(self) -> None:
+        (message,) = warned(lambda: train(rl.InformationGainLoss(rl.Prevalence.binary(0.001)), 0, 300, last=nn.Sigmoid()))
+        assert MEAN in message
+        assert "sigmoid" in message
+
+    @pytest.mark.parametrize("name", list(LOSSES))
+    @pytest.mark.parametrize("rate", [0.3, 0.001])
+    def test_right_training_is_not_disturbed(self, name: str, rate: float) -> None:
+        criterion = LOSSES[name](rl.Prevalence.binary(rate))
+        assert warned(lambda: train(criterion, 0, 300)) == []
+
+
+class TestLogits:
+    @pytest.mark.parametrize("name", list(LOSSES))
+    def test_probabilities_are_noticed_at_once(self, name: str) -> None:
+        messages = warned(lambda: train(LOSSES[name](rl.Prevalence.binary(0.1)), 0, 5, last=nn.Softmax(1)))
+        assert [LOGITS in each for each in messages] == [True]
+
+    def test_log_probabilities_are_logits(self) -> None:
+        assert warned(lambda: train(rl.InformationGainLoss(rl.Prevalence.binary(0.1)), 0, 20, last=nn.LogSoftmax(1))) == []
+
+
+def test_each_kind_is_said_once_and_silenced_as_usual() -> None:
+    criterion = rl.InformationGainLoss(rl.Prevalence.binary(0.001))
+    wrong: Any = [lambda _: torch.zeros(8, dtype=torch.long), 100]
+    assert len(warned(lambda: feed(criterion, *wrong))) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.simplefilter("ignore", rl.PrevalenceWarning)
+        feed(rl.InformationGainLoss(rl.Prevalence.binary(0.001)), *wrong)
+    quiet = rl.InformationGainLoss(rl.Prevalence.binary(0.001))
+    quiet.monitor = None
+    assert warned(lambda: feed(quiet, *wrong)) == []
+
+
+def test_validation_is_not_watched() -> None:
+    criterion = rl.InformationGainLoss(rl.Prevalence.binary(0.001)).eval()
+    assert warned(lambda: feed(criterion, lambda _: torch.zeros(8, dtype=torch.long), 100)) == []
+    assert criterion.monitor is not None
+    assert criterion.monitor.batches == 0
+
+
+def test_what_is_watched_changes_no_loss_and_copies_go_on_by_themselves() -> None:
+    prevalence, y = rl.Prevalence.binary(0.1), torch.arange(20) % 2
+    watched, alone = rl.InformationGainLoss(prevalence), rl.InformationGainLoss(prevalence)
+    alone.monitor = None
+    for batch in range(30):
+        z = torch.randn(20, 2, generator=torch.Generator().manual_seed(batch))
+        assert torch.equal(watched(z, y), alone(z, y))
+    twin = copy.deepcopy(watched)
+    twin(torch.randn(20, 2), y)
+    assert twin.monitor is not None
+    assert watched.monitor is not None
+    assert (twin.monitor.batches, watched.monitor.batches) == (31, 30)
+    assert watched.state_dict().keys() == alone.state_dict().keys()
