@@ -130,8 +130,8 @@ class Monitor:
                 "mean",
                 f"The mean prediction of class {worst} has stayed at {float(now[worst]):.3g} for {self.batches // 2} batches, "
                 f"where {mix} {float(wanted[worst]):.3g}: call start_at_prevalence(output_layer, prevalence) before training, "
-                "give the prevalence evidence=1, have the optimizer train the output layer's bias, and pass logits that no sigmoid "
-                "or softmax has been applied to.",
+                "give the prevalence evidence=1, have the optimizer train the output layer's bias, and pass logits that no "
+                "sigmoid or softmax has been applied to.",
             )
 
     def _warn(self, kind: Kind, message: str) -> None:
