@@ -38,7 +38,7 @@ def problem(k: int) -> Problem:
     x = 0.7 * centres[y] + torch.randn(4000, 10)
     frequencies = torch.tensor([0.9, 0.1] if k == 2 else [0.45, 0.25, 0.15, 0.1, 0.05], dtype=torch.float64)
     body, head = nn.Sequential(nn.Linear(10, 32), nn.Tanh()), nn.Linear(32, k)
-    return Problem(x, y, body, head, rl.Prevalence(frequencies))
+    return Problem(x, y, body, head, rl.Prevalence(frequencies, evidence=0.0))
 
 
 def divergence(exact: Tensor, log_q: Tensor) -> float:

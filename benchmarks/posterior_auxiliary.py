@@ -86,7 +86,7 @@ def target_of(name: str, prevalence: rl.Prevalence, reference: Tensor, data: tup
 def run(name: str, positive: float, paper: bool) -> tuple[list[float], float]:
     """Divergences, and the expected log-likelihood at the prevalence."""
     population = TwoGaussians(positive)
-    data, prevalence = population.sample(PER_CLASS, seed=0), population.prevalence
+    data, prevalence = population.sample(PER_CLASS, seed=0), population.prevalence.with_evidence(0.0)
     target = target_of(name, prevalence, prevalence.population if paper else prevalence.sampling, data)
     watcher = Watcher(target, data)
     posterior = variational(target, data, steps=STEPS, batch_size=BATCH, watch=None if name == "exact" else watcher)

@@ -1,10 +1,13 @@
 """Train on classes mixed in one proportion, use where they come in another.
 
-The names most programs need; the rest live in the submodules.
+The names most programs need; the rest are in the submodules, which load when they are first used: `inference` (posteriors),
+`shift` (an unknown prevalence), `metrics` (evaluation at a prevalence), `lidc` (the case study) and `study`.
 """
 
 __version__ = "0.1.0"
 
+import importlib
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from .likelihoods import Bernoulli as Bernoulli
@@ -38,5 +41,63 @@ from .prevalence import PrevalenceWarning as PrevalenceWarning
 from .sampling import RebalancedSampler as RebalancedSampler
 from .sampling import StratifiedBatchSampler as StratifiedBatchSampler
 
-if TYPE_CHECKING:  # which does not know that the subpackage can be called
-    from .predictive import predictive as predictive
+if TYPE_CHECKING:
+    from . import inference as inference
+    from . import lidc as lidc
+    from . import metrics as metrics
+    from . import shift as shift
+    from . import study as study
+    from .predictive import predictive as predictive  # the type checker does not know that the subpackage can be called
+
+_SUBMODULES = ("inference", "lidc", "metrics", "shift", "study")
+
+__all__ = [
+    "AuxiliaryMarginal",
+    "BatchMarginal",
+    "Bernoulli",
+    "Categorical",
+    "ClasswiseMarginal",
+    "ContinuousPrevalence",
+    "CumulativeLogit",
+    "FromDistribution",
+    "Gaussian",
+    "InformationGainLoss",
+    "LogLikelihoodLoss",
+    "LogitAdjustedLoss",
+    "OnionPeeling",
+    "PoolMarginal",
+    "Prevalence",
+    "PrevalenceLayer",
+    "PrevalenceWarning",
+    "RebalancedSampler",
+    "RunningMarginal",
+    "StickBreaking",
+    "StratifiedBatchSampler",
+    "WeightedLoss",
+    "__version__",
+    "inference",
+    "information_gain_loss",
+    "lidc",
+    "log_likelihood_loss",
+    "logit_adjusted_loss",
+    "metrics",
+    "predictive",
+    "retarget",
+    "retarget_interval",
+    "shift",
+    "start_at_prevalence",
+    "study",
+    "undo_sampling",
+    "weighted_loss",
+]
+
+
+def __getattr__(name: str) -> ModuleType:
+    """Load a submodule when it is first asked for."""
+    if name in _SUBMODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__
