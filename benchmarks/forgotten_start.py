@@ -1,7 +1,7 @@
 """What a forgotten `start_at_prevalence` costs: the default loss and logit adjustment, with and without it.
 
-Four problems, trained on equal classes and used at π = 0.01 and 0.001: the README's program; images (8 × 8, a bright blot or none,
-under noise) and a small convolutional net; dense labels (a disc in each image, pixel by pixel); and an ensemble by
+Four problems, trained on equal classes and used at π = 0.01 and 0.001: the README's program; images (8 × 8, a faint blot or
+none, under noise) and a small convolutional net; dense labels (a disc in each image, pixel by pixel); and an ensemble by
 `rightloss.inference.ensemble`. Five seeds each; both losses see the same examples, first weights and minibatches.
 
     python benchmarks/forgotten_start.py --docs
