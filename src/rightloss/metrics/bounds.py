@@ -127,16 +127,11 @@ def _of_drawn_decisions(problem: Problem, level: float, draws: int, generator: t
 def _slopes(problem: Problem) -> dict[Key, _Slope]:
     """By the gradient of every quantity in the class means and areas."""
     state, design = problem.state, problem.design
-    means = state.averages.means.clone().requires_grad_()
-    totals = state.averages.totals.clone().requires_grad_()
-    areas = state.areas.clone().requires_grad_()
-    live = State(replace(state.averages, means=means, totals=totals), areas, state.population)
     plain = state.averages.means[..., 0].nan_to_num()
     spreads = {key: Spread(design) for key in problem.quantities}
     by_mean: dict[Key, within.Gradient] = {}
     by_total, by_area, classes = {}, {}, {}
-    for key, formula in problem.quantities.items():
-        found = torch.autograd.grad(formula(live).sum(), (means, totals, areas), allow_unused=True, materialize_grads=True)
+    for key, found in _gradients(problem).items():
         of_means, by_total[key], by_area[key] = (each[..., 0].nan_to_num() for each in found)
         if (gradient := within.Gradient.of(of_means, plain)) is not None:
             by_mean[key] = gradient
@@ -154,6 +149,25 @@ def _slopes(problem: Problem) -> dict[Key, _Slope]:
             added = ranks.contributions(problem.sample, problem.rankings, of_areas, state.areas[..., 0])
             spreads[key].add(slice(None), added * per_example[problem.sample.labels])
     return {key: _Slope(*each.summary(), classes[key]) for key, each in spreads.items()}
+
+
+@torch.inference_mode(False)
+@torch.enable_grad()
+def _gradients(problem: Problem) -> dict[Key, tuple[Tensor, ...]]:
+    """The gradient of every quantity in the class means, totals and areas, whatever mode the caller is in.
+
+    Of copies, since autograd keeps no tensor that was made in inference mode.
+    """
+    state = problem.state
+    means, totals, areas = (
+        each.clone().requires_grad_() for each in (state.averages.means, state.averages.totals, state.areas)
+    )
+    recipe = replace(state.averages.recipe, costs=state.averages.recipe.costs.clone())
+    live = State(within.Averages(recipe, means, totals), areas, state.population.clone())
+    return {
+        key: torch.autograd.grad(formula(live).sum(), (means, totals, areas), allow_unused=True, materialize_grads=True)
+        for key, formula in problem.quantities.items()
+    }
 
 
 def _around_calibration_error(
