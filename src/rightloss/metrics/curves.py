@@ -103,7 +103,8 @@ def precision_recall_curve(log_probs: Any, target: Any, prevalence: Any, positiv
     Args:
         log_probs: predictions `(n, k)`, as log-probabilities.
         target: int labels `(n,)` or soft votes `(n, k)`, in any mix of classes.
-        prevalence: π: a `Prevalence` (its mean where uncertain), K frequencies, or for two classes that of class 1.
+        prevalence: π: a `Prevalence` (its mean where uncertain), an estimate of one, K frequencies, or for two classes that of
+            class 1.
         positive: the class looked for; 1 where there are two.
     """
     found = scores(log_probs, target, prevalence, positive, "a precision-recall curve")

@@ -44,13 +44,14 @@ def evaluate(
     another prevalence, they must be moved to this one first (`retarget`), or they will look miscalibrated, as they are.
 
     An uncertain prevalence (`Prevalence.beta`, `.dirichlet`) is carried along: the value is that at the mean of π, and the
-    interval covers what is not known of π as well as the sample's own noise.
+    interval covers what is not known of π as well as the sample's own noise. An estimate (`estimate_prevalence`) counts as the
+    uncertain `Prevalence` that its `prevalence()` gives: the Dirichlet with its mean and uncertainty.
 
     Args:
         log_probs: predictions `(n, k)`, as log-probabilities.
         target: int labels `(n,)`, or soft votes `(n, k)` whose rows sum to 1: then an example counts for each class by its
             share of the votes.
-        prevalence: a `Prevalence`, K frequencies, or for two classes that of class 1.
+        prevalence: a `Prevalence`, an estimate of one, K frequencies, or for two classes that of class 1.
         costs: what decision d costs where class c is true, `(k, k)`; decisions are those of least expected cost. None means
             1 for every mistake, and so the likeliest class.
         threshold: for two classes, in the place of `costs`: decide 1 from this probability on.

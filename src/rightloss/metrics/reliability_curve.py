@@ -59,7 +59,7 @@ def reliability_curve(
     Args:
         log_probs: predictions for the population `(n, k)`, as log-probabilities.
         target: int labels `(n,)` or soft votes `(n, k)`, in any mix of classes.
-        prevalence: π: a `Prevalence`, K frequencies, or for two classes that of class 1.
+        prevalence: π: a `Prevalence`, an estimate of one, K frequencies, or for two classes that of class 1.
         bins: how many.
         positive: the class; 1 where there are two.
         width: "equal-mass", each with the same share of the population as far as ties allow, or "equal-width"; a

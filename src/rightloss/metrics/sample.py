@@ -14,6 +14,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from ..losses.labels import hard_labels, soft_labels
+from ..predictive.mixes import without_estimate
 from ..prevalence import Prevalence, frequencies
 from ..tables import log_prob_table, tensor_of
 
@@ -78,7 +79,7 @@ def labelled_sample(log_probs: Any, target: Any, prevalence: Any, groups: Any = 
         log_probs: predictions for the population `(n, k)`, as log-probabilities.
         target: int labels `(n,)`, or soft votes `(n, k)` whose rows sum to 1. Rows labelled −100 and rows without a vote
             are left out.
-        prevalence: a `Prevalence`, K frequencies, or for two classes that of class 1.
+        prevalence: a `Prevalence`, an estimate of one, K frequencies, or for two classes that of class 1.
         groups: ids of patients, sites or whatever else makes rows belong together `(n,)`: numbers or words.
     """
     table = log_prob_table(log_probs).detach().cpu()
@@ -113,7 +114,8 @@ def labelled_sample(log_probs: Any, target: Any, prevalence: Any, groups: Any = 
 
 
 def as_prevalence(value: Any, num_classes: int) -> Prevalence:
-    """A `Prevalence`, K frequencies, or for two classes that of class 1 → a `Prevalence` of `num_classes`."""
+    """A `Prevalence` of `num_classes`, from one, an estimate of one, K frequencies, or for two classes that of class 1."""
+    value = without_estimate(value)
     prevalence = value if isinstance(value, Prevalence) else Prevalence(frequencies(value, "prevalence", num_classes))
     if prevalence.num_classes != num_classes:
         raise ValueError(

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..predictive.draws import checked_level
+from ..predictive.mixes import without_estimate
 from ..prevalence import Prevalence
 from ..streams import own_stream
 from .class_rates import (
@@ -117,8 +118,8 @@ def predictive_value_curve(
         tpr: the highest threshold at which at least this share of the positive class is found,
         tnr: or the lowest at which at least this share of the rest is not called positive, midway between two predictions.
             Either is chosen on this sample, which the limits do not allow for; given as `threshold` it calls the same people.
-        prevalences: of the positive class, rising; by default 61 from 1e-4 to 0.5, even in the logarithm. A `Prevalence`
-            means its one, and where it is uncertain the limits include that.
+        prevalences: of the positive class, rising; by default 61 from 1e-4 to 0.5, even in the logarithm. A `Prevalence`, or
+            an estimate of one, means its one, and where it is uncertain the limits include that.
         retarget: whether predictions move with the prevalence.
         from_: the population that `log_probs` are stated for; needed to retarget, and, for the mix of the rest, where
             there are more than two classes.
@@ -128,6 +129,7 @@ def predictive_value_curve(
     """
     level, stream = checked_level(level), own_stream(generator)
     _check_choice(threshold, tpr, tnr, retarget, from_)
+    prevalences = without_estimate(prevalences)
     at = prevalences if isinstance(prevalences, Prevalence) else None
     found = scores(log_probs, target, at if from_ is None else from_, positive, "predictive values")
     grid = shares_of(prevalences, "prevalences", lambda: np.geomspace(1e-4, 0.5, 61)) if at is None else _only(at, found)
@@ -161,8 +163,8 @@ def decision_curve(
     Args:
         log_probs: predictions for the population `(n, k)`, as log-probabilities.
         target: int labels `(n,)` or soft votes `(n, k)`, in any mix of classes.
-        prevalence: π: a `Prevalence`, K frequencies, or for two classes that of class 1. Where it is uncertain, the limits
-            include that.
+        prevalence: π: a `Prevalence`, an estimate of one, K frequencies, or for two classes that of class 1. Where it is
+            uncertain, the limits include that.
         thresholds: t; by default 101 that are even in the log-odds, from a twentieth to 20 times the odds of π.
         positive: the class acted on; 1 where there are two.
         level: of the limits.

@@ -20,7 +20,7 @@ from ..streams import checked_generator
 from ..tables import as_given, log_prob_table, row_blocks
 from .beta import BetaLogOdds
 from .draws import checked_level
-from .mixes import log_mix
+from .mixes import log_mix, without_estimate
 from .retarget import multiply_classes
 
 _NUMBERS = 1 << 22  # float64 numbers held at once, 32 MB
@@ -57,8 +57,8 @@ def retarget_interval(
     Args:
         log_probs: log-probabilities `(n, k)`; tensor or array.
         from_: the mix they are for, as in `retarget`.
-        to: an uncertain `Prevalence` (`Prevalence.beta`, `.dirichlet`). Anything certain, as in `retarget`, gives
-            low = mean = high.
+        to: an uncertain `Prevalence` (`Prevalence.beta`, `.dirichlet`), or an estimate of one (`estimate_prevalence`). Anything
+            certain, as in `retarget`, gives low = mean = high.
         level: the share of π's distribution that the interval covers.
         draws: of π, for more than two classes, at most 2²⁵ / K. None means 200 / (1 − level), a hundred beyond either end.
         generator: of the draws, a torch.Generator; torch's own by default.
@@ -68,6 +68,7 @@ def retarget_interval(
     level = checked_level(level)
     count = _checked_draws(draws, level)
     generator = checked_generator(generator)
+    to = without_estimate(to)
     start = log_mix(from_, "from_", num_classes, rows)
     target = log_mix(to, "to", num_classes, rows)
     if not isinstance(to, Prevalence) or to.concentration is None:
