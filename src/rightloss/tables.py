@@ -1,12 +1,12 @@
 """Predictions of any library → a checked table of log-probabilities, and back into the kind they came in.
 
 Stage: arrays or tensors `(n, k)` → `log_probs`, as every stage after training takes them. Logits and probabilities are
-refused: which of the three an array holds is never guessed.
+refused: which of the three an array holds is never guessed. `rows_of` makes rows of dense maps `(n, k, h, w, …)`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, Protocol, runtime_checkable
 
@@ -16,7 +16,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["HasLogProbs", "as_given", "as_input", "by_cell", "first_float", "log_prob_table", "row_blocks", "tensor_of"]
+__all__ = [
+    "HasLogProbs",
+    "as_given",
+    "as_input",
+    "by_cell",
+    "first_float",
+    "log_prob_table",
+    "map_of",
+    "row_blocks",
+    "rows_of",
+    "target_rows",
+    "tensor_of",
+]
 
 _BLOCK = 1 << 18  # rows looked at in one go, so that a check needs no second copy of a large table
 # Before torch 2.7 the two could not be told apart.
@@ -44,9 +56,12 @@ def log_prob_table(values: Any, num_classes: int | None = None, name: str = "log
     """
     table = tensor_of(values, name)
     if table.ndim != 2 or table.shape[1] < 2:
+        remedy = "write both columns where there are two classes, such as scikit-learn's `predict_log_proba(x)`"
+        if table.ndim > 2:
+            remedy = "make rows of a dense map, such as `log_probs.movedim(1, -1).flatten(0, -2)`"
+        shape = tuple(table.shape)
         raise ValueError(
-            f"Expected `{name}` to be a table of shape (n, k), a column per class, but got shape {tuple(table.shape)}: "
-            "write both columns where there are two classes, such as scikit-learn's `predict_log_proba(x)`."
+            f"Expected `{name}` to be a table of shape (n, k), a column per class, but got shape {shape}: {remedy}."
         )
     if num_classes is not None and table.shape[1] != num_classes:
         raise ValueError(
@@ -87,6 +102,48 @@ def as_given(result: Tensor, given: Any) -> Any:
     """`result` as a tensor where `given` was one, else as an array."""
     given = given.log_probs if isinstance(given, HasLogProbs) else given
     return result if isinstance(given, Tensor) else result.detach().cpu().numpy()
+
+
+def rows_of(table: Tensor) -> Tensor:
+    """Dense `(n, k, h, w, …)` as rows, one per cell, image by image: `(n·h·w·…, k)`; a table `(n, k)` as it is."""
+    return table.movedim(1, -1).flatten(0, -2) if table.ndim > 2 else table
+
+
+def map_of(rows: Tensor, shape: Sequence[int]) -> Tensor:
+    """Rows `(n·h·w·…, k)`, or a value for each `(n·h·w·…,)`, as a map again, of predictions of that shape `(n, k, h, w, …)`."""
+    if len(shape) <= 2:
+        return rows
+    dense = rows.unflatten(0, (shape[0], *shape[2:]))
+    return dense if rows.ndim == 1 else dense.movedim(-1, 1)
+
+
+def target_rows(target: Tensor, shape: Sequence[int], name: str = "target") -> Tensor:
+    """Labels in the order of `rows_of`: int `(n, h, w, …)` → `(n·h·w·…,)`, soft `(n, k, h, w, …)` → `(n·h·w·…, k)`.
+
+    Args:
+        target: labels of predictions; of a table `(n, k)` they are handed back unchecked.
+        shape: that of the predictions.
+        name: what the caller calls them.
+
+    Raises:
+        ValueError: labels that do not fit a dense map of that shape.
+    """
+    if len(shape) <= 2:
+        return target
+    cells = (shape[0], *shape[2:])
+    if target.shape == cells:
+        return target.flatten()
+    if target.shape == tuple(shape) and target.is_floating_point():
+        return rows_of(target)
+    remedy = "a label per cell; do they come from one batch?"
+    if target.shape == (shape[0], 1, *shape[2:]):
+        remedy = "call `squeeze(1)` on it"
+    elif target.shape == tuple(shape):
+        remedy = "soft labels are floats; convert them"
+    raise ValueError(
+        f"Expected `{name}` of shape {cells} (class numbers) or {tuple(shape)} (soft) for a map of shape {tuple(shape)}, "
+        f"but got {target.dtype} of shape {tuple(target.shape)}: {remedy}."
+    )
 
 
 def by_cell(table: Callable[[Tensor], Tensor], outputs: Tensor) -> Tensor:

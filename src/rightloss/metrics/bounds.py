@@ -32,7 +32,8 @@ def bounds(problem: Problem, bootstrap: bool, level: float, draws: int, generato
     drawn = problem.design.clusters is None and problem.sample.num_classes**2 * draws <= _MOST_DRAWN
     if drawn:
         ends |= _of_drawn_decisions(problem, level, draws, generator)
-    return {key: _noted(problem, key, slopes[key], each, drawn, level) for key, each in ends.items()}
+    examples = problem.design.clusters_of_each(problem.sample.labels, problem.sample.num_classes)
+    return {key: _noted(problem, key, slopes[key], examples, each, drawn, level) for key, each in ends.items()}
 
 
 @dataclass(frozen=True)
@@ -200,10 +201,9 @@ def _calibration_noise(problem: Problem) -> Tensor:
     return (squares - products.square() * per_example.repeat_interleave(bins)).clamp_min(0).sqrt()
 
 
-def _noted(problem: Problem, key: Key, slope: _Slope, ends: Ends, drawn: bool, level: float) -> Ends:
+def _noted(problem: Problem, key: Key, slope: _Slope, examples: Tensor, ends: Ends, drawn: bool, level: float) -> Ends:
     """Ends that reach as far as what was not met allows; none where there is nothing to make them from."""
     of_decisions = FIGURES[key[0]].of_decisions
-    examples = problem.design.clusters_of_each(problem.sample.labels, problem.sample.num_classes)
     what = "examples" if problem.sample.groups is None else "groups"
     single = [c for c in slope.classes if examples[c] == 1]
     few = [c for c in slope.classes if examples[c] < _FEW]

@@ -34,7 +34,9 @@ class Design:
         """In how many clusters each class occurs."""
         if self.clusters is None:
             return torch.bincount(labels, minlength=num_classes)
-        return torch.bincount(torch.unique(self.clusters * num_classes + labels) % num_classes, minlength=num_classes)
+        met = torch.zeros(len(self.strata) * num_classes, dtype=torch.bool)
+        met[self.clusters * num_classes + labels] = True
+        return met.view(-1, num_classes).sum(0)
 
 
 class Spread:

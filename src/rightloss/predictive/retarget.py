@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..losses.frame import full_precision
-from ..tables import as_given, log_prob_table, tensor_of
+from ..tables import as_given, log_prob_table, rows_of, tensor_of
 from .mixes import log_mix
 
 
@@ -56,8 +56,7 @@ def retarget(log_probs: Any, from_: Any, to: Any) -> Any:
 def class_table(log_probs: Any) -> Float[Tensor, "n k *dense"]:
     """`log_probs` as a tensor, checked: `(n, k)`, or dense with the classes in dimension 1."""
     table = tensor_of(log_probs, "log_probs")
-    rows = table.movedim(1, -1).flatten(0, -2) if table.ndim > 2 else table
-    log_prob_table(rows)
+    log_prob_table(rows_of(table))
     return table
 
 
