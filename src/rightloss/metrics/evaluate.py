@@ -50,8 +50,8 @@ def evaluate(
 
     Args:
         log_probs: predictions `(n, k)`, or dense maps `(n, k, h, w, …)`, of which each cell is an example; log-probabilities.
-        target: int labels `(n,)` or `(n, h, w, …)`, or soft votes of the predictions' shape, which sum to 1 over the classes:
-            then an example counts for each class by its share of the votes.
+        target: int labels `(n,)` or `(n, h, w, …)`, for two classes also bools; or soft votes of the predictions' shape, which
+            sum to 1 over the classes: then an example counts for each class by its share of the votes.
         prevalence: a `Prevalence`, an estimate of one, K frequencies, or for two classes that of class 1.
         costs: what decision d costs where class c is true, `(k, k)`; decisions are those of least expected cost. None means
             1 for every mistake, and so the likeliest class.

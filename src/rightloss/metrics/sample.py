@@ -17,7 +17,7 @@ from torch import Tensor
 from ..losses.labels import hard_labels, soft_labels
 from ..predictive.mixes import without_estimate
 from ..prevalence import Prevalence, frequencies
-from ..tables import log_prob_table, rows_of, target_rows, tensor_of
+from ..tables import is_missing, log_prob_table, rows_of, target_rows, tensor_of
 
 IGNORED = -100  # as in torch and in the losses
 
@@ -90,7 +90,7 @@ def labelled_sample(log_probs: Any, target: Any, prevalence: Any, groups: Any = 
     given = tensor_of(log_probs, "log_probs").detach()
     table = log_prob_table(rows_of(given)).cpu()
     at = as_prevalence(prevalence, table.shape[1])
-    label = target_rows(tensor_of(target, "target").detach().cpu(), given.shape)
+    label = target_rows(target, given.shape).detach().cpu()
     clusters = _clusters(groups, given.shape)
     if label.ndim == 0:
         raise ValueError(f"Expected one label per row of `log_probs`, but got the single number {label}: give (n,) labels.")
@@ -111,7 +111,7 @@ def labelled_sample(log_probs: Any, target: Any, prevalence: Any, groups: Any = 
     if label.ndim != 1:
         raise ValueError(
             f"Expected int labels of shape (n,) or soft votes of shape (n, {table.shape[1]}), but got {label.dtype} of "
-            f"shape {tuple(label.shape)}: flatten the labels, or divide counts of votes by their row sums."
+            f"shape {tuple(label.shape)}: flatten the labels (`squeeze(1)`), or divide counts of votes by their row sums."
         )
     hard = hard_labels(label, table.shape[1], ignore_index)
     assert hard.index is not None
@@ -161,7 +161,7 @@ def _numbered(groups: Any, rows: int) -> Tensor | None:
         without = np.flatnonzero(names != names)
     else:  # NumPy would make words of what is missing in a list of words
         names = list(groups)
-        without = np.flatnonzero([_is_missing(name) for name in names])
+        without = np.flatnonzero([is_missing(name) for name in names])
     if len(without):
         raise ValueError(
             f"Expected a group id for every row, but row(s) {without[:5].tolist()} have none: "
@@ -171,8 +171,3 @@ def _numbered(groups: Any, rows: int) -> Tensor | None:
         return torch.from_numpy(np.unique(names, return_inverse=True)[1].astype(np.int64))
     numbers: dict[Any, int] = {}
     return torch.tensor([numbers.setdefault(name, len(numbers)) for name in names])
-
-
-def _is_missing(name: Any) -> bool:
-    """None, and what does not equal itself: NaN, NaT, pandas' NA."""
-    return name is None or not any((name != name) is no for no in (False, np.False_))
