@@ -1,12 +1,12 @@
 """Predictions of any library → a checked table of log-probabilities, and back into the kind they came in.
 
 Stage: arrays or tensors `(n, k)` → `log_probs`, as every stage after training takes them. Logits and probabilities are
-refused: which of the three an array holds is never guessed.
+refused: which of the three an array holds is never guessed. `rows_of` makes rows of dense maps `(n, k, h, w, …)`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, Protocol, runtime_checkable
 
@@ -16,7 +16,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["HasLogProbs", "as_given", "as_input", "by_cell", "first_float", "log_prob_table", "row_blocks", "tensor_of"]
+__all__ = [
+    "HasLogProbs",
+    "as_given",
+    "as_input",
+    "by_cell",
+    "first_float",
+    "is_missing",
+    "log_prob_table",
+    "map_of",
+    "row_blocks",
+    "rows_of",
+    "target_rows",
+    "tensor_of",
+]
 
 _BLOCK = 1 << 18  # rows looked at in one go, so that a check needs no second copy of a large table
 # Before torch 2.7 the two could not be told apart.
@@ -44,9 +57,12 @@ def log_prob_table(values: Any, num_classes: int | None = None, name: str = "log
     """
     table = tensor_of(values, name)
     if table.ndim != 2 or table.shape[1] < 2:
+        remedy = "write both columns where there are two classes, such as scikit-learn's `predict_log_proba(x)`"
+        if table.ndim > 2:
+            remedy = "make rows of a dense map, such as `log_probs.movedim(1, -1).flatten(0, -2)`"
+        shape = tuple(table.shape)
         raise ValueError(
-            f"Expected `{name}` to be a table of shape (n, k), a column per class, but got shape {tuple(table.shape)}: "
-            "write both columns where there are two classes, such as scikit-learn's `predict_log_proba(x)`."
+            f"Expected `{name}` to be a table of shape (n, k), a column per class, but got shape {shape}: {remedy}."
         )
     if num_classes is not None and table.shape[1] != num_classes:
         raise ValueError(
@@ -68,7 +84,8 @@ def tensor_of(values: Any, name: str) -> Tensor:
         return values
     if isinstance(values, HasLogProbs):
         return tensor_of(values.log_probs, name)
-    remedy = "number the classes from 0" if name in ("target", "labels") else "give an array or a tensor of numbers"
+    labels = name.endswith(("target", "labels"))
+    remedy = "number the classes from 0" if labels else "give an array or a tensor of numbers"
     kind = type(values).__name__
     try:
         array = np.asarray(values)
@@ -77,7 +94,9 @@ def tensor_of(values: Any, name: str) -> Tensor:
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"Expected `{name}` to be numbers, but got {kind}: {remedy}.") from error
     if array.dtype.kind not in "biuf":
-        raise ValueError(f"Expected `{name}` to be numbers, but got {kind} of dtype {np.asarray(values).dtype}: {remedy}.")
+        remedy = _how_to_number(values) if labels else remedy
+        came = getattr(values, "dtype", np.asarray(values).dtype)
+        raise ValueError(f"Expected `{name}` to be numbers, but got {kind} of dtype {came}: {remedy}.")
     dtype = np.dtype(np.float64) if array.dtype == np.longdouble else array.dtype.newbyteorder("=")
     takes = array.flags.writeable and array.flags.aligned and all(s >= 0 and s % array.itemsize == 0 for s in array.strides)
     return torch.from_numpy(array.astype(dtype, copy=not takes))
@@ -87,6 +106,55 @@ def as_given(result: Tensor, given: Any) -> Any:
     """`result` as a tensor where `given` was one, else as an array."""
     given = given.log_probs if isinstance(given, HasLogProbs) else given
     return result if isinstance(given, Tensor) else result.detach().cpu().numpy()
+
+
+def rows_of(table: Tensor) -> Tensor:
+    """Dense `(n, k, h, w, …)` as rows, one per cell, image by image: `(n·h·w·…, k)`; a table `(n, k)` as it is."""
+    return table.movedim(1, -1).flatten(0, -2) if table.ndim > 2 else table
+
+
+def map_of(rows: Tensor, shape: Sequence[int]) -> Tensor:
+    """Rows `(n·h·w·…, k)`, or a value for each `(n·h·w·…,)`, as a map again, of predictions of that shape `(n, k, h, w, …)`."""
+    if len(shape) <= 2:
+        return rows
+    dense = rows.unflatten(0, (shape[0], *shape[2:]))
+    return dense if rows.ndim == 1 else dense.movedim(-1, 1)
+
+
+def target_rows(target: Any, shape: Sequence[int], name: str = "target") -> Tensor:
+    """Labels of predictions of `shape`, as a tensor in the order of `rows_of`.
+
+    Class numbers `(n,)` or `(n, h, w, …)` → `(n·h·w·…,)`, soft votes of the predictions' shape → `(n·h·w·…, k)`. Of two
+    classes False is 0 and True is 1. Labels of a table are not checked further.
+
+    Args:
+        target: tensor, array, list or pandas series.
+        shape: that of the predictions, `(n, k)` or `(n, k, h, w, …)`.
+        name: what the caller calls them.
+
+    Raises:
+        ValueError: labels that are no numbers or do not fit a dense map of that shape.
+    """
+    labels, cells = tensor_of(target, name), (shape[0], *shape[2:])
+    if labels.dtype == torch.bool and shape[1] == 2:
+        labels = labels.long()
+    if labels.dtype == torch.bool or (labels.is_floating_point() and labels.shape == cells):
+        _refuse_labels(labels, target, shape[1], name)
+    if len(shape) <= 2:
+        return labels
+    if labels.shape == cells:
+        return labels.flatten()
+    if labels.shape == tuple(shape) and labels.is_floating_point():
+        return rows_of(labels)
+    remedy = "a label per cell; do they come from one batch?"
+    if labels.shape == (shape[0], 1, *shape[2:]):
+        remedy = "call `squeeze(1)` on it"
+    elif labels.shape == tuple(shape):
+        remedy = "soft labels are floats; convert them"
+    raise ValueError(
+        f"Expected `{name}` of shape {cells} (class numbers) or {tuple(shape)} (soft) for a map of shape {tuple(shape)}, "
+        f"but got {labels.dtype} of shape {tuple(labels.shape)}: {remedy}."
+    )
 
 
 def by_cell(table: Callable[[Tensor], Tensor], outputs: Tensor) -> Tensor:
@@ -118,6 +186,11 @@ def first_float(model: nn.Module, default: Tensor) -> Tensor:
     return next((each for each in model.parameters() if each.is_floating_point()), default)
 
 
+def is_missing(value: Any) -> bool:
+    """None, and what does not equal itself: NaN, NaT, pandas' NA."""
+    return value is None or not any((value != value) is no for no in (False, np.False_))
+
+
 def row_blocks(table: Tensor, rows: int = _BLOCK) -> list[tuple[int, Tensor]]:
     """The table cut into blocks of at most `rows`, each with the number of its first row."""
     return [(start, table[start : start + rows]) for start in range(0, len(table), rows)]
@@ -133,6 +206,39 @@ class _ExactLogSigmoid(TorchFunctionMode):
         if func is F.logsigmoid:
             return torch.log_softmax(torch.stack([args[0], torch.zeros_like(args[0])], -1), -1)[..., 0]
         return func(*args, **(kwargs or {}))
+
+
+def _how_to_number(labels: Any) -> str:
+    """What makes class numbers of labels that are none, in the words of pandas where they are its own."""
+    values = np.asarray(labels, dtype=object).ravel().tolist()
+    if any(is_missing(value) for value in values):
+        return "drop the rows without a label, such as by `y.notna()` of a pandas series, and number the classes from 0"
+    in_words = all(isinstance(value, str) for value in values)
+    if in_words and all(value.isdecimal() for value in values):
+        return "number the classes from 0; `y.astype(int)` makes numbers of these"
+    in_pandas = type(labels).__module__.startswith("pandas")
+    call = "pd.factorize(y, sort=True)[0]" if in_pandas else "np.unique(y, return_inverse=True)[1]"
+    if in_pandas and str(labels.dtype) == "category" and type(labels).__name__ == "Series":
+        call = "y.cat.codes"
+    if not in_words or not in_pandas:
+        return f"number the classes from 0 in the order of the predictions' columns, such as by `{call}`"
+    names = sorted(set(values))
+    listed = ", ".join(f"{name!r}: {number}" for number, name in enumerate(names[:4])) + (", …" if len(names) > 4 else "")
+    return f"number the classes from 0 in the order of the predictions' columns, such as by `y.map({{{listed}}})` or `{call}`"
+
+
+def _refuse_labels(labels: Tensor, given: Any, num_classes: int, name: str) -> None:
+    """A ValueError for floats and bools where class numbers are asked for."""
+    call = f"{name}.long()" if isinstance(given, Tensor) else "y.astype(int)"
+    remedy = f"call `{call}` on class numbers"
+    if labels.dtype == torch.bool:
+        remedy = f"False and True number two classes; give the class of each row, in 0..{num_classes - 1}"
+    elif bool(labels.isnan().any()):
+        remedy = "drop the rows without a label (NaN), such as by `y.notna()` of a pandas series, then `y.astype(int)`"
+    raise ValueError(
+        f"Expected `{name}` to be class numbers, or soft votes with a column for each of {num_classes} classes, but got "
+        f"{labels.dtype} of shape {tuple(labels.shape)}: {remedy}."
+    )
 
 
 def _check_rows(block: Tensor, start: int, name: str) -> None:

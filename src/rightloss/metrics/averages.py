@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .decisions import decide
 from .ranks import Ranking
-from .recalibration import fit_recalibration, recalibration_terms
+from .recalibration import Recalibration, fit_recalibration
 from .sample import Sample
 from .sums import add_by_place
 
@@ -33,7 +33,7 @@ class Recipe:
         weights: π_c / n_c `(k,)`, what an example stands for.
         edges: for each class whose calibration is looked at, the inner borders of its bins, as log-probabilities.
         bins: how many there are at most.
-        recalibration: slope and intercepts `(k,)`, as `recalibration.py` has them; None where there is no such fit.
+        recalibration: slope and intercepts; None where there is no such fit.
         reason: why there is none.
     """
 
@@ -41,7 +41,7 @@ class Recipe:
     weights: Float64[Tensor, " k"]
     edges: tuple[Tensor, ...]
     bins: int
-    recalibration: Float64[Tensor, " k"] | None
+    recalibration: Recalibration | None
     reason: str
 
     @property
@@ -247,7 +247,7 @@ def _block(entries: slice, log_probs: Tensor, labels: Tensor, votes: Tensor | No
     # a probability of 0 for what happened makes the figure infinite; that is looked after there
     dense = [own.masked_fill(own.isneginf(), 0.0)[:, None], brier[:, None], probs[:, -1:]]
     if recipe.recalibration is not None:
-        dense += recalibration_terms(table, labels, recipe.recalibration)[1:]
+        dense += recipe.recalibration.terms(table, labels)[1:]
     places = [recipe.num_dense + decide(log_probs, costs=recipe.costs)]
     values: list[Tensor | None] = [None]
     spread = probs @ recipe.weights

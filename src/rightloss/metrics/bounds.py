@@ -32,7 +32,8 @@ def bounds(problem: Problem, bootstrap: bool, level: float, draws: int, generato
     drawn = problem.design.clusters is None and problem.sample.num_classes**2 * draws <= _MOST_DRAWN
     if drawn:
         ends |= _of_drawn_decisions(problem, level, draws, generator)
-    return {key: _noted(problem, key, slopes[key], each, drawn, level) for key, each in ends.items()}
+    examples = problem.design.clusters_of_each(problem.sample.labels, problem.sample.num_classes)
+    return {key: _noted(problem, key, slopes[key], examples, each, drawn, level) for key, each in ends.items()}
 
 
 @dataclass(frozen=True)
@@ -127,16 +128,11 @@ def _of_drawn_decisions(problem: Problem, level: float, draws: int, generator: t
 def _slopes(problem: Problem) -> dict[Key, _Slope]:
     """By the gradient of every quantity in the class means and areas."""
     state, design = problem.state, problem.design
-    means = state.averages.means.clone().requires_grad_()
-    totals = state.averages.totals.clone().requires_grad_()
-    areas = state.areas.clone().requires_grad_()
-    live = State(replace(state.averages, means=means, totals=totals), areas, state.population)
     plain = state.averages.means[..., 0].nan_to_num()
     spreads = {key: Spread(design) for key in problem.quantities}
     by_mean: dict[Key, within.Gradient] = {}
     by_total, by_area, classes = {}, {}, {}
-    for key, formula in problem.quantities.items():
-        found = torch.autograd.grad(formula(live).sum(), (means, totals, areas), allow_unused=True, materialize_grads=True)
+    for key, found in _gradients(problem).items():
         of_means, by_total[key], by_area[key] = (each[..., 0].nan_to_num() for each in found)
         if (gradient := within.Gradient.of(of_means, plain)) is not None:
             by_mean[key] = gradient
@@ -154,6 +150,25 @@ def _slopes(problem: Problem) -> dict[Key, _Slope]:
             added = ranks.contributions(problem.sample, problem.rankings, of_areas, state.areas[..., 0])
             spreads[key].add(slice(None), added * per_example[problem.sample.labels])
     return {key: _Slope(*each.summary(), classes[key]) for key, each in spreads.items()}
+
+
+@torch.inference_mode(False)
+@torch.enable_grad()
+def _gradients(problem: Problem) -> dict[Key, tuple[Tensor, ...]]:
+    """The gradient of every quantity in the class means, totals and areas, whatever mode the caller is in.
+
+    Of copies, since autograd keeps no tensor that was made in inference mode.
+    """
+    state = problem.state
+    means, totals, areas = (
+        each.clone().requires_grad_() for each in (state.averages.means, state.averages.totals, state.areas)
+    )
+    recipe = replace(state.averages.recipe, costs=state.averages.recipe.costs.clone())
+    live = State(within.Averages(recipe, means, totals), areas, state.population.clone())
+    return {
+        key: torch.autograd.grad(formula(live).sum(), (means, totals, areas), allow_unused=True, materialize_grads=True)
+        for key, formula in problem.quantities.items()
+    }
 
 
 def _around_calibration_error(
@@ -186,10 +201,9 @@ def _calibration_noise(problem: Problem) -> Tensor:
     return (squares - products.square() * per_example.repeat_interleave(bins)).clamp_min(0).sqrt()
 
 
-def _noted(problem: Problem, key: Key, slope: _Slope, ends: Ends, drawn: bool, level: float) -> Ends:
+def _noted(problem: Problem, key: Key, slope: _Slope, examples: Tensor, ends: Ends, drawn: bool, level: float) -> Ends:
     """Ends that reach as far as what was not met allows; none where there is nothing to make them from."""
     of_decisions = FIGURES[key[0]].of_decisions
-    examples = problem.design.clusters_of_each(problem.sample.labels, problem.sample.num_classes)
     what = "examples" if problem.sample.groups is None else "groups"
     single = [c for c in slope.classes if examples[c] == 1]
     few = [c for c in slope.classes if examples[c] < _FEW]

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..prevalence import Prevalence
-from ..tables import log_prob_table, tensor_of
-from .sample import labelled_sample
+from ..tables import tensor_of
+from .sample import IGNORED, labelled_sample, num_classes_of
 
 Array = NDArray[np.float64]
 
@@ -38,6 +38,7 @@ class Scores:
         votes: its share of its row's label `(m,)`.
         weights: what it stands for in the population, π_c/n_c times the vote `(m,)`; they sum to 1.
         totals: examples by class `(k,)`, votes counted in fractions.
+        groups: its patient or image, numbered from 0 `(m,)`; None where rows are independent.
         prevalence: π.
         positive: the class.
         rounding: of the predictions' precision.
@@ -50,6 +51,7 @@ class Scores:
     votes: Array
     weights: Array
     totals: Array
+    groups: NDArray[np.int64] | None
     prevalence: Prevalence
     positive: int
     rounding: float
@@ -69,35 +71,79 @@ class Scores:
         odds = logit(thresholds)
         return odds - 2 * self.rounding * (1 + np.abs(np.log(thresholds)) + np.abs(odds))
 
-    def counts_from(self, cuts: Array) -> Array:
-        """How many examples of each class have log-odds at or above each of the cuts `(c,)` → `(c, k)`."""
-        columns = []
-        for c in range(len(self.totals)):
+    def called_from(self, cuts: Array) -> Counts:
+        """Examples of each class with log-odds at or above each of the cuts `(c,)`."""
+        ordered, back = np.unique(cuts, return_inverse=True)
+        reached = np.searchsorted(ordered, self.odds, side="right")  # how many of the cuts
+        return self._counted(reached, len(ordered) + 1, lambda inside: inside[:, ::-1].cumsum(1)[:, ::-1][:, 1:][:, back])
+
+    def in_bins(self, index: NDArray[np.int64], bins: int) -> Counts:
+        """Examples of each class in each of the bins, by the number of each entry's."""
+        return self._counted(index, bins, lambda inside: inside)
+
+    def _counted(self, place: NDArray[np.int64], places: int, columns: Callable[[Array], Array]) -> Counts:
+        """Votes of each class by group and place `(g, places)` → as `columns` has them `(g, c)`, over all groups."""
+        group = np.zeros_like(self.labels) if self.groups is None else self.groups
+        groups = int(group.max()) + 1
+        found, worth = [], []
+        for c, total in enumerate(self.totals.tolist()):
             own = self.labels == c
-            order = np.argsort(self.odds[own])
-            above = np.append(self.votes[own][order][::-1].cumsum()[::-1], 0.0)
-            columns.append(above[np.searchsorted(self.odds[own][order], cuts)])
-        return np.stack(columns, 1)
+            votes = np.zeros((groups, places))
+            np.add.at(votes, (group[own], place[own]), self.votes[own])
+            called = columns(votes)
+            found.append(called.sum(0))
+            worth.append(np.full(called.shape[1], total) if self.groups is None else _worth(called, votes.sum(1)))
+        counts = np.stack(found, 1)
+        return Counts(counts, np.broadcast_to(self.totals, counts.shape), np.stack(worth, 1))
 
 
-def scores(log_probs: Any, target: Any, prevalence: Any, positive: Any, purpose: str) -> Scores:
+@dataclass(frozen=True)
+class Counts:
+    """How many examples of each class, a column of it per class and a row per threshold or bin.
+
+    Attributes:
+        found: those counted `(c, k)`.
+        totals: out of how many `(c, k)`.
+        worth: out of how many independent ones they are as good as `(c, k)`; the totals where rows are independent.
+    """
+
+    found: Array
+    totals: Array
+    worth: Array
+
+    @property
+    def shares(self) -> Array:
+        return self.found / self.totals
+
+
+def scores(
+    log_probs: Any,
+    target: Any,
+    prevalence: Any,
+    positive: Any,
+    purpose: str,
+    groups: Any = None,
+    ignore_index: int = IGNORED,
+) -> Scores:
     """Checks all and states the predictions as one class against the rest.
 
     Args:
-        log_probs: `(n, k)`.
+        log_probs: `(n, k)`, or dense.
         target: int labels or soft votes.
         prevalence: π; None where there are two classes and `purpose` does not depend on it.
         positive: the class; None means 1 of two.
         purpose: what it is for, in the words of an error.
+        groups: ids of patients, as `evaluate` takes them.
+        ignore_index: the int label of examples that are left out.
     """
-    classes = log_prob_table(log_probs).shape[1]
+    classes = num_classes_of(log_probs)
     chosen = _positive_class(positive, classes)
     if prevalence is None and classes > 2:
         raise ValueError(
             f"Expected a prevalence for {purpose} of one class against {classes - 1} others, but got none: "
             "how the others are mixed decides it; give K frequencies."
         )
-    sample = labelled_sample(log_probs, target, [0.5, 0.5] if prevalence is None else prevalence)
+    sample = labelled_sample(log_probs, target, [0.5, 0.5] if prevalence is None else prevalence, groups, ignore_index)
     sample.require_every_class(purpose)
     column, odds = (sample.per_entry(each) for each in (sample.log_probs[:, chosen], _log_odds(sample.log_probs, chosen)))
     votes = torch.ones_like(odds) if sample.votes is None else sample.votes
@@ -111,24 +157,25 @@ def scores(log_probs: Any, target: Any, prevalence: Any, positive: Any, purpose:
         votes.cpu().numpy(),
         sample.population_weights.cpu().numpy(),
         sample.totals.cpu().numpy(),
+        None if sample.groups is None else np.unique(sample.per_entry(sample.groups).numpy(), return_inverse=True)[1],
         sample.prevalence,
         chosen,
         torch.finfo(sample.log_probs.dtype).eps,
     )
 
 
-def drawn_against_rest(
-    counts: Array, totals: Array, mixes: Array, positive: int, generator: torch.Generator
-) -> tuple[Array, Array]:
-    """Draws of the shares `counts (c, k) / totals (k,)`, each Beta(x + ½, n − x + ½), Jeffreys' posterior, in a mix for each
-    draw `(draws, k)` → those of the positive class and of the rest `(draws, c)`. One class at a time, to bound memory."""
+def drawn_against_rest(counts: Counts, mixes: Array, positive: int, generator: torch.Generator) -> tuple[Array, Array]:
+    """Draws of the shares in a mix for each draw `(draws, k)` → those of the positive class and of the rest `(draws, c)`.
+
+    Each is Beta(x + ½, n − x + ½), Jeffreys' posterior, with n as many as the counts are worth. One class at a time, to bound
+    memory.
+    """
     others = np.delete(mixes, positive, 1).sum(1, keepdims=True)  # not 1 − π, which can be 0
-    rest = np.zeros((len(mixes), len(counts)))
-    for c, (found, total) in enumerate(zip(torch.from_numpy(counts.T), totals.tolist(), strict=True)):
-        yes, no = (
-            torch._standard_gamma((each + 0.5).expand(len(mixes), -1), generator=generator)
-            for each in (found, (total - found).clamp_min(0))
-        )
+    weight = counts.worth / counts.totals
+    rest = np.zeros((len(mixes), len(weight)))
+    pairs = (weight * counts.found).T, (weight * (counts.totals - counts.found).clip(0)).T
+    for c, pair in enumerate(zip(*(torch.from_numpy(each) for each in pairs), strict=True)):
+        yes, no = (torch._standard_gamma((each + 0.5).expand(len(mixes), -1), generator=generator) for each in pair)
         rate = (yes / (yes + no)).numpy()
         if c == positive:
             own = rate
@@ -154,6 +201,26 @@ def limits(draws: Array, estimate: Array, level: float) -> tuple[Array, Array]:
     tail = (1 - level) / 2
     low, high = np.quantile(draws, [tail, 1 - tail], axis=0)
     return np.fmin(low, estimate), np.fmax(high, estimate)
+
+
+def _worth(called: Array, sizes: Array) -> Array:
+    """How many independent examples the shares of one class are worth `(c,)`.
+
+    n/d, with d the design effect: the variance of a share that its groups show to a binomial one, and at least 1 (Korn &
+    Graubard 1998). A share of 0 or 1 shows no variance, and is worth as many as there are groups.
+
+    Args:
+        called: how many of each group's examples are counted `(g, c)`.
+        sizes: how many it has `(g,)`.
+    """
+    called, sizes = called[sizes > 0], sizes[sizes > 0]
+    groups, total = len(sizes), sizes.sum()
+    share = called.sum(0) / total
+    variance = groups / max(groups - 1, 1) * ((called - share * sizes[:, None]) ** 2).sum(0) / total**2
+    binomial = share * (1 - share) / total
+    inner = (share > 0) & (share < 1) & (groups > 1)
+    design = np.divide(variance, binomial, out=np.ones_like(share), where=inner)
+    return np.where(inner, total / np.maximum(design, 1), groups)
 
 
 def shares_of(values: Any, name: str, default: Callable[[], Array]) -> Array:

@@ -80,9 +80,9 @@ class ConformalSets:
         Args:
             log_probs: predictions `(n, k)`, as log-probabilities.
             labels: int labels `(n,)` or soft votes `(n, k)`, in any mix of classes; every class must occur.
-            prevalence: π, where the sets will be used: a `Prevalence`, K frequencies, or for two classes that of class 1.
-                Coverage is linear in π, so where π is uncertain its mean is taken and the level holds on average over
-                π; for a level at every π take `per_class`, which needs no prevalence.
+            prevalence: π, where the sets will be used: a `Prevalence`, an estimate of one, K frequencies, or for two classes
+                that of class 1. Coverage is linear in π, so where π is uncertain its mean is taken and the level holds on
+                average over π; for a level at every π take `per_class`, which needs no prevalence.
             level: share of people whose set is to hold their class.
             score: "lac" or "aps".
             per_class: whether the level is to hold in every class.

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..tables import log_prob_table, tensor_of
+from ..tables import tensor_of
 from .class_rates import Array, Scores, scores
+from .sample import IGNORED, num_classes_of
 
 __all__ = [
     "PrecisionRecallCurve",
@@ -82,31 +83,38 @@ class ProbabilityHistogram:
     positive: int
 
 
-def roc_curve(log_probs: Any, target: Any, positive: Any = None, prevalence: Any = None) -> RocCurve:
+def roc_curve(
+    log_probs: Any, target: Any, positive: Any = None, prevalence: Any = None, ignore_index: int = IGNORED
+) -> RocCurve:
     """True against false positive rate over all thresholds. For two classes it is the same at every prevalence.
 
     Args:
-        log_probs: predictions `(n, k)`, as log-probabilities.
-        target: int labels `(n,)` or soft votes `(n, k)`.
+        log_probs: predictions `(n, k)`, or dense maps `(n, k, h, w, …)`, as log-probabilities.
+        target: int labels `(n,)` or `(n, h, w, …)`, or soft votes of the predictions' shape.
         positive: the class looked for; 1 where there are two.
         prevalence: π, in whose proportions the other classes make up "the rest"; needed for more than two classes.
+        ignore_index: the int label of examples that are left out.
     """
-    found = scores(log_probs, target, prevalence, positive, "a ROC curve")
+    found = scores(log_probs, target, prevalence, positive, "a ROC curve", ignore_index=ignore_index)
     fpr, tpr, threshold = _rates(found)
     auc = float(np.sum(np.diff(fpr) * (tpr[1:] + tpr[:-1])) / 2)
     return RocCurve(fpr, tpr, threshold, auc, found.positive)
 
 
-def precision_recall_curve(log_probs: Any, target: Any, prevalence: Any, positive: Any = None) -> PrecisionRecallCurve:
+def precision_recall_curve(
+    log_probs: Any, target: Any, prevalence: Any, positive: Any = None, ignore_index: int = IGNORED
+) -> PrecisionRecallCurve:
     """Precision at π, `π TPR / (π TPR + (1 − π) FPR)`, against recall, over all thresholds.
 
     Args:
-        log_probs: predictions `(n, k)`, as log-probabilities.
-        target: int labels `(n,)` or soft votes `(n, k)`, in any mix of classes.
-        prevalence: π: a `Prevalence` (its mean where uncertain), K frequencies, or for two classes that of class 1.
+        log_probs: predictions `(n, k)`, or dense maps `(n, k, h, w, …)`, as log-probabilities.
+        target: int labels `(n,)` or `(n, h, w, …)`, or soft votes of the predictions' shape, in any mix of classes.
+        prevalence: π: a `Prevalence` (its mean where uncertain), an estimate of one, K frequencies, or for two classes that of
+            class 1.
         positive: the class looked for; 1 where there are two.
+        ignore_index: the int label of examples that are left out.
     """
-    found = scores(log_probs, target, prevalence, positive, "a precision-recall curve")
+    found = scores(log_probs, target, prevalence, positive, "a precision-recall curve", ignore_index=ignore_index)
     fpr, tpr, threshold = (each[1:] for each in _rates(found))
     right, wrong = found.rate * tpr, (1 - found.rate) * fpr
     precision = right / (right + wrong)
@@ -115,22 +123,30 @@ def precision_recall_curve(log_probs: Any, target: Any, prevalence: Any, positiv
 
 
 def probability_histogram(
-    log_probs: Any, target: Any, bins: Any = 30, positive: Any = None, scale: str = "probability"
+    log_probs: Any,
+    target: Any,
+    bins: Any = 30,
+    positive: Any = None,
+    scale: str = "probability",
+    ignore_index: int = IGNORED,
 ) -> ProbabilityHistogram:
     """The predicted probability of one class by true class; no prevalence enters but through the predictions.
 
     Args:
-        log_probs: predictions `(n, k)`, as log-probabilities.
-        target: int labels `(n,)` or soft votes `(n, k)`.
+        log_probs: predictions `(n, k)`, or dense maps `(n, k, h, w, …)`, as log-probabilities.
+        target: int labels `(n,)` or `(n, h, w, …)`, or soft votes of the predictions' shape.
         bins: how many, or their edges on the scale chosen. A bin holds its lower edge; what lies outside counts to the
             outermost bin.
         positive: the class predicted; 1 where there are two.
         scale: "probability", from 0 to 1, or "log-odds", from the least to the greatest finite one.
+        ignore_index: the int label of examples that are left out.
     """
     if scale not in ("probability", "log-odds"):
         raise ValueError(f'Expected `scale` to be "probability" or "log-odds", but got {scale!r}: choose one of the two.')
-    classes = log_prob_table(log_probs).shape[1]
-    found = scores(log_probs, target, np.full(classes, 1 / classes), positive, "a histogram by class")
+    classes = num_classes_of(log_probs)
+    found = scores(
+        log_probs, target, np.full(classes, 1 / classes), positive, "a histogram by class", ignore_index=ignore_index
+    )
     values = found.to_bin if scale == "probability" else found.odds
     edges = _edges(bins, values, scale)
     index = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)

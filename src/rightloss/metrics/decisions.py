@@ -1,6 +1,7 @@
 """Predictions and what mistakes cost → decisions.
 
-Stage: log_probs `(n, k)`, costs `(k, d)` → int decisions `(n,)`, and what they are expected to cost.
+Stage: log_probs `(n, k)` or dense `(n, k, h, w, …)`, costs `(k, d)` → int decisions, one per row or cell, and what they are
+expected to cost.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from ..tables import as_given, log_prob_table, row_blocks, tensor_of
+from ..tables import as_given, log_prob_table, map_of, row_blocks, rows_of, tensor_of
 
 __all__ = ["cost_matrix", "decide", "expected_cost", "threshold_log_odds"]
 
@@ -20,22 +21,23 @@ _ENTRIES = 1 << 22  # of the table, looked at in one go
 
 
 def decide(log_probs: Any, costs: Any = None, threshold: Any = None, abstain_cost: Any = None) -> Any:
-    """The decision of least expected cost for each row, `argmin_d Σ_k p(k|x) cost[k, d]`; −1 where it is to abstain.
+    """The decision of least expected cost for each row or cell, `argmin_d Σ_k p(k|x) cost[k, d]`; −1 where it is to abstain.
 
     One rule for ties: **the later decision wins, and abstaining never does.** So two classes at p₁ = ½ give 1, and
     `threshold=t` gives 1 from p₁ = t on. Costs are tied that agree to the rounding of `log_probs`' own precision, so that
     the logarithm of 0.3 ties with a threshold of 0.3. All is compared in logarithms: nothing underflows.
 
     Args:
-        log_probs: predictions for the population `(n, k)`, as log-probabilities.
+        log_probs: predictions for the population `(n, k)`, or dense maps `(n, k, h, w, …)`, as log-probabilities.
         costs: what decision d costs where k is true `(k, d)`; none means 1 for every wrong class. Negative costs are gains.
         threshold: for two classes, in the place of `costs`: decide 1 where p₁ ≥ t.
         abstain_cost: what it costs to leave a row undecided, in the units of `costs`; none means that it must be decided.
 
     Returns:
-        int64 `(n,)`, an array or a tensor as `log_probs` is.
+        int64 `(n,)`, or `(n, h, w, …)`; an array or a tensor as `log_probs` is.
     """
-    table = log_prob_table(log_probs).detach()
+    given = tensor_of(log_probs, "log_probs").detach()
+    table = log_prob_table(rows_of(given))
     matrix = cost_matrix(table.shape[1], costs, threshold)
     extra = None if abstain_cost is None else _cost_of_abstaining(abstain_cost)
     plain = extra is None and torch.equal(matrix, 1 - torch.eye(table.shape[1], dtype=torch.float64))
@@ -45,21 +47,22 @@ def decide(log_probs: Any, costs: Any = None, threshold: Any = None, abstain_cos
         rounding = torch.finfo(block.dtype).eps
         chosen = _likeliest(block, rounding) if log_regret is None else _cheapest(block, log_regret, extra, rounding)
         found[start : start + len(block)] = chosen
-    return as_given(found, log_probs)
+    return as_given(map_of(found, given.shape), log_probs)
 
 
 def expected_cost(log_probs: Any, costs: Any, decisions: Any, abstain_cost: Any = None) -> Any:
-    """What each row's decision is expected to cost, `Σ_k p(k|x) cost[k, d]`, float64 `(n,)`.
+    """What each decision is expected to cost, `Σ_k p(k|x) cost[k, d]`, float64 `(n,)` or `(n, h, w, …)`.
 
     Args:
-        log_probs: predictions for the population `(n, k)`.
+        log_probs: predictions for the population `(n, k)`, or dense maps `(n, k, h, w, …)`.
         costs: `(k, d)`; None means 1 for every wrong class.
-        decisions: int `(n,)`, as `decide` gives them.
+        decisions: int `(n,)` or `(n, h, w, …)`, as `decide` gives them.
         abstain_cost: what a −1 costs.
     """
-    table = log_prob_table(log_probs).detach()
+    given = tensor_of(log_probs, "log_probs").detach()
+    table = log_prob_table(rows_of(given))
     matrix = cost_matrix(table.shape[1], costs).to(table.device)
-    chosen = _decisions(decisions, len(table), matrix.shape[1], abstain_cost is not None).to(table.device)
+    chosen = _decisions(decisions, given.shape, matrix.shape[1], abstain_cost is not None).to(table.device)
     extra = math.nan if abstain_cost is None else _cost_of_abstaining(abstain_cost)
     found = table.new_empty(len(table), dtype=torch.float64)
     for start, block in row_blocks(table, max(1, _ENTRIES // table.shape[1])):
@@ -68,7 +71,7 @@ def expected_cost(log_probs: Any, costs: Any, decisions: Any, abstain_cost: Any 
         # in logarithms, since a probability too small for a number can still meet a huge cost
         terms = each.sign() * (block.double() + each.abs().log()).exp()
         found[start : start + len(block)] = torch.where(index < 0, extra, terms.sum(1))
-    return as_given(found, log_probs)
+    return as_given(map_of(found, given.shape), log_probs)
 
 
 def cost_matrix(num_classes: int, costs: Any = None, threshold: Any = None) -> Float64[Tensor, "k d"]:
@@ -157,14 +160,14 @@ def _cost_of_abstaining(value: Any) -> float:
     return cost
 
 
-def _decisions(decisions: Any, rows: int, columns: int, may_abstain: bool) -> Int64[Tensor, " n"]:
-    index = tensor_of(decisions, "decisions").detach()
-    if index.shape != (rows,) or index.is_floating_point() or index.dtype == torch.bool:
+def _decisions(decisions: Any, shape: torch.Size, columns: int, may_abstain: bool) -> Int64[Tensor, " n"]:
+    index, expected = tensor_of(decisions, "decisions").detach(), (shape[0], *shape[2:])
+    if index.shape != expected or index.is_floating_point() or index.dtype == torch.bool:
         raise ValueError(
-            f"Expected int `decisions` of shape ({rows},), one per row of `log_probs`, but got {index.dtype} "
+            f"Expected int `decisions` of shape {expected}, one per row of `log_probs`, but got {index.dtype} "
             f"of shape {tuple(index.shape)}: give what `decide` gave."
         )
-    index = index.long()
+    index = index.flatten().long()
     low, high = (int(each) for each in torch.aminmax(index))
     if high >= columns or low < -1:
         raise ValueError(

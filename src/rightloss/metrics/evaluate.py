@@ -19,7 +19,7 @@ from .decisions import cost_matrix
 from .evaluation import Evaluation, Figure
 from .figures import FIGURES
 from .problem import Key, Problem, make_problem
-from .sample import labelled_sample
+from .sample import IGNORED, labelled_sample
 
 _MOST_RESAMPLED = 50_000  # entries × classes up to which "auto" draws resamples; beyond, the two ways agree and one is instant
 
@@ -37,6 +37,7 @@ def evaluate(
     draws: Any = 1000,
     bins: Any = 15,
     generator: Any = None,
+    ignore_index: int = IGNORED,
 ) -> Evaluation:
     """How good predictions are where the classes come as `prevalence` says, whatever their mix among the labels.
 
@@ -44,17 +45,19 @@ def evaluate(
     another prevalence, they must be moved to this one first (`retarget`), or they will look miscalibrated, as they are.
 
     An uncertain prevalence (`Prevalence.beta`, `.dirichlet`) is carried along: the value is that at the mean of π, and the
-    interval covers what is not known of π as well as the sample's own noise.
+    interval covers what is not known of π as well as the sample's own noise. An estimate (`estimate_prevalence`) counts as the
+    uncertain `Prevalence` that its `prevalence()` gives: the Dirichlet with its mean and uncertainty.
 
     Args:
-        log_probs: predictions `(n, k)`, as log-probabilities.
-        target: int labels `(n,)`, or soft votes `(n, k)` whose rows sum to 1: then an example counts for each class by its
-            share of the votes.
-        prevalence: a `Prevalence`, K frequencies, or for two classes that of class 1.
+        log_probs: predictions `(n, k)`, or dense maps `(n, k, h, w, …)`, of which each cell is an example; log-probabilities.
+        target: int labels `(n,)` or `(n, h, w, …)`, for two classes also bools; or soft votes of the predictions' shape, which
+            sum to 1 over the classes: then an example counts for each class by its share of the votes.
+        prevalence: a `Prevalence`, an estimate of one, K frequencies, or for two classes that of class 1.
         costs: what decision d costs where class c is true, `(k, k)`; decisions are those of least expected cost. None means
             1 for every mistake, and so the likeliest class.
         threshold: for two classes, in the place of `costs`: decide 1 from this probability on.
-        groups: ids of patients (or sites) `(n,)`: examples that share one are drawn together.
+        groups: ids of patients (or sites) `(n,)`: examples that share one are drawn together. For dense maps they are the
+            images' patients; without them each image is drawn as a whole, since its cells resemble each other.
         intervals: "bootstrap": stratified by class, BCa. "analytic": the delta method, for large samples; DeLong's for AUC.
             Figures of decisions alone are made from draws of each class's shares in both, unless there are groups or votes.
             "auto": the first up to 50,000 examples × classes, then the second. None: no intervals.
@@ -62,8 +65,9 @@ def evaluate(
         draws: how many resamples.
         bins: of equal weight in the population, for the calibration error.
         generator: source of the resamples; by default one with a fixed seed, so that equal input gives equal output.
+        ignore_index: the int label of examples that are left out.
     """
-    sample = labelled_sample(log_probs, target, prevalence, groups)
+    sample = labelled_sample(log_probs, target, prevalence, groups, ignore_index)
     costs = _square(cost_matrix(sample.num_classes, costs, threshold))
     level, stream = checked_level(level), own_stream(generator)
     _check_options(intervals, draws, bins)

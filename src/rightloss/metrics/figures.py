@@ -164,7 +164,7 @@ def calibration_slope(s: State) -> Tensor:
     score = (s.population[:, None] * s.averages.score).sum(0)
     curvature = (s.population[:, None, None] * s.averages.curvature).sum(0)
     step, failed = torch.linalg.solve_ex(curvature.permute(2, 0, 1), score.T)
-    return fit[0] + torch.where(failed == 0, step[:, 0], torch.nan)
+    return (fit.theta[0] + torch.where(failed == 0, step[:, 0], torch.nan)) / fit.scale
 
 
 def expected_cost(s: State) -> Tensor:

@@ -34,7 +34,9 @@ class Design:
         """In how many clusters each class occurs."""
         if self.clusters is None:
             return torch.bincount(labels, minlength=num_classes)
-        return torch.bincount(torch.unique(self.clusters * num_classes + labels) % num_classes, minlength=num_classes)
+        met = torch.zeros(len(self.strata) * num_classes, dtype=torch.bool)
+        met[self.clusters * num_classes + labels] = True
+        return met.view(-1, num_classes).sum(0)
 
 
 class Spread:
@@ -48,8 +50,13 @@ class Spread:
         size = int(design.strata.max()) + 1 if design.clusters is None else len(design.strata)
         self.sums = torch.zeros(size, dtype=torch.float64)  # of squares by stratum, or of contributions by cluster
         self.cubes = self.fourths = 0.0
+        self.unit = 0.0  # the largest contribution so far, in which all is counted: powers of them could overflow
 
     def add(self, entries: slice, contributions: Float64[Tensor, " m"]) -> None:
+        self._raise_unit(float(contributions.abs().max()))
+        if self.unit == 0:
+            return
+        contributions = contributions / self.unit
         if self.design.clusters is not None:
             where, what = self.design.clusters[entries], contributions
         else:
@@ -57,6 +64,13 @@ class Spread:
             self.cubes += float(what @ contributions)
             self.fourths += float(what @ what)
         self.sums += torch.bincount(where, weights=what, minlength=len(self.sums))
+
+    def _raise_unit(self, largest: float) -> None:
+        if not largest <= self.unit:
+            ratio, self.unit = self.unit / largest, largest
+            self.sums *= ratio if self.design.clusters is not None else ratio**2
+            self.cubes *= ratio**3
+            self.fourths *= ratio**4
 
     def summary(self) -> tuple[float, float, float]:
         """The standard error; the skewness by which an interval leans (BCa's a); and the number of examples or groups that
@@ -74,7 +88,7 @@ class Spread:
         total = float(squares.sum())
         if total == 0 or fourths == 0:
             return 0.0, 0.0, float(len(strata))
-        return math.sqrt(variance), cubes / (6 * total**1.5), total**2 / fourths
+        return self.unit * math.sqrt(variance), cubes / (6 * total**1.5), total**2 / fourths
 
 
 def design_of(sample: Sample) -> Design:
@@ -152,7 +166,8 @@ def percentiles(draws: Float64[Tensor, " b"], low: float, high: float) -> tuple[
 def normal(value: float, error: float, level: float, bounds: tuple[float, float]) -> tuple[float, float]:
     """value ± z·error, on a scale without the figure's bounds: log-odds between two, the logarithm on one side of one."""
     z = _normal_quantile((1 + level) / 2)
-    ends = jittered(torch.full((2,), value, dtype=torch.float64), torch.tensor([-z, z]), value, error, bounds)
+    noise = torch.tensor([-z, z], dtype=torch.float64)
+    ends = jittered(torch.full((2,), value, dtype=torch.float64), noise, value, error, bounds)
     return float(ends.min()), float(ends.max())
 
 
@@ -185,13 +200,13 @@ def folded(gaps: Tensor, noise: Tensor, error: float, level: float) -> tuple[flo
         level: coverage.
     """
     value, total = float(gaps.abs().sum()), math.sqrt(float(noise.square().sum()))
-    if error <= 1e-12 or total <= 1e-12:  # a constant predictor's gaps are exact
-        return value, value
+    z = _normal_quantile((1 + level) / 2)
+    if error <= 1e-12 or total <= 1e-12:  # a constant predictor's gaps are exact; one that is certain leaves noise no part
+        return max(value - z * error, 0.0), value + z * error
     noise, error = noise * max(1.0, error / total), max(error, total)
     ratio = gaps.abs() / noise.clamp_min(1e-300)
     density = torch.exp(-ratio.square() / 2) * math.sqrt(2 / math.pi)
     excess = float((noise * density - 2 * gaps.abs() * torch.special.ndtr(-ratio)).sum())
-    z = _normal_quantile((1 + level) / 2)
     alone = math.sqrt(2 / math.pi) * float(noise.sum()) + _normal_quantile(level) * math.sqrt(1 - 2 / math.pi) * error
     centre = max(value - excess, 0.0)
     return 0.0 if value <= alone else max(centre - z * error, 0.0), centre + z * error

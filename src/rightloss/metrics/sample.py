@@ -5,6 +5,7 @@ Stage: log_probs, target, prevalence → entries of one class each, with the wei
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +15,11 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from ..losses.labels import hard_labels, soft_labels
+from ..predictive.mixes import without_estimate
 from ..prevalence import Prevalence, frequencies
-from ..tables import log_prob_table, tensor_of
+from ..tables import is_missing, log_prob_table, rows_of, target_rows, tensor_of
+
+IGNORED = -100  # as in torch and in the losses
 
 
 @dataclass(frozen=True)
@@ -71,19 +75,23 @@ class Sample:
             )
 
 
-def labelled_sample(log_probs: Any, target: Any, prevalence: Any, groups: Any = None) -> Sample:
-    """Checks all four and brings them into one form.
+def labelled_sample(log_probs: Any, target: Any, prevalence: Any, groups: Any = None, ignore_index: int = IGNORED) -> Sample:
+    """Checks all and brings them into one form: a dense map has a row per cell.
 
     Args:
-        log_probs: predictions for the population `(n, k)`, as log-probabilities.
-        target: int labels `(n,)`, or soft votes `(n, k)` whose rows sum to 1. Rows labelled −100 and rows without a vote
-            are left out.
-        prevalence: a `Prevalence`, K frequencies, or for two classes that of class 1.
-        groups: ids of patients, sites or whatever else makes rows belong together `(n,)`: numbers or words.
+        log_probs: predictions for the population `(n, k)`, or dense maps `(n, k, h, w, …)`, as log-probabilities.
+        target: int labels `(n,)` or `(n, h, w, …)`, or soft votes of the predictions' shape, which sum to 1 over the classes.
+            Rows without a vote are left out.
+        prevalence: a `Prevalence`, an estimate of one, K frequencies, or for two classes that of class 1.
+        groups: ids of patients, sites or whatever else makes rows belong together `(n,)`: numbers or words. Of a dense map they
+            are the images', and where there are none each image is a group: cells next to each other are no new evidence.
+        ignore_index: the int label of rows to be left out.
     """
-    table = log_prob_table(log_probs).detach().cpu()
+    given = tensor_of(log_probs, "log_probs").detach()
+    table = log_prob_table(rows_of(given)).cpu()
     at = as_prevalence(prevalence, table.shape[1])
-    label = tensor_of(target, "target").detach().cpu()
+    label = target_rows(target, given.shape).detach().cpu()
+    clusters = _clusters(groups, given.shape)
     if label.ndim == 0:
         raise ValueError(f"Expected one label per row of `log_probs`, but got the single number {label}: give (n,) labels.")
     if len(label) != len(table):
@@ -99,21 +107,30 @@ def labelled_sample(log_probs: Any, target: Any, prevalence: Any, groups: Any = 
         soft = soft_labels(label, torch.empty(0, dtype=torch.float64))
         assert soft.votes is not None
         voted, labels = torch.nonzero(soft.votes, as_tuple=True)
-        return Sample(table, at, voted, labels, soft.votes[voted, labels], _numbered(groups, len(table)))
+        return Sample(table, at, voted, labels, soft.votes[voted, labels], clusters)
     if label.ndim != 1:
         raise ValueError(
             f"Expected int labels of shape (n,) or soft votes of shape (n, {table.shape[1]}), but got {label.dtype} of "
-            f"shape {tuple(label.shape)}: flatten the labels, or divide counts of votes by their row sums."
+            f"shape {tuple(label.shape)}: flatten the labels (`squeeze(1)`), or divide counts of votes by their row sums."
         )
-    hard = hard_labels(label, table.shape[1], -100)
+    hard = hard_labels(label, table.shape[1], ignore_index)
     assert hard.index is not None
     rows = None if hard.valid is None else torch.nonzero(hard.valid).flatten()
     index = hard.index if rows is None else hard.index[rows]
-    return Sample(table, at, rows, index, None, _numbered(groups, len(table)))
+    return Sample(table, at, rows, index, None, clusters)
+
+
+def num_classes_of(log_probs: Any) -> int:
+    """How many classes predictions `(n, k)` or `(n, k, h, w, …)` are of."""
+    given = tensor_of(log_probs, "log_probs")
+    if given.ndim < 2 or given.shape[1] < 2:
+        log_prob_table(rows_of(given))  # refuses the shape
+    return given.shape[1]
 
 
 def as_prevalence(value: Any, num_classes: int) -> Prevalence:
-    """A `Prevalence`, K frequencies, or for two classes that of class 1 → a `Prevalence` of `num_classes`."""
+    """A `Prevalence` of `num_classes`, from one, an estimate of one, K frequencies, or for two classes that of class 1."""
+    value = without_estimate(value)
     prevalence = value if isinstance(value, Prevalence) else Prevalence(frequencies(value, "prevalence", num_classes))
     if prevalence.num_classes != num_classes:
         raise ValueError(
@@ -123,19 +140,28 @@ def as_prevalence(value: Any, num_classes: int) -> Prevalence:
     return prevalence
 
 
+def _clusters(groups: Any, shape: torch.Size) -> Int64[Tensor, " n"] | None:
+    """The group of each row: as given, or of a dense map each image's."""
+    images = _numbered(groups, shape[0])
+    if len(shape) == 2:
+        return images
+    return (torch.arange(shape[0]) if images is None else images).repeat_interleave(math.prod(shape[2:]))
+
+
 def _numbered(groups: Any, rows: int) -> Tensor | None:
     if groups is None:
         return None
     names: Any = np.asarray(groups.detach().cpu() if isinstance(groups, Tensor) else groups)
     if names.shape != (rows,):
         raise ValueError(
-            f"Expected one group id per row, ({rows},), but got shape {names.shape}: give each example its patient's id."
+            f"Expected one group id per row, ({rows},), or per image of a dense map, but got shape {names.shape}: "
+            "give each example its patient's id."
         )
     if names.dtype.kind in "biuf":
         without = np.flatnonzero(names != names)
     else:  # NumPy would make words of what is missing in a list of words
         names = list(groups)
-        without = np.flatnonzero([_is_missing(name) for name in names])
+        without = np.flatnonzero([is_missing(name) for name in names])
     if len(without):
         raise ValueError(
             f"Expected a group id for every row, but row(s) {without[:5].tolist()} have none: "
@@ -145,8 +171,3 @@ def _numbered(groups: Any, rows: int) -> Tensor | None:
         return torch.from_numpy(np.unique(names, return_inverse=True)[1].astype(np.int64))
     numbers: dict[Any, int] = {}
     return torch.tensor([numbers.setdefault(name, len(numbers)) for name in names])
-
-
-def _is_missing(name: Any) -> bool:
-    """None, and what does not equal itself: NaN, NaT, pandas' NA."""
-    return name is None or not any((name != name) is no for no in (False, np.False_))

@@ -4,7 +4,8 @@ Stage: log_probs, target, a threshold → PPV and NPV over prevalences; log_prob
 
 Limits, for both: the share of each class that is called positive is drawn from Jeffreys' posterior, Beta(x + ½, n − x + ½),
 and π from its own distribution where it is uncertain; 4,000 draws, of a fixed seed unless a generator is given, and their
-pointwise quantiles. Rows are taken to be independent.
+pointwise quantiles. Rows are taken to be independent, unless they come in groups, as those of an image do: then n counts as
+n/d, with d the design effect of the share.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..predictive.draws import checked_level
+from ..predictive.mixes import without_estimate
 from ..prevalence import Prevalence
 from ..streams import own_stream
 from .class_rates import (
@@ -30,6 +32,7 @@ from .class_rates import (
     shares_of,
 )
 from .decisions import threshold_log_odds
+from .sample import IGNORED
 
 __all__ = ["DecisionCurve", "PredictiveValueCurve", "decision_curve", "predictive_value_curve"]
 
@@ -103,6 +106,8 @@ def predictive_value_curve(
     positive: Any = None,
     level: Any = 0.95,
     generator: Any = None,
+    groups: Any = None,
+    ignore_index: int = IGNORED,
 ) -> PredictiveValueCurve:
     """`PPV = π TPR / (π TPR + (1 − π) FPR)` and `NPV = (1 − π) TNR / ((1 − π) TNR + π (1 − TPR))` over prevalences π.
 
@@ -111,34 +116,37 @@ def predictive_value_curve(
     `threshold` is applied to the moved ones: on the log-odds as given it moves by `logit from_ − logit π`.
 
     Args:
-        log_probs: predictions `(n, k)`, as log-probabilities.
-        target: int labels `(n,)` or soft votes `(n, k)`, in any mix of classes.
+        log_probs: predictions `(n, k)`, or dense maps `(n, k, h, w, …)`, as log-probabilities.
+        target: int labels `(n,)` or `(n, h, w, …)`, or soft votes of the predictions' shape, in any mix of classes.
         threshold: positive is called who is predicted p(positive|x) ≥ this. Or one of:
         tpr: the highest threshold at which at least this share of the positive class is found,
         tnr: or the lowest at which at least this share of the rest is not called positive, midway between two predictions.
             Either is chosen on this sample, which the limits do not allow for; given as `threshold` it calls the same people.
-        prevalences: of the positive class, rising; by default 61 from 1e-4 to 0.5, even in the logarithm. A `Prevalence`
-            means its one, and where it is uncertain the limits include that.
+        prevalences: of the positive class, rising; by default 61 from 1e-4 to 0.5, even in the logarithm. A `Prevalence`, or
+            an estimate of one, means its one, and where it is uncertain the limits include that.
         retarget: whether predictions move with the prevalence.
         from_: the population that `log_probs` are stated for; needed to retarget, and, for the mix of the rest, where
             there are more than two classes.
         positive: the class looked for; 1 where there are two.
         level: of the limits.
         generator: for the draws behind the limits.
+        groups: ids of patients (or sites) `(n,)`, where rows are not independent; by default each image of a dense map is one.
+        ignore_index: the int label of examples that are left out.
     """
     level, stream = checked_level(level), own_stream(generator)
     _check_choice(threshold, tpr, tnr, retarget, from_)
+    prevalences = without_estimate(prevalences)
     at = prevalences if isinstance(prevalences, Prevalence) else None
-    found = scores(log_probs, target, at if from_ is None else from_, positive, "predictive values")
+    found = scores(log_probs, target, at if from_ is None else from_, positive, "predictive values", groups, ignore_index)
     grid = shares_of(prevalences, "prevalences", lambda: np.geomspace(1e-4, 0.5, 61)) if at is None else _only(at, found)
     t = _threshold_reaching(found, tpr, tnr) if threshold is None else np.full(1, float(threshold))
     moves = logit(grid) - logit(found.rate) if retarget else np.zeros(1)
     cuts = found.cuts(t) - moves
-    counts = found.counts_from(cuts)
-    own, rest = against_rest(counts / found.totals, (at or found.prevalence).population.numpy(), found.positive)
+    counts = found.called_from(cuts)
+    own, rest = against_rest(counts.shares, (at or found.prevalence).population.numpy(), found.positive)
     ppv, npv = _predictive_values(own, rest, grid)
     mixes = drawn_mix(at or found.prevalence, stream)
-    drawn = drawn_against_rest(counts, found.totals, mixes, found.positive, stream)
+    drawn = drawn_against_rest(counts, mixes, found.positive, stream)
     ppvs, npvs = _predictive_values(*drawn, grid if at is None else mixes[:, [found.positive]])
     own, rest, where = (
         np.broadcast_to(each, grid.shape).copy() for each in (own, rest, expit(logit(t) - moves) if retarget else t)
@@ -155,28 +163,32 @@ def decision_curve(
     positive: Any = None,
     level: Any = 0.95,
     generator: Any = None,
+    groups: Any = None,
+    ignore_index: int = IGNORED,
 ) -> DecisionCurve:
     """`NB(t) = π TPR(t) − (1 − π) FPR(t) t/(1 − t)`: positives acted on, less others acted on at what they cost.
 
     Args:
-        log_probs: predictions for the population `(n, k)`, as log-probabilities.
-        target: int labels `(n,)` or soft votes `(n, k)`, in any mix of classes.
-        prevalence: π: a `Prevalence`, K frequencies, or for two classes that of class 1. Where it is uncertain, the limits
-            include that.
+        log_probs: predictions for the population `(n, k)`, or dense maps `(n, k, h, w, …)`, as log-probabilities.
+        target: int labels `(n,)` or `(n, h, w, …)`, or soft votes of the predictions' shape, in any mix of classes.
+        prevalence: π: a `Prevalence`, an estimate of one, K frequencies, or for two classes that of class 1. Where it is
+            uncertain, the limits include that.
         thresholds: t; by default 101 that are even in the log-odds, from a twentieth to 20 times the odds of π.
         positive: the class acted on; 1 where there are two.
         level: of the limits.
         generator: for the draws behind the limits.
+        groups: ids of patients (or sites) `(n,)`, where rows are not independent; by default each image of a dense map is one.
+        ignore_index: the int label of examples that are left out.
     """
     level, stream = checked_level(level), own_stream(generator)
-    found = scores(log_probs, target, prevalence, positive, "net benefit")
+    found = scores(log_probs, target, prevalence, positive, "net benefit", groups, ignore_index)
     reach = np.log(20.0)
     grid = shares_of(thresholds, "thresholds", lambda: expit(logit(found.rate) + np.linspace(-reach, reach, 101)))
-    counts = found.counts_from(found.cuts(grid))
+    counts = found.called_from(found.cuts(grid))
     mix, mixes = found.prevalence.population.numpy(), drawn_mix(found.prevalence, stream)
     cost = grid / (1 - grid)
-    value = _net_benefit(*against_rest(counts / found.totals, mix, found.positive), found.rate, cost)
-    drawn = drawn_against_rest(counts, found.totals, mixes, found.positive, stream)
+    value = _net_benefit(*against_rest(counts.shares, mix, found.positive), found.rate, cost)
+    drawn = drawn_against_rest(counts, mixes, found.positive, stream)
     low, high = limits(_net_benefit(*drawn, mixes[:, found.positive, None], cost), value, level)
     everybody = found.rate - (1 - found.rate) * cost
     return DecisionCurve(grid, value, low, high, everybody, found.rate, level, found.positive)

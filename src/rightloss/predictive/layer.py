@@ -20,7 +20,7 @@ from ..marginals import in_transform
 from ..prevalence import Prevalence, frequencies
 from ..saved import PREVALENCE, Format, copy_state, prevalence_facts, read_file, saved_prevalence, too_large, write_file
 from ..tables import as_given, as_input, by_cell, first_float
-from .mixes import log_mix
+from .mixes import PopulationEstimate, log_mix
 from .retarget import multiply_classes
 
 _FORMAT = Format(
@@ -66,10 +66,12 @@ class PrevalenceLayer(nn.Module):
         super().__init__()
         if not isinstance(model, nn.Module):
             raise ValueError(f"Expected `model` to be an nn.Module, but got {type(model).__name__}: wrap it in one.")
-        if not isinstance(prevalence, Prevalence):
-            raise ValueError(
-                f"Expected a Prevalence of classes, but got {type(prevalence).__name__}: rightloss.Prevalence([…])."
-            )
+        given: Any = prevalence
+        if not isinstance(given, Prevalence):
+            remedy = "rightloss.Prevalence([…])"
+            if isinstance(given, PopulationEstimate):
+                remedy = "give the one the model was trained for, and the estimate to `predict(x, population=…)`"
+            raise ValueError(f"Expected a Prevalence of classes, but got {type(given).__name__}: {remedy}.")
         likelihood = Categorical(prevalence.num_classes) if likelihood is None else likelihood
         check_pair(likelihood, prevalence)
         self.model, self.likelihood, self.prevalence = model, likelihood, prevalence

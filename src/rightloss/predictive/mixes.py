@@ -1,11 +1,11 @@
 """A mix of classes, however it is written → log-frequencies.
 
-Stage: number, K frequencies, `Prevalence`, or a row per example → `(k,)` or `(n, k)`, checked.
+Stage: number, K frequencies, `Prevalence`, an estimate of one, or a row per example → `(k,)` or `(n, k)`, checked.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float64
@@ -15,16 +15,32 @@ from ..prevalence import Prevalence, frequencies
 from ..tables import tensor_of
 
 
+@runtime_checkable
+class PopulationEstimate(Protocol):
+    """An estimated population that states itself as an uncertain `Prevalence`: `rightloss.shift.PrevalenceEstimate`."""
+
+    @property
+    def standard_error(self) -> Tensor: ...
+
+    def prevalence(self) -> Prevalence: ...
+
+
+def without_estimate(value: Any) -> Any:
+    """The uncertain `Prevalence` that an estimate stands for, so that its uncertainty counts; anything else as it is."""
+    return value.prevalence() if isinstance(value, PopulationEstimate) else value
+
+
 def log_mix(value: Any, name: str, num_classes: int, rows: int | None = None) -> Float64[Tensor, "*n k"]:
     """log-frequencies `(k,)`, or `(n, k)` where `value` has a row per example.
 
     Args:
         value: a number (two classes: how often class 1 occurs), K frequencies, a `Prevalence` (its population, the mean where
-            it is uncertain), or one mix per example, `(n, k)`, for two classes also `(n, 1)`.
+            it is uncertain), an estimate of one, or one mix per example, `(n, k)`, for two classes also `(n, 1)`.
         name: what the caller calls it.
         num_classes: K.
         rows: n; None where there can be only one mix.
     """
+    value = without_estimate(value)
     if isinstance(value, Prevalence):
         if value.num_classes != num_classes:
             raise ValueError(

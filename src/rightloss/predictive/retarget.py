@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..losses.frame import full_precision
-from ..tables import as_given, log_prob_table, tensor_of
+from ..tables import as_given, log_prob_table, rows_of, tensor_of
 from .mixes import log_mix
 
 
@@ -31,10 +31,14 @@ def retarget(log_probs: Any, from_: Any, to: Any) -> Any:
     ∫ p(y|x,π) p(π|x) dπ, where p(π|x) is not p(π), since x itself tells of π. How far the prediction would move if π became
     known is [`retarget_interval`][rightloss.predictive.retarget_interval].
 
+    **An estimate** (`estimate_prevalence`) counts as the uncertain `Prevalence` that its `prevalence()` gives, so with that
+    one's mean: the estimate itself, except that a class estimated at or near 0 keeps about 0.8 of its standard error, since a
+    0 would rule the class out for everybody.
+
     Args:
         log_probs: log-probabilities `(n, k)`, or dense maps `(n, k, h, w, …)`; tensor or array.
         from_: the mix they are for: a number (two classes: how often class 1 occurs), K frequencies, a `Prevalence` (its
-            population), or one mix per example, `(n, k)`, for two classes also `(n, 1)`.
+            population), an estimate of one, or one mix per example, `(n, k)`, for two classes also `(n, 1)`.
         to: the mix to state them for, written likewise.
 
     Returns:
@@ -52,8 +56,7 @@ def retarget(log_probs: Any, from_: Any, to: Any) -> Any:
 def class_table(log_probs: Any) -> Float[Tensor, "n k *dense"]:
     """`log_probs` as a tensor, checked: `(n, k)`, or dense with the classes in dimension 1."""
     table = tensor_of(log_probs, "log_probs")
-    rows = table.movedim(1, -1).flatten(0, -2) if table.ndim > 2 else table
-    log_prob_table(rows)
+    log_prob_table(rows_of(table))
     return table
 
 

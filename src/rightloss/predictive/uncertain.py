@@ -17,11 +17,11 @@ from torch import Tensor
 
 from ..prevalence import Prevalence
 from ..streams import checked_generator
-from ..tables import as_given, log_prob_table, row_blocks
+from ..tables import as_given, map_of, row_blocks, rows_of
 from .beta import BetaLogOdds
 from .draws import checked_level
-from .mixes import log_mix
-from .retarget import multiply_classes
+from .mixes import log_mix, without_estimate
+from .retarget import class_table, multiply_classes
 
 _NUMBERS = 1 << 22  # float64 numbers held at once, 32 MB
 _DRAWN = 1 << 25  # numbers drawn in all, 256 MB
@@ -29,7 +29,7 @@ _DRAWN = 1 << 25  # numbers drawn in all, 256 MB
 
 @dataclass(frozen=True)
 class PredictionInterval:
-    """Probabilities `(n, k)`, of the kind that the predictions came in.
+    """Probabilities of the shape and kind of the predictions.
 
     Attributes:
         mean: E[p(k|x,π)] over the distribution of π.
@@ -55,32 +55,33 @@ def retarget_interval(
     mean are computed without draws. More classes: by draws of π, the same for all rows.
 
     Args:
-        log_probs: log-probabilities `(n, k)`; tensor or array.
+        log_probs: log-probabilities `(n, k)`, or dense maps `(n, k, h, w, …)`; tensor or array.
         from_: the mix they are for, as in `retarget`.
-        to: an uncertain `Prevalence` (`Prevalence.beta`, `.dirichlet`). Anything certain, as in `retarget`, gives
-            low = mean = high.
+        to: an uncertain `Prevalence` (`Prevalence.beta`, `.dirichlet`), or an estimate of one (`estimate_prevalence`). Anything
+            certain, as in `retarget`, gives low = mean = high.
         level: the share of π's distribution that the interval covers.
         draws: of π, for more than two classes, at most 2²⁵ / K. None means 200 / (1 − level), a hundred beyond either end.
         generator: of the draws, a torch.Generator; torch's own by default.
     """
-    table = log_prob_table(log_probs)
-    rows, num_classes = table.shape
+    table = class_table(log_probs)
+    rows, num_classes = table.shape[:2]
     level = checked_level(level)
     count = _checked_draws(draws, level)
     generator = checked_generator(generator)
+    to = without_estimate(to)
     start = log_mix(from_, "from_", num_classes, rows)
     target = log_mix(to, "to", num_classes, rows)
     if not isinstance(to, Prevalence) or to.concentration is None:
         same = multiply_classes(table.detach(), target - start).exp()
         return PredictionInterval(*(as_given(same.clone(), log_probs) for _ in range(3)))
-    logits = table.detach().to("cpu", torch.float64) - start
+    logits = rows_of(table.detach().to("cpu", torch.float64) - start.reshape(*start.shape, *[1] * (table.ndim - 2)))
     if num_classes == 2:
         b, a = to.concentration.tolist()
         found = _two_classes(logits, BetaLogOdds(a, b), level)
     else:
         _refuse_excess(count, num_classes)
         found = _many_classes(logits, to.sample(count, generator), level)
-    return PredictionInterval(*(as_given(each.to(table), log_probs) for each in found))
+    return PredictionInterval(*(as_given(map_of(each, table.shape).to(table), log_probs) for each in found))
 
 
 def _checked_draws(draws: Any, level: float) -> int:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..prevalence import Prevalence, class_frequencies
 from ..tables import as_given, tensor_of
-from .mixes import log_mix
+from .mixes import PopulationEstimate, log_mix
 from .retarget import class_table, multiply_classes
 
 
@@ -124,9 +124,10 @@ def _check_choice(
             f"Expected class_weight={class_weight!r} or `sampling`, but got both: whether the weights were taken of the labels "
             "before or after resampling cannot be told; write the weights themselves, a number per class."
         )
-    if isinstance(sampling, Prevalence):
+    if isinstance(sampling, Prevalence | PopulationEstimate):
+        kind, name = type(sampling).__name__, "prevalence" if isinstance(sampling, Prevalence) else "estimate"
         raise ValueError(
-            "Expected `sampling` to be frequencies, but got a Prevalence, which holds two mixes: write `prevalence.sampling`."
+            f"Expected `sampling` to be frequencies, but got a {kind}, which holds two mixes: write `{name}.sampling`."
         )
 
 

@@ -1,0 +1,64 @@
+"""Metrics without gradients: under `no_grad` and `inference_mode`, and of tensors made there, every number is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from members import generator
+from torch import Tensor
+
+import rightloss as rl
+from rightloss import metrics
+
+Mode = Callable[[], AbstractContextManager[Any]]
+MODES: dict[str, Mode] = {"with gradients": nullcontext, "no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
+
+
+def given(k: int) -> tuple[Tensor, Tensor, rl.Prevalence, Tensor]:
+    y = torch.arange(240) % k
+    logits = torch.randn(240, k, dtype=torch.float64, generator=generator(1)) + 1.5 * torch.nn.functional.one_hot(y, k)
+    costs = 3 * torch.ones(k, k, dtype=torch.float64).tril(-1) + torch.ones(k, k, dtype=torch.float64).triu(1)
+    return torch.log_softmax(logits, 1), y, rl.Prevalence.dirichlet(torch.arange(1.0, k + 1) * 10), costs
+
+
+CALLS: dict[str, Callable[..., Any]] = {
+    "evaluate, bootstrap": lambda t, y, pi, c: metrics.evaluate(t, y, pi, costs=c, intervals="bootstrap", draws=200),
+    "evaluate, analytic": lambda t, y, pi, c: metrics.evaluate(t, y, pi, costs=c, intervals="analytic"),
+    "evaluate, groups": lambda t, y, pi, c: metrics.evaluate(t, y, pi, groups=np.arange(240) // 6, draws=200),
+    "roc_curve": lambda t, y, pi, c: metrics.roc_curve(t, y, 1, pi),
+    "precision_recall_curve": lambda t, y, pi, c: metrics.precision_recall_curve(t, y, pi, 1),
+    "probability_histogram": lambda t, y, pi, c: metrics.probability_histogram(t, y, positive=1),
+    "reliability_curve": lambda t, y, pi, c: metrics.reliability_curve(t, y, pi, positive=1),
+    "decision_curve": lambda t, y, pi, c: metrics.decision_curve(t, y, pi, positive=1),
+    "predictive_value_curve": lambda t, y, pi, c: metrics.predictive_value_curve(
+        t, y, threshold=0.4, prevalences=pi, from_=pi, positive=1
+    ),
+    "decide": lambda t, y, pi, c: metrics.decide(t, c, abstain_cost=0.4),
+    "expected_cost": lambda t, y, pi, c: metrics.expected_cost(t, c, y),
+    "conformal sets": lambda t, y, pi, c: metrics.ConformalSets.fit(t, y, pi, score="aps", randomised=True).predict(t),
+}
+
+
+def numbers(result: Any) -> Any:
+    """Anything's numbers, to be compared."""
+    if isinstance(result, metrics.Evaluation):
+        return result.to_dict()
+    return vars(result) if hasattr(result, "__dict__") and not isinstance(result, Tensor) else np.asarray(result)
+
+
+@pytest.mark.parametrize("made_in", MODES)
+@pytest.mark.parametrize("called_in", MODES)
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("k", [2, 3])
+def test_numbers_are_the_same_in_every_mode(call: str, called_in: str, made_in: str, k: int) -> None:
+    expected = numbers(CALLS[call](*given(k)))
+    with MODES[made_in]():
+        arguments = given(k)
+    with MODES[called_in]():
+        found = CALLS[call](*arguments)
+    np.testing.assert_equal(numbers(found), expected)
