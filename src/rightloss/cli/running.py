@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..study.config import Group, StudyConfig
+from ..study.results import read_config
 from .bar import progress
 from .errors import require
 from .folder import check_folder
@@ -56,7 +57,9 @@ def _study(config: StudyConfig, out: Path, options: Mapping[str, Any], dry_run: 
 
 
 def missing_groups(config: StudyConfig, out: Path) -> list[Group]:
-    """The groups with those of their runs that have no result in `out`."""
+    """The groups with those of their runs that have no result in `out`, which is no other's folder."""
+    if (out / "study.json").exists():
+        read_config(out)
     done = {path.stem for path in (out / "runs").glob("*.json")}
     groups = [replace(each, runs=tuple(run for run in each.runs if run.key not in done)) for each in config.groups()]
     return [group for group in groups if group.runs]
