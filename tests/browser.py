@@ -34,6 +34,7 @@ _FLAGS = (
     "--remote-debugging-pipe",
 )
 _PATIENCE = 60.0  # seconds
+_ADVICE = ("deprecation", "intervention", "recommendation")  # log entries of the browser's own plans, others in each version
 
 
 def browser_path() -> str | None:
@@ -143,18 +144,16 @@ class Page:
                 found.append(str(params["exceptionDetails"]))
             if method == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning", "assert"):
                 found.append(str(params["args"]))
-            if method == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
-                found.append(params["entry"]["text"])
+            entry = params.get("entry", {})
+            if method == "Log.entryAdded" and entry["level"] in ("error", "warning") and entry["source"] not in _ADVICE:
+                found.append(entry["text"])
         return found
 
     def requests(self) -> list[str]:
         """Whatever the page asked for, but for its own file and what stands in it."""
-        urls = [
-            event["params"]["request"]["url"]
-            for event in self.browser.events
-            if event.get("method") == "Network.requestWillBeSent"
-        ]
-        return [url for url in urls[1:] if not url.startswith("data:")]
+        sent = [event["params"] for event in self.browser.events if event.get("method") == "Network.requestWillBeSent"]
+        urls = [each["request"]["url"] for each in sent if each["request"]["url"] != each["documentURL"]]
+        return [url for url in urls if not url.startswith("data:")]
 
 
 @contextmanager

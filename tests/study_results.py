@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import zlib
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
+from rightloss.lidc.splits import fold_numbers
 from rightloss.study.config import RunConfig, StudyConfig
 from rightloss.study.results import DataSummary, RunResult, write_config, write_data, write_run
 
@@ -47,9 +49,10 @@ def fake_data(name: str, task: str, nodules: int) -> DataSummary:
     )
 
 
-def fake_result(run: RunConfig, nodules: int) -> RunResult:
+def fake_result(run: RunConfig, nodules: int, rows: np.ndarray | None = None) -> RunResult:
+    """Predictions for the fold of `fake_data`, or for these rows."""
     score, _ = _scores(run.data, nodules)
-    rows = np.flatnonzero(np.arange(nodules) // 2 % run.num_folds == run.fold)
+    rows = np.flatnonzero(_folds(run.data, run.task, nodules, run.num_folds) == run.fold) if rows is None else rows
     generator = np.random.default_rng(zlib.crc32(run.key.encode()))
     shift, noise = _FAULTS.get(run.loss, (0.0, 0.1))
     noisy = score[rows] + noise * generator.standard_normal(len(rows))
@@ -63,6 +66,12 @@ def fake_result(run: RunConfig, nodules: int) -> RunResult:
         logits = np.stack([np.zeros_like(odds), odds], 1)
     log_probs = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
     return RunResult(run, rows, log_probs, {"learning_rate": 1e-3, "step": 100}, ((-0.7, -0.5, -0.4),))
+
+
+@lru_cache
+def _folds(name: str, task: str, nodules: int, num_folds: int) -> np.ndarray:
+    data = fake_data(name, task, nodules)
+    return fold_numbers(data.labels, data.patients, num_folds).numpy()
 
 
 def _scores(name: str, nodules: int) -> tuple[np.ndarray, np.ndarray]:

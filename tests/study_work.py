@@ -18,13 +18,16 @@ from study_results import fake_result
 from threadpoolctl import threadpool_info  # type: ignore[import-untyped]
 
 from rightloss.lidc import write_archive
-from rightloss.study.config import Group, Source, StudyConfig
+from rightloss.lidc.splits import fold_numbers
+from rightloss.study.config import Group, RunConfig, Source, StudyConfig
 from rightloss.study.engines import Processes, Report
 from rightloss.study.execute import run_study
 from rightloss.study.results import RunResult
 from rightloss.study.sources import source_of
 
 NODULES = 60
+ILL = np.arange(NODULES) // 2 % 3 == 0
+PATIENTS = [f"P{row // 2:02d}" for row in range(NODULES)]
 
 
 class Unspeakable(Exception):
@@ -36,10 +39,10 @@ class Unspeakable(Exception):
 
 def small_source(folder: Path) -> Source:
     """A nodule archive of slices, two nodules a patient, and every third of the patients ill."""
-    path, ill = folder / "slices.npz", np.arange(NODULES) // 2 % 3 == 0
-    patches = np.where(ill, 100, -500)[:, None, None] + np.zeros((1, 16, 16))
-    ratings = np.where(ill, 5, 1)[:, None] * np.ones((1, 3), int)
-    write_archive(path, patches.astype(np.int16), ratings, [f"P{row // 2:02d}" for row in range(NODULES)], 1.0)
+    path = folder / "slices.npz"
+    patches = np.where(ILL, 100, -500)[:, None, None] + np.zeros((1, 16, 16))
+    ratings = np.where(ILL, 5, 1)[:, None] * np.ones((1, 3), int)
+    write_archive(path, patches.astype(np.int16), ratings, PATIENTS, 1.0)
     return source_of(str(path))
 
 
@@ -58,7 +61,12 @@ def fake(group: Group, report: Report, log: Path | None = None, pause: float = 0
     for step in range(5):
         report(step / 5)
         time.sleep(pause / 5)
-    return [fake_result(run, NODULES) for run in group.runs]
+    return [small_result(run) for run in group.runs]
+
+
+def small_result(run: RunConfig) -> RunResult:
+    """Made up, for the rows that the run's fold of `small_source` tests."""
+    return fake_result(run, NODULES, np.flatnonzero(fold_numbers(ILL, PATIENTS, run.num_folds).numpy() == run.fold))
 
 
 def deadly(group: Group, report: Report, log: Path, times: int) -> list[RunResult]:

@@ -69,6 +69,13 @@ def test_the_study_prints_its_table_and_last_the_files(small: None, tmp_path: Pa
     assert all(Path(path).exists() for path in paths)
 
 
+def test_a_dry_run_needs_no_folder(small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = invoke("study", "toy", "--seeds", "1", "--dry-run")
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "nothing was written"), result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_second_call_prints_the_same_and_runs_nothing(small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = invoke("study", "toy", "--out", str(tmp_path), "--seeds", "1")
     assert "best possible" in first.stdout

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 import time
@@ -15,14 +17,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from nodule_files import small_archive
 from PIL import Image
+from study_results import fake_study
 from test_cli import failing_with, invoke
 from test_cli_study import SMALL, contents
 
+import rightloss
 from rightloss.cli import machine, pages, running
 from rightloss.lock import only_run
 from rightloss.study import execute
+from rightloss.study.presets import PRESETS
+from rightloss.study.sources import source_of, study_data
 
 
 def png(path: Path) -> None:
@@ -277,8 +284,69 @@ def test_a_folder_with_something_else_named_as_a_study_is_refused(archive: Path,
     out = tmp_path / "out"
     out.mkdir()
     (out / "study.json").write_text("{}")
-    refused(invoke("study", "quick", "--data", str(archive), "--out", str(out), *SMALL), "choose another folder")
+    for dry in ([], ["--dry-run"]):
+        refused(invoke("study", "quick", "--data", str(archive), "--out", str(out), *SMALL, *dry), "choose another folder")
     assert contents(out) == {"study.json": b"{}"}
+
+
+def test_a_folder_of_another_version_is_refused_and_left_as_it_is(archive: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    fake_study(out, PRESETS["quick"], nodules=60, skip=39)
+    config = json.loads((out / "study.json").read_text())
+    (out / "study.json").write_text(json.dumps({**config, "version": "0.0.7"}))
+    before = contents(out)
+    words = (
+        f"by rightloss {rightloss.__version__}, but {out / 'study.json'} was written by rightloss 0.0.7: install that version"
+    )
+    study = ["study", "quick", "--data", str(archive), "--out", str(out), *SMALL]
+    for arguments in (["report", str(out)], study, [*study, "--dry-run"]):
+        refused(invoke(*arguments), words, codes=(2,))
+    assert contents(out) == before
+
+
+@pytest.mark.parametrize("dry", [True, False])
+def test_a_batch_larger_than_the_training_part_is_refused_at_once(archive: Path, tmp_path: Path, dry: bool) -> None:
+    arguments = ["study", "quick", "--data", str(archive), "--out", str(tmp_path / "out"), *SMALL, *["--dry-run"] * dry]
+    result = invoke(*arguments, "--batch-size", "1000")
+    refused(result, "fold 1 of discs trains on, but got 1000: lower --batch-size", codes=(2,))
+    most = re.search(r"at most the (\d+) nodules", result.stderr)
+    assert most is not None
+    assert int(most[1]) == len(study_data(source_of(str(archive)), "binary").parts(0, 4).train)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 524288000000 bytes."),
+        RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 524288000000 bytes."),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB."),
+        MemoryError(),
+    ],
+)
+def test_more_memory_than_there_is_is_told_in_one_line(
+    error: BaseException, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execute, "run_study", failing_with(error))
+    result = invoke("study", "quick", "--data", str(archive), "--out", str(tmp_path / "out"), *SMALL)
+    assert (result.exit_code, len(result.stderr.splitlines())) == (1, 1)
+    assert "more memory is needed than there is: of a study, lower --batch-size" in result.stderr
+    monkeypatch.setattr(execute, "run_study", failing_with(RuntimeError("sizes of tensors do not match")))
+    ours = invoke("study", "quick", "--data", str(archive), "--out", str(tmp_path / "out"), *SMALL)
+    assert isinstance(ours.exception, RuntimeError)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("--population", "--prevalence"), ("--pi", "--prevalence"), ("--kappa", "--evidence"), ("--lr", "--learning-rate")],
+)
+def test_an_option_by_another_name_is_told_by_its_own(given: str, meant: str) -> None:
+    for arguments in ([given, "0.3"], [f"{given}=0.3"]):
+        result = invoke("study", "quick", "--out", "unused", *arguments)
+        assert result.exit_code == 2
+        assert re.search(rf"No such option: {given}\b.*{meant}\b", " ".join(result.stderr.split()))
+    nonsense = invoke("study", "quick", "--out", "unused", "--zebra", "3")
+    assert (nonsense.exit_code, "--prevalence" in nonsense.stderr) == (2, False)
 
 
 def test_a_reader_that_has_seen_enough_ends_it_quietly() -> None:

@@ -222,6 +222,23 @@ def test_a_dry_run_tells_the_grid_and_the_time_and_writes_nothing(archive: Path,
     assert sum(line.startswith("  discs, convnet") for line in every.splitlines()) == 8
 
 
+def test_a_dry_run_needs_no_folder_and_a_study_does(archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ["study", "quick", "--data", str(archive), *SMALL]
+    with_folder, without = (invoke(*arguments, "--dry-run", *out).stdout for out in (["--out", "new"], []))
+    assert without.endswith("nothing was written\n")
+
+    def steady(text: str) -> str:
+        return re.sub(r"time .*", "time", re.sub(r" in new, where .* are free", "", text))
+
+    assert steady(without) == steady(with_folder)
+    for each in (arguments, ["study", "toy"], [*arguments, "--dry-run", "--out", " "]):
+        result = invoke(*each)
+        assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
+        assert "Expected a folder for the results, but got none: --out results, say." in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_dry_run_leaves_out_what_is_done(finished: tuple[list[str], Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
     arguments, out, _ = finished
     before = contents(out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import shutil
 import tracemalloc
@@ -10,7 +11,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import numpy as np
 import pytest
@@ -281,7 +282,7 @@ class TestWrongFiles:
     @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
     def test_of_mutated_files_each_is_refused_or_right(self, tmp_path: Path, save: Callable[..., None]) -> None:
         path = saved(tmp_path, save)
-        whole, expected = path.read_bytes(), read_archive(shutil.copy(path, tmp_path / "whole.npz"))
+        whole, expected = path.read_bytes(), everything(read_archive(shutil.copy(path, tmp_path / "whole.npz")))
         draw = np.random.default_rng(SEED + 1)
         outcomes = []
         with unchecked_types():
@@ -293,9 +294,57 @@ class TestWrongFiles:
                 outcomes.append(outcome(path, expected))
         assert set(outcomes) == {"refused", "right"}
 
+    @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+    def test_of_flipped_bits_in_the_directory_each_is_refused_or_loads_the_same(
+        self, tmp_path: Path, save: Callable[..., None]
+    ) -> None:
+        path = saved(tmp_path, save, patches=np.arange(N * 4, dtype=np.int16).reshape(N, 2, 2), contrast=None, site=None)
+        whole, expected = path.read_bytes(), everything(read_archive(shutil.copy(path, tmp_path / "whole.npz")))
+        assert set(expected) == {"patches", "ratings", "spacing_mm", "patients", "nodule_id"}
+        with zipfile.ZipFile(path) as archive:
+            bits = range(8 * archive.start_dir, 8 * len(whole))
+        outcomes = {}
+        with unchecked_types():
+            for bit in bits:
+                flipped = bytearray(whole)
+                flipped[bit // 8] ^= 1 << bit % 8
+                path.write_bytes(flipped)
+                outcomes[bit - bits.start] = outcome(path, expected)
+        assert {bit: words for bit, words in outcomes.items() if words not in ("refused", "right")} == {}
+        assert set(outcomes.values()) == {"refused", "right"}
+
+    @pytest.mark.parametrize("lost", range(7))
+    def test_an_array_that_the_directory_and_its_count_leave_out_is_missed(self, tmp_path: Path, lost: int) -> None:
+        path = saved(tmp_path)
+        with zipfile.ZipFile(path, "a") as archive:
+            assert len(archive.filelist) == 7
+            del archive.filelist[lost]
+            archive._didModify = True  # type: ignore[attr-defined]
+        assert_refused(lambda: read_archive(path), "its directory leaves out what stands from byte")
+
+    def test_members_written_to_a_stream_are_read(self, tmp_path: Path) -> None:
+        path, parts = saved(tmp_path), []
+        with zipfile.ZipFile(path) as archive:
+            arrays = {name: archive.read(name) for name in archive.namelist()}
+
+        class Stream(io.RawIOBase):
+            def writable(self) -> bool:
+                return True
+
+            def write(self, block: Any) -> int:
+                parts.append(bytes(block))
+                return len(parts[-1])
+
+        with zipfile.ZipFile(cast(IO[bytes], Stream()), "w") as archive:
+            for number, (name, content) in enumerate(arrays.items()):
+                with archive.open(name, "w", force_zip64=bool(number % 2)) as file:
+                    file.write(content)
+        (tmp_path / "streamed.npz").write_bytes(b"".join(parts))
+        assert everything(read_archive(tmp_path / "streamed.npz")) == everything(read_archive(path))
+
     def test_of_mutated_headers_with_right_checksums_each_is_refused_or_right(self, tmp_path: Path) -> None:
         path = saved(tmp_path)
-        expected = read_archive(shutil.copy(path, tmp_path / "whole.npz"))
+        expected = everything(read_archive(shutil.copy(path, tmp_path / "whole.npz")))
         with zipfile.ZipFile(path) as archive:
             arrays = {name: archive.read(name) for name in archive.namelist()}
         draw = np.random.default_rng(SEED + 3)
@@ -317,13 +366,20 @@ class TestWrongFiles:
         assert outcomes.count("refused") > 200
 
 
-def outcome(path: Path, expected: Archive) -> str:
+def outcome(path: Path, expected: dict[str, Any]) -> str:
+    """What came of reading it: "refused" with an explanation, "right", or something that must not be."""
     try:
         found = read_archive(path)
     except ValueError as error:
         return "refused" if str(error).startswith("Expected ") else f"unexplained: {error}"
-    same = torch.equal(found.patches(), expected.patches()) and torch.equal(found.ratings, expected.ratings)
-    return "right" if same and found.patients.tolist() == expected.patients.tolist() else "other numbers"
+    return "right" if everything(found) == expected else "other numbers"
+
+
+def everything(archive: Archive) -> dict[str, Any]:
+    """All that an archive holds, in lists."""
+    spacing = None if archive.spacing_mm is None else archive.spacing_mm.tolist()
+    held = {"patches": archive.patches().tolist(), "ratings": archive.ratings.tolist(), "spacing_mm": spacing}
+    return {**held, "patients": archive.patients.tolist(), **{name: each.tolist() for name, each in archive.columns.items()}}
 
 
 class TestWriting:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from members import assert_refused, unchecked_types
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -356,6 +358,7 @@ BAD_LABELS: list[tuple[Any, str]] = [
 
 BAD_ARGUMENTS: list[tuple[type, dict[str, Any], str]] = [
     (RebalancedSampler, {"num_samples": 0}, "`num_samples` to be at least 1"),
+    (RebalancedSampler, {"num_samples": 10**30}, f"`num_samples` to be at least 1, and at most {sys.maxsize}, but got 1000"),
     (StratifiedBatchSampler, {"batch_size": 4, "num_batches": 0}, "`num_batches` to be at least 1"),
     (StratifiedBatchSampler, {"batch_size": 1}, "number of classes, 2"),
     (StratifiedBatchSampler, {"batch_size": 0}, "`batch_size` to be at least 1"),
@@ -372,6 +375,9 @@ BAD_ARGUMENTS: list[tuple[type, dict[str, Any], str]] = [
         )
     ),
 ]
+
+NO_INTS: list[Any] = [0.5, 1.0, "1", True, [1], 1j, torch.tensor(0.5), torch.tensor([1, 2]), np.float64(1), object()]
+NO_GENERATORS: list[Any] = [3, 0.5, "0", True, torch.tensor(1), np.int64(1), np.random.default_rng(0), np.random.RandomState(0)]
 
 FOREIGN: dict[str, Callable[[], Any]] = {
     "length": lambda: RebalancedSampler(LABELS, THREE, 9),
@@ -405,6 +411,42 @@ class TestBadInput:
     def test_arguments_are_checked(self, kind: Any, arguments: dict[str, Any], message: str) -> None:
         with pytest.raises(ValueError, match=message):
             kind(**{"labels": [0, 1, 1], "prevalence": BINARY} | arguments)
+
+    @pytest.mark.parametrize("value", NO_INTS, ids=lambda value: type(value).__name__)
+    def test_a_number_that_is_no_int_is_refused_by_name(self, value: Any) -> None:
+        for name in ("num_samples", "num_replicas", "rank"):
+            given = {"labels": [0, 1, 1], "prevalence": BINARY, "num_replicas": 2, "rank": 0, name: value}
+            assert_refused(lambda: RebalancedSampler(**given), f"`{name}` to be an int, but got .*: give a whole number")  # noqa: B023
+        for name in ("batch_size", "num_batches", "num_replicas", "rank"):
+            given = {"labels": [0, 1, 1], "prevalence": BINARY, "batch_size": 4, "num_replicas": 2, "rank": 0, name: value}
+            assert_refused(lambda: StratifiedBatchSampler(**given), f"`{name}` to be an int, but got .*: give a whole number")  # noqa: B023
+
+    @pytest.mark.parametrize("value", NO_GENERATORS, ids=lambda value: type(value).__name__)
+    def test_what_is_no_generator_is_refused_when_the_sampler_is_made(self, make: Make, value: Any) -> None:
+        assert_refused(lambda: make(generator=value), f"a torch.Generator, but got {type(value).__name__}: torch.Generator")
+
+    def test_of_a_seed_in_the_place_of_a_generator_the_generator_is_told(self, make: Make) -> None:
+        with unchecked_types(), pytest.raises(ValueError, match="Generator") as caught:
+            make(generator=3)
+        assert "torch.Generator().manual_seed(3)" in str(caught.value)
+        assert list(make(generator=torch.Generator().manual_seed(3))) == list(make(generator=seeded(3)))
+
+    def test_ints_of_numpy_and_torch_are_ints(self, make: Make) -> None:
+        kinds: list[Any] = [int, np.int64, torch.tensor]
+        with unchecked_types():
+            plain, *others = (list(make(kind(10), generator=seeded(), num_replicas=kind(2), rank=kind(1))) for kind in kinds)
+        assert others == [plain, plain]
+
+    @pytest.mark.parametrize(
+        "labels", [torch.tensor([0, 1]) + 0j, torch.tensor([0, 1]).to_sparse(), [[0, 1], [1]], [[0.5, 0.5], [1.0]]]
+    )
+    def test_labels_that_are_complex_sparse_or_ragged_are_refused(self, labels: Any) -> None:
+        for kind, size in ((RebalancedSampler, 1), (StratifiedBatchSampler, 2)):
+            assert_refused(lambda: kind(labels, BINARY, size), "labels")  # noqa: B023
+
+    @pytest.mark.parametrize("state", [3, None, "state", [("seed", 1)]])
+    def test_a_state_that_is_no_mapping_is_refused(self, make: Make, state: Any) -> None:
+        assert_refused(lambda: make().load_state_dict(state), "`state_dict\\(\\)` returns it, but got")
 
     @pytest.mark.parametrize("other", FOREIGN)
     def test_a_foreign_state_is_refused(self, other: str) -> None:

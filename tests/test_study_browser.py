@@ -184,12 +184,25 @@ def test_what_a_reader_hears_follows_the_slider(page: Page) -> None:
         page.evaluate(f"prevalence.value = {grid(-4).index(rate)}; prevalence.dispatchEvent(new Event('input'))")
         assert page.evaluate(spoken).startswith(f"Where {words} malignant")
         assert f" of the {malignant} malignant." in page.evaluate(spoken)
-    page.evaluate("prevalence.value = 21; prevalence.dispatchEvent(new Event('input'))")
-    nodes = page.call("Accessibility.getFullAXTree")["nodes"]
-    sliders = {node["name"]["value"]: node for node in nodes if node.get("role", {}).get("value") == "slider"}
-    assert set(sliders) == {"Prevalence where the nets are used", "Probability from which to act"}
-    properties = sliders["Prevalence where the nets are used"]["properties"]
-    assert {"name": "valuetext", "value": {"type": "string", "value": "1 in 1,000"}} in properties
+    threshold, trained = 0.01, page.evaluate("trained.selectedOptions[0].text")
+    page.evaluate(f"prevalence.value = 21; threshold.value = {grid(-3).index(threshold)}")
+    page.evaluate("prevalence.dispatchEvent(new Event('input'))")
+    assert page.evaluate("document.getElementById('spoken').getAttribute('aria-live')") == "polite"
+    assert page.evaluate(
+        "[...document.querySelectorAll('input[type=range]')].map((each) => [each.labels[0].textContent, "
+        "each.getAttribute('aria-valuetext'), document.getElementById(each.getAttribute('aria-describedby')).textContent])"
+    ) == [
+        [
+            "Prevalence where the nets are used",
+            "1 in 1,000",
+            f"0.1 % of nodules are malignant; the nets were trained for {trained}.",
+        ],
+        [
+            "Probability from which to act",
+            f"{100 * threshold:.3g} per cent",
+            f"as if a missed malignant nodule weighed as much as {(1 - threshold) / threshold:.2g} needless actions.",
+        ],
+    ]
 
 
 def test_a_ppv_of_one_says_on_how_little_it_rests(page: Page, report: tuple[Path, list[Panel]]) -> None:
@@ -260,19 +273,21 @@ def test_the_page_may_not_fetch_nor_run_what_is_put_into_it(page: Page, report: 
         "const script = document.createElement('script'); script.textContent = 'window.ran = 1';"
         "document.body.append(script); })"
     )
-    assert refused == ["connect-src", "img-src", "script-src-elem"]
+    # Of a script, some browsers name the narrower directive.
+    assert [each.removesuffix("-elem") for each in refused] == ["connect-src", "img-src", "script-src"]
     assert page.evaluate("window.ran") is None
 
 
 def test_a_page_with_faults_is_found_out(page: Page, tmp_path: Path) -> None:
     faulty = tmp_path / "faulty.html"
     faulty.write_text(
-        "<!doctype html><script>console.error('one'); console.warn('two'); absent()</script><img src='http://127.0.0.1:9/x.png'>"
+        "<!doctype html><script>console.error('fault 1'); console.warn('fault 2'); fault3()</script><img src='http://127.0.0.1:9/x.png'>"
         "<div style='width: 5000px'>wide</div>"
     )
     page.resize(360)
     page.open(faulty)
     page.evaluate("new Promise((done) => setTimeout(done, 200))")
-    assert len([each for each in page.complaints() if "one" in each or "two" in each or "absent" in each]) == 3
+    for words in ("fault 1", "fault 2", "fault3"):
+        assert len([each for each in page.complaints() if words in each]) == 1, words
     assert page.requests() == ["http://127.0.0.1:9/x.png"]
     assert page.evaluate("document.documentElement.scrollWidth") > 360

@@ -17,8 +17,7 @@ import study_work
 import torch
 from dicom_series import is_running
 from members import assert_refused
-from study_results import fake_result
-from study_work import NODULES, processes_of, small_study
+from study_work import processes_of, small_result, small_study
 
 from rightloss.study.config import Group, Source
 from rightloss.study.engines import Engine, InProcess, OnRay, Processes, Work
@@ -57,7 +56,7 @@ def test_every_group_comes_back_once_as_the_work_made_it_on_one_thread(engine: E
     for number, group in enumerate(GROUPS):
         assert [result.config for result in found[number]] == list(group.runs)
         for result in found[number]:
-            np.testing.assert_array_equal(result.log_probs, fake_result(result.config, NODULES).log_probs)
+            np.testing.assert_array_equal(result.log_probs, small_result(result.config).log_probs)
         assert told[number] == sorted(told[number])
         assert 0 <= told[number][0] < told[number][-1] <= 1
 

@@ -19,8 +19,7 @@ import pytest
 import study_work
 from dicom_series import is_running
 from members import SEED, assert_refused
-from study_results import fake_result
-from study_work import NODULES, processes_of, small_source, small_study
+from study_work import NODULES, processes_of, small_result, small_source, small_study
 
 from rightloss.files import whole_path
 from rightloss.study.config import Source, StudyConfig
@@ -70,7 +69,7 @@ class TestWhatIsRun:
         assert results.data["slices"].labels.tolist() == [int(row // 2 % 3 == 0) for row in range(NODULES)]
         (tmp_path / "runs").mkdir()
         for run in place.config.runs():
-            write_run(tmp_path, fake_result(run, NODULES))
+            write_run(tmp_path, small_result(run))
         assert content(place.out / "deep" / "runs") == content(tmp_path / "runs")
 
     def test_processes_leave_the_same_files_as_one(self, place: Place, tmp_path: Path) -> None:

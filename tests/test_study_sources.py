@@ -90,6 +90,14 @@ def test_pictures_of_volumes_are_their_middle_planes() -> None:
     np.testing.assert_array_equal(summary.pictures[5], (255 * middle.float()).round().to(torch.uint8).numpy())
 
 
+@pytest.mark.parametrize("task", ["binary", "rating"])
+def test_a_summary_knows_the_rows_that_each_fold_tests(tmp_path: Path, task: str) -> None:
+    source = small_archive(tmp_path / "scans.npz")
+    summary, data = summary_of(source, task), study_data(source, task)
+    for fold in range(4):
+        assert summary.tested(fold, 4).tolist() == data.parts(fold, 4).test.tolist()
+
+
 def nodulemnist(path: Path) -> Path:
     generator = np.random.default_rng(0)
     parts = {"train": 1158, "val": 165, "test": 310}
@@ -109,6 +117,7 @@ def test_nodulemnist_has_its_published_parts_as_one_fold(tmp_path: Path) -> None
     summary = summary_of(source, "binary")
     assert summary.pictures.shape == (1633, 28, 28)
     assert len(set(summary.patients.tolist())) == 1633
+    assert summary.tested(0, 10).tolist() == parts.test.tolist()
     assert_refused(lambda: check_sources(StudyConfig("quick", sources=(source,), folds=2)), "--folds 1")
     ratings = StudyConfig("ratings", task="rating", sources=(source,), populations=(None,), folds=1)
     assert_refused(lambda: check_sources(ratings), "NoduleMNIST3D")

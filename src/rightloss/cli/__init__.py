@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """The entry point: `rightloss` in a shell."""
+    """What `rightloss` in a shell comes to, by way of `rightloss_command`."""
     with plain_errors():
         application()()
 

@@ -25,15 +25,16 @@ _TASKS = {"binary": "benign or malignant", "rating": "malignancy from 1 to 5", "
 _SHOWN = 3  # runs at either end
 
 
-def print_plan(config: StudyConfig, missing: list[Group], machine: Machine, out: Path, space: int, verbose: bool) -> None:
+def print_plan(
+    config: StudyConfig, missing: list[Group], machine: Machine, out: Path | None, space: int, verbose: bool
+) -> None:
     """Measures a few steps; nothing is written."""
     for name, text in _grid(config):
         print(f"{name:13}{text}")
     print(f"\n{_counts(config, missing, out)}")
     print("\n".join(f"  {line}" for line in _shown([run.label for run in config.runs()], verbose)))
     print(f"\ntime         {_time(missing, machine)}")
-    free = shutil.disk_usage(nearest(out)).free
-    print(f"space        at most {size_in_words(space)} in {out}, where {size_in_words(free)} are free")
+    print(f"space        at most {size_in_words(space)}{_where(out)}")
     print("nothing was written")
 
 
@@ -80,7 +81,11 @@ def _grid(config: StudyConfig) -> Iterator[tuple[str, str]]:
     )
 
 
-def _counts(config: StudyConfig, missing: list[Group], out: Path) -> str:
+def _where(out: Path | None) -> str:
+    return "" if out is None else f" in {out}, where {size_in_words(shutil.disk_usage(nearest(out)).free)} are free"
+
+
+def _counts(config: StudyConfig, missing: list[Group], out: Path | None) -> str:
     runs, left = len(config.runs()), sum(len(group.runs) for group in missing)
     text = f"{_number(runs, 'run')} in {_number(len(config.groups()), 'group')}, whose runs are trained side by side"
     return text if left == runs else f"{text}; {runs - left} are done already in {out}"

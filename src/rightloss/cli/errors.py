@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ _EXTRA = {
     "ray": ("ray", "ray"),
     "threadpoolctl": ("threadpoolctl", "study"),
 }
+_NO_MEMORY = re.compile("can't allocate memory|not enough memory|out of memory", re.IGNORECASE)  # in words of torch
 
 
 @contextmanager
@@ -53,6 +55,10 @@ def plain_errors() -> Iterator[None]:
         leave(str(error), 2)
     except OSError as error:
         leave(str(error), 1)
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not _NO_MEMORY.search(str(error)):
+            raise
+        leave("more memory is needed than there is: of a study, lower --batch-size, --views, --test-views or --workers", 1)
 
 
 def require(*modules: str) -> None:

@@ -16,8 +16,27 @@ from .errors import plain_errors
 _COMPARE, _FOLDS, _TRAINING, _MACHINE = "What is compared", "Folds and repetitions", "Training", "Where it runs"
 
 
+# Words of the field and of the library, and the options that they stand for here.
+_MEANT = {
+    "--population": "--prevalence",
+    "--populations": "--prevalence",
+    "--pi": "--prevalence",
+    "--kappa": "--evidence",
+    "--lr": "--learning-rate",
+    "--epochs": "--steps",
+}
+
+
 class StudyCommand(TyperCommand):
     """Its help tells what each preset has; the presets are not imported for anything less."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:  # of typer's own, or of click's, by version
+            if meant := _MEANT.get(getattr(error, "option_name", "")):
+                error.possibilities = [meant]  # type: ignore[attr-defined]
+            raise
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         from .grid import default_of
@@ -41,8 +60,13 @@ def study(
         typer.Argument(help="toy, quick, table1, table2, prevalence-sweep, ratings, metadata or features.", show_default=False),
     ],
     out: Annotated[
-        str, typer.Option(help="Folder for the results; a study that was stopped goes on from there.", metavar="PATH")
-    ],
+        str | None,
+        typer.Option(
+            help="Folder for the results; a study that was stopped goes on from there. Needed but for --dry-run.",
+            metavar="PATH",
+            show_default=False,
+        ),
+    ] = None,
     data: Annotated[
         list[str] | None,
         _of(_COMPARE, "contours, a nodule archive, or NoduleMNIST3D's file (.npz).", repeat=True, metavar="PATH"),
@@ -138,7 +162,7 @@ def study(
     with plain_errors():
         from .running import start
 
-        if not out.strip():  # an unset variable of the shell, and not this folder
+        if not (dry_run if out is None else out.strip()):  # blank: an unset variable of the shell, and not this folder
             raise ValueError("Expected a folder for the results, but got none: --out results, say.")
-        given["out"] = Path(out)
+        given["out"] = None if out is None else Path(out)
         start(**{name: given.pop(name) for name in ("preset", "out", "dry_run", "verbose")}, options=given)

@@ -25,6 +25,9 @@ __all__ = ["Member", "Npz", "open_npz"]
 _BLOCK = 1 << 24  # bytes read in one go
 _LIMIT = 1 << 33  # bytes that a compressed array may unfold to: deflate makes a thousandfold of a hostile file
 _LOCAL = struct.Struct("<4s22xHH")  # a member's own header: signature, …, lengths of its name and extra field
+_COUNT = struct.Struct("<10xH")  # the record at the file's end: …, the number of members (all bits set: it stands elsewhere)
+_COMMENT = 1 << 16  # bytes that may follow it
+_STREAMED = 1 << 3  # flag of a member whose checksum and sizes follow it, in 12 to 24 bytes
 # What damaged, foreign or hostile files make the zip reader and NumPy raise, line by line: streams that do not unfold or end
 # early; headers, offsets and sizes that make no sense. RuntimeError: unknown compression (NotImplementedError) and encryption.
 _DAMAGE = (
@@ -109,6 +112,7 @@ def open_npz(path: str | PathLike[str]) -> Npz:
         names = [info.filename for info in infos]
         if not infos or len(set(names)) != len(names) or not all(name.endswith(".npy") for name in names):
             raise zipfile.BadZipFile(f"it holds {names[:5]}, not arrays of different names")
+        _check_complete(path, infos, archive.start_dir)
         members = [_member(archive, info) for info in infos]
     return Npz(path, {member.name: member for member in members}, stamp)
 
@@ -116,6 +120,29 @@ def open_npz(path: str | PathLike[str]) -> Npz:
 def _stamp(path: Path) -> tuple[int, ...]:
     found = path.stat()
     return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _check_complete(path: Path, infos: list[zipfile.ZipInfo], directory: int) -> None:
+    """Refuses a directory that leaves out a member: as many as the file's end says, filling the file up to the directory.
+
+    One flipped bit in an entry's length makes the zip reader take the entries after it for a comment.
+    """
+    with open(path, "rb") as file:
+        file.seek(max(0, path.stat().st_size - _COMMENT - 22))
+        tail = file.read()
+        (count,) = _COUNT.unpack_from(tail, tail.rfind(b"PK\5\6"))
+        if count not in (len(infos), 0xFFFF):
+            raise zipfile.BadZipFile(f"its directory lists {len(infos)} of {count} arrays")
+        end, more = 0, 0
+        members = {info.header_offset: info for info in infos}
+        for start in [*sorted(members), directory]:
+            if not end <= start <= end + more:
+                raise zipfile.BadZipFile(f"its directory leaves out what stands from byte {end} to {start}")
+            if info := members.get(start):
+                file.seek(start)
+                _, *lengths = _LOCAL.unpack(file.read(_LOCAL.size))
+                end = start + _LOCAL.size + sum(lengths) + info.compress_size
+                more = 24 if info.flag_bits & _STREAMED else 0
 
 
 def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Member:

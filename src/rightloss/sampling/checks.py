@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 from typing import Any
 
 import numpy as np
@@ -28,15 +29,12 @@ def checked_prevalence(prevalence: Prevalence) -> Prevalence:
 
 def checked_labels(labels: Any, num_classes: int) -> Tensor:
     """Int64 labels (n,) or float64 votes (n, k), with an example of every class."""
-    if not isinstance(labels, Tensor):
-        array = np.asarray(labels)
-        if array.dtype.kind not in "iuf":
-            raise ValueError(
-                f"Expected int labels or float votes, but got {array.dtype}: number the classes from 0, "
-                "and call `.astype(int)` on bools."
-            )
-        labels = torch.from_numpy(array.astype(np.float64 if array.dtype.kind == "f" else np.int64))
-    labels = labels.detach().cpu()
+    labels = (labels if isinstance(labels, Tensor) else _tensor(labels)).detach().cpu()
+    if labels.is_complex() or labels.layout != torch.strided:
+        raise ValueError(
+            f"Expected int labels or float votes in a dense tensor, but got {labels.dtype}, {labels.layout}: "
+            "number the classes from 0, and call `.to_dense()` on sparse tensors."
+        )
     if labels.numel() == 0:
         raise ValueError(f"Expected at least one label, but got shape {tuple(labels.shape)}: is the dataset empty?")
     if not labels.is_floating_point() and labels.ndim != 1:
@@ -54,11 +52,48 @@ def checked_labels(labels: Any, num_classes: int) -> Tensor:
     return labels.double() if labels.is_floating_point() else labels.long()
 
 
-def whole_number(value: int | None, name: str, default: int) -> int:
+def checked_generator(generator: Any) -> torch.Generator | None:
+    """A torch.Generator or None, or the ValueError."""
+    if generator is None or isinstance(generator, torch.Generator):
+        return generator
+    seed = generator if isinstance(generator, int) and not isinstance(generator, bool) else 0
+    raise ValueError(
+        f"Expected `generator` to be a torch.Generator, but got {type(generator).__name__}: "
+        f"torch.Generator().manual_seed({seed}), or leave it out."
+    )
+
+
+def checked_int(value: Any, name: str) -> int:
+    """An int of Python, NumPy or torch, or the ValueError."""
     try:
-        number = default if value is None else operator.index(value)
+        if not isinstance(value, bool):
+            return operator.index(value)
     except TypeError:
-        raise ValueError(f"Expected `{name}` to be a whole number, but got {value!r}: round it.") from None
-    if value is not None and number < 1:
-        raise ValueError(f"Expected `{name}` to be at least 1, but got {number}: leave it out for the default.")
+        pass
+    raise ValueError(f"Expected `{name}` to be an int, but got {value!r}: give a whole number.")
+
+
+def whole_number(value: int | None, name: str, default: int) -> int:
+    """The value, an int from 1 up that can be a length; the default where it is None."""
+    number = default if value is None else checked_int(value, name)
+    if value is not None and not 1 <= number <= sys.maxsize:
+        raise ValueError(
+            f"Expected `{name}` to be at least 1, and at most {sys.maxsize}, but got {number}: leave it out for the default."
+        )
     return number
+
+
+def _tensor(labels: Any) -> Tensor:
+    try:
+        array = np.asarray(labels)
+    except ValueError as error:
+        raise ValueError(
+            f"Expected labels of shape (n,) or votes of shape (n, k), but got rows of different lengths ({error}): "
+            "give each example a label, or a vote for every class."
+        ) from error
+    if array.dtype.kind not in "iuf":
+        raise ValueError(
+            f"Expected int labels or float votes, but got {array.dtype}: number the classes from 0, "
+            "and call `.astype(int)` on bools."
+        )
+    return torch.from_numpy(array.astype(np.float64 if array.dtype.kind == "f" else np.int64))

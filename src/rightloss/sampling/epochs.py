@@ -10,7 +10,7 @@ import torch
 import torch.distributed
 from torch import Tensor
 
-from .checks import whole_number
+from .checks import checked_generator, checked_int, whole_number
 
 Item = TypeVar("Item")
 
@@ -25,6 +25,7 @@ class Epochs:
     """A seed per epoch, how far the epoch has got, and both saved and restored."""
 
     def __init__(self, generator: torch.Generator | None, share: Share, config: dict[str, int], sampling: Tensor) -> None:
+        generator = checked_generator(generator)
         if generator is None and share.replicas > 1:
             generator = torch.Generator("cpu").manual_seed(0)
         self._own = generator
@@ -69,6 +70,10 @@ class Epochs:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if not isinstance(state, Mapping):
+            raise ValueError(
+                f"Expected a state as `state_dict()` returns it, but got {type(state).__name__}: load what it returned."
+            )
         expected, got = ({name: type(value).__name__ for name, value in each.items()} for each in (self.state_dict(), state))
         if got != expected:
             raise ValueError(
@@ -113,7 +118,8 @@ class Share:
                 f"Expected `rank` along with num_replicas={replicas}, but got None: "
                 "give each process its number, or initialise torch.distributed first."
             )
-        rank = rank if rank is not None else torch.distributed.get_rank() if running else 0
+        own = torch.distributed.get_rank() if running else 0
+        rank = own if rank is None else checked_int(rank, "rank")
         if not 0 <= rank < replicas:
             raise ValueError(
                 f"Expected `rank` in 0..{replicas - 1}, but got {rank}: pass the `num_replicas` that it belongs to."

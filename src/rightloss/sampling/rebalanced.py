@@ -40,7 +40,8 @@ class RebalancedSampler(Sampler[int]):
 
     Raises:
         ValueError: labels that are empty, out of range, of the wrong dtype or shape; a class without an example;
-            `num_samples` or `num_replicas` below 1; `rank` missing or out of range.
+            `num_samples` or `num_replicas` below 1; `rank` missing or out of range; a `generator` that is no
+            torch.Generator, or a number that is no int.
     """
 
     def __init__(

@@ -43,7 +43,7 @@ class StratifiedBatchSampler(Sampler[list[int]]):
     Raises:
         ValueError: labels that are empty, soft, out of range, of the wrong dtype or shape; a class without an example;
             `batch_size` below the number of classes; `num_batches` or `num_replicas` below 1; `rank` missing or out of
-            range.
+            range; a `generator` that is no torch.Generator, or a number that is no int.
     """
 
     def __init__(

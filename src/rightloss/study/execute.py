@@ -54,8 +54,8 @@ def run_study(
         work: what is done with a group; `train_group` by default.
 
     Raises:
-        ValueError: `out` is no folder for a study, or another process is running one there, or a result in it is damaged; the
-            data cannot be read. Nothing is computed.
+        ValueError: `out` is no folder for a study, or holds one of another version, or another process is running one there, or
+            a result in it is damaged or another run's; the data cannot be read. Nothing is computed.
         OSError: `out` cannot be written, or the disk is full; as a ChildProcessError: the processes that ran a group died,
             again and again. What is done is kept.
     """
@@ -93,8 +93,12 @@ def _write(out: Path, group: Group, results: list[RunResult]) -> None:
 
 
 def _missing(config: StudyConfig, out: Path) -> list[Group]:
-    """The groups with those of their runs that are not done."""
-    groups = [replace(each, runs=tuple(run for run in each.runs if read_run(out, run) is None)) for each in config.groups()]
+    """The groups with those of their runs that are not done; a damaged one is an error."""
+    data = {each.name: read_data(out, each.name, config.task, each.digest) for each in config.sources}
+    groups = [
+        replace(each, runs=tuple(run for run in each.runs if read_run(out, run, data[run.data]) is None))
+        for each in config.groups()
+    ]
     return [group for group in groups if group.runs]
 
 

@@ -5,7 +5,8 @@ Stage: `RunResult` → `runs/KEY.npz` and `runs/KEY.json`; a data set → `data/
     study.json          the config
     data/KEY.npz        of each source and task: labels, votes, ratings, patients, nodules, small pictures
     runs/KEY.npz        of each run: test rows and their log-probabilities
-    runs/KEY.json       of each run: its config, what was chosen on the validation part; written last, so that it means "done"
+    runs/KEY.json       of each run: its config, what was chosen on the validation part, SHA-256 of its predictions; written
+                        last, so that it means "done"
 """
 
 from __future__ import annotations
@@ -16,15 +17,29 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float32, Float64, Int64, Shaped, UInt8
 
 from .. import __version__
 from ..files import whole_file, write_whole
+from ..lidc.nodulemnist import COUNTS
 from ..lidc.npz import open_npz
+from ..lidc.splits import fold_numbers
 from .config import RunConfig, StudyConfig
+
+# Of a data set: the kind of numbers, and how many axes.
+_ARRAYS = {
+    "labels": ("i", 1),
+    "votes": ("f", 2),
+    "ratings": ("i", 2),
+    "patients": ("U", 1),
+    "nodules": ("i", 1),
+    "pictures": ("u", 3),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +83,10 @@ class DataSummary:
     nodules: Int64[np.ndarray, " n"]
     pictures: UInt8[np.ndarray, "n h w"]
 
+    def tested(self, fold: int, num_folds: int) -> Int64[np.ndarray, " rows"]:
+        """The rows that are tested in this fold, ascending; NoduleMNIST3D, which has no ratings, is published in parts."""
+        return np.flatnonzero(_fold_of_rows(self, num_folds) == fold)
+
 
 @dataclass(frozen=True, eq=False)
 class StudyResults:
@@ -95,30 +114,43 @@ def write_run(out: Path, result: RunResult) -> None:
         raise ValueError(
             f"Expected predictions that are numbers, but those of {result.config.label} are not: lower the learning rate."
         )
-    folder, key = out / "runs", result.config.key
-    with whole_file(folder / f"{key}.npz") as file:
+    path = _run_path(out, result.config)
+    with whole_file(path.with_suffix(".npz")) as file:
         np.savez(file, allow_pickle=False, rows=result.rows, log_probs=result.log_probs)
-    content = {"config": dataclasses.asdict(result.config), "chosen": dict(result.chosen), "validation": result.validation}
-    write_whole(folder / f"{key}.json", json.dumps(content, indent=1) + "\n")
+    content = {
+        "config": dataclasses.asdict(result.config),
+        "chosen": dict(result.chosen),
+        "validation": result.validation,
+        "sha256": _sha256(path.with_suffix(".npz")),
+    }
+    write_whole(path, json.dumps(content, indent=1) + "\n")
 
 
-def read_run(out: Path, config: RunConfig) -> RunResult | None:
-    """The run's result, or None where it is not done; a damaged one is an error."""
-    path = out / "runs" / f"{config.key}.json"
+def read_run(out: Path, config: RunConfig, data: DataSummary) -> RunResult | None:
+    """The run's result, or None where it is not done.
+
+    Raises:
+        ValueError: it is damaged, its predictions are those of another run, or its rows are not those that its fold tests. Runs
+            written before their JSON had a digest of the predictions are checked by their rows alone.
+    """
+    path = _run_path(out, config)
     if not path.exists():
         return None
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = _read_json(path)
         if RunConfig.from_dict(content["config"]) != config:
             raise ValueError("it is of another run")
-        file = open_npz(path.with_suffix(".npz"))
+        predictions = path.with_suffix(".npz")
+        if "sha256" in content and content["sha256"] != _sha256(predictions):
+            raise ValueError(f"{predictions.name} is not the file that was written with it")
+        file = open_npz(predictions)
         rows, log_probs = file.read("rows"), file.read("log_probs")
-        if log_probs.shape[:1] != rows.shape or not np.isfinite(log_probs.max(1)).all():
-            raise ValueError("rows and predictions do not fit")
+        _check_predictions(rows, log_probs, config, data)
         return RunResult(config, rows, log_probs, content["chosen"], tuple(tuple(each) for each in content["validation"]))
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise ValueError(
-            f"Expected the result of one run in {path}, but it does not hold it ({error}): delete it, and run again."
+            f"Expected the result of one run, {config.label}, in {path}, but it does not hold it ({error}): delete it, and run "
+            "the study again."
         ) from error
 
 
@@ -138,10 +170,13 @@ def write_data(out: Path, summary: DataSummary, task: str, digest: str = "") -> 
 
 def read_data(out: Path, name: str, task: str, digest: str = "") -> DataSummary:
     path = data_path(out, name, task, digest)
-    fields = [field.name for field in dataclasses.fields(DataSummary) if field.name != "name"]
     try:
         file = open_npz(path)
-        return DataSummary(name, **{each: file.read(each) for each in fields})
+        summary = DataSummary(name, **{each: file.read(each) for each in _ARRAYS})
+        _check_data(summary)
+        return summary
+    except FileNotFoundError:
+        raise ValueError(f"Expected what the report needs of {name}, but {path} is missing: run the study again.") from None
     except (ValueError, KeyError) as error:
         raise ValueError(
             f"Expected what the report needs of {name} in {path}, but it does not hold it ({error}): delete it, and run the "
@@ -154,19 +189,78 @@ def write_config(out: Path, config: StudyConfig) -> None:
 
 
 def read_config(out: Path) -> StudyConfig:
+    """The config of the study in this folder, or a ValueError where there is none, or one of another version."""
     path = out / "study.json"
     try:
-        return StudyConfig.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        content = _read_json(path)
+        version = content["version"]
+        if version == __version__:
+            return StudyConfig.from_dict(content)
+        known = isinstance(version, str) and "preset" in content
     except (FileNotFoundError, IsADirectoryError):
         raise ValueError(f"Expected the folder of a study, but {out} has no study.json: run `rightloss study` first.") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"Expected {path} to hold a study's config, but it does not: choose another folder.") from error
+    if not known:
+        raise ValueError(f"Expected {path} to hold a study's config, but it has no version: choose another folder.")
+    raise ValueError(
+        f"Expected a study by rightloss {__version__}, but {path} was written by rightloss {version[:40]}: install that "
+        "version to go on or to report on it, or choose another folder and run the study again."
+    )
 
 
 def read_study(out: Path) -> StudyResults:
     """All that is done of the study in this folder."""
     config = read_config(out)
-    runs = [result for run in config.runs() if (result := read_run(out, run)) is not None]
-    names = {run.config.data: run.config.digest for run in runs}
+    done = [run for run in config.runs() if _run_path(out, run).exists()]
+    names = {run.data: run.digest for run in done}
     data = {name: read_data(out, name, config.task, digest) for name, digest in names.items()}
-    return StudyResults(config, data, tuple(runs))
+    runs = [read_run(out, run, data[run.data]) for run in done]
+    return StudyResults(config, data, tuple(run for run in runs if run is not None))
+
+
+def _run_path(out: Path, config: RunConfig) -> Path:
+    return out / "runs" / f"{config.key}.json"
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@lru_cache(maxsize=4)
+def _fold_of_rows(data: DataSummary, num_folds: int) -> Int64[np.ndarray, " n"]:
+    """The fold in which each row is tested; −1 for none."""
+    if len(data.ratings):
+        return fold_numbers(data.labels, data.patients, num_folds).numpy()
+    train, valid, test = COUNTS.values()
+    return np.repeat([-1, 0], [train + valid, test])
+
+
+def _check_predictions(rows: np.ndarray, log_probs: np.ndarray, config: RunConfig, data: DataSummary) -> None:
+    expected = data.tested(config.fold, config.num_folds)
+    if rows.dtype != np.int64 or not np.array_equal(rows, expected):
+        raise ValueError(f"its {rows.size} rows are not the {len(expected)} that fold {config.fold + 1} tests")
+    shape = (len(rows), data.votes.shape[1])
+    if log_probs.dtype != np.float64 or log_probs.shape != shape or not np.isfinite(log_probs.max(1)).all():
+        raise ValueError(f"its predictions are not numbers of shape {shape}")
+
+
+def _check_data(data: DataSummary) -> None:
+    """Arrays that fit each other, and labels that are classes."""
+    arrays = {name: getattr(data, name) for name in _ARRAYS}
+    wrong = [name for name, array in arrays.items() if (array.dtype.kind, array.ndim) != _ARRAYS[name]]
+    if wrong:
+        raise ValueError(f"its {wrong[0]} are {arrays[wrong[0]].dtype}{list(arrays[wrong[0]].shape)}")
+    lengths = {name: len(array) for name, array in arrays.items()}
+    published = not lengths.pop("ratings")
+    if len(set(lengths.values())) > 1 or lengths["labels"] != (sum(COUNTS.values()) if published else len(data.ratings)):
+        raise ValueError(f"its arrays are of different lengths, {lengths} beside {len(data.ratings)} ratings")
+    if data.ratings.shape[1] != 5 or not 0 <= data.labels.min() <= data.labels.max() < data.votes.shape[1]:
+        raise ValueError(f"its labels are not below {data.votes.shape[1]}, or its ratings not from 1 to 5")

@@ -103,7 +103,13 @@ def check_sources(config: StudyConfig) -> None:
                 "lower --test-views."
             )
         for fold in range(config.folds):
-            _check_parts(data, data.parts(fold, config.num_folds), fold)
+            parts = data.parts(fold, config.num_folds)
+            _check_parts(data, parts, fold)
+            if config.training.batch_size > len(parts.train):
+                raise ValueError(
+                    f"Expected a batch of at most the {len(parts.train)} nodules that fold {fold + 1} of {source.name} trains "
+                    f"on, but got {config.training.batch_size}: lower --batch-size."
+                )
 
 
 @lru_cache(maxsize=4)

@@ -154,7 +154,7 @@ class Summary:
             )
         except FileNotFoundError:
             raise ValueError(f"Expected a summary in {path}, but there is none: make the report first.") from None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(
                 f"Expected {path} to hold the summary of a study, but it does not: make the report again."
             ) from error

@@ -1,0 +1,120 @@
+"""The command as a process of its own: streams that are closed or know few letters, and Ctrl-C while it is starting."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from nodule_files import small_archive
+from study_results import fake_study
+from test_cli import invoke
+
+from rightloss.cli.pages import make_pages
+from rightloss.study.presets import PRESETS
+from rightloss.study.results import read_study
+
+ROOT = Path(__file__).parent.parent
+SIGNS = {"−": "-", "π": "pi", "½": "1/2", "–": "-", "…": "..."}
+
+
+def command(*arguments: str) -> list[str]:
+    """What `rightloss` in a shell runs; Ctrl-C as from a terminal, which a parent in the background switches off."""
+    module, _, function = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["rightloss"].partition(":")
+    program = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    return [sys.executable, "-c", f"{program}from {module} import {function}; {function}()", *arguments]
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Arguments for a study that is done, so that its table is printed and nothing is computed."""
+    folder = tmp_path_factory.mktemp("study")
+    source = small_archive(folder / "discs.npz")
+    config = replace(PRESETS["quick"], sources=(source,), losses=("weighted",), populations=(0.3,), folds=2)
+    fake_study(folder, config, nodules=60)
+    make_pages(read_study(folder), folder)
+    options = ["--loss", "weighted", "--prevalence", "0.3", "--folds", "2", "--engine", "in-process"]
+    return ["study", "quick", "--data", str(source.path), "--out", str(folder), *options]
+
+
+@pytest.fixture(scope="module")
+def processes(study: list[str]) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
+    """One for each kind of standard output, all at once."""
+    kinds = {"cp1252": "", "ascii": "", "closed": "<&- >&-"}
+    found = {
+        name: subprocess.Popen(
+            ["sh", "-c", f'exec "$@" {closed}', "sh", *command(*study)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **({} if closed else {"PYTHONIOENCODING": name})},
+        )
+        for name, closed in kinds.items()
+    }
+    yield found
+    for process in found.values():
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii"])
+def test_a_stream_that_knows_few_letters_gets_the_whole_table_with_every_sign_of_a_number(
+    study: list[str], processes: dict[str, subprocess.Popen[bytes]], encoding: str
+) -> None:
+    printed, errors = processes[encoding].communicate()
+    assert (processes[encoding].returncode, errors) == (0, b"")
+    expected = invoke(*study).stdout
+    for sign, plain in SIGNS.items():
+        try:
+            sign.encode(encoding)
+        except UnicodeEncodeError:
+            expected = expected.replace(sign, plain)
+    assert "-0." in expected
+    assert printed.decode(encoding).splitlines() == expected.splitlines()
+
+
+def test_a_closed_stream_is_no_error(processes: dict[str, subprocess.Popen[bytes]]) -> None:
+    assert processes["closed"].communicate() == (b"", b"")
+    assert processes["closed"].returncode == 0
+
+
+def test_letters_that_nothing_stands_for_become_question_marks(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rightloss_command import spell_out
+
+    written = {name: io.BytesIO() for name in ("stdout", "stderr")}
+    for name, file in written.items():
+        monkeypatch.setattr(sys, name, io.TextIOWrapper(file, encoding="latin-1", write_through=True))
+    spell_out()
+    for stream in (sys.stdout, sys.stderr):
+        print("π of Ångström – 结果 \udcff: −0.3 ±½", file=stream)
+    assert {file.getvalue().rstrip() for file in written.values()} == {"pi of Ångström - ?? ?: -0.3 ±½".encode("latin-1")}
+    with pytest.raises(UnicodeDecodeError):
+        codecs.decode(b"\xff", "utf-8", "rightloss")
+
+
+@pytest.mark.parametrize("caught", ["", "Exception", "BaseException"])
+def test_ctrl_c_while_torch_is_imported_ends_it_at_once_and_quietly(tmp_path: Path, caught: str) -> None:
+    slow = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n"
+    if caught:  # as packages do that can do without another
+        lines = "".join(f"    {line}\n" for line in slow.splitlines())
+        slow = f"try:\n{lines}except {caught}:\n    pass\n"
+    (tmp_path / "torch.py").write_text(slow)
+    paths = os.pathsep.join([str(tmp_path), *sys.path])
+    done = subprocess.run(
+        command("study", "quick", "--out", str(tmp_path / "out")), env={**os.environ, "PYTHONPATH": paths}, capture_output=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+    assert not (tmp_path / "out").exists()
+
+
+def test_nothing_but_pythons_own_modules_is_imported_before_ctrl_c_is_looked_after() -> None:
+    program = "import sys; before = set(sys.modules); import rightloss_command; print(*set(sys.modules) - before)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    imported = {name.partition(".")[0] for name in done.stdout.split()}
+    assert imported - {"rightloss_command"} <= sys.stdlib_module_names
