@@ -15,13 +15,12 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from ..mixes import log_mix, multiply_classes
 from ..prevalence import Prevalence
 from ..streams import checked_generator
 from ..tables import as_given, log_prob_table, row_blocks
 from .beta import BetaLogOdds
 from .draws import checked_level
-from .mixes import log_mix
-from .retarget import multiply_classes
 
 _NUMBERS = 1 << 22  # float64 numbers held at once, 32 MB
 _DRAWN = 1 << 25  # numbers drawn in all, 256 MB
