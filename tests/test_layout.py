@@ -24,6 +24,7 @@ ORDER = [
     "likelihoods",
     "marginals",
     "losses",
+    "mixes",
     "inference",
     "predictive",
     "shift",

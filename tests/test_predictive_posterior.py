@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy.special
+import scipy.stats
 import torch
 from drawn import posterior_of_net, prevalence_of
 from layers import inputs
@@ -28,7 +32,7 @@ from rightloss import (
     shift,
     undo_sampling,
 )
-from rightloss.inference.distributions import Particles
+from rightloss.inference.distributions import DenseGaussian, Particles
 from rightloss.inference.layout import Layout
 from rightloss.inference.posterior import Posterior
 from rightloss.inference.prediction import Prediction
@@ -101,6 +105,95 @@ class TestPredictive:
         layout = Layout.of(dict(model.named_parameters()))
         density = Posterior(model, prevalence, Gaussian(), Particles(torch.zeros(1, 7)), layout)
         assert_refused(lambda: predictive(density, X, [0.5, 0.5]), "Expected classes to move .* a density")
+
+
+class TestPredictAtAPopulation:
+    @each_likelihood
+    def test_it_is_the_summary_of_the_draws_moved_there(self, make: Callable[[], ClassLikelihood], k: int) -> None:
+        posterior, to = posterior_of_net(make(), k), population(k, 3)
+        probs = np.stack([retarget(each, posterior.prevalence, to).exp().numpy() for each in every_table(posterior)])
+        found = posterior.predict(X, population=to, level=0.8)
+        np.testing.assert_allclose(found.log_probs.exp(), probs.mean(0), rtol=1e-9)
+        each, average = scipy.special.entr(probs).sum(2).mean(0), scipy.special.entr(probs.mean(0)).sum(1)
+        np.testing.assert_allclose(found.entropy, average, rtol=1e-8)
+        np.testing.assert_allclose(found.data_entropy, each, rtol=1e-8)
+        np.testing.assert_allclose(found.model_entropy, average - each, rtol=1e-6, atol=1e-9)
+        ordered = np.sort(probs, axis=0)  # of 6 draws: 10 % and 90 % lie halfway between the two at either end
+        np.testing.assert_allclose(found.low, ordered[:2].mean(0), rtol=1e-9)
+        np.testing.assert_allclose(found.high, ordered[-2:].mean(0), rtol=1e-9)
+
+    def test_of_a_logistic_line_the_interval_is_that_of_the_log_odds(self) -> None:
+        """w·x + b is Gaussian, and a new prevalence moves it: quantiles of p are σ of its own, within their standard error."""
+        model, prevalence = nn.Linear(6, 1).double(), Prevalence.binary(0.1, evidence=1.0)
+        mean = torch.randn(7, dtype=torch.float64, generator=generator(1))
+        factor = torch.randn(7, 7, dtype=torch.float64, generator=generator(2)) / 4
+        layout = Layout.of(dict(model.named_parameters()))
+        posterior = Posterior(model, prevalence, Bernoulli(), DenseGaussian(mean, factor), layout)
+        wide = torch.cat([X, torch.ones(len(X), 1, dtype=X.dtype)], 1)
+        middle, deviation = wide @ mean + math.log(0.3 / 0.7) - math.log(0.1 / 0.9), (wide @ factor).norm(dim=1)
+        draws, level = 20_000, 0.9
+        found = posterior.predict(X, draws, generator(3), population=0.3, level=level)
+        z = scipy.stats.norm.ppf((1 + level) / 2)
+        error = math.sqrt((1 - level) / 2 * (1 + level) / 2 / draws) / scipy.stats.norm.pdf(z)
+        for end, expected in ((found.low[:, 1], -z), (found.high[:, 1], z)):
+            assert float(((torch.logit(end) - middle) / deviation - expected).abs().max()) < 5 * error
+        torch.testing.assert_close(found.low[:, 0], 1 - found.high[:, 1])
+
+    def test_the_own_population_changes_nothing(self) -> None:
+        posterior = posterior_of_net(kind="DiagonalGaussian")
+        expected, found = posterior.predict(X), posterior.predict(X, population=posterior.prevalence)
+        torch.testing.assert_close(dataclasses.astuple(found)[:4], dataclasses.astuple(expected)[:4], rtol=0, atol=0)
+        assert found.low is found.high is expected.low is None
+
+    def test_draws_that_agree_have_an_interval_of_no_width(self) -> None:
+        posterior = posterior_of_net(kind="a point")
+        found = posterior.predict(X, population=population(3, 3), level=0.99)
+        torch.testing.assert_close(found.low, found.log_probs.exp())
+        torch.testing.assert_close(found.high, found.low, rtol=0, atol=0)
+
+    def test_an_uncertain_or_estimated_prevalence_counts_with_its_mean(self) -> None:
+        posterior = posterior_of_net(Bernoulli(), 2)
+        estimate = shift.estimate_prevalence(LOG_PROBS, [0.5, 0.5])
+        mean = estimate.prevalence().population
+        for told in (estimate, estimate.prevalence()):
+            found, expected = (posterior.predict(X, population=mix, level=0.9) for mix in (told, mean))
+            torch.testing.assert_close(dataclasses.astuple(found), dataclasses.astuple(expected))
+            torch.testing.assert_close(predictive(posterior, X, told), predictive(posterior, X, mean))
+        none = dataclasses.replace(estimate, population=torch.tensor([1.0, 0.0]).double())  # nobody of class 1 was found
+        assert bool(posterior.predict(X, population=none).log_probs.isfinite().all())
+
+    def test_arrays_dense_maps_and_a_mix_for_each_row_are_taken(self) -> None:
+        posterior, rows = posterior_of_net(), torch.stack([population(3, seed) for seed in range(len(X))])
+        found = posterior.predict(X.numpy(), population=rows.numpy(), level=0.9)
+        for row, mix in enumerate(rows):
+            one = posterior.predict(X[row : row + 1], population=mix, level=0.9)
+            for name in ("log_probs", "model_entropy", "low", "high"):
+                assert isinstance(getattr(found, name), np.ndarray)
+                np.testing.assert_allclose(getattr(found, name)[row], getattr(one, name)[0], rtol=1e-9, atol=1e-12)
+        dense = posterior_of_net(net=nn.Conv2d(6, 3, 1).double())
+        maps = torch.randn(4, 6, 2, 3, dtype=torch.float64, generator=generator(1))
+        cells = dense.predict(maps.movedim(1, -1).reshape(-1, 6, 1, 1), population=rows[0], level=0.9)
+        high = dense.predict(maps, population=rows[0], level=0.9).high
+        torch.testing.assert_close(high.movedim(1, -1).reshape(-1, 3), cells.high.flatten(1))
+
+    def test_a_density_has_an_interval_and_no_population(self) -> None:
+        model, prevalence = nn.Linear(6, 1).double(), ContinuousPrevalence(torch.distributions.Normal(0.0, 1.0))
+        draws = torch.randn(11, 7, dtype=torch.float64, generator=generator(1))
+        posterior = Posterior(
+            model, prevalence, Gaussian().double(), Particles(draws), Layout.of(dict(model.named_parameters()))
+        )
+        found, support = posterior.predict(X, support=[0.0, 1.0], level=0.8), torch.tensor([0.0, 1.0]).double()
+        ordered = torch.cat(list(posterior.tables(X, support=support))).exp().sort(0).values
+        torch.testing.assert_close(found.low, ordered[1])  # one of 11 draws below, and one above
+        torch.testing.assert_close(found.high, ordered[9])
+        assert_refused(lambda: posterior.predict(X, support=support, population=0.1), "Expected classes to move .* a density")
+
+    def test_what_is_no_level_is_refused(self) -> None:
+        posterior = posterior_of_net()
+        refused: list[Any] = [0, 1, 95, True, "0.9"]
+        for level in refused:
+            assert_refused(partial(posterior.predict, X, level=level), "`level` to lie strictly between 0 and 1")
+        assert_refused(lambda: posterior.predict(X, population=[0.5, 0.5]), "`population` to have 3 entries")
 
 
 def test_the_name_is_a_function_and_a_package() -> None:

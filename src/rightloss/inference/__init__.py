@@ -4,8 +4,8 @@ Stage: `log_posterior(model, prevalence, …)` → `LogPosterior`; that and data
 
 - `target` (with `arguments`), `priors`; `standing` and `followers` for p(y|w) inside transforms and for many weights at once.
 - `minibatches`, `steps`, `layout`: what all methods share.
-- `maximum`, `members`, `dropout`, `curvature` (with `information`), `variation/`, `propagation/`, `markov/`, `no_u_turn`: the
-  methods.
+- `maximum`, `members`, `dropout`, `curvature` (with `expansion` and `information`), `variation/`, `propagation/`, `markov/`,
+  `no_u_turn`: the methods.
 - `distributions`, `posterior`, with `nets`, `prediction` and `kept` (files): what they give.
 """
 

@@ -16,6 +16,7 @@ from ..prevalence import Prevalence
 from ..tables import as_input, tensor_of
 from .minibatches import check_mix
 from .standing import Pool
+from .steps import ordinary
 
 
 def check_source(marginal: Any, model: nn.Module) -> None:
@@ -34,7 +35,7 @@ def criterion_of(loss: Any, prevalence: Any, likelihood: Any, marginal: Any, ref
     if loss is None or loss is InformationGainLoss:
         if pool is not None and marginal is not None:
             raise ValueError("Expected one of `marginal` and `pool`, but got both: over a pool p(y|w) is exact.")
-        return InformationGainLoss(prevalence, likelihood, marginal, reference)
+        return InformationGainLoss(prevalence, likelihood, marginal, ordinary(reference))
     if not isinstance(loss, type) or not issubclass(loss, WeightedLoss | LogitAdjustedLoss | LogLikelihoodLoss):
         raise ValueError(f"Expected `loss` to be a class such as WeightedLoss, but got {loss!r}: give the class, no brackets.")
     given = [name for name, value in (("marginal", marginal), ("reference", reference), ("pool", pool)) if value is not None]
@@ -55,11 +56,11 @@ def checked_pool(pool: Any, criterion: Any, model: nn.Module) -> Pool:
     if not isinstance(criterion.prevalence, Prevalence):
         raise ValueError("Expected classes for `pool`, but the likelihood is a density: use marginal=PoolMarginal(…).")
     x, y = pool if isinstance(pool, tuple | list) and len(pool) == 2 else (pool, None)
-    x = tensor_of(as_input(x, model, torch.empty(0)), "pool")
+    x = ordinary(tensor_of(as_input(x, model, torch.empty(0)), "pool"))
     if y is None:
         check_population(criterion)
         return x, None
-    y = tensor_of(y, "target").to(x.device)
+    y = ordinary(tensor_of(y, "target")).to(x.device)
     if len(x) != len(y):
         raise ValueError(f"Expected as many inputs as labels in `pool`, but got {len(x)} and {len(y)}: is one cut off?")
     check_mix(y, criterion.prevalence)

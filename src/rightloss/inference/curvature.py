@@ -5,33 +5,34 @@ Stage: `LogPosterior`, data → `Posterior` with a `DenseGaussian` or `DiagonalG
 
 from __future__ import annotations
 
-import math
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from ..prevalence import Prevalence
-from .distributions import DenseGaussian, DiagonalGaussian, Particles
-from .information import Second, Terms, fisher_information, hessian, likelihood_terms, prior_hessian
+from .distributions import Particles
+from .expansion import Expansion, Problem, expand_at
 from .layout import Layout
 from .maximum import map_estimate
 from .minibatches import Batch, Minibatches
 from .nets import Net
-from .posterior import Posterior, posterior_of
-from .steps import check_finite, in_mode, own_random
-from .target import LIKELIHOOD, LogPosterior
+from .posterior import Posterior
+from .priors import Params
+from .steps import in_mode, own_random
+from .target import LIKELIHOOD, LogPosterior, inference_method
 
 _COVARIANCES = ("full", "diagonal", "last-layer")
-_DERIVATIVES = {"hessian": hessian, "fisher": fisher_information}
+_MODES = ("model", "search")
+_CURVATURES = ("hessian", "fisher")
 _LARGEST = 20_000  # weights whose covariance is still worked out in full: 3 GB
-_SINGULAR = 1e-10  # a pivot of a matrix with ones on its diagonal that is as good as 0 in float64
+_SEARCHED = "found by map_estimate"
 
 
+@inference_method
 def laplace(
     target: LogPosterior,
     data: Any,
@@ -53,6 +54,16 @@ def laplace(
     p(y|w) is taken over `target.pool`, or else over the training data, exactly, and in float64: of one example, or of a
     minibatch, the marginal follows the prediction, and the curvature would come out too small.
 
+    Weights are near a mode if H is positive there, and the Newton step from them, H⁻¹g with the gradient g, is short by three
+    measures, none of which depends on scales:
+
+    - It gains ½ gᵀH⁻¹g nats, fewer than 95 % of the Gaussian's own draws are below the peak (χ² with as many degrees of freedom
+      as weights). That is half a standard deviation for each of 6 weights, and nearly one for each of thousands.
+    - It moves no class's log p(k|w) by more than two posterior standard deviations: among many weights one intercept that is
+      far off, as after training with plain cross-entropy, would go unnoticed.
+    - The log-likelihood gains less by it, ½ gᵀH⁻¹g with the likelihood's own g, than it has gained already over the best
+      constant predictions, and that is 3 nats or more. Random weights, of which the data say little, may pass the others.
+
     Args:
         target: from `log_posterior`, over classes.
         data: `(x, y)`, a Dataset or a DataLoader.
@@ -63,11 +74,13 @@ def laplace(
             is never negative and also a Gauss–Newton matrix, so it stands at any weights of any net. None: the Hessian, if
             the weights to infer are those of one layer and it is that of a peak, else "fisher".
         layer: the name of the module that "last-layer" stands for; None: the last one that has trainable parameters.
-        mode: where to expand, from `map_estimate`, or weights by name; None: `map_estimate` with the following arguments.
+        mode: where to expand. "model": at the model's own weights, wherever they are. "search": where `map_estimate`, with the
+            following arguments, leads from there. Or what `map_estimate` has found, or weights by name. None: "model" where
+            the weights are near a mode, as after training, else "search".
         linearised: whether predictions are those of the model made linear in the weights around the mode. Gauss–Newton
             curvature is that of this linear model, and the net itself, at weights as far from the mode as it allows, predicts
             worse than at the mode (Immer et al., 2021). None: with "fisher", if torch can differentiate the model forwards.
-        steps: of its optimiser.
+        steps: of the search's optimiser.
         batch_size: of its steps. None: all data in each, and from there to the mode itself.
         lr: its first step size.
         seed: of the order of its data.
@@ -75,163 +88,53 @@ def laplace(
         progress: whether a bar is shown; None: on a terminal.
 
     Returns:
-        A posterior whose `record` holds `log_evidence`, Laplace's estimate of log ∫ p(w) p(Y|X,w) dw, by which priors can be
-        compared; `decrement`, ½ gᵀH⁻¹g with the gradient g: how far below its peak the log posterior is at the mode that was
-        used; the `curvature` that was taken; and `repaired`: if H is no peak (a warning says so), curvatures below the prior's
-        are set to the prior's, and this is how many there were.
+        A posterior whose `record` holds the `mode` that was used: "the model's own weights", "found by map_estimate" or "as
+        given"; `log_evidence`, Laplace's estimate of log ∫ p(w) p(Y|X,w) dw, by which priors can be compared; `decrement`,
+        ½ gᵀH⁻¹g: how far below its peak the log posterior is at that mode; the `curvature` that was taken; and `repaired`: if H
+        is no peak (a warning says so), curvatures below the prior's are set to the prior's, and this is how many there were.
     """
-    _check(target, covariance, curvature, layer, linearised)
+    _check(target, covariance, curvature, layer, mode, linearised)
     with own_random(seed) as generator:
         whole = Minibatches(data, None, generator, device, target.prevalence, target.model)
         target = target.with_data(whole.num_data)
-        searched = mode is None
-        if searched:
+        batch, names = whole.whole(), _chosen(target, covariance, layer)
+
+        def expand(at: Any) -> Expansion:
+            with in_mode(target.model, False):
+                problem = _problem(target, _state(target, at, device), batch, names)
+                return expand_at(problem, covariance == "diagonal", curvature)
+
+        def search() -> Posterior:
             options = {"steps": steps, "batch_size": batch_size, "lr": lr}
-            mode = map_estimate(target, data, **options, seed=seed, device=device, progress=progress)
+            return map_estimate(target, data, **options, seed=seed, device=device, progress=progress)
+
+        expansion, where = _at_mode(mode, target.parameters(), expand, search)
         with in_mode(target.model, False):
-            problem = _problem(target, _state(target, mode, device), whole.whole(), _chosen(target, covariance, layer))
-            found = _expand(problem, covariance == "diagonal", curvature, linearised)
-    if searched and found.record["decrement"] > 0.5 * found.layout.size:
+            found = expansion.posterior(where, linearised)
+    if where == _SEARCHED and found.record["decrement"] > 0.5 * found.layout.size:
         warnings.warn(
             f"The log posterior is {found.record['decrement']:.3g} nats below its peak where the search ended, farther than "
             f"draws of its {found.layout.size} weights are on average: the Gaussian is in the wrong place. Raise `steps`.",
-            stacklevel=2,
+            stacklevel=3,
         )
     return found
 
 
-@dataclass(frozen=True, eq=False)
-class _Problem:
-    """A target at weights of which some are inferred.
-
-    Attributes:
-        target: with its pool, in the precision of the computation.
-        state: all weights and buffers, as they are.
-        wide: the same in that precision.
-        data: x and y.
-        layout: of the inferred weights.
-    """
-
-    target: LogPosterior
-    state: dict[str, Tensor]
-    wide: dict[str, Tensor]
-    data: Batch
-    layout: Layout
-
-    @property
-    def vector(self) -> Float[Tensor, " d"]:
-        return self.layout.flatten(self.wide)
-
-    def weights(self, vector: Float[Tensor, " d"]) -> dict[str, Tensor]:
-        """All weights by name, the inferred ones from `vector`."""
-        return {**self.wide, **self.layout.unflatten(vector)}
-
-    def found(self, distribution: Any, record: Mapping[str, Any], linearised: bool = False) -> Posterior:
-        """The posterior; weights that are not inferred stay where they are."""
-        kept = Net(self.target.model, self.target.likelihood).own()
-        fixed = {name: value for name, value in self.state.items() if name in kept and name not in self.layout.names}
-        return posterior_of(self.target, distribution, self.layout, fixed, record=record, linearised=linearised)
+def _at_mode(
+    mode: Any, own: Params, expand: Callable[[Any], Expansion], search: Callable[[], Posterior]
+) -> tuple[Expansion, str]:
+    """The expansion there, and where that is."""
+    if mode is not None and not isinstance(mode, str):
+        return expand(mode), "as given"
+    if mode != "search":
+        here = expand(own)
+        if mode == "model" or here.is_near():
+            return here, "the model's own weights"
+        del here  # before the second one
+    return expand(search()), _SEARCHED
 
 
-# The package `posteriors` has Laplace's approximation, too, but sums over examples one by one: a marginal that they share is
-# out of its reach.
-def _expand(problem: _Problem, diagonal: bool, curvature: str | None, linearised: bool | None) -> Posterior:
-    """The Gaussian around the weights of `problem`."""
-    target, vector, narrow = problem.target, problem.vector, problem.layout.flatten(problem.state)
-    terms = likelihood_terms(target, problem.weights, vector, problem.data)
-    prior = prior_hessian(lambda at: target.log_prior(problem.weights(at)), vector, diagonal)
-    curvature = _default(terms, prior, diagonal, problem.layout) if curvature is None else curvature
-    total = _sum(_DERIVATIVES[curvature](terms, diagonal), prior)
-    check_finite(total.matrix, 0, lambda: problem.found(Particles(narrow[None]), {}), "the curvature")
-    factor, repaired = _factor(total.matrix, prior.matrix)
-    log_joint = terms.log_likelihood + float(target.log_prior(problem.wide))
-    log_volume = float((factor if diagonal else factor.diagonal()).log().sum())
-    scaled = factor * total.gradient if diagonal else total.gradient @ factor
-    record = {
-        "log_evidence": log_joint + 0.5 * len(vector) * math.log(2 * math.pi) + log_volume,
-        "decrement": 0.5 * float(scaled.square().sum()),
-        "curvature": curvature,
-        "repaired": repaired,
-    }
-    gaussian = (DiagonalGaussian if diagonal else DenseGaussian)(narrow, factor.to(narrow.dtype))
-    if linearised is None:
-        linearised = curvature == "fisher" and _has_slopes(problem.found(gaussian, record, True), problem.data[0][:1])
-    return problem.found(gaussian, record, linearised)
-
-
-def _has_slopes(posterior: Posterior, x: Tensor) -> bool:
-    """Whether the linearised model can predict."""
-    try:
-        posterior.predict(x.to(posterior.distribution.mean.dtype) if x.is_floating_point() else x, samples=1)
-    except (RuntimeError, ValueError) as error:  # not worth losing the fit
-        warnings.warn(f"Predictions will be with the weights as they are drawn. {error}", stacklevel=4)
-        return False
-    return True
-
-
-def _default(terms: Terms, prior: Second, diagonal: bool, layout: Layout) -> str:
-    """Where outputs are linear in the weights, what makes a Hessian negative in nets is absent."""
-    layers = {name.rpartition(".")[0] for name in layout.names if not name.startswith(LIKELIHOOD)}
-    if len(layers) > 1:
-        return "fisher"
-    return "fisher" if _inverse_root(_sum(hessian(terms, diagonal), prior).matrix) is None else "hessian"
-
-
-def _sum(data: Second, prior: Second) -> Second:
-    total = data.matrix + (torch.diag(prior.matrix) if prior.matrix.ndim < data.matrix.ndim else prior.matrix)
-    return Second(total if total.ndim == 1 else (total + total.T) / 2, data.gradient + prior.gradient)
-
-
-def _factor(matrix: Tensor, prior: Tensor) -> tuple[Tensor, int]:
-    """F with F Fᵀ = H⁻¹, triangular, or the standard deviations of a diagonal H; and how many curvatures were raised."""
-    inverse = _inverse_root(matrix)
-    if inverse is not None:
-        return inverse, 0
-    floor = (prior if prior.ndim == 1 else prior.diagonal()).abs()
-    if not bool((floor > 0).all()):
-        raise ValueError(
-            "Expected the log posterior to have a peak, but in some direction neither data nor prior bend it downwards: "
-            "give a prior with a scale for every weight, such as gaussian_prior(1.0)."
-        )
-    inverse, count = _raised(matrix, floor)
-    if count:
-        warnings.warn(
-            f"The log posterior is no peak at these weights: {count} of {len(matrix)} curvatures are below the prior's, and "
-            "were set to it. Go nearer to the mode (more steps, batch_size=None), or use curvature='fisher'.",
-            stacklevel=4,
-        )
-    return inverse, count
-
-
-def _inverse_root(matrix: Tensor) -> Tensor | None:
-    """None where the matrix is not positive definite, to rounding."""
-    scale = (matrix if matrix.ndim == 1 else matrix.diagonal()).clamp_min(0).rsqrt()
-    if not bool(torch.isfinite(scale).all()):
-        return None
-    if matrix.ndim == 1:
-        return scale
-    root, failed = torch.linalg.cholesky_ex(scale[:, None] * matrix * scale)
-    if int(failed) or float(root.diagonal().min()) ** 2 < max(_SINGULAR, 10 * torch.finfo(root.dtype).eps):
-        return None
-    return scale[:, None] * torch.linalg.solve_triangular(root.T, torch.eye(len(root)).to(root), upper=True)
-
-
-def _raised(matrix: Tensor, floor: Float[Tensor, " d"]) -> tuple[Tensor, int]:
-    """F as in `_factor`, of the matrix with curvatures of at least `floor` in every direction; and how many had less.
-
-    Those that are lost in the rounding of the largest, as where features are not scaled, are taken for the floor's.
-    """
-    if matrix.ndim == 1:
-        return torch.maximum(matrix, floor).rsqrt(), int((matrix < floor).sum())
-    root = floor.sqrt()
-    values, axes = torch.linalg.eigh(matrix / root[:, None] / root)
-    rounding = len(matrix) * torch.finfo(matrix.dtype).eps * float(values.abs().max())
-    raised = torch.where(values > rounding, values, 1.0).clamp_min(1)
-    triangle = torch.linalg.qr((axes / root[:, None] * raised.rsqrt()).T).R
-    return triangle.T * triangle.diagonal().sign(), int((values < 1 - rounding).sum())
-
-
-def _problem(target: LogPosterior, state: dict[str, Tensor], data: Batch, names: tuple[str, ...]) -> _Problem:
+def _problem(target: LogPosterior, state: dict[str, Tensor], data: Batch, names: tuple[str, ...]) -> Problem:
     """In float64, if the model can be computed with in it."""
     layout = Layout.of({name: state[name] for name in names})
     if target.pool is not None:
@@ -242,9 +145,9 @@ def _problem(target: LogPosterior, state: dict[str, Tensor], data: Batch, names:
         with torch.no_grad():
             target.outputs(wide, _wide(data[0][:1]))
     except (RuntimeError, TypeError):
-        return _Problem(target, state, state, data, layout)
+        return Problem(target, state, state, data, layout)
     pool = None if target.pool is None else (_wide(target.pool[0]), target.pool[1])
-    return _Problem(replace(target, pool=pool), state, wide, (_wide(data[0]), data[1]), layout)
+    return Problem(replace(target, pool=pool), state, wide, (_wide(data[0]), data[1]), layout)
 
 
 def _wide(value: Tensor) -> Tensor:
@@ -263,8 +166,6 @@ def _state(target: LogPosterior, mode: Any, device: Any) -> dict[str, Tensor]:
             "mode=posterior.mean where their mean is a mode."
         )
     given = Net(mode.model, mode.likelihood).own() if isinstance(mode, Posterior) else mode
-    if not isinstance(given, Mapping):
-        raise ValueError(f"Expected `mode` from map_estimate, or weights by name, but got {type(mode).__name__}: or None.")
     for name, value in given.items():
         if name not in own or own[name].shape != value.shape:
             raise ValueError(
@@ -298,11 +199,16 @@ def _names_in(target: LogPosterior, names: tuple[str, ...], layer: Any) -> tuple
     return chosen
 
 
-def _check(target: LogPosterior, covariance: Any, curvature: Any, layer: Any, linearised: Any) -> None:
+def _check(target: LogPosterior, covariance: Any, curvature: Any, layer: Any, mode: Any, linearised: Any) -> None:
     if covariance not in _COVARIANCES:
         raise ValueError(f"Expected `covariance` to be one of {', '.join(_COVARIANCES)}, but got {covariance!r}: choose one.")
-    if curvature not in (None, *_DERIVATIVES):
-        raise ValueError(f"Expected `curvature` to be one of {', '.join(_DERIVATIVES)}, but got {curvature!r}: or None.")
+    if curvature not in (None, *_CURVATURES):
+        raise ValueError(f"Expected `curvature` to be one of {', '.join(_CURVATURES)}, but got {curvature!r}: or None.")
+    if not isinstance(mode, Posterior | Mapping) and (mode is not None and mode not in _MODES):
+        raise ValueError(
+            f"Expected `mode` to be one of {', '.join(_MODES)}, a Posterior from map_estimate, or weights by name, but got "
+            f"{mode!r}: leave it out."
+        )
     if layer is not None and (covariance != "last-layer" or not isinstance(layer, str)):
         raise ValueError(
             f"Expected `layer` to be a module's name, with covariance='last-layer', but got {layer!r} with {covariance!r}: "

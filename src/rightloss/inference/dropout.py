@@ -9,9 +9,10 @@ from typing import Any
 
 from .maximum import drops_out, most_probable, one_draw
 from .posterior import Posterior
-from .target import LogPosterior
+from .target import LogPosterior, inference_method
 
 
+@inference_method
 def mc_dropout(
     target: LogPosterior,
     data: Any,

@@ -37,7 +37,8 @@ class Part:
     Attributes:
         x: what the model takes.
         own: a_nk, what each entry of the table counts for as an example's own label.
-        share: q_nk, its share of the marginal: `Σ_n q_nk = 1` over all parts, or 0 where there is none.
+        share: q_nk, its share of the marginal: `Σ_n q_nk = 1` over all parts; of the mean prediction for the rivals, where it
+            counts for nothing.
         expected: f_nk, the weight of its gradient's square in the Fisher information.
     """
 
@@ -77,13 +78,24 @@ class Terms:
     counts: Float[Tensor, " k"]
     log_likelihood: float
 
+    @property
+    def constant(self) -> float:
+        """The largest log-likelihood of predictions p that are the same for every x, of Σ_k (Σ_n a_nk − c_k) log p_k."""
+        counts = torch.stack([part.own.sum(0) for part in self.parts]).sum(0) - self.counts
+        shares = counts / counts.sum().clamp_min(torch.finfo(counts.dtype).tiny)
+        return float(torch.xlogy(counts, shares.clamp_min(0)).sum())
+
 
 @dataclass(frozen=True, eq=False)
 class Second:
-    """Second derivatives, `(d, d)` or the diagonal `(d,)`, and the gradient `(d,)`, of minus a log-density."""
+    """Second derivatives, `(d, d)` or the diagonal `(d,)`, and the gradient `(d,)`, of minus a log-density.
+
+    Those of a likelihood come with g_k `(k, d)`, the gradient of log p(k|w).
+    """
 
     matrix: Tensor
     gradient: Float[Tensor, " d"]
+    marginal: Float[Tensor, "k d"] | None = None
 
 
 def likelihood_terms(
@@ -110,8 +122,9 @@ def likelihood_terms(
     value = torch.where(own > 0, own * log_probs, 0.0).sum()
     nothing = torch.zeros_like(own)
     if not target.gains:
-        part = Part(x, own, nothing, own.sum(1, keepdim=True) * log_probs.exp())
-        return Terms(table, vector, [part], nothing[0], float(value))
+        expected = own.sum(1, keepdim=True) * log_probs.exp()
+        share = expected / expected.sum(0).clamp_min(torch.finfo(expected.dtype).tiny)
+        return Terms(table, vector, [Part(x, own, share, expected)], nothing[0], float(value))
     pool_x, pool_y = (x, y) if target.pool is None else target.pool
     if target.pool is not None:
         frame = _frame(target, params, pool_x, pool_y)[0]
@@ -138,7 +151,7 @@ def fisher_information(terms: Terms, diagonal: bool, block: int | None = None) -
         matrix += root.square().sum((0, 1)) if diagonal else root.flatten(0, 1).T @ root.flatten(0, 1)
         marginal += torch.einsum("nk,nkd->kd", share, jacobian)
         gradient += torch.einsum("nk,nkd->d", terms.counts * share - own, jacobian)
-    return Second(_less_marginal(matrix, terms.counts, marginal), gradient)
+    return Second(_less_marginal(matrix, terms.counts, marginal), gradient, marginal)
 
 
 def hessian(terms: Terms, diagonal: bool, block: int | None = None) -> Second:
@@ -155,7 +168,7 @@ def hessian(terms: Terms, diagonal: bool, block: int | None = None) -> Second:
         first = _gradient((terms.counts * share * moved - own * table).sum(), vector, create_graph=True)
         gradient += first.detach()
         _add_rows(matrix, first, vector)
-    return Second(_less_marginal(matrix, terms.counts, marginal), gradient)
+    return Second(_less_marginal(matrix, terms.counts, marginal), gradient, marginal)
 
 
 def prior_hessian(log_prior: Callable[[Tensor], Tensor], vector: Float[Tensor, " d"], diagonal: bool) -> Second:

@@ -22,13 +22,14 @@ from .nets import Net
 from .posterior import Posterior, posterior_of
 from .priors import Params
 from .steps import check_finite, in_mode, own_random, positive_number, steps_of, whole_number
-from .target import LogPosterior
+from .target import LogPosterior, inference_method
 
 Found = Callable[[LogPosterior, Params, Mapping[str, Any]], Posterior]  # target, state by name, record → posterior
 
 _TRACE = 200  # numbers that a record keeps of the way
 
 
+@inference_method
 def map_estimate(
     target: LogPosterior,
     data: Any,

@@ -23,9 +23,10 @@ from .minibatches import Minibatches
 from .posterior import Posterior, posterior_of
 from .priors import Params
 from .steps import in_mode, own_random, whole_number
-from .target import LogPosterior
+from .target import LogPosterior, inference_method
 
 
+@inference_method
 def ensemble(
     target: LogPosterior,
     data: Any,

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, IterableDataset, SubsetRandomSampler
 
 from ..prevalence import Prevalence, class_frequencies
 from ..tables import as_input, tensor_of
-from .steps import whole_number
+from .steps import ordinary, whole_number
 
 Batch = tuple[Tensor, Tensor]
 
@@ -162,6 +162,7 @@ def _pair(data: Any, device: Any, like: nn.Module | None) -> Batch:
     if x.ndim == 0 or y.ndim == 0 or len(x) != len(y) or len(y) == 0:
         shapes = f"{tuple(x.shape)} and {tuple(y.shape)}"
         raise ValueError(f"Expected as many inputs as labels, at least one, but got shapes {shapes}: is one cut off?")
+    x, y = ordinary(x), ordinary(y)
     return (x, y) if device is None else (x.to(device), y.to(device))
 
 

@@ -26,7 +26,7 @@ from .markov.diagnostics import effective_sample_size, r_hat
 from .minibatches import Batch, Minibatches
 from .posterior import Posterior, posterior_of
 from .steps import check_finite, in_mode, own_random, positive_number, steps_of, whole_number
-from .target import LogPosterior
+from .target import LogPosterior, inference_method
 
 LARGEST = 1000  # weights; with more, a draw takes too many passes over the data
 DENSE = 100  # weights up to which the mass matrix is dense
@@ -38,6 +38,7 @@ Potential = Callable[[Tensor], Tensor]
 Weights = Callable[[Tensor], dict[str, Tensor]]
 
 
+@inference_method
 def nuts(
     target: LogPosterior,
     data: Any,
@@ -189,7 +190,7 @@ def _in_one_pass(target: LogPosterior, weights: Weights, begin: Tensor, batch: B
 
 
 def _still(target: LogPosterior) -> dict[str, Tensor]:
-    frozen = {name: value.detach() for name, value in target.model.named_parameters() if not value.requires_grad}
+    frozen = {name: value.detach().clone() for name, value in target.model.named_parameters() if not value.requires_grad}
     return {**frozen, **target.buffers()}
 
 

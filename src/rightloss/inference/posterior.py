@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ..likelihoods import Likelihood
 from ..losses.frame import check_pair
+from ..mixes import log_mix, multiply_classes
 from ..prevalence import ContinuousPrevalence, Prevalence
 from ..streams import own_stream
 from ..tables import as_input, first_float, tensor_of
@@ -26,7 +27,7 @@ from .kept import read_posterior, write_posterior
 from .layout import Layout
 from .nets import AveragedNet, Net, Runner, TangentNet
 from .prediction import Prediction, averaged
-from .steps import whole_number
+from .steps import checked_level, ordinary, whole_number
 
 _DRAWS = 100  # where the distribution has no number of its own
 _WEIGHTS, _INPUTS = 1 << 24, 1 << 20  # numbers held at once: of stacked weights, and of x times draws, before layers widen it
@@ -34,6 +35,8 @@ _WEIGHTS, _INPUTS = 1 << 24, 1 << 20  # numbers held at once: of stacked weights
 
 class Posterior:
     """What is known of the weights after training, and the predictions that follow.
+
+    It can be made and asked under `torch.no_grad()` and `torch.inference_mode()`, too, with the same results.
 
     Args:
         model: x → the likelihood's outputs; copied.
@@ -49,6 +52,7 @@ class Posterior:
             from a Gauss–Newton matrix assumes it to be. The weights that `sample` gives are the same.
     """
 
+    @torch.inference_mode(False)
     def __init__(
         self,
         model: nn.Module,
@@ -97,10 +101,12 @@ class Posterior:
         """Of the random weights, by name."""
         return self.layout.unflatten(self.distribution.standard_deviation)
 
+    @torch.inference_mode(False)
     def sample(self, n: int, generator: Any = None) -> dict[str, Tensor]:
         """n draws of the random weights, `(n, …)` by name; without a generator the same ones in every call."""
         return self.layout.unflatten(self.distribution.sample(whole_number(n, "n"), own_stream(generator)))
 
+    @torch.inference_mode(False)
     def module(self, index: Any = None) -> nn.Module:
         """The model with the mean weights, in eval mode, or with those of draw `index` of `Particles`.
 
@@ -119,10 +125,22 @@ class Posterior:
             net.put(self.layout.unflatten(self.distribution.draws[index]))
         return net.model
 
+    @torch.inference_mode(False)
     def predict(
-        self, x: Any, samples: Any = None, generator: Any = None, support: Any = None, batch_size: Any = None
+        self,
+        x: Any,
+        samples: Any = None,
+        generator: Any = None,
+        support: Any = None,
+        batch_size: Any = None,
+        *,
+        population: Any = None,
+        level: float | None = None,
     ) -> Prediction:
-        """Probabilities averaged over draws of the weights, p(y|x,X,Y) = ∫ p(y|x,w) p(w|X,Y) dw, in the population's mix.
+        """Probabilities averaged over draws of the weights, p(y|x,X,Y) = ∫ p(y|x,w) p(w|X,Y) dw, at any population.
+
+        Each draw is moved to the new mix, as `retarget` would move it, and then the average is taken: see
+        [`predictive`][rightloss.predictive.predictive]. Entropies and the interval are those of the draws so moved.
 
         Args:
             x: what the model takes; an array becomes a tensor of the model's dtype, and what is predicted then arrays.
@@ -130,14 +148,28 @@ class Posterior:
             generator: of the draws; one of a fixed seed by default, so that equal input has equal predictions.
             support: in regression, the values of y at which the density is wanted.
             batch_size: rows of x that go through the model at once; all by default. (Dropout's masks depend on it.)
+            population: where the predictions are to be used: whatever `retarget` takes as `to`, such as 0.001, K frequencies,
+                or a `Prevalence`, which counts with its mean where it is uncertain; or a `PrevalenceEstimate`. None: the
+                posterior's own.
+            level: of `Prediction.low` and `.high`, such as 0.95. None: no interval, which needs the predictions of all draws
+                at once.
         """
-        tables = self.tables(x, samples, generator, support, batch_size)
-        return averaged(tables, self.likelihood.over_classes).as_given(x)
+        level = None if level is None else checked_level(level)
+        tables = self.tables(x, samples, generator, support, batch_size, population)
+        return averaged(tables, self.likelihood.over_classes, level).as_given(x)
 
     def tables(
-        self, x: Any, samples: Any = None, generator: Any = None, support: Any = None, batch_size: Any = None
+        self,
+        x: Any,
+        samples: Any = None,
+        generator: Any = None,
+        support: Any = None,
+        batch_size: Any = None,
+        population: Any = None,
     ) -> Iterator[Float[Tensor, "m n k *dense"]]:
         """log p(y|x,w) of each draw, some draws at a time; the arguments are those of `predict`."""
+        if population is not None and not isinstance(self.prevalence, Prevalence):
+            raise ValueError("Expected classes to move to `population`, but the likelihood is a density: leave it out.")
         stream = own_stream(generator)
         values, pieces = self._support(support), self._pieces(x, batch_size)
         count = self._count(samples)
@@ -145,8 +177,11 @@ class Posterior:
         block = max(1, min(_WEIGHTS // max(self.layout.size, 1), _INPUTS // max(largest, 1)))
         seeds = torch.Generator(stream.device)
         seeds.set_state(stream.get_state())  # a stream beside it: the weights are the ones that `sample` gives
-        return self._run(Runner(self._function, not self.dropout, seeds), pieces, values, self._draws(count, block, stream))
+        runner = Runner(self._function, not self.dropout, seeds)
+        tables = self._run(runner, pieces, values, self._draws(count, block, stream))
+        return tables if population is None else self._moved(tables, population)
 
+    @torch.inference_mode(False)
     def as_module(self, samples: Any = None, generator: Any = None) -> nn.Module:
         """x → averaged log-probabilities, over draws that are fixed now.
 
@@ -160,6 +195,7 @@ class Posterior:
         draws = next(self._draws(count, count, own_stream(generator)))
         return AveragedNet(copy.deepcopy(self._function), self._weights(draws))
 
+    @torch.inference_mode(False)
     def save(self, path: str | Path) -> None:
         """Everything in one safetensors file, written whole or not at all. Needs `rightloss[export]`.
 
@@ -168,6 +204,7 @@ class Posterior:
         write_posterior(path, self)
 
     @classmethod
+    @torch.inference_mode(False)
     def load(
         cls, path: str | Path, model: nn.Module, likelihood: Likelihood | None = None, prevalence: Any = None
     ) -> Posterior:
@@ -220,6 +257,7 @@ class Posterior:
         draws = draws - self.distribution.mean if self.linearised else draws
         return {name: value.to(own[name].dtype) for name, value in self.layout.unflatten(draws).items()}
 
+    @torch.inference_mode(False)
     def _run(self, run: Runner, pieces: list[Any], support: Tensor | None, draws: Iterator[Tensor]) -> Iterator[Tensor]:
         for some in draws:
             with torch.no_grad():
@@ -230,6 +268,17 @@ class Posterior:
                     "match the last layer and the prevalence."
                 )
             yield table
+
+    @torch.inference_mode(False)
+    def _moved(self, tables: Iterator[Tensor], population: Any) -> Iterator[Tensor]:
+        """Each draw's table at another population."""
+        assert isinstance(self.prevalence, Prevalence)
+        estimated = getattr(population, "prevalence", None)  # of a `PrevalenceEstimate`, from a later stage
+        population = estimated() if callable(estimated) else population
+        own = self.prevalence.population.log()
+        for table in tables:
+            offset = log_mix(population, "population", self.prevalence.num_classes, table.shape[1]) - own
+            yield torch.stack([multiply_classes(each, offset) for each in table])
 
     def _check_linear(self) -> None:
         if self.dropout:
@@ -246,7 +295,7 @@ class Posterior:
         raise ValueError(f"Expected {wanted}, but got {got}: it lists values of y, at which a density is wanted.")
 
     def _pieces(self, x: Any, batch_size: Any) -> list[Any]:
-        whole = as_input(x, self.model, torch.empty(0))
+        whole = ordinary(as_input(x, self.model, torch.empty(0)))
         if batch_size is None:
             return [whole]
         if not isinstance(whole, Tensor):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -35,25 +35,34 @@ class Prediction:
         entropy: H[p], `(n,)` or `(n, h, w, …)`; None in regression, like the other two.
         data_entropy: avg_s H[p_s], what stays uncertain however much is known of the weights (aleatoric).
         model_entropy: I, what is due to the weights not being known (epistemic).
+        low: the lower end of the central interval of p_s(k|x) over the draws, a probability, class by class, in the shape of
+            `log_probs`; None where no interval was asked for. Of one draw, such as MAP's, it is p itself.
+        high: its upper end.
     """
 
     log_probs: Any
     entropy: Any = None
     data_entropy: Any = None
     model_entropy: Any = None
+    low: Any = None
+    high: Any = None
 
     def as_given(self, x: Any) -> Prediction:
         """With arrays where x was one, else with tensors."""
         if not isinstance(x, np.ndarray):
             return self
-        parts = (self.log_probs, self.entropy, self.data_entropy, self.model_entropy)
+        parts = (getattr(self, field.name) for field in fields(self))
         return Prediction(*(None if part is None else as_given(part, x) for part in parts))
 
 
-def averaged(tables: Iterable[Float[Tensor, "m n k *dense"]], over_classes: bool) -> Prediction:
-    """The prediction of all draws in `tables`, blocks of any number of them; sums are kept in float64."""
-    log_sum, entropies, count = None, torch.zeros(()), 0
+def averaged(tables: Iterable[Float[Tensor, "m n k *dense"]], over_classes: bool, level: float | None = None) -> Prediction:
+    """The prediction of all draws in `tables`, blocks of any number of them; sums are kept in float64.
+
+    With `level`, the ends of an interval that so many of the draws are in, too: then all tables are kept until the end.
+    """
+    log_sum, entropies, count, kept = None, torch.zeros(()), 0, []
     for table in tables:
+        kept += [] if level is None else [table]
         dtype, wide = table.dtype, table.double()
         part = torch.logsumexp(wide, 0)
         log_sum = part if log_sum is None else torch.logaddexp(log_sum, part)
@@ -62,13 +71,20 @@ def averaged(tables: Iterable[Float[Tensor, "m n k *dense"]], over_classes: bool
         count += len(table)
     assert log_sum is not None, "no draws"
     log_probs = log_sum - math.log(count)
+    ends = (None, None) if level is None else _central(torch.cat(kept).exp(), level)
     if not over_classes:
-        return Prediction(log_probs.to(dtype))
+        return Prediction(log_probs.to(dtype), low=ends[0], high=ends[1])
     total, data = _entropy(log_probs, 1), entropies / count
     gain = total - data
     # negative by rounding alone: entropy is concave
     gain = torch.where(gain.abs() < 1e-6, gain.clamp_min(0), gain)
-    return Prediction(*(each.to(dtype) for each in (log_probs, total, data, gain)))
+    return Prediction(*(each.to(dtype) for each in (log_probs, total, data, gain)), *ends)
+
+
+def _central(probs: Float[Tensor, "s n k *dense"], level: float) -> tuple[Tensor, Tensor]:
+    """The quantiles (1 ± level)/2 over the draws, between the two nearest; torch's own refuses large tables."""
+    low, high = np.quantile(probs.cpu().numpy(), [(1 - level) / 2, (1 + level) / 2], axis=0)
+    return torch.from_numpy(low).to(probs), torch.from_numpy(high).to(probs)
 
 
 def _entropy(log_probs: Tensor, dim: int) -> Tensor:

@@ -55,6 +55,20 @@ def positive_number(value: Any, name: str) -> float:
     return float(value)
 
 
+def checked_level(level: Any) -> float:
+    """The level of an interval, a share strictly between 0 and 1."""
+    if isinstance(level, bool) or not isinstance(level, Real) or not 0 < float(level) < 1:
+        raise ValueError(
+            f"Expected `level` to lie strictly between 0 and 1, but got {level!r}: write 0.95 for an interval of 95 %."
+        )
+    return float(level)
+
+
+def ordinary(value: Any) -> Any:
+    """`value`, or a copy where it is a tensor made under `torch.inference_mode()`: autograd refuses those."""
+    return value.clone() if isinstance(value, Tensor) and value.is_inference() else value
+
+
 def check_finite(value: Tensor, step: int, last_good: Callable[[], Any], what: str = "the log posterior") -> None:
     """Diverged, with what `last_good` makes of the state before, where a number in `value` is not finite."""
     if bool(torch.isfinite(value).all()):

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import wraps
 from numbers import Integral
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -28,7 +29,31 @@ from .priors import LIKELIHOOD, Params, Prior, layer_prior
 from .standing import Heard, Pass, Pool, begun_anew, no_measure
 from .steps import in_mode
 
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
+
+def inference_method(method: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Make a function of a `LogPosterior` and data check its target, and run with gradients in whatever mode it is called.
+
+    Under `torch.no_grad()` and `torch.inference_mode()` the result is then the same as outside.
+    """
+
+    @wraps(method)
+    def run(*args: Arguments.args, **options: Arguments.kwargs) -> Result:
+        given = args[:1] or [value for name, value in options.items() if name == "target"]
+        if given and not isinstance(given[0], LogPosterior):
+            raise ValueError(
+                f"Expected `target` to be what log_posterior returns, but got {type(given[0]).__name__}: write "
+                f"{method.__name__}(log_posterior(model, prevalence), data)."
+            )
+        with torch.inference_mode(False):  # which also switches gradients on
+            return method(*args, **options)
+
+    return run
+
+
+@torch.inference_mode(False)
 def log_posterior(
     model: nn.Module,
     prevalence: Prevalence | ContinuousPrevalence,
@@ -106,11 +131,14 @@ class LogPosterior:
     _joint: _Joint = field(init=False, repr=False)
     _names: frozenset[str] = field(init=False, repr=False)
     _known: frozenset[str] = field(init=False, repr=False)
+    _inference: frozenset[str] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_joint", _Joint(self.model, self.criterion.likelihood))
         object.__setattr__(self, "_names", frozenset(_trainable(self.model, self.criterion)))
-        object.__setattr__(self, "_known", frozenset(_all_names(self._joint)))
+        object.__setattr__(self, "_known", frozenset(name for name, _ in _all_named(self._joint)))
+        made = (name for name, value in _all_named(self._joint) if value.is_inference())
+        object.__setattr__(self, "_inference", frozenset(made))
 
     @property
     def prevalence(self) -> Prevalence | ContinuousPrevalence:
@@ -217,7 +245,12 @@ class LogPosterior:
         if not named.keys() <= self._known:
             unknown = [name.removeprefix("model.") for name in named.keys() - self._known]
             raise ValueError(f"Expected weights by the model's names, but it has no {sorted(unknown)[:5]}: see `parameters()`.")
-        return functional_call(self._joint, self._buffers_apart() | named, (call,))
+        return functional_call(self._joint, self._buffers_apart() | self._copied() | named, (call,))
+
+    def _copied(self) -> dict[str, Tensor]:
+        """What was made under `torch.inference_mode()`, as tensors that autograd takes."""
+        named = _all_named(self._joint) if self._inference else []
+        return {name: value.clone() for name, value in named if name in self._inference}
 
     def _buffers_apart(self) -> dict[str, Tensor]:
         buffers = dict(self.model.named_buffers())
@@ -303,7 +336,6 @@ def _trainable(model: nn.Module, criterion: Any) -> dict[str, nn.Parameter]:
     return named
 
 
-def _all_names(joint: nn.Module) -> list[str]:
-    """Of parameters and buffers, tied ones by each of their names."""
-    parameters = joint.named_parameters(remove_duplicate=False)
-    return [name for name, _ in parameters] + [name for name, _ in joint.named_buffers(remove_duplicate=False)]
+def _all_named(joint: nn.Module) -> list[tuple[str, Tensor]]:
+    """Parameters and buffers, tied ones by each of their names."""
+    return [*joint.named_parameters(remove_duplicate=False), *joint.named_buffers(remove_duplicate=False)]

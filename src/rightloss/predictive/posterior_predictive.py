@@ -5,17 +5,9 @@ Stage: `Posterior`, x → `log_probs` at any population.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from ..inference.posterior import Posterior
-from ..inference.prediction import averaged
-from ..prevalence import Prevalence
-from .mixes import log_mix
-from .retarget import multiply_classes
 
 
 def predictive(
@@ -43,20 +35,10 @@ def predictive(
         batch_size: rows of x that go through the model at once; all by default.
 
     Returns:
-        Log-probabilities `(n, k)`, or dense `(n, k, h, w, …)`.
+        Log-probabilities `(n, k)`, or dense `(n, k, h, w, …)`: those of `posterior.predict(x, population=…)`, which also gives
+        entropies and intervals.
     """
     if not isinstance(posterior, Posterior):
         kind = type(posterior).__name__
         raise ValueError(f"Expected `posterior` to be a Posterior, but got {kind}: wrap a trained model in a PrevalenceLayer.")
-    if population is None:
-        return posterior.predict(x, samples, generator, batch_size=batch_size).log_probs
-    if not isinstance(posterior.prevalence, Prevalence):
-        raise ValueError("Expected classes to move to `population`, but the likelihood is a density: leave it out.")
-    tables = posterior.tables(x, samples, generator, batch_size=batch_size)
-    return averaged(_moved(tables, posterior.prevalence, population), True).as_given(x).log_probs
-
-
-def _moved(tables: Iterator[Tensor], prevalence: Prevalence, population: Any) -> Iterator[Tensor]:
-    for table in tables:
-        offset = log_mix(population, "population", prevalence.num_classes, table.shape[1]) - prevalence.population.log()
-        yield torch.stack([multiply_classes(each, offset) for each in table])
+    return posterior.predict(x, samples, generator, batch_size=batch_size, population=population).log_probs

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..losses.frame import full_precision
+from ..mixes import log_mix, multiply_classes
 from ..tables import as_given, log_prob_table, rows_of, tensor_of
-from .mixes import log_mix
 
 
 def retarget(log_probs: Any, from_: Any, to: Any) -> Any:
@@ -58,15 +56,3 @@ def class_table(log_probs: Any) -> Float[Tensor, "n k *dense"]:
     table = tensor_of(log_probs, "log_probs")
     log_prob_table(rows_of(table))
     return table
-
-
-def multiply_classes(table: Float[Tensor, "n k *dense"], log_factors: Float[Tensor, "*n k"]) -> Float[Tensor, "n k *dense"]:
-    """Each class's probability times its factor, made to sum to what it summed to before (1 but for rounding).
-
-    Keeping the sum, rather than dividing by it, is what makes factors of 1 exactly the identity.
-    """
-    wide = full_precision(table)
-    factors = log_factors.to(wide)
-    moved = wide + factors.reshape(*factors.shape, *[1] * (wide.ndim - 2))
-    change = torch.logsumexp(moved, 1, keepdim=True) - torch.logsumexp(wide, 1, keepdim=True)
-    return (moved - change).to(table.dtype)

@@ -12,10 +12,10 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from ..mixes import PopulationEstimate, log_mix, multiply_classes
 from ..prevalence import Prevalence, class_frequencies
 from ..tables import as_given, tensor_of
-from .mixes import PopulationEstimate, log_mix
-from .retarget import class_table, multiply_classes
+from .retarget import class_table
 
 
 def undo_sampling(

@@ -189,7 +189,7 @@ class _Walk:
         if self.rule.corrected and too_hot(tuning.noise, self.response, self.slopes.epoch, tuning.lr, temperature):
             warnings.warn(
                 "Minibatches heat the chains above the temperature: draws are too wide. Lower `lr`, or raise `batch_size`.",
-                stacklevel=5,
+                stacklevel=6,
             )
 
 
@@ -283,7 +283,7 @@ def _judge(posterior: Posterior, batches: Minibatches) -> None:
         warnings.warn(
             f"Chains disagree: R̂ of predictions is {predicted['r_hat']:.2f}, where {MIXED} would do. Raise `steps` (and "
             "`warmup`), or take several modes for granted with schedule='cyclical' or `ensemble`.",
-            stacklevel=4,
+            stacklevel=5,
         )
 
 

@@ -15,12 +15,13 @@ from torch import Tensor
 
 from ..posterior import Posterior
 from ..steps import positive_number
-from ..target import LogPosterior
+from ..target import LogPosterior, inference_method
 from .chains import Rule, Settings, walk
 from .langevin import linear, posteriors_rule
 from .schedules import schedule_of
 
 
+@inference_method
 def sghmc(
     target: LogPosterior,
     data: Any,

@@ -16,11 +16,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..posterior import Posterior
-from ..target import LogPosterior
+from ..target import LogPosterior, inference_method
 from .chains import Rule, Settings, walk
 from .schedules import schedule_of
 
 
+@inference_method
 def sgld(
     target: LogPosterior,
     data: Any,

@@ -20,7 +20,7 @@ from ..minibatches import Minibatches
 from ..nets import Net
 from ..posterior import Posterior, posterior_of
 from ..steps import own_random, positive_number, steps_of, whole_number
-from ..target import LogPosterior
+from ..target import LogPosterior, inference_method
 from .factors import Factors, Group, factors_of
 from .heads import Head, head_of
 from .natural import Moments, Natural
@@ -31,6 +31,7 @@ _LEAST = 1e-2  # the power below which none is lowered
 _POINT = 1e-6  # the power at which tangents are taken
 
 
+@inference_method
 def expectation_propagation(
     target: LogPosterior,
     data: Any,
@@ -135,7 +136,7 @@ def _propagated(
         warnings.warn(
             f"Expectation propagation still changes by {change:.1g} standard deviations after {iterations} iterations: "
             "give it more `iterations`, or a lower `power` or `damping` if the changes do not shrink.",
-            stacklevel=3,
+            stacklevel=4,
         )
     return found(q, {"iterations": done, "converged": change < tolerance, "change": change, "power": power})
 

@@ -22,7 +22,7 @@ from ..posterior import Posterior, posterior_of
 from ..priors import Params
 from ..standing import no_measure
 from ..steps import check_finite, in_mode, own_random, positive_number, steps_of, whole_number
-from ..target import LogPosterior
+from ..target import LogPosterior, inference_method
 from .families import Family, MeanField, family_of
 from .local_noise import LocalNoise, local_noise_for
 
@@ -34,6 +34,7 @@ _KEPT = 100  # numbers of the bound's course that are kept
 # one of MAP, a step like those here no longer; and under its transforms q_ψ cannot learn from the very draw it is asked about.
 
 
+@inference_method
 def variational(
     target: LogPosterior,
     data: Any,

@@ -1,4 +1,4 @@
-"""A mix of classes, however it is written → log-frequencies.
+"""A mix of classes, however it is written → log-frequencies, and a table multiplied by such factors.
 
 Stage: number, K frequencies, `Prevalence`, an estimate of one, or a row per example → `(k,)` or `(n, k)`, checked.
 """
@@ -8,11 +8,12 @@ from __future__ import annotations
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float, Float64
 from torch import Tensor
 
-from ..prevalence import Prevalence, frequencies
-from ..tables import tensor_of
+from .losses.frame import full_precision
+from .prevalence import Prevalence, frequencies
+from .tables import tensor_of
 
 
 @runtime_checkable
@@ -57,6 +58,18 @@ def log_mix(value: Any, name: str, num_classes: int, rows: int | None = None) ->
             f"write a mix per example as a column, `{name}[:, None]`."
         )
     return frequencies(value, name, num_classes).log()
+
+
+def multiply_classes(table: Float[Tensor, "n k *dense"], log_factors: Float[Tensor, "*n k"]) -> Float[Tensor, "n k *dense"]:
+    """Each class's probability times its factor, made to sum to what it summed to before (1 but for rounding).
+
+    Keeping the sum, rather than dividing by it, is what makes factors of 1 exactly the identity.
+    """
+    wide = full_precision(table)
+    factors = log_factors.to(wide)
+    moved = wide + factors.reshape(*factors.shape, *[1] * (wide.ndim - 2))
+    change = torch.logsumexp(moved, 1, keepdim=True) - torch.logsumexp(wide, 1, keepdim=True)
+    return (moved - change).to(table.dtype)
 
 
 def _row_frequencies(mix: Tensor, name: str, num_classes: int, rows: int) -> Float64[Tensor, "n k"]:
