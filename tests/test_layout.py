@@ -28,6 +28,7 @@ ORDER = [
     "predictive",
     "shift",
     "metrics",
+    "check",
     "sklearn",
     "boosting",
     "lidc",

@@ -233,7 +233,7 @@ class PrevalenceLayer(nn.Module):
 def _model_input(x: Any, model: nn.Module, default: Tensor) -> Any:
     """What `model` takes: floats of its dtype, on its device, from tensors, arrays and DataFrames alike."""
     if isinstance(x, Tensor):
-        return x.to(first_float(model, default)) if x.is_floating_point() else x
+        return x.to(first_float(model, x)) if x.is_floating_point() else x
     return as_input(_numbers(x) if _is_frame(x) else x, model, default)
 
 
