@@ -18,8 +18,8 @@ from rightloss.shift import LabelShiftWarning, estimate_prevalence
 
 CASES, ROWS, DISTANCE = 1000, 2000, 1.5
 METHODS: dict[str, tuple[bool, dict[str, str]]] = {
-    "EM, exact": (False, {}),
-    "EM, exact, curvature": (False, {"region": "curvature"}),
+    "EM, exact": (False, {"calibration": "assumed"}),
+    "EM, exact, curvature": (False, {"calibration": "assumed", "region": "curvature"}),
     "EM, exact, mix by held-out mean": (False, {"calibration": "mean"}),
     "EM, overconfident, temperature and biases": (True, {"calibration": "bias-corrected"}),
     "EM, overconfident, vector": (True, {"calibration": "vector"}),
@@ -59,7 +59,7 @@ def covered(classes: int, rare: float, name: str) -> Tensor:
     for _ in range(CASES):
         x, _ = drawn(mix, ROWS, generator)
         held, labels = drawn(equal, ROWS, generator)
-        pair = (predicted(held, overconfident), labels) if options.keys() & {"calibration", "method"} else None
+        pair = None if options.get("calibration") == "assumed" else (predicted(held, overconfident), labels)
         estimate = estimate_prevalence(predicted(x, overconfident), equal, held_out=pair, **options)
         inside = ((estimate.low <= mix) & (mix <= estimate.high)).double()
         found.append(torch.cat([inside, (estimate.high - estimate.low)[-1:]]))

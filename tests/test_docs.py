@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import torch
+from members import unchecked_types
 
 import rightloss as rl
 from rightloss.likelihoods import Likelihood
@@ -56,7 +57,7 @@ def is_program(block: re.Match[str]) -> bool:
 def run(page: Path) -> Run:
     names, printed = {"__name__": page.stem}, []
     text = text_of(page)
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), unchecked_types():  # as users run them
         for block in filter(is_program, BLOCK.finditer(text)):
             line = text.count("\n", 0, block.start("code"))
             output = io.StringIO()
@@ -66,6 +67,7 @@ def run(page: Path) -> Run:
     return Run(names, printed)
 
 
+@pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.*:FutureWarning")  # of torch's exporter on itself
 @each_page
 def test_its_programs_run_and_print_what_it_says(page: Path) -> None:
     text, printed = text_of(page), iter(run(page).printed)

@@ -226,7 +226,7 @@ TAKERS: dict[str, Callable[[Any], Any]] = {
     "expected_cost": lambda p: metrics.expected_cost(p, None, LABELS),
     "ConformalSets.fit": lambda p: metrics.ConformalSets.fit(p, LABELS, 0.3),
     "ConformalSets.predict": lambda p: SETS.predict(p),
-    "estimate_prevalence": lambda p: shift.estimate_prevalence(p, [0.5, 0.5]),
+    "estimate_prevalence": lambda p: shift.estimate_prevalence(p, [0.5, 0.5], calibration="assumed"),
     "estimate_prevalence, held out": lambda p: shift.estimate_prevalence(
         LOG_PROBS, [0.5, 0.5], method="bbse", held_out=(p, LABELS)
     ),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from layers import FEATURES, inputs, layer_of, network
@@ -131,6 +132,39 @@ class TestPredictions:
         for layer in (two(), two().double()):
             expected = layer.predict(np.eye(FEATURES)[:, ::-1].copy())
             np.testing.assert_array_equal(layer.predict(features), expected)
+
+    @pytest.mark.parametrize("model_dtype", [torch.float32, torch.float64, torch.bfloat16])
+    def test_predict_casts_tensors_as_it_casts_arrays(self, model_dtype: torch.dtype) -> None:
+        layer = PrevalenceLayer(network(2).to(model_dtype), Prevalence.binary(0.1))
+        for x in (inputs(), inputs().double()):
+            found = layer.predict(x)
+            assert found.dtype == model_dtype
+            assert torch.equal(found, layer.predict(inputs().to(model_dtype)))
+            assert torch.equal(found, torch.from_numpy(layer.predict(x.numpy())).to(model_dtype))
+
+    def test_predict_takes_a_dataframe_of_numbers_as_its_array(self) -> None:
+        x = inputs().double().numpy()
+        frame = pd.DataFrame(x, columns=[f"feature {i}" for i in range(FEATURES)])
+        found = two().predict(frame, 0.3)
+        assert isinstance(found, np.ndarray)
+        np.testing.assert_array_equal(found, two().predict(x, 0.3))
+
+    def test_predict_takes_columns_of_several_kinds(self) -> None:
+        values = {
+            "a": [1.5, 2.0],
+            "b": [True, False],
+            "c": [3, 4],
+            "d": pd.array([5, 6], dtype="Int64"),
+            "e": [0.0, 1.0],
+            "f": [7, 8],
+        }
+        expected = two().predict(np.array([[1.5, 1, 3, 5, 0, 7], [2.0, 0, 4, 6, 1, 8]]))
+        np.testing.assert_array_equal(two().predict(pd.DataFrame(values)), expected)
+
+    def test_two_classes_take_the_frequency_of_class_1_as_one_number(self) -> None:
+        pair = two()(inputs(), torch.tensor([0.7, 0.3]))
+        for one in (torch.tensor(0.3), torch.tensor([0.3])):
+            torch.testing.assert_close(two()(inputs(), one), pair)
 
     def test_predict_leaves_class_numbers_to_an_embedding(self) -> None:
         model = nn.Sequential(nn.Embedding(5, 4), nn.Flatten(), nn.Linear(12, 2))
@@ -281,6 +315,29 @@ class TestExport:
             np.testing.assert_allclose(np.exp(found), np.exp(expected), rtol=0, atol=1e-6)
             np.testing.assert_allclose(found, expected, rtol=1e-6, atol=2e-6)
 
+    @pytest.mark.parametrize("rate", [torch.tensor(0.3), torch.tensor([0.3])], ids=["no dimension", "one"])
+    def test_torch_export_takes_one_number_for_two_classes(self, rate: Tensor) -> None:
+        layer = layer_of(Bernoulli(), 2)
+        with unchecked_types():
+            exported = torch.export.export(layer, (inputs(4), rate), dynamic_shapes=dynamic(False)).module()
+        for other in (0.001, 0.9):
+            torch.testing.assert_close(
+                exported(inputs(9), other + 0 * rate), layer(inputs(9), torch.tensor([1 - other, other]))
+            )
+
+    @in_onnx
+    def test_onnxruntime_takes_one_number_for_two_classes(self, tmp_path: Path) -> None:
+        layer = layer_of(Categorical(2), 2)
+        session = in_onnxruntime(layer, (inputs(4), torch.tensor(0.3)), dynamic(False), tmp_path)
+        for rate in (0.001, 0.9):
+            expected = layer(inputs(9), torch.tensor([1 - rate, rate])).detach().numpy()
+            np.testing.assert_allclose(session(inputs(9), torch.tensor(rate)), expected, rtol=1e-6, atol=2e-6)
+
+    @pytest.mark.parametrize("population", [torch.tensor(0.3), torch.tensor([0.5, 0.5]), 0.3], ids=["number", "two", "float"])
+    def test_torch_export_refuses_a_population_of_other_classes_in_our_words(self, population: Any) -> None:
+        layer = layer_of(Categorical(3), 3)
+        assert_refused(lambda: torch.export.export(layer, (inputs(4), population)), "`population` to .*3")
+
     @in_onnx
     @pytest.mark.parametrize("likelihood", [Bernoulli(), StickBreaking(2)])
     def test_a_rare_classs_log_probability_keeps_its_digits_in_onnx(self, likelihood: ClassLikelihood, tmp_path: Path) -> None:
@@ -325,8 +382,20 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "a population of other classes": (lambda: two()(inputs(), torch.full((3,), 1 / 3)), "`population` to have 2 entries"),
     "populations of other rows": (lambda: two()(inputs(), torch.full((3, 2), 0.5)), r"\(7, 2\), but got shape \(3, 2\)"),
     "a bad population in a row": (lambda: two()(inputs(2), torch.tensor([[0.5, 0.5], [0.5, 0.4]])), "but row 1"),
-    "a number in a tensor": (lambda: two()(inputs(), torch.tensor(0.1)), "a tensor of 2 frequencies.*`predict` takes numbers"),
-    "a number": (lambda: two()(inputs(), 0.1), "a tensor of 2 frequencies.*`predict` takes numbers"),
+    "a number for three classes": (
+        lambda: layer_of(Categorical(3), 3)(inputs(), torch.tensor(0.1)),
+        r"a tensor of 3 frequencies.*write torch.tensor\(\[…\]\)",
+    ),
+    "a number": (lambda: two()(inputs(), 0.1), r"a tensor of 2 frequencies.*write torch.tensor\(rate\), or use `predict`"),
+    "a percentage in a tensor": (lambda: two()(inputs(), torch.tensor(10.0)), "is it a percentage"),
+    "words in a DataFrame": (
+        lambda: two().predict(pd.DataFrame({"age": [40.0, 50.0], "sex": ["f", "m"]})),
+        r"column\(s\) \['sex'\] are not: encode words with pandas.get_dummies",
+    ),
+    "gaps in a DataFrame": (
+        lambda: two().predict(pd.DataFrame({"age": pd.Series([40, None], dtype=object), "old": [True, False]})),
+        r"column\(s\) \['age'\] are not.*x.fillna",
+    ),
     "a percentage": (lambda: two().predict(inputs(), 10), "is it a percentage"),
     "names for nameless classes": (lambda: two().predict(inputs(), {"ill": 0.1, "well": 0.9}), r"pass `classes=…`"),
     "another name": (

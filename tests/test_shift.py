@@ -18,6 +18,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from rightloss.prevalence import Prevalence
 from rightloss.shift import LabelShiftWarning, PrevalenceEstimate, estimate_prevalence, fit_calibration
 
+pytestmark = pytest.mark.filterwarnings("ignore:The predictions are taken at their word:rightloss.PrevalenceWarning")
+
 DISTANCE = 1.5
 KINDS = ("mean", "temperature", "bias-corrected", "vector")
 LINEAR = ("bbse", "bbse-soft", "rlls", "rlls-soft")

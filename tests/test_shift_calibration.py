@@ -13,6 +13,8 @@ from torch import Tensor
 
 from rightloss.shift import estimate_prevalence, fit_calibration
 
+pytestmark = pytest.mark.filterwarnings("ignore:The predictions are taken at their word:rightloss.PrevalenceWarning")
+
 
 class TestCalibration:
     def test_two_classes_with_biases_are_logistic_regression_on_the_log_odds(self) -> None:

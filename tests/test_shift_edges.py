@@ -18,6 +18,8 @@ from torch import Tensor
 
 from rightloss.shift import LabelShiftWarning, PrevalenceEstimate, estimate_prevalence, label_shift_test
 
+pytestmark = pytest.mark.filterwarnings("ignore:The predictions are taken at their word:rightloss.PrevalenceWarning")
+
 
 def certain(labels: Tensor, k: int) -> Tensor:
     return torch.nn.functional.one_hot(labels, k).double().log()

@@ -18,6 +18,8 @@ from torch import Tensor
 from rightloss.prevalence import Prevalence
 from rightloss.shift import LabelShiftTest, LabelShiftWarning, estimate_prevalence, label_shift_test
 
+pytestmark = pytest.mark.filterwarnings("ignore:The predictions are taken at their word:rightloss.PrevalenceWarning")
+
 
 def mix(*values: float) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)

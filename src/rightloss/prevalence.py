@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .tables import tensor_of
+
 __all__ = ["ContinuousPrevalence", "Density", "Prevalence", "PrevalenceWarning", "class_frequencies", "frequencies"]
 
 
@@ -299,7 +301,9 @@ def frequencies(values: Any, name: str, num_classes: int | None = None) -> Tenso
 
 def class_frequencies(labels: Any, num_classes: int, ignore_index: int | None = None) -> Tensor:
     """The mix of classes in `labels` (K,), float64: int labels of any shape, or soft votes `(n, k)`."""
-    labels = _tensor(labels, "labels", "number the classes from 0")
+    labels = tensor_of(labels, "labels").detach()
+    if labels.is_complex():
+        raise ValueError(f"Expected int labels, but got {labels.dtype}: number the classes from 0.")
     if labels.numel() == 0:
         raise ValueError(f"Expected at least one label, but got shape {tuple(labels.shape)}: is the dataset empty?")
     if labels.is_floating_point():
@@ -317,8 +321,10 @@ def class_frequencies(labels: Any, num_classes: int, ignore_index: int | None = 
             )
         votes = labels.double()
         return (votes / votes.sum(1, keepdim=True)).mean(0)
-    if labels.dtype == torch.bool:
-        raise ValueError("Expected int labels, but got bool: call `labels.long()`.")
+    if labels.dtype == torch.bool and num_classes > 2:
+        raise ValueError(
+            f"Expected labels in 0..{num_classes - 1}, but got bools, which tell only two classes: give the class of each row."
+        )
     labels = labels.flatten().long()
     labels = labels if ignore_index is None else labels[labels != ignore_index]
     if len(labels) == 0:

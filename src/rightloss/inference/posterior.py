@@ -273,8 +273,6 @@ class Posterior:
     def _moved(self, tables: Iterator[Tensor], population: Any) -> Iterator[Tensor]:
         """Each draw's table at another population."""
         assert isinstance(self.prevalence, Prevalence)
-        estimated = getattr(population, "prevalence", None)  # of a `PrevalenceEstimate`, from a later stage
-        population = estimated() if callable(estimated) else population
         own = self.prevalence.population.log()
         for table in tables:
             offset = log_mix(population, "population", self.prevalence.num_classes, table.shape[1]) - own

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..predictive.draws import checked_level
-from ..predictive.mixes import without_estimate
+from ..mixes import without_estimate
 from ..prevalence import Prevalence
 from ..streams import own_stream
 from .class_rates import (

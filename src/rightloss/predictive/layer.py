@@ -20,7 +20,7 @@ from ..marginals import in_transform
 from ..mixes import PopulationEstimate, log_mix, multiply_classes
 from ..prevalence import Prevalence, frequencies
 from ..saved import PREVALENCE, Format, copy_state, prevalence_facts, read_file, saved_prevalence, too_large, write_file
-from ..tables import as_given, as_input, by_cell, first_float
+from ..tables import as_input, by_cell, first_float
 
 _FORMAT = Format(
     "rightloss.PrevalenceLayer",
@@ -38,8 +38,9 @@ class PrevalenceLayer(nn.Module):
     The prevalence is fixed once the layer is made. A state dict holds its logarithms, by which `load_state_dict` knows weights
     that were trained for another; it refuses them, and never loads the mixes themselves.
 
-    Exports with `torch.export` and `torch.onnx.export(…, dynamo=True)`, with x and the population as inputs. For half precision
-    convert the model, not the layer, whose log-frequencies would be rounded too.
+    Exports with `torch.export` and `torch.onnx.export(…, dynamo=True)`, with x and the population as inputs
+    ([example](../screening.md#6-hand-the-model-on)). For half precision convert the model, not the layer, whose log-frequencies
+    would be rounded too.
 
     Args:
         model: x → the likelihood's outputs.
@@ -81,7 +82,13 @@ class PrevalenceLayer(nn.Module):
         self.register_buffer("log_outputs_at", mix.log().to(like))
 
     def forward(self, x: Any, population: Tensor | None = None) -> Float[Tensor, "n k *dense"]:
-        """Log-probabilities at `population`, `(K,)` for all or `(n, K)` for each; by default the prevalence's own."""
+        """Log-probabilities at `population`, by default the prevalence's own.
+
+        Args:
+            x: what the model takes.
+            population: a tensor: `(K,)` for all rows, or `(n, K)` for each. For two classes the frequency of class 1 will do:
+                one number, a tensor without dimensions or `(1,)`, or `(n, 1)`.
+        """
         table = self._table(self.model(x))
         log_pi = self.log_population if population is None else self._log_population(population, table.shape[0])
         return self._moved(table, log_pi)
@@ -91,14 +98,14 @@ class PrevalenceLayer(nn.Module):
         """Log-probabilities in eval mode, without gradient.
 
         Args:
-            x: what the model takes; an array becomes a tensor of the model's dtype (a model with an `nn.Embedding` gets ints as
-                they are), and the predictions then an array.
+            x: what the model takes. Floats are cast to the model's dtype and device. An array or DataFrame of numbers becomes
+                such a tensor (a model with an `nn.Embedding` gets ints as they are), and the predictions then an array.
             population: whatever `retarget` takes as `to`, or a dict by the names in `classes`.
         """
         training = [module for module in self.modules() if module.training]
         self.eval()
         try:
-            table = self._table(self.model(as_input(x, self.model, self.log_population)))
+            table = self._table(self.model(_model_input(x, self.model, self.log_population)))
         finally:
             for module in training:
                 module.training = True
@@ -106,7 +113,9 @@ class PrevalenceLayer(nn.Module):
         if population is not None:
             log_pi = log_mix(self._by_column(population), "population", self.prevalence.num_classes, len(table))
         moved = self._moved(table, log_pi)
-        return as_given(moved, x) if isinstance(x, np.ndarray) else moved
+        if not isinstance(x, np.ndarray) and not _is_frame(x):
+            return moved
+        return (moved.float() if moved.dtype == torch.bfloat16 else moved).cpu().numpy()  # NumPy has no bfloat16
 
     def save(self, path: str | Path) -> None:
         """Weights and prevalence in one safetensors file, written whole or not at all. Needs `rightloss[export]`.
@@ -183,14 +192,23 @@ class PrevalenceLayer(nn.Module):
 
     def _log_population(self, population: Any, rows: int) -> Tensor:
         """Values are looked at only outside a graph that is being traced."""
+        size = self.prevalence.num_classes
+        if not isinstance(population, Tensor) or (population.ndim == 0 and size != 2):
+            raise ValueError(
+                f"Expected `population` to be a tensor of {size} frequencies, but got {population!r}: write "
+                f"torch.tensor({'rate' if size == 2 else '[…]'}), or use `predict`, which takes numbers and lists, too."
+            )
+        if population.ndim == 0:
+            population = population[None]
         if not (torch.compiler.is_compiling() or torch.jit.is_tracing() or in_transform()):
-            if not isinstance(population, Tensor) or population.ndim == 0:
-                raise ValueError(
-                    f"Expected `population` to be a tensor of {self.prevalence.num_classes} frequencies, "
-                    f"but got {population!r}: `predict` takes numbers, lists and prevalences, too."
-                )
-            log_mix(population, "population", self.prevalence.num_classes, rows)
-        if population.shape[-1] != self.prevalence.num_classes:  # (n, 1), how often class 1 occurs
+            one = size == 2 and population.shape == (1,)
+            log_mix(population[0] if one else population, "population", size, rows)
+        elif population.shape[-1] not in ((1, 2) if size == 2 else (size,)):
+            raise ValueError(
+                f"Expected `population` to have {size} entries, one per class, but got shape {tuple(population.shape)}: "
+                "give the exporter an example of the shape that will be used."
+            )
+        if population.shape[-1] != size:  # how often class 1 occurs
             population = torch.cat([1 - population, population], -1)
         return population.log()
 
@@ -211,6 +229,32 @@ class PrevalenceLayer(nn.Module):
             "classes": None if self.classes is None else list(self.classes),
             "likelihood": {"name": type(self.likelihood).__name__, "levels": self.prevalence.num_classes},
         }
+
+
+def _model_input(x: Any, model: nn.Module, default: Tensor) -> Any:
+    """What `model` takes: floats of its dtype, on its device, from tensors, arrays and DataFrames alike."""
+    if isinstance(x, Tensor):
+        return x.to(first_float(model, x)) if x.is_floating_point() else x
+    return as_input(_numbers(x) if _is_frame(x) else x, model, default)
+
+
+def _is_frame(x: Any) -> bool:
+    """Whether x is a DataFrame, of pandas or one that is like it."""
+    return all(hasattr(x, name) for name in ("columns", "dtypes", "to_numpy"))
+
+
+def _numbers(frame: Any) -> np.ndarray:
+    whole: np.ndarray = np.ascontiguousarray(frame.to_numpy())
+    if whole.dtype.kind in "biuf":
+        return whole
+    columns = {name: np.array(np.asarray(frame[name]).tolist()) for name in frame.columns}  # of several kinds
+    others = [name for name, column in columns.items() if column.dtype.kind not in "biuf"]
+    if others:
+        raise ValueError(
+            f"Expected a DataFrame of numbers, but column(s) {others} are not: encode words with pandas.get_dummies(x), fill "
+            "what is missing with x.fillna(…), or leave the column out with x.drop(columns=…), as was done in training."
+        )
+    return np.stack(list(columns.values()), 1).astype(np.float64)
 
 
 def _outputs_at(value: Any, prevalence: Prevalence) -> tuple[str | list[float], Tensor]:

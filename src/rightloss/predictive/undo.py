@@ -56,8 +56,10 @@ def undo_sampling(
 
     It cannot undo what is no weight of a class: focal loss and label smoothing, which change what is learnt at every x; SMOTE,
     which changes p(x|k). A regularised, early-stopped or misspecified model spends its freedom where the weights are, so for it
-    the result is near that of a model trained without them, not the same. rightloss's own losses give the population's
-    probabilities already: nothing is to be undone.
+    the result is near that of a model trained without them, not the same. Trees are far from it: deep ones, as in a forest, fit
+    every label whatever its weight, and the result then has a mean far below (or above) the frequency of the class. Compare the
+    two on held-out rows, and where they differ calibrate: `rightloss.shift.fit_calibration(undone, labels)`. rightloss's own
+    losses give the population's probabilities already: nothing is to be undone.
 
     Args:
         log_probs: log-probabilities `(n, k)` or dense maps `(n, k, h, w, …)`; tensor or array.

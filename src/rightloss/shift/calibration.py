@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..tables import as_given, log_prob_table
+from ..tables import as_given, log_prob_table, tensor_of
 from .held_out import HeldOut, held_out_set, require_every_class
+from .rows import cell_rows
 
 __all__ = ["KINDS", "Calibration", "calibrated", "fit_calibration"]
 
@@ -49,9 +50,13 @@ class Calibration:
         return self.kind in ("bias-corrected", "vector")
 
     def __call__(self, log_probs: Any) -> Any:
-        """Calibrated log-probabilities, in the kind and dtype that came."""
-        table = log_prob_table(log_probs, len(self.bias))
-        return as_given(self.applied(table.to("cpu", torch.float64)).to(table), log_probs)
+        """Calibrated log-probabilities, `(n, k)` or dense `(n, k, h, w, …)`, in the kind and dtype that came."""
+        given = tensor_of(log_probs, "log_probs")
+        rows = log_prob_table(cell_rows(given, "log_probs"), len(self.bias))
+        moved = self.applied(rows.to("cpu", torch.float64)).to(rows)
+        if given.ndim > 2:
+            moved = moved.unflatten(0, (len(given), *given.shape[2:])).movedim(-1, 1)
+        return as_given(moved, log_probs)
 
     def applied(self, log_probs: Tensor) -> Tensor:
         """The same without checks, in float64."""
@@ -66,8 +71,8 @@ def fit_calibration(log_probs: Any, labels: Any, kind: str = "bias-corrected") -
     class: below 15 examples of one, expect regions that rest on the fit to cover less than they say.
 
     Args:
-        log_probs: predictions `(n, k)`.
-        labels: class numbers `(n,)`.
+        log_probs: predictions `(n, k)`, or dense maps `(n, k, h, w, …)`.
+        labels: class numbers `(n,)`, or `(n, h, w, …)`. Rows and cells labelled −100 are left out.
         kind: "mean", "temperature", "bias-corrected" or "vector".
     """
     if kind not in KINDS:
@@ -75,6 +80,7 @@ def fit_calibration(log_probs: Any, labels: Any, kind: str = "bias-corrected") -
     return calibrated(held_out_set((log_probs, labels)), kind)
 
 
+@torch.inference_mode(False)  # so that the calibration can be used in training, too
 def calibrated(data: HeldOut, kind: str) -> Calibration:
     """The same for a set that was checked before."""
     size = data.log_probs.shape[1]
@@ -125,7 +131,11 @@ def _plain(size: int) -> Tensor:
 
 
 def _fitted(table: Tensor, labels: Tensor, design: Tensor) -> Tensor:
-    """By Newton's method with halved steps, from no change; the log-likelihood is concave. Tables are `(K, n)` from here on."""
+    """By Newton's method with halved steps; the log-likelihood is concave. Tables are `(K, n)` from here on.
+
+    It starts from no change, or from slopes of 0.1, 0.01, … where these are likelier: certain and wrong predictions have a
+    curvature of 0.
+    """
     size = len(table)
     params = torch.zeros(design.shape[1], dtype=torch.float64)
     own = torch.nn.functional.one_hot(labels, size).double().T
@@ -140,13 +150,19 @@ def _fitted(table: Tensor, labels: Tensor, design: Tensor) -> Tensor:
         return value, design.T @ (labelled - sums), design.T @ information @ design
 
     value, gradient, curvature = derivatives(params)
+    softer = torch.linalg.pinv(design) @ torch.cat([torch.ones(size), torch.zeros(size)]).double()
+    for slope in (0.1, 0.01, 1e-3, 1e-4, 1e-5):
+        found = derivatives((slope - 1) * softer)
+        if found[0] <= value:
+            break
+        params, (value, gradient, curvature) = (slope - 1) * softer, found
     for _ in range(100):
         step = torch.linalg.pinv(curvature, rtol=1e-12, hermitian=True) @ gradient
         gain = float(gradient @ step)
         if -value < 1e-6 and len(params):  # every label predicted for certain
             break
         if gain < 1e-10:  # the step itself still squares the error
-            _check_slopes((_plain(size) + design @ (params + step))[:size])
+            _check_slopes((_plain(size) + design @ (params + step))[:size], table, labels)
             return params + step
         share = 1.0
         while share > 1e-8:
@@ -159,6 +175,7 @@ def _fitted(table: Tensor, labels: Tensor, design: Tensor) -> Tensor:
         params, (value, gradient, curvature) = params + share * step, found
         if float((design @ params)[:size].abs().max()) > 1e4:
             break
+    _check_slopes((_plain(size) + design @ params)[:size], table, labels)
     raise ValueError(
         "Expected a calibration that exists, but its likelihood grows without end: the predictions separate the held-out "
         "labels perfectly; use more held-out examples, or calibration='mean'."
@@ -216,10 +233,32 @@ def _covariance(table: Tensor, labels: Tensor, probs: Tensor, design: Tensor) ->
     return influence @ (seen @ seen.T) @ influence.T
 
 
-def _check_slopes(slopes: Tensor) -> None:
+def _check_slopes(slopes: Tensor, table: Tensor, labels: Tensor) -> None:
     against = torch.nonzero(slopes <= 0).flatten().tolist()
-    if against:
-        raise ValueError(
-            f"Expected held-out labels that the predictions agree with, but the best temperature of class(es) {against} is "
-            "negative: are the columns in the order of the class numbers? If so, use calibration='bias-corrected' or 'mean'."
+    if not against:
+        return
+    order = _better_order(table, labels)
+    if order is not None:
+        remedy = f"are the columns in the order of the class numbers? log_probs[:, {order}] agrees with the labels"
+    elif len(against) < len(slopes):  # only where each class has a temperature of its own
+        remedy = "give all classes one temperature, 'bias-corrected'"
+    else:
+        remedy = (
+            "are rows and labels in the same order, and columns in that of the class numbers? If so, no calibration helps: "
+            "use estimate_prevalence(…, method='bbse'), which needs none, or another model"
         )
+    raise ValueError(
+        f"Expected held-out labels that the predictions agree with, but the best temperature of class(es) {against} is "
+        f"negative: {remedy}."
+    )
+
+
+def _better_order(table: Tensor, labels: Tensor) -> list[int] | None:
+    """Which column stands for each class, if that is another order than given: the one that its examples raise clearly most."""
+    size = len(table)
+    own = torch.nn.functional.one_hot(labels, size).double()
+    by_class = table.exp() @ (own / own.sum(0))  # the mean prediction of j among examples of k
+    lift, which = (by_class / by_class.mean(1, keepdim=True).clamp_min(1e-300)).topk(2, 0)
+    order = which[0].tolist()
+    clear = sorted(order) == list(range(size)) and bool((lift[0] > 1.2 * lift[1]).all())
+    return order if clear and order != list(range(size)) else None

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..predictive.draws import checked_level
+from ..prevalence import PrevalenceWarning
 from .calibration import KINDS, Calibration, calibrated
 from .confusion import covariance, fieller_region, moments, regularised, solved
 from .held_out import HeldOut, held_out_set, require_every_class
@@ -47,7 +48,8 @@ def estimate_prevalence(
     """The class frequencies of the data that `log_probs` are predictions on, assuming that p(x|y) is as in training.
 
     - "em" maximises L(π) = Σ_n log Σ_k π_k p(k|x_n)/ρ_k (Saerens et al. 2002), by Newton's method rather than EM. It takes
-      predictions at their word, so they should be calibrated; a held-out set sees to that (Alexandari et al. 2020).
+      predictions at their word, so they must be calibrated; a held-out set sees to that (Alexandari et al. 2020). Without one
+      there is a `PrevalenceWarning`: see `calibration`.
     - "bbse" solves P π = μ with the confusion matrix of a held-out set (Lipton et al. 2018), "bbse-soft" with mean
       probabilities; calibration does not matter. Solutions outside the simplex are replaced by the π of least ‖P π − μ‖.
     - "rlls" and "rlls-soft" regularise that system (Azizzadenesheli et al. 2019).
@@ -57,11 +59,14 @@ def estimate_prevalence(
     "curvature" takes π̂ ± z s.e. on the scale of log odds and needs no further pass over the data; it is rough for a class
     within two standard errors of 0. "auto" is "profile" for tables in memory that are not huge and for classes near 0, else
     "curvature". Linear systems: "fieller", all π_k that P⁻¹ μ could come from by chance, with the noise of both sets; it is
-    that of the system before regularisation, which adds a bias but no knowledge.
+    that of the system before regularisation, which adds a bias but no knowledge. All of them take rows to be independent.
+    Pixels of an image, or visits of a patient, are not: the estimate is still right on average, but its region is too narrow.
+    For an honest one, repeat the estimate on images (patients) drawn with replacement.
 
     Args:
-        log_probs: predictions on unlabelled data: a table `(n, k)`, `np.memmap` (read in blocks), or a stream of tables that
-            can be read again: a list, a loader, or a function that returns a fresh iterator.
+        log_probs: predictions on unlabelled data: a table `(n, k)`, dense maps `(n, k, h, w, …)` of which each cell counts as a
+            row, `np.memmap` (read in blocks), or a stream of these that can be read again: a list, a loader, or a function
+            that returns a fresh iterator.
         sampling: ρ, the mix at which they are stated: K frequencies, for two classes that of class 1, or a `Prevalence`.
             With a calibration, "em" takes that of the calibrated predictions instead, their mean over the held-out set. With
             biases this is that set's mix of labels, whatever the predictions. "mean" and "temperature" trust the predictions
@@ -69,9 +74,13 @@ def estimate_prevalence(
             systems go by the held-out labels alone.
         method: "em", "bbse", "bbse-soft", "rlls" or "rlls-soft".
         held_out: `(log_probs, labels)` of the same model on labelled data that it was not trained on, with every class in it.
-            Below 15 examples of one there is a warning, since regions then cover less than they say.
+            For dense maps the labels are `(n, h, w, …)`. Rows and cells labelled −100 are left out. Below 15 examples of a
+            class there is a warning, since regions then cover less than they say.
         calibration: "bias-corrected", "vector", "temperature" or "mean" (predictions as they are, ρ their mean), fitted on
-            `held_out`; or a `Calibration`. None with a held-out set is "bias-corrected" for "em".
+            `held_out`; or a `Calibration`. None with a held-out set is "bias-corrected" for "em". "assumed": the predictions
+            are known to be calibrated at the mix ρ, and nothing is fitted. None without a held-out set assumes the same and
+            warns, whatever the predictions, since unlabelled ones cannot show it: at π̂, with weights 1 / Σ_k π̂_k p(k|x)/ρ_k
+            that sum to n, their weighted mean is exactly ρ, for a wrong model as for a right one.
         prior: Dirichlet parameters (K,), all ≥ 1, for the maximum a posteriori ("em").
         region: "auto", "profile", "curvature", "fieller", or None for none.
         level: of the regions.
@@ -83,8 +92,13 @@ def estimate_prevalence(
     rho = mix_of(sampling, size)
     alpha = None if prior is None else _dirichlet(prior, size)
     data = None if held_out is None else held_out_set(held_out, size)
-    if method == "em" and calibration is None and data is not None:
-        calibration = "bias-corrected"
+    if method == "em" and calibration is None:
+        if data is None:
+            _warn_of_trust()
+        else:
+            calibration = "bias-corrected"
+    if calibration == "assumed":
+        calibration = None
     if isinstance(calibration, str):
         assert data is not None
         calibration = calibrated(data, calibration)
@@ -108,22 +122,23 @@ def estimate_prevalence(
         why = "its search did not converge" if not found.converged else "the predictions hardly tell some classes apart"
         warnings.warn(f"The prevalence is not to be relied upon: {why}.", LabelShiftWarning, stacklevel=2)
     assert rows.count is not None
-    return PrevalenceEstimate(
-        population=torch.from_numpy(np.array(found.point)),
-        low=torch.from_numpy(np.array(found.low)),
-        high=torch.from_numpy(np.array(found.high)),
-        level=level,
-        region=found.region,
-        method=method,
-        covariance=torch.from_numpy(found.covariance),
-        condition=found.condition,
-        iterations=found.iterations,
-        converged=found.converged,
-        log_likelihood=found.value,
-        rows=rows.count,
-        calibration=calibration,
-        sampling=torch.from_numpy(np.array(rho)),
-    )
+    with torch.inference_mode(False):  # so that the tensors can be used in training, too
+        return PrevalenceEstimate(
+            population=torch.from_numpy(np.array(found.point)),
+            low=torch.from_numpy(np.array(found.low)),
+            high=torch.from_numpy(np.array(found.high)),
+            level=level,
+            region=found.region,
+            method=method,
+            covariance=torch.from_numpy(found.covariance),
+            condition=found.condition,
+            iterations=found.iterations,
+            converged=found.converged,
+            log_likelihood=found.value,
+            rows=rows.count,
+            calibration=calibration,
+            sampling=torch.from_numpy(np.array(rho)),
+        )
 
 
 @dataclass(frozen=True)
@@ -192,6 +207,16 @@ def _linear(
     return _Found(point, np.minimum(low, point), np.maximum(high, point), "fieller", full, condition)
 
 
+def _warn_of_trust() -> None:
+    warnings.warn(
+        "The predictions are taken at their word: whether they are calibrated cannot be seen from unlabelled rows, and where "
+        "they are not, as those of trees often, the estimate is wrong and its region too narrow; pass held_out=(log_probs, "
+        "labels) of rows that the model was not trained on, or calibration='assumed' where this was checked.",
+        PrevalenceWarning,
+        stacklevel=3,
+    )
+
+
 def _warn_of_mix(calibration: Calibration, rho: np.ndarray) -> None:
     """Where a calibration supposes a held-out set at the mix ρ, and its labels contradict that."""
     counts = calibration.counts.numpy()
@@ -222,13 +247,18 @@ def _check_words(method: Any, region: Any, calibration: Any, held_out: Any, prio
     kinds = ("auto", "profile", "curvature", None) if method == "em" else ("auto", "fieller", None)
     if region not in kinds:
         raise ValueError(f"Expected `region` for {method!r} to be one of {kinds}, but got {region!r}: choose one of them.")
-    known = isinstance(calibration, Calibration) or (isinstance(calibration, str) and calibration in KINDS)
-    if calibration is not None and not known:
+    kind = calibration if isinstance(calibration, str) else None
+    if calibration is not None and not isinstance(calibration, Calibration) and kind not in (*KINDS, "assumed"):
         raise ValueError(
-            f"Expected `calibration` to be None, one of {', '.join(KINDS)}, or a Calibration, but got {calibration!r}: "
-            "choose one, or make one with fit_calibration."
+            f"Expected `calibration` to be None, assumed, one of {', '.join(KINDS)}, or a Calibration, but got "
+            f"{calibration!r}: choose one, or make one with fit_calibration."
         )
-    needs = f"method={method!r}" if method != "em" else f"calibration={calibration!r}" if isinstance(calibration, str) else None
+    if kind == "assumed" and held_out is not None:
+        raise ValueError(
+            "Expected calibration='assumed' or `held_out`, but got both: leave one of them out; with a held-out set nothing "
+            "needs to be assumed."
+        )
+    needs = f"method={method!r}" if method != "em" else f"calibration={kind!r}" if kind in KINDS else None
     if needs and held_out is None:
         raise ValueError(
             f"Expected `held_out` for {needs}, but got None: pass (log_probs, labels) of the same model on labelled data, "

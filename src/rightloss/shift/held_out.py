@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..losses.labels import hard_labels
 from ..tables import log_prob_table, tensor_of
+from .rows import cell_rows
 
 __all__ = ["HeldOut", "held_out_set", "require_every_class"]
 
@@ -32,20 +33,23 @@ class HeldOut:
 
 
 def held_out_set(held_out: Any, num_classes: int | None = None) -> HeldOut:
-    """`(log_probs, labels)` checked."""
+    """`(log_probs, labels)` checked; of dense maps a row per cell. Rows labelled −100 are left out."""
     if not isinstance(held_out, tuple | list) or len(held_out) != 2:
         raise ValueError(
             f"Expected `held_out` to be a pair (log_probs, labels), but got {type(held_out).__name__}: "
             "pass the predictions of the same model on labelled data, and the labels."
         )
-    table = log_prob_table(held_out[0], num_classes, "held_out log_probs").detach().to("cpu", torch.float64)
+    given = tensor_of(held_out[0], "held_out log_probs").detach()
+    table = log_prob_table(cell_rows(given, "held_out log_probs"), num_classes, "held_out log_probs").to("cpu", torch.float64)
     labels = tensor_of(held_out[1], "held_out labels").detach().cpu()
-    if labels.ndim != 1 or len(labels) != len(table):
+    expected = (len(given), *given.shape[2:])
+    if labels.shape != expected:
+        what = "row" if given.ndim == 2 else "cell"
         raise ValueError(
-            f"Expected one held-out label per row, ({len(table)},), but got shape {tuple(labels.shape)}: "
+            f"Expected one held-out label per {what}, {expected}, but got shape {tuple(labels.shape)}: "
             "were some examples dropped from one of the two?"
         )
-    index = hard_labels(labels, table.shape[1], -100)
+    index = hard_labels(labels.flatten(), table.shape[1], -100)
     assert index.index is not None
     if index.valid is None:
         return HeldOut(table, index.index)

@@ -18,6 +18,7 @@ from ..prevalence import Prevalence, frequencies
 from ..tables import log_prob_table
 from .confusion import covariance, moments
 from .held_out import HeldOut, held_out_set, require_every_class
+from .rows import cell_rows
 
 __all__ = ["LabelShiftTest", "LabelShiftWarning", "label_shift_test"]
 
@@ -73,13 +74,14 @@ def label_shift_test(log_probs: Any, held_out: Any, sampling: Any = None, *, lev
     that class's probability.
 
     Args:
-        log_probs: predictions on unlabelled target data `(n, k)`.
+        log_probs: predictions on unlabelled target data `(n, k)`, or dense maps `(n, k, h, w, …)`. Rows and cells are taken to
+            be independent; pixels of an image are not, and p-values are then too small.
         held_out: `(log_probs, labels)` of the same model on labelled data that it was not trained on.
         sampling: ρ, the mix at which the predictions are stated; where given, the held-out labels are tested against it.
         level: a p-value below 1 − level is not tenable.
     """
     level = checked_level(level)
-    target = log_prob_table(log_probs).detach().to("cpu", torch.float64)
+    target = log_prob_table(cell_rows(log_probs, "log_probs")).detach().to("cpu", torch.float64)
     data = held_out_set(held_out, target.shape[1])
     require_every_class(data)
     rho = None if sampling is None else mix_of(sampling, target.shape[1])

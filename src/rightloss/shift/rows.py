@@ -6,6 +6,7 @@ memory at a time; every row is checked the first time it is read.
 
 from __future__ import annotations
 
+import math
 import mmap
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from ..tables import log_prob_table, tensor_of
 
-__all__ = ["Rows"]
+__all__ = ["Rows", "cell_rows"]
 
 _ELEMENTS = 1 << 18  # of a block: 2 MB in float64, which a processor's cache still holds
 
@@ -25,8 +26,9 @@ class Rows:
     """Predictions that can be read block by block, again and again.
 
     Args:
-        values: a table `(n, k)` (tensor, array, map of a file, list of rows), or a stream of such tables: a list of them,
-            anything like a DataLoader that can be iterated anew, or a function without arguments that returns a fresh iterator.
+        values: a table `(n, k)` (tensor, array, map of a file, list of rows), dense maps `(n, k, h, w, …)`, or a stream of
+            these: a list of them, anything like a DataLoader that can be iterated anew, or a function without arguments that
+            returns a fresh iterator.
         name: what the caller calls it.
         passes: whether more than one pass will be made; an iterator that can be used once is then refused.
     """
@@ -41,15 +43,17 @@ class Rows:
                 "that returns a fresh iterator, such as `lambda: (model(x) for x in loader)`."
             )
         if not self.is_stream and not isinstance(values, np.memmap):
-            values = log_prob_table(values, name=name).detach()
-            self._checked = True
-        if isinstance(values, np.memmap) and (values.ndim != 2 or values.shape[1] < 2 or len(values) == 0):
-            log_prob_table(np.zeros(values.shape), name=name)  # refuses the shape
+            values = tensor_of(values, name).detach()
+            if values.ndim <= 2:  # maps are checked cut by cut
+                log_prob_table(values, name=name)
+                self._checked = True
+        if not self.is_stream and not self._checked:
+            log_prob_table(cell_rows(values[:1], name), name=name)  # refuses the shape
         self._values = values
         self._opened: Iterator[Any] | None = None
         self._waiting: Iterator[Any] | None = None
         self.num_classes = self._first_width() if self.is_stream else int(values.shape[1])
-        self.count: int | None = None if self.is_stream else len(values)
+        self.count: int | None = None if self.is_stream else len(values) * math.prod(values.shape[2:])
 
     def __iter__(self) -> Iterator[Tensor]:
         """One pass."""
@@ -78,16 +82,15 @@ class Rows:
     def _cut(self, table: Any, seen: int) -> Iterator[Tensor]:
         if self.is_stream and not isinstance(table, Tensor | np.ndarray):
             table = log_prob_table(table, name=self._name)
-        width = table.shape[1] if table.ndim == 2 else None
-        size = max(1, _ELEMENTS // (width or 1))
+        size = max(1, _ELEMENTS // max(1, math.prod(table.shape[1:])))
         for start in range(0, len(table), size):
             part = table[start : start + size]
             if isinstance(table, np.memmap):
                 part = np.array(part)
                 _forget(table)
+            part = cell_rows(part, self._name)
             if not self._checked:
-                part = log_prob_table(part, self.num_classes, self._name if seen == 0 else f"{self._name}[{seen}:]")
-            part = tensor_of(part, self._name)
+                log_prob_table(part, self.num_classes, self._name if seen == 0 else f"{self._name}[{seen}:]")
             seen += len(part)
             yield part.detach().to("cpu", torch.float64)
 
@@ -110,16 +113,22 @@ class Rows:
         first = next(stream, None)
         if first is None:
             raise ValueError(f"Expected at least one table in `{self._name}`, but the stream is empty: is the loader?")
-        table = log_prob_table(_unwrapped(first), name=self._name)
+        table = log_prob_table(cell_rows(_unwrapped(first), self._name), name=self._name)
         self._waiting = _chained(first, stream)
         return int(table.shape[1])
+
+
+def cell_rows(values: Any, name: str) -> Tensor:
+    """A table `(n, k)` as it is, dense maps `(n, k, h, w, …)` with a row per cell, `(n·h·w·…, k)`."""
+    table = tensor_of(values, name)
+    return table.movedim(1, -1).flatten(0, -2) if table.ndim > 2 else table
 
 
 def _is_stream(values: Any) -> bool:
     if isinstance(values, Tensor | np.ndarray) or hasattr(values, "__array__"):
         return False
     if isinstance(values, list | tuple):
-        return len(values) > 0 and getattr(values[0], "ndim", 0) == 2
+        return len(values) > 0 and getattr(values[0], "ndim", 0) >= 2
     return callable(values) or (isinstance(values, Iterable) and not isinstance(values, str | bytes | dict))
 
 

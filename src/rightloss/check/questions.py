@@ -1,0 +1,328 @@
+"""Labelled predictions → a `Finding` for each question.
+
+Stage: `Sample` → `Finding`s. Every statistic is a smooth function of averages within the classes; its standard error comes from
+what each example adds to it.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from ..metrics.averages import BLOCK, MOST_CLASSES_FOR_SLOPE
+from ..metrics.intervals import Design, Spread, design_of
+from ..metrics.recalibration import fit_recalibration, recalibration_terms
+from ..metrics.sample import Sample
+from ..predictive.retarget import multiply_classes
+from ..prevalence import Prevalence
+from ..shift import LabelShiftWarning, label_shift_test
+from ..shift.rows import cell_rows
+from ..tables import log_prob_table
+from .result import Finding, p_value
+
+__all__ = ["Evidence", "calibration", "label_mix", "label_shift", "logits", "mean_prediction", "skill", "unlabelled_mean"]
+
+_EXACT = 10_000_000  # labels × classes up to which a mix is tested by the binomial distribution itself
+_ROUNDING = 1e-5  # relative, of figures made of float32 predictions
+_ALIKE = 0.25  # how near an offset must be to one that has a name, as a share of that one's length
+_RECALIBRATE = "recalibrate on held-out rows (rightloss.shift.fit_calibration, then retarget from its `sampling`)"
+_SQUASHED = "the model ends in a softmax or sigmoid, and the likelihood applies another: drop the model's, and train again"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A sample, entry by entry.
+
+    Attributes:
+        sample: labelled predictions at π.
+        design: which entries belong together.
+        repeats: whether entries that belong together are copies of one example.
+        shares: of each entry in its class `(m,)`; they sum to 1 in each.
+        probs: its prediction `(m, k)`.
+    """
+
+    sample: Sample
+    design: Design
+    repeats: bool
+    shares: Float64[Tensor, " m"]
+    probs: Float64[Tensor, "m k"]
+
+    @classmethod
+    def of(cls, sample: Sample, repeats: bool) -> Evidence:
+        votes = torch.ones_like(sample.labels, dtype=torch.float64) if sample.votes is None else sample.votes
+        shares = votes / sample.totals[sample.labels]
+        return cls(sample, design_of(sample), repeats, shares, sample.per_entry(sample.log_probs.double().exp()))
+
+    @property
+    def mix(self) -> Float64[Tensor, " k"]:
+        """Of the labels."""
+        return self.sample.totals / self.sample.totals.sum()
+
+    @property
+    def is_simple(self) -> bool:
+        """Whether entries are independent examples, or copies of such."""
+        return self.sample.votes is None and (self.sample.groups is None or self.repeats)
+
+    def by_class(self, values: Tensor) -> Tensor:
+        """Means within each class, `(k, …)`, of values per entry `(m, …)`."""
+        weighted = values * self.shares.view(-1, *[1] * (values.ndim - 1))
+        return weighted.new_zeros(self.sample.num_classes, *values.shape[1:]).index_add_(0, self.sample.labels, weighted)
+
+    def spread(self, values: Float64[Tensor, " m"], mix: Tensor, design: Design | None = None) -> tuple[float, float]:
+        """The standard error of Σ_c mix_c avg_c(values), and on how many examples it rests."""
+        labels = self.sample.labels
+        spread = Spread(design or self.design)
+        spread.add(slice(None), mix[labels] * self.shares * (values - self.by_class(values)[labels]))
+        error, _, weight = spread.summary()
+        return error, weight
+
+    def design_effect(self, values: Float64[Tensor, " m"], mix: Tensor) -> float:
+        """By how much groups make that error larger, at least 1."""
+        if self.design.clusters is None:
+            return 1.0
+        alone = self.spread(values, mix, Design(None, self.sample.labels))[0]
+        return max(1.0, self.spread(values, mix)[0] / alone) if alone > 0 else 1.0
+
+
+def label_mix(seen: Evidence) -> Finding:
+    """Whether the labels come at ρ."""
+    rho, mix, n = seen.sample.prevalence.sampling, seen.mix, float(seen.sample.totals.sum())
+    if seen.is_simple and n * len(rho) <= _EXACT:
+        tests = [_binomial(int(count), int(n), float(rate)) for count, rate in zip(seen.sample.totals, rho, strict=True)]
+    else:
+        tests = [_of_share(seen, k, float(rho[k])) for k in range(len(rho))]
+    return Finding(
+        "label mix",
+        _shown(rho),
+        "say at which mix the rows come, Prevalence.from_labels(y, population) or the sampler's `sampler.prevalence`, and "
+        "train again; pass sampled=False where these rows did not come through the training's sampler",
+        min(tests) if len(tests) == 2 else min(1.0, len(tests) * min(tests)),
+        seen=_shown(mix),
+    )
+
+
+def mean_prediction(seen: Evidence, remedy: str) -> Finding:
+    """Whether Σ_c π_c avg_c p(k|x) is π_k.
+
+    The error is at least what it would be for a right model, for which the distribution of p within class c has the density
+    p_c/π_c to that in the population: the few rows that a rare class rests on do not always show their spread.
+    """
+    pi, means = seen.sample.prevalence.population, seen.by_class(seen.probs)
+    found = pi @ means
+    weights = (pi[seen.sample.labels] * seen.shares)[:, None] * seen.probs
+    weights = weights / weights.sum(0).clamp_min(1e-300)
+    spreads = (weights.T @ seen.probs.square() - (weights.T @ seen.probs).square()).clamp_min(0)
+    least = ((pi.square() / seen.sample.totals) @ spreads).sqrt()
+    figures = []
+    for k in _classes(len(pi)):
+        error, weight = seen.spread(seen.probs[:, k], pi)
+        error = max(error, float(least[k]) * seen.design_effect(seen.probs[:, k], pi), _ROUNDING * float(pi[k]))
+        figures.append((k, float(found[k]), float(pi[k]), error, weight))
+    return replace(_worst("mean prediction", figures, remedy), bounds=(0.0, 1.0))
+
+
+def calibration(seen: Evidence, mix_is_wrong: bool, squashed: bool) -> tuple[Finding, Finding, str]:
+    """Slope and intercept at the rows' own mix, and what to do about the latter."""
+    sample, mix = seen.sample, seen.mix
+    offset = mix.log() - sample.prevalence.population.log()
+    there = replace(sample, log_probs=multiply_classes(sample.log_probs.double(), offset), prevalence=Prevalence(mix))
+    slope, (offsets, intercept) = _slope(seen, there), _intercept(seen, there)
+    if squashed or slope.value <= 0:  # one cause for all three
+        remedy = _SQUASHED if squashed else slope.remedy
+        return replace(slope, remedy=remedy), replace(intercept, remedy=remedy), remedy
+    remedy = _diagnosis(None if slope.value > 3 else offsets, seen, mix_is_wrong)
+    return slope, replace(intercept, remedy=intercept.remedy or remedy), remedy
+
+
+def skill(seen: Evidence) -> list[Finding]:
+    """Whether the log-likelihood at π is that of always answering π, at least; and labels that were given probability 0."""
+    sample, pi = seen.sample, seen.sample.prevalence.population
+    own = sample.per_entry(sample.log_probs.double()).gather(1, sample.labels[:, None]).squeeze(1)
+    impossible = int(own.isneginf().sum())
+    if impossible:
+        finding = Finding("skill", "≥ 0", "some labels had probability 0", seen="−∞")
+        remedy = (
+            "a probability of exactly 0 is a claim that no data support: use log_softmax rather than log(softmax), or mix a "
+            "little of the class frequencies into the predictions"
+        )
+        return [finding, Finding("impossible labels", "0", remedy, wrong=True, seen=str(impossible))]
+    least = float((pi * pi.log()).sum())
+    error, weight = seen.spread(own, pi)
+    value, error = 1 - float(pi @ seen.by_class(own)) / least, max(error / -least, _ROUNDING)
+    below = p_value(value, error, weight) / 2
+    remedy = "always answering the population is better than this: mend the rows above, then regularise, or train on more"
+    p = below if value < 0 else 1 - below
+    return [Finding("skill", "≥ 0", remedy, p, value=value, error=error, weight=weight, bounds=(-math.inf, 1.0))]
+
+
+def logits(squashed: bool) -> Finding:
+    """Whether outputs are probabilities taken for logits."""
+    return Finding("logits", "unbounded", _SQUASHED, wrong=squashed, seen="all in [0, 1]" if squashed else "unbounded")
+
+
+def label_shift(there: Tensor, seen: Evidence) -> Finding:
+    """Whether unlabelled predictions are a mixture of those of the labelled classes."""
+    name, expected, sample = "label shift", "a mixture of the classes", seen.sample
+    if not seen.is_simple or there.ndim > 2:
+        return Finding(name, expected, "rows in groups, of maps or with votes are not independent examples")
+    table, labels = sample.per_entry(sample.log_probs), sample.labels
+    if seen.repeats:
+        assert sample.groups is not None
+        first = torch.unique(sample.per_entry(sample.groups), return_inverse=True)[1]
+        once = torch.zeros(int(first.max()) + 1, dtype=torch.long).scatter_(0, first, torch.arange(len(first)))
+        table, labels = table[once], labels[once]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LabelShiftWarning)
+        found = label_shift_test(there, (table, labels))
+    if found.degrees < 1:
+        return Finding(name, expected, "too few rows for more bins of predictions than classes")
+    remedy = (
+        "p(x|y) differs between the labelled and the unlabelled rows, and predictions do not carry over: look for changes of "
+        "scanner, site or selection; where the labelled rows are the training's, for overfitting"
+    )
+    return Finding(name, expected, remedy, found.p_value, seen=f"χ² = {found.statistic:.1f}, {found.degrees} degrees")
+
+
+def unlabelled_mean(there: Tensor, seen: Evidence) -> Finding:
+    """Whether the mean prediction over unlabelled rows is π."""
+    prevalence, pi = seen.sample.prevalence, seen.sample.prevalence.population
+    probs = log_prob_table(cell_rows(there, "unlabelled"), len(pi), "unlabelled").double().exp()
+    per_image = probs.view(len(there), -1, len(pi)).mean(1)
+    means, n = per_image.mean(0), len(per_image)
+    weights = (pi[seen.sample.labels] * seen.shares)[:, None]
+    least = ((weights * seen.probs.square()).sum(0) - pi.square()).clamp_min(0) / n if there.ndim == 2 else torch.zeros_like(pi)
+    alpha = prevalence.concentration
+    unknown = torch.zeros_like(pi) if alpha is None else pi * (1 - pi) / (alpha.sum() + 1)
+    figures = []
+    for k in _classes(len(pi)):
+        gaps = (per_image[:, k] - means[k]).square()
+        error = math.sqrt(max(float(gaps.sum()) / max(n * (n - 1), 1), float(least[k])) + float(unknown[k]))
+        weight = float(gaps.sum() ** 2 / gaps.square().sum().clamp_min(1e-300))
+        figures.append((k, float(means[k]), float(pi[k]), max(error, _ROUNDING * float(pi[k])), max(weight, 2.0)))
+    remedy = (
+        "where the rows above are ok, the classes come at another mix there: estimate_prevalence(unlabelled, "
+        "prevalence.population, held_out=(log_probs, y)), and retarget to it"
+    )
+    return replace(_worst("unlabelled mean", figures, remedy), bounds=(0.0, 1.0))
+
+
+def _slope(seen: Evidence, there: Sample) -> Finding:
+    name, expected = "calibration slope", "1"
+    if there.num_classes > MOST_CLASSES_FOR_SLOPE:
+        return Finding(name, expected, f"not fitted with more than {MOST_CLASSES_FOR_SLOPE} classes")
+    theta, reason = fit_recalibration(there, BLOCK)
+    if theta is None:
+        return Finding(name, expected, reason)
+    curvature, scores = torch.zeros(there.num_classes**2, dtype=torch.float64), []
+    weights = there.population_weights
+    for start in range(0, len(there.labels), BLOCK // 8):
+        part = slice(start, start + BLOCK // 8)
+        rows = part if there.rows is None else there.rows[part]
+        _, score, second = recalibration_terms(there.log_probs[rows], there.labels[part], theta)
+        curvature += weights[part] @ second
+        scores.append(score)
+    moves = torch.linalg.inv(curvature.view(there.num_classes, -1))[0]
+    error, weight = seen.spread(torch.cat(scores) @ moves, there.prevalence.population)
+    value = float(theta[0])
+    if value <= 0:
+        remedy = "these predictions contradict the labels: are columns in the order of the class numbers, rows in that of y?"
+    elif value < 1:
+        remedy = f"too sure of itself, as after overfitting: stop earlier, regularise, or {_RECALIBRATE}"
+    else:
+        remedy = f"not sure enough, as after a second softmax or too short a training: look for either, or {_RECALIBRATE}"
+    return Finding(name, expected, remedy, p_value(value - 1, error, weight), value=value, error=error, weight=weight)
+
+
+def _intercept(seen: Evidence, there: Sample) -> tuple[Float64[Tensor, " k"] | None, Finding]:
+    """a of mean 0 with avg softmax(log q + a) = the labels' frequencies, by Newton's method."""
+    mix, table = there.prevalence.population, there.per_entry(there.log_probs)
+    a = torch.zeros_like(mix)
+    for _ in range(100):
+        probs = torch.softmax(table + a, 1)
+        weighted = (mix[there.labels] * seen.shares)[:, None] * probs
+        curvature = torch.diag(weighted.sum(0)) - weighted.T @ probs
+        inverse = torch.linalg.pinv(curvature, rtol=1e-12, hermitian=True)
+        step = inverse @ (mix - weighted.sum(0))
+        step = step / max(1.0, float(step.abs().max()) / 2)
+        a = a + step - step.mean()
+        if float(step.abs().max()) < 1e-9:
+            break
+    else:
+        return None, Finding("calibration intercept", "0", "no intercept makes up for these predictions")
+    figures = []
+    for k in _classes(len(mix)):
+        moves = inverse[k] if len(mix) > 2 else inverse[1] - inverse[0]
+        value = float(a[k]) if len(mix) > 2 else float(a[1] - a[0])
+        error, weight = seen.spread(probs @ moves, mix)
+        figures.append((k, value, 0.0, max(error, _ROUNDING), weight))
+    return a, _worst("calibration intercept", figures, "")
+
+
+def _diagnosis(a: Tensor | None, seen: Evidence, mix_is_wrong: bool) -> str:
+    """What offsets of the log-odds by a, which would put the predictions right, are like."""
+    prevalence = seen.sample.prevalence
+    to_population = (prevalence.population / prevalence.sampling).log()
+    to_rows = (prevalence.sampling / seen.mix).log()
+    told = {
+        "trained at the mix of these rows, while `sampling` says another: train again with Prevalence.from_labels(y, "
+        "population) or the sampler's `sampler.prevalence`": to_rows if mix_is_wrong else None,
+        "these are predictions at `sampling`, as after plain cross-entropy: retarget(log_probs, from_=prevalence.sampling, "
+        "to=prevalence.population), or PrevalenceLayer(…, outputs_at='sampling')": to_population,
+        "moved from `sampling` to the population once too often: leave out `retarget`, since losses that know the prevalence "
+        "give the population's predictions": -to_population,
+        "moved the wrong way: from_=prevalence.sampling, to=prevalence.population": 2 * to_population,
+    }
+    for remedy, offset in told.items():
+        if a is not None and offset is not None:
+            offset = offset - offset.mean()
+            if float(offset.norm()) > 0.2 and float((a - offset).norm()) < _ALIKE * float(offset.norm()):
+                return remedy
+    return f"off by log-odds that have no simple cause: {_RECALIBRATE}; or train again, with start_at_prevalence and longer"
+
+
+def _worst(name: str, figures: Sequence[tuple[int, float, float, float, float]], remedy: str) -> Finding:
+    """Of (class, value, expected, error, weight) the one farthest out."""
+    looks = len(figures)
+    tests = [p_value(value - expected, error, weight, looks) for _, value, expected, error, weight in figures]
+    scores = [abs(value - expected) / error for _, value, expected, error, _ in figures]
+    number = min(range(looks), key=lambda i: (tests[i], -scores[i]))
+    k, value, expected, error, weight = figures[number]
+    label = f"class {k}: " if looks > 1 else ""
+    return Finding(name, f"{expected:.4g}", remedy, tests[number], None, label, value, error, weight, looks)
+
+
+def _classes(size: int) -> Sequence[int]:
+    """Those to look at: of two the second tells of both."""
+    return [1] if size == 2 else range(size)
+
+
+def _of_share(seen: Evidence, k: int, rate: float) -> float:
+    """By the spread of the share between groups, or of votes; groups are taken as they come, not by class."""
+    sample = seen.sample
+    votes = torch.ones(len(sample.labels), dtype=torch.float64) if sample.votes is None else sample.votes
+    value = float(seen.mix[k])
+    added = votes * ((sample.labels == k).double() - value) / votes.sum()
+    clusters = seen.design.clusters
+    sums = added if clusters is None else added.new_zeros(int(clusters.max()) + 1).index_add_(0, clusters, added)
+    squares, n = sums.square(), len(sums)
+    error = math.sqrt(float(squares.sum()) * n / max(n - 1, 1))
+    weight = float(squares.sum() ** 2 / squares.square().sum().clamp_min(1e-300))
+    return p_value(value - rate, max(error, _ROUNDING * rate), weight)
+
+
+def _binomial(count: int, n: int, rate: float) -> float:
+    """The exact two-sided p-value of `count` among n at `rate`: the probability of all counts that are no likelier."""
+    k = torch.arange(n + 1, dtype=torch.float64)
+    log_p = torch.lgamma(torch.tensor(n + 1.0).double()) - torch.lgamma(k + 1) - torch.lgamma(n - k + 1)
+    log_p += k * math.log(rate) + (n - k) * math.log1p(-rate)
+    return min(1.0, float(log_p[log_p <= log_p[count] + 1e-7].exp().sum()))
+
+
+def _shown(mix: Tensor) -> str:
+    return "[" + ", ".join([f"{share:.4g}" for share in mix[:6].tolist()] + ["…"] * (len(mix) > 6)) + "]"
