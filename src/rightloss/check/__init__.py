@@ -1,7 +1,7 @@
 """A trained model and labelled rows → a table of what can be seen to be wrong, and what to do about it.
 
-Stage: model or `log_probs`, labels, `Prevalence` → `Check`. The package itself can be called: it is then the function `check` in
-it, so that `rightloss.check` is both.
+Stage: model or `log_probs`, labels, `Prevalence` → `Check`. The package itself can be called: it is then the function `check`
+in it, so that `rightloss.check` is both.
 """
 
 import sys
