@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cache
@@ -393,6 +394,11 @@ class TestForms:
         for row in check(table, y, RARE).rows:
             assert votes[row.name].seen.split()[0] == row.seen.split()[0]
             assert votes[row.name].verdict == row.verdict
+
+    def test_the_package_itself_can_be_called(self) -> None:
+        table, y = right(RARE, 100, 39)
+        called: Any = sys.modules["rightloss.check"]
+        assert called(table, y, RARE).rows == check(table, y, RARE).rows
 
     def test_rows_that_no_sampler_has_touched_are_not_held_against_its_mix(self) -> None:
         x, y = drawn(mix(0.9, 0.1), 2000, 38)

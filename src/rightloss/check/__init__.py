@@ -1,8 +1,19 @@
 """A trained model and labelled rows → a table of what can be seen to be wrong, and what to do about it.
 
-Stage: model or `log_probs`, labels, `Prevalence` → `Check`.
+Stage: model or `log_probs`, labels, `Prevalence` → `Check`. The package itself can be called: it is then the function `check`
+in it, so that `rightloss.check` is both.
 """
+
+import sys
+from types import ModuleType
 
 from .result import Check as Check
 from .result import CheckRow as CheckRow
 from .run import check as check
+
+
+class _Callable(ModuleType):
+    __call__ = staticmethod(check)
+
+
+sys.modules[__name__].__class__ = _Callable
