@@ -30,7 +30,7 @@ def estimated(k: int, rows: int = 600, seed: int = 0) -> PrevalenceEstimate:
     mix = 0.5 ** torch.arange(k, dtype=torch.float64)
     y = torch.multinomial(mix, rows, replacement=True, generator=generator(seed))
     x = torch.randn(rows, k, dtype=torch.float64, generator=generator(seed + 1)) + 2 * nn.functional.one_hot(y, k)
-    return estimate_prevalence(torch.log_softmax(2 * x, 1), [1 / k] * k)
+    return estimate_prevalence(torch.log_softmax(2 * x, 1), [1 / k] * k, calibration="assumed")
 
 
 def labelled(k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -74,7 +74,7 @@ def test_an_estimate_counts_as_the_uncertain_prevalence_it_states(use: str, k: i
 
 def test_a_class_estimated_at_zero_is_not_ruled_out() -> None:
     table = torch.log_softmax(torch.tensor([[9.0, -9.0], [0.0, 0.0]], dtype=torch.float64), 1)
-    estimate = estimate_prevalence(table[:1].expand(200, 2), 0.5)
+    estimate = estimate_prevalence(table[:1].expand(200, 2), 0.5, calibration="assumed")
     assert estimate.population[1] == 0
     moved = retarget(table, 0.5, estimate)
     assert bool(moved.isfinite().all())
@@ -92,7 +92,7 @@ def test_an_interval_at_an_estimate_is_as_wide_as_its_own_noise_makes_the_figure
     for _ in range(300):
         sick = (torch.rand(400, generator=source) < RATE).long()
         x = torch.randn(400, 5, generator=source) + (2 * sick[:, None] - 1) * world.separation / math.sqrt(5)
-        at.append(estimate_prevalence(world.log_probs(x), RATE))
+        at.append(estimate_prevalence(world.log_probs(x), RATE, calibration="assumed"))
     spread = np.std([float(e.population[1]) * t / (float(e.population[1]) * t + float(e.population[0]) * f) for e in at])
     widths = []
     for estimate in at[:20]:

@@ -10,6 +10,7 @@ import importlib
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from .check import Check as Check
 from .likelihoods import Bernoulli as Bernoulli
 from .likelihoods import Categorical as Categorical
 from .likelihoods import CumulativeLogit as CumulativeLogit
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from . import metrics as metrics
     from . import shift as shift
     from . import study as study
+    from .check import check as check
     from .predictive import predictive as predictive  # the type checker does not know that the subpackage can be called
 
 _SUBMODULES = ("inference", "lidc", "metrics", "shift", "study")
@@ -56,6 +58,7 @@ __all__ = [
     "BatchMarginal",
     "Bernoulli",
     "Categorical",
+    "Check",
     "ClasswiseMarginal",
     "ContinuousPrevalence",
     "CumulativeLogit",
@@ -75,6 +78,7 @@ __all__ = [
     "StratifiedBatchSampler",
     "WeightedLoss",
     "__version__",
+    "check",
     "inference",
     "information_gain_loss",
     "lidc",

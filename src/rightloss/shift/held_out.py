@@ -42,6 +42,7 @@ def held_out_set(held_out: Any, num_classes: int | None = None) -> HeldOut:
     given = tensor_of(held_out[0], "held_out log_probs").detach()
     table = log_prob_table(cell_rows(given, "held_out log_probs"), num_classes, "held_out log_probs").to("cpu", torch.float64)
     labels = tensor_of(held_out[1], "held_out labels").detach().cpu()
+    labels = labels.long() if labels.dtype == torch.bool and table.shape[1] == 2 else labels
     expected = (len(given), *given.shape[2:])
     if labels.shape != expected:
         what = "row" if given.ndim == 2 else "cell"

@@ -118,7 +118,7 @@ def _kept(config: Config, work: Callable[[Config], list[Found]], kind: type[Foun
         return found
     try:
         return [kind(**each) for each in json.loads(path.read_text(encoding="utf-8"))["figures"]]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"Expected the figures of one run in {path}, but it does not hold them: delete it.") from error
 
 
