@@ -82,7 +82,8 @@ def read_archive(path: str | PathLike[str]) -> Archive:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is damaged, of another kind, or its arrays do not fit each other.
+        ValueError: the file is damaged (its checksums are compared, and its directory must list all that is in it), of another
+            kind, or its arrays do not fit each other.
     """
     file = open_npz(path)
     _check_shapes({name: (member.shape, member.dtype) for name, member in file.members.items()}, str(file.path))
