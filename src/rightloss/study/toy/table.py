@@ -94,7 +94,7 @@ class Results:
             if content["study"] != "toy":
                 raise ValueError(f"of the study {content['study']!r}")
             return cls(content["settings"], [Row(**row) for row in content["rows"]], content["findings"])
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(
                 f"Expected {path} to hold results of this study, but it does not: choose another folder."
             ) from error
