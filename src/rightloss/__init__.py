@@ -1,7 +1,8 @@
 """Train on classes mixed in one proportion, use where they come in another.
 
 The names most programs need; the rest are in the submodules, which load when they are first used: `inference` (posteriors),
-`shift` (an unknown prevalence), `metrics` (evaluation at a prevalence), `lidc` (the case study) and `study`.
+`shift` (an unknown prevalence), `metrics` (evaluation at a prevalence), `check` (called as a function: what can be seen to be
+wrong after training), `lidc` (the case study) and `study`.
 """
 
 __version__ = "0.1.0"
@@ -10,7 +11,6 @@ import importlib
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from .check import Check as Check
 from .likelihoods import Bernoulli as Bernoulli
 from .likelihoods import Categorical as Categorical
 from .likelihoods import CumulativeLogit as CumulativeLogit
@@ -51,14 +51,13 @@ if TYPE_CHECKING:
     from .check import check as check
     from .predictive import predictive as predictive  # the type checker does not know that the subpackage can be called
 
-_SUBMODULES = ("inference", "lidc", "metrics", "shift", "study")
+_SUBMODULES = ("check", "inference", "lidc", "metrics", "shift", "study")
 
 __all__ = [
     "AuxiliaryMarginal",
     "BatchMarginal",
     "Bernoulli",
     "Categorical",
-    "Check",
     "ClasswiseMarginal",
     "ContinuousPrevalence",
     "CumulativeLogit",

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from ..metrics.averages import BLOCK, MOST_CLASSES_FOR_SLOPE
 from ..metrics.intervals import Design, Spread, design_of
-from ..metrics.recalibration import fit_recalibration, recalibration_terms
+from ..metrics.recalibration import fit_recalibration
 from ..metrics.sample import Sample
-from ..predictive.retarget import multiply_classes
+from ..mixes import multiply_classes
 from ..prevalence import Prevalence
 from ..shift import LabelShiftWarning, label_shift_test
 from ..shift.rows import cell_rows
@@ -216,20 +216,20 @@ def _slope(seen: Evidence, there: Sample) -> Finding:
     name, expected = "calibration slope", "1"
     if there.num_classes > MOST_CLASSES_FOR_SLOPE:
         return Finding(name, expected, f"not fitted with more than {MOST_CLASSES_FOR_SLOPE} classes")
-    theta, reason = fit_recalibration(there, BLOCK)
-    if theta is None:
+    model, reason = fit_recalibration(there, BLOCK)
+    if model is None:
         return Finding(name, expected, reason)
     curvature, scores = torch.zeros(there.num_classes**2, dtype=torch.float64), []
     weights = there.population_weights
     for start in range(0, len(there.labels), BLOCK // 8):
         part = slice(start, start + BLOCK // 8)
         rows = part if there.rows is None else there.rows[part]
-        _, score, second = recalibration_terms(there.log_probs[rows], there.labels[part], theta)
+        _, score, second = model.terms(there.log_probs[rows].double(), there.labels[part])
         curvature += weights[part] @ second
         scores.append(score)
-    moves = torch.linalg.inv(curvature.view(there.num_classes, -1))[0]
+    moves = torch.linalg.inv(curvature.view(there.num_classes, -1))[0] / model.scale
     error, weight = seen.spread(torch.cat(scores) @ moves, there.prevalence.population)
-    value = float(theta[0])
+    value = float(model.theta[0]) / model.scale
     if value <= 0:
         remedy = "these predictions contradict the labels: are columns in the order of the class numbers, rows in that of y?"
     elif value < 1:
