@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..study.config import Group, StudyConfig
 from ..study.estimate import Estimate, estimate
-from ..study.methods import METHODS
+from ..study.methods import EVIDENCE, METHODS
 from .folder import nearest, size_in_words
 from .grid import words
 from .machine import Machine
@@ -70,7 +70,7 @@ def _grid(config: StudyConfig) -> Iterator[tuple[str, str]]:
     yield "prevalences", words(config.populations)
     for name in ("likelihoods", "marginals", "inferences", "minibatches"):
         yield name, words(getattr(config, name))
-    if config.evidence:
+    if config.evidence != EVIDENCE:
         yield "evidence", words(config.evidence)
     yield "folds", f"{config.folds} of {config.num_folds}, split by patient"
     yield "seeds", words(config.seeds)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..likelihoods import Likelihood
 from ..losses import InformationGainLoss, LogitAdjustedLoss, LogLikelihoodLoss, WeightedLoss
@@ -16,6 +16,7 @@ from ..marginals import Marginal
 from ..prevalence import Prevalence
 
 Start = Literal["population", "sampling", "torch"]
+Loss = InformationGainLoss | WeightedLoss | LogitAdjustedLoss | LogLikelihoodLoss
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,13 @@ class Method:
     def takes_evidence(self) -> bool:
         return self.rival is None and not self.published
 
-    def loss(self, prevalence: Prevalence, likelihood: Likelihood, marginal: Marginal | None = None) -> nn.Module:
-        """The loss; without `marginal` it has its own."""
+    def loss(self, prevalence: Prevalence, likelihood: Likelihood, marginal: Marginal | None = None) -> Loss:
+        """The loss; without `marginal` it has its own. It warns of nothing: results say what is off."""
+        loss = self._loss(prevalence, likelihood, marginal)
+        loss.monitor = None
+        return loss
+
+    def _loss(self, prevalence: Prevalence, likelihood: Likelihood, marginal: Marginal | None) -> Loss:
         if self.rival is not None:
             return self.rival(prevalence, likelihood)
         if self.published:

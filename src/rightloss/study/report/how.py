@@ -72,7 +72,9 @@ def _rates(config: StudyConfig) -> str:
 
 
 def _evidence(config: StudyConfig) -> str:
-    return f", as if counted in {config.evidence:g} people per training example" if config.evidence else ""
+    """How firmly the information gain takes the prevalence to be known."""
+    words = {1.0: " (known: κ = 1)", 0.0: " (its being known is not used: κ = 0)"}
+    return words.get(config.evidence, f", as if counted in {config.evidence:g} people per training example")
 
 
 def _tested(results: StudyResults) -> str:
