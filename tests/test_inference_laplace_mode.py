@@ -1,0 +1,320 @@
+"""Where `laplace` expands: at a model's own weights where these are near a mode, else where a search leads."""
+
+from __future__ import annotations
+
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from logistic import Logistic
+from members import assert_refused, generator
+from scipy.optimize import brentq, minimize
+from scipy.stats import chi2
+from torch import Tensor, nn
+
+from rightloss import (
+    Bernoulli,
+    Categorical,
+    InformationGainLoss,
+    LogitAdjustedLoss,
+    LogLikelihoodLoss,
+    Prevalence,
+    WeightedLoss,
+    start_at_prevalence,
+)
+from rightloss.inference import (
+    LogPosterior,
+    Posterior,
+    curvature,
+    gaussian_prior,
+    laplace,
+    layer_prior,
+    log_posterior,
+    map_estimate,
+)
+from rightloss.inference.information import likelihood_terms
+from rightloss.inference.layout import Layout
+
+OWN, SEARCHED = "the model's own weights", "found by map_estimate"
+each_evidence = pytest.mark.parametrize("evidence", [0.0, 1.0])
+each_covariance = pytest.mark.parametrize("covariance", ["full", "last-layer", "diagonal"])
+PROBLEM = Logistic(4, n=400, seed=1)
+
+
+@pytest.fixture
+def unsearched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever looks for a mode fails."""
+
+    def refuse(*args: Any, **options: Any) -> Posterior:
+        raise AssertionError("a search")
+
+    monkeypatch.setattr(curvature, "map_estimate", refuse)
+
+
+def _prevalence(evidence: float, population: float = 0.05) -> Prevalence:
+    return Prevalence.binary(population, evidence=evidence)
+
+
+def _net(prevalence: Prevalence, seed: int = 1, hidden: tuple[int, ...] = (16,)) -> nn.Sequential:
+    """Fresh, but for an output bias at the prevalence."""
+    with torch.random.fork_rng():
+        torch.manual_seed(generator(seed).initial_seed())
+        sizes = (4, *hidden)
+        layers = [part for a, b in zip(sizes, hidden, strict=False) for part in (nn.Linear(a, b), nn.Tanh())]
+        net = nn.Sequential(*layers, nn.Linear(sizes[-1], 1)).double()
+    start_at_prevalence(net[-1], prevalence, Bernoulli())
+    return net
+
+
+@lru_cache(None)
+def _trained(evidence: float, corrected: bool) -> nn.Module:
+    """With the information gain or with plain cross-entropy, by minibatches, Adam and no weight decay, as many a net is."""
+    prevalence, (x, y), stream = _prevalence(evidence), PROBLEM.data, generator(3)
+    net, loss = _net(prevalence), InformationGainLoss(prevalence, Bernoulli()) if corrected else _cross_entropy
+    optimiser = torch.optim.Adam(net.parameters(), lr=3e-3)
+    for _ in range(60):
+        for rows in torch.randperm(len(y), generator=stream).split(50):
+            optimiser.zero_grad()
+            loss(net(x[rows]), y[rows]).backward()
+            optimiser.step()
+    return net
+
+
+def _cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
+    return nn.functional.binary_cross_entropy_with_logits(outputs[:, 0], y.double())
+
+
+def _target(net: nn.Module, prevalence: Prevalence, **options: Any) -> LogPosterior:
+    return log_posterior(net, prevalence, Bernoulli(), **options)
+
+
+def _at_its_mode(features: int, evidence: float, scale: float = 1.0) -> tuple[nn.Linear, Prevalence, tuple[Tensor, Tensor]]:
+    """A logistic regression at the peak of log p(w|X,Y), found by SciPy; its features times `scale`."""
+    prevalence, data = _prevalence(evidence), Logistic(features, n=300, seed=2).data
+    model = nn.Linear(features, 1).double()
+    target = _pooled(model, prevalence, data)
+    layout = Layout.of(target.parameters())
+
+    def minus(vector: np.ndarray) -> tuple[float, np.ndarray]:
+        w = torch.from_numpy(vector).requires_grad_()
+        value = -len(data[1]) * target(layout.unflatten(w), data)[0]
+        return float(value.detach()), torch.autograd.grad(value, w)[0].numpy()
+
+    start = np.append(np.zeros(features), -3.0)
+    peak = layout.unflatten(torch.from_numpy(minimize(minus, start, jac=True, method="BFGS", options={"gtol": 1e-7}).x))
+    with torch.no_grad():
+        model.weight.copy_(peak["weight"] / scale)
+        model.bias.copy_(peak["bias"])
+    return model, prevalence, (scale * data[0], data[1])
+
+
+def _prior(scale: float) -> Any:
+    return gaussian_prior({"weight": 1.0 / scale, "bias": 1.0}, {"bias": torch.tensor([-3.0]).double()})
+
+
+def _pooled(model: nn.Module, prevalence: Prevalence, data: tuple[Tensor, Tensor], scale: float = 1.0) -> LogPosterior:
+    return _target(model, prevalence, pool=data, num_data=len(data[1]), prior=_prior(scale))
+
+
+@each_evidence
+@pytest.mark.parametrize("features", [1, 8])
+@pytest.mark.usefixtures("unsearched")
+def test_a_regression_at_its_mode_stays_there(features: int, evidence: float) -> None:
+    model, prevalence, data = _at_its_mode(features, evidence)
+    found = laplace(_pooled(model, prevalence, data), data)
+    assert found.record["mode"] == OWN
+    assert found.record["decrement"] < 1e-6
+    for name, value in model.named_parameters():
+        assert torch.equal(found.mean[name], value)
+
+
+@each_evidence
+@each_covariance
+@pytest.mark.usefixtures("unsearched")
+def test_a_net_that_was_trained_with_the_loss_is_taken_as_it_is(covariance: str, evidence: float) -> None:
+    prevalence = _prevalence(evidence)
+    net = _trained(evidence, corrected=True)
+    found = laplace(_target(net, prevalence), PROBLEM.data, covariance=covariance)
+    assert found.record["mode"] == OWN
+    for name, value in net.named_parameters():
+        torch.testing.assert_close(found.model.get_parameter(name), value, rtol=0, atol=0)
+
+
+@pytest.mark.usefixtures("unsearched")
+def test_a_net_that_was_trained_by_a_rival_is_taken_for_that_rival() -> None:
+    target = _target(_trained(1.0, corrected=False), _prevalence(1.0), loss=LogLikelihoodLoss)
+    assert laplace(target, PROBLEM.data).record["mode"] == OWN
+
+
+@pytest.mark.filterwarnings("ignore:The log posterior is:UserWarning")  # some steps towards it are enough
+@each_evidence
+@each_covariance
+def test_a_net_that_was_trained_by_plain_cross_entropy_is_not_at_a_mode(covariance: str, evidence: float) -> None:
+    prevalence, net = _prevalence(evidence), _trained(evidence, corrected=False)
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    target = _target(net, prevalence, prior=layer_prior(_net(prevalence)))
+    found = laplace(target, PROBLEM.data, covariance=covariance, steps=300, batch_size=100, lr=3e-2)
+    assert found.record["mode"] == SEARCHED
+    torch.testing.assert_close(dict(net.state_dict()), before, rtol=0, atol=0)
+    people = torch.randn(4000, 4, dtype=torch.float64, generator=generator(4))  # as the population's are
+    with torch.no_grad():
+        before_and_after = [float(torch.sigmoid(each(people)).mean()) for each in (net, found.module())]
+    assert before_and_after[0] > 0.3
+    assert before_and_after[1] < 0.15
+
+
+@pytest.mark.parametrize("n", [60, 400])
+@each_evidence
+@each_covariance
+@pytest.mark.usefixtures("unsearched")
+def test_random_weights_are_not_near_a_mode(covariance: str, evidence: float, n: int) -> None:
+    """Of 60 examples too few to tell good weights from bad ones by the gradient; of 400 enough."""
+    prevalence, data = _prevalence(evidence), Logistic(4, n=n, seed=1).data
+    for seed, hidden in enumerate([(16,), (32, 32), (24, 24, 24)]):
+        with pytest.raises(AssertionError, match="a search"):
+            laplace(_target(_net(prevalence, seed, hidden), prevalence), data, covariance=covariance)
+
+
+@each_evidence
+@pytest.mark.parametrize("scale", [1.0, 1000.0])
+def test_near_is_nearer_than_19_of_20_draws_whatever_the_scale(evidence: float, scale: float) -> None:
+    """Along a direction that leaves p(k|w) as it is, the verdict changes where the decrement is the χ² quantile's half."""
+    model, prevalence, data = _at_its_mode(8, evidence, scale)
+    peak, direction = _flat(model), _directions(model, prevalence, data, scale)[0]
+    target = _pooled(model, prevalence, data, scale)
+
+    def at(distance: float, **options: Any) -> Posterior:
+        torch.nn.utils.vector_to_parameters(peak + distance * direction, model.parameters())
+        return laplace(target, data, curvature="fisher", linearised=False, **options)
+
+    limit = chi2.ppf(0.05, 9) / 2
+    edge = brentq(lambda distance: at(distance, mode="model").record["decrement"] - limit, 0.0, 5.0)
+    assert at(0.99 * edge).record["mode"] == OWN
+    assert at(1.01 * edge, steps=50).record["mode"] == SEARCHED
+
+
+@pytest.mark.usefixtures("unsearched")
+def test_an_intercept_that_is_off_does_not_drown_among_many_weights() -> None:
+    """Four standard deviations are little for 61 weights together, and too much for p(1|w)."""
+    model, prevalence, data = _at_its_mode(60, 1.0)
+    peak, target = _flat(model), _pooled(model, prevalence, data)
+    elsewhere, intercept = _directions(model, prevalence, data)
+    torch.nn.utils.vector_to_parameters(peak + 4 * elsewhere, model.parameters())
+    assert laplace(target, data).record["mode"] == OWN
+    torch.nn.utils.vector_to_parameters(peak + 4 * intercept, model.parameters())
+    assert laplace(target, data, mode="model").record["decrement"] < 0.5 * chi2.ppf(0.05, 61) / 2
+    with pytest.raises(AssertionError, match="a search"):
+        laplace(target, data)
+
+
+def _flat(model: nn.Module) -> Tensor:
+    return torch.nn.utils.parameters_to_vector(model.parameters()).detach().clone()
+
+
+def _directions(
+    model: nn.Module, prevalence: Prevalence, data: tuple[Tensor, Tensor], scale: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """Of one posterior standard deviation: one along which no p(k|w) changes, and that along which p(1|w) changes most."""
+    target = _pooled(model, prevalence, data, scale)
+    layout = Layout.of(target.parameters())
+    factor = torch.linalg.cholesky(laplace(target, data, mode="model").distribution.covariance())
+    slopes = torch.autograd.functional.jacobian(
+        lambda w: target.log_marginal(layout.unflatten(w), data), layout.flatten(target.parameters())
+    )
+    most = factor.T @ slopes[1]  # p(0|w) changes with it, as 1 − p(1|w) but for sampling
+    span = torch.linalg.qr((slopes @ factor).T).Q
+    noise = torch.randn(len(factor), dtype=torch.float64, generator=generator(5))
+    noise = noise - span @ (span.T @ noise)
+    return factor @ noise / noise.norm(), factor @ most / most.norm()
+
+
+def test_the_decrement_is_the_newton_step_s() -> None:
+    prevalence, data = _prevalence(0.5), PROBLEM.data
+    target = _target(_net(prevalence, hidden=()), prevalence, pool=data, num_data=400, prior=gaussian_prior(1.0))
+    layout = Layout.of(target.parameters())
+
+    def minus(w: Tensor) -> Tensor:
+        return -400 * target(layout.unflatten(w), data)[0]
+
+    at = layout.flatten(target.parameters()).requires_grad_()
+    g = torch.autograd.grad(minus(at), at)[0]
+    h = torch.autograd.functional.hessian(minus, at)
+    found = laplace(target, data, mode="model", curvature="hessian")
+    assert found.record["decrement"] == pytest.approx(float(g @ torch.linalg.solve(h, g) / 2), rel=1e-6)
+
+
+def test_the_search_can_be_asked_for_and_so_can_the_weights_as_they_are() -> None:
+    prevalence = _prevalence(1.0)
+    target, fresh = (_target(net, prevalence) for net in (_trained(1.0, corrected=True), _net(prevalence)))
+    searched = laplace(target, PROBLEM.data, mode="search", steps=300, batch_size=100)
+    assert searched.record["mode"] == SEARCHED
+    assert searched.record["decrement"] < laplace(target, PROBLEM.data).record["decrement"]
+    found = laplace(fresh, PROBLEM.data, mode="model")
+    assert found.record["mode"] == OWN
+    torch.testing.assert_close(found.mean, fresh.parameters(), rtol=0, atol=0)
+    mode = map_estimate(fresh, PROBLEM.data, steps=20)
+    for given in (mode, mode.mean, fresh.parameters()):
+        assert laplace(fresh, PROBLEM.data, mode=given).record["mode"] == "as given"
+    refused: list[Any] = ["models", 3, True]
+    for given in refused:
+        assert_refused(partial(laplace, fresh, PROBLEM.data, mode=given), "`mode` to be one of model, search, a Posterior")
+
+
+def test_the_curvature_is_worked_out_twice_only_if_the_search_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, prevalence, data = _at_its_mode(2, 1.0)
+    calls: list[Any] = []
+    expand = curvature.expand_at
+
+    def counted(*args: Any) -> Any:
+        calls.append(args)
+        return expand(*args)
+
+    monkeypatch.setattr(curvature, "expand_at", counted)
+    for mode, count in ((None, 1), ("model", 1), ("search", 1), (model.state_dict(), 1)):
+        calls.clear()
+        laplace(_pooled(model, prevalence, data), data, mode=mode, steps=20)
+        assert len(calls) == count
+    calls.clear()
+    assert laplace(_pooled(nn.Linear(2, 1).double(), prevalence, data), data, steps=20).record["mode"] == SEARCHED
+    assert len(calls) == 2
+
+
+def test_weights_that_are_no_peak_are_left_without_a_word() -> None:
+    """Where the Hessian is negative at the fresh weights, and not where the search ends, nothing was repaired."""
+    model, prevalence, data = _at_its_mode(2, 0.0)
+    with torch.no_grad():
+        model.bias.zero_()
+    target = _target(model, prevalence, prior=_prior(1.0))
+    with pytest.warns(UserWarning, match="no peak"):
+        laplace(target, data, mode="model", curvature="hessian")
+    found = laplace(target, data, curvature="hessian", steps=100)
+    assert found.record["mode"] == SEARCHED
+    assert found.record["repaired"] == 0
+
+
+LOSSES: dict[str, tuple[float, dict[str, Any]]] = {
+    "gain": (0.0, {}),
+    "gain, with evidence": (0.7, {}),
+    "gain at the population": (0.7, {"reference": torch.tensor([0.7, 0.2, 0.1], dtype=torch.float64)}),
+    "weighted": (0.0, {"loss": WeightedLoss}),
+    "adjusted": (0.0, {"loss": LogitAdjustedLoss}),
+    "plain": (0.0, {"loss": LogLikelihoodLoss}),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_best_constant_predictions_are_those_of_free_intercepts(name: str) -> None:
+    evidence, options = LOSSES[name]
+    y = torch.arange(31) % 3
+    prevalence = Prevalence([0.7, 0.2, 0.1], torch.bincount(y) / 31, evidence=evidence)
+    target = log_posterior(nn.Linear(1, 3).double(), prevalence, Categorical(3), num_data=31, **options)
+    data, layout = (torch.zeros(31, 1, dtype=torch.float64), y), Layout.of(target.parameters())
+
+    def terms(bias: Any) -> Any:
+        w = layout.flatten({"weight": torch.zeros(3, 1).double(), "bias": torch.as_tensor(np.asarray(bias)).double()})
+        return likelihood_terms(target, layout.unflatten, w, data)
+
+    best = minimize(lambda bias: -terms(bias).log_likelihood, [0.1, -0.2, 0.0], method="Nelder-Mead", tol=1e-10)
+    assert terms([0.3, 0.5, -1.0]).constant == pytest.approx(-best.fun, abs=1e-6)
