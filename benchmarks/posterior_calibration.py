@@ -129,10 +129,10 @@ def _target(prevalence: Prevalence, **options: Any) -> LogPosterior:
 
 
 LIKELIHOODS = {
-    "as published: r = π, κ = 0, p(y\\|w) over the population": corrected,
-    "log-likelihood, uncorrected": uncorrected,
     "default: r = ρ, κ = 1, π known as N people tell it": counted_mix,
     "default: r = ρ, κ = 1, π told exactly": sampled_mix,
+    "as published: r = π, κ = 0, p(y\\|w) over the population": corrected,
+    "log-likelihood, uncorrected": uncorrected,
 }
 
 

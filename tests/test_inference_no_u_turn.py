@@ -286,7 +286,7 @@ def test_the_tests_of_ranks_tell_uniform_from_not() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_ranks_of_the_truth_are_uniform_under_the_corrected_likelihood_alone() -> None:
-    corrected, uncorrected, *_ = calibration.LIKELIHOODS
+    *_, corrected, uncorrected = calibration.LIKELIHOODS
     first = 1000 * SEED
     right = np.array([calibration.ranks_of(corrected, first + number).ranks for number in range(100)])
     wrong = np.array([calibration.ranks_of(uncorrected, first + number).ranks for number in range(20)])
