@@ -115,11 +115,15 @@ def one(run: Run) -> Found:
         return worth(ensemble(model, prevalence, run, (x, y), x_new), y_new, prevalence)
     criterion = LOSSES[run.loss](prevalence)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    # a net of images that stops at a full step has a mean prediction that depends on the last few minibatches
+    end = 1.0 if run.problem == "README" else 0.0
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, end, total_iters=300)
     for _ in range(300):
         rows = torch.randint(train, (batch_size,))
         optimizer.zero_grad()
         criterion(model(x[rows]), y[rows]).backward()
         optimizer.step()
+        schedule.step()
     with torch.no_grad():
         return worth(torch.log_softmax(model(x_new), 1), y_new, prevalence)
 
