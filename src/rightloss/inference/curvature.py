@@ -61,8 +61,9 @@ def laplace(
       as weights). That is half a standard deviation for each of 6 weights, and nearly one for each of thousands.
     - It moves no class's log p(k|w) by more than two posterior standard deviations: among many weights one intercept that is
       far off, as after training with plain cross-entropy, would go unnoticed.
-    - The log-likelihood gains less by it, ½ gᵀH⁻¹g with the likelihood's own g, than it has gained already over the best
-      constant predictions, and that is 3 nats or more. Random weights, of which the data say little, may pass the others.
+    - The log-likelihood is above that of the best constant predictions by 3 nats or more, and by at least 4 times what the step
+      would still add to the log posterior, or, with the likelihood's own g, as after training without a prior, to the
+      log-likelihood. Random weights, of which few data say little, may pass the other two.
 
     Args:
         target: from `log_posterior`, over classes.
