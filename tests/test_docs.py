@@ -101,7 +101,7 @@ def test_the_readme_has_a_whole_program_on_its_first_screen() -> None:
     first_screen = "".join(README.read_text(encoding="utf-8").splitlines(keepends=True)[:45])
     (program,) = [block["code"] for block in BLOCK.finditer(first_screen) if is_program(block)]
     assert "import rightloss" in program
-    for name in ("Prevalence.binary(population=0.001, sampling=0.5)", "InformationGainLoss", "start_at_prevalence"):
+    for name in ("Prevalence.binary(population=0.001, sampling=0.5)", "InformationGainLoss"):
         assert f"rl.{name}" in program
 
 
