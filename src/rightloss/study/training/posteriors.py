@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,11 @@ from .seeds import seed_of, stream
 
 _CHAIN = 3  # steps of a chain for each of an ascent's
 
-FIT: dict[str, Callable[..., Posterior]] = {"laplace": laplace, "variational": variational, "sghmc": sghmc}
+FIT: dict[str, Callable[..., Posterior]] = {
+    "laplace": partial(laplace, mode="search"),
+    "variational": variational,
+    "sghmc": sghmc,
+}
 
 
 def posterior_result(run: RunConfig, batches: Batches, population: Tensor) -> RunResult:
