@@ -251,12 +251,18 @@ def page(found: dict[str, list[Ranks]], data_sets: int) -> str:
         verdicts += verdict(name, ranks)
         tests = [f"{chi:.2g} / {ks:.2g}" for chi, ks in (p_values(column) for column in ranks.T)]
         means = [f"{column.mean() / DRAWS:.2f}" for column in ranks.T]
+        tests.insert(0, str(len(each)))
         size = f"{statistics.median(one.size for one in each):.0f}, {min(one.size for one in each):.0f}"
         rows.append([name, *tests, ", ".join(means), size, str(sum(one.divergences for one in each))])
-    header = ["likelihood", *(f"{each}: p of χ² / of KS" for each in RANKED), "mean ranks, as shares of the highest"]
+    header = [
+        "likelihood",
+        "data sets",
+        *(f"{each}: p of χ² / of KS" for each in RANKED),
+        "mean ranks, as shares of the highest",
+    ]
     return (
-        f"Made by `python benchmarks/posterior_calibration.py`: {data_sets} data sets of {N} examples, {DRAWS} draws each "
-        "from one chain each. Uniform ranks have a mean of 0.50 and p-values that are not small. "
+        f"Made by `python benchmarks/posterior_calibration.py`: up to {data_sets} data sets of {N} examples, {DRAWS} draws "
+        "each from one chain each. Uniform ranks have a mean of 0.50 and p-values that are not small. "
         "The default takes π to be known as firmly as N people counted by class would tell it; where π is told exactly, its "
         "intercept is too wide: where labels are sampled in fixed numbers, its variance is smaller by 1/n₀ + 1/n₁ "
         "(Prentice and Pyke 1979).\n\n"
@@ -270,6 +276,7 @@ def main() -> None:
     parser.add_argument("--data-sets", type=int, default=300)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--resume", action="store_true", help="take up a run that was interrupted, of this very code")
+    parser.add_argument("--kept", action="store_true", help="run nothing: the page of what is kept of an interrupted run")
     options = parser.parse_args()
     kept_in = ROOT / "benchmarks/out"
     out = ROOT / "docs/benchmarks" if options.docs else kept_in
@@ -278,9 +285,10 @@ def main() -> None:
     found: dict[str, list[Ranks]] = {}
     for name, likelihood in LIKELIHOODS.items():
         kept = kept_in / f"posterior_calibration_{likelihood.__name__}.jsonl"
-        if not options.resume:
+        if not (options.resume or options.kept):
             kept.unlink(missing_ok=True)
-        found[name] = all_ranks(name, kept, options.data_sets, options.workers)
+        wanted = len(kept.read_text().splitlines()) if options.kept else options.data_sets
+        found[name] = all_ranks(name, kept, wanted, options.workers)
         text = page(found, options.data_sets)
         (out / "posterior_calibration.md").write_text(text, encoding="utf-8")
         picture(

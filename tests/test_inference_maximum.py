@@ -90,7 +90,8 @@ def corrected_mode(at_population: bool) -> np.ndarray:
 @pytest.mark.parametrize("at_population", [False, True])
 @pytest.mark.parametrize("pool", [False, True])
 def test_the_corrected_mode_is_the_one_that_scipy_finds(at_population: bool, pool: bool) -> None:
-    x, y, prevalence = problem()
+    x, y, known = problem()
+    prevalence = known.with_evidence(0.0)
     reference = prevalence.population if at_population else None
     options: dict[str, Any] = {"pool": (x, y)} if pool else {}
     target = log_posterior(linear(), prevalence, Bernoulli(), prior=gaussian_prior(1.0), reference=reference, **options)

@@ -165,7 +165,7 @@ def slope_of(target: LogPosterior, data: tuple[Tensor, Tensor], at: Tensor) -> T
 
 def test_of_a_density_the_marginal_is_over_all_data_too() -> None:
     """A model that tells nothing of y gains nothing, whatever its bias: its posterior is its prior."""
-    prevalence = rl.ContinuousPrevalence(torch.distributions.Normal(0.0, 1.0))
+    prevalence = rl.ContinuousPrevalence(torch.distributions.Normal(0.0, 1.0), evidence=0.0)
     target = log_posterior(nn.Linear(1, 1).double(), prevalence, rl.Gaussian(), prior=gaussian_prior(0.3), num_data=20)
     data = torch.zeros(20, 1).double(), torch.randn(20, generator=generator(3)).double()
     at = torch.randn(3, dtype=torch.float64, generator=generator(4))

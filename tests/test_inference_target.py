@@ -149,7 +149,7 @@ def test_a_rivals_loss_counts_as_minus_the_log_likelihood(loss: Any, kind: str) 
 @each_reference
 def test_a_constant_predictor_gains_nothing(reference: str) -> None:
     small = Small(evidence=0.0)
-    prevalence = Prevalence(small.prevalence.population, sampling=[0.5, 0.25, 0.25])
+    prevalence = Prevalence(small.prevalence.population, sampling=[0.5, 0.25, 0.25], evidence=0.0)
     x, y = torch.randn(8, 3, dtype=torch.float64, generator=generator(3)), torch.tensor([0, 0, 0, 0, 1, 1, 2, 2])
     options = {"reference": REFERENCES[reference](prevalence), "prior": lambda params: params["bias"].sum() * 0, "num_data": 8}
     constant = {"weight": torch.zeros(3, 3, dtype=torch.float64), "bias": torch.tensor([0.3, -2, 1], dtype=torch.float64)}

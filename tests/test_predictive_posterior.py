@@ -153,7 +153,7 @@ class TestPredictAtAPopulation:
 
     def test_an_uncertain_or_estimated_prevalence_counts_with_its_mean(self) -> None:
         posterior = posterior_of_net(Bernoulli(), 2)
-        estimate = shift.estimate_prevalence(LOG_PROBS, [0.5, 0.5])
+        estimate = shift.estimate_prevalence(LOG_PROBS, [0.5, 0.5], calibration="assumed")
         mean = estimate.prevalence().population
         for told in (estimate, estimate.prevalence()):
             found, expected = (posterior.predict(X, population=mix, level=0.9) for mix in (told, mean))

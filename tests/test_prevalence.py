@@ -413,10 +413,13 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: Prevalence.from_labels([0, 1, -100], LIST, ignore_index=None),
         r"labels in 0\.\.1, but got -100\.\.1",
     ),
-    "bool labels of many classes": (lambda: Prevalence.from_labels([True, False], LIST), "bools, which tell only two classes"),
+    "bool labels of many classes": (
+        lambda: Prevalence.from_labels([True, False], [0.8, 0.1, 0.1]),
+        r"got bool: call `labels.long\(\)`, or `.astype\(int\)`",
+    ),
     "labels in words": (lambda: Prevalence.from_labels(pd.Series(["ill", "well"]), 0.1), r"y\.map\(\{'ill': 0, 'well': 1\}\)"),
     "complex labels": (lambda: Prevalence.from_labels(torch.tensor([0j, 1j]), 0.1), "complex64: number the classes"),
-    "complex frequencies": (lambda: Prevalence([0.5 + 0j, 0.5]), "real numbers, but got torch.complex128"),
+    "complex frequencies": (lambda: Prevalence([0.5 + 0j, 0.5]), "real numbers, but got torch.complex128"),  # type: ignore[list-item]
     "a complex number": (lambda: Prevalence.binary(torch.tensor(0.5 + 0j)), "one number"),  # type: ignore[arg-type]
     "float labels": (lambda: Prevalence.from_labels([0.0, 1.0], LIST), r"int labels.*float64 of shape \(2,\): "),
     "words for labels": (lambda: Prevalence.from_labels(["a", "b"], LIST), "to be numbers.*number the classes from 0"),

@@ -22,7 +22,7 @@ OTHER: dict[str, Any] = {
     "marginal": "batch",
     "inference": "ensemble",
     "population": 0.25,
-    "evidence": 1.0,
+    "evidence": 0.5,
     "minibatches": "raw",
     "fold": 3,
     "num_folds": 7,

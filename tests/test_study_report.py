@@ -342,7 +342,7 @@ def test_how_it_was_done_is_told_as_it_was(small: tuple[StudyResults, Summary], 
     usual = " ".join(how_it_was_done(results))
     assert "Tested: 2 folds of 3, by patient" in usual
     assert "weights averaged over steps" in usual
-    assert "Prevalence of malignant nodules passed to the losses: 30 % and 0.1 %." in usual
+    assert "Prevalence of malignant nodules passed to the losses: 30 % and 0.1 % (known: κ = 1)." in usual
     training = dataclasses.replace(SMALL.training, averaging=0.0)
     config = dataclasses.replace(SMALL, evidence=0.5, training=training)
     published = {name: dataclasses.replace(each, ratings=each.ratings[:0]) for name, each in results.data.items()}

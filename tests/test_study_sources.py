@@ -181,7 +181,8 @@ def test_of_slices_there_are_any_number_of_fixed_views_and_of_volumes_48(tmp_pat
     write_archive(tmp_path / "scans.npz", patches, np.array([[1], [5]] * 6), np.arange(12))
     source = source_of(str(tmp_path / "scans.npz"))
     few, many = (
-        StudyConfig("quick", sources=(source,), folds=1, num_folds=3, training=Training(test_views=views)) for views in (48, 51)
+        StudyConfig("quick", sources=(source,), folds=1, num_folds=3, training=Training(batch_size=4, test_views=views))
+        for views in (48, 51)
     )
     check_sources(few)
     if len(shape) == 2:

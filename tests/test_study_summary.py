@@ -283,7 +283,9 @@ def test_loss_against_itself_is_undecided_and_a_clear_lead_is_ahead(results: Stu
     alike = [
         dataclasses.replace(
             run,
-            log_probs=next(r for r in results.runs if r.config == dataclasses.replace(run.config, loss="weighted")).log_probs,
+            log_probs=next(
+                r for r in results.runs if r.config == dataclasses.replace(run.config, loss="weighted", evidence=0.0)
+            ).log_probs,
         )
         for run in results.runs
     ]

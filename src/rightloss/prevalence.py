@@ -69,13 +69,16 @@ class Prevalence:
         """`sampling` is the labels' own mix.
 
         Args:
-            labels: int labels `(n,)`, dense int masks `(n, h, w, …)`, or soft votes, float `(n, k)` with rows that sum to 1.
+            labels: int labels `(n,)`, dense int masks `(n, h, w, …)`, or soft votes, float `(n, k)` with rows that sum to 1;
+                bools for two classes.
             population: π, K frequencies, or for two classes the frequency of class 1.
             evidence: κ.
             ignore_index: the int label that counts for nothing.
         """
         pi = _pair(population, "population") if _is_number(population) else frequencies(population, "population")
-        sampling = class_frequencies(labels, len(pi), ignore_index)
+        given = tensor_of(labels, "labels")
+        given = given.long() if given.dtype == torch.bool and len(pi) == 2 else given
+        sampling = class_frequencies(given, len(pi), ignore_index)
         never = torch.nonzero(sampling == 0).flatten().tolist()
         if never:
             raise ValueError(
@@ -321,10 +324,8 @@ def class_frequencies(labels: Any, num_classes: int, ignore_index: int | None = 
             )
         votes = labels.double()
         return (votes / votes.sum(1, keepdim=True)).mean(0)
-    if labels.dtype == torch.bool and num_classes > 2:
-        raise ValueError(
-            f"Expected labels in 0..{num_classes - 1}, but got bools, which tell only two classes: give the class of each row."
-        )
+    if labels.dtype == torch.bool:
+        raise ValueError("Expected int labels, but got bool: call `labels.long()`, or `.astype(int)` in NumPy and pandas.")
     labels = labels.flatten().long()
     labels = labels if ignore_index is None else labels[labels != ignore_index]
     if len(labels) == 0:
