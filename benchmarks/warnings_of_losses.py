@@ -44,7 +44,7 @@ class Run(NamedTuple):
 
 
 def kinds(run: Run) -> set[str]:
-    """Of which mistakes the loss warned."""
+    """Return the kinds of mistakes that the loss warned of."""
     torch.set_num_threads(1)
     torch.manual_seed(run.seed)
     y = (torch.rand(EXAMPLES) < run.share).long()
@@ -68,7 +68,7 @@ def kinds(run: Run) -> set[str]:
 
 
 def mistakes() -> dict[str, tuple[str, list[Run]]]:
-    """What is done wrong → the warning it calls for, and trainings."""
+    """List mistakes: what is done wrong → the warning it calls for, and the trainings."""
     gain, seeds = "InformationGainLoss", range(20)
     return {
         "no positive at all, `sampling=0.5`": ("mix", [Run(gain, 0.001, 0.5, 0.0, seed) for seed in seeds]),

@@ -47,7 +47,7 @@ def found(page: str, pattern: str) -> str:
 
 
 def rows() -> dict[str, Callable[[Page], str]]:
-    """What is compared → how it is read off the pages."""
+    """List what is compared, and how each figure is read off the pages."""
 
     def toy(net: str, loss: str, column: int) -> Callable[[Page], str]:
         return lambda page: cells(page("README.md"), net, loss)[column]

@@ -61,7 +61,7 @@ class Evidence:
 
     @property
     def mix(self) -> Float64[Tensor, " k"]:
-        """Of the labels."""
+        """Return the frequencies of the labels."""
         return self.sample.totals / self.sample.totals.sum()
 
     @property
@@ -287,7 +287,7 @@ def _diagnosis(a: Tensor | None, seen: Evidence, mix_is_wrong: bool) -> str:
 
 
 def _worst(name: str, figures: Sequence[tuple[int, float, float, float, float]], remedy: str) -> Finding:
-    """Of (class, value, expected, error, weight) the one farthest out."""
+    """Return the one of (class, value, expected, error, weight) that is farthest out."""
     looks = len(figures)
     tests = [p_value(value - expected, error, weight, looks) for _, value, expected, error, weight in figures]
     scores = [abs(value - expected) / error for _, value, expected, error, _ in figures]

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from ..inference.steps import checked_level
 from ..likelihoods import Likelihood
-from ..predictive.draws import checked_level
 from ..prevalence import Prevalence
 from ..tables import tensor_of
 from . import questions

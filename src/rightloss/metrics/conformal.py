@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float64
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..predictive.draws import checked_level
+from ..inference.steps import checked_level
 from ..streams import checked_generator
 from ..tables import as_given, log_prob_table, row_blocks
 from .sample import labelled_sample

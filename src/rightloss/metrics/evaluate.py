@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..predictive.draws import checked_level
+from ..inference.steps import checked_level
 from ..streams import own_stream
 from .bounds import Ends, bounds
 from .decisions import cost_matrix

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..predictive.draws import checked_level
+from ..inference.steps import checked_level
 from ..streams import own_stream
 from .class_rates import Array, Scores, against_rest, drawn_against_rest, drawn_mix, limits, scores
 from .sample import IGNORED

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from ..inference.steps import checked_level
 from ..mixes import without_estimate
-from ..predictive.draws import checked_level
 from ..prevalence import Prevalence
 from ..streams import own_stream
 from .class_rates import (

@@ -15,12 +15,12 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from ..inference.steps import checked_level
 from ..mixes import log_mix, multiply_classes, without_estimate
 from ..prevalence import Prevalence
 from ..streams import checked_generator
 from ..tables import as_given, map_of, row_blocks, rows_of
 from .beta import BetaLogOdds
-from .draws import checked_level
 from .retarget import class_table
 
 _NUMBERS = 1 << 22  # float64 numbers held at once, 32 MB

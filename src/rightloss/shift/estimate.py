@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..predictive.draws import checked_level
+from ..inference.steps import checked_level
 from ..prevalence import PrevalenceWarning
 from .calibration import KINDS, Calibration, calibrated
 from .confusion import covariance, fieller_region, moments, regularised, solved

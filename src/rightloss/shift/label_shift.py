@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..predictive.draws import checked_level
+from ..inference.steps import checked_level
 from ..prevalence import Prevalence, frequencies
 from ..tables import log_prob_table
 from .confusion import covariance, moments
