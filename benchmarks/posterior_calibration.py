@@ -41,7 +41,7 @@ from rightloss import Bernoulli, LogLikelihoodLoss, Prevalence
 from rightloss.inference import LogPosterior, gaussian_prior, log_posterior
 from rightloss.inference.distributions import DenseGaussian
 from rightloss.inference.layout import Layout
-from rightloss.inference.no_u_turn import nuts
+from rightloss.inference.nuts import nuts
 from rightloss.inference.posterior import Posterior, posterior_of
 
 matplotlib.use("Agg")

@@ -31,7 +31,7 @@ from rich.progress import track
 from torch import Tensor, nn
 
 from rightloss import Bernoulli, LogitAdjustedLoss, Prevalence, WeightedLoss, predictive, start_at_prevalence
-from rightloss.files import whole_file
+from rightloss.atomic_files import whole_file
 from rightloss.inference import (
     Posterior,
     ensemble,

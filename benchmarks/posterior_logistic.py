@@ -25,13 +25,13 @@ from report import ROOT, table
 from torch import Tensor
 
 from rightloss.inference import LogPosterior
-from rightloss.inference.curvature import laplace
+from rightloss.inference.ep.sweeps import expectation_propagation
+from rightloss.inference.laplace import laplace
 from rightloss.inference.layout import Layout
-from rightloss.inference.markov.hamiltonian import sghmc
-from rightloss.inference.no_u_turn import nuts
+from rightloss.inference.nuts import nuts
 from rightloss.inference.posterior import Posterior
-from rightloss.inference.propagation.sweeps import expectation_propagation
-from rightloss.inference.variation.ascent import variational
+from rightloss.inference.sgmcmc.sghmc import sghmc
+from rightloss.inference.vi.ascent import variational
 
 sys.path.append(str(ROOT / "tests"))  # the tests have the same problem: one definition
 from logistic import Logistic, grid_moments, importance_moments

@@ -16,9 +16,9 @@ import torch
 from report import folder, table
 
 from rightloss.study.config import Group, StudyConfig
+from rightloss.study.datasets import study_images
 from rightloss.study.presets import PRESETS
 from rightloss.study.results import RunResult
-from rightloss.study.sources import study_images
 from rightloss.study.training import train_group
 
 STEPS, CHECKPOINTS, TURNS = 60, 2, 3

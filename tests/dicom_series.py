@@ -30,7 +30,7 @@ from pydicom.uid import (
     RLELossless,
 )
 
-from rightloss.lidc.ct.parts import make_part
+from rightloss.lidc.ct.shards import make_part
 
 SYNTAXES = {
     "implicit": ImplicitVRLittleEndian,

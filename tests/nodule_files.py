@@ -8,7 +8,7 @@ import numpy as np
 
 from rightloss.lidc import write_archive
 from rightloss.study.config import Source
-from rightloss.study.sources import source_of
+from rightloss.study.datasets import source_of
 
 NODULES, SIDE = 120, 40
 

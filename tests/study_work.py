@@ -20,10 +20,10 @@ from threadpoolctl import threadpool_info  # type: ignore[import-untyped]
 from rightloss.lidc import write_archive
 from rightloss.lidc.splits import fold_numbers
 from rightloss.study.config import Group, RunConfig, Source, StudyConfig
+from rightloss.study.datasets import source_of
 from rightloss.study.engines import Processes, Report
 from rightloss.study.execute import run_study
 from rightloss.study.results import RunResult
-from rightloss.study.sources import source_of
 
 NODULES = 60
 ILL = np.arange(NODULES) // 2 % 3 == 0

@@ -28,8 +28,8 @@ import rightloss
 from rightloss.cli import machine, pages, running
 from rightloss.lock import only_run
 from rightloss.study import execute
+from rightloss.study.datasets import source_of, study_data
 from rightloss.study.presets import PRESETS
-from rightloss.study.sources import source_of, study_data
 
 
 def png(path: Path) -> None:

@@ -16,10 +16,10 @@ from sklearn import metrics as reference
 from torch import Tensor
 
 from rightloss.metrics.curves import precision_recall_curve, probability_histogram, roc_curve
+from rightloss.metrics.predictive_values import decision_curve, predictive_value_curve
 from rightloss.metrics.ranks import areas, rank
 from rightloss.metrics.reliability_curve import reliability_curve
 from rightloss.metrics.sample import labelled_sample
-from rightloss.metrics.value_curves import decision_curve, predictive_value_curve
 from rightloss.prevalence import Prevalence
 
 

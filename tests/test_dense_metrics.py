@@ -14,8 +14,8 @@ from members import assert_refused, generator, population
 from torch import Tensor
 
 from rightloss import Prevalence, metrics
+from rightloss.log_probs import map_of, rows_of, target_rows
 from rightloss.predictive import retarget_interval
-from rightloss.tables import map_of, rows_of, target_rows
 
 SHAPES = [(30, 2, 4, 5), (24, 3, 6), (20, 4, 2, 3, 2)]
 each_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)

@@ -10,7 +10,7 @@ from members import assert_refused, generator
 from scipy.stats import norm, rankdata
 from torch import Tensor
 
-from rightloss.inference.markov.diagnostics import effective_sample_size, r_hat
+from rightloss.inference.sgmcmc.diagnostics import effective_sample_size, r_hat
 
 
 def independent(chains: int = 4, n: int = 500, d: int = 3, seed: int = 0) -> Tensor:
@@ -120,7 +120,7 @@ def test_a_number_that_never_moves_is_no_good_sign() -> None:
 def test_many_numbers_go_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     draws = independent(n=50, d=7)
     whole = r_hat(draws), effective_sample_size(draws)
-    monkeypatch.setattr("rightloss.inference.markov.diagnostics.NUMBERS", 3 * 200)
+    monkeypatch.setattr("rightloss.inference.sgmcmc.diagnostics.NUMBERS", 3 * 200)
     torch.testing.assert_close((r_hat(draws), effective_sample_size(draws)), whole)
 
 

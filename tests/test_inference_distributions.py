@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from drawn import DISTRIBUTIONS, normal
 from members import assert_mean_is, assert_refused, generator
+from posterior_fixtures import DISTRIBUTIONS, normal
 from torch import Tensor
 
 from rightloss.inference.contract import Distribution

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from drawn import posterior_of_net
 from layers import inputs
 from members import assert_refused, generator
+from posterior_fixtures import posterior_of_net
 from torch import Tensor, nn
 from torch.distributions import Normal
 from torch.utils.data import DataLoader, TensorDataset

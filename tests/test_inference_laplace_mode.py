@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from functools import lru_cache, partial
 from typing import Any
 
@@ -27,15 +28,16 @@ from rightloss import (
 from rightloss.inference import (
     LogPosterior,
     Posterior,
-    curvature,
     gaussian_prior,
     laplace,
     layer_prior,
     log_posterior,
     map_estimate,
 )
-from rightloss.inference.information import likelihood_terms
+from rightloss.inference.fisher import likelihood_terms
 from rightloss.inference.layout import Layout
+
+laplace_module = importlib.import_module("rightloss.inference.laplace")  # the package's `laplace` is the function
 
 OWN, SEARCHED = "the model's own weights", "found by map_estimate"
 each_evidence = pytest.mark.parametrize("evidence", [0.0, 1.0])
@@ -50,7 +52,7 @@ def unsearched(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: Any, **options: Any) -> Posterior:
         raise AssertionError("a search")
 
-    monkeypatch.setattr(curvature, "map_estimate", refuse)
+    monkeypatch.setattr(laplace_module, "map_estimate", refuse)
 
 
 def _prevalence(evidence: float, population: float = 0.05) -> Prevalence:
@@ -265,13 +267,13 @@ def test_the_search_can_be_asked_for_and_so_can_the_weights_as_they_are() -> Non
 def test_the_curvature_is_worked_out_twice_only_if_the_search_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
     model, prevalence, data = _at_its_mode(2, 1.0)
     calls: list[Any] = []
-    expand = curvature.expand_at
+    expand = laplace_module.expand_at
 
     def counted(*args: Any) -> Any:
         calls.append(args)
         return expand(*args)
 
-    monkeypatch.setattr(curvature, "expand_at", counted)
+    monkeypatch.setattr(laplace_module, "expand_at", counted)
     for mode, count in ((None, 1), ("model", 1), ("search", 1), (model.state_dict(), 1)):
         calls.clear()
         laplace(_pooled(model, prevalence, data), data, mode=mode, steps=20)

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from drawn import DISTRIBUTIONS, normal, parameters_of, posterior_of_net, prevalence_of
 from layers import inputs, network
 from logistic import Logistic
 from members import ClassLikelihood, assert_mean_is, assert_refused, each_likelihood, generator, population, unchecked_types
+from posterior_fixtures import DISTRIBUTIONS, normal, parameters_of, posterior_of_net, prevalence_of
 from torch import Tensor, nn
 from torch.distributions import Normal
 from torch.func import functional_call, jacrev
@@ -21,8 +21,8 @@ from torch.func import functional_call, jacrev
 from rightloss import Bernoulli, Categorical, ContinuousPrevalence, CumulativeLogit, Gaussian, Prevalence, predictive
 from rightloss.inference import LogPosterior, log_posterior
 from rightloss.inference import posterior as posterior_file
-from rightloss.inference.curvature import laplace
 from rightloss.inference.distributions import DenseGaussian, Particles
+from rightloss.inference.laplace import laplace
 from rightloss.inference.layout import Layout
 from rightloss.inference.posterior import Posterior, posterior_of
 from rightloss.predictive import PrevalenceLayer

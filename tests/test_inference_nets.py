@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from drawn import DISTRIBUTIONS, normal, posterior_of_net, prevalence_of
 from layers import inputs, network
 from members import ClassLikelihood, each_likelihood, generator, population, unchecked_types
+from posterior_fixtures import DISTRIBUTIONS, normal, posterior_of_net, prevalence_of
 from torch import nn
 from torch.distributions import Normal
 from torch.export import Dim

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
-from drawn import DISTRIBUTIONS, normal, parameters_of, posterior_of_net
 from layers import inputs, network
 from members import (
     ClassLikelihood,
@@ -21,6 +20,7 @@ from members import (
     generator,
     population,
 )
+from posterior_fixtures import DISTRIBUTIONS, normal, parameters_of, posterior_of_net
 from torch import Tensor, nn
 from torch.distributions import Normal
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from members import assert_refused
 
-from rightloss.inference.markov.schedules import Schedule, schedule_of
+from rightloss.inference.sgmcmc.schedules import Schedule, schedule_of
 
 
 def test_a_cycle_begins_large_and_cold_and_keeps_draws_where_it_is_small_and_hot() -> None:

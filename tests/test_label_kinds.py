@@ -13,7 +13,7 @@ import torch
 from members import assert_refused
 
 from rightloss import metrics
-from rightloss.tables import target_rows
+from rightloss.log_probs import target_rows
 
 ILL = [False, True, True, False, True, False]
 WORDS = ["ill" if each else "healthy" for each in ILL]

@@ -13,13 +13,13 @@ PACKAGE = ROOT / "src" / "rightloss"
 
 # In the order data flow: a file or folder imports only from those before it. `__init__` gathers them all.
 ORDER = [
-    "files",
+    "atomic_files",
     "lock",
-    "children",
-    "streams",
-    "tables",
+    "process_pool",
+    "rng",
+    "log_probs",
     "prevalence",
-    "saved",
+    "serialization",
     "sampling",
     "likelihoods",
     "marginals",

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from scipy.interpolate import RegularGridInterpolator
 
 from rightloss.lidc import contour_volumes
+from rightloss.lidc.bundled_tables import shipped_outlines
 from rightloss.lidc.ct.patches import cut_patch
 from rightloss.lidc.ct.series import Series, read_series
 from rightloss.lidc.outlines import mask_of
 from rightloss.lidc.readings import nodules, reading_table, scan_positions
-from rightloss.lidc.shipped import shipped_outlines
 
 COS, SIN = np.cos(0.3), np.sin(0.3)
 TILTED = (1.0, 0.0, 0.0, 0.0, COS, SIN)  # rows rise towards the back

@@ -17,8 +17,8 @@ from members import assert_refused, unchecked_types
 
 from rightloss.lidc.archive import read_archive
 from rightloss.lidc.ct import preparation as preparing
-from rightloss.lidc.ct.parts import make_part, part_job, read_part
 from rightloss.lidc.ct.preparation import prepare
+from rightloss.lidc.ct.shards import make_part, part_job, read_part
 
 SIZE = 8
 

@@ -16,7 +16,7 @@ from members import assert_refused, generator
 from numpy.typing import NDArray
 from pydicom import dcmread
 
-from rightloss.lidc.ct.finding import find_series
+from rightloss.lidc.ct.dicom_index import find_series
 from rightloss.lidc.ct.series import Series, read_series
 from rightloss.lidc.ct.slices import UnreadableSlice, read_hu, read_slice
 

@@ -13,9 +13,9 @@ from scipy.spatial.distance import cdist
 
 from rightloss.lidc import readings as module
 from rightloss.lidc.build import build
+from rightloss.lidc.bundled_tables import DATA, OUTLINES, READINGS, SCANS, shipped_outlines
 from rightloss.lidc.grouping import group_readings
 from rightloss.lidc.readings import annotations, nodules, scan_positions
-from rightloss.lidc.shipped import DATA, OUTLINES, READINGS, SCANS, shipped_outlines
 
 ROOT = Path(__file__).parent.parent
 

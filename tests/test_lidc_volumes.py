@@ -10,10 +10,10 @@ import pytest
 import torch
 from members import SEED, assert_refused
 
-from rightloss.lidc import binary_set, drawing
+from rightloss.lidc import binary_set, rasterise
 from rightloss.lidc import volumes as module
+from rightloss.lidc.bundled_tables import shipped_outlines
 from rightloss.lidc.readings import annotations, nodules
-from rightloss.lidc.shipped import shipped_outlines
 from rightloss.lidc.volumes import contour_volumes
 
 
@@ -53,7 +53,7 @@ def test_a_voxel_is_the_share_of_readers_who_drew_it_inside() -> None:
 
 def _drawn_inside(reading: int, nodule: Any, offset: np.ndarray) -> bool:
     """Whether the pixel and slice nearest to a point were drawn inside, by the crossing numbers of each outline."""
-    scan = int(np.flatnonzero(drawing.scan_table()["scan"] == nodule["scan"])[0])
+    scan = int(np.flatnonzero(rasterise.scan_table()["scan"] == nodule["scan"])[0])
     slice_z = shipped_outlines().slice_z_of(scan).astype(float)
     k = int(np.abs(slice_z - (nodule["z"] + offset[0])).argmin())
     row, column = (round(nodule[name] + o / nodule["pixel_spacing"]) for name, o in (("y", offset[1]), ("x", offset[2])))
@@ -87,7 +87,7 @@ def draw_all(wanted: np.ndarray) -> np.ndarray:
     axis = np.arange(64) - 31.5
     found = []
     for nodule in wanted.tolist():
-        votes = drawing.contour_votes(nodule).astype(float)
+        votes = rasterise.contour_votes(nodule).astype(float)
         mass = votes.sum()
         found.append([mass, *(votes.sum(others) @ axis / mass for others in ((1, 2), (0, 2), (0, 1)))])
     return np.array(found)
@@ -146,7 +146,7 @@ def test_many_are_drawn_once_for_all(own_cache: Path, few_nodules: int, monkeypa
     first = contour_volumes([3, 1], progress=lambda done, total: seen.append((done, total)))
     assert seen[-1] == (few_nodules, few_nodules)
     torch.testing.assert_close(first, alone[:2], rtol=0, atol=0)
-    monkeypatch.setattr(drawing, "contour_votes", None)
+    monkeypatch.setattr(rasterise, "contour_votes", None)
     torch.testing.assert_close(contour_volumes([3, 1, 7, 3]), alone, rtol=0, atol=0)
     assert len(list(own_cache.iterdir())) == 1
 

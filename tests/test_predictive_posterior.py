@@ -14,9 +14,9 @@ import pytest
 import scipy.special
 import scipy.stats
 import torch
-from drawn import posterior_of_net, prevalence_of
 from layers import inputs
 from members import ClassLikelihood, assert_refused, each_likelihood, generator, population
+from posterior_fixtures import posterior_of_net, prevalence_of
 from torch import Tensor, nn
 
 import rightloss

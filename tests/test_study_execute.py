@@ -21,7 +21,7 @@ from dicom_series import is_running
 from members import SEED, assert_refused
 from study_work import NODULES, processes_of, small_result, small_source, small_study
 
-from rightloss.files import whole_path
+from rightloss.atomic_files import whole_path
 from rightloss.study.config import Source, StudyConfig
 from rightloss.study.engines import InProcess, Processes
 from rightloss.study.execute import run_study

@@ -18,13 +18,13 @@ from sklearn.metrics import roc_auc_score
 from study_results import fake_study
 
 from rightloss import retarget
-from rightloss.study.cells import cells
 from rightloss.study.config import Source, StudyConfig
+from rightloss.study.pooled_predictions import cells
 from rightloss.study.presets import PRESETS
 from rightloss.study.report import write_report
-from rightloss.study.report.how import how_it_was_done
+from rightloss.study.report.hardest_cases import judging_loss, misjudged
 from rightloss.study.report.markup import html
-from rightloss.study.report.misjudged import judging_loss, misjudged
+from rightloss.study.report.methods_section import how_it_was_done
 from rightloss.study.report.nodule_cards import rated
 from rightloss.study.report.panels import panels
 from rightloss.study.report.rating_figure import confusion

@@ -13,8 +13,8 @@ from sklearn.metrics import roc_auc_score
 from study_results import fake_study
 
 from rightloss.metrics import evaluate
-from rightloss.study.cells import Cell, cells
 from rightloss.study.config import Source, StudyConfig
+from rightloss.study.pooled_predictions import Cell, cells
 from rightloss.study.results import StudyResults, read_study
 from rightloss.study.summary import Comparison, Row, Summary, summarise
 from rightloss.study.summary.areas import areas_of, mean_area, weighted_auc

@@ -15,12 +15,12 @@ import pytest
 from members import assert_refused
 from study_results import fake_study
 
-from rightloss.study.cells import CellKey
 from rightloss.study.config import Source, StudyConfig
+from rightloss.study.pooled_predictions import CellKey
 from rightloss.study.results import read_study
 from rightloss.study.summary import Summary, print_summary, summarise, tables, write_tables
+from rightloss.study.summary.export import to_csv
 from rightloss.study.summary.latex import escaped, to_latex
-from rightloss.study.summary.written import to_csv
 
 HOSTILE = "my_nodules & 50% {of} $x^2$ ~ #1 \\end | 结"
 BASE = StudyConfig("small", losses=("information-gain", "published", "weighted"), folds=2, num_folds=4)

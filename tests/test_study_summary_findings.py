@@ -10,8 +10,8 @@ import pytest
 from study_results import fake_study
 
 from rightloss.metrics import Figure
-from rightloss.study.cells import CellKey
 from rightloss.study.config import Source, StudyConfig
+from rightloss.study.pooled_predictions import CellKey
 from rightloss.study.results import StudyResults, read_study
 from rightloss.study.summary import Check, Comparison, Difference, Row, Summary, summarise, words
 from rightloss.study.summary.answer import answer_of

@@ -11,8 +11,8 @@ from sklearn.metrics import balanced_accuracy_score, confusion_matrix, recall_sc
 from study_results import fake_study
 
 from rightloss.metrics import evaluate
-from rightloss.study.cells import Cell, cells
 from rightloss.study.config import StudyConfig
+from rightloss.study.pooled_predictions import Cell, cells
 from rightloss.study.results import StudyResults, read_study
 from rightloss.study.summary import Row, Summary, summarise
 from rightloss.study.summary.contract import CONSTANT

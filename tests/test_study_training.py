@@ -14,9 +14,9 @@ from nodule_files import small_archive
 from rightloss.inference import Posterior, variational
 from rightloss.predictive import retarget
 from rightloss.study.config import IMAGE_NETS, LIKELIHOODS, MARGINALS, Group, RunConfig, Source, StudyConfig, Training
+from rightloss.study.datasets import StudyData, study_data
 from rightloss.study.methods import METHODS
 from rightloss.study.results import RunResult
-from rightloss.study.sources import StudyData, study_data
 from rightloss.study.training import Hardware, posteriors, train_group
 from rightloss.study.training.batches import Batches
 from rightloss.study.training.candidates import Candidate

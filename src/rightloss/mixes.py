@@ -11,9 +11,9 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from .losses.frame import full_precision
+from .log_probs import tensor_of
+from .losses.batch import full_precision
 from .prevalence import Prevalence, frequencies
-from .tables import tensor_of
 
 
 @runtime_checkable

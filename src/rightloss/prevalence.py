@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .tables import tensor_of
+from .log_probs import tensor_of
 
 __all__ = ["ContinuousPrevalence", "Density", "Prevalence", "PrevalenceWarning", "class_frequencies", "frequencies"]
 

@@ -16,11 +16,11 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, S
 
 from ..inference import Posterior
 from ..likelihoods import Bernoulli, Categorical, Likelihood
+from ..log_probs import HasLogProbs, tensor_of
 from ..metrics.sample import Sample, labelled_sample
 from ..predictive import PrevalenceLayer, predictive
 from ..prevalence import Prevalence
 from ..shift.rows import cell_rows
-from ..tables import HasLogProbs, tensor_of
 
 __all__ = ["Predictor", "is_table", "labelled", "sample_of"]
 

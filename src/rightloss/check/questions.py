@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from ..log_probs import log_prob_table
 from ..metrics.averages import BLOCK, MOST_CLASSES_FOR_SLOPE
 from ..metrics.intervals import Design, Spread, design_of
 from ..metrics.recalibration import fit_recalibration
@@ -23,7 +24,6 @@ from ..mixes import multiply_classes
 from ..prevalence import Prevalence
 from ..shift import LabelShiftWarning, label_shift_test
 from ..shift.rows import cell_rows
-from ..tables import log_prob_table
 from .result import Finding, p_value
 
 __all__ = ["Evidence", "calibration", "label_mix", "label_shift", "logits", "mean_prediction", "skill", "unlabelled_mean"]

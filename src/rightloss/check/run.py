@@ -11,8 +11,8 @@ import torch
 
 from ..inference.steps import checked_level
 from ..likelihoods import Likelihood
+from ..log_probs import tensor_of
 from ..prevalence import Prevalence
-from ..tables import tensor_of
 from . import questions
 from .predictions import Predictor, is_table, labelled, sample_of
 from .result import Check

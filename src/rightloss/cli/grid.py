@@ -93,7 +93,7 @@ def words(value: Any) -> str:
 
 
 def _with_data(config: StudyConfig, data: list[str] | None) -> StudyConfig:
-    from ..study.sources import check_sources, source_of
+    from ..study.datasets import check_sources, source_of
 
     if data is not None:
         config = replace(config, sources=tuple(map(source_of, data)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from ..files import write_whole
+from ..atomic_files import write_whole
 from ..study.config import StudyConfig
 from ..study.results import StudyResults, data_path, read_config
 from ..study.summary import Summary, print_summary, summarise, write_tables

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..log_probs import as_input, tensor_of
 from ..losses import InformationGainLoss, LogitAdjustedLoss, LogLikelihoodLoss, WeightedLoss
 from ..marginals import AuxiliaryMarginal, PoolMarginal
 from ..prevalence import Prevalence
-from ..tables import as_input, tensor_of
 from .minibatches import check_mix
 from .standing import Pool
 from .steps import ordinary

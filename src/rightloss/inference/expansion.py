@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .distributions import DenseGaussian, DiagonalGaussian, Particles
-from .information import Second, Terms, fisher_information, hessian, likelihood_terms, prior_hessian
+from .fisher import Second, Terms, fisher_information, hessian, likelihood_terms, prior_hessian
 from .layout import Layout
 from .minibatches import Batch
 from .nets import Net

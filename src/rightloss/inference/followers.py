@@ -17,7 +17,7 @@ from torch.func import vmap
 
 from ..losses.composed import at_reference
 from ..losses.labels import Labels, hard_labels, soft_labels
-from ..losses.setting import Setting
+from ..losses.prior_terms import Setting
 from ..marginals import AuxiliaryMarginal, BatchMarginal, PoolMarginal, RunningMarginal, attach
 from ..prevalence import Prevalence
 from .priors import Params

@@ -14,8 +14,8 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset, SubsetRandomSampler
 
+from ..log_probs import as_input, tensor_of
 from ..prevalence import Prevalence, class_frequencies
-from ..tables import as_input, tensor_of
 from .steps import ordinary, whole_number
 
 Batch = tuple[Tensor, Tensor]

@@ -18,8 +18,8 @@ from torch.func import functional_call, jvp, vmap
 from torch.nn.modules.dropout import _DropoutNd
 
 from ..likelihoods import Likelihood
-from ..losses.frame import full_precision
-from ..tables import by_cell
+from ..log_probs import by_cell
+from ..losses.batch import full_precision
 from .layout import Layout
 from .priors import LIKELIHOOD
 

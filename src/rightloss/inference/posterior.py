@@ -16,17 +16,17 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..likelihoods import Likelihood
-from ..losses.frame import check_pair
+from ..log_probs import as_input, first_float, tensor_of
+from ..losses.batch import check_pair
 from ..mixes import log_mix, multiply_classes
 from ..prevalence import ContinuousPrevalence, Prevalence
-from ..streams import own_stream
-from ..tables import as_input, first_float, tensor_of
+from ..rng import own_stream
 from .contract import Distribution
 from .distributions import Particles
-from .kept import read_posterior, write_posterior
 from .layout import Layout
 from .nets import AveragedNet, Net, Runner, TangentNet
 from .prediction import Prediction, averaged
+from .serialization import read_posterior, write_posterior
 from .steps import checked_level, ordinary, whole_number
 
 _DRAWS = 100  # where the distribution has no number of its own

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..tables import as_given
+from ..log_probs import as_given
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..tables import tensor_of
+from ..log_probs import tensor_of
 
 LIKELIHOOD = "likelihood."  # before the names of the likelihood's own parameters
 Params = Mapping[str, Tensor]

@@ -19,9 +19,9 @@ from torch.func import functional_call
 
 from ..likelihoods import Likelihood
 from ..losses import InformationGainLoss, information_gain_loss
+from ..losses.batch import class_frame, full_precision
 from ..losses.composed import at_reference, sum_over_batch
-from ..losses.frame import class_frame, full_precision
-from ..losses.setting import Setting
+from ..losses.prior_terms import Setting
 from ..marginals import Estimate, Marginal, PoolMarginal, in_transform, mean_over_batches
 from ..prevalence import ContinuousPrevalence, Prevalence
 from .arguments import check_population, check_source, checked_pool, criterion_of

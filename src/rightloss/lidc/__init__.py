@@ -16,10 +16,10 @@ Stage: shipped tables, CT series or files → data sets with labels, votes, pati
 from .archive import Archive as Archive
 from .archive import read_archive as read_archive
 from .archive import write_archive as write_archive
+from .montage import montage as montage
 from .nodule_set import NoduleSet as NoduleSet
 from .nodulemnist import NoduleMNIST as NoduleMNIST
 from .nodulemnist import read_nodulemnist as read_nodulemnist
-from .pictures import montage as montage
 from .readings import annotations as annotations
 from .readings import nodules as nodules
 from .sets import balanced_set as balanced_set

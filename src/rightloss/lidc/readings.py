@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float32
 
-from .shipped import DATA, READINGS, SCANS, shipped_outlines
+from .bundled_tables import DATA, READINGS, SCANS, shipped_outlines
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..rng import checked_generator
 from ..sampling.checks import whole_number
-from ..streams import checked_generator
 
 __all__ = ["checked_rotations", "fixed_rotations", "random_rotations"]
 

@@ -16,7 +16,7 @@ from jaxtyping import Float32, Shaped
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..tables import tensor_of
+from ..log_probs import tensor_of
 from .archive import Archive, read_archive
 from .nodule_set import NoduleSet, PatchSource
 from .readings import CHARACTERISTICS, RATINGS, SIZES, nodules

@@ -15,7 +15,7 @@ from jaxtyping import Int64, Shaped
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..tables import tensor_of
+from ..log_probs import tensor_of
 
 __all__ = ["Parts", "fold_numbers", "folds", "train_valid_test"]
 

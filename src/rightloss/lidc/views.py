@@ -16,9 +16,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..log_probs import log_prob_table, tensor_of
+from ..rng import checked_generator
 from ..sampling.checks import whole_number
-from ..streams import checked_generator
-from ..tables import log_prob_table, tensor_of
 from .planes import checked_patches, inplane_views, is_number, orthogonal_views, per_example
 from .rotations import fixed_rotations, random_rotations
 

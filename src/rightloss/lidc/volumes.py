@@ -16,12 +16,12 @@ import torch
 from jaxtyping import Float16
 from torch import Tensor
 
-from ..files import whole_file
+from ..atomic_files import whole_file
+from .bundled_tables import DATA, OUTLINES, READINGS, SCANS
 from .cache import cache_folder
-from .drawing import Drawn, draw
 from .npz import open_npz
+from .rasterise import Drawn, draw
 from .readings import NUM_NODULES, nodule_table
-from .shipped import DATA, OUTLINES, READINGS, SCANS
 
 FORMAT = 1  # of the kept file: to be raised when the same outlines would give other volumes
 FEW = 100  # nodules that are sooner drawn than all

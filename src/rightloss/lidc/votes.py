@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from ..tables import tensor_of
+from ..log_probs import tensor_of
 
 __all__ = ["binary_votes", "expected_score", "majority", "rounded_mean", "vote_shares"]
 

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from ..likelihoods import Likelihood
 from ..marginals import Estimate, Marginal, attach, log_mean_over_ranks, sum_over_ranks, world_size
-from .frame import Frame
+from .batch import Frame
 from .labels import Labels
-from .setting import Setting
+from .prior_terms import Setting
 
 
 def information_gain(log_probs: Float[Tensor, "n k"], log_marginal: Float[Tensor, " k"], labels: Labels) -> Float[Tensor, " n"]:

@@ -12,8 +12,7 @@ from torch import Tensor
 from ..likelihoods import Categorical, Likelihood
 from ..marginals import BatchMarginal, Marginal, sum_over_ranks, unseen, world_size
 from ..prevalence import ContinuousPrevalence, Prevalence
-from .composed import at_reference, composed_loss, estimate_from, example_log_weights, sum_over_batch
-from .frame import (
+from .batch import (
     Frame,
     NonFinite,
     Reduction,
@@ -25,8 +24,9 @@ from .frame import (
     is_synced,
     regression_frame,
 )
+from .composed import at_reference, composed_loss, estimate_from, example_log_weights, sum_over_batch
 from .fused import fused_loss
-from .setting import Setting, class_setting, continuous_setting
+from .prior_terms import Setting, class_setting, continuous_setting
 
 
 def information_gain_loss(

@@ -22,10 +22,10 @@ from torch import Tensor
 
 from ..likelihoods import Categorical
 from ..marginals import log_mean_over_ranks, sum_over_ranks
+from .batch import Frame, Reduction, raise_nonfinite
 from .composed import composed_loss
-from .frame import Frame, Reduction, raise_nonfinite
 from .labels import Labels
-from .setting import Setting
+from .prior_terms import Setting
 
 BLOCK = 2**19  # numbers per block: 2 MiB of float32, about the second-level caches of two cores
 LARGE = 2**17  # from this size on, one pass less over the block is worth four more calls

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..likelihoods import Categorical, Likelihood
 from ..marginals import BatchMarginal, Marginal, RunningMarginal, unseen, world_size
 from ..prevalence import ContinuousPrevalence, Prevalence, frequencies
-from .frame import NonFinite, Reduction, check_choices, check_pair, class_frame
+from .batch import NonFinite, Reduction, check_choices, check_pair, class_frame
 from .functional import (
     information_gain_loss,
     log_likelihood_loss,
@@ -18,7 +18,7 @@ from .functional import (
     weighted_loss,
 )
 from .monitor import Kind, Monitor
-from .setting import Setting, class_setting
+from .prior_terms import Setting, class_setting
 
 
 class _Loss(nn.Module):

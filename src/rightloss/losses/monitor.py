@@ -17,9 +17,9 @@ from torch import Tensor
 
 from ..likelihoods import Categorical, Likelihood
 from ..prevalence import PrevalenceWarning
+from .batch import Frame
 from .composed import at_reference
-from .frame import Frame
-from .setting import Setting
+from .prior_terms import Setting
 
 DENSITY = 16  # batches that are looked at: the first 16, then about 16 each time their number grows by a factor of e
 FALSE_ALARMS = 1e-3  # how often labels that do come at the declared rates are suspected, over a whole training

@@ -13,9 +13,9 @@ from .decisions import expected_cost as expected_cost
 from .evaluate import evaluate as evaluate
 from .evaluation import Evaluation as Evaluation
 from .evaluation import Figure as Figure
+from .predictive_values import DecisionCurve as DecisionCurve
+from .predictive_values import PredictiveValueCurve as PredictiveValueCurve
+from .predictive_values import decision_curve as decision_curve
+from .predictive_values import predictive_value_curve as predictive_value_curve
 from .reliability_curve import ReliabilityCurve as ReliabilityCurve
 from .reliability_curve import reliability_curve as reliability_curve
-from .value_curves import DecisionCurve as DecisionCurve
-from .value_curves import PredictiveValueCurve as PredictiveValueCurve
-from .value_curves import decision_curve as decision_curve
-from .value_curves import predictive_value_curve as predictive_value_curve

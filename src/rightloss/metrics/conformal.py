@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..inference.steps import checked_level
-from ..streams import checked_generator
-from ..tables import as_given, log_prob_table, row_blocks
+from ..log_probs import as_given, log_prob_table, row_blocks
+from ..rng import checked_generator
 from .sample import labelled_sample
 
 __all__ = ["ConformalSets"]

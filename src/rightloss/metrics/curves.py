@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..tables import tensor_of
-from .class_rates import Array, Scores, scores
+from ..log_probs import tensor_of
+from .one_vs_rest import Array, Scores, scores
 from .sample import IGNORED, num_classes_of
 
 __all__ = [

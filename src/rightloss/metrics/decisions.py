@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from ..tables import as_given, log_prob_table, map_of, row_blocks, rows_of, tensor_of
+from ..log_probs import as_given, log_prob_table, map_of, row_blocks, rows_of, tensor_of
 
 __all__ = ["cost_matrix", "decide", "expected_cost", "threshold_log_odds"]
 

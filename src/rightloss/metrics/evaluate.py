@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from ..inference.steps import checked_level
-from ..streams import own_stream
+from ..rng import own_stream
 from .bounds import Ends, bounds
 from .decisions import cost_matrix
 from .evaluation import Evaluation, Figure

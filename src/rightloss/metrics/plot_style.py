@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .class_rates import Array
+from .one_vs_rest import Array
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

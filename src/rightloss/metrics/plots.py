@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .class_rates import Array
 from .curves import PrecisionRecallCurve, ProbabilityHistogram, RocCurve
+from .one_vs_rest import Array
 from .plot_style import axes, faint, finish, label, line_style, log_shares, named, one_in, shares, thinned
+from .predictive_values import DecisionCurve, PredictiveValueCurve
 from .reliability_curve import ReliabilityCurve
-from .value_curves import DecisionCurve, PredictiveValueCurve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

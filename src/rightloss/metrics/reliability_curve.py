@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from ..inference.steps import checked_level
-from ..streams import own_stream
-from .class_rates import Array, Scores, against_rest, drawn_against_rest, drawn_mix, limits, scores
+from ..rng import own_stream
+from .one_vs_rest import Array, Scores, against_rest, drawn_against_rest, drawn_mix, limits, scores
 from .sample import IGNORED
 
 __all__ = ["ReliabilityCurve", "reliability_curve"]

@@ -15,12 +15,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..likelihoods import Categorical, Likelihood
-from ..losses.frame import check_pair, full_precision
+from ..log_probs import as_input, by_cell, first_float
+from ..losses.batch import check_pair, full_precision
 from ..marginals import in_transform
 from ..mixes import PopulationEstimate, log_mix, multiply_classes
 from ..prevalence import Prevalence, frequencies
-from ..saved import PREVALENCE, Format, copy_state, prevalence_facts, read_file, saved_prevalence, too_large, write_file
-from ..tables import as_input, by_cell, first_float
+from ..serialization import PREVALENCE, Format, copy_state, prevalence_facts, read_file, saved_prevalence, too_large, write_file
 
 _FORMAT = Format(
     "rightloss.PrevalenceLayer",

@@ -10,8 +10,8 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
+from ..log_probs import as_given, log_prob_table, rows_of, tensor_of
 from ..mixes import log_mix, multiply_classes
-from ..tables import as_given, log_prob_table, rows_of, tensor_of
 
 
 def retarget(log_probs: Any, from_: Any, to: Any) -> Any:

@@ -16,10 +16,10 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from ..inference.steps import checked_level
+from ..log_probs import as_given, map_of, row_blocks, rows_of
 from ..mixes import log_mix, multiply_classes, without_estimate
 from ..prevalence import Prevalence
-from ..streams import checked_generator
-from ..tables import as_given, map_of, row_blocks, rows_of
+from ..rng import checked_generator
 from .beta import BetaLogOdds
 from .retarget import class_table
 

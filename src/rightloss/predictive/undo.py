@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from ..log_probs import as_given, tensor_of
 from ..mixes import PopulationEstimate, log_mix, multiply_classes
 from ..prevalence import Prevalence, class_frequencies
-from ..tables import as_given, tensor_of
 from .retarget import class_table
 
 

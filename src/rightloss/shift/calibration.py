@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..tables import as_given, log_prob_table, tensor_of
+from ..log_probs import as_given, log_prob_table, tensor_of
 from .held_out import HeldOut, held_out_set, require_every_class
 from .rows import cell_rows
 

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..log_probs import log_prob_table, tensor_of
 from ..losses.labels import hard_labels
-from ..tables import log_prob_table, tensor_of
 from .rows import cell_rows
 
 __all__ = ["HeldOut", "held_out_set", "require_every_class"]

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from ..inference.steps import checked_level
+from ..log_probs import log_prob_table
 from ..prevalence import Prevalence, frequencies
-from ..tables import log_prob_table
 from .confusion import covariance, moments
 from .held_out import HeldOut, held_out_set, require_every_class
 from .rows import cell_rows

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..tables import log_prob_table, tensor_of
+from ..log_probs import log_prob_table, tensor_of
 
 __all__ = ["Rows", "cell_rows"]
 

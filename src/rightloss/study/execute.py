@@ -33,7 +33,7 @@ from .results import (
 Progress = Callable[[float, int, str], None]
 
 _FOLDERS = ("runs", "data")
-_PARTIAL = ".saving-*.partial"  # as `rightloss.files` names them
+_PARTIAL = ".saving-*.partial"  # as `rightloss.atomic_files` names them
 _STALE = 3600.0  # seconds after which nobody is writing such a file any more
 
 
@@ -115,7 +115,7 @@ def _counted(progress: Progress, groups: list[Group], total: int) -> Callable[[i
 
 def _new_summaries(config: StudyConfig, out: Path) -> list[tuple[Source, DataSummary]]:
     """Of the data sets that are not there yet; a damaged one is an error."""
-    from .sources import summary_of
+    from .datasets import summary_of
 
     summaries = []
     for source in config.sources:

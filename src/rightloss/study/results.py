@@ -25,7 +25,7 @@ import numpy as np
 from jaxtyping import Float32, Float64, Int64, Shaped, UInt8
 
 from .. import __version__
-from ..files import whole_file, write_whole
+from ..atomic_files import whole_file, write_whole
 from ..lidc.nodulemnist import COUNTS
 from ..lidc.npz import open_npz
 from ..lidc.splits import fold_numbers

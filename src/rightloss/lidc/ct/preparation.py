@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 from ...lock import only_run
 from ..readings import nodules as all_nodules
 from ..readings import scan_positions
-from .finding import Found, find_series
-from .parts import PartNotWritten, part_job, read_part
+from .dicom_index import Found, find_series
 from .pixels import require
-from .prepared import Prepared, summary_of, write_remarks
+from .prepare_report import Prepared, summary_of, write_remarks
+from .shards import PartNotWritten, part_job, read_part
 from .tables import checked_table
 from .workers import Failure, run_jobs
 from .writing import nodules_written, write_patches
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["prepare"]
 
-_MAKE_PART = "rightloss.lidc.ct.parts:make_part"
+_MAKE_PART = "rightloss.lidc.ct.shards:make_part"
 _RUNS_OWN = (PartNotWritten.__name__, ModuleNotFoundError.__name__)  # errors that every other series would meet, too
 
 

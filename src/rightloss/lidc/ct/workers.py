@@ -23,7 +23,7 @@ from importlib import import_module
 from queue import SimpleQueue
 from typing import Any
 
-from ...children import close_pipes, last_line, let_go
+from ...process_pool import close_pipes, last_line, let_go
 
 __all__ = ["Failure", "Worker", "run_jobs", "serve"]
 

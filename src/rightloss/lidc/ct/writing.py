@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ...files import write_whole
+from ...atomic_files import write_whole
 from ..archive import write_archive
-from .parts import SPACING, Part, read_part
+from .shards import SPACING, Part, read_part
 from .tables import RATINGS, numeric_columns
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import IO, Any
 
-from ...children import close_pipes, last_line
+from ...process_pool import close_pipes, last_line
 from ..config import Group
 from ..results import RunResult
 from .attempt import attempt

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from queue import SimpleQueue
 
-from ...children import let_go
+from ...process_pool import let_go
 from ..config import Group
 from ..results import RunResult
 from .child import Child, Died

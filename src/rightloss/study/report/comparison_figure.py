@@ -11,9 +11,9 @@ import numpy as np
 from jaxtyping import Float64
 
 from ...metrics import probability_histogram
-from ...metrics.class_rates import expit, logit
+from ...metrics.one_vs_rest import expit, logit
 from ...metrics.plot_style import faint
-from ..cells import Cell
+from ..pooled_predictions import Cell
 from ..summary.words import listed
 from .drawing import Drawing, drawn
 from .panels import Column, Panel

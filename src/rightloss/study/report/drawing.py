@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...files import whole_file, write_whole
+from ...atomic_files import whole_file, write_whole
 from .markup import Html, scrolling, tag
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ import numpy as np
 
 from ...metrics.plot_style import axes as plain_axes
 from ...metrics.plot_style import faint, line_style, log_shares
-from ..cells import CellKey
 from ..methods import METHODS
+from ..pooled_predictions import CellKey
 from ..summary import Row, Summary
 from ..summary.contract import CONSTANT
 from ..summary.words import INFERENCES, net, source

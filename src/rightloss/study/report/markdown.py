@@ -11,7 +11,7 @@ from ..results import StudyResults
 from ..summary import Summary
 from .command import command
 from .drawing import Drawing
-from .how import how_it_was_done, limits
+from .methods_section import how_it_was_done, limits
 from .page import title_of
 from .table_text import plain, to_markdown
 from .tables import comparison_table, result_tables

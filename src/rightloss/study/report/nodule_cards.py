@@ -13,8 +13,8 @@ from jaxtyping import UInt8
 
 from ..results import DataSummary, StudyResults
 from ..summary.words import source
+from .hardest_cases import BENIGN, MALIGNANT, Misjudged, judging_loss, misjudged
 from .markup import Html, html, tag, void
-from .misjudged import BENIGN, MALIGNANT, Misjudged, judging_loss, misjudged
 from .words import SHORT
 
 _READERS = ("no reader", "one reader", "two readers", "three readers", "four readers", "five readers", "six readers")

@@ -17,9 +17,9 @@ from ..results import StudyResults
 from ..summary import Check, Summary
 from .command import command
 from .drawing import Drawing
-from .how import how_it_was_done, limits
+from .hardest_cases import judging_loss
 from .markup import Html, html, tag
-from .misjudged import judging_loss
+from .methods_section import how_it_was_done, limits
 from .nodule_cards import nodule_cards
 from .panels import Panel
 from .slider_section import slider_section

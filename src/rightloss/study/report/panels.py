@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..cells import Cell, cells
+from ..pooled_predictions import Cell, cells
 from ..results import StudyResults
 from .words import panel_title
 

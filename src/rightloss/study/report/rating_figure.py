@@ -13,8 +13,8 @@ from jaxtyping import Float64
 from ...lidc.votes import rounded_mean
 from ...metrics import Figure as Number
 from ...metrics.plot_style import axes as plain_axes
-from ..cells import Cell, cells
 from ..paper import RATINGS
+from ..pooled_predictions import Cell, cells
 from ..results import StudyResults
 from ..summary import Summary
 from ..summary.words import LIKELIHOODS, listed

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from ...metrics import RocCurve, roc_curve
-from ..cells import Cell
+from ..pooled_predictions import Cell
 
 Array = Float64[np.ndarray, " m"]
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from ..cells import Cell
+from ..pooled_predictions import Cell
 from ..summary.words import method
 from .panels import Column, Panel
 from .words import one_in

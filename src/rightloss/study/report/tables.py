@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...metrics import Figure
-from ..cells import CellKey
 from ..paper import AVERAGES, MISPRINT, RATINGS, paper_row
+from ..pooled_predictions import CellKey
 from ..summary import Row, Summary
 from ..summary.contract import CONSTANT
 from ..summary.layouts import PAPER_COLUMNS

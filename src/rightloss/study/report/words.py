@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 
-from ..cells import CellKey
 from ..config import StudyConfig
 from ..methods import DEFAULT
+from ..pooled_predictions import CellKey
 from ..summary.words import MINIBATCHES, source, where
 
 # In figures, where there is little room.

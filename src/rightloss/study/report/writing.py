@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...files import write_whole
+from ...atomic_files import write_whole
 from ..results import StudyResults
 from ..summary import Summary
 from .comparison_figure import comparison_figure

@@ -5,6 +5,7 @@ from .contract import Comparison as Comparison
 from .contract import Difference as Difference
 from .contract import Row as Row
 from .contract import Summary as Summary
+from .export import write_tables as write_tables
 from .layouts import Entry as Entry
 from .layouts import Line as Line
 from .layouts import Section as Section
@@ -12,4 +13,3 @@ from .layouts import Table as Table
 from .layouts import tables as tables
 from .summarise import summarise as summarise
 from .terminal import print_summary as print_summary
-from .written import write_tables as write_tables

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
-from ..cells import Cell
+from ..pooled_predictions import Cell
 from .resampling import Estimate, Resamples
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from ...metrics import Figure, evaluate
-from ..cells import Cell
+from ..pooled_predictions import Cell
 from .areas import Areas, mean_area
 from .contract import rounded
 from .likelihood import votes_of

@@ -9,10 +9,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..cells import CellKey
 from ..config import StudyConfig
 from ..methods import DEFAULT, METHODS
 from ..paper import POPULATIONS
+from ..pooled_predictions import CellKey
 from . import words
 from .comparisons import AUC, LOG_LIKELIHOOD, PUBLISHED, WEIGHTED, is_default
 from .contract import Check, Comparison, Difference, Row, Verdict

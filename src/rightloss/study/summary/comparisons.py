@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from ...metrics import Figure
-from ..cells import Cell, CellKey
 from ..config import StudyConfig
 from ..methods import DEFAULT
+from ..pooled_predictions import Cell, CellKey
 from .areas import Areas, differences, mean_area
 from .contract import Comparison, Difference
 from .likelihood import expected_at, expected_in_folds, votes_of

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ...metrics import Figure
-from ..cells import CellKey
 from ..config import StudyConfig
+from ..pooled_predictions import CellKey
 
 CONSTANT = "constant"  # in the place of a loss: always answering π
 Verdict = Literal["reproduces", "does not", "undecided"]

@@ -11,7 +11,7 @@ from typing import Literal
 
 from ...metrics import Figure
 from .. import paper
-from ..cells import CellKey
+from ..pooled_predictions import CellKey
 from . import words
 from .contract import CONSTANT, Row, Summary
 

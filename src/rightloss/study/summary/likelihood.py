@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from ..cells import Cell
+from ..pooled_predictions import Cell
 from .resampling import Estimate, Resamples, Weights
 
 Table = Float64[np.ndarray, "n k"]

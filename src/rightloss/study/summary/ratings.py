@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float64, Int64
 
 from ...lidc.votes import expected_score, majority, rounded_mean
 from ...metrics import Figure, evaluate
-from ..cells import Cell
+from ..pooled_predictions import Cell
 from .contract import rounded
 from .likelihood import expected_at, votes_of
 from .resampling import LEVEL, Estimate, Resamples, Weights

@@ -15,7 +15,7 @@ from jaxtyping import Float64, Int64
 
 from ...metrics import Figure
 from ...metrics.intervals import bca, unseen_share
-from ..cells import Cell
+from ..pooled_predictions import Cell
 from .contract import rounded
 
 DRAWS, LEVEL = 1000, 0.95

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 
 from ...metrics import Figure
-from ..cells import Cell, CellKey, cells
+from ..pooled_predictions import Cell, CellKey, cells
 from ..results import StudyResults
 from .answer import answer_of
 from .areas import Areas, areas_of

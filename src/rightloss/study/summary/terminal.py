@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from .contract import Summary
+from .export import in_brackets
 from .layouts import COLUMNS, LEGEND, PREDICTED, RATING_LEGEND, Line, sections
-from .written import in_brackets
 
 if TYPE_CHECKING:
     from rich.console import Console

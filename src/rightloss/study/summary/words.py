@@ -9,9 +9,9 @@ import math
 from collections.abc import Sequence
 
 from ...metrics import Figure
-from ..cells import CellKey
 from ..config import CONTOURS, StudyConfig
 from ..methods import METHODS
+from ..pooled_predictions import CellKey
 from .contract import CONSTANT
 
 NETS = {

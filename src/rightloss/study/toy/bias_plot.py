@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...files import whole_path
+from ...atomic_files import whole_path
 from .biases import CURVED, MODELS, BiasConfig, BiasRow
 from .selection import BY_BOTH, BY_FEATURE, BY_LABEL, CurvedRisk, Selection, met
 

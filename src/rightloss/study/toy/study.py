@@ -15,7 +15,7 @@ from statistics import fmean, stdev
 from typing import Any, TypeVar
 
 from ... import __version__
-from ...files import write_whole
+from ...atomic_files import write_whole
 from ..methods import DEFAULT, EVIDENCE, METHODS
 from .bias_plot import save_biases
 from .biases import BiasConfig, BiasFigures, BiasRun, bias_rows, biases_csv, run_seed

@@ -18,7 +18,7 @@ from ...lidc.views import FixedViews, RandomViews
 from ...prevalence import Prevalence
 from ...sampling import RebalancedSampler
 from ..config import RunConfig
-from ..sources import StudyData
+from ..datasets import StudyData
 from .seeds import stream
 
 _BLOCK = 32  # nodules of which views are cut in one go

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from ..config import OF_TABLES, Group, RunConfig
+from ..datasets import StudyData, study_data, study_images
 from ..engines import Report
 from ..results import RunResult
-from ..sources import StudyData, study_data, study_images
 from .batches import Batch, Batches
 from .candidates import Candidate
 from .hardware import Hardware

@@ -1,0 +1,201 @@
+"""An ensemble: the same search from several starts.
+
+Stage: `LogPosterior`, data → `Posterior` of M draws.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+
+from ..marginals import AuxiliaryMarginal, BatchMarginal, PoolMarginal, RunningMarginal
+from ..prevalence import Prevalence
+from .distributions import Particles
+from .followers import evaluate_many, follower_of, vmaps
+from .layout import Layout
+from .map import anew, ascend, kept_besides, most_probable, on_device, thinned, unsaved
+from .minibatches import Minibatches
+from .posterior import Posterior, posterior_of
+from .priors import Params
+from .steps import in_mode, own_random, whole_number
+from .target import LogPosterior, inference_method
+
+
+@inference_method
+def ensemble(
+    target: LogPosterior,
+    data: Any,
+    *,
+    members: Any = 10,
+    initial: Callable[[int], Params] | None = None,
+    steps: Any = 1000,
+    batch_size: Any = 128,
+    lr: Any = 1e-2,
+    seed: Any = 0,
+    device: Any = None,
+    progress: bool | None = None,
+) -> Posterior:
+    """Modes of log p(w|X,Y) that are found from several starts, each by Adam as in `map_estimate`.
+
+    Members have starts, orders of the data, dropout's masks and q of their own. They are trained together by `torch.func.vmap`
+    where the model allows it, in the memory of as many models; else one after the other. Where normalisation keeps moving
+    averages, each member has its own, and they are part of its draw.
+
+    Args:
+        target: from `log_posterior`.
+        data: `(x, y)`, a Dataset or a DataLoader.
+        members: M, how many.
+        initial: number of a member → the weights it starts from, by name; those left out are the model's own. By default,
+            trainable weights with two dimensions or more are drawn anew by the `reset_parameters` of their modules. The rest,
+            biases above all, stay the model's, so that a start at the prevalence is kept.
+        steps: of Adam.
+        batch_size: examples that a member sees in a step; None for all of them.
+        lr: the first step size; it falls to 0 as (1 − t/steps)².
+        seed: of the starts, the orders of the data, and dropout.
+        device: where to compute; None: where model and data are.
+        progress: whether a bar is shown; None: on a terminal.
+
+    Returns:
+        `Particles`, a draw for each member; `record["log_posterior"]` holds their estimates along the way, up to a constant.
+
+    Raises:
+        Diverged: a value was not finite; the error has the last good `.posterior`.
+    """
+    with own_random(seed) as generator, in_mode(target.model, True):
+        starts = [_start(target, initial, member) for member in range(whole_number(members, "members"))]
+        batches = Minibatches(data, batch_size, generator, device, target.prevalence, target.model)
+        target = anew(target.with_data(batches.num_data), batches.at_once, device)
+        if _can_go_together(target, starts, batches):
+            return _together(target, starts, batches, steps, lr, device, progress)
+        plain = data if batches.loader is not None else (batches.x, batches.y)
+        seeds = torch.randint(2**62, (len(starts),), generator=generator).tolist()
+        return _one_by_one(target, starts, plain, seeds, steps, batch_size, lr, device, progress)
+
+
+def _together(
+    target: LogPosterior,
+    starts: list[dict[str, Tensor]],
+    batches: Minibatches,
+    steps: Any,
+    lr: Any,
+    device: Any,
+    progress: bool | None,
+) -> Posterior:
+    members, follower = len(starts), follower_of(target)
+    weights = on_device(_stacked(starts), device)
+    others = {} if device is None else {**on_device(kept_besides(target), device), **unsaved(target, device)}
+    state = {**weights, **{name: value.expand(members, *value.shape) for name, value in others.items()}}
+
+    def objective() -> Tensor:
+        values, aux = evaluate_many(target, state, batches.next_each(members), follower)
+        if follower is not None:
+            follower.move(state, aux["log_m"])
+        return values
+
+    def found(good: Params, record: Mapping[str, Any] | None = None) -> Posterior:
+        layout = Layout.of(starts[0])
+        return posterior_of(target, Particles(layout.flatten(good).detach().clone()), layout, record=record)
+
+    trace = ascend(objective, weights, {}, steps, lr, f"ensemble of {members}", progress, found)
+    return found(weights, {"log_posterior": thinned(trace, target)})
+
+
+def _one_by_one(
+    target: LogPosterior,
+    starts: list[dict[str, Tensor]],
+    data: Any,
+    seeds: list[int],
+    steps: Any,
+    batch_size: Any,
+    lr: Any,
+    device: Any,
+    progress: bool | None,
+) -> Posterior:
+    ends: list[dict[str, Tensor]] = []
+    traces: list[list[float]] = []
+
+    def found(target: LogPosterior, state: Params, record: Mapping[str, Any]) -> Posterior:
+        """Of all members so far."""
+        ends.append({name: value.detach().clone() for name, value in state.items()})
+        traces.append(record.get("log_posterior", []))
+        return _of_ends(target, ends, {"log_posterior": [list(row) for row in zip(*traces, strict=False)]})
+
+    for number, (start, seed) in enumerate(zip(starts, seeds, strict=True), 1):
+        label = f"member {number} of {len(starts)}"
+        options = (steps, batch_size, lr, False, seed, device, progress)
+        posterior = most_probable(target, data, *options, found=found, start=start, label=label)
+    return posterior
+
+
+def _of_ends(target: LogPosterior, ends: list[dict[str, Tensor]], record: Mapping[str, Any]) -> Posterior:
+    """Trained weights are random, and so are moving averages; the rest is the same in all members."""
+    own, stacked = target.buffers(), _stacked(ends)
+    moved = [name for name, value in own.items() if name in stacked and _differs(stacked[name], value)]
+    draws = {name: stacked[name] for name in (*target.parameters(), *moved)}
+    layout = Layout.of({name: ends[0][name] for name in draws})
+    fixed = {name: value for name, value in ends[0].items() if name not in draws}
+    return posterior_of(target, Particles(layout.flatten(draws)), layout, fixed, record=record)
+
+
+def _differs(values: Tensor, own: Tensor) -> bool:
+    return own.is_floating_point() and bool((values != own.to(values.device)).any())
+
+
+def _stacked(each: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: torch.stack([one[name] for one in each]) for name in each[0]}
+
+
+def _can_go_together(target: LogPosterior, starts: list[dict[str, Tensor]], batches: Minibatches) -> bool:
+    """Whether vmap takes the model: tried on few examples."""
+    known = (RunningMarginal, BatchMarginal, PoolMarginal, AuxiliaryMarginal)
+    followed = target.marginal is None or isinstance(target.marginal, known)
+    if not isinstance(target.prevalence, Prevalence) or not followed or not vmaps(target.model):
+        return False
+    x = batches.few()
+    try:
+        with torch.no_grad():
+            vmap(lambda weights: target.table(weights, x), randomness="different")(on_device(_stacked(starts), x.device))
+    except (RuntimeError, TypeError, ValueError):
+        return False  # what is wrong with the model itself will show when it is trained alone
+    return True
+
+
+def _start(target: LogPosterior, initial: Any, member: int) -> dict[str, Tensor]:
+    own = target.parameters()
+    given = _redrawn(target) if initial is None else initial(member)
+    if not isinstance(given, Mapping):
+        raise ValueError(f"Expected `initial` to give weights by name, but got {type(given).__name__}: a dictionary.")
+    for name, value in given.items():
+        if name not in own or value.shape != own[name].shape:
+            wanted = f"of shape {tuple(own[name].shape)}" if name in own else f"among {list(own)[:10]}"
+            raise ValueError(f"Expected `initial` to give weights {wanted}, but got {name!r} of {tuple(value.shape)}: see it.")
+    return {**own, **{name: value.detach().to(own[name], copy=True) for name, value in given.items()}}
+
+
+def _redrawn(target: LogPosterior) -> dict[str, Tensor]:
+    """Weights of two dimensions or more, from torch's random numbers as they are."""
+    model, trained = copy.deepcopy(target.model), target.parameters()
+    new: dict[str, Tensor] = {}
+    for prefix, part in model.named_modules():
+        if _reset(part):
+            new |= dict(part.named_parameters(prefix))
+    new = {name: value for name, value in new.items() if name in trained and value.ndim > 1}
+    if not new:
+        raise ValueError(
+            "Expected a model whose modules can start anew, but none with trainable weights has `reset_parameters`: "
+            "give `initial`, a function from a member's number to its weights."
+        )
+    return new
+
+
+def _reset(part: nn.Module) -> bool:
+    """Start the module anew if it can; whether it could."""
+    reset = getattr(part, "reset_parameters", None) or getattr(part, "_reset_parameters", None)
+    if callable(reset):
+        reset()
+    return callable(reset)

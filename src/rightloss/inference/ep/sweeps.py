@@ -1,0 +1,241 @@
+"""Expectation propagation: a Gaussian over the weights of a linear model, or of a net's last layer.
+
+Stage: `LogPosterior`, data → `Posterior` with a `DenseGaussian`.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from ...prevalence import Prevalence
+from ..contract import Diverged
+from ..distributions import DenseGaussian
+from ..map import map_estimate
+from ..minibatches import Minibatches
+from ..nets import Net
+from ..posterior import Posterior, posterior_of
+from ..steps import own_random, positive_number, steps_of, whole_number
+from ..target import LogPosterior, inference_method
+from .factors import Factors, Group, factors_of
+from .heads import Head, head_of
+from .natural import Moments, Natural
+
+_HALVINGS = 12  # of a step that leads out of the Gaussians
+_START = 100  # steps towards the mode
+_LEAST = 1e-2  # the power below which none is lowered
+_POINT = 1e-6  # the power at which tangents are taken
+
+
+@inference_method
+def expectation_propagation(
+    target: LogPosterior,
+    data: Any,
+    *,
+    layer: str | None = None,
+    mode: Any = None,
+    power: Any = 1.0,
+    damping: Any = 0.5,
+    stochastic: bool = False,
+    iterations: Any = 200,
+    tolerance: Any = 1e-3,
+    draws: Any = 512,
+    batch_size: Any = None,
+    seed: Any = 0,
+    device: Any = None,
+    progress: bool | None = None,
+) -> Posterior:
+    """A Gaussian that agrees with each factor of the posterior in mean and covariance, as far as one can agree with all.
+
+        p(w|X,Y) ∝ p(w) Π_n p_r(y_n|x_n,w) Π_k p_r(k|w)^(−N_k + N κ r_k)
+
+    Each factor but the prior, which must be Gaussian, has a Gaussian site in its place. In turn, each site is taken out of the
+    product and set such that with it and with its factor the mean and the covariance are the same. An example's factor sees
+    few numbers, its outputs, and is integrated by quadrature. A class's p_r(k|w)^(−N_k) sees all of w and is far from Gaussian:
+    it is taken as N_k equal factors with one site in common, and integrated by quasi-random draws. Its site has a negative
+    precision: what is known of the intercept from the labels alone is taken away again.
+
+    Args:
+        target: from `log_posterior`. p_r(k|w) is exact over its pool, or else over the training data, whatever its marginal.
+        data: `(x, y)`, a Dataset or a DataLoader, which is gone through once.
+        layer: name of the linear layer that gives the outputs; None: the last one.
+        mode: values of all other weights: a `Posterior` from `map_estimate`, or weights by name, such as
+            `target.parameters()`, the present ones. None: where there are others, `map_estimate(target, data)` is called.
+        power: α of power EP: 1 is EP, and close to 0 the answer is that of variational inference. Where the data leave the
+            intercept all but open, or a hyperplane parts the classes, EP as such may have no answer: if it runs away, α is
+            set to a quarter, and so on; standard deviations may then be too small, as variational inference's are.
+        damping: the share of its way that a site goes.
+        stochastic: one site for all examples of a class, in the place of one for each: less memory, less exact.
+        iterations: how often, at most, all sites are set.
+        tolerance: at which change of a mean, in standard deviations, or of a log standard deviation, it is over.
+        draws: of the weights, for the marginal, and of the outputs, for the examples; for up to three of either, quadrature
+            takes their place.
+        batch_size: how many examples' sites are set at once; None: all of them. The answer is the same. With `stochastic`
+            they always are.
+        seed: of the draws, and of `map_estimate`.
+        device: where to compute, in float64; None: where model and data are.
+        progress: whether a bar is shown; None: on a terminal.
+
+    Returns:
+        `DenseGaussian` over the layer's weights; in its `record`: `iterations`, `converged`, the last `change`, and the
+        `power` in the end.
+
+    Raises:
+        Diverged: no step led to a Gaussian; the error has the last good `.posterior`.
+    """
+    power, damping, tolerance = _share(power, "power"), _share(damping, "damping"), positive_number(tolerance, "tolerance")
+    iterations, draws = whole_number(iterations, "iterations"), whole_number(draws, "draws")
+    size = None if batch_size is None else whole_number(batch_size, "batch_size")
+    if not isinstance(target.prevalence, Prevalence):
+        raise ValueError("Expected classes for expectation propagation, but got a density: use laplace, variational or sghmc.")
+    batches = Minibatches(data, None, device=device, prevalence=target.prevalence, like=target.model)
+    target = target.with_data(batches.num_data)
+    net = _settled(target, data, layer, mode, seed, device, progress)
+    head = head_of(net.model, layer, target.parameters())
+    fixed = {name: value.clone() for name, value in net.own().items() if name not in head.names}
+    with torch.no_grad(), own_random(seed):
+        natural = head.prior(target, net.own())
+        factors = factors_of(target, net, head, batches.whole(), stochastic, draws, seed)
+
+    def found(q: Moments, record: Mapping[str, Any]) -> Posterior:
+        return posterior_of(target, _gaussian(q, head), head.layout, fixed, record=record)
+
+    with torch.no_grad():
+        return _propagated(natural, factors, size, power, damping, iterations, tolerance, progress, found)
+
+
+def _propagated(
+    natural: Natural,
+    factors: Factors,
+    size: int | None,
+    power: float,
+    damping: float,
+    iterations: int,
+    tolerance: float,
+    progress: bool | None,
+    found: Callable[[Moments, Mapping[str, Any]], Posterior],
+) -> Posterior:
+    natural, q = _at_mode(natural, factors)
+    change, done, since = float("inf"), 0, 0
+    for step in steps_of(iterations, "EP", progress):
+        before = q
+        natural, q, least = _swept(natural, q, factors, size, power, damping)
+        sound = least > 0
+        if not sound and power < _LEAST:
+            raise _no_gaussian(step, found(q, {"iterations": step, "converged": False, "change": change, "power": power}))
+        change, done, since = _distance(before, q) / least if sound else float("inf"), step + 1, since + 1
+        if change < tolerance:
+            break
+        if not sound or (since > 10 and change > 1 and power >= _LEAST):
+            power, since = power / 4, 0
+    if change >= tolerance:
+        warnings.warn(
+            f"Expectation propagation still changes by {change:.1g} standard deviations after {iterations} iterations: "
+            "give it more `iterations`, or a lower `power` or `damping` if the changes do not shrink.",
+            stacklevel=4,
+        )
+    return found(q, {"iterations": done, "converged": change < tolerance, "change": change, "power": power})
+
+
+def _swept(
+    natural: Natural, q: Moments, factors: Factors, size: int | None, power: float, damping: float
+) -> tuple[Natural, Moments, float]:
+    """The product after all sites were set once, and the least share of their way that some went; 0 where it ended there."""
+    least = damping
+    for group in factors.groups(size):
+        moved = _moved(natural, q, group, power, damping)
+        if moved is None:
+            return natural, q, 0.0
+        natural, q = moved[:2]
+        least = min(least, moved[2])
+    return natural, q, least
+
+
+def _at_mode(natural: Natural, factors: Factors) -> tuple[Natural, Moments]:
+    """Where to start: at a posterior's mode sites are not far from where they belong, from a wide prior they may run away."""
+    q = natural.moments()
+    assert q is not None
+    for _ in range(_START):
+        before, moved = q, _moved(natural, q, factors.tangents(), _POINT, 1.0)
+        if moved is None:
+            break
+        natural, q, share = moved
+        if _distance(before, q) / share < 0.01:
+            break
+    return natural, q
+
+
+def _moved(natural: Natural, q: Moments, group: Group, power: float, step: float) -> tuple[Natural, Moments, float] | None:
+    """The product once the sites have gone a share `step` of their way (half of it, …, while it is too far), and that share."""
+    changes = [sites.change(q, power).times(share) for sites, share in group]
+    over_weights = [sites.over_weights(change) for (sites, _), change in zip(group, changes, strict=True)]
+    for _ in range(_HALVINGS):
+        new = natural
+        for each in over_weights:
+            new = new.plus(each, step)
+        moments = new.moments()
+        if moments is not None and _near(q, moments):
+            for (sites, _), change in zip(group, changes, strict=True):
+                sites.own.precision.add_(change.precision, alpha=step)
+                sites.own.shift.add_(change.shift, alpha=step)
+            return new, moments, step
+        step /= 2
+    return None
+
+
+def _near(old: Moments, new: Moments) -> bool:
+    """Whether no mean has moved by more than three standard deviations, and none of these has doubled."""
+    deviation, mean = old.covariance.diagonal().sqrt(), (new.mean - old.mean).abs()
+    return bool((mean <= 3 * deviation).all()) and bool((new.covariance.diagonal().sqrt() <= 2 * deviation).all())
+
+
+def _no_gaussian(step: int, last_good: Posterior) -> Diverged:
+    return Diverged(
+        f"Expected the product of the sites to be a Gaussian, but iteration {step} led to none: lower `damping` or `power`, "
+        "scale the inputs, or give a narrower prior, above all to the bias; what was good until then is this error's "
+        "`.posterior`.",
+        step,
+        last_good,
+    )
+
+
+def _distance(one: Moments, other: Moments) -> float:
+    """The largest change of a mean in standard deviations, or of a log standard deviation."""
+    variance, new = one.covariance.diagonal(), other.covariance.diagonal()
+    means = (other.mean - one.mean).abs() / new.sqrt()
+    return float(torch.maximum(means, (new / variance).log().abs() / 2).max())
+
+
+def _settled(
+    target: LogPosterior, data: Any, layer: str | None, mode: Any, seed: int, device: Any, progress: bool | None
+) -> Net:
+    """A copy of model and likelihood, in eval mode, with all weights but the layer's where they are to stay."""
+    head = head_of(target.model, layer, target.parameters())
+    if mode is None and any(name not in head.names for name in target.parameters()):
+        mode = map_estimate(target, data, seed=seed, device=device, progress=progress)
+    settled = isinstance(mode, Posterior)
+    net = Net(*copy.deepcopy((mode.model, mode.likelihood) if settled else (target.model, target.likelihood))).eval()
+    if mode is not None and not settled:
+        if not isinstance(mode, Mapping):
+            raise ValueError(
+                f"Expected `mode` to be a Posterior or weights by name, but got {type(mode).__name__}: map_estimate."
+            )
+        net.put(mode)
+    return net if device is None else net.to(device)
+
+
+def _gaussian(q: Moments, head: Head) -> DenseGaussian:
+    """In the order and the dtype of the layer's weights."""
+    order, dtype = head.order().to(q.mean.device), head.module.weight.dtype
+    factor = torch.linalg.cholesky(q.covariance[order][:, order])
+    return DenseGaussian(q.mean[order].to(dtype), factor.to(dtype))
+
+
+def _share(value: Any, name: str) -> float:
+    if positive_number(value, name) > 1:
+        raise ValueError(f"Expected `{name}` to be at most 1, but got {value!r}: 1.0 is all of it.")
+    return float(value)

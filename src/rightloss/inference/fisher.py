@@ -1,0 +1,306 @@
+"""How sharply the data fix the weights: second derivatives of minus the log-likelihood, added up block by block.
+
+Stage: target, weights, data → `Terms` → matrix (d, d), or its diagonal (d,), and the gradient.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+from torch.func import jacrev, vmap
+
+from ..losses import InformationGainLoss, LogitAdjustedLoss, LogLikelihoodLoss, WeightedLoss
+from ..losses.batch import Frame, class_frame
+from ..losses.composed import at_reference
+from ..losses.labels import Labels
+from ..losses.prior_terms import Setting
+from ..prevalence import Prevalence
+from .priors import Params
+from .target import LogPosterior
+
+Table = Callable[[Tensor, Tensor], Tensor]
+_NUMBERS, _INPUTS = 1 << 24, 1 << 20  # held at once: of derivatives, and of x times what goes back through it
+_BASIS = 64  # rows of a Hessian that are worked out together
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Some of the data, a row for each label.
+
+    Attributes:
+        x: what the model takes.
+        own: a_nk, what each entry of the table counts for as an example's own label.
+        share: q_nk, its share of the marginal: `Σ_n q_nk = 1` over all parts; of the mean prediction for the rivals, where it
+            counts for nothing.
+        expected: f_nk, the weight of its gradient's square in the Fisher information.
+    """
+
+    x: Tensor
+    own: Float[Tensor, "rows k"]
+    share: Float[Tensor, "rows k"]
+    expected: Float[Tensor, "rows k"]
+
+
+@dataclass(frozen=True, eq=False)
+class Terms:
+    """Minus the log-likelihood of all data, through tables t_nk = log p_r(k|x_n,w) alone:
+
+        −Σ_nk a_nk t_nk + Σ_k c_k log Σ_n β_n exp(t_nk) + const,    c_k = N_k − N κ r_k.
+
+    At the weights at hand, with the shares `q_nk ∝ β_n exp(t_nk)` of each class's marginal and g_k = Σ_n q_nk ∇t_nk, the
+    gradient is `Σ_nk (c_k q_nk − a_nk) ∇t_nk`. Second derivatives are sums over rows, too, but for the last term:
+
+        Hessian              Σ_nk ∇²[c_k q_nk exp(t_nk − stop(t_nk)) − a_nk t_nk] − Σ_k c_k g_k g_kᵀ
+        Fisher information   Σ_nk N_k q_nk ∇t_nk ∇t_nkᵀ − Σ_k c_k g_k g_kᵀ
+
+    The latter is the Hessian's mean over the x that the model itself expects of each label, q_·k: labels were sampled first,
+    and x is what was observed. It is also the generalised Gauss–Newton matrix with respect to t, and never negative.
+    The rivals have c = 0, and a Fisher information of `Σ_nk a_n p_nk ∇t_nk ∇t_nkᵀ` with a_n = Σ_k a_nk.
+
+    Attributes:
+        table: weights (d,), x → t.
+        vector: w.
+        parts: the data; and the pool, if p(y|w) is taken over other data than these.
+        counts: c_k.
+        log_likelihood: its value at w.
+    """
+
+    table: Table
+    vector: Float[Tensor, " d"]
+    parts: list[Part]
+    counts: Float[Tensor, " k"]
+    log_likelihood: float
+
+    @property
+    def constant(self) -> float:
+        """The largest log-likelihood of predictions p that are the same for every x, of Σ_k (Σ_n a_nk − c_k) log p_k."""
+        counts = torch.stack([part.own.sum(0) for part in self.parts]).sum(0) - self.counts
+        shares = counts / counts.sum().clamp_min(torch.finfo(counts.dtype).tiny)
+        return float(torch.xlogy(counts, shares.clamp_min(0)).sum())
+
+
+@dataclass(frozen=True, eq=False)
+class Second:
+    """Second derivatives, `(d, d)` or the diagonal `(d,)`, and the gradient `(d,)`, of minus a log-density.
+
+    Those of a likelihood come with g_k `(k, d)`, the gradient of log p(k|w).
+    """
+
+    matrix: Tensor
+    gradient: Float[Tensor, " d"]
+    marginal: Float[Tensor, "k d"] | None = None
+
+
+def likelihood_terms(
+    target: LogPosterior, weights: Callable[[Tensor], Params], vector: Float[Tensor, " d"], data: tuple[Tensor, Tensor]
+) -> Terms:
+    """The likelihood of `data`, p(y|w) taken over `target.pool`, or over the data themselves, exactly.
+
+    Args:
+        target: over classes, with `num_data`.
+        weights: the inferred weights (d,) → all weights by name.
+        vector: where.
+        data: x and y.
+    """
+    assert target.num_data is not None
+    params, (x, y) = weights(vector), data
+    frame, setting = _frame(target, params, x, y)
+    offset, importance = _mix(target, setting)
+
+    def table(at: Tensor, some: Tensor) -> Tensor:
+        return at_reference(target.table(weights(at), some), offset)
+
+    log_probs, votes = _log_probs(target, params, frame, offset), _votes(frame.labels, setting.reference)
+    own = votes * importance * (target.num_data / votes.sum())
+    value = torch.where(own > 0, own * log_probs, 0.0).sum()
+    nothing = torch.zeros_like(own)
+    if not target.gains:
+        expected = own.sum(1, keepdim=True) * log_probs.exp()
+        share = expected / expected.sum(0).clamp_min(torch.finfo(expected.dtype).tiny)
+        return Terms(table, vector, [Part(x, own, share, expected)], nothing[0], float(value))
+    pool_x, pool_y = (x, y) if target.pool is None else target.pool
+    if target.pool is not None:
+        frame = _frame(target, params, pool_x, pool_y)[0]
+        log_probs = _log_probs(target, params, frame, offset)
+    log_terms = log_probs + _log_weights(frame.labels, setting, pool_y is not None)[:, None]
+    log_sums, labelled = torch.logsumexp(log_terms, 0), own.sum(0)
+    counts = labelled - target.num_data * setting.evidence * setting.reference
+    value = value - counts @ (log_sums - frame.labels.log_count(log_sums))
+    share = (log_terms - log_sums).exp()
+    if target.pool is None:
+        return Terms(table, vector, [Part(x, own, share, labelled * share)], counts, float(value))
+    pool = Part(pool_x, torch.zeros_like(share), share, labelled * share)
+    return Terms(table, vector, [Part(x, own, nothing, nothing), pool], counts, float(value))
+
+
+def fisher_information(terms: Terms, diagonal: bool, block: int | None = None) -> Second:
+    """See `Terms`; `block` examples at a time."""
+    d, k = len(terms.vector), len(terms.counts)
+    matrix, gradient = terms.vector.new_zeros(d if diagonal else (d, d)), terms.vector.new_zeros(d)
+    marginal = terms.vector.new_zeros(k, d)
+    for x, own, share, expected in _blocks(terms, block):
+        jacobian = _jacobian(terms, x)
+        root = jacobian * expected.sqrt()[..., None]
+        matrix += root.square().sum((0, 1)) if diagonal else root.flatten(0, 1).T @ root.flatten(0, 1)
+        marginal += torch.einsum("nk,nkd->kd", share, jacobian)
+        gradient += torch.einsum("nk,nkd->d", terms.counts * share - own, jacobian)
+    return Second(_less_marginal(matrix, terms.counts, marginal), gradient, marginal)
+
+
+def hessian(terms: Terms, diagonal: bool, block: int | None = None) -> Second:
+    """See `Terms`; `block` examples at a time."""
+    d, k = len(terms.vector), len(terms.counts)
+    matrix, gradient = terms.vector.new_zeros(d if diagonal else (d, d)), terms.vector.new_zeros(d)
+    marginal = terms.vector.new_zeros(k, d)
+    for x, own, share, _ in _blocks(terms, block, _BASIS):
+        vector = terms.vector.detach().requires_grad_()
+        table = terms.table(vector, x)
+        shares = torch.diag_embed(share).permute(1, 0, 2)
+        marginal += _products(table, vector, shares)
+        moved = torch.exp(table - table.detach())
+        first = _gradient((terms.counts * share * moved - own * table).sum(), vector, create_graph=True)
+        gradient += first.detach()
+        _add_rows(matrix, first, vector)
+    return Second(_less_marginal(matrix, terms.counts, marginal), gradient, marginal)
+
+
+def prior_hessian(log_prior: Callable[[Tensor], Tensor], vector: Float[Tensor, " d"], diagonal: bool) -> Second:
+    """Of minus log p(w): the diagonal, also where all is asked for, if there is nothing besides."""
+    vector = vector.detach().requires_grad_()
+    first = _gradient(-log_prior(vector), vector, create_graph=True)
+    probe = torch.randn(len(vector), generator=torch.Generator().manual_seed(0), dtype=vector.dtype).to(vector.device)
+    sums, probed = _products(first, vector, torch.stack([torch.ones_like(probe), probe]))
+    if torch.allclose(probed, sums * probe, rtol=1e-4, atol=1e-6 * float(sums.abs().max())):
+        return Second(sums, first.detach())  # the weights are independent: H v = diag(H) v for any v
+    matrix = vector.new_zeros(len(vector) if diagonal else (len(vector), len(vector)))
+    _add_rows(matrix, first, vector)
+    return Second(matrix, first.detach())
+
+
+def _add_rows(matrix: Tensor, first: Tensor, vector: Tensor) -> None:
+    """Add the derivatives of `first` to a matrix, or to its diagonal, in place: never more than some rows are held."""
+    for index in torch.arange(len(vector), device=vector.device).split(_BASIS):
+        rows = _products(first, vector, F.one_hot(index, len(vector)).to(vector))
+        if matrix.ndim == 2:
+            matrix[index] += rows
+        else:
+            matrix[index] += rows.gather(1, index[:, None]).squeeze(1)
+
+
+def _products(value: Tensor, vector: Tensor, directions: Float[Tensor, "m ..."]) -> Float[Tensor, "m d"]:
+    """Σ_i u_i ∇value_i for each direction u, together where the model's operations allow it."""
+    if not value.requires_grad:
+        return vector.new_zeros(len(directions), len(vector))
+    try:
+        with _quiet():
+            return _gradient(value, vector, directions, is_grads_batched=True)
+    except RuntimeError:
+        return torch.stack([_gradient(value, vector, each) for each in directions])
+
+
+def _gradient(value: Tensor, vector: Tensor, directions: Tensor | None = None, **options: Any) -> Tensor:
+    if not value.requires_grad:
+        return torch.zeros_like(vector)
+    result: Tensor = torch.autograd.grad(
+        value, vector, directions, retain_graph=True, allow_unused=True, materialize_grads=True, **options
+    )[0]
+    return result
+
+
+def _less_marginal(matrix: Tensor, counts: Float[Tensor, " k"], marginal: Float[Tensor, "k d"]) -> Tensor:
+    """Without Σ_k c_k g_k g_kᵀ."""
+    if matrix.ndim == 1:
+        return matrix - counts @ marginal.square()
+    return matrix - marginal.T @ (counts[:, None] * marginal)
+
+
+def _blocks(terms: Terms, block: int | None, backward: int | None = None) -> Iterator[tuple[Tensor, ...]]:
+    """x, a, q and f of some examples at a time."""
+    for part in terms.parts:
+        cells, k = len(part.own) // len(part.x), len(terms.counts)
+        size = min(
+            _NUMBERS // (cells * k * (len(terms.vector) if backward is None else backward)),
+            _INPUTS // (part.x[0].numel() * (backward or k)),
+        )
+        block_size = max(1, size) if block is None else block
+        rows = [each.split(block_size * cells) for each in (part.own, part.share, part.expected)]
+        yield from zip(part.x.split(block_size), *rows, strict=True)
+
+
+def _jacobian(terms: Terms, x: Tensor) -> Float[Tensor, "rows k d"]:
+    """∇t of each row, which depends on no other example's x."""
+
+    def one(vector: Tensor, each: Tensor) -> Tensor:
+        return terms.table(vector, each.unsqueeze(0))
+
+    try:
+        with _quiet():
+            return vmap(jacrev(one), in_dims=(None, 0))(terms.vector, x).flatten(0, 1)
+    except RuntimeError:  # the model has operations that vmap does not know
+        return torch.cat([_jacobian_of_one(terms, each.unsqueeze(0)) for each in x])
+
+
+def _jacobian_of_one(terms: Terms, x: Tensor) -> Float[Tensor, "rows k d"]:
+    vector = terms.vector.detach().requires_grad_()
+    table = terms.table(vector, x)
+    return torch.stack([_gradient(entry, vector) for entry in table.flatten()]).unflatten(0, table.shape)
+
+
+def _quiet() -> Any:
+    return warnings.catch_warnings(action="ignore")
+
+
+def _frame(target: LogPosterior, params: Params, x: Tensor, y: Tensor | None) -> tuple[Frame, Setting]:
+    """The model's outputs for all x, and labels that have been looked at; those of an unlabelled pool count for nothing."""
+    assert isinstance(target.prevalence, Prevalence)
+    size = max(1, _INPUTS // x[0].numel())
+    with torch.no_grad():
+        outputs = torch.cat([target.outputs(params, some) for some in x.split(size)])
+    if y is None:
+        y = torch.zeros(outputs.shape[:1] + outputs.shape[2:], dtype=torch.long, device=outputs.device)
+    frame = class_frame(outputs, y, target.likelihood, target.prevalence.num_classes, -100, "raise")
+    return frame, target.setting(frame.rows())
+
+
+def _mix(target: LogPosterior, setting: Setting) -> tuple[Tensor | None, Tensor]:
+    """The offset at which the loss takes the table, and what it weighs labels with."""
+    even = torch.ones_like(setting.reference)
+    if isinstance(target.criterion, InformationGainLoss):
+        return setting.log_offset, even
+    if isinstance(target.criterion, LogitAdjustedLoss):
+        return setting.log_adjust, even
+    if isinstance(target.criterion, WeightedLoss):
+        assert setting.log_importance is not None
+        return None, setting.log_importance.exp()
+    if isinstance(target.criterion, LogLikelihoodLoss):
+        return None, even
+    raise ValueError(
+        f"Expected one of rightloss's losses, but got {type(target.criterion).__name__}: the curvature of others is not known."
+    )
+
+
+def _log_probs(target: LogPosterior, params: Params, frame: Frame, offset: Tensor | None) -> Float[Tensor, "rows k"]:
+    with torch.no_grad():
+        return at_reference(target.at(params, lambda: target.likelihood.table(frame.rows())), offset)
+
+
+def _votes(labels: Labels, like: Tensor) -> Float[Tensor, "rows k"]:
+    """v_nk; rows of 0 where ignored."""
+    if labels.index is None:
+        assert labels.votes is not None
+        return labels.votes.to(like)
+    votes = F.one_hot(labels.index, labels.size).to(like)
+    return votes if labels.valid is None else votes * labels.valid[:, None]
+
+
+def _log_weights(labels: Labels, setting: Setting, labelled: bool) -> Float[Tensor, " rows"]:
+    """log β_n; −∞ where ignored."""
+    weights = labels.spread(setting.reference / setting.sampling) if labelled else setting.reference.new_ones(labels.rows)
+    return weights.log() if labels.valid is None else torch.where(labels.valid, weights.log(), -torch.inf)

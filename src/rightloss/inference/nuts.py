@@ -1,0 +1,238 @@
+"""The no-U-turn sampler: the reference for models of few weights.
+
+Stage: target, data → `Posterior` of draws. All data in every evaluation, p(y|w) exact.
+"""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..losses import InformationGainLoss, LogitAdjustedLoss, LogLikelihoodLoss, WeightedLoss
+from ..marginals import BatchMarginal
+from ..prevalence import Prevalence
+from .distributions import Particles
+from .fisher import likelihood_terms
+from .layout import Layout
+from .minibatches import Batch, Minibatches
+from .posterior import Posterior, posterior_of
+from .sgmcmc.diagnostics import effective_sample_size, r_hat
+from .steps import check_finite, in_mode, own_random, positive_number, steps_of, whole_number
+from .target import LogPosterior, inference_method
+
+LARGEST = 1000  # weights; with more, a draw takes too many passes over the data
+DENSE = 100  # weights up to which the mass matrix is dense
+SPREAD = 0.2  # of the chains' starts around one point
+
+LOSSES = (InformationGainLoss, LogitAdjustedLoss, LogLikelihoodLoss, WeightedLoss)
+
+Potential = Callable[[Tensor], Tensor]
+Weights = Callable[[Tensor], dict[str, Tensor]]
+
+
+@inference_method
+def nuts(
+    target: LogPosterior,
+    data: Any,
+    *,
+    draws: Any = 1000,
+    warmup: Any = 500,
+    chains: Any = 2,
+    start: Any = None,
+    max_tree_depth: Any = 10,
+    target_accept: Any = 0.8,
+    seed: Any = 0,
+    device: Any = None,
+    progress: bool | None = None,
+) -> Posterior:
+    """Draws by the no-U-turn sampler (Hoffman and Gelman 2014), as Pyro has it: exact but for Monte Carlo error.
+
+    p(y|w) is taken over the target's pool, or else over the training data, value and gradient; the model is in evaluation
+    mode. The posterior's `record` has the largest R̂, the smallest effective sample size, how many steps of all chains ended in
+    `divergences`, of which there should be none, and the chains' `acceptance`.
+
+    Args:
+        target: from `log_posterior`, of at most 1,000 weights.
+        data: `(x, y)`, a Dataset or a DataLoader: all of it counts in every evaluation.
+        draws: of each chain, after its warm-up.
+        warmup: steps in which the step size and the mass matrix are found. They are thrown away.
+        chains: one after the other.
+        start: weights by name, around which chains start; None for the model's own. Or a `Posterior`, such as Laplace's: then
+            each chain starts somewhere in it, and since it tells the covariance a warm-up of 150 is enough.
+        max_tree_depth: a step evaluates the log posterior 2^depth times at most.
+        target_accept: what the step size is chosen for, nearer to 1 where there are divergences.
+        seed: of all random numbers.
+        device: where to compute; None: where the data are.
+        progress: whether to show a bar; None: on a terminal.
+    """
+    draws, warmup, chains = whole_number(draws, "draws", 4), whole_number(warmup, "warmup", 20), whole_number(chains, "chains")
+    if positive_number(target_accept, "target_accept") >= 1:
+        raise ValueError(f"Expected `target_accept` to be below 1, but got {target_accept}: 0.8 is usual, 0.95 careful.")
+    layout = Layout.of(target.parameters())
+    if layout.size > LARGEST:
+        raise ValueError(f"Expected at most {LARGEST} weights for nuts, but got {layout.size}: use sghmc.")
+    options = {"max_tree_depth": whole_number(max_tree_depth, "max_tree_depth"), "target_accept_prob": target_accept}
+    runs: list[_Chain] = []
+    with own_random(seed), in_mode(target.model, False), _pyro("pyro").validation_enabled(False):
+        batches = Minibatches(data, None, None, device, target.prevalence, target.model)
+        target = target.with_data(batches.num_data)
+        potential, space = _potential(target, batches.whole(), layout), _space(target, layout, start, device)
+        for step in steps_of(chains * (warmup + draws), "nuts", progress):
+            if step % (warmup + draws) == 0:
+                runs.append(_Chain(space, potential, warmup, options))
+            runs[-1].step(keep=step % (warmup + draws) >= warmup)
+    particles = Particles(torch.cat([run.draws() for run in runs]).to(_vector(target, layout).dtype), chains)
+    return posterior_of(target, particles, layout, record=_record(particles, runs))
+
+
+@dataclass(frozen=True)
+class _Space:
+    """w = origin + factor·u: the sampler moves u, of which chains start at N(0, spread²)."""
+
+    origin: Float[Tensor, " d"]
+    factor: Float[Tensor, "d d"] | None
+    spread: float
+
+    def weights(self, u: Float[Tensor, " d"]) -> Float[Tensor, " d"]:
+        return self.origin + (u if self.factor is None else self.factor @ u)
+
+
+class _Chain:
+    """One chain and what it has drawn so far."""
+
+    def __init__(self, space: _Space, potential: Potential, warmup: int, options: Mapping[str, Any]) -> None:
+        self.space, self.kept = space, list[Tensor]()
+        self.state = {"u": space.spread * torch.randn_like(space.origin)}
+        check_finite(potential(space.weights(self.state["u"])), 0, lambda: None)
+        # Pyro's kernel alone, without its MCMC class, whose bar and seeds are global. NumPyro is JAX: it cannot differentiate
+        # a torch model.
+        self.kernel = _pyro("pyro.infer.mcmc").NUTS(
+            potential_fn=lambda state: potential(space.weights(state["u"])), full_mass=len(space.origin) <= DENSE, **options
+        )
+        self.kernel.initial_params = self.state
+        self.kernel.setup(warmup)
+
+    def step(self, keep: bool) -> None:
+        self.state = self.kernel.sample(self.state)
+        if keep:
+            self.kept.append(self.state["u"].detach())
+
+    def draws(self) -> Float[Tensor, "n d"]:
+        return torch.stack([self.space.weights(u) for u in self.kept])
+
+    def told(self) -> tuple[int, float]:
+        """How many divergences, and the mean acceptance."""
+        return len(self.kernel.diagnostics()["divergences"]), float(self.kernel.diagnostics()["acceptance rate"])
+
+
+def _record(particles: Particles, runs: list[_Chain]) -> dict[str, Any]:
+    draws = particles.by_chain
+    divergences, acceptance = zip(*(run.told() for run in runs), strict=True)
+    return {
+        "r_hat": float(r_hat(draws).max()),
+        "effective_sample_size": float(effective_sample_size(draws).min()),
+        "divergences": sum(divergences),
+        "acceptance": list(acceptance),
+    }
+
+
+def _potential(target: LogPosterior, batch: Batch, layout: Layout) -> Potential:
+    """w → −log p(w|X,Y) + const., in double precision but for what the model computes in its own."""
+    exact = _exact(target, batch[0].device)
+    own = target.parameters()
+    # what does not move goes along, so that it is on the device of the data
+    still = {name: value.to(batch[0].device) for name, value in _still(target).items()}
+
+    def weights(vector: Tensor) -> dict[str, Tensor]:
+        return still | {name: value.to(own[name].dtype) for name, value in layout.unflatten(vector).items()}
+
+    begin = layout.flatten(own).double().to(batch[0].device)
+    likelihood = _in_one_pass(exact, weights, begin, batch) or _as_it_stands(exact, weights, batch)
+
+    def potential(vector: Tensor) -> Tensor:
+        return likelihood(vector).double() - exact.log_prior(weights(vector)).double()
+
+    return potential
+
+
+def _as_it_stands(target: LogPosterior, weights: Weights, batch: Batch) -> Potential:
+    """w → minus the log-likelihood, as the target has it."""
+    size, flat = target.num_data, replace(target, prior=lambda params: torch.zeros(()))
+    assert size is not None
+    return lambda vector: -size * flat(weights(vector), batch)[0]
+
+
+def _in_one_pass(target: LogPosterior, weights: Weights, begin: Tensor, batch: Batch) -> Potential | None:
+    """The same by the formula of `Terms`: data and pool together, labels looked at once. None where it does not apply."""
+    if not isinstance(target.prevalence, Prevalence) or not isinstance(target.criterion, LOSSES):
+        return None
+    terms = likelihood_terms(target, weights, begin, batch)
+    pool = terms.parts[-1]
+    if target.gains and (bool((pool.share == 0).any()) or pool.x.dtype != batch[0].dtype):
+        return None  # shares that are too small for a number, or rows that are left out
+    x, own, share = (torch.cat(each) for each in zip(*((part.x, part.own, part.share) for part in terms.parts), strict=True))
+    log_weights = (share.log() - terms.table(begin, x)).detach()
+
+    def likelihood(vector: Tensor) -> Tensor:
+        table = terms.table(vector, x)
+        own_labels = -(own * table).sum()
+        return own_labels + terms.counts @ torch.logsumexp(table + log_weights, 0) if target.gains else own_labels
+
+    return likelihood
+
+
+def _still(target: LogPosterior) -> dict[str, Tensor]:
+    frozen = {name: value.detach().clone() for name, value in target.model.named_parameters() if not value.requires_grad}
+    return {**frozen, **target.buffers()}
+
+
+def _exact(target: LogPosterior, device: torch.device) -> LogPosterior:
+    """The target with p(y|w) over its own pool, or else over each batch, which here is all data."""
+    if not target.gains:
+        return target
+    if target.pool is not None:
+        x, y = target.pool
+        return replace(target, pool=(x.to(device), None if y is None else y.to(device)))
+    reference = target.criterion.reference
+    return replace(target, criterion=InformationGainLoss(target.prevalence, target.likelihood, BatchMarginal(), reference))
+
+
+def _space(target: LogPosterior, layout: Layout, start: Any, device: Any) -> _Space:
+    if isinstance(start, Posterior) and start.layout == layout:
+        origin, factor = start.distribution.mean.double().to(device), _factor(start.distribution.covariance().double())
+        return _Space(origin, None, SPREAD) if factor is None else _Space(origin, factor.to(device), 1.0)
+    given = target.parameters() if start is None else start
+    if not isinstance(given, Mapping) or Layout.of(given) != layout:
+        raise ValueError(
+            f"Expected `start` to be a Posterior of the weights {layout.names}, or these by name, but got "
+            f"{type(start).__name__}: leave it out."
+        )
+    return _Space(layout.flatten(given).detach().double().to(device), None, SPREAD)
+
+
+def _factor(covariance: Float[Tensor, "d d"]) -> Float[Tensor, "d d"] | None:
+    """Its Cholesky factor, or None where it is (nearly) singular, as that of a few draws."""
+    factor, failed = torch.linalg.cholesky_ex(covariance)
+    singular = factor.diagonal() <= 1e-3 * covariance.diagonal().clamp_min(0).sqrt()
+    return None if int(failed) or bool(singular.any()) else factor
+
+
+def _vector(target: LogPosterior, layout: Layout) -> Float[Tensor, " d"]:
+    return layout.flatten(target.parameters())
+
+
+def _pyro(name: str) -> ModuleType:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what importing it sets off in torch
+        try:
+            return importlib.import_module(name)
+        except ImportError as error:
+            raise ImportError("nuts needs Pyro: pip install 'rightloss[bayes]'.") from error

@@ -1,0 +1,266 @@
+"""One class against the rest: how often each class is called positive, and draws of how often that might be.
+
+Stage: predictions with labels → `Scores`, per entry → examples of every class at or above a threshold → draws of
+those shares, and of π. The curves are functions of these alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..log_probs import tensor_of
+from ..prevalence import Prevalence
+from .sample import IGNORED, labelled_sample, num_classes_of
+
+Array = NDArray[np.float64]
+
+DRAWS = 4000  # the Monte Carlo error of a 95 % limit is then 4 % of the estimate's standard error
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Predictions of one class against the rest. m entries, K classes.
+
+    Attributes:
+        probability: p(positive|x) `(m,)`, as exact as the predictions' own dtype.
+        odds: `log p(positive|x) − log p(another|x)` `(m,)`; ±∞ where the model is certain.
+        place: which of the distinct predictions it is, numbered from the lowest `(m,)`. As in `ranks`, predictions are told
+            apart by log p(positive|x), for two classes by the log-odds.
+        labels: an entry's class `(m,)`.
+        votes: its share of its row's label `(m,)`.
+        weights: what it stands for in the population, π_c/n_c times the vote `(m,)`; they sum to 1.
+        totals: examples by class `(k,)`, votes counted in fractions.
+        groups: its patient or image, numbered from 0 `(m,)`; None where rows are independent.
+        prevalence: π.
+        positive: the class.
+        rounding: of the predictions' precision.
+    """
+
+    probability: Array
+    odds: Array
+    place: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    votes: Array
+    weights: Array
+    totals: Array
+    groups: NDArray[np.int64] | None
+    prevalence: Prevalence
+    positive: int
+    rounding: float
+
+    @property
+    def rate(self) -> float:
+        """π of the positive class."""
+        return float(self.prevalence.population[self.positive])
+
+    @property
+    def to_bin(self) -> Array:
+        """The probabilities, raised by their rounding, so that a round number is in the bin that begins with it."""
+        return self.probability + 2 * self.rounding
+
+    def cuts(self, thresholds: Array) -> Array:
+        """Thresholds on the probability → on the log-odds, so low that a tie but for rounding is above."""
+        odds = logit(thresholds)
+        return odds - 2 * self.rounding * (1 + np.abs(np.log(thresholds)) + np.abs(odds))
+
+    def called_from(self, cuts: Array) -> Counts:
+        """Examples of each class with log-odds at or above each of the cuts `(c,)`."""
+        ordered, back = np.unique(cuts, return_inverse=True)
+        reached = np.searchsorted(ordered, self.odds, side="right")  # how many of the cuts
+        return self._counted(reached, len(ordered) + 1, lambda inside: inside[:, ::-1].cumsum(1)[:, ::-1][:, 1:][:, back])
+
+    def in_bins(self, index: NDArray[np.int64], bins: int) -> Counts:
+        """Examples of each class in each of the bins, by the number of each entry's."""
+        return self._counted(index, bins, lambda inside: inside)
+
+    def _counted(self, place: NDArray[np.int64], places: int, columns: Callable[[Array], Array]) -> Counts:
+        """Votes of each class by group and place `(g, places)` → as `columns` has them `(g, c)`, over all groups."""
+        group = np.zeros_like(self.labels) if self.groups is None else self.groups
+        groups = int(group.max()) + 1
+        found, worth = [], []
+        for c, total in enumerate(self.totals.tolist()):
+            own = self.labels == c
+            votes = np.zeros((groups, places))
+            np.add.at(votes, (group[own], place[own]), self.votes[own])
+            called = columns(votes)
+            found.append(called.sum(0))
+            worth.append(np.full(called.shape[1], total) if self.groups is None else _worth(called, votes.sum(1)))
+        counts = np.stack(found, 1)
+        return Counts(counts, np.broadcast_to(self.totals, counts.shape), np.stack(worth, 1))
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many examples of each class, a column of it per class and a row per threshold or bin.
+
+    Attributes:
+        found: those counted `(c, k)`.
+        totals: out of how many `(c, k)`.
+        worth: out of how many independent ones they are as good as `(c, k)`; the totals where rows are independent.
+    """
+
+    found: Array
+    totals: Array
+    worth: Array
+
+    @property
+    def shares(self) -> Array:
+        return self.found / self.totals
+
+
+def scores(
+    log_probs: Any,
+    target: Any,
+    prevalence: Any,
+    positive: Any,
+    purpose: str,
+    groups: Any = None,
+    ignore_index: int = IGNORED,
+) -> Scores:
+    """Checks all and states the predictions as one class against the rest.
+
+    Args:
+        log_probs: `(n, k)`, or dense.
+        target: int labels or soft votes.
+        prevalence: π; None where there are two classes and `purpose` does not depend on it.
+        positive: the class; None means 1 of two.
+        purpose: what it is for, in the words of an error.
+        groups: ids of patients, as `evaluate` takes them.
+        ignore_index: the int label of examples that are left out.
+    """
+    classes = num_classes_of(log_probs)
+    chosen = _positive_class(positive, classes)
+    if prevalence is None and classes > 2:
+        raise ValueError(
+            f"Expected a prevalence for {purpose} of one class against {classes - 1} others, but got none: "
+            "how the others are mixed decides it; give K frequencies."
+        )
+    sample = labelled_sample(log_probs, target, [0.5, 0.5] if prevalence is None else prevalence, groups, ignore_index)
+    sample.require_every_class(purpose)
+    column, odds = (sample.per_entry(each) for each in (sample.log_probs[:, chosen], _log_odds(sample.log_probs, chosen)))
+    votes = torch.ones_like(odds) if sample.votes is None else sample.votes
+    # by the library whose predictions they are, since the last digit of exp differs between the two
+    p = (column.exp() if isinstance(log_probs, torch.Tensor) else torch.from_numpy(np.exp(column.numpy()))).double().numpy()
+    return Scores(
+        p,
+        odds.numpy(),
+        np.unique((odds if classes == 2 else column.double()).numpy(), return_inverse=True)[1],
+        sample.labels.cpu().numpy(),
+        votes.cpu().numpy(),
+        sample.population_weights.cpu().numpy(),
+        sample.totals.cpu().numpy(),
+        None if sample.groups is None else np.unique(sample.per_entry(sample.groups).numpy(), return_inverse=True)[1],
+        sample.prevalence,
+        chosen,
+        torch.finfo(sample.log_probs.dtype).eps,
+    )
+
+
+def drawn_against_rest(counts: Counts, mixes: Array, positive: int, generator: torch.Generator) -> tuple[Array, Array]:
+    """Draws of the shares in a mix for each draw `(draws, k)` → those of the positive class and of the rest `(draws, c)`.
+
+    Each is Beta(x + ½, n − x + ½), Jeffreys' posterior, with n as many as the counts are worth. One class at a time, to bound
+    memory.
+    """
+    others = np.delete(mixes, positive, 1).sum(1, keepdims=True)  # not 1 − π, which can be 0
+    weight = counts.worth / counts.totals
+    rest = np.zeros((len(mixes), len(weight)))
+    pairs = (weight * counts.found).T, (weight * (counts.totals - counts.found).clip(0)).T
+    for c, pair in enumerate(zip(*(torch.from_numpy(each) for each in pairs), strict=True)):
+        yes, no = (torch._standard_gamma((each + 0.5).expand(len(mixes), -1), generator=generator) for each in pair)
+        rate = (yes / (yes + no)).numpy()
+        if c == positive:
+            own = rate
+        else:
+            rest += rate * (mixes[:, [c]] / others)
+    return own, rest
+
+
+def drawn_mix(prevalence: Prevalence, generator: torch.Generator) -> Array:
+    """Draws of π `(draws, k)`; all alike where it is certain."""
+    return prevalence.sample(DRAWS, generator).numpy()
+
+
+def against_rest(rates: Array, mix: Array, positive: int) -> tuple[Array, Array]:
+    """Rates by class `(…, c, k)` in a mix of classes `(…, k)` → those of the positive class and of the rest `(…, c)`."""
+    others = np.delete(mix, positive, -1)
+    others = others / others.sum(-1, keepdims=True)
+    return rates[..., positive], np.einsum("...ck,...k->...c", np.delete(rates, positive, -1), others)
+
+
+def limits(draws: Array, estimate: Array, level: float) -> tuple[Array, Array]:
+    """Pointwise quantiles of draws `(draws, c)`, widened to hold the estimate: a share of 0 or 1 is no quantile."""
+    tail = (1 - level) / 2
+    low, high = np.quantile(draws, [tail, 1 - tail], axis=0)
+    return np.fmin(low, estimate), np.fmax(high, estimate)
+
+
+def _worth(called: Array, sizes: Array) -> Array:
+    """How many independent examples the shares of one class are worth `(c,)`.
+
+    n/d, with d the design effect: the variance of a share that its groups show to a binomial one, and at least 1 (Korn &
+    Graubard 1998). A share of 0 or 1 shows no variance, and is worth as many as there are groups.
+
+    Args:
+        called: how many of each group's examples are counted `(g, c)`.
+        sizes: how many it has `(g,)`.
+    """
+    called, sizes = called[sizes > 0], sizes[sizes > 0]
+    groups, total = len(sizes), sizes.sum()
+    share = called.sum(0) / total
+    variance = groups / max(groups - 1, 1) * ((called - share * sizes[:, None]) ** 2).sum(0) / total**2
+    binomial = share * (1 - share) / total
+    inner = (share > 0) & (share < 1) & (groups > 1)
+    design = np.divide(variance, binomial, out=np.ones_like(share), where=inner)
+    return np.where(inner, total / np.maximum(design, 1), groups)
+
+
+def shares_of(values: Any, name: str, default: Callable[[], Array]) -> Array:
+    """A grid of numbers strictly between 0 and 1, in rising order, checked; `default()` where none is given."""
+    if values is None:
+        return default()
+    grid = np.unique(tensor_of(values, name).detach().to("cpu", torch.float64).numpy())
+    if len(grid) == 0 or not bool(((grid > 0) & (grid < 1)).all()):
+        shown = grid[~((grid > 0) & (grid < 1))][:5].tolist()
+        raise ValueError(f"Expected `{name}` strictly between 0 and 1, but got {shown}: are they percentages?")
+    return grid
+
+
+def logit(p: Any) -> Any:
+    return np.log(p) - np.log1p(-np.asarray(p))
+
+
+def expit(odds: Any) -> Any:
+    """1/(1 + e^−odds), of ±∞ too."""
+    return np.exp(-np.logaddexp(0.0, -np.asarray(odds)))
+
+
+def _log_odds(table: Tensor, positive: int) -> Float64[Tensor, " n"]:
+    """`log p − log (1 − p)` of one class: of its own column, so that equal predictions have equal odds, and of the others where
+    p rounds to 1; for two classes always of both."""
+    if table.shape[1] == 2:
+        return (table[:, positive] - table[:, 1 - positive]).double()
+    others = [c for c in range(table.shape[1]) if c != positive]
+    own = table[:, positive].double()
+    sure = own >= 0
+    odds = own - torch.log(-torch.expm1(own))
+    odds[sure] = -torch.logsumexp(table[sure][:, others].double(), 1)
+    return odds
+
+
+def _positive_class(positive: Any, classes: int) -> int:
+    if positive is None:
+        if classes == 2:
+            return 1
+        raise ValueError(f"Expected `positive`, one of the classes 0..{classes - 1}, but got none: say which is looked for.")
+    if isinstance(positive, bool) or not isinstance(positive, int | np.integer) or not 0 <= int(positive) < classes:
+        raise ValueError(f"Expected `positive` to be a class in 0..{classes - 1}, but got {positive!r}: number them from 0.")
+    return int(positive)

@@ -1,0 +1,265 @@
+"""What a threshold is worth where the classes come at another rate: predictive values by prevalence, net benefit.
+
+Stage: log_probs, target, a threshold → PPV and NPV over prevalences; log_probs, target, π → net benefit over thresholds.
+
+Limits, for both: the share of each class that is called positive is drawn from Jeffreys' posterior, Beta(x + ½, n − x + ½),
+and π from its own distribution where it is uncertain; 4,000 draws, of a fixed seed unless a generator is given, and their
+pointwise quantiles. Rows are taken to be independent, unless they come in groups, as those of an image do: then n counts as
+n/d, with d the design effect of the share.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..inference.steps import checked_level
+from ..mixes import without_estimate
+from ..prevalence import Prevalence
+from ..rng import own_stream
+from .decisions import threshold_log_odds
+from .one_vs_rest import (
+    Array,
+    Scores,
+    against_rest,
+    drawn_against_rest,
+    drawn_mix,
+    expit,
+    limits,
+    logit,
+    scores,
+    shares_of,
+)
+from .sample import IGNORED
+
+__all__ = ["DecisionCurve", "PredictiveValueCurve", "decision_curve", "predictive_value_curve"]
+
+
+@dataclass(frozen=True)
+class PredictiveValueCurve:
+    """PPV and NPV where the class occurs at other rates; each with pointwise limits.
+
+    Attributes:
+        prevalence: how often the positive class occurs `(m,)`, rising.
+        ppv, ppv_low, ppv_high: share of those called positive who are; NaN, 0 and 1 where nobody is called positive.
+        npv, npv_low, npv_high: share of those not called positive who are not; NaN, 0 and 1 where there are none.
+        true_positive_rate, true_negative_rate: at the threshold of each prevalence `(m,)`.
+        threshold: on the predictions as they were given `(m,)`.
+        level: of the limits.
+        positive: the class.
+    """
+
+    prevalence: Array
+    ppv: Array
+    ppv_low: Array
+    ppv_high: Array
+    npv: Array
+    npv_low: Array
+    npv_high: Array
+    true_positive_rate: Array
+    true_negative_rate: Array
+    threshold: Array
+    level: float
+    positive: int
+
+
+@dataclass(frozen=True)
+class DecisionCurve:
+    """Net benefit of acting on predictions, per person of the population, in units of one positive acted on.
+
+    Attributes:
+        threshold: t, the probability from which acting is worth it `(m,)`.
+        net_benefit, low, high: of acting where p(positive|x) ≥ t `(m,)`.
+        treat_all: of acting on everybody `(m,)`; on nobody it is 0.
+        prevalence: π of the class.
+        level: of the limits.
+        positive: the class.
+    """
+
+    threshold: Array
+    net_benefit: Array
+    low: Array
+    high: Array
+    treat_all: Array
+    prevalence: float
+    level: float
+    positive: int
+
+    @property
+    def treat_none(self) -> Array:
+        """0."""
+        return np.zeros_like(self.threshold)
+
+
+def predictive_value_curve(
+    log_probs: Any,
+    target: Any,
+    *,
+    threshold: Any = None,
+    tpr: Any = None,
+    tnr: Any = None,
+    prevalences: Any = None,
+    retarget: bool = False,
+    from_: Any = None,
+    positive: Any = None,
+    level: Any = 0.95,
+    generator: Any = None,
+    groups: Any = None,
+    ignore_index: int = IGNORED,
+) -> PredictiveValueCurve:
+    """`PPV = π TPR / (π TPR + (1 − π) FPR)` and `NPV = (1 − π) TNR / ((1 − π) TNR + π (1 − TPR))` over prevalences π.
+
+    With a fixed threshold the same people are called positive everywhere, and the values follow by Bayes' rule alone. With
+    `retarget=True` the predictions are moved to each prevalence first, as a model whose prevalence is an input does, and
+    `threshold` is applied to the moved ones: on the log-odds as given it moves by `logit from_ − logit π`.
+
+    Args:
+        log_probs: predictions `(n, k)`, or dense maps `(n, k, h, w, …)`, as log-probabilities.
+        target: int labels `(n,)` or `(n, h, w, …)`, or soft votes of the predictions' shape, in any mix of classes.
+        threshold: positive is called who is predicted p(positive|x) ≥ this. Or one of:
+        tpr: the highest threshold at which at least this share of the positive class is found,
+        tnr: or the lowest at which at least this share of the rest is not called positive, midway between two predictions.
+            Either is chosen on this sample, which the limits do not allow for; given as `threshold` it calls the same people.
+        prevalences: of the positive class, rising; by default 61 from 1e-4 to 0.5, even in the logarithm. A `Prevalence`, or
+            an estimate of one, means its one, and where it is uncertain the limits include that.
+        retarget: whether predictions move with the prevalence.
+        from_: the population that `log_probs` are stated for; needed to retarget, and, for the mix of the rest, where
+            there are more than two classes.
+        positive: the class looked for; 1 where there are two.
+        level: of the limits.
+        generator: for the draws behind the limits.
+        groups: ids of patients (or sites) `(n,)`, where rows are not independent; by default each image of a dense map is one.
+        ignore_index: the int label of examples that are left out.
+    """
+    level, stream = checked_level(level), own_stream(generator)
+    _check_choice(threshold, tpr, tnr, retarget, from_)
+    prevalences = without_estimate(prevalences)
+    at = prevalences if isinstance(prevalences, Prevalence) else None
+    found = scores(log_probs, target, at if from_ is None else from_, positive, "predictive values", groups, ignore_index)
+    grid = shares_of(prevalences, "prevalences", lambda: np.geomspace(1e-4, 0.5, 61)) if at is None else _only(at, found)
+    t = _threshold_reaching(found, tpr, tnr) if threshold is None else np.full(1, float(threshold))
+    moves = logit(grid) - logit(found.rate) if retarget else np.zeros(1)
+    cuts = found.cuts(t) - moves
+    counts = found.called_from(cuts)
+    own, rest = against_rest(counts.shares, (at or found.prevalence).population.numpy(), found.positive)
+    ppv, npv = _predictive_values(own, rest, grid)
+    mixes = drawn_mix(at or found.prevalence, stream)
+    drawn = drawn_against_rest(counts, mixes, found.positive, stream)
+    ppvs, npvs = _predictive_values(*drawn, grid if at is None else mixes[:, [found.positive]])
+    own, rest, where = (
+        np.broadcast_to(each, grid.shape).copy() for each in (own, rest, expit(logit(t) - moves) if retarget else t)
+    )
+    values = (ppv, *_limits(ppvs, ppv, level), npv, *_limits(npvs, npv, level))
+    return PredictiveValueCurve(grid, *values, own, 1 - rest, where, level, found.positive)
+
+
+def decision_curve(
+    log_probs: Any,
+    target: Any,
+    prevalence: Any,
+    thresholds: Any = None,
+    positive: Any = None,
+    level: Any = 0.95,
+    generator: Any = None,
+    groups: Any = None,
+    ignore_index: int = IGNORED,
+) -> DecisionCurve:
+    """`NB(t) = π TPR(t) − (1 − π) FPR(t) t/(1 − t)`: positives acted on, less others acted on at what they cost.
+
+    Args:
+        log_probs: predictions for the population `(n, k)`, or dense maps `(n, k, h, w, …)`, as log-probabilities.
+        target: int labels `(n,)` or `(n, h, w, …)`, or soft votes of the predictions' shape, in any mix of classes.
+        prevalence: π: a `Prevalence`, an estimate of one, K frequencies, or for two classes that of class 1. Where it is
+            uncertain, the limits include that.
+        thresholds: t; by default 101 that are even in the log-odds, from a twentieth to 20 times the odds of π.
+        positive: the class acted on; 1 where there are two.
+        level: of the limits.
+        generator: for the draws behind the limits.
+        groups: ids of patients (or sites) `(n,)`, where rows are not independent; by default each image of a dense map is one.
+        ignore_index: the int label of examples that are left out.
+    """
+    level, stream = checked_level(level), own_stream(generator)
+    found = scores(log_probs, target, prevalence, positive, "net benefit", groups, ignore_index)
+    reach = np.log(20.0)
+    grid = shares_of(thresholds, "thresholds", lambda: expit(logit(found.rate) + np.linspace(-reach, reach, 101)))
+    counts = found.called_from(found.cuts(grid))
+    mix, mixes = found.prevalence.population.numpy(), drawn_mix(found.prevalence, stream)
+    cost = grid / (1 - grid)
+    value = _net_benefit(*against_rest(counts.shares, mix, found.positive), found.rate, cost)
+    drawn = drawn_against_rest(counts, mixes, found.positive, stream)
+    low, high = limits(_net_benefit(*drawn, mixes[:, found.positive, None], cost), value, level)
+    everybody = found.rate - (1 - found.rate) * cost
+    return DecisionCurve(grid, value, low, high, everybody, found.rate, level, found.positive)
+
+
+def _net_benefit(tpr: Array, fpr: Array, pi: Any, cost: Array) -> Array:
+    return pi * tpr - (1 - pi) * fpr * cost
+
+
+def _predictive_values(tpr: Array, fpr: Array, pi: Array) -> tuple[Array, Array]:
+    """PPV and NPV; NaN where nobody is on that side."""
+    with np.errstate(invalid="ignore"):
+        ppv = pi * tpr / (pi * tpr + (1 - pi) * fpr)
+        npv = (1 - pi) * (1 - fpr) / ((1 - pi) * (1 - fpr) + pi * (1 - tpr))
+    return ppv, npv
+
+
+def _limits(draws: Array, value: Array, level: float) -> tuple[Array, Array]:
+    """Those of the draws, and 0 and 1 where there is no value."""
+    low, high = limits(draws, value, level)
+    return np.where(np.isnan(value), 0.0, low), np.where(np.isnan(value), 1.0, high)
+
+
+def _only(prevalence: Prevalence, found: Scores) -> Array:
+    """The one rate of the positive class."""
+    if prevalence.num_classes != len(found.totals):
+        raise ValueError(
+            f"Expected a prevalence of {len(found.totals)} classes, but got {prevalence.num_classes}: "
+            "both list the same classes in the same order."
+        )
+    return prevalence.population.numpy()[[found.positive]]
+
+
+def _check_choice(threshold: Any, tpr: Any, tnr: Any, retarget: bool, from_: Any) -> None:
+    given = [name for name, value in (("threshold", threshold), ("tpr", tpr), ("tnr", tnr)) if value is not None]
+    if len(given) != 1:
+        raise ValueError(
+            f"Expected one of `threshold`, `tpr` and `tnr`, but got {given or 'none'}: who is called positive is yours to say."
+        )
+    if threshold is not None:
+        threshold_log_odds(threshold)
+    if retarget and (from_ is None or threshold is None):
+        raise ValueError(
+            f"Expected `threshold` and `from_` to retarget, but got {given[0]} and from_={from_!r}: "
+            "say at which prevalence the predictions are stated; at a fixed TPR or TNR nothing moves."
+        )
+
+
+def _threshold_reaching(found: Scores, tpr: Any, tnr: Any) -> Array:
+    """The highest threshold with that TPR on this sample, or the lowest with that TNR `(1,)`.
+
+    It lies midway, in log-odds, between two predictions that differ by more than rounding, so that `decide` parts them there.
+    """
+    name, asked = ("tpr", tpr) if tnr is None else ("tnr", tnr)
+    share = float(shares_of([asked], name, lambda: np.empty(0))[0])
+    edges = np.unique(found.odds[np.isfinite(found.odds)])
+    edges = np.concatenate([edges[:1] - 2, edges, edges[-1:] + 2]) if len(edges) else np.array([-2.0, 2.0])
+    middle = expit((edges[1:] + edges[:-1]) / 2)
+    held = (middle > 0) & (middle < 1)  # by a float
+    middle, low, high = middle[held], edges[:-1][held], edges[1:][held]
+    odds, cuts = logit(middle), found.cuts(middle)
+    parts = (low < odds - 4 * (odds - cuts)) & (odds < high)
+    own = (found.labels == found.positive) == (tnr is None)
+    order = np.argsort(found.odds[own])
+    below = np.append(0.0, found.weights[own][order].cumsum())[np.searchsorted(found.odds[own][order], cuts)]
+    below /= found.weights[own].sum()
+    reached = parts & ((1 - below if tnr is None else below) >= share - 1e-12)
+    if not reached.any():
+        raise ValueError(
+            f"Expected a threshold with a `{name}` of {share:g}, but for too many the predictions are certain "
+            f"{'of another class than' if tnr is None else 'of class'} {found.positive}: no threshold lies beyond that; "
+            "ask for less."
+        )
+    return middle[np.flatnonzero(reached)[[-1 if tnr is None else 0]]]

@@ -1,0 +1,202 @@
+"""Tensors and facts in one file that can be trusted not to be damaged.
+
+Stage: tensors, facts → safetensors file of some format, and back. The facts stand as JSON in its metadata, with the format's
+name, its version and a SHA-256 digest of everything; the digest finds damage, not a forger.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from . import __version__
+from .atomic_files import whole_path
+from .prevalence import Prevalence
+
+PREVALENCE: tuple[str, ...] = ("population", "sampling", "evidence", "concentration")  # what is written of one
+_KEY = "rightloss"
+_FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}  # the others have no common dtype
+_OTHERS = {b"PK": "a zip archive, such as torch.save writes", b"\x80": "a pickle", b"{": "JSON", b"": "empty"}
+
+
+@dataclass(frozen=True)
+class Format:
+    """One kind of file.
+
+    Attributes:
+        name: by which a file of the kind is known.
+        version: goes up when older programs can no longer read what is written.
+        facts: those that every file must have.
+        thing: what is saved, in a word.
+        saved_by: the method that writes such files.
+        wrapping: how the weights in another's file become such a thing.
+    """
+
+    name: str
+    version: int
+    facts: tuple[str, ...]
+    thing: str
+    saved_by: str
+    wrapping: str
+
+
+def write_file(kind: Format, path: str | Path, tensors: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+    """Under a temporary name in the same folder first, so that there is never half a file at `path`."""
+    path = Path(path)
+    _refuse_folder(path)
+    odd = [name for name, value in tensors.items() if not isinstance(value, Tensor)]
+    if odd:
+        raise ValueError(f"Expected the model's state to be tensors, but {odd} are not: leave out `get_extra_state`.")
+    # Copies, since safetensors refuses tensors that share memory, as tied weights do.
+    kept = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in tensors.items()}
+    versions = {"version": kind.version, "rightloss": __version__, "torch": str(torch.__version__)}
+    written = {**facts, "format": kind.name, **versions}
+    written["sha256"] = _digest(kept, written)
+    with whole_path(path) as temporary:
+        _safetensors("safetensors.torch").save_file(kept, temporary, metadata={_KEY: json.dumps(written)})
+
+
+def read_file(kind: Format, path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and facts, or a ValueError that says what is wrong with the file."""
+    path = Path(path)
+    _refuse_folder(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"Expected a file saved by {kind.saved_by}, but there is none at {path}: is the path right?")
+    safetensors = _safetensors("safetensors")
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            facts = _facts_of(kind, (file.metadata() or {}).get(_KEY), path)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}
+    except safetensors.SafetensorError as error:
+        raise ValueError(
+            f"Expected a file saved by {kind.saved_by}, but {path} is {_kind_of(path)} ({error}): save the {kind.thing} again, "
+            "or give the path of that file."
+        ) from error
+    said = facts.pop("sha256", None)
+    if said != _digest(tensors, facts):
+        raise ValueError(
+            f"Expected {path} to be as it was saved, but its digest differs: it is damaged; copy or save it again."
+        )
+    missing = [name for name in kind.facts if name not in facts]
+    if missing:
+        raise ValueError(f"Expected {path} to hold the prevalence, but it lacks {missing}: save the {kind.thing} again.")
+    return tensors, facts
+
+
+def copy_state(tensors: Mapping[str, Tensor], module: nn.Module) -> None:
+    """Into `module`, if all of it fits; else a ValueError that names what does not, and nothing is copied."""
+    check_fit(tensors, module.state_dict())
+    module.load_state_dict(tensors, strict=True)
+
+
+def check_fit(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
+    """A ValueError that names what of a file's `tensors` does not fit the model's `own`."""
+    wrong = [f"{name} is missing from the file" for name in own if name not in tensors]
+    wrong += [f"{name} is not in the model" for name in tensors if name not in own]
+    wrong += [
+        f"{name} is {_form(tensors[name])} in the file and {_form(own[name])} in the model"
+        for name in own
+        if name in tensors and not _fits(tensors[name], own[name])
+    ]
+    if wrong:
+        raise ValueError(
+            f"Expected weights that fit the model, but {'; '.join(wrong[:10])}{' …' * (len(wrong) > 10)}: "
+            "give a fresh model, made as the saved one was and in its dtype, or a wider one."
+        )
+
+
+def prevalence_facts(prevalence: Prevalence) -> dict[str, Any]:
+    """All that is known of it, for a file."""
+    alpha = prevalence.concentration
+    return {
+        "population": prevalence.population.tolist(),
+        "sampling": prevalence.sampling.tolist(),
+        "evidence": prevalence.given_evidence,
+        "concentration": None if alpha is None else alpha.tolist(),
+    }
+
+
+def saved_prevalence(facts: Mapping[str, Any], path: str | Path) -> Prevalence:
+    """The prevalence that `prevalence_facts` wrote of."""
+    try:
+        if facts["concentration"] is None:
+            return Prevalence(facts["population"], facts["sampling"], facts["evidence"])
+        return Prevalence.dirichlet(facts["concentration"], facts["sampling"], facts["evidence"])
+    except OverflowError as error:
+        raise too_large(path, error) from error
+
+
+def too_large(path: str | Path, error: OverflowError) -> ValueError:
+    """What to raise where a number of a file does not fit a float."""
+    return ValueError(f"Expected numbers that a float can hold in {path}, but one is larger ({error}): save it again.")
+
+
+def _facts_of(kind: Format, text: str | None, path: Path) -> dict[str, Any]:
+    try:
+        facts = json.loads(text or "null")
+    except (ValueError, RecursionError):
+        facts = None
+    other = facts.get("format") if isinstance(facts, dict) else None
+    if other != kind.name and str(other).startswith("rightloss."):
+        raise ValueError(f"Expected a file saved by {kind.saved_by}, but {path} holds a {other}: load it with that.")
+    if not isinstance(facts, dict) or other != kind.name:
+        raise ValueError(
+            f"Expected a file saved by {kind.saved_by}, but {path} is another's safetensors file: "
+            f"load it with safetensors, {kind.wrapping} and save that."
+        )
+    if facts.get("version") != kind.version:
+        raise ValueError(
+            f"Expected version {kind.version} of the file format, but {path} has {facts.get('version')!r}, "
+            f"written by rightloss {facts.get('rightloss')}: update rightloss (this is {__version__})."
+        )
+    return facts
+
+
+def _digest(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> str:
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+    for name in sorted(tensors):
+        value = tensors[name].contiguous()
+        digest.update(json.dumps([name, str(value.dtype), list(value.shape)]).encode())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _fits(given: Tensor, own: Tensor) -> bool:
+    """Whether a copy would lose nothing: one shape, and one dtype or a wider float."""
+    wider = {given.dtype, own.dtype} <= _FLOATS and torch.promote_types(given.dtype, own.dtype) == own.dtype
+    return given.shape == own.shape and (given.dtype == own.dtype or wider)
+
+
+def _form(value: Tensor) -> str:
+    return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
+
+
+def _kind_of(path: Path) -> str:
+    with path.open("rb") as file:
+        start = file.read(2)
+    named = (what for magic, what in _OTHERS.items() if magic and start.startswith(magic))
+    return _OTHERS[b""] if not start else next(named, "cut short, damaged, or of another kind")
+
+
+def _refuse_folder(path: Path) -> None:
+    if path.is_dir():
+        raise ValueError(f"Expected the path of a file, but {path} is a folder: name a file in it, such as model.safetensors.")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"Expected a folder at {path.parent}, but there is none: make it first.")
+
+
+def _safetensors(name: str) -> ModuleType:
+    import importlib
+
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ImportError("Saving and loading need safetensors: pip install 'rightloss[export]'.") from error

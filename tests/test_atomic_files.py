@@ -1,0 +1,71 @@
+"""Files are written whole or not at all."""
+
+import errno
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from rightloss.atomic_files import whole_file, write_whole
+from rightloss.lock import only_run
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_whole(tmp_path / "a.txt", "old")
+
+    def fail(source: str, target: Path) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.replace", fail)
+        with pytest.raises(OSError, match="no space"):
+            write_whole(tmp_path / "a.txt", "new")
+    with pytest.raises(UnicodeEncodeError):
+        write_whole(tmp_path / "a.txt", "half of it, then \ud800")
+    assert contents(tmp_path) == {"a.txt": b"old"}
+
+
+def test_the_old_file_stands_until_the_new_one_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "a.bin"
+    path.write_bytes(b"old")
+    with whole_file(path) as file:
+        file.write(b"new")
+        file.flush()
+        assert path.read_bytes() == b"old"
+    assert contents(tmp_path) == {"a.bin": b"new"}
+
+
+def test_an_interruption_removes_what_was_written(tmp_path: Path) -> None:
+    def interrupted() -> None:
+        with whole_file(tmp_path / "a.bin") as file:
+            file.write(b"half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert contents(tmp_path) == {}
+
+
+def test_a_file_has_the_permissions_of_any_other(tmp_path: Path) -> None:
+    (tmp_path / "plain").touch()
+    write_whole(tmp_path / "whole", "")
+    assert (tmp_path / "whole").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_a_lock_that_cannot_be_written_is_not_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a full disk the file can be made, but nothing written into it: empty, it would keep everybody out for ever."""
+
+    def full(*_: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("rightloss.lock.socket.gethostname", full)
+        with pytest.raises(OSError, match="No space"), only_run(tmp_path / "out"):
+            pass
+    assert list(tmp_path.iterdir()) == []
+    with only_run(tmp_path / "out"):
+        assert [path.name for path in tmp_path.iterdir()] == ["out.lock"]

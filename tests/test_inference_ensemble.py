@@ -1,0 +1,306 @@
+"""An ensemble: trained together or one after the other, it is the same; and where its members start."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, cast
+
+import pytest
+import torch
+from members import assert_refused, generator
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from rightloss import (
+    BatchMarginal,
+    ContinuousPrevalence,
+    CumulativeLogit,
+    Gaussian,
+    InformationGainLoss,
+    LogitAdjustedLoss,
+    LogLikelihoodLoss,
+    Prevalence,
+    RunningMarginal,
+    WeightedLoss,
+    start_at_prevalence,
+)
+from rightloss.inference import Diverged, gaussian_prior, log_posterior
+from rightloss.inference.distributions import Particles
+from rightloss.inference.ensemble import ensemble
+from rightloss.inference.minibatches import Minibatches
+from rightloss.inference.posterior import Posterior
+
+STEPS, LR, BATCH, MEMBERS = 12, 0.05, 40, 3
+
+
+def data() -> tuple[Tensor, Tensor, Prevalence]:
+    """Three classes, 180 examples."""
+    y = torch.arange(180) % 6 // 2
+    x = torch.randn(180, 4, dtype=torch.float64, generator=generator(11)) + y[:, None]
+    return x, y, Prevalence.from_labels(y, population=[0.9, 0.07, 0.03])
+
+
+def net(*extra: nn.Module, outputs: int = 3) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, 6), *extra, nn.Tanh(), nn.Linear(6, outputs)).double()
+
+
+def starts(model: nn.Module, spread: float = 0.5) -> list[dict[str, Tensor]]:
+    own = generator(12)
+    draw = {
+        name: torch.randn(MEMBERS, *value.shape, dtype=value.dtype, generator=own) for name, value in model.named_parameters()
+    }
+    return [{name: spread * values[member] for name, values in draw.items()} for member in range(MEMBERS)]
+
+
+def trained_alone(
+    model: nn.Module, criterion: nn.Module, start: dict[str, Tensor], batches: list[tuple[Tensor, Tensor]]
+) -> Tensor:
+    """A plain loop: the loss, weight decay as a Gaussian prior of scale 1, Adam."""
+    model = copy.deepcopy(model)
+    model.load_state_dict(start)
+    weights = [*model.parameters(), *criterion.parameters()]
+    optimiser = torch.optim.Adam(weights)
+    for step, (x, y) in enumerate(batches):
+        optimiser.param_groups[0]["lr"] = LR * (1 - step / STEPS) ** 2
+        optimiser.zero_grad()
+        decay = sum((0.5 * value.square()).sum() for value in weights)
+        (criterion(model(x), y) + decay / len(data()[1])).backward()
+        optimiser.step()
+    return torch.cat([value.detach().flatten() for value in weights])
+
+
+def draws_of(posterior: Posterior) -> Tensor:
+    assert isinstance(posterior.distribution, Particles)
+    return posterior.distribution.draws
+
+
+def rows() -> dict[str, dict[str, Any]]:
+    """What is given to `log_posterior`, by name; the first of them would also be its default."""
+    r = data()[2].population
+    return {
+        "gain": {"loss": InformationGainLoss},
+        "gain, batch": {"loss": InformationGainLoss, "marginal": BatchMarginal()},
+        "gain in the population": {"loss": InformationGainLoss, "reference": r},
+        "gain, slow average": {"loss": InformationGainLoss, "reference": r, "marginal": RunningMarginal(0.99)},
+        "ordered": {"loss": InformationGainLoss, "reference": r, "likelihood": CumulativeLogit(3).double()},
+        "weighted": {"loss": WeightedLoss},
+        "logit-adjusted": {"loss": LogitAdjustedLoss},
+        "uncorrected": {"loss": LogLikelihoodLoss},
+    }
+
+
+@pytest.mark.parametrize("evidence", [0.0, 0.5])
+@pytest.mark.parametrize("name", list(rows()))
+def test_members_trained_together_are_those_trained_alone_by_a_plain_loop(name: str, evidence: float) -> None:
+    x, y, known = data()
+    prevalence, options = Prevalence(known.population, known.sampling, evidence), rows()[name]
+    model = net(outputs=options["likelihood"].num_outputs if name == "ordered" else 3)
+    begin = starts(model)
+    batches = Minibatches((x, y), BATCH, torch.Generator().manual_seed(5))
+    seen = [batches.next_each(MEMBERS) for _ in range(STEPS)]
+    target = log_posterior(model, prevalence, prior=gaussian_prior(1.0), **options)
+    found = ensemble(
+        target, (x, y), members=MEMBERS, initial=lambda member: begin[member], steps=STEPS, lr=LR, batch_size=BATCH, seed=5
+    )
+    for member, start in enumerate(begin):
+        own = rows()[name]
+        criterion = own.pop("loss")(prevalence, **own)
+        alone = trained_alone(model, criterion, start, [(xs[member], ys[member]) for xs, ys in seen])
+        torch.testing.assert_close(draws_of(found)[member], alone, rtol=1e-6, atol=1e-8)
+
+
+def test_members_go_through_all_data_each_in_an_order_of_its_own() -> None:
+    index = torch.arange(100)
+    batches = Minibatches((index, index % 2), 20, generator(13))
+    seen = torch.cat([batches.next_each(4)[0] for _ in range(5)], 1)
+    assert all(torch.equal(row.sort().values, index) for row in seen)
+    assert len({tuple(row.tolist()) for row in seen}) == 4
+
+
+def test_by_default_matrices_start_anew_and_biases_where_the_model_has_them() -> None:
+    x, y, prevalence = data()
+    model: Any = net(nn.LayerNorm(6))
+    start_at_prevalence(model[3], prevalence)
+    model[1].weight.data.fill_(2)
+    begin = ensemble(log_posterior(model, prevalence), (x, y), members=4, steps=0).sample(4)
+    for name, value in model.named_parameters():
+        others = [model.get_parameter(name).detach(), *begin[name]]
+        alike = [torch.equal(one, other) for k, one in enumerate(others) for other in others[:k]]
+        assert all(alike) if value.ndim == 1 else not any(alike)
+    assert float(begin["0.weight"].abs().max()) <= 0.5  # nn.Linear's own start: uniform within 1/√fan_in
+    assert float(begin["0.weight"].abs().max()) > 0.4
+
+
+def test_a_model_made_with_the_same_seed_may_be_drawn_again() -> None:
+    x, y, prevalence = data()
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        model = net()
+    begin = ensemble(log_posterior(model, prevalence), (x, y), members=3, steps=0, seed=7).sample(3)["0.weight"]
+    assert bool((begin.std(0) > 0).all())
+
+
+def test_frozen_layers_start_and_stay_as_they_are() -> None:
+    x, y, prevalence = data()
+    model: Any = net()
+    model[0].requires_grad_(False)
+    found = ensemble(log_posterior(model, prevalence), (x, y), members=2, steps=5)
+    assert found.layout.names == ("2.weight", "2.bias")
+    trained: Any = found.module(1)
+    assert torch.equal(trained[0].weight, model[0].weight)
+
+
+def test_predictions_average_the_members_probabilities() -> None:
+    x, y, prevalence = data()
+    found = ensemble(log_posterior(net(), prevalence), (x, y), members=4, steps=10)
+    probs = torch.stack([torch.softmax(found.module(member)(x), 1) for member in range(4)]).mean(0)
+    torch.testing.assert_close(found.predict(x).log_probs.exp(), probs)
+
+
+class Branching(nn.Module):
+    """A net that looks at values on its way, which vmap does not allow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = net()
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.inner(x)
+        return outputs if float(outputs.detach().sum()) > -1e9 else -outputs
+
+
+MODELS = [
+    pytest.param(net, id="together"),
+    pytest.param(Branching, id="one by one"),
+    pytest.param(lambda: net(nn.BatchNorm1d(6)), id="BatchNorm"),
+]
+
+
+@pytest.mark.parametrize("make", MODELS)
+def test_a_seed_fixes_the_result_and_nothing_of_the_users_is_touched(make: Any) -> None:
+    x, y, prevalence = data()
+    model = make().eval()
+    before = [*(value.clone() for value in model.state_dict().values()), torch.random.get_rng_state()]
+    target = log_posterior(model, prevalence)
+    first, other, again = (
+        ensemble(target, (x, y), members=2, steps=4, batch_size=64, seed=seed).distribution.mean for seed in (1, 2, 1)
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    for was, now in zip(before, [*model.state_dict().values(), torch.random.get_rng_state()], strict=True):
+        assert torch.equal(was, now)
+    assert not any(part.training for part in model.modules())
+
+
+def test_a_model_that_vmap_refuses_finds_the_same_where_nothing_is_random() -> None:
+    x, y, prevalence = data()
+    model = Branching()
+    begin = starts(model)
+    inner = [{name.removeprefix("inner."): value for name, value in start.items()} for start in begin]
+
+    def found_from(one: nn.Module, each: list[dict[str, Tensor]]) -> Posterior:
+        target = log_posterior(one, prevalence, prior=gaussian_prior(1.0))
+        return ensemble(target, (x, y), members=MEMBERS, initial=lambda member: each[member], batch_size=None, steps=STEPS)
+
+    found = [found_from(model, begin), found_from(model.inner, inner)]
+    torch.testing.assert_close(draws_of(found[0]), draws_of(found[1]), rtol=1e-6, atol=1e-8)
+    traces = [torch.tensor(each.record["log_posterior"]) for each in found]
+    assert traces[0].shape == (STEPS, MEMBERS)
+    torch.testing.assert_close(*traces, rtol=1e-5, atol=1e-5)
+
+
+def test_each_member_has_moving_averages_of_its_own() -> None:
+    x, y, prevalence = data()
+    target = log_posterior(net(nn.BatchNorm1d(6)), prevalence)
+    found = ensemble(target, (x, y), members=2, batch_size=None, steps=20, lr=1e-9)
+    assert "1.running_mean" in found.layout.names
+    for member in range(2):
+        trained: Any = found.module(member)
+        torch.testing.assert_close(trained[1].running_mean, (1 - 0.9**20) * trained[0](x).mean(0), rtol=1e-6, atol=1e-6)
+        assert int(trained[1].num_batches_tracked) == 20
+    means = found.sample(2)["1.running_mean"]
+    assert not bool(torch.isclose(means[0], means[1]).any())
+
+
+def test_in_regression_all_members_find_the_one_mode_there_is() -> None:
+    x = data()[0]
+    y = x @ torch.tensor([1.0, -1.0, 0.5, 0.0], dtype=torch.float64)
+    everybody = torch.distributions.Normal(0.0, 3.0)
+    model, likelihood = nn.Linear(4, 1, bias=False).double(), Gaussian(learn_scale=False)
+    options: dict[str, Any] = {"prior": gaussian_prior(1.0), "loss": LogLikelihoodLoss}
+    target = log_posterior(model, ContinuousPrevalence(everybody, everybody), likelihood, **options)
+    found = ensemble(target, (x, y), members=2, batch_size=None, steps=200, lr=0.1)
+    expected = torch.linalg.solve(x.T @ x + torch.eye(4, dtype=torch.float64), x.T @ y)
+    torch.testing.assert_close(draws_of(found), expected.expand(2, 4), rtol=1e-3, atol=1e-3)
+
+
+def test_each_member_drops_out_by_itself() -> None:
+    x, y, prevalence = data()
+
+    def spread(part: nn.Module) -> float:
+        model = net(part)
+        begin = starts(model)[0]
+        target = log_posterior(model, prevalence)
+        found = ensemble(target, (x, y), members=3, initial=lambda member: begin, batch_size=None, steps=3)
+        return float(found.distribution.standard_deviation.max())
+
+    assert spread(nn.Identity()) < 1e-12
+    assert spread(nn.Dropout(0.5)) > 1e-3
+
+
+def test_a_loaders_last_short_batch_is_left_out() -> None:
+    x, y, prevalence = data()
+    stream = generator(14)
+    loader = DataLoader(TensorDataset(x, y), batch_size=50, shuffle=True, generator=stream)  # 50, 50, 50, 30
+    found = ensemble(log_posterior(net(), prevalence), loader, members=3, steps=6)
+    assert bool(torch.isfinite(draws_of(found)).all())
+    assert len(found.record["log_posterior"]) == 6
+
+
+class Fragile(nn.Module):
+    """Logits that are numbers only while the weights' mean is below 3."""
+
+    def __init__(self, moving: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4, 3, dtype=torch.float64))
+        self.norm = nn.BatchNorm1d(3, affine=False).double() if moving else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.norm(x @ self.weight + torch.log1p(-self.weight.mean() / 3))
+        return logits
+
+
+@pytest.mark.parametrize("moving", [False, True])
+def test_a_member_that_fails_stops_all_and_the_last_good_weights_are_kept(moving: bool) -> None:
+    x, y, prevalence = data()
+    model = Fragile(moving)
+    rising = log_posterior(model, prevalence, prior=lambda params: 1e9 * params["weight"].sum())
+    higher = {"weight": 2 * torch.ones(4, 3, dtype=torch.float64)}
+    with pytest.raises(Diverged, match="to be finite") as caught:
+        ensemble(rising, (x, y), members=2, initial=lambda member: higher if member else {}, lr=0.1, steps=50)
+    last = caught.value.posterior
+    assert caught.value.step > 2
+    assert bool((last.mean["weight"] > 1).all())
+    assert bool(torch.isfinite(last.predict(x[:4]).log_probs).all())
+    assert torch.equal(model.weight.detach(), torch.ones(4, 3, dtype=torch.float64))
+
+
+class Bare(nn.Module):
+    """A weight that no module knows how to draw."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(4, 3, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight
+
+
+def test_what_cannot_be_is_refused() -> None:
+    x, y, prevalence = data()
+    target = log_posterior(net(), prevalence)
+    assert_refused(lambda: ensemble(target, (x, y), members=0), "`members`")
+    assert_refused(lambda: ensemble(target, (x, y), initial=lambda member: {"9.weight": x}), "among")
+    assert_refused(lambda: ensemble(target, (x, y), initial=lambda member: {"0.weight": x}), r"of shape \(6, 4\)")
+    assert_refused(lambda: ensemble(target, (x, y), initial=cast(Any, lambda member: x)), "by name")
+    assert_refused(lambda: ensemble(log_posterior(Bare(), prevalence), (x, y)), "start anew")

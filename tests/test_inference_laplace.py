@@ -1,0 +1,377 @@
+"""Laplace's approximation: second derivatives against autograd's, the Gaussian against closed forms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from members import assert_refused, generator
+from scipy.optimize import brentq
+from torch import Tensor, nn
+from torch.autograd.functional import hessian as plain_hessian
+from torch.utils.data import DataLoader, TensorDataset
+
+from rightloss import (
+    Bernoulli,
+    Categorical,
+    ContinuousPrevalence,
+    CumulativeLogit,
+    Gaussian,
+    LogitAdjustedLoss,
+    LogLikelihoodLoss,
+    OnionPeeling,
+    Prevalence,
+    WeightedLoss,
+)
+from rightloss.inference import LogPosterior, gaussian_prior, horseshoe_prior, log_posterior
+from rightloss.inference.distributions import Particles
+from rightloss.inference.fisher import Terms, fisher_information, hessian, likelihood_terms, prior_hessian
+from rightloss.inference.laplace import laplace
+from rightloss.inference.layout import Layout
+from rightloss.inference.map import map_estimate
+from rightloss.inference.posterior import posterior_of
+
+POPULATION = {2: [0.9, 0.1], 3: [0.7, 0.2, 0.1], 5: [0.4, 0.3, 0.15, 0.1, 0.05]}
+
+
+def _net(outputs: int, seed: int = 1, hidden: int = 3) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(int(generator(seed).initial_seed()))
+        return nn.Sequential(nn.Linear(2, hidden), nn.Tanh(), nn.Linear(hidden, outputs)).double()
+
+
+def _data(k: int, n: int = 30, soft: bool = False) -> tuple[Tensor, Tensor]:
+    """Every class equally often; `soft`: votes of readers who may disagree."""
+    y, stream = torch.arange(n) % k, generator(2)
+    x = torch.randn(n, 2, dtype=torch.float64, generator=stream) + y[:, None]
+    if not soft:
+        return x, y
+    other = (y + torch.randint(k, (n,), generator=stream)) % k
+    return x, 0.7 * nn.functional.one_hot(y, k).double() + 0.3 * nn.functional.one_hot(other, k).double()
+
+
+def _terms(target: LogPosterior, data: tuple[Tensor, Tensor]) -> tuple[Terms, Layout]:
+    layout = Layout.of(target.parameters())
+    target = target.with_data(len(data[1]))
+    return likelihood_terms(target, layout.unflatten, layout.flatten(target.parameters()), data), layout
+
+
+def _as_vector(target: LogPosterior, value: Callable[[Any], Tensor]) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+    """A function of weights by name as one of the flat vector; and that vector."""
+    layout = Layout.of(target.parameters())
+    return lambda vector: value(layout.unflatten(vector)), layout.flatten(target.parameters())
+
+
+# name, likelihood, number of classes, options of log_posterior
+CASES: list[tuple[str, Callable[[], Any], int, dict[str, Any]]] = [
+    ("at the sampled mix", Categorical, 3, {}),
+    ("at the population", Categorical, 3, {"reference": "population"}),
+    ("with evidence", Bernoulli, 2, {"evidence": 0.5}),
+    ("with much evidence at the population", Categorical, 2, {"evidence": 3.0, "reference": "population"}),
+    ("ratings", lambda: OnionPeeling(5), 5, {}),
+    ("cutpoints", lambda: CumulativeLogit(5).double(), 5, {"reference": "population"}),
+    ("weighted", Categorical, 3, {"loss": WeightedLoss}),
+    ("adjusted", lambda: OnionPeeling(5), 5, {"loss": LogitAdjustedLoss}),
+    ("plain", lambda: CumulativeLogit(3).double(), 3, {"loss": LogLikelihoodLoss}),
+]
+each_case = pytest.mark.parametrize(
+    ("make", "k", "options"), [pytest.param(make, k, options, id=name) for name, make, k, options in CASES]
+)
+
+
+def _target(make: Callable[[], Any], k: int, options: dict[str, Any], **more: Any) -> LogPosterior:
+    options = dict(options)
+    prevalence = Prevalence(POPULATION[k], evidence=options.pop("evidence", 0.0))
+    if options.get("reference") == "population":
+        options["reference"] = prevalence.population
+    likelihood = make()
+    net = _net(likelihood.num_outputs or k)
+    return log_posterior(net, prevalence, likelihood, prior=gaussian_prior(1.0), **options, **more)
+
+
+@each_case
+@pytest.mark.parametrize("soft", [False, True])
+def test_the_hessian_is_that_of_the_log_posterior_with_the_data_as_its_pool(
+    make: Callable[[], Any], k: int, options: dict[str, Any], soft: bool
+) -> None:
+    data = _data(k, soft=soft)
+    terms, _ = _terms(_target(make, k, options), data)
+    found = hessian(terms, diagonal=False)
+    pooled = _target(make, k, options, num_data=30, **({} if "loss" in options else {"pool": data}))
+
+    def value(params: Any) -> Tensor:
+        return -30 * pooled(params, data)[0] + pooled.log_prior(params)
+
+    function, vector = _as_vector(pooled, value)
+    vector = vector.requires_grad_()
+    torch.testing.assert_close(found.matrix, plain_hessian(function, vector))
+    torch.testing.assert_close(found.gradient, torch.autograd.grad(function(vector), vector)[0])
+    assert terms.log_likelihood == pytest.approx(-float(function(vector.detach())))
+    assert float(found.matrix.abs().max()) > 1
+
+
+@each_case
+def test_the_fisher_information_is_the_hessian_that_the_model_expects(
+    make: Callable[[], Any], k: int, options: dict[str, Any]
+) -> None:
+    """The model's own probabilities in the place of what was observed: of x given y, or, for the rivals, of y given x."""
+    data = _data(k)
+    terms, _ = _terms(_target(make, k, options), data)
+    target = _target(make, k, options, num_data=30)
+    counts, setting = torch.bincount(data[1]).double(), target.setting(data[0])
+    offset = setting.log_adjust if options.get("loss") is LogitAdjustedLoss else setting.log_offset if target.gains else None
+
+    def expected(params: Any) -> Tensor:
+        table = target.table(params, data[0])
+        table = table if offset is None else torch.log_softmax(table + offset, 1)
+        if target.gains:
+            log_given_y = torch.log_softmax(table + (setting.reference / setting.sampling)[data[1], None].log(), 0)
+            return -(counts * log_given_y.detach().exp() * log_given_y).sum()
+        weights = Prevalence(POPULATION[k]).weights[data[1], None] if options["loss"] is WeightedLoss else 1.0
+        return -(weights * table.detach().exp() * table).sum()
+
+    function, vector = _as_vector(target, expected)
+    reference = plain_hessian(function, vector)
+    if setting.evidence:  # as many people again, counted by class alone
+        marginal, _ = _as_vector(target, lambda params: target.log_marginal(params, data))
+        slopes = torch.autograd.functional.jacobian(marginal, vector)
+        reference = reference + 30 * setting.evidence * slopes.T @ (setting.reference[:, None] * slopes)
+    found = fisher_information(terms, diagonal=False).matrix
+    torch.testing.assert_close(found, reference)
+    assert float(torch.linalg.eigvalsh(found).min()) > -1e-9 * float(found.abs().max())
+
+
+@each_case
+@pytest.mark.parametrize("second", [hessian, fisher_information])
+def test_blocks_of_any_size_and_the_diagonal_alone_say_the_same(
+    make: Callable[[], Any], k: int, options: dict[str, Any], second: Callable[..., Any]
+) -> None:
+    terms, _ = _terms(_target(make, k, options), _data(k))
+    whole = second(terms, False)
+    for block in (7, 100):
+        some, diagonal = second(terms, False, block), second(terms, True, block)
+        torch.testing.assert_close(some.matrix, whole.matrix)
+        torch.testing.assert_close(diagonal.matrix, whole.matrix.diagonal())
+        torch.testing.assert_close(some.gradient, whole.gradient)
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_a_pool_takes_the_place_of_the_data_in_the_marginal(labelled: bool) -> None:
+    data, (x, y) = _data(3), _data(3, 90)
+    prevalence = Prevalence(POPULATION[3])
+    target = log_posterior(
+        _net(3),
+        prevalence,
+        num_data=30,
+        reference=prevalence.population,
+        pool=(x, y) if labelled else x,
+        prior=gaussian_prior(),
+    )
+    terms, _ = _terms(target, data)
+    function, vector = _as_vector(target, lambda params: -30 * target(params, data)[0] + target.log_prior(params))
+    torch.testing.assert_close(hessian(terms, diagonal=False).matrix, plain_hessian(function, vector))
+    without, _ = _terms(log_posterior(_net(3), prevalence, num_data=30, reference=prevalence.population), data)
+    assert not torch.allclose(hessian(without, False).matrix, hessian(terms, False).matrix, rtol=0.01)
+
+
+def test_cells_count_one_by_one_and_ignored_ones_for_nothing() -> None:
+    stream = generator(3)
+    x = torch.randn(6, 2, 4, 4, dtype=torch.float64, generator=stream)
+    y = torch.arange(6 * 16).reshape(6, 4, 4) % 2
+    y[0] = -100
+    net = nn.Conv2d(2, 2, 1).double()
+    target = log_posterior(net, Prevalence.binary(0.1), num_data=6)
+    keep = y.flatten() >= 0
+    flat = x.movedim(1, -1).flatten(0, -2)[keep], y.flatten()[keep]
+    layer = nn.Conv2d(2, 2, 1).double()
+    layer.load_state_dict(net.state_dict())
+    rows = log_posterior(nn.Sequential(nn.Unflatten(1, (2, 1, 1)), layer, nn.Flatten()), target.prevalence, num_data=6)
+    for second in (hessian, fisher_information):
+        cells, each = second(_terms(target, (x, y))[0], False), second(_terms(rows, flat)[0], False)
+        torch.testing.assert_close(cells.matrix, each.matrix)
+
+
+def test_a_model_that_vmap_does_not_know_is_gone_through_row_by_row() -> None:
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cells, self.head = nn.LSTM(1, 3, batch_first=True), nn.Linear(3, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            result: Tensor = self.head(self.cells(x.unsqueeze(2))[0][:, -1])
+            return result
+
+    data = _data(2, 8)
+    target = log_posterior(Recurrent().double(), Prevalence.binary(0.1), num_data=8, loss=LogLikelihoodLoss)
+
+    def expected(params: Any) -> Tensor:
+        table = target.table(params, data[0])
+        return -(table.detach().exp() * table).sum()
+
+    function, vector = _as_vector(target, expected)
+    torch.testing.assert_close(fisher_information(_terms(target, data)[0], False).matrix, plain_hessian(function, vector))
+    assert laplace(target, data, mode=target.parameters()).record["curvature"] == "fisher"
+
+
+@pytest.mark.parametrize("prior", ["gaussian", "horseshoe", "joint", "flat"])
+def test_the_priors_curvature_is_that_of_any_function(prior: str) -> None:
+    vector = torch.randn(7, dtype=torch.float64, generator=generator(4))
+    functions: dict[str, Callable[[Tensor], Tensor]] = {
+        "gaussian": lambda w: gaussian_prior({"a": 2.0, "b": 0.5})({"a": w[:3], "b": w[3:]}),
+        "horseshoe": lambda w: horseshoe_prior(0.3)({"w": w}),
+        "joint": lambda w: -torch.log1p(w.square().sum()),
+        "flat": lambda w: torch.zeros(()),
+    }
+    reference = -plain_hessian(functions[prior], vector)
+    full, diagonal = (prior_hessian(functions[prior], vector, only).matrix for only in (False, True))
+    torch.testing.assert_close(full if full.ndim == 2 else torch.diag(full), reference)
+    torch.testing.assert_close(diagonal, reference.diagonal())
+
+
+def test_an_intercept_alone_has_the_width_of_the_closed_form() -> None:
+    """x = 0: the slope keeps its prior; the intercept b has the mode Σy − n σ(b) = b/s² and the precision n p(1 − p) + 1/s²."""
+    y = (torch.arange(40) % 4 == 0).long()
+    net = nn.Linear(1, 1).double()
+    prevalence = Prevalence.from_labels(y, [0.9, 0.1])
+    target = log_posterior(net, prevalence, Bernoulli(), loss=LogLikelihoodLoss, prior=gaussian_prior(1.5))
+    found = laplace(target, (torch.zeros(40, 1, dtype=torch.float64), y), steps=50)
+    mode = brentq(lambda b: 10 - 40 / (1 + math.exp(-b)) - b / 1.5**2, -5, 5)
+    p = 1 / (1 + math.exp(-mode))
+    width = (40 * p * (1 - p) + 1 / 1.5**2) ** -0.5
+    torch.testing.assert_close(found.mean["bias"], torch.tensor([mode], dtype=torch.float64), atol=1e-6, rtol=0)
+    torch.testing.assert_close(found.standard_deviation["bias"], torch.tensor([width], dtype=torch.float64))
+    torch.testing.assert_close(found.standard_deviation["weight"], torch.tensor([[1.5]], dtype=torch.float64))
+
+
+def test_diagonal_and_last_layer_are_parts_of_the_full_precision() -> None:
+    target, data = _target(Categorical, 3, {}), _data(3)
+    mode = map_estimate(target, data, steps=50, batch_size=None)
+    full = laplace(target, data, mode=mode)
+    precision = torch.linalg.inv(full.distribution.covariance())
+    diagonal = laplace(target, data, mode=mode, covariance="diagonal")
+    torch.testing.assert_close(diagonal.distribution.standard_deviation, precision.diagonal().rsqrt())
+    last = laplace(target, data, mode=mode, covariance="last-layer", curvature="fisher")
+    assert last.layout.names == ("2.weight", "2.bias")
+    columns = full.layout.columns(last.layout.names)
+    torch.testing.assert_close(torch.linalg.inv(last.distribution.covariance()), precision[columns, columns])
+    for name, value in mode.model.named_parameters():
+        torch.testing.assert_close(dict(last.model.named_parameters())[name], value)
+    first = laplace(target, data, mode=mode, covariance="last-layer", layer="0")
+    assert first.layout.names == ("0.weight", "0.bias")
+
+
+def test_of_a_single_layer_the_last_is_all() -> None:
+    data = _data(5)
+    target = log_posterior(nn.Linear(2, 1).double(), Prevalence(POPULATION[5]), CumulativeLogit(5).double())
+    mode = map_estimate(target, data, steps=50, batch_size=None)
+    full, last = (laplace(target, data, covariance=name, mode=mode) for name in ("full", "last-layer"))
+    assert last.layout.names == ("weight", "bias", "likelihood.first", "likelihood.log_gaps")
+    torch.testing.assert_close(full.distribution.covariance(), last.distribution.covariance())
+    assert last.sample(4)["likelihood.log_gaps"].shape == (4, 3)
+
+
+def test_a_saddle_is_made_a_peak_that_is_as_wide_as_the_prior() -> None:
+    """With logits a b x, x = ±1 and y its sign, −log p(w|X,Y) has at 0 the Hessian [[1, −15], [−15, 1]] of 30 examples."""
+
+    class Product(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.a * self.b * x
+
+    y = torch.arange(30) % 2
+    data = (2.0 * y[:, None] - 1, y)
+    options: dict[str, Any] = {"loss": LogLikelihoodLoss, "prior": gaussian_prior(1.0)}
+    target = log_posterior(Product(), Prevalence.binary(0.1), Bernoulli(), **options)
+    with pytest.warns(UserWarning, match="no peak"):
+        found = laplace(target, data, mode=target.parameters(), curvature="hessian")
+    assert found.record["repaired"] == 1
+    sharp, wide = 1 / 16, 1.0  # along (1, −1) and (1, 1), or the other way round: curvatures 1 ± 15
+    expected = torch.tensor([[sharp + wide, wide - sharp], [wide - sharp, sharp + wide]]) / 2
+    torch.testing.assert_close(found.distribution.covariance(), expected)
+    assert laplace(target, data, mode=target.parameters()).record["curvature"] == "fisher"
+
+
+def test_features_that_are_not_scaled_leave_what_the_data_do_not_see_as_wide_as_the_prior() -> None:
+    """Logits w_k x, x = ±10⁶, w = 0: H has the eigenvalues 1/s² along (1, 1), and Σx²/2 + 1/s² along (1, −1)."""
+    y, s = torch.arange(40) % 2, 3.0
+    x = 1e6 * (1 - 2.0 * (torch.arange(40)[:, None] // 2 % 2)).double()
+    options: dict[str, Any] = {"loss": LogLikelihoodLoss, "prior": gaussian_prior(s)}
+    target = log_posterior(nn.Linear(1, 2, bias=False).double(), Prevalence.binary(0.1), **options)
+    found = laplace(target, (x, y), mode={"weight": torch.zeros(2, 1, dtype=torch.float64)})
+    narrow = 1 / (20e12 + 1 / s**2)
+    spreads = torch.tensor([narrow, s**2], dtype=torch.float64)
+    torch.testing.assert_close(torch.linalg.svdvals(found.distribution.factor).square().flip(0), spreads)  # type: ignore[attr-defined]
+    torch.testing.assert_close(found.distribution.covariance().sum(1), spreads[1:].expand(2))
+    evidence = 40 * math.log(0.5) - 2 * math.log(s) + 0.5 * (math.log(narrow) + math.log(s**2))
+    assert found.record["log_evidence"] == pytest.approx(evidence, rel=1e-6)
+    assert found.record["repaired"] == 0
+
+
+def test_a_weight_that_only_a_horseshoe_holds_is_as_wide_as_that_is_bent() -> None:
+    data = torch.zeros(30, 1, dtype=torch.float64), torch.arange(30) % 2
+    prior = horseshoe_prior(0.3)
+    target = log_posterior(nn.Linear(1, 1).double(), Prevalence.binary(0.1), Bernoulli(), prior=prior, loss=LogLikelihoodLoss)
+    mode = {name: torch.ones_like(value) for name, value in target.parameters().items()}
+    bent = plain_hessian(lambda w: -prior({"w": w}), torch.ones(1, dtype=torch.float64))
+    assert float(bent) < 0
+    for covariance in ("full", "diagonal"):
+        with pytest.warns(UserWarning, match="no peak"):
+            found = laplace(target, data, mode=mode, covariance=covariance, curvature="fisher")
+        torch.testing.assert_close(found.standard_deviation["weight"], bent.abs().rsqrt())
+
+
+@pytest.mark.filterwarnings("ignore:The log posterior is")  # 20 steps do not lead to the mode, and need not
+def test_what_the_user_has_stays_as_it_is_and_all_forms_of_data_will_do() -> None:
+    net = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Dropout(0.5), nn.Linear(4, 2))
+    net[0].bias.requires_grad_(False)
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    x, y = (each.float() if each.is_floating_point() else each for each in _data(2))
+    target, stream = log_posterior(net, Prevalence.binary(0.1)), torch.random.get_rng_state()
+    found = laplace(target, (x, y), steps=20, batch_size=10)
+    assert bool((torch.random.get_rng_state() == stream).all())
+    assert net.training
+    assert net[1].training
+    torch.testing.assert_close(dict(net.state_dict()), before, rtol=0, atol=0)
+    assert not torch.equal(found.model.state_dict()["1.running_mean"], before["1.running_mean"])
+    assert "0.bias" not in found.layout.names
+    assert found.distribution.mean.dtype == torch.float32
+    again = laplace(target, (x.numpy(), y.numpy()), mode=found)
+    loader = DataLoader(TensorDataset(x, y), batch_size=7)
+    for other in (again, laplace(target, loader, mode=found), laplace(target, loader.dataset, mode=found)):
+        torch.testing.assert_close(other.distribution.covariance(), found.distribution.covariance())
+    assert found.predict(x).log_probs.shape == (30, 2)
+
+
+def test_bad_input_is_refused_with_a_remedy() -> None:
+    target, data = _target(Categorical, 3, {}), _data(3)
+    assert_refused(lambda: laplace(target, data, covariance="kfac"), "covariance")
+    assert_refused(lambda: laplace(target, data, curvature="ggn"), "curvature")
+    assert_refused(lambda: laplace(target, data, layer="2"), "last-layer")
+    mode = target.parameters()
+    assert_refused(lambda: laplace(target, data, mode=mode, covariance="last-layer", layer="head"), "trainable")
+    assert_refused(lambda: laplace(target, data, mode={"4.weight": torch.zeros(2)}), "4.weight")
+    assert_refused(lambda: laplace(target, data, mode=3), "map_estimate")
+    many = posterior_of(target, Particles(torch.zeros(3, 21, dtype=torch.float64)))
+    assert_refused(lambda: laplace(target, data, mode=many), "one set of weights, but got 3 draws")
+    wide = log_posterior(nn.Linear(2, 10_000), Prevalence(torch.full((10_000,), 1e-4)))
+    assert_refused(
+        lambda: laplace(wide, (torch.zeros(10_000, 2), torch.arange(10_000)), mode=wide.parameters()), "20000 weights"
+    )
+    normal = torch.distributions.Normal(0.0, 1.0)
+    density = log_posterior(nn.Linear(2, 2), ContinuousPrevalence(normal, normal), Gaussian())
+    assert_refused(lambda: laplace(density, (torch.zeros(3, 2), torch.zeros(3))), "classes")
+
+
+def test_directions_that_neither_data_nor_prior_fix_are_refused() -> None:
+    """A softmax does not see a shift common to all logits."""
+    target = log_posterior(nn.Linear(2, 3).double(), Prevalence(POPULATION[3]), prior=lambda params: torch.zeros(()))
+    assert_refused(lambda: laplace(target, _data(3), mode=target.parameters()), "peak")
+    held = _target(Categorical, 3, {})
+    found = laplace(held, _data(3), mode=held.parameters())
+    assert float(torch.linalg.eigvalsh(found.distribution.covariance()).min()) > 0

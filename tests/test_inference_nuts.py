@@ -1,0 +1,294 @@
+"""The no-U-turn sampler, against grids, closed forms and Stein's identity; and the data sets its calibration is tested on."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from logistic import Logistic, grid_moments
+from members import SEED, assert_mean_is, assert_refused, generator, unchecked_types
+from scipy import stats
+from torch import Tensor, nn
+
+import rightloss as rl
+from rightloss.inference import Diverged, LogPosterior, gaussian_prior, log_posterior
+from rightloss.inference.distributions import DenseGaussian, DiagonalGaussian, Particles
+from rightloss.inference.layout import Layout
+from rightloss.inference.nuts import _as_it_stands, _potential, _space, nuts
+from rightloss.inference.posterior import Posterior, posterior_of
+from rightloss.inference.sgmcmc.diagnostics import effective_sample_size
+
+sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
+import posterior_calibration as calibration
+
+PREVALENCE = rl.Prevalence.binary(0.05)
+PROBLEM = Logistic(1)
+SHORT: dict[str, Any] = {"draws": 4, "warmup": 20, "chains": 1}
+
+
+def by_chain(posterior: Posterior) -> Tensor:
+    assert isinstance(posterior.distribution, Particles)
+    return posterior.distribution.by_chain
+
+
+def independent(values: Tensor) -> Tensor:
+    """Of numbers along one chain `(n, m)`, as many rows as they are worth."""
+    worth = float(effective_sample_size(values[None]).min())
+    return values[:: max(1, int(np.ceil(len(values) / worth)))]
+
+
+def assert_moments(posterior: Posterior, mean: Tensor, covariance: Tensor) -> None:
+    """Within 4 standard errors of the mean and of second moments, whose deviations are taken to be those of a Gaussian."""
+    away = posterior.distribution.draws - mean  # type: ignore[attr-defined]
+    variance = covariance.diagonal()
+    deviations = torch.cat([variance.sqrt(), (torch.outer(variance, variance) + covariance.square()).sqrt().flatten()])
+    values = torch.cat([away, products(away)], 1)
+    worth = effective_sample_size(values[None]).clamp_max(len(values))
+    assert float(worth.min()) > 30
+    expected = torch.cat([torch.zeros_like(mean), covariance.flatten()])
+    scores = (values.mean(0) - expected) / (deviations / worth.sqrt())
+    assert bool((scores.abs() < 4).all()), scores.tolist()
+
+
+def sampled(target: LogPosterior, data: tuple[Tensor, Tensor], seed: int = SEED, **options: Any) -> Posterior:
+    """Without type checks, which take longer than the sampler."""
+    with unchecked_types():
+        return nuts(target, data, seed=seed, **options)
+
+
+def products(away: Tensor) -> Tensor:
+    return (away[:, :, None] * away[:, None]).flatten(1)
+
+
+def mlp() -> nn.Sequential:
+    with torch.random.fork_rng():
+        torch.manual_seed(SEED)
+        return nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Tanh(), nn.Dropout(0.5), nn.Linear(3, 2))
+
+
+def balanced(n: int = 60) -> tuple[Tensor, Tensor]:
+    y = torch.arange(n) % 2
+    return torch.randn(n, 2, generator=generator(1)) + 0.5 * y[:, None], y
+
+
+def test_a_gaussian_is_found_with_its_mean_and_covariance() -> None:
+    mean, factor = torch.tensor([2.0, -1.0, 0.5]).double(), torch.tensor([[1.5, 0, 0], [0.6, 0.5, 0], [0, 0.1, 0.4]]).double()
+    precision = torch.linalg.inv(factor @ factor.T)
+
+    def prior(params: Mapping[str, Tensor]) -> Tensor:
+        away = params["weight"].flatten() - mean
+        return -0.5 * away @ precision @ away
+
+    model = nn.Linear(3, 1, bias=False).double()
+    nn.init.zeros_(model.weight)
+    silent = log_posterior(model, PREVALENCE, rl.Bernoulli(), prior=prior)
+    nothing = torch.zeros(20, 3).double(), torch.arange(20) % 2  # inputs that tell nothing of the weights
+    found = sampled(silent, nothing, draws=300, warmup=100, chains=1)
+    assert_moments(found, mean, factor @ factor.T)
+    assert found.record["divergences"] == 0
+
+
+TARGETS = {
+    "r = ρ": PROBLEM.target(),
+    "r = π": PROBLEM.target(pool=PROBLEM.data, reference=PREVALENCE.population),
+    "uncorrected": PROBLEM.uncorrected(),
+}
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_two_weights_agree_with_a_grid(target: LogPosterior) -> None:
+    mean, covariance = grid_moments(PROBLEM, target)
+    start = posterior_of(target, DenseGaussian(mean, 1.5 * torch.linalg.cholesky(covariance)))
+    found = sampled(target, PROBLEM.data, draws=300, warmup=60, chains=1, start=start)
+    assert_moments(found, mean, covariance)
+
+
+def test_ten_weights_obey_steins_identity() -> None:
+    """E[∇ log p(w|X,Y)] = 0 and E[w_i ∂_i log p(w|X,Y)] = −1."""
+    problem = Logistic(9)
+    target = problem.target()
+    found = sampled(target, problem.data, draws=150, warmup=100, chains=1)
+    potential = _potential(target, problem.data, found.layout)
+    draws = by_chain(found)[0]
+    with unchecked_types():
+        slopes = torch.stack([-torch.autograd.functional.jacobian(potential, each) for each in draws])
+    values = independent(torch.cat([slopes, (draws - draws.mean(0)) * slopes + 1], 1))
+    assert len(values) > 30
+    # the centre is that of the same draws, so the second ones have a mean off by about 1/n, within a standard error
+    assert_mean_is(values, 0.0)
+    assert found.predict(problem.data[0]).log_probs.shape == (200, 2)
+    assert found.record["r_hat"] < 1.1
+
+
+@pytest.mark.parametrize("reference", [None, PREVALENCE.population], ids=["r = ρ", "r = π"])
+def test_without_a_pool_the_training_data_are_it(reference: Any) -> None:
+    over_data = PROBLEM.target(pool=PROBLEM.data, reference=reference)
+    at = torch.randn(2, dtype=torch.float64, generator=generator(2)) - torch.tensor([0.0, 3.0])
+    expected = slope_of(over_data, PROBLEM.data, at)
+    for marginal in (rl.RunningMarginal(), rl.BatchMarginal()):
+        for _ in range(2):  # no state moves
+            found = slope_of(PROBLEM.target(marginal=marginal, reference=reference), PROBLEM.data, at)
+            torch.testing.assert_close(found, expected)
+
+
+LOSSES = [rl.InformationGainLoss, rl.WeightedLoss, rl.LogitAdjustedLoss, rl.LogLikelihoodLoss]
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("evidence", [0.0, 0.4])
+def test_one_pass_is_the_target_itself(loss: Any, evidence: float) -> None:
+    prevalence = rl.Prevalence([0.7, 0.2, 0.1], evidence=evidence)
+    model = nn.Linear(2, 3).double()
+    x, y = torch.randn(30, 2, generator=generator(1)).double(), torch.arange(30) % 3
+    pool = (x.flip(0) + 0.1, y.flip(0)) if loss is rl.InformationGainLoss else None
+    target = log_posterior(model, prevalence, loss=loss, num_data=90, pool=pool)
+    layout = Layout.of(target.parameters())
+    likelihood = _as_it_stands(target, layout.unflatten, (x, y))
+    potential = _potential(target, (x, y), layout)
+    at = torch.randn(4, layout.size, dtype=torch.float64, generator=generator(2))
+    by_target = torch.stack([likelihood(each) - target.log_prior(layout.unflatten(each)) for each in at])
+    by_terms = torch.stack([potential(each) for each in at])
+    torch.testing.assert_close(by_terms.diff(), by_target.diff())
+
+
+def slope_of(target: LogPosterior, data: tuple[Tensor, Tensor], at: Tensor) -> Tensor:
+    slope: Tensor = torch.autograd.functional.jacobian(_potential(target, data, Layout.of(target.parameters())), at)
+    return slope
+
+
+def test_of_a_density_the_marginal_is_over_all_data_too() -> None:
+    """A model that tells nothing of y gains nothing, whatever its bias: its posterior is its prior."""
+    prevalence = rl.ContinuousPrevalence(torch.distributions.Normal(0.0, 1.0), evidence=0.0)
+    target = log_posterior(nn.Linear(1, 1).double(), prevalence, rl.Gaussian(), prior=gaussian_prior(0.3), num_data=20)
+    data = torch.zeros(20, 1).double(), torch.randn(20, generator=generator(3)).double()
+    at = torch.randn(3, dtype=torch.float64, generator=generator(4))
+    torch.testing.assert_close(slope_of(target, data, at), at / 0.3**2)
+    assert by_chain(nuts(target, data, **SHORT)).shape == (1, 4, 3)
+
+
+def test_nothing_outside_moves() -> None:
+    import pyro
+
+    model = mlp().train()
+    model[4].eval()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    target, data = log_posterior(model, PREVALENCE), balanced()
+
+    def next_numbers(between: Callable[[], Any]) -> list[float]:
+        torch.manual_seed(SEED)
+        np.random.seed(SEED)
+        random.seed(SEED)
+        between()
+        return [float(torch.rand(1)), np.random.random(), random.random()]
+
+    # type checks draw numbers of their own, but `sampled` has none
+    assert next_numbers(lambda: sampled(target, data, **SHORT)) == next_numbers(lambda: None)
+    assert not dict(pyro.get_param_store().items())
+    assert [module.training for module in model] == [True, True, True, True, False]
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_seed_gives_the_same_chains_and_another_others() -> None:
+    options = SHORT | {"chains": 2}
+    first, again, other = (sampled(PROBLEM.target(), PROBLEM.data, seed=seed, **options) for seed in (3, 3, 4))
+    assert torch.equal(by_chain(first), by_chain(again))
+    assert not torch.equal(by_chain(first), by_chain(other))
+    assert not torch.equal(by_chain(first)[0], by_chain(first)[1])
+    assert by_chain(first).shape == (2, 4, 2)
+
+
+def test_frozen_weights_stay_and_draws_have_the_weights_dtype() -> None:
+    model = mlp()
+    model[0].requires_grad_(False)
+    found = sampled(log_posterior(model, PREVALENCE), balanced(), **SHORT)
+    assert not any(name.startswith("0.") for name in found.layout.names)
+    assert by_chain(found).dtype == torch.float32
+    torch.testing.assert_close(found.model.state_dict()["0.weight"], model[0].weight)
+
+
+def test_a_start_may_be_weights_or_a_posterior_even_one_without_spread() -> None:
+    target = PROBLEM.target()
+    at, spread = torch.tensor([5.0, -3.0]).double(), torch.tensor([0.1, 0.3]).double()
+    starts = [Layout.of(target.parameters()).unflatten(at), posterior_of(target, Particles(at[None]))]
+    for start in (*starts, posterior_of(target, Particles(at + torch.tensor([[0.0], [1.0]])))):
+        space = _space(target, Layout.of(target.parameters()), start, None)
+        assert space.factor is None, "two equal rows, or one, tell no covariance"
+    space = _space(target, Layout.of(target.parameters()), posterior_of(target, DiagonalGaussian(at, spread)), None)
+    assert torch.equal(space.origin, at)
+    torch.testing.assert_close(space.weights(torch.ones(2).double()), at + spread)
+    assert space.spread == 1
+
+
+def test_what_cannot_be_sampled_is_refused() -> None:
+    target, data = PROBLEM.target(), PROBLEM.data
+    wide = nn.Linear(600, 2)
+    many = torch.zeros(10, 600), torch.arange(10) % 2
+    assert_refused(lambda: nuts(log_posterior(wide, PREVALENCE), many), "1202.*sghmc")
+    for option in ({"draws": 3}, {"warmup": 0}, {"chains": 0}, {"max_tree_depth": 0}, {"seed": 0.5}):
+        assert_refused(partial(nuts, target, data, **option), next(iter(option)))
+    for accept in (0.0, 1.0, "0.8"):
+        assert_refused(partial(nuts, target, data, target_accept=accept), "target_accept")
+    other = Logistic(2).target()
+    for start in ({"weight": torch.zeros(1, 1)}, 3, posterior_of(other, Particles(torch.zeros(1, 3).double()))):
+        assert_refused(partial(nuts, target, data, start=start), "start")
+
+
+def test_a_start_without_a_finite_density_says_so() -> None:
+    target = log_posterior(PROBLEM.model(), PREVALENCE, rl.Bernoulli(), prior=lambda params: params["bias"].sum().log())
+    with pytest.raises(Diverged, match="finite"):
+        nuts(target, PROBLEM.data, **SHORT)
+
+
+def test_without_pyro_an_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyro", None)
+    with pytest.raises(ImportError, match=r"rightloss\[bayes\]"):
+        nuts(PROBLEM.target(), PROBLEM.data, **SHORT)
+
+
+def test_the_biased_sample_is_what_is_left_of_the_population_by_choosing_labels() -> None:
+    params = calibration.truth(generator(5))
+    x, y = calibration.biased_sample(calibration.ill(params), 4000, generator(6))
+    people = calibration.PEOPLE[torch.randint(64, (400_000,), generator=generator(7))]
+    with torch.no_grad():
+        p = torch.sigmoid(nn.functional.linear(people, params["weight"], params["bias"])).flatten()
+    ill = torch.rand(len(p), dtype=p.dtype, generator=generator(8)) < p
+    for label in (0, 1):
+        chosen = people[ill == bool(label)].flatten()
+        assert stats.ks_2samp(x[y == label].flatten().numpy(), chosen.numpy()).pvalue > 1e-4
+        assert int((y == label).sum()) == 2000
+
+
+def test_at_the_population_without_evidence_the_prevalence_drops_out() -> None:
+    data = calibration.biased_sample(calibration.ill(calibration.truth(generator(5))), calibration.N, generator(6))
+    at = torch.randn(2, dtype=torch.float64, generator=generator(9))
+    slopes = []
+    for prevalence in (rl.Prevalence.binary(0.1, evidence=0.0), rl.Prevalence.binary(0.4, evidence=0.0)):
+        slopes.append(
+            slope_of(calibration._target(prevalence, reference=prevalence.population, pool=calibration.PEOPLE), data, at)
+        )
+    torch.testing.assert_close(slopes[0], slopes[1])
+
+
+def test_the_tests_of_ranks_tell_uniform_from_not() -> None:
+    even = np.arange(320) % (calibration.DRAWS + 1)
+    assert min(calibration.p_values(even)) > 0.5
+    assert max(calibration.p_values(even // 2)) < 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_ranks_of_the_truth_are_uniform_under_the_corrected_likelihood_alone() -> None:
+    *_, corrected, uncorrected = calibration.LIKELIHOODS
+    first = 1000 * SEED
+    right = np.array([calibration.ranks_of(corrected, first + number).ranks for number in range(100)])
+    wrong = np.array([calibration.ranks_of(uncorrected, first + number).ranks for number in range(20)])
+    assert min(min(calibration.p_values(column)) for column in right.T) > 1e-4
+    assert max(calibration.p_values(wrong[:, 1])) < 1e-6

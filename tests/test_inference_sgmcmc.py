@@ -1,0 +1,388 @@
+"""SGHMC and SGLD against closed forms, and against a posterior on a grid."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from logistic import Logistic, grid_moments
+from members import SEED, assert_mean_is, assert_refused, generator
+from torch import Tensor, nn
+
+from rightloss import (
+    AuxiliaryMarginal,
+    ContinuousPrevalence,
+    Gaussian,
+    LogLikelihoodLoss,
+    PoolMarginal,
+    Prevalence,
+    RunningMarginal,
+)
+from rightloss.inference import Diverged, LogPosterior, gaussian_prior, log_posterior
+from rightloss.inference.distributions import Particles
+from rightloss.inference.ensemble import ensemble
+from rightloss.inference.followers import follower_of
+from rightloss.inference.layout import Layout
+from rightloss.inference.map import map_estimate
+from rightloss.inference.minibatches import Minibatches
+from rightloss.inference.posterior import Posterior
+from rightloss.inference.sgmcmc.carried import CarriedMarginal
+from rightloss.inference.sgmcmc.chains import Walker
+from rightloss.inference.sgmcmc.sghmc import _Thermostatted, _Underdamped, response, sghmc
+from rightloss.inference.sgmcmc.sgld import response as overdamped_response
+from rightloss.inference.sgmcmc.sgld import sgld
+from rightloss.inference.sgmcmc.tuning import Slopes, fitted_scale, gradient_noise, heat, steady_lr, steepest
+from rightloss.inference.steps import in_mode
+
+SD = {"weight": 0.5, "bias": 4.0}
+NOTHING = torch.zeros(2, 2, dtype=torch.float64), torch.arange(2)
+
+
+def gaussian_target() -> LogPosterior:
+    """The posterior is the prior, N(0, SD²), since the data say nothing: all inputs are 0."""
+
+    class Blind(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.bias = (nn.Parameter(torch.zeros(6, dtype=torch.float64)) for _ in range(2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * (self.weight + self.bias).sum()
+
+    return log_posterior(Blind(), Prevalence.binary(0.5), prior=gaussian_prior(SD), loss=LogLikelihoodLoss)
+
+
+def prior_draws(chains: int, seed: int) -> dict[str, Tensor]:
+    stream = generator(seed)
+    return {name: sd * torch.randn(chains, 6, dtype=torch.float64, generator=stream) for name, sd in SD.items()}
+
+
+def last_of_each(method: Callable[..., Posterior], lr: float, steps: int, **options: Any) -> Tensor:
+    """The weights divided by their standard deviations, after so many steps of many chains that start in the posterior."""
+    start = prior_draws(1000, 1)
+    fixed = {"chains": 1000, "warmup": 0, "thin": steps, "scale": 1.0, "batch_size": None}
+    found = method(gaussian_target(), NOTHING, lr=lr, steps=steps, start=start, seed=SEED, **fixed, **options)
+    named = found.layout.unflatten(found.distribution.sample(1000))
+    return torch.cat([named[name] / sd for name, sd in SD.items()], 1)
+
+
+@pytest.mark.parametrize(("lr", "options"), [(0.1, {}), (0.9, {}), (0.5, {"friction": 5.0})])
+def test_sghmc_has_the_variance_of_a_gaussian_at_any_stable_step_size(lr: float, options: dict[str, float]) -> None:
+    # The narrow weights, of curvature 4, are stable until lr = 1.
+    assert_mean_is(last_of_each(sghmc, lr, 60, **options).square(), 1.0)
+
+
+def test_sghmc_at_a_temperature_has_that_variance() -> None:
+    assert_mean_is(last_of_each(sghmc, 0.5, 100, temperature=0.3).square(), 0.3)
+
+
+@pytest.mark.parametrize("lr", [0.05, 0.2])
+def test_sgld_is_too_wide_by_what_theory_says(lr: float) -> None:
+    narrow = last_of_each(sgld, lr, 60)[:, :6]
+    assert_mean_is(narrow.square(), 1 / (1 - lr * SD["weight"] ** -2 / 2))
+
+
+@pytest.mark.parametrize("thermostat", [False, True])
+def test_noise_of_gradients_does_not_heat_a_corrected_or_thermostatted_chain(thermostat: bool) -> None:
+    chains, size, lr, noise = 64, 400, 0.2, 4.0
+    torch.manual_seed(SEED)
+    walker: Walker = (_Thermostatted if thermostat else _Underdamped)(1.0, torch.randn(chains, size), 1.0)
+    supplied = heat(torch.full((size,), noise), response(1.0, lr), None)
+    assert float(supplied[0]) > 0.3, "there must be something to correct"
+    injected = torch.ones(size) - (0 if thermostat else supplied)
+    for _ in range(200):
+        walker.step(-walker.position + noise**0.5 * torch.randn(chains, size), lr, injected)
+    assert_mean_is(walker.position.square().mean(1), 1.0)
+
+
+def test_each_chain_has_a_thermostat_of_its_own() -> None:
+    torch.manual_seed(SEED)
+    walker, noise = _Thermostatted(1.0, torch.randn(2, 4000), 1.0), torch.tensor([[0.0], [3.0]])
+    for _ in range(300):
+        walker.step(-walker.position + noise * torch.randn(2, 4000), 0.1, torch.ones(4000))
+    assert float(walker.friction[1] - walker.friction[0]) == pytest.approx(0.1 * 9 / 2, rel=0.3)
+    for position in walker.position:
+        assert_mean_is(position.square(), 1.0, z=5)
+
+
+@pytest.mark.parametrize(("examples", "size"), [(2, 1), (5, 1), (80, 2), (5, 3), (7, 2)])
+def test_minibatches_that_share_out_an_epoch_heat_by_what_is_said(examples: int, size: int) -> None:
+    torch.manual_seed(SEED)
+    chains, lr, steps = 4000, 0.3, examples // size
+    walker = _Underdamped(1.0, torch.zeros(chains, 1), 0.0)
+    errors = torch.linspace(-1, 1, examples)
+    late = []
+    for _ in range(60 // steps + 2):
+        orders = torch.rand(chains, examples).argsort(1)[:, : steps * size].unflatten(1, (steps, size))
+        for step in range(steps):
+            walker.step(-walker.position + errors[orders[:, step]].mean(1, keepdim=True), lr, torch.zeros(1))
+            late.append(walker.position[:, 0])
+    variance = errors.var() / size
+    found = torch.stack(late[-steps:], 1).square().mean(1)
+    assert_mean_is(found, float(heat(variance[None], response(1.0, lr), examples / size)))
+
+
+@pytest.mark.parametrize("answer", [overdamped_response, lambda lr: response(1.0, lr)], ids=["sgld", "sghmc"])
+def test_a_step_size_is_halved_until_minibatches_heat_by_a_quarter(answer: Callable[[float], Tensor]) -> None:
+    noise = torch.full((10,), 100.0)
+    lr = steady_lr(noise, answer, None, 0.5, 1.0)
+    assert float(heat(noise, answer(lr), None).max()) <= 0.25 < float(heat(noise, answer(2 * lr), None).max())
+    assert steady_lr(torch.zeros(10), answer, 7.0, 0.5, 1.0) == 0.5
+
+
+def test_the_scale_of_independent_weights_is_their_standard_deviation() -> None:
+    torch.manual_seed(SEED)
+    target = gaussian_target().with_data(2)
+    slopes = Slopes(target, Minibatches(NOTHING, None), 400)
+    scale = torch.full((12,), 1e-3, dtype=torch.float64)
+    for _ in range(2):
+        scale = fitted_scale(slopes, torch.zeros(400, 12, dtype=torch.float64), scale, 4)
+    expected = torch.cat([torch.full((6,), sd, dtype=torch.float64) for sd in SD.values()])
+    torch.testing.assert_close(scale, expected, rtol=0.06, atol=0)
+
+
+def test_the_noise_of_gradients_is_their_variance_over_minibatches() -> None:
+    problem = Logistic(1)
+    target = problem.target()
+    slopes = Slopes(target, Minibatches(problem.data, 50, generator(3)), 64)
+    weights = Layout.of(target.parameters()).flatten(target.parameters()).expand(64, 2)
+    found = gradient_noise(slopes, weights, torch.ones(2, dtype=torch.float64), pairs=16)
+    x, y = problem.data
+    by_example = slopes.at(weights[:1].expand(200, 2), (x[:, None], y[:, None]))[0]
+    torch.testing.assert_close(found, by_example.var(0) / 50, rtol=0.15, atol=0)
+
+
+def test_the_largest_curvature_is_that_of_the_narrowest_direction() -> None:
+    torch.manual_seed(SEED)
+    slopes = Slopes(gaussian_target().with_data(2), Minibatches(NOTHING, None), 3)
+    ones = torch.ones(12, dtype=torch.float64)
+    assert steepest(slopes, torch.zeros(3, 12, dtype=torch.float64), ones) == pytest.approx(SD["weight"] ** -2)
+
+
+def test_an_average_that_is_carried_along_is_where_the_weights_are() -> None:
+    problem = Logistic(1)
+    target = problem.target(marginal=RunningMarginal(decay=0.99))
+    slopes, plain = (Slopes(target, Minibatches(problem.data, None), 2) for _ in range(2))
+    plain.follower = follower_of(target)
+    way = torch.linspace(0, -3, 30, dtype=torch.float64)[:, None, None] * torch.ones(2, 2, dtype=torch.float64)
+    for weights in way:
+        for each in (slopes, plain):
+            each.moved(weights)
+    exact = torch.stack([target.log_marginal(slopes.layout.unflatten(each), problem.data) for each in way[-1]])
+    lagging = plain.follower.peek({}, exact) if plain.follower is not None else exact
+    assert isinstance(slopes.follower, CarriedMarginal)
+    torch.testing.assert_close(slopes.follower.log_average, exact)
+    assert float((lagging - exact).abs().max()) > 0.3
+
+
+def test_an_average_without_memory_is_the_minibatch() -> None:
+    carried, log_m = CarriedMarginal(0.0), torch.tensor([[0.3, 0.7], [0.9, 0.1]]).log()
+    for each in (log_m.flip(0), log_m):
+        carried.move({}, each)
+    torch.testing.assert_close(carried.log_average, log_m)
+
+
+def logistic_error(found: Posterior, problem: Logistic, target: LogPosterior) -> tuple[float, float]:
+    """The largest error of a mean, in standard deviations, and of a standard deviation, as a share."""
+    mean, covariance = grid_moments(problem, target)
+    sd = covariance.diagonal().sqrt()
+    distribution = found.distribution
+    return float(((distribution.mean - mean) / sd).abs().max()), float((distribution.standard_deviation / sd - 1).abs().max())
+
+
+@pytest.mark.parametrize("batch_size", [None, 50])
+def test_sghmc_finds_the_posterior_of_a_logistic_regression(batch_size: int | None) -> None:
+    problem = Logistic(1)
+    target = problem.target()
+    start = map_estimate(target, problem.data, steps=50, batch_size=None)
+    options: dict[str, Any] = {"chains": 40, "steps": 330, "warmup": 80, "thin": 3, "start": start}
+    found = sghmc(target, problem.data, batch_size=batch_size, seed=SEED, **options)
+    assert found.record["effective_sample_size"] > 1000
+    mean, sd = logistic_error(found, problem, target)
+    assert mean < 0.15
+    assert sd < 0.1
+
+
+def test_seeds_reproduce_and_nothing_of_the_user_is_touched() -> None:
+    problem = Logistic(1)
+    target = problem.target(marginal=RunningMarginal())
+    options: dict[str, Any] = {
+        "chains": 2,
+        "steps": 60,
+        "warmup": 0,
+        "thin": 20,
+        "batch_size": 50,
+        "start": target.parameters(),
+    }
+    weights, state = target.parameters(), torch.get_rng_state()
+    target.model.train()
+    draws = [sghmc(target, problem.data, seed=seed, **options).distribution for seed in (1, 1, 2)]
+    first, again, other = (each.draws for each in draws if isinstance(each, Particles))
+    torch.testing.assert_close(first, again, rtol=0, atol=0)
+    assert not torch.equal(first, other)
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.testing.assert_close(target.parameters(), weights, rtol=0, atol=0)
+    assert target.model.training
+
+
+@pytest.mark.parametrize("method", [sghmc, sgld])
+def test_one_chain_of_a_net_with_what_it_keeps_besides_runs(method: Callable[..., Posterior]) -> None:
+    net = nn.Sequential(nn.Linear(11, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 2))
+    y = torch.arange(64) % 2
+    x = torch.randn(64, 11, generator=generator(4)) + y[:, None]
+    target = log_posterior(net, Prevalence.binary(0.1))
+    start = None if method is sghmc else map_estimate(target, (x, y), steps=20, batch_size=32)
+    found = method(target, (x, y), chains=1, steps=60, warmup=16, thin=20, batch_size=32, start=start)
+    assert isinstance(found.distribution, Particles)
+    assert found.distribution.draws.shape == (2, Layout.of(target.parameters()).size)
+    assert found.predict(x).log_probs.shape == (64, 2)
+
+
+def normalised_net() -> tuple[nn.Sequential, tuple[Tensor, Tensor]]:
+    """A net with moving averages, in training mode but for one part, and data."""
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 2))
+    net[2].eval()
+    y = torch.arange(32) % 2
+    return net, (torch.randn(32, 3, generator=generator(5)) + y[:, None], y)
+
+
+def few_steps(target: LogPosterior, data: Any, start: Any, chains: int = 2) -> Posterior:
+    """Every step is kept."""
+    return sghmc(target, data, chains=chains, steps=3, warmup=0, thin=1, batch_size=16, lr=0.01, start=start, seed=SEED)
+
+
+def test_an_auxiliary_marginal_sees_the_chains_weights_and_the_model_stays() -> None:
+    net, data = normalised_net()
+    auxiliary = AuxiliaryMarginal(net[3])
+    target = log_posterior(net, Prevalence.binary(0.1), marginal=auxiliary)
+    start = map_estimate(target, data, steps=5, batch_size=16)
+    state, modes = {k: v.clone() for k, v in net.state_dict().items()}, [part.training for part in net.modules()]
+    found = few_steps(target, data, start)
+    assert isinstance(found.distribution, Particles)
+    head = found.layout.unflatten(found.distribution.by_chain.transpose(0, 1).flatten(0, 1))
+    seen = auxiliary._seen_weights[: int(auxiliary._steps)]
+    torch.testing.assert_close(seen, torch.cat([head["3.weight"].flatten(1), head["3.bias"]], 1))
+    assert len(seen.unique(dim=0)) == 3 * 2
+    torch.testing.assert_close(dict(net.state_dict()), state, rtol=0, atol=0)
+    assert [part.training for part in net.modules()] == modes
+    torch.testing.assert_close(found.model.get_buffer("1.running_mean"), start.model.get_buffer("1.running_mean"))
+    assert not torch.equal(found.model.get_buffer("1.running_mean"), net.get_buffer("1.running_mean"))
+
+
+def test_q_over_a_pool_is_that_of_the_net_with_the_moving_averages_of_the_start() -> None:
+    net, data = normalised_net()
+    target = log_posterior(net, Prevalence.binary(0.1), marginal=PoolMarginal(net, [data], every=3, labelled=True), num_data=32)
+    averages = {"1.running_mean": torch.full((4,), 2.0)}
+    weights = Layout.of(target.parameters()).flatten(target.parameters()).expand(2, -1)
+    with in_mode(net, False):
+        slopes = Slopes(target, Minibatches(data, 16, generator(6)), 2, averages)
+        slopes.moved(weights)
+        assert slopes.follower is not None
+        kept = slopes.follower.peek({}, torch.zeros(2, 2))
+        exact = target.log_marginal({**target.parameters(), **averages}, data)
+    torch.testing.assert_close(kept, exact.expand(2, 2))
+
+
+def test_a_start_that_knows_some_weights_only_has_the_rest_from_its_net() -> None:
+    net, data = normalised_net()
+    target = log_posterior(net, Prevalence.binary(0.1))
+    trained = map_estimate(target, data, steps=20, batch_size=16)
+    layout = Layout.of({name: trained.mean[name] for name in ("3.weight", "3.bias")})
+    head = Particles(layout.flatten(trained.mean)[None])
+    last = Posterior(trained.model, trained.prevalence, trained.likelihood, head, layout)
+    means = [few_steps(target, data, start).mean for start in (trained, last)]
+    torch.testing.assert_close(*means, rtol=0, atol=0)
+
+
+def test_a_start_of_nets_with_moving_averages_of_their_own_is_refused_unless_there_is_one_chain() -> None:
+    net, data = normalised_net()
+    target = log_posterior(net, Prevalence.binary(0.1))
+    members = ensemble(target, data, members=2, steps=5, batch_size=16)
+    assert_refused(lambda: few_steps(target, data, members), r"start\.module\(0\)")
+    found = few_steps(target, data, members, chains=1).model.get_buffer("1.running_mean")
+    assert any(torch.equal(found, members.module(member).get_buffer("1.running_mean")) for member in range(2))
+    other = log_posterior(nn.Linear(3, 2), Prevalence.binary(0.1))
+    assert_refused(lambda: few_steps(other, data, members), "target's weights")
+
+
+def test_predictions_that_round_to_certainty_are_no_sign_of_bad_chains() -> None:
+    problem = Logistic(1)
+    x, y = (each.clone() for each in problem.data)
+    x[0] = 1e6 * (2 * int(y[0]) - 1)
+    start = map_estimate(problem.target(pool=(x, y)), (x, y), steps=50, batch_size=None)
+    found = sghmc(problem.target(pool=(x, y)), (x, y), chains=8, steps=400, thin=3, batch_size=None, start=start)
+    certain = (torch.cat([table[:, 0] for table in found.tables(x[:1])]) == 0).all(0)
+    assert bool(certain.any()), "a probability of 1 in every draw"
+    assert found.record["predictions"]["r_hat"] < 1.05
+
+
+def test_too_large_a_step_stops_with_the_draws_until_then() -> None:
+    problem = Logistic(1)
+    target = problem.target()
+    with pytest.raises(Diverged) as caught:
+        sghmc(target, problem.data, lr=1e3, steps=400, warmup=0, thin=1, chains=2, batch_size=None, start=target.parameters())
+    draws = caught.value.posterior.distribution.draws
+    assert len(draws) == 2 * caught.value.step > 0
+    assert bool(torch.isfinite(draws).all())
+
+
+def test_chains_that_disagree_are_told_of() -> None:
+    problem = Logistic(1)
+    apart = {"weight": torch.tensor([0.0, 9.0], dtype=torch.float64)[:, None, None]}
+    with pytest.warns(UserWarning, match=r"Chains disagree: R̂ of predictions is .* Raise `steps`"):
+        found = sghmc(
+            problem.target(), problem.data, lr=1e-3, chains=2, steps=40, warmup=0, thin=2, batch_size=None, start=apart
+        )
+    assert found.record["predictions"]["r_hat"] > 1.05
+
+
+def test_minibatches_that_are_too_hot_are_told_of() -> None:
+    problem = Logistic(1)
+    target = problem.target()
+    with pytest.warns(UserWarning, match="Lower `lr`"):
+        found = sghmc(target, problem.data, lr=1.0, chains=2, steps=8, thin=4, batch_size=2, start=target.parameters())
+    assert found.record["lr"] == 1.0
+
+
+def test_cycles_sample_the_same_posterior() -> None:
+    draws = last_of_each(sghmc, 0.9, 161, schedule="cyclical", cycles=1)
+    # A whole cycle: cold at first, so that the variance must come back; the last draw is at its end.
+    assert_mean_is(draws[:, :6].square(), 1.0)
+
+
+def test_what_cannot_be_is_refused() -> None:
+    problem = Logistic(1)
+    target, data = problem.target(), problem.data
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"chains": 0}, "chains"),
+        ({"lr": -1.0}, "lr"),
+        ({"friction": 0.0}, "friction"),
+        ({"temperature": math.nan}, "temperature"),
+        ({"scale": "diagonal"}, "scale"),
+        ({"schedule": "cosine"}, "cyclical"),
+        ({"steps": 10, "thin": 20}, "raise `steps`"),
+        ({"start": torch.zeros(2)}, "start"),
+        ({"start": {"weight": torch.zeros(3)}}, "names and shapes"),
+        ({"start": {"other": torch.zeros(3)}}, "names and shapes"),
+    ]
+    for options, words in wrong:
+        assert_refused(partial(sghmc, target, data, **options), words)
+
+
+def test_a_density_is_refused() -> None:
+    prevalence = ContinuousPrevalence(torch.distributions.Normal(0.0, 1.0))
+    target = log_posterior(nn.Linear(1, 2), prevalence, Gaussian())
+    assert_refused(lambda: sghmc(target, (torch.randn(9, 1), torch.randn(9))), "density")
+
+
+def test_without_posteriors_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = Logistic(1)
+    target = problem.target()
+    monkeypatch.setitem(sys.modules, "posteriors.sgmcmc.baoa", None)
+    with pytest.raises(ImportError, match=r"rightloss\[bayes\]"):
+        sghmc(target, problem.data, start=target.parameters())

@@ -1,0 +1,398 @@
+"""Variational inference, against grids, closed forms and Monte Carlo."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from logistic import Logistic, grid_moments
+from members import SEED, assert_mean_is, assert_refused, generator
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import rightloss as rl
+from rightloss.inference import Diverged, LogPosterior, gaussian_prior, log_posterior
+from rightloss.inference.distributions import DenseGaussian, DiagonalGaussian, LowRankGaussian
+from rightloss.inference.layout import Layout
+from rightloss.inference.vi.ascent import _Bound, following, variational
+from rightloss.inference.vi.families import Family, MeanField, family_of
+from rightloss.inference.vi.local_noise import LocalNoise
+
+PREVALENCE = rl.Prevalence.binary(0.05)
+FAMILIES = {"mean-field": DiagonalGaussian, "full-rank": DenseGaussian, "low-rank": LowRankGaussian}
+
+
+def balanced(n: int = 200, shape: tuple[int, ...] = (3,), seed: int = 0) -> tuple[Tensor, Tensor]:
+    y = torch.arange(n) % 2
+    x = torch.randn(n, *shape, generator=generator(seed))
+    return x + 0.5 * y.reshape(-1, *(1,) * len(shape)), y
+
+
+def mlp(seed: int = 0) -> nn.Sequential:
+    with torch.random.fork_rng():
+        torch.manual_seed(1000 * SEED + seed)
+        return nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2))
+
+
+def conv(seed: int = 0) -> nn.Sequential:
+    with torch.random.fork_rng():
+        torch.manual_seed(1000 * SEED + seed)
+        first = nn.Conv2d(2, 4, 3, stride=2, padding=1, groups=2, padding_mode="circular")
+        return nn.Sequential(first, nn.Tanh(), nn.Dropout(0.2), nn.Flatten(), nn.Linear(36, 2, bias=False))
+
+
+def silent(prior: Callable[[Any], Tensor], size: int = 3) -> LogPosterior:
+    """A posterior that is its prior: inputs of 0 tell nothing of the weights."""
+    return log_posterior(nn.Linear(size, 2, bias=False), PREVALENCE, prior=prior, loss=rl.LogLikelihoodLoss)
+
+
+def nothing(size: int = 3) -> tuple[Tensor, Tensor]:
+    return torch.zeros(20, size), torch.arange(20) % 2
+
+
+def gaussian_of(covariance: Tensor, mean: Tensor) -> Callable[[Any], Tensor]:
+    """log N(w; mean, covariance), up to a constant."""
+    precision = torch.linalg.inv(covariance)
+
+    def log_density(params: Any) -> Tensor:
+        away = params["weight"].flatten() - mean
+        return -0.5 * away @ precision @ away
+
+    return log_density
+
+
+def correlated(rank: int = 1) -> tuple[Tensor, Tensor]:
+    """A covariance of 6 weights, diagonal but for `rank` directions, and a mean."""
+    stream = generator(5)
+    common = 0.4 * torch.randn(6, rank, generator=stream)
+    own = 0.4 + 0.3 * torch.rand(6, generator=stream)
+    return common @ common.T + torch.diag(own.square()), torch.randn(6, generator=stream)
+
+
+def bound(target: LogPosterior, data: tuple[Tensor, Tensor], local: bool, deviation: float = 0.3) -> tuple[_Bound, Family]:
+    """The bound at a mean-field q around the model's weights."""
+    params = target.parameters()
+    layout = Layout.of(params)
+    q = family_of("mean-field", layout.flatten(params), deviation, 1)
+    noise = LocalNoise(target, params, data[0]) if local else None
+    stream = torch.Generator().manual_seed(1000 * SEED + int(local))
+    return _Bound(target.with_data(len(data[1])), q, layout, {}, noise, 1.0, 1, stream), q
+
+
+def gradients(target: LogPosterior, data: tuple[Tensor, Tensor], local: bool, draws: int = 120) -> Tensor:
+    """Those of `draws` estimates of the bound."""
+    climber, q = bound(target, data, local)
+    found = []
+    for _ in range(draws):
+        for leaf in q.leaves:
+            leaf.grad = None
+        climber.climb(data, 0, lambda: None)
+        found.append(torch.cat([leaf.grad for leaf in q.leaves if leaf.grad is not None]))
+    return torch.stack(found)
+
+
+def test_the_full_rank_gaussian_is_near_the_posterior_on_a_grid() -> None:
+    problem = Logistic(1)
+    target = problem.target()
+    mean, covariance = grid_moments(problem, target, 4.0, 101)
+    found = variational(target, problem.data, family="full-rank", steps=250, lr=0.04, batch_size=None).distribution
+    deviation = covariance.diagonal().sqrt()
+    assert float(((found.mean - mean) / deviation).abs().max()) < 0.15
+    assert float((found.standard_deviation / deviation - 1).abs().max()) < 0.1
+
+
+@pytest.mark.slow
+def test_minibatches_and_a_marginal_that_follows_the_draws_come_near_the_grid_too() -> None:
+    problem = Logistic(1)
+    mean, covariance = grid_moments(problem, problem.target(), 4.0, 101)
+    target = problem.target(marginal=rl.RunningMarginal())
+    posterior = variational(target, problem.data, family="full-rank", steps=700, batch_size=64)
+    deviation = covariance.diagonal().sqrt()
+    assert float(((posterior.distribution.mean - mean) / deviation).abs().max()) < 0.3
+    assert float((posterior.distribution.standard_deviation / deviation - 1).abs().max()) < 0.25
+
+
+@pytest.mark.parametrize("temperature", [1.0, 4.0])
+def test_where_data_tell_nothing_the_prior_is_found_again_as_wide_as_the_temperature_says(temperature: float) -> None:
+    centre = torch.randn(2, 3, generator=generator(3))
+    target = silent(gaussian_prior(0.4, {"weight": centre}))
+    options: Any = {"estimator": "shared", "initial_sd": 0.2, "steps": 250, "lr": 0.1}
+    found = variational(target, nothing(), temperature=temperature, **options).distribution
+    deviation = 0.4 * temperature**0.5
+    torch.testing.assert_close(found.mean, centre.flatten(), rtol=0, atol=0.05 * deviation)
+    torch.testing.assert_close(found.standard_deviation, torch.full((6,), deviation), rtol=0.05, atol=0)
+
+
+@pytest.mark.parametrize(("family", "rank"), [("full-rank", 1), ("low-rank", 1)])
+def test_a_correlated_gaussian_is_found_by_the_families_that_hold_it(family: str, rank: int) -> None:
+    covariance, mean = correlated()
+    options: Any = {"family": family, "rank": rank, "initial_sd": 0.3, "steps": 1500, "lr": 0.1}
+    found = variational(silent(gaussian_of(covariance, mean)), nothing(), **options).distribution
+    deviation = covariance.diagonal().sqrt()
+    assert float(((found.mean - mean) / deviation).abs().max()) < 0.02
+    relative = (found.covariance() - covariance) / torch.outer(deviation, deviation)
+    assert float(relative.abs().max()) < 0.03
+
+
+def test_the_mean_field_has_the_deviations_of_each_weight_given_the_others() -> None:
+    covariance, mean = correlated()
+    target = silent(gaussian_of(covariance, mean))
+    options: Any = {"estimator": "shared", "initial_sd": 0.3, "samples": 2, "steps": 300, "lr": 0.1}
+    found = variational(target, nothing(), **options).distribution
+    given_others = torch.linalg.inv(covariance).diagonal().rsqrt()
+    assert float((found.standard_deviation / given_others - 1).abs().max()) < 0.08
+    assert float(((found.mean - mean) / given_others).abs().max()) < 0.2
+
+
+def somewhere(family: str, size: int, sd: float, rank: int, stream: torch.Generator) -> Family:
+    """A member of the family with nothing particular about it."""
+    q = family_of(family, torch.randn(size, generator=stream).double(), sd, rank)
+    with torch.no_grad():
+        for leaf in q.leaves:
+            leaf.add_(0.3 * torch.randn(leaf.shape, generator=stream, dtype=leaf.dtype))
+    return q
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_score_and_entropy_are_those_of_torchs_distribution(family: str) -> None:
+    stream = generator(8)
+    q = somewhere(family, 5, 0.3, 2, stream)
+    found = q.distribution()
+    reference = torch.distributions.MultivariateNormal(found.mean, found.covariance())
+    noise = torch.randn(q.noise_size, generator=stream).double()
+    weights = q.draw(noise).detach().requires_grad_()
+    (expected,) = torch.autograd.grad(-reference.log_prob(weights), weights)
+    torch.testing.assert_close(q.score(noise), expected)
+    torch.testing.assert_close(q.entropy().detach(), reference.entropy())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_draws_in_training_have_the_moments_of_the_distribution(family: str) -> None:
+    stream = generator(9)
+    q = somewhere(family, 3, 0.5, 1, stream)
+    with torch.no_grad():
+        draws = torch.stack([q.draw(torch.randn(q.noise_size, generator=stream).double()) for _ in range(4000)])
+    found = q.distribution()
+    away = draws - found.mean
+    assert_mean_is(draws, found.mean, z=5)
+    assert_mean_is(away[:, :, None] * away[:, None, :], found.covariance(), z=5)
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "loss"), [(mlp, (3,), rl.WeightedLoss), (conv, (2, 5, 5), rl.LogLikelihoodLoss)], ids=["mlp", "conv"]
+)
+def test_local_noise_has_the_gradient_of_shared_draws_with_less_variance(
+    make: Callable[[], nn.Module], shape: tuple[int, ...], loss: Any
+) -> None:
+    data = balanced(64, shape)
+    target = log_posterior(make(), PREVALENCE, loss=loss)
+    local, shared = gradients(target, data, True), gradients(target, data, False)
+    assert_mean_is(local - shared, 0.0, z=5)
+    assert float(local.var(0).sum()) < 0.8 * float(shared.var(0).sum())
+
+
+def test_under_the_information_gain_local_noise_leaves_the_marginal_to_a_shared_draw() -> None:
+    data = balanced(64)
+    target = log_posterior(mlp(), PREVALENCE, pool=data, reference=PREVALENCE.population)
+    local, shared = gradients(target, data, True), gradients(target, data, False)
+    assert_mean_is(local - shared, 0.0, z=5)
+
+
+def test_layers_called_twice_or_with_shared_weights_keep_one_draw_for_all() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.tied, self.outer = nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 2)
+            self.again = nn.Linear(3, 3)
+            self.again.weight = self.tied.weight
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.outer(self.again(self.tied(self.inner(self.inner(x).tanh()).tanh()).tanh()))
+
+    target = log_posterior(Twice(), PREVALENCE, loss=rl.LogLikelihoodLoss)
+    assert list(LocalNoise(target, target.parameters(), torch.randn(4, 3)).layers) == ["outer"]
+
+
+def test_the_auxiliary_network_reads_the_draws() -> None:
+    model = mlp()
+    auxiliary = rl.AuxiliaryMarginal(model[-1])
+    target = log_posterior(model, PREVALENCE, marginal=auxiliary)
+    variational(target, balanced(), steps=100, lr=1e-6, initial_sd=0.2)
+    seen = auxiliary._seen_weights[:100]
+    start = torch.cat([value.detach().flatten() for value in model[-1].parameters()])
+    assert_mean_is(seen, start, z=5)
+    assert_mean_is((seen - start).square(), 0.04, z=5)
+
+
+def test_what_replaces_a_running_average_follows_the_draws() -> None:
+    data = balanced()
+    default = log_posterior(mlp(), PREVALENCE)
+    target = following(default, default.parameters(), data, generator(4))
+    auxiliary: Any = target.marginal
+    draws = variational(target, data, steps=200, batch_size=64).sample(50)
+    each = [{name: value[row] for name, value in draws.items()} for row in range(50)]
+    with torch.no_grad():
+        exact = torch.stack([target.log_marginal(params, data) for params in each])
+        found = torch.stack([target.at(params, lambda: auxiliary.log_marginal(auxiliary.vector())) for params in each])
+    mean = exact.exp().mean(0).log()  # the best there is that does not follow
+
+    def divergence(log_q: Tensor) -> float:
+        return float((exact.exp() * (exact - log_q)).sum(1).mean())
+
+    assert divergence(found) < 0.25 * divergence(mean)
+
+
+def test_a_running_average_is_replaced_and_the_record_says_so() -> None:
+    default = log_posterior(mlp(), PREVALENCE)
+    assert variational(default, balanced(), steps=3).record["marginal"] == "AuxiliaryMarginal"
+    assert variational(default, balanced(), steps=3, batch_size=None).record["marginal"] == "BatchMarginal"  # exact there
+    assert int(default.criterion.marginal.steps) == 0
+    given = log_posterior(mlp(), PREVALENCE, marginal=rl.BatchMarginal())
+    assert variational(given, balanced(), steps=3).record["marginal"] == "BatchMarginal"
+
+
+def test_what_replaces_it_reads_labelled_examples_and_few_cells_of_dense_maps() -> None:
+    x, y = balanced()
+    y[:160] = -100
+    default = log_posterior(mlp(), PREVALENCE)
+    auxiliary: Any = following(default, default.parameters(), (x, y), generator(4)).marginal
+    vector = auxiliary.vector()
+    assert len(vector) == 2 + 2 * 32
+    labelled = torch.softmax(mlp()(x[160:]).detach() - PREVALENCE.population.log(), 1)  # ρ is even
+    gaps = (vector[2:].reshape(32, 1, 2) - labelled).abs().amax(2)
+    assert float(gaps.amin(1).max()) < 1e-5
+    dense = log_posterior(nn.Conv2d(1, 2, 3, padding=1), PREVALENCE)
+    maps = torch.randn(8, 1, 40, 40), torch.arange(40).expand(8, 40, 40) % 2
+    auxiliary = following(dense, dense.parameters(), maps, generator(4)).marginal
+    assert len(auxiliary.vector()) == 2 + 2 * 512
+
+
+@pytest.mark.parametrize(
+    ("options", "estimator"),
+    [
+        ({"loss": rl.WeightedLoss}, "local"),
+        ({}, "shared"),
+    ],
+)
+def test_the_estimator_is_local_where_there_is_no_marginal(options: dict[str, Any], estimator: str) -> None:
+    target = log_posterior(mlp(), PREVALENCE, **options)
+    assert variational(target, balanced(), steps=2).record["estimator"] == estimator
+    assert variational(target, balanced(), steps=2, family="low-rank", rank=2).record["estimator"] == "shared"
+
+
+def test_where_examples_are_normalised_together_they_share_a_draw() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    target = log_posterior(model, PREVALENCE, loss=rl.WeightedLoss)
+    assert variational(target, balanced(), steps=2).record["estimator"] == "shared"
+    assert_refused(lambda: variational(target, balanced(), steps=2, estimator="local"), "normalisation by minibatch")
+
+
+def test_a_marginal_by_class_is_refused_local_noise() -> None:
+    target = log_posterior(mlp(), PREVALENCE, marginal=rl.ClasswiseMarginal())
+    assert_refused(lambda: variational(target, balanced(), steps=2, estimator="local"), "ClasswiseMarginal")
+
+
+def test_the_model_its_modes_and_the_random_numbers_stay_as_they_are() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2))
+    model[2].eval()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    modes, state = [part.training for part in model.modules()], torch.get_rng_state()
+    for loss in (None, rl.LogLikelihoodLoss):
+        posterior = variational(log_posterior(model, PREVALENCE, loss=loss), balanced(), steps=5, batch_size=32)
+        assert not torch.equal(posterior.model.state_dict()["1.running_mean"], before["1.running_mean"])
+    torch.testing.assert_close(dict(model.state_dict()), before, rtol=0, atol=0)
+    assert [part.training for part in model.modules()] == modes
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not any(part._forward_hooks for part in model.modules())
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["default", "own marginal"])
+def test_a_seed_fixes_the_run(own: bool) -> None:
+    model = mlp()
+    target = log_posterior(model, PREVALENCE, marginal=rl.AuxiliaryMarginal(model[-1]) if own else None)
+    first, again, other = (variational(target, balanced(), steps=10, seed=seed).distribution.mean for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_step_that_is_not_finite_stops_with_the_last_good_state(family: str) -> None:
+    target = log_posterior(mlp(), PREVALENCE)
+    with pytest.raises(Diverged, match="lower `lr`") as caught:
+        variational(target, balanced(), family=family, rank=2, lr=1e30, steps=5)
+    assert caught.value.step == 1
+    good = caught.value.posterior.distribution
+    assert bool(torch.isfinite(good.sample(3)).all())
+    assert float((good.mean - Layout.of(target.parameters()).flatten(target.parameters())).abs().max()) == 0
+
+
+def test_bad_inputs_stop_the_first_step() -> None:
+    x, y = balanced()
+    x[3] = torch.nan
+    with pytest.raises(Diverged, match="to be finite") as caught:
+        variational(log_posterior(mlp(), PREVALENCE), (x, y), batch_size=None, steps=3)
+    assert caught.value.step == 0
+
+
+def test_faults_of_labels_are_told_as_such() -> None:
+    x, y = balanced()
+    loader = DataLoader(TensorDataset(x, y + 1), batch_size=20)
+    with pytest.raises(ValueError, match=r"label|class") as caught:
+        variational(log_posterior(mlp(), PREVALENCE, num_data=200), loader, steps=3)
+    assert not isinstance(caught.value, Diverged)
+
+
+def test_loaders_and_data_sets_serve_as_data() -> None:
+    pairs = TensorDataset(*balanced())
+    target = log_posterior(mlp(), PREVALENCE)
+    for data in (pairs, DataLoader(pairs, batch_size=50, shuffle=True)):
+        assert len(variational(target, data, steps=4).record["elbo"]) == 4
+
+
+def test_the_bound_rises() -> None:
+    for family in FAMILIES:
+        elbo = variational(log_posterior(mlp(), PREVALENCE), balanced(), family=family, rank=2, steps=40, lr=0.03).record[
+            "elbo"
+        ]
+        assert len(elbo) == 40
+        assert sum(elbo[-10:]) > sum(elbo[:10])
+
+
+def test_a_watcher_sees_every_step() -> None:
+    seen: list[tuple[int, Tensor]] = []
+    target = log_posterior(mlp(), PREVALENCE)
+    posterior = variational(target, balanced(), steps=5, watch=lambda step, q: seen.append((step, q.mean)))
+    assert [step for step, _ in seen] == [0, 1, 2, 3, 4]
+    assert torch.equal(seen[-1][1], posterior.distribution.mean)
+    assert not torch.equal(seen[0][1], seen[-1][1])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"family": "diagonal"}, "mean-field"),
+        ({"estimator": "flipout"}, "estimator"),
+        ({"family": "full-rank", "estimator": "local"}, "output by output"),
+        ({"family": "low-rank", "rank": 1000}, "rank"),
+        ({"samples": 0}, "samples"),
+        ({"steps": 0}, "steps"),
+        ({"temperature": -1.0}, "temperature"),
+        ({"initial_sd": 0.0}, "initial_sd"),
+        ({"lr": float("nan")}, "lr"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, Any], words: str) -> None:
+    assert_refused(lambda: variational(log_posterior(mlp(), PREVALENCE), balanced(), **options), words)
+
+
+def test_a_large_model_is_refused_a_full_covariance() -> None:
+    target = log_posterior(nn.Linear(3000, 2), PREVALENCE)
+    data = torch.zeros(10, 3000), torch.arange(10) % 2
+    assert_refused(lambda: variational(target, data, family="full-rank"), "low-rank")
+
+
+def test_mean_field_leaves_are_flat() -> None:
+    q = MeanField(torch.zeros(4), 0.1)
+    assert [leaf.shape for leaf in q.leaves] == [(4,), (4,)]
