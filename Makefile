@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constrain
 BENCHMARKS := $(sort $(wildcard benchmarks/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help study toy test slow lint bench docs clean
+.PHONY: help study toy test fast slow lint bench docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
@@ -21,7 +21,10 @@ toy: $(VENV)/.study ## the study of synthetic populations into results/toy: two 
 test: lint $(VENV)/.pylidc ## lint, then the tests, a file at a time in each of up to four processes
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
-slow: $(VENV)/.test ## the tests that take long
+fast: $(VENV)/.test ## the inner loop: the tests that take less than a second each; no browser, no Ray, no chains
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m 'not slow and not long'
+
+slow: $(VENV)/.test ## the tests that take longest
 	$(BIN)/python -m pytest -m slow
 
 lint: $(VENV)/.test ## ruff and mypy
