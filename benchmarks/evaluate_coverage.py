@@ -1,9 +1,11 @@
-"""How often the intervals of `rightloss.metrics.evaluate` hold the truth.
+"""Measure how often the intervals of `rightloss.metrics.evaluate` contain the true value.
 
-Two Gaussians (π = 0.05) with a model whose log-odds are stretched by 1.3 and moved by 0.2, labels in equal numbers: the truth
-of every figure is an integral over the log-odds, taken on a grid. Rows: who is drawn (examples; patients of four examples that
-share a random shift; π itself from a Beta), and how the interval is made. The truth for patients is that of the widened
-Gaussians which the shift makes. Each is drawn `DRAWS` times; with 1,000 the standard error of a coverage of 95 % is 0.7 points.
+The classes are two Gaussians (π = 0.05), with labels in equal numbers. The model's log-odds are scaled by 1.3 and shifted by
+0.2. The true value of each figure is an integral over the log-odds, computed on a grid. The cases differ in what is drawn
+(examples; patients with four examples that share a random shift; π itself from a Beta) and in the kind of interval. For
+patients the true values are those of the wider Gaussians that result from the shift. Each case is drawn `DRAWS` times; with
+1,000 draws, the standard error of a coverage of 95 % is 0.7 percentage points. Writes evaluate_coverage.md: a row per figure,
+a column per case.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ THRESHOLD = 0.1
 
 
 def truth(pi: float, shared: float, model_pi: float) -> dict[str, float]:
-    """Every figure at prevalence pi of the model made for `model_pi`, with patients' shifts of that deviation."""
+    """Return every figure at prevalence `pi` for the model made for `model_pi`; patients' shifts have deviation `shared`."""
     width = math.sqrt(1 + shared**2)
     x = torch.linspace(-12 * width, 12 * width, 400_001, dtype=torch.float64)
     density = [torch.exp(-((x - side * SEPARATION) ** 2) / (2 * width**2)) for side in (-1, 1)]
@@ -58,7 +60,7 @@ def truth(pi: float, shared: float, model_pi: float) -> dict[str, float]:
     both = pi * density[1] + (1 - pi) * density[0]
     bins = (both.cumsum(0) * 15).long().clamp_max(14)
     gap = torch.bincount(bins, weights=both * p - pi * density[1])
-    # the true log-odds are linear in x also where patients differ, by 2 μ x / width²
+    # the true log-odds are linear in x even if patients differ: 2 μ x / width²
     slope = (1 / width**2) / STRETCH
     below = density[0].cumsum(0) - 0.5 * density[0]
     return {

@@ -1,7 +1,8 @@
-"""`rightloss.metrics.evaluate` on up to ten million predictions: seconds, and how much memory it takes at most.
+"""Measure time and peak memory of `rightloss.metrics.evaluate` on up to ten million predictions.
 
-Beside it what a user would call instead for point values alone: scikit-learn's log-loss, Brier score, AUC, accuracies and
-confusion matrix with sample weights. With resampling, scikit-learn would need that time once for each resample.
+For comparison: scikit-learn's log-loss, Brier score, AUC, accuracies and confusion matrix with sample weights, which give
+point values only. With resampling, scikit-learn would need that time once per resample. Writes evaluate_large.md: a row per
+size.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ TIMES = 3
 
 
 def predictions(n: int, k: int) -> tuple[Tensor, Tensor]:
-    """Log-probabilities and labels; float64, one in ten of class 1 where there are two."""
+    """Return float64 log-probabilities and labels; with two classes, one in ten is in class 1."""
     generator = torch.Generator().manual_seed(0)
     if k > 2:
         y = torch.randint(k, (n,), generator=generator)
@@ -36,7 +37,7 @@ def predictions(n: int, k: int) -> tuple[Tensor, Tensor]:
 
 
 def scikit_learn(log_probs: Tensor, y: Tensor) -> None:
-    """The same point values, as far as it has them."""
+    """Compute the same point values with scikit-learn, where it has them."""
     labels, p = y.numpy(), log_probs[:, 1].exp().numpy()
     share = labels.mean()
     weights = np.where(labels == 1, PREVALENCE / share, (1 - PREVALENCE) / (1 - share))
@@ -63,7 +64,7 @@ def main() -> None:
     for k, n in [*((2, size) for size in SIZES), (5, 1_000_000), (100, 100_000)]:
         log_probs, y = predictions(n, k)
         prevalence: float | list[float] = PREVALENCE if k == 2 else [1 / k] * k
-        found = evaluate(log_probs, y, prevalence)  # and whatever the first call sets up
+        found = evaluate(log_probs, y, prevalence)  # also warms up: one-time setup is not timed
 
         def ours(data: tuple[Tensor, Tensor] = (log_probs, y), at: float | list[float] = prevalence) -> object:
             return evaluate(*data, at)

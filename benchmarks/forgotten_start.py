@@ -1,8 +1,9 @@
-"""What a forgotten `start_at_prevalence` costs: the default loss and logit adjustment, with and without it.
+"""Measure the effect of omitting `start_at_prevalence`, for the default loss and logit adjustment.
 
-Four problems, trained on equal classes and used at π = 0.01 and 0.001: the README's program; images (8 × 8, a faint blot or
-none, under noise) and a small convolutional net; dense labels (a disc in each image, pixel by pixel); and an ensemble by
-`rightloss.inference.ensemble`. Five seeds each; both losses see the same examples, first weights and minibatches.
+Four problems, trained on equal classes and used at π = 0.01 and 0.001: the program of the README; images (8 × 8 noise, with or
+without a faint spot) and a small convolutional net; dense labels (a disc in each image, a label per pixel); and an ensemble by
+`rightloss.inference.ensemble`. Five seeds each; both losses see the same examples, initial weights and minibatches. Writes
+forgotten_start.md: a row per problem, π and start.
 
     python benchmarks/forgotten_start.py --docs
 """
@@ -39,20 +40,20 @@ class Run(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a trained model is worth at π: its mean prediction of class 1, and its expected log-likelihood."""
+    """A trained model's mean prediction of class 1 and its expected log-likelihood, both at π."""
 
     mean: float
     log_likelihood: float
 
 
 def people(n: int) -> tuple[Tensor, Tensor]:
-    """The README's two Gaussians."""
+    """Draw from the two Gaussians of the README."""
     y = torch.arange(n) % 2
     return torch.randn(n, 5) + 0.7 * (2 * y[:, None] - 1), y
 
 
 def images(n: int) -> tuple[Tensor, Tensor]:
-    """Noise of 8 × 8, with a faint blot somewhere in every second one."""
+    """Draw 8 × 8 noise, with a faint spot at a random place in every second image."""
     y = torch.arange(n) % 2
     row, column = torch.randint(2, 6, (2, n, 1, 1)).float()
     grid = torch.arange(8.0)
@@ -61,7 +62,7 @@ def images(n: int) -> tuple[Tensor, Tensor]:
 
 
 def discs(n: int) -> tuple[Tensor, Tensor]:
-    """Noise of 16 × 16, brighter on a disc that covers half of it: a label per pixel."""
+    """Draw 16 × 16 noise, brighter on a disc that covers half of the image, with a label per pixel."""
     row, column = torch.randint(4, 12, (2, n, 1, 1)).float()
     grid = torch.arange(16.0)
     distance = (grid[:, None] - row) ** 2 + (grid - column) ** 2
@@ -92,7 +93,7 @@ def dense_net() -> tuple[nn.Module, nn.Module]:
     return nn.Sequential(nn.Conv2d(1, 8, 5, padding=2), nn.ReLU(), nn.Conv2d(8, 8, 5, padding=2), nn.ReLU(), head), head
 
 
-# examples to train on and to test on, net, batch size
+# data, number of training and of test examples, net, batch size
 PROBLEMS: dict[str, tuple[Callable[[int], tuple[Tensor, Tensor]], int, int, Callable[[], Any], int]] = {
     "README": (people, 4000, 100_000, mlp, 250),
     "images": (images, 4000, 40_000, convnet, 250),
@@ -115,7 +116,7 @@ def one(run: Run) -> Found:
         return worth(ensemble(model, prevalence, run, (x, y), x_new), y_new, prevalence)
     criterion = LOSSES[run.loss](prevalence)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    # a net of images that stops at a full step has a mean prediction that depends on the last few minibatches
+    # at a constant step size, an image net's mean prediction depends on the last few minibatches
     end = 1.0 if run.problem == "README" else 0.0
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, end, total_iters=300)
     for _ in range(300):
@@ -129,7 +130,7 @@ def one(run: Run) -> Found:
 
 
 def ensemble(model: nn.Module, prevalence: rl.Prevalence, run: Run, data: tuple[Tensor, Tensor], x: Tensor) -> Tensor:
-    """Log-probabilities of five networks together, each from first weights of its own."""
+    """Return the log-probabilities of an ensemble of five networks with different initial weights."""
     target = inference.log_posterior(model, prevalence, loss=LOSSES[run.loss])
     posterior = inference.ensemble(target, data, members=5, steps=300, batch_size=250, lr=0.01, seed=run.seed, progress=False)
     return torch.as_tensor(posterior.predict(x).log_probs)

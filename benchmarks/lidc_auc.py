@@ -1,19 +1,19 @@
-"""AUC of plain cross-entropy on LIDC-IDRI, ten folds by patient, with intervals.
+"""Measure the AUC of plain cross-entropy on LIDC-IDRI, ten folds by patient, with intervals.
 
-    python benchmarks/lidc_auc.py contours   # ConvNet on the shapes that readers drew, which come with the package
+    python benchmarks/lidc_auc.py contours   # ConvNet on the readers' contours, which come with the package
     python benchmarks/lidc_auc.py features   # an MLP on the annotations' columns
     python benchmarks/lidc_auc.py slices     # ConvNet on CT slices, low-level features of VGG16 against random weights
-    python benchmarks/lidc_auc.py metadata   # shapes, metadata and both, on the balanced set
+    python benchmarks/lidc_auc.py metadata   # contours, metadata and both, on the balanced set
 
-Each net trains on eight folds; the ninth says when to stop, the tenth is predicted. All have the same optimiser and the same
-rule to stop, nets of images 15 epochs at most, those without 40. Three views of a nodule are cut at random in training, nine
-fixed ones to predict, and features averaged over views: fewer views and another pooling than the paper's, for the sake of
-time. With `--seeds 3` nets of three seeds are trained and their probabilities averaged; what one of them does alone stands
-beside.
+Each net trains on eight folds; the ninth is used for early stopping, and the tenth is predicted. All use the same optimiser
+and the same stopping rule. Image nets train for at most 15 epochs, nets without images for 40. In training three random views
+per nodule are cut, for prediction nine fixed ones, and features are averaged over views: fewer views and a different pooling
+than in the paper, to save time. With `--seeds 3` nets of three seeds are trained and their probabilities averaged; the table
+also shows the AUC of a single net.
 
-Shares of readers in quarters or thirds tell how many readers there were, and readers mark what looks bad. So contour volumes
-are also tried as the majority's outline, which does not tell, and the number of readers stands beside the volume as a
-yardstick.
+If voxels are shares of readers (quarters or thirds), they reveal how many readers there were, and readers mark what looks
+suspicious. So contour volumes are also tried as the majority's outline, which does not reveal it, and the table has logistic
+regressions on the volume and the number of readers as baselines. Writes lidc_auc_TASK.md: a row per method and baseline.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from rightloss.metrics import evaluate
 SLICES = Path(os.environ.get("RIGHTLOSS_DATA", ROOT.parent / "shared" / "data")) / "lidc_slices.npz"
 FOLDS = 10
 RESAMPLES = 2000
-AVERAGE = 0.99  # decay of the running mean of the weights, which is what is kept and predicts
+AVERAGE = 0.99  # decay of the running average of the weights, which is kept and used to predict
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,11 @@ class Method:
     """A net and how it is trained.
 
     Attributes:
-        net: seeded maker of the net, given the number of feature columns.
-        image, metadata: which of the two it takes; with both, in that order.
-        majority: voxels are 1 where half of the readers or more drew them inside, else 0.
-        views, spacing: of each patch, and millimetres from pixel to pixel.
-        epochs: at most; the step size falls to 0 over them as a half cosine.
+        net: function that makes the net, given the number of feature columns.
+        image, metadata: which of the two inputs it takes; with both, in that order.
+        majority: whether voxels are 1 where at least half of the readers' contours include them, else 0.
+        views, spacing: number of views per patch, and millimetres between pixels.
+        epochs: maximum; the step size decays to 0 over them as a half cosine.
     """
 
     net: Callable[[int], nn.Module]
@@ -79,7 +79,7 @@ class Method:
 
 
 class Task(NamedTuple):
-    """What one command compares, and the column that is a yardstick and needs no net."""
+    """What one command compares, and the column for the baselines, which need no net."""
 
     title: str
     data: Callable[[], NoduleSet]
@@ -142,7 +142,7 @@ def tasks(small: bool) -> dict[str, Task]:
 
 
 class Inputs(NamedTuple):
-    """Of some rows: patches in [0, 1] and their spacing, standardised features, labels."""
+    """Patches in [0, 1] and their spacing, standardised features and labels of some rows."""
 
     patches: Tensor
     spacing_mm: Tensor
@@ -154,7 +154,7 @@ class Inputs(NamedTuple):
 
 
 class Fold(NamedTuple):
-    """What came of one fold: the test part's rows and log-probabilities; the epoch kept; seconds per epoch."""
+    """The result of one fold: rows and log-probabilities of the test part, the epoch kept, seconds per epoch."""
 
     rows: Tensor
     log_probs: Tensor
@@ -163,7 +163,7 @@ class Fold(NamedTuple):
 
 
 def run_fold(name: str, method_name: str, small: bool, fold: int, seed: int) -> Fold:
-    """A pure function of its arguments: train on eight folds, stop by the ninth, predict the tenth."""
+    """Train on eight folds, stop by the ninth, predict the tenth; a pure function of its arguments."""
     task = tasks(small)[name]
     method, data = task.methods[method_name], _data(name, small)
     parts = train_valid_test(data.labels, data.patients, fold, FOLDS)
@@ -184,7 +184,7 @@ def run_fold(name: str, method_name: str, small: bool, fold: int, seed: int) -> 
 
 
 def _fit(net: nn.Module, method: Method, train: Inputs, valid: Inputs) -> tuple[dict[str, Tensor], int, float]:
-    """The weights of the epoch whose log-likelihood on the validation part was best."""
+    """Return the weights of the epoch with the best validation log-likelihood, that epoch, and seconds per epoch."""
     steps = method.epochs * math.ceil(len(train.labels) / method.batch_size)
     optimizer = torch.optim.AdamW(
         [weight for weight in net.parameters() if weight.requires_grad], method.learning_rate, weight_decay=method.weight_decay
@@ -239,9 +239,9 @@ def _one_thread() -> None:
 
 
 def out_of_fold(name: str, method: str, small: bool, seeds: int, parts: Sequence[int], workers: int) -> list[list[Fold]]:
-    """What came of each fold, seed by seed."""
+    """Return the result of each fold, seed by seed."""
     if _data(name, small).source.scale is None:
-        _images(name, small)  # so that the workers find them in the cache
+        _images(name, small)  # fill the cache for the workers
     runs = [(fold, seed) for seed in range(seeds) for fold in parts]
     with ProcessPoolExecutor(workers, get_context("spawn"), _one_thread) as pool:
         futures = [pool.submit(run_fold, name, method, small, *run) for run in runs]
@@ -250,7 +250,7 @@ def out_of_fold(name: str, method: str, small: bool, seeds: int, parts: Sequence
 
 
 def difference(labels: Tensor, patients: np.ndarray, one: Tensor, other: Tensor) -> tuple[float, float, float]:
-    """AUC of one less that of the other, with the middle 95 % of what resampled patients give."""
+    """Return the AUC of `one` minus that of `other`, with a 95 % interval from resampled patients."""
     truth, scores = labels.numpy(), [log_probs[:, 1].numpy() for log_probs in (one, other)]
     people, own = np.unique(patients, return_inverse=True)
     rows_of = [np.flatnonzero(own == person) for person in range(len(people))]
@@ -263,7 +263,7 @@ def difference(labels: Tensor, patients: np.ndarray, one: Tensor, other: Tensor)
 
 
 def report(name: str, small: bool, seeds: int, parts: Sequence[int], workers: int) -> str:
-    """A row for each method and for the yardstick, and how the first differs from the others."""
+    """Return a table with a row per method and baseline, and the differences between the first and the others."""
     task, data = tasks(small)[name], _data(name, small)
     rows, predictions = [], {}
     for method in task.methods:
@@ -314,7 +314,7 @@ def _auc(log_probs: Tensor, labels: Tensor, patients: np.ndarray) -> str:
 
 
 def _yardsticks(data: NoduleSet, column: str) -> dict[str, Tensor]:
-    """Logistic regressions, out of fold: on one column, and on it with the number of readers."""
+    """Fit logistic regressions and return their out-of-fold predictions: on one column, and with the number of readers."""
     size = data.features[:, data.feature_names.index(column)].double()
     assert data.ratings is not None
     readers = F.one_hot(data.ratings.sum(1).clamp(max=5)).double()
@@ -335,10 +335,10 @@ def _patients(data: NoduleSet) -> np.ndarray:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("task", nargs="?", choices=list(tasks(True)), help="which comparison; all of them by default")
-    parser.add_argument("--full", action="store_true", help="the paper's nets in the place of the small ones")
-    parser.add_argument("--seeds", type=int, default=1, help="nets whose predictions are averaged")
-    parser.add_argument("--folds", type=int, default=FOLDS, help="only the first so many of the ten")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes of one thread each")
+    parser.add_argument("--full", action="store_true", help="use the paper's nets instead of the small ones")
+    parser.add_argument("--seeds", type=int, default=1, help="number of nets to average")
+    parser.add_argument("--folds", type=int, default=FOLDS, help="run only the first FOLDS of the ten")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="number of processes, with one thread each")
     parser.add_argument("--docs", action="store_true", help="write into docs/benchmarks, which is kept in the repository")
     chosen = parser.parse_args()
     folder = ROOT / ("docs/benchmarks" if chosen.docs else "benchmarks/out")

@@ -1,8 +1,9 @@
-"""What a training step of each net of the case study costs, full and small, and the low-level block beside VGG16 as published.
+"""Measure a training step of each net of the case study, full and small, and the low-level block against VGG16's layers.
 
-32 nodules of 9 views of 32×32 (the fully convolutional net: one view), frozen low-level block, Adam: forward, backward, step.
-An epoch is one pass over the binary set's 1412 nodules; cutting the views is not in it. The rival of the low-level block is
-what one would write: the grey image in three channels, normalised, through two `nn.Conv2d`.
+A batch is 32 nodules with 9 views of 32×32 (one view for the fully convolutional net). A step is forward, backward and an
+update by Adam, with a frozen low-level block. An epoch is one pass over the 1412 nodules of the binary set, without the time
+to cut views. The low-level block is compared with the plain implementation: the grey image in three channels, normalised,
+through two `nn.Conv2d`. Writes lidc_nets.md: a table of the nets and one of the low-level block.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from rightloss.lidc import nets
 
 NODULES, BATCH, VIEWS, SIZE, REPEATS, COLUMNS = 1412, 32, 9, 32, 9, 8
 Make = Callable[..., Any]
-NETS: dict[str, tuple[Make, int]] = {  # with the number of views
+NETS: dict[str, tuple[Make, int]] = {  # function and number of views
     "convnet": (nets.convnet, VIEWS),
     "inception_net": (nets.inception_net, VIEWS),
     "fully_convolutional_net": (nets.fully_convolutional_net, 1),
@@ -33,7 +34,7 @@ NETS: dict[str, tuple[Make, int]] = {  # with the number of views
 
 
 def map_sides(net: nn.Module, inputs: tuple[Tensor, ...]) -> str:
-    """Sides of a view's maps, from the low-level block to the last convolution."""
+    """Return the sides of a view's feature maps, from the low-level block to the last convolution."""
     sides: set[int] = set()
     hooks = [
         part.register_forward_hook(lambda _, __, found: sides.add(found.shape[-1]))
@@ -59,7 +60,7 @@ def training_step(net: nn.Module, inputs: tuple[Tensor, ...]) -> Callable[[], No
 
 
 def one_thread(call: Callable[[], object]) -> float:
-    """Median processor seconds on one thread, which other work on the machine moves little."""
+    """Return the median processor time in seconds on one thread, which depends little on other work on the machine."""
     torch.set_num_threads(1)
     try:
         return medians_apart({"": call}, REPEATS, time.process_time)[""]
@@ -97,7 +98,7 @@ def each_net() -> str:
 
 
 class Published(nn.Module):
-    """VGG16's first two layers, as published."""
+    """The first two layers of VGG16, as published."""
 
     mean: Tensor
     std: Tensor
@@ -132,8 +133,8 @@ def main() -> None:
     machine = f"torch {torch.__version__}, {torch.get_num_threads()} threads"
     head = (
         f"{machine}, medians; made by `python benchmarks/lidc_nets.py`. Batches of {BATCH} nodules with views of {SIZE}×{SIZE} "
-        f"and a frozen low-level block; an epoch has {NODULES} nodules; m features go into the head. "
-        f"Load of the machine in the minute before the run: {load:.1f} on {os.cpu_count()} cores; by the wall clock it tells.\n"
+        f"and a frozen low-level block; an epoch has {NODULES} nodules; the head has m input features. "
+        f"Wall-clock times depend on the machine's load, {load:.1f} on {os.cpu_count()} cores in the minute before the run.\n"
     )
     page = "\n".join([head, *parts])
     (out / "lidc_nets.md").write_text(page)

@@ -1,10 +1,11 @@
-"""How long finding, reading and cutting CT takes, beside what a user would write with pydicom and SciPy.
+"""Measure how long finding, reading and cutting CT takes, compared with plain pydicom and SciPy code.
 
-A made-up series of 130 slices of 512 × 512, uncompressed, as most of LIDC-IDRI is; files are in the system's cache, so that
-what a disk takes comes on top. Finding, beside `dcmread` of whole files, and of one tag without the pixels. Reading, beside a
-loop of `dcmread`, `apply_rescale` and a sort by position. Cutting, beside `scipy.ndimage.zoom` of the volume to 1 mm, of which
-a cube is then cropped (once a scan, in which LIDC-IDRI has 2.6 nodules), and beside the same of a box around the nodule, whose
-voxels lie up to half a millimetre off. Processor time on one thread.
+The data are a synthetic series of 130 slices of 512 × 512, uncompressed like most of LIDC-IDRI. Files are in the system's
+cache, so disk time comes on top. Finding is compared with `dcmread` of whole files, and of one tag without the pixels. Reading
+is compared with a loop of `dcmread`, `apply_rescale` and a sort by position. Cutting is compared with `scipy.ndimage.zoom` of
+the whole volume to 1 mm, followed by a crop (needed once per scan, and LIDC-IDRI has 2.6 nodules per scan), and with the same
+for a box around the nodule, whose voxels are up to half a millimetre off. Processor time on one thread. Writes
+lidc_prepare.md: a row per task and implementation.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Calls = Mapping[str, Callable[[], object]]
 
 
 def write_series(at: Path) -> None:
-    """Smooth waves, so that all ways to interpolate agree."""
+    """Write slices of smooth waves, for which all interpolations agree."""
     wave = 300 * np.sin(np.arange(SIDE) / 40)
     for k in range(SLICES):
         made = Dataset()
@@ -65,7 +66,7 @@ def read_by_dcmread(files: list[Path]) -> np.ndarray:
 
 
 def cut_by_zoom(hu: np.ndarray, margin: int | None = None) -> np.ndarray:
-    """All of it to 1 mm, or a box of so many mm around the nodule; and the cube whose centre is nearest."""
+    """Resample everything, or a box of `margin` mm around the nodule, to 1 mm, and return the nearest cube."""
     steps = np.array([DISTANCE, PIXEL, PIXEL])
     centre = np.array([CENTRE[2] / DISTANCE, CENTRE[1], CENTRE[0]])
     start = np.zeros(3, int) if margin is None else np.floor(centre - margin / steps).astype(int)
@@ -76,7 +77,7 @@ def cut_by_zoom(hu: np.ndarray, margin: int | None = None) -> np.ndarray:
 
 
 def medians(calls: Calls, repeats: int) -> dict[str, float]:
-    """Of processor time, in turn, after a call to warm up."""
+    """Return median processor times of calls made in turn, after one warm-up call."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for repeat in range(1 + repeats):
         for name, call in calls.items():
@@ -88,7 +89,7 @@ def medians(calls: Calls, repeats: int) -> dict[str, float]:
 
 
 def contenders(at: Path) -> dict[tuple[str, str, float], Calls]:
-    """By what is done, the unit, and how many of it are in a call; what they give is compared first."""
+    """Return the calls by task, unit and number of units per call, after checking that their results agree."""
     (files,) = find_series(at).series.values()
     series = read_series(files)
     assert found_by_dcmread(at) == {UID: list(files)}

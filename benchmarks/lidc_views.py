@@ -1,13 +1,14 @@
-"""How long cutting views takes, beside `map_coordinates` in a loop and `grid_sample`, and as a share of a training step.
+"""Measure how long cutting views takes, compared with `map_coordinates` in a loop and `grid_sample`, and with a training step.
 
-32 nodules, nine views of 32 × 32 at the same random orientations for all contenders, from volumes of 64³ voxels as they come:
-contours (float16), CT (int16), and float32; and from slices of 71² pixels (int16). The loops work out the points and call
-SciPy once a nodule, for its nine views together, or once a view; SciPy does not take float16, which is converted. `grid_sample`
-gets the batch at once, converted to float32. On one thread processor time; on two, time by the clock, where other work on the
-machine counts. A step of training is forward, backward and update, pretrained low-level block frozen.
+32 nodules, with nine views of 32 × 32 at the same random orientations for all implementations, from volumes of 64³ voxels in
+their original type: contours (float16), CT (int16) and float32; and from slices of 71² pixels (int16). The loops compute the
+points and call SciPy once per nodule, for its nine views together, or once per view; SciPy does not support float16, which is
+converted. `grid_sample` gets the whole batch at once, converted to float32. On one thread processor time is measured; on two,
+wall-clock time, which includes other work on the machine. A training step is forward, backward and update, with a frozen
+pretrained low-level block. Writes lidc_views.md: a table of times, and one of shares of a training step.
 
-Aimed at were 20 times the speed of the loop. What stands in the way was looked at once, not by this script: in a profile the
-eight gathers of a point take a third of our time or more, and a kernel fused by `torch.compile` took half of our time.
+The aim was 20 times the speed of the loop. The limits were profiled once, not by this script: the eight gathers per point take
+a third of our time or more, and a kernel fused by `torch.compile` took half of our time.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-os.environ["OMP_NUM_THREADS"] = "2"  # at most; torch.set_num_threads goes below
+os.environ["OMP_NUM_THREADS"] = "2"  # the maximum; torch.set_num_threads reduces it
 
 import numpy as np
 import torch
@@ -36,7 +37,7 @@ CLOCKS = {1: time.process_time, 2: time.perf_counter}
 
 
 def volume_points(rotations: np.ndarray) -> np.ndarray:
-    """Where the pixels of a nodule's views are, (x, y, z) first, from its rotations (t, 3, 3)."""
+    """Return where the pixels of a nodule's views are, (x, y, z) first, from its rotations (t, 3, 3)."""
     across, down = (rotations[:, :, columns] for columns in ([0, 0, 1], [1, 2, 2]))
     points = across[..., None, None] * STEPS + down[..., None, None] * STEPS[:, None]
     return points.transpose(1, 0, 2, 3, 4).reshape(3, VIEWS, SIZE, SIZE)
@@ -151,19 +152,19 @@ def main() -> None:
     rows = [row for name, patches in kinds.items() for row in compared(name, patches)]
     header = ["patches", "threads", "cut by", "ms", "time / ours"]
     counts = f"{N} nodules, {VIEWS} views of {SIZE} × {SIZE}; medians of {REPEATS} calls"
-    busy = f"Load of the machine in the minute before the run: {load:.1f} on {os.cpu_count()} cores; on two threads it tells"
+    busy = f"Times on two threads depend on the machine's load, {load:.1f} on {os.cpu_count()} cores before the run"
     best = max(float(row[-1]) for row in rows if row[2].startswith("SciPy"))
     aim = (
-        f"\nAimed at were 20 times the speed of SciPy's loop, which is not reached (at most {best:.1f} times): looking up the "
-        "eight voxels around each point takes a third or more of our time by itself, and a kernel fused by "
-        "`torch.compile`, tried once, was twice as fast as ours and still short.\n"
+        f"\nThe aim of 20 times the speed of SciPy's loop is not reached (at most {best:.1f} times): looking up the eight "
+        "voxels around each point alone takes a third or more of our time, and a kernel fused by `torch.compile`, "
+        "tried once, was twice as fast as ours and still too slow.\n"
     )
     words = f"Made by `python benchmarks/lidc_views.py`: {counts}. {busy}.\n\n"
     second = table(
         ["ConvNet", "threads", "step, ms", "volumes, ms", "slices, ms", "share, volumes", "share, slices"],
         shares(kinds["contours, float16"], slices.half()),
     )
-    middle = "\nCutting at fresh orientations as a share of a training step on the same batch:\n\n"
+    middle = "\nCutting at new random orientations, as a share of a training step on the same batch:\n\n"
     (out / "lidc_views.md").write_text(words + table(header, rows) + aim + middle + second)
 
 

@@ -1,7 +1,8 @@
-"""How far the minibatch estimates of the log marginal and of its gradient are from those of the whole data.
+"""Measure the bias of the minibatch estimates of the log marginal and of its gradient, relative to the whole data.
 
-A small softmax model on three classes, π = (0.9, 0.09, 0.01), balanced data; at the paper's reference (r = π) and the default
-(r = ρ). With q fixed to the exact marginal the gradient is unbiased; with q = the batch's own m (`BatchMarginal`) it is not.
+A small softmax model on three classes, π = (0.9, 0.09, 0.01), with balanced data, at the paper's reference (r = π) and the
+default (r = ρ). With q fixed to the exact marginal the gradient is unbiased; with q = the batch's own m (`BatchMarginal`) it
+is not. Writes marginal_bias.md (a row per reference and batch size) and marginal_bias.png.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ DRAWS = 2000
 
 
 def terms(reference: str) -> tuple[Tensor, Tensor]:
-    """β_n p_r(k|x_n) for the rarest class k, and β_n p_r(k|x_n) ∇ log p_r(k|x_n) by the model's 3×4 weights."""
+    """Return β_n p_r(k|x_n) for the rarest class k, and β_n p_r(k|x_n) ∇ log p_r(k|x_n) for the model's 3×4 weights."""
     generator = torch.Generator().manual_seed(0)
     y = torch.arange(6000) % 3
     x = torch.randn(6000, 3, dtype=torch.float64, generator=generator) + 1.5 * torch.nn.functional.one_hot(y, 3)
@@ -34,7 +35,7 @@ def terms(reference: str) -> tuple[Tensor, Tensor]:
 
 
 def measure(reference: str, batch: int) -> tuple[float, float, float]:
-    """Bias of log m; bias of the gradient with q = m, and with q exact: root mean square over weights, relative to ‖∇‖."""
+    """Return the bias of log m, and of the gradient with q = m and with exact q (norm over weights, relative to ‖∇‖)."""
     own, moved = terms(reference)
     exact, gradient = own.mean(), moved.mean(0) / own.mean()
     generator = torch.Generator().manual_seed(batch)

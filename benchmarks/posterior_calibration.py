@@ -1,14 +1,16 @@
-"""Whether the corrected posterior is calibrated: ranks of the true weights over many data sets (Talts et al. 2018).
+"""Test whether the corrected posterior is calibrated, by ranks of the true weights over many data sets (Talts et al. 2018).
 
-Weights come from the prior, labels are half and half whatever the weights, and inputs come from the paper's biased generative
-model, p(x|y,w) ∝ p(y|x,w) p(x). The population has 64 kinds of people, equally frequent, so that p(y|w) is a sum over them and
-nothing is approximated but for the draws by NUTS. If a posterior is right, the rank of the truth among independent draws from
-it is uniform; a χ² test of 16 bins and a Kolmogorov-Smirnov test say whether it is. Ranked are the slope, the intercept and
-the log posterior density.
+Weights are drawn from the prior, half of the labels are of each class for any weights, and inputs come from the paper's biased
+generative model, p(x|y,w) ∝ p(y|x,w) p(x). The population has 64 kinds of people, equally frequent, so p(y|w) is a sum over
+them, and the only approximation is sampling by NUTS. If a posterior is correct, the rank of the true value among independent
+draws is uniform. This is tested by χ² with 16 bins and by Kolmogorov-Smirnov, for the slope, the intercept and the log
+posterior density.
 
-The default, r = ρ and κ = 1, takes x to be independent of w in the sampled mix, and π to be known as firmly as from N people
-counted by class there. It is ranked in data made so: weights from the prior are kept with the chance that N people split as the
-sample does. And in the data of the others, where it is told their π exactly, which is more than it takes π to be known.
+The default, r = ρ and κ = 1, assumes that x is independent of w in the sampled mix, and that π is known as precisely as from N
+people counted by class there. It is tested in two kinds of data. In the first, these assumptions hold: weights from the prior
+are accepted with the probability that N people split as the sample does. The second are the data of the other likelihoods,
+where it gets their π exactly, which is more precise than it assumes. Writes posterior_calibration.md (a row per likelihood)
+and posterior_calibration.png.
 
     python benchmarks/posterior_calibration.py --docs
     python benchmarks/posterior_calibration.py --data-sets 40 --workers 2
@@ -48,18 +50,18 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 N = 100  # examples of a data set, half of each class
-DRAWS, BINS = 31, 16  # 32 ranks, two to a bin
-WARMUP, THINNING, MOST = 60, 3, 24  # steps; and how many draws for each one kept: to begin with, and at most
+DRAWS, BINS = 31, 16  # 32 ranks, two per bin
+WARMUP, THINNING, MOST = 60, 3, 24  # warm-up steps; draws per draw kept, initially and at most
 MEAN = {"weight": torch.tensor([[1.0]], dtype=torch.float64), "bias": torch.tensor([-2.0], dtype=torch.float64)}  # prior, sd 1
-ILL = 0.1  # π where the default is told it
+ILL = 0.1  # π in the data where the default's assumptions hold
 PEOPLE = torch.special.ndtri((torch.arange(64, dtype=torch.float64) + 0.5) / 64)[:, None]  # normal quantiles
-CHAIN_SEED = 1_000_000  # so that a chain's random numbers are not those that the truth and the data came from
-LEVEL = 0.01  # of all tests of a likelihood together
+CHAIN_SEED = 1_000_000  # keeps the chain's random numbers separate from those of the data
+LEVEL = 0.01  # over all tests of a likelihood
 RANKED = ("slope", "intercept", "log density")
 
 
 class Ranks(NamedTuple):
-    """Of the truth, each from 0 to `DRAWS`, and what the draws they are among were worth."""
+    """Ranks of the true values, each from 0 to `DRAWS`, with the effective sample size and divergences of the chain."""
 
     ranks: tuple[int, ...]
     size: float
@@ -67,23 +69,23 @@ class Ranks(NamedTuple):
 
 
 def truth(generator: torch.Generator) -> dict[str, Tensor]:
-    """Weights from the prior."""
+    """Draw weights from the prior."""
     return {name: mean + torch.randn(mean.shape, dtype=mean.dtype, generator=generator) for name, mean in MEAN.items()}
 
 
 def ill(params: dict[str, Tensor]) -> Tensor:
-    """p(y=1|x,w) of each kind of people."""
+    """Return p(y=1|x,w) for each kind of people."""
     return torch.sigmoid(PEOPLE @ params["weight"].T + params["bias"]).flatten()
 
 
 def biased_sample(p: Tensor, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """n/2 labels of each class and then inputs from p(x|y,w) ∝ p(y|x,w) p(x), given p(y=1|x,w) of each kind of people."""
+    """Draw n/2 labels of each class, then inputs from p(x|y,w) ∝ p(y|x,w) p(x), where `p` is p(y=1|x,w) by kind of people."""
     picks = [torch.multinomial(weights, n // 2, replacement=True, generator=generator) for weights in (1 - p, p)]
     return PEOPLE[torch.cat(picks)], torch.arange(2).repeat_interleave(n // 2)
 
 
 def counted_truth(generator: torch.Generator) -> dict[str, Tensor]:
-    """Weights from the prior, given that of N people of the sampled mix half were ill."""
+    """Draw weights from the prior, given that half of N people of the sampled mix were ill."""
     while True:
         params = truth(generator)
         share = at_sampling(params).mean()
@@ -93,7 +95,7 @@ def counted_truth(generator: torch.Generator) -> dict[str, Tensor]:
 
 
 def at_sampling(params: dict[str, Tensor]) -> Tensor:
-    """p_ρ(y=1|x,w) of each kind of people, where half are ill and `ILL` are in the population."""
+    """Return p_ρ(y=1|x,w) for each kind of people, where half are ill, and a share `ILL` in the population."""
     return torch.sigmoid(torch.logit(ill(params)) - math.log(ILL / (1 - ILL)))
 
 
@@ -104,23 +106,23 @@ def linear() -> nn.Linear:
 
 
 def corrected(params: dict[str, Tensor], data: Any) -> LogPosterior:
-    """The paper's, with p(y|w) over the population. Without evidence π does not come in: any would do."""
+    """Return the paper's posterior, with p(y|w) over the population. Without evidence the value of π has no effect."""
     prevalence = Prevalence.binary(0.1, evidence=0.0)
     return _target(prevalence, reference=prevalence.population, pool=PEOPLE)
 
 
 def sampled_mix(params: dict[str, Tensor], data: Any) -> LogPosterior:
-    """The package's default, r = ρ and κ = 1, with p(y|w) over the training data; π as it is in the data set's population."""
+    """Return the package's default, r = ρ and κ = 1, with p(y|w) over the training data and the population's own π."""
     return _target(Prevalence.binary(float(ill(params).mean())), pool=data)
 
 
 def counted_mix(params: dict[str, Tensor], data: Any) -> LogPosterior:
-    """The package's default, of a population in which `ILL` are ill."""
+    """Return the package's default, for a population with a share `ILL` of ill people."""
     return _target(Prevalence.binary(ILL), pool=data)
 
 
 def uncorrected(params: dict[str, Tensor], data: Any) -> LogPosterior:
-    """As if labels had been drawn given inputs."""
+    """Return the posterior that treats labels as drawn given inputs."""
     return _target(Prevalence.binary(0.1), loss=LogLikelihoodLoss)
 
 
@@ -137,7 +139,7 @@ LIKELIHOODS = {
 
 
 def ranks_of(name: str, number: int) -> Ranks:
-    """The ranks in data set `number`."""
+    """Return the ranks in data set `number`."""
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(number)
     counted = LIKELIHOODS[name] is counted_mix
@@ -156,7 +158,7 @@ def ranks_of(name: str, number: int) -> Ranks:
 
 
 def chain(target: LogPosterior, data: Any, seed: int) -> Posterior:
-    """Draws worth at least `DRAWS` independent ones."""
+    """Sample a chain with an effective sample size of at least `DRAWS`."""
     thinning, start = THINNING, around_mode(target, data)
     while True:
         options = {"draws": thinning * DRAWS, "warmup": WARMUP * thinning // THINNING, "start": start}
@@ -167,7 +169,7 @@ def chain(target: LogPosterior, data: Any, seed: int) -> Posterior:
 
 
 def around_mode(target: LogPosterior, data: Any) -> Posterior:
-    """Where a chain starts, and in what scale: a Gaussian by the curvature at the mode, in fewer steps than `laplace`."""
+    """Return a start and scale for a chain: a Gaussian from the curvature at the mode, in fewer steps than `laplace`."""
     layout = Layout.of(target.parameters())
     vector = layout.flatten(target.parameters()).requires_grad_()
     optimizer = torch.optim.LBFGS([vector], max_iter=50, line_search_fn="strong_wolfe")
@@ -183,13 +185,13 @@ def around_mode(target: LogPosterior, data: Any) -> Posterior:
 
     optimizer.step(closure)
     curvature = torch.autograd.functional.hessian(energy, vector.detach())
-    # the information gain is not concave: a direction without curvature gets the prior's
+    # the information gain is not concave: directions without curvature get the prior's
     values, vectors = torch.linalg.eigh(curvature)
     return posterior_of(target, DenseGaussian(vector.detach(), vectors * values.clamp_min(1.0).rsqrt()))
 
 
 def all_ranks(name: str, kept: Path, data_sets: int, workers: int) -> list[Ranks]:
-    """Those that are kept already, and then the others, which are added to them one by one."""
+    """Read the saved ranks, compute the missing ones and append them to the file; return all."""
     found = [Ranks(*json.loads(line)) for line in kept.read_text().splitlines()] if kept.exists() else []
     begin = time.perf_counter()
     with kept.open("a") as file:
@@ -210,7 +212,7 @@ def _mapped(call: Callable[[int], Ranks], numbers: range, workers: int) -> Itera
 
 
 def p_values(ranks: np.ndarray) -> tuple[float, float]:
-    """Of uniform ranks, by χ² over bins and by Kolmogorov-Smirnov, for which each rank is spread over its share of (0, 1)."""
+    """Return the p-values of uniform ranks by χ² over bins and by Kolmogorov-Smirnov, for ranks jittered over (0, 1)."""
     counts = np.bincount(ranks * BINS // (DRAWS + 1), minlength=BINS)
     spread = (ranks + np.random.default_rng(0).random(len(ranks))) / (DRAWS + 1)
     return float(stats.chisquare(counts).pvalue), float(stats.kstest(spread, "uniform").pvalue)
@@ -231,7 +233,7 @@ def picture(found: dict[str, np.ndarray], path: Path) -> None:
 
 
 def verdict(name: str, ranks: np.ndarray) -> str:
-    """Whether the ranks `(data sets, quantities)` are uniform, by the smallest p-value of all tests (Bonferroni)."""
+    """Report whether the ranks `(data sets, quantities)` are uniform, by the smallest p-value of all tests (Bonferroni)."""
     found = [
         (p, test, quantity)
         for quantity, column in zip(RANKED, ranks.T, strict=True)
@@ -263,8 +265,8 @@ def page(found: dict[str, list[Ranks]], data_sets: int) -> str:
     return (
         f"Made by `python benchmarks/posterior_calibration.py`: up to {data_sets} data sets of {N} examples, {DRAWS} draws "
         "each from one chain each. Uniform ranks have a mean of 0.50 and p-values that are not small. "
-        "The default takes π to be known as firmly as N people counted by class would tell it; where π is told exactly, its "
-        "intercept is too wide: where labels are sampled in fixed numbers, its variance is smaller by 1/n₀ + 1/n₁ "
+        "The default assumes that π is known as precisely as from N people counted by class. If π is given exactly, the "
+        "posterior of its intercept is too wide: with class counts fixed by design, the variance is smaller by 1/n₀ + 1/n₁ "
         "(Prentice and Pyke 1979).\n\n"
         f"{verdicts}\n{table([*header, 'effective sample size, median and least', 'divergences'], rows)}"
     )
@@ -275,8 +277,8 @@ def main() -> None:
     parser.add_argument("--docs", action="store_true", help="write into docs/benchmarks, which is kept in the repository")
     parser.add_argument("--data-sets", type=int, default=300)
     parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--resume", action="store_true", help="take up a run that was interrupted, of this very code")
-    parser.add_argument("--kept", action="store_true", help="run nothing: the page of what is kept of an interrupted run")
+    parser.add_argument("--resume", action="store_true", help="resume an interrupted run of the same code")
+    parser.add_argument("--kept", action="store_true", help="run nothing: write the page from saved results")
     options = parser.parse_args()
     kept_in = ROOT / "benchmarks/out"
     out = ROOT / "docs/benchmarks" if options.docs else kept_in

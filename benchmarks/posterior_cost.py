@@ -1,9 +1,10 @@
-"""What a posterior costs, beside one training: an ensemble trained together, VI, and the other methods.
+"""Measure what a posterior costs, compared with one training: an ensemble trained together, VI, and the other methods.
 
 An MLP of 32 hidden units on LIDC-IDRI's features (11 columns), minibatches of 128, the information gain at its defaults, one
-thread, processor time. Contenders do as many steps and go in turn, so that a slow spell of the machine meets all of them. As
-all have as many steps of as many examples, ratios by step are ratios by epoch; what a method does once, such as making
-the posterior, is in its time. Then, as a context, each method at its own defaults, once.
+thread, processor time. All methods take the same number of steps and are run in turn, so that a temporary slowdown of the
+machine affects all of them. With equal steps and batch sizes, ratios by step are ratios by epoch. One-time work of a method,
+such as building the posterior, is included. In addition, each method is run once at its own defaults. Writes
+posterior_cost.md: two tables, a row per method.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from rightloss.lidc import binary_set
 
 HIDDEN, BATCH, STEPS, MEMBERS, POPULATION = 32, 128, 300, 10, 0.01
 REPEATS = int(os.environ.get("REPEATS", "15"))
-AIM = 2.5  # of an ensemble of ten, and of VI, over MAP
+AIM = 2.5  # maximum time of an ensemble of ten, and of VI, relative to MAP
 
 Data = tuple[Tensor, Tensor]
 Method = Callable[[LogPosterior, Data], object]
@@ -99,7 +100,7 @@ def in_turn(calls: Mapping[str, Callable[[], object]]) -> dict[str, list[float]]
 
 
 def compared() -> list[list[str]]:
-    """Milliseconds a step, and the ratio to MAP of the same turn: its median, and the middle half of the turns."""
+    """Return a row per method: ms per step, and the time relative to MAP in the same turn, median and interquartile range."""
     target, data = problem()
     times = in_turn({name: partial(method, target, data) for name, method in COMPARED.items()})
     rows = []
@@ -124,11 +125,11 @@ def main() -> None:
     out, load = folder(), os.getloadavg()[0]
     torch.set_num_threads(1)
     rows = compared()
-    counts = f"{STEPS} steps, medians of {REPEATS} turns; in the last column, the middle half of them"
+    counts = f"{STEPS} steps, medians of {REPEATS} turns, with the interquartile range in the last column"
     words = (
         f"Made by `python benchmarks/posterior_cost.py`: an MLP of {HIDDEN} hidden units on LIDC-IDRI's features, minibatches "
-        f"of {BATCH}, one thread, processor time; {counts}. Aimed at: at most {AIM} times MAP for the ensemble together and "
-        f"for VI. Load of the machine in the minute before: {load:.1f} on {os.cpu_count()} cores.\n\n"
+        f"of {BATCH}, one thread, processor time; {counts}. Aim: at most {AIM} times MAP for the ensemble trained together "
+        f"and for VI. Load of the machine in the minute before: {load:.1f} on {os.cpu_count()} cores.\n\n"
     )
     first = table(["method", "ms a step", "time / MAP", "turns"], rows)
     middle = "\nEach method once, at its own defaults (steps, minibatches, chains):\n\n"

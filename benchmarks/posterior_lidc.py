@@ -1,12 +1,13 @@
-"""Posteriors on LIDC-IDRI's features: methods × likelihoods × prevalences, ten folds by patient, with intervals.
+"""Compare posteriors on LIDC-IDRI's features: methods × likelihoods × prevalences, ten folds by patient, with intervals.
 
-    python benchmarks/posterior_lidc.py            # everything; what is done already is read from benchmarks/out
-    python benchmarks/posterior_lidc.py --folds 2  # a look at it
+    python benchmarks/posterior_lidc.py            # everything; finished fits are read from benchmarks/out
+    python benchmarks/posterior_lidc.py --folds 2  # a quick look
 
-An MLP of one hidden layer on the annotations' columns predicts malignancy. Nine folds are the data, in the mix in which they
-come; the tenth is predicted. Nothing is tuned: one prior for all, one number of steps and one step size for whatever is
-trained, and every method starts at the prevalence. Figures are of all out-of-fold predictions together, at π; patients are
-resampled as a whole.
+An MLP with one hidden layer predicts malignancy from the annotations' columns. Nine folds are the training data, in their
+natural mix; the tenth is predicted. Nothing is tuned: all methods have the same prior, the same number of steps and step size
+where they train, and start at the prevalence. Figures are computed at π on all out-of-fold predictions together; intervals
+resample patients. Writes posterior_lidc.md: a summary, and for each prevalence a table of figures and one of paired
+differences.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ METHODS: dict[str, tuple[Callable[..., Posterior], dict[str, Any]]] = {
 
 
 class Cell(NamedTuple):
-    """One fit: of a fold, at a prevalence, by a method, under a likelihood."""
+    """One fit: a fold, a prevalence, a method and a likelihood."""
 
     fold: int
     population: float
@@ -79,13 +80,13 @@ class Cell(NamedTuple):
 
     @property
     def path(self) -> Path:
-        """Different for whatever could give different predictions, the library's code included."""
+        """The file of this fit, named by everything that can change its predictions, including the library's code."""
         key = hashlib.sha256(repr((tuple(self), HIDDEN, METHODS[self.method][1], _code())).encode()).hexdigest()[:16]
         return ROOT / "benchmarks" / "out" / "posterior_lidc" / f"{key}.npz"
 
 
 def run(cell: Cell) -> Path:
-    """Fit on nine folds, predict the tenth; a pure function of the cell, kept on disk."""
+    """Fit on nine folds, predict the tenth and save the result; a pure function of the cell."""
     if cell.path.exists():
         return cell.path
     torch.set_num_threads(1)
@@ -94,7 +95,7 @@ def run(cell: Cell) -> Path:
     x, y = data.standardised(train), data.labels
     prevalence = Prevalence.from_labels(
         y[train], cell.population, evidence=0.0
-    )  # the gain alone; with 1 it is logit adjustment
+    )  # the information gain alone; with 1 it is logit adjustment
     torch.manual_seed(cell.fold)
     model = nn.Sequential(nn.Linear(x.shape[1], HIDDEN), nn.SiLU(), nn.Linear(HIDDEN, 1))
     start_at_prevalence(model[-1], prevalence, Bernoulli())
@@ -102,7 +103,7 @@ def run(cell: Cell) -> Path:
     start = time.process_time()
     fit, options = METHODS[cell.method]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of chains that disagree: R̂ is in the table
+        warnings.simplefilter("ignore", UserWarning)  # about chains that disagree: R̂ is in the table
         posterior = fit(target, (x[train], y[train]), seed=cell.fold, progress=False, **options)
     seconds = time.process_time() - start
     r_hat = posterior.record.get("predictions", {}).get("r_hat", np.nan)
@@ -112,7 +113,7 @@ def run(cell: Cell) -> Path:
 
 
 def together(population: float, method: str, likelihood: str, parts: range) -> tuple[Tensor, Tensor, str]:
-    """Rows and log-probabilities of all folds, and what one fit costs, with the largest R̂ of predictions where there is one."""
+    """Return rows and log-probabilities of all folds, and a fit's seconds, with the largest R̂ of predictions if any."""
     found = [np.load(Cell(fold, population, method, likelihood).path, allow_pickle=False) for fold in parts]
     rows, log_probs = (torch.from_numpy(np.concatenate([each[name] for each in found])) for name in ("rows", "log_probs"))
     seconds, r_hat = (np.array([float(each[name]) for each in found]) for name in ("seconds", "r_hat"))
@@ -121,7 +122,7 @@ def together(population: float, method: str, likelihood: str, parts: range) -> t
 
 
 def report(parts: range) -> str:
-    """A table for each prevalence, and what the information gain gains over its rivals under each method."""
+    """Return a table for each prevalence, and the information gain's difference to its rivals under each method."""
     data, text = _nodules(), ""
     assert data.patients is not None
     verdicts = []
@@ -148,10 +149,10 @@ def report(parts: range) -> str:
             "calibration error [95 %]",
             "processor s/fit",
         ]
-        text += f"### At π = {population:g}\n\nAlways answering π has an expected log-likelihood of {guess:.5f} nats.\n\n"
+        text += f"### At π = {population:g}\n\nAlways predicting π has an expected log-likelihood of {guess:.5f} nats.\n\n"
         text += (
             table(header, rows)
-            + "\nExpected log-likelihood, ours less the rival's, in nats, paired; * where the interval leaves out 0:\n\n"
+            + "\nExpected log-likelihood, ours minus the rival's, in nats, paired; * where the interval excludes 0:\n\n"
         )
         text += table(["method", "ours", "rival", "difference [95 %]"], gains) + "\n"
     return _opening(data, len(parts)) + _verdict(verdicts) + text
@@ -160,12 +161,12 @@ def report(parts: range) -> str:
 def _opening(data: NoduleSet, parts: int) -> str:
     return (
         f"Made by `python benchmarks/posterior_lidc.py`: {data}, {parts} of {FOLDS} folds by patient. Expected log-likelihoods "
-        "are in nats, at π; intervals are of resampled patients. Nothing is tuned.\n\n"
+        "are in nats, at π; intervals resample patients. Nothing is tuned.\n\n"
     )
 
 
 def _verdict(found: list[tuple[float, str, str, Difference]]) -> str:
-    """Under how many methods the information gain is better than a rival, and worse, beyond the interval."""
+    """Count the methods under which the information gain is better than a rival, or worse, beyond the interval."""
     rows = []
     for population, ours, rival in product(PREVALENCES, OURS, RIVALS):
         those = [each for *where, each in found if where == [population, ours, rival]]
@@ -192,7 +193,7 @@ def _figure(found: Any) -> str:
 
 
 def _difference(data: NoduleSet, where: Tensor, one: Tensor, other: Tensor, population: float) -> Difference:
-    """Of the expected log-likelihoods at π, with the middle 95 % of what resampled patients give."""
+    """Return the difference of the expected log-likelihoods at π, with a 95 % interval from resampled patients."""
     y = data.labels[where]
     assert data.patients is not None
     gain = (one - other).gather(1, y[:, None]).squeeze(1).numpy()
@@ -218,15 +219,15 @@ def _nodules() -> NoduleSet:
 
 @cache
 def _code() -> str:
-    """A digest of the library's source."""
+    """Return a digest of the library's source."""
     files = sorted((ROOT / "src" / "rightloss").rglob("*.py"))
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folds", type=int, default=FOLDS, help="only the first so many of the ten")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes of one thread each")
+    parser.add_argument("--folds", type=int, default=FOLDS, help="run only the first FOLDS of the ten")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="number of processes, with one thread each")
     parser.add_argument("--docs", action="store_true", help="write into docs/benchmarks, which is kept in the repository")
     chosen = parser.parse_args()
     folder = ROOT / ("docs/benchmarks" if chosen.docs else "benchmarks/out")

@@ -1,8 +1,9 @@
-"""Posterior means and standard deviations of logistic regression under label-based sampling, by method.
+"""Compare posterior means and standard deviations of logistic regression under label-based sampling, by method.
 
-2 weights (a slope and an intercept) and 10; 200 examples, half of each class, from a population with 5 % of class 1. Held
-against a dense grid for 2 weights and NUTS for 10, the latter checked in turn by importance sampling. p(y|w) is over the
-training data, and all data are in every step. The uncorrected posterior takes labels as drawn given inputs.
+There are 2 weights (a slope and an intercept) or 10, and 200 examples, half of each class, from a population with 5 % of class
+1. The reference is a dense grid for 2 weights and NUTS for 10, which is itself checked by importance sampling. p(y|w) is over
+the training data, and every step uses all data. The uncorrected posterior treats labels as drawn given inputs. Writes
+posterior_logistic.md: a table for each number of weights and reference mix, a row per method.
 
     python benchmarks/posterior_logistic.py --docs
     python benchmarks/posterior_logistic.py --seeds 1
@@ -33,15 +34,15 @@ from rightloss.inference.posterior import Posterior
 from rightloss.inference.sgmcmc.sghmc import sghmc
 from rightloss.inference.vi.ascent import variational
 
-sys.path.append(str(ROOT / "tests"))  # the tests have the same problem: one definition
+sys.path.append(str(ROOT / "tests"))  # the problem is defined once, in the tests
 from logistic import Logistic, grid_moments, importance_moments
 
 Moments = tuple[Tensor, Tensor]  # mean and standard deviation, (d,) each
 Method = Callable[[LogPosterior, tuple[Tensor, Tensor]], Posterior]
 
-REFERENCE = 600  # draws of each of 4 chains
+REFERENCE = 600  # draws per chain, 4 chains
 
-# Method, and how near it is to come: the mean in standard deviations, the standard deviation in %. None: no aim is set.
+# Method, and its aim: largest error of the mean in standard deviations, and of the standard deviation in %. None: no aim.
 CLOSE, FAIR = (0.15, 15.0), (0.3, 25.0)
 NUTS, UNCORRECTED, CHECK = "NUTS", "uncorrected posterior", "importance sampling"
 METHODS: dict[str, tuple[Method, tuple[float, float] | None]] = {
@@ -62,7 +63,7 @@ METHODS: dict[str, tuple[Method, tuple[float, float] | None]] = {
 
 
 class Miss(NamedTuple):
-    """The largest distance over the weights: of means in sd, of standard deviations in %; and processor time."""
+    """The largest error over the weights: of means in sd, of standard deviations in %; and the processor time."""
 
     mean: float
     deviation: float
@@ -73,7 +74,7 @@ class Miss(NamedTuple):
 
 
 class Case(NamedTuple):
-    """One data set's misses by method, and the reference's own Monte Carlo error in standard deviations."""
+    """The errors by method in one data set, and the reference's own Monte Carlo error in standard deviations."""
 
     misses: dict[str, Miss]
     error: float
@@ -84,7 +85,7 @@ def moments(posterior: Posterior) -> Moments:
 
 
 def by_nuts(target: LogPosterior, data: tuple[Tensor, Tensor], **options: int) -> Posterior:
-    """From draws of Laplace's Gaussian."""
+    """Run NUTS from draws of the Laplace approximation."""
     return nuts(target, data, warmup=150, start=laplace(target, data, progress=False), progress=False, **options)
 
 
@@ -94,14 +95,14 @@ def by_grid(problem: Logistic, target: LogPosterior) -> Moments:
 
 
 def by_importance(problem: Logistic, target: LogPosterior) -> tuple[Moments, float]:
-    """Moments by weighted draws around Laplace's Gaussian; and their worth."""
+    """Return moments from weighted draws around the Laplace approximation, and the effective sample size."""
     near, stream = laplace(target, problem.data), torch.Generator().manual_seed(0)
     mean, covariance, worth = importance_moments(target, problem.data, near, 100_000, 1.0, stream)
     return (mean, covariance.diagonal().sqrt()), worth
 
 
 def reference_of(problem: Logistic, target: LogPosterior) -> tuple[Moments, float]:
-    """Moments, and the standard error of the means in standard deviations."""
+    """Return the reference moments, and the standard error of the means in standard deviations."""
     if problem.features == 1:
         return by_grid(problem, target), 0.0
     posterior = by_nuts(target, problem.data, chains=4, draws=REFERENCE, seed=1)
@@ -170,7 +171,7 @@ def section(features: int, at_population: bool, cases: list[Case]) -> str:
 
 
 def verdict(found: dict[tuple[int, bool], list[Case]]) -> str:
-    """What all cases together say of the aims, and by how much the uncorrected posterior is off."""
+    """Summarise how often the aims are reached, and how far off the uncorrected posterior is."""
     cases = [case for some in found.values() for case in some]
     text = ""
     for aim in (CLOSE, FAIR):
@@ -193,16 +194,16 @@ def verdict(found: dict[tuple[int, bool], list[Case]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--docs", action="store_true", help="write into docs/benchmarks, which is kept in the repository")
-    parser.add_argument("--seeds", type=int, default=2, help="how many data sets")
-    parser.add_argument("--workers", type=int, default=2, help="processes of one thread each")
+    parser.add_argument("--seeds", type=int, default=2, help="number of data sets")
+    parser.add_argument("--workers", type=int, default=2, help="number of processes, with one thread each")
     options = parser.parse_args()
     out = ROOT / ("docs/benchmarks" if options.docs else "benchmarks/out")
     out.mkdir(parents=True, exist_ok=True)
     page = (
         f"Made by `python benchmarks/posterior_logistic.py`: {options.seeds} data sets of 200 examples, π = 0.05, half of each "
         "class. Each figure is the largest over the weights: its median over the data sets and, in brackets, its worst; sd: "
-        "the posterior's standard deviation. The diagonal approximations have no aim: weights are correlated, and they cannot "
-        "know.\n\n"
+        "the posterior's standard deviation. The diagonal approximations have no aim, because they cannot represent "
+        "correlated weights.\n\n"
     )
     settings = list(product((9, 1), (False, True)))  # the longer ones first
     with ProcessPoolExecutor(options.workers, mp_context=get_context("spawn")) as pool:

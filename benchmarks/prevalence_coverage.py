@@ -1,9 +1,10 @@
-"""How often the 95 % regions of an estimated prevalence hold the true one.
+"""Measure how often the 95 % regions of an estimated prevalence contain the true value.
 
-Each class is a normal distribution around its own corner of K dimensions, so the right predictions are known in closed form.
-"Exact" are those; "overconfident" are 1.5 times as sharp and shifted by a bias per class, which a calibration can undo. The
-sampled mix is equal classes; in the population the last class has π, the others share the rest. 2,000 predictions, as many held
-out, 1,000 repeats.
+Each class is a normal distribution around its own corner of K dimensions, so the correct predictions are known in closed form.
+"Exact" predictions are these; "overconfident" ones are 1.5 times as sharp and shifted by a bias per class, which a calibration
+can correct. The sampled mix is equal classes; in the population the last class has frequency π, and the others share the rest.
+Each case has 2,000 predictions and 2,000 held-out ones, and is repeated 1,000 times. Writes prevalence_coverage.md: a row per
+method, K and π.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ METHODS: dict[str, tuple[bool, dict[str, str]]] = {
 
 
 def drawn(mix: Tensor, rows: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Inputs and labels."""
+    """Draw inputs and labels."""
     y = torch.multinomial(mix, rows, replacement=True, generator=generator)
     x = torch.randn(rows, len(mix), dtype=torch.float64, generator=generator)
     return x + DISTANCE * torch.nn.functional.one_hot(y, len(mix)), y
 
 
 def predicted(x: Tensor, overconfident: bool) -> Tensor:
-    """Log-probabilities at equal classes."""
+    """Return log-probabilities at equal classes."""
     logits = DISTANCE * x
     if overconfident:
         logits = 1.5 * logits + torch.linspace(-0.5, 0.5, x.shape[1], dtype=torch.float64)
@@ -51,7 +52,7 @@ def target_mix(classes: int, rare: float) -> Tensor:
 
 
 def covered(classes: int, rare: float, name: str) -> Tensor:
-    """Whether each class's region holds its frequency, `(cases, K)`, and how wide the last one is on average."""
+    """Return `(cases, K + 1)`: whether each class's region contains its frequency, and the width of the last one."""
     overconfident, options = METHODS[name]
     equal, mix = torch.full((classes,), 1 / classes, dtype=torch.float64), target_mix(classes, rare)
     generator = torch.Generator().manual_seed(7)

@@ -1,10 +1,12 @@
-"""How far off, and how fast, estimates of a prevalence are, beside QuaPy and abstention on the same predictions.
+"""Measure the error and speed of prevalence estimates, compared with QuaPy and abstention on the same predictions.
 
-A logistic regression on 10,000 examples at equal classes, made overconfident by squared features it does not need and by a
-sharpening of 1.3; 10,000 more held out for calibration and confusion matrices; 10,000 unlabelled at the target mix, where the
-last class has π and the others share the rest. 20 draws. Times are medians of processor time of whole calls on precomputed
-predictions (probabilities for the peers, their logarithms for us), calibration included, on one thread, without regions, which
-the peers do not give here. QuaPy's EM stops at changes of 1e-4 and so nearer to the training mix; ours and abstention's go on.
+The model is a logistic regression on 10,000 examples at equal classes, made overconfident by unnecessary squared features and
+by sharpening with 1.3. Another 10,000 examples are held out for calibration and confusion matrices, and 10,000 are unlabelled
+at the target mix, where the last class has frequency π and the others share the rest. 20 draws. Times are medians of processor
+time of whole calls on precomputed predictions (probabilities for the other packages, log-probabilities for ours), including
+calibration, on one thread, without regions, which the other packages do not give here. QuaPy's EM stops at changes of 1e-4,
+and so closer to the training mix; ours and abstention's continue. Writes prevalence_estimates.md: a row per K, π, kind of
+method and package.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from sklearn.linear_model import LogisticRegression
 from rightloss.shift import LabelShiftWarning, estimate_prevalence
 
 DRAWS, ROWS, REPEATS, DISTANCE = 20, 10_000, 21, 1.5
-# target and held-out probabilities, held-out labels, and the logarithms of both: each package gets what it takes
+# target and held-out probabilities, held-out labels, and both as log-probabilities: each package gets the form it takes
 Draw = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 Method = Callable[[Draw], np.ndarray]
 
@@ -46,7 +48,7 @@ def quapy(name: str, crisp: bool = False, **options: object) -> Method:
     import quapy
 
     class Fitted(BaseEstimator):
-        """What QuaPy wants to know of a classifier whose predictions exist."""
+        """The classifier that QuaPy expects, for precomputed predictions."""
 
         def __init__(self, classes: int) -> None:
             self.classes_ = np.arange(classes)
@@ -70,7 +72,7 @@ def quapy(name: str, crisp: bool = False, **options: object) -> Method:
 
 
 def abstention(adapter: str, calibrator: str | None = None, calibrate_target: bool = False) -> Method:
-    """`calibrate_target`: calibrate before, since EMImbalanceAdapter 0.1.3.1 calibrates the held-out predictions alone."""
+    """Return abstention's method; `calibrate_target` calibrates the target first, as EMImbalanceAdapter 0.1.3.1 does not."""
     import abstention.calibration as calibrations
     import abstention.label_shift as label_shift
 
@@ -89,7 +91,7 @@ def abstention(adapter: str, calibrator: str | None = None, calibrate_target: bo
         made = getattr(label_shift, adapter)(**({"calibrator_factory": factory} if factory else {}))
         found = made(valid_labels=hot, tofit_initial_posterior_probs=target, valid_posterior_probs=held)
         source = held.mean(0) if adapter.startswith("EM") else hot.mean(0)
-        if factory is not None:  # the multipliers are by the mean calibrated prediction
+        if factory is not None:  # the multipliers are relative to the mean calibrated prediction
             source = found.calibrator_func(held).mean(0)
         population = found.multipliers * source
         return population / population.sum()
@@ -98,7 +100,7 @@ def abstention(adapter: str, calibrator: str | None = None, calibrate_target: bo
 
 
 def methods() -> dict[str, dict[str, Method]]:
-    """By kind, ours first."""
+    """Return the methods by kind, ours first."""
     found: dict[str, dict[str, Method]] = {
         "EM as predicted": {
             "rightloss": ours(calibration="assumed"),
@@ -129,7 +131,7 @@ def methods() -> dict[str, dict[str, Method]]:
         "confusion, soft": {"rightloss": ours(method="bbse-soft"), "QuaPy PACC": quapy("PACC")},
         "RLLS": {"rightloss": ours(method="rlls")},
     }
-    if importlib.util.find_spec("cvxpy"):  # which the peers' RLLS needs
+    if importlib.util.find_spec("cvxpy"):  # needed by the other packages' RLLS
         found["RLLS"] |= {"QuaPy RLLS": quapy("RLLS", mode="hard"), "abstention RLLS": abstention("RLLSImbalanceAdapter")}
     return found
 
@@ -187,7 +189,7 @@ def main() -> None:
                     )  # fmt: skip
                     print(rows[-1], flush=True)
     header = ["K", "π", "kind", "package", "mean abs. error", "ours − theirs ± s.e.", "CPU ms", "time / ours"]
-    without = "" if importlib.util.find_spec("cvxpy") else " The peers' RLLS needs cvxpy, which was not installed."
+    without = "" if importlib.util.find_spec("cvxpy") else " RLLS of the other packages needs cvxpy, which was not installed."
     words = f"Made by `python benchmarks/prevalence_estimates.py`: {DRAWS} draws, one thread.{without}\n\n"
     (out / "prevalence_estimates.md").write_text(words + table(header, rows))
 

@@ -1,7 +1,8 @@
-"""A prevalence from up to 10⁸ binary predictions on disk, read through a map in blocks: time and memory by size.
+"""Measure time and memory of estimating a prevalence from up to 10⁸ binary predictions in a file, read in blocks.
 
-Each size runs in a process of its own, which reports how far its memory grew over what it held before the call (VmHWM over
-VmRSS; mapped pages count in both, and the blocks' are let go of). The files, 8 bytes a row, are removed afterwards.
+The file is memory-mapped. Each size runs in a separate process, which reports how far its memory grew during the call (VmHWM
+over VmRSS; mapped pages count in both, and those of the blocks are released). The files, 8 bytes per row, are removed
+afterwards. Writes prevalence_stream.md: a row per size and kind of region.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ POPULATION, DISTANCE = 0.01, 2.0
 
 
 def write(path: Path, rows: int) -> None:
-    """Exact predictions at equal classes of points drawn from two normal distributions, one in a hundred from the second."""
+    """Write exact predictions at equal classes for draws from two normal distributions, one in a hundred from the second."""
     random = np.random.default_rng(rows)
     with path.open("wb") as file:
         for start in range(0, rows, 10**6):
@@ -35,10 +36,10 @@ def write(path: Path, rows: int) -> None:
 
 
 def measure(path: str, rows: int, region: str | None) -> str:
-    """In a fresh process: the estimate, seconds, and bytes over the baseline."""
+    """Return, from a new process, the estimate, seconds, and bytes over the baseline."""
     torch.set_num_threads(1)
     warm = np.log(np.array([[0.9, 0.1], [0.2, 0.8]] * 1000))
-    estimate_prevalence(warm, 0.5, calibration="assumed")  # what the libraries allocate on first use is not the method's
+    estimate_prevalence(warm, 0.5, calibration="assumed")  # first-use allocations of libraries are not counted
     table_on_disk = np.memmap(path, dtype=np.float32, mode="r", shape=(rows, 2))
     Path("/proc/self/clear_refs").write_text("5")
     before, start = _status("VmRSS"), time.perf_counter()

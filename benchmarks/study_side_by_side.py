@@ -1,8 +1,8 @@
-"""Eight runs that share a fold, trained side by side and one by one: time, and whether the results are the same.
+"""Compare eight runs that share a fold, trained side by side and one by one: processor time, and whether results are equal.
 
 The runs are those of `rightloss study quick` without the published form: four losses at two prevalences, the small ConvNet on
-contour volumes. One by one each cuts its own views and computes its own low-level features; patches are in memory already.
-Processor time on one thread, medians of three turns each.
+contour volumes. One by one, each run cuts its own views and computes its own low-level features; patches are already in
+memory. Processor time on one thread, medians of three turns each. Writes study_side_by_side.md: a row per way of training.
 """
 
 from __future__ import annotations

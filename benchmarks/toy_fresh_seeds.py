@@ -1,7 +1,8 @@
-"""Whether the toy study's linear rows hold on seeds that its settings were not chosen on.
+"""Test whether the toy study's linear results hold on seeds that were not used to choose its settings.
 
-The number of examples, steps and step size of the linear model were chosen while looking at seeds 0 to 4, those of the study.
-Here: 40 other seeds, as eight studies of five, and pooled; distance to the best possible in the study's standard errors.
+The number of examples, steps and step size of the linear model were chosen on seeds 0 to 4, those of the study. This script
+uses 40 other seeds, as eight studies of five, and pooled. Writes toy_fresh_seeds.md: the distance to the best possible in the
+study's standard errors, a row per population and loss.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def one(config: RunConfig) -> Figures:
 
 
 def distances(runs: list[Figures], best: float) -> list[float]:
-    """Of each block's mean from the best possible, and last that of all seeds."""
+    """Return the distance of each block's mean from the best possible, in standard errors, and last that of all seeds."""
     blocks = [runs[start : start + BLOCK] for start in range(0, len(runs), BLOCK)]
     results = []
     for block in [*blocks, runs]:

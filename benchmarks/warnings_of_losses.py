@@ -1,7 +1,8 @@
-"""How often the losses warn of a mistake, how often without one, and what watching costs.
+"""Measure how often the losses warn about a mistake, how often they warn without one, and the cost of monitoring.
 
-Each kind of mistake in 20 trainings, and right trainings with every loss at several prevalences and training mixes, 200 in all;
-a training is 600 steps of a small net. The cost is that of a step with and without the monitor at 256 × 100, in turns.
+Each kind of mistake is made in 20 trainings. There are 200 correct trainings, with every loss at several prevalences and
+training mixes. A training is 600 steps of a small net. The cost is that of a step with and without the monitor at 256 × 100,
+in turn. Writes warnings_of_losses.md: a row per mistake, and the cost.
 
     python benchmarks/warnings_of_losses.py --docs
 """
@@ -44,7 +45,7 @@ class Run(NamedTuple):
 
 
 def kinds(run: Run) -> set[str]:
-    """Return the kinds of mistakes that the loss warned of."""
+    """Return the kinds of mistakes that the loss warned about."""
     torch.set_num_threads(1)
     torch.manual_seed(run.seed)
     y = (torch.rand(EXAMPLES) < run.share).long()
@@ -68,7 +69,7 @@ def kinds(run: Run) -> set[str]:
 
 
 def mistakes() -> dict[str, tuple[str, list[Run]]]:
-    """List mistakes: what is done wrong → the warning it calls for, and the trainings."""
+    """Return, by mistake, the warning it should cause and the trainings."""
     gain, seeds = "InformationGainLoss", range(20)
     return {
         "no positive at all, `sampling=0.5`": ("mix", [Run(gain, 0.001, 0.5, 0.0, seed) for seed in seeds]),
@@ -80,7 +81,7 @@ def mistakes() -> dict[str, tuple[str, list[Run]]]:
 
 
 def right() -> Iterator[Run]:
-    """200 trainings without a mistake."""
+    """Yield 200 trainings without a mistake."""
     for seed in range(100, 105):
         for loss in LOSSES:
             for population in (0.3, 0.001):
@@ -89,7 +90,7 @@ def right() -> Iterator[Run]:
 
 
 def step_seconds(watched: bool, steps: int = 1000) -> float:
-    """A step of a linear model with 100 classes, batches of 256."""
+    """Return seconds per step of a linear model with 100 classes, in batches of 256."""
     torch.manual_seed(0)
     model, y = nn.Linear(64, 100), torch.randint(100, (256,))
     x = torch.randn(256, 64)
@@ -113,10 +114,10 @@ def cost() -> str:
     pairs = [(step_seconds(True), step_seconds(False)) for _ in range(15)]
     ratios = sorted(watched / plain - 1 for watched, plain in pairs)
     quarter, micro = len(ratios) // 4, statistics.median(plain for _, plain in pairs) * 1e6
-    half = f"middle half {ratios[quarter]:+.1%} to {ratios[-1 - quarter]:+.1%}"
+    half = f"interquartile range {ratios[quarter]:+.1%} to {ratios[-1 - quarter]:+.1%}"
     return (
-        f"Watching adds {statistics.median(ratios):+.1%} to a step of 256 × 100, which takes {micro:.0f} µs of processor time "
-        f"(linear model of 64 inputs, the first 1,000 steps, one thread; median of {len(ratios)} turns, {half})."
+        f"Monitoring adds {statistics.median(ratios):+.1%} to a step of 256 × 100, which takes {micro:.0f} µs of processor "
+        f"time (linear model of 64 inputs, the first 1,000 steps, one thread; median of {len(ratios)} turns, {half})."
     )
 
 
@@ -129,7 +130,7 @@ def main() -> None:
             found = list(pool.map(kinds, runs))
             rows.append([name, kind, f"{sum(kind in each for each in found)} of {len(runs)}"])
         found = list(pool.map(kinds, fine))
-        rows.append(["none: right trainings, all losses", "any", f"{sum(bool(each) for each in found)} of {len(fine)}"])
+        rows.append(["none: correct trainings, all losses", "any", f"{sum(bool(each) for each in found)} of {len(fine)}"])
     found_by = table(["mistake", "warning", "trainings that warn"], rows)
     page = f"Made by `python benchmarks/warnings_of_losses.py`.\n\n{found_by}\n{cost()}\n"
     (out / "warnings_of_losses.md").write_text(page, encoding="utf-8")

@@ -1,8 +1,8 @@
-"""What a change of the defaults did to the results: pages of another commit beside those of the working tree, in one table.
+"""Compare results before and after a change of defaults: pages of another commit and of the working tree, in one table.
 
-    .venv/bin/python docs/make_before_after.py [COMMIT]      # by default the last one with κ = 0
+    .venv/bin/python docs/make_before_after.py [COMMIT]      # by default the last commit with κ = 0
 
-It computes nothing: every figure is read from a page that its own command wrote, then and now.
+Computes nothing: every figure is read from a page that its own command wrote. Writes docs/results/evidence.md.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ def then(commit: str) -> Page:
 
 
 def cells(page: str, *words: str) -> list[str]:
-    """The cells of the one row of a table that has all `words`."""
+    """Return the cells of the only table row that contains all `words`."""
     rows = [line for line in page.splitlines() if line.startswith("|") and all(f"| {word} |" in line for word in words)]
     if len(rows) != 1:
-        raise ValueError(f"Expected one row with {words}, but found {len(rows)}: has the page another form?")
+        raise ValueError(f"Expected one row with {words}, but found {len(rows)}: has the page's format changed?")
     return [cell.strip() for cell in rows[0].strip("|").split("|")]
 
 
 def found(page: str, pattern: str) -> str:
     match = re.search(pattern, page)
     if match is None:
-        raise ValueError(f"Expected to find {pattern!r} on a page: has it another form?")
+        raise ValueError(f"Expected to find {pattern!r} on a page: has its format changed?")
     return match.group(1)
 
 
 def rows() -> dict[str, Callable[[Page], str]]:
-    """List what is compared, and how each figure is read off the pages."""
+    """Return, by name, a function that reads each compared figure from the pages."""
 
     def toy(net: str, loss: str, column: int) -> Callable[[Page], str]:
         return lambda page: cells(page("README.md"), net, loss)[column]

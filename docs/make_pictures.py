@@ -1,9 +1,9 @@
-"""Runs the programs of a page and writes the pictures that it shows.
+"""Run the programs of a page and write the pictures that it shows.
 
     .venv/bin/python docs/make_pictures.py [PAGE]      # PAGE is docs/screening.md by default
 
-A picture `pictures/NAME.png` is the figure of the axes that the page's programs call NAME. With `--print` it also writes what
-the programs print into the page, after each line "It prints:".
+A picture `pictures/NAME.png` is the figure of the axes with the name NAME in the page's programs. With `--print` the output of
+the programs is also written into the page, after each line "It prints:".
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PICTURE = re.compile(r"\]\((pictures/(\w+)\.png)\)")
 
 
 def run(text: str) -> tuple[dict[str, Any], str]:
-    """What a page's programs define, and the page with what they print."""
+    """Run a page's programs; return the names they define, and the page with their output."""
     names: dict[str, Any] = {"__name__": "page"}
 
     def execute(block: re.Match[str]) -> str:

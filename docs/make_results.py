@@ -1,9 +1,9 @@
-"""The toy study's files → the table in README.md, and the parts docs/results/toy.md, biases.md and biases.png of pages.
+"""Convert the toy study's files into the table in README.md and the page parts docs/results/toy.md, biases.md and biases.png.
 
     make toy
     .venv/bin/python docs/make_results.py [RESULTS]      # RESULTS is results/toy by default
 
-It computes nothing: every figure is one of `results.json`, `report.md` or `biases.csv`, as the study wrote them.
+Computes nothing: every figure is taken from `results.json`, `report.md` or `biases.csv`, as the study wrote them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Row = dict[str, Any]
 
 
 def readme_table(rows: list[Row]) -> str:
-    """What each method loses to the best possible, a column per population; and two figures of the rarest one."""
+    """Return a table of each method's loss relative to the best possible by population, and two figures for the rarest one."""
     populations = list(dict.fromkeys(row["prevalence"] for row in rows))
     methods = list(dict.fromkeys((row["model"], row["method"]) for row in rows if row["method"] != BEST))
     found = {(row["prevalence"], row["model"], row["method"]): row for row in rows}
@@ -43,7 +43,7 @@ def readme_table(rows: list[Row]) -> str:
 
 
 def readme_block(rows: list[Row]) -> str:
-    """The table between its two marks, with a line on how to read it."""
+    """Return the table between its two marks, with a line on how to read it."""
     lead = (
         "Trained on equal classes, used at the prevalence of the column: expected log-likelihood lost to the best possible "
         "answer, in nats; lower is better."
@@ -52,7 +52,7 @@ def readme_block(rows: list[Row]) -> str:
 
 
 def fill(text: str, block: str) -> str:
-    """`text` with what stands between the marks, and the marks, replaced by `block`."""
+    """Return `text` with the marks and everything between them replaced by `block`."""
     if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(END) < text.index(BEGIN):
         raise ValueError(f"Expected {BEGIN} once in README.md and {END} once after it, but they are not: put them back.")
     before, rest = text.split(BEGIN)
@@ -60,7 +60,7 @@ def fill(text: str, block: str) -> str:
 
 
 def toy_page(report: str) -> str:
-    """The study's report without its heading, to stand under one of docs/results.md."""
+    """Return the study's report without its heading, to be included in docs/results.md."""
     heading, _, body = report.partition("\n")
     if not heading.startswith("# "):
         raise ValueError(f"Expected report.md to begin with a heading, but it does not: run `{STUDY}` again.")
@@ -68,7 +68,7 @@ def toy_page(report: str) -> str:
 
 
 def biases_page(rows: list[dict[str, str]]) -> str:
-    """What is lost and what is predicted on average, a column per kind of selection, right ones in bold."""
+    """Return tables of the loss and of the mean prediction, a column per kind of selection, correct ones in bold."""
     kinds = list(dict.fromkeys(row["selection"] for row in rows))
     found = {(row["model"], row["remedy"], row["selection"]): row for row in rows}
     header = ["model", "remedy", *(f"selected {kind}" for kind in kinds)]

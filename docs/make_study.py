@@ -1,9 +1,9 @@
-"""A study's files → docs/results/study-NAME.md, a part of docs/study.md, and its pictures.
+"""Convert a study's files into docs/results/study-NAME.md, which docs/study.md includes, and its pictures.
 
     .venv/bin/rightloss study quick --out results/quick
-    .venv/bin/python docs/make_study.py results/quick [NAME]      # NAME is the folder's by default
+    .venv/bin/python docs/make_study.py results/quick [NAME]      # NAME is the folder's name by default
 
-It computes nothing: every figure is one of `summary.json` or `tables/`, as the study wrote them.
+Computes nothing: every figure is taken from `summary.json` or `tables/`, as the study wrote them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def pictures(results: Path) -> list[Path]:
-    """ROC curves and histograms, a picture for each data set and net."""
+    """Return the pictures of ROC curves and histograms, one for each data set and net."""
     return sorted((results / "figures").glob("roc-*.png"))
 
 
 def page(results: Path, name: str, command: str) -> str:
-    """The question, the findings, the tables and the pictures."""
+    """Return the page: question, findings, tables and pictures."""
     summary = json.loads((results / "summary.json").read_text(encoding="utf-8"))
     if summary["missing"]:
         raise ValueError(f"Expected a finished study in {results}, but {summary['missing']} runs are missing: let it end.")
@@ -38,8 +38,8 @@ def page(results: Path, name: str, command: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path, help="the study's folder")
-    parser.add_argument("name", nargs="?", help="of the part; the folder's by default")
-    parser.add_argument("--command", help="that made the results, as the page names it")
+    parser.add_argument("name", nargs="?", help="name of the page part; the folder's name by default")
+    parser.add_argument("--command", help="command that made the results, as shown on the page")
     chosen = parser.parse_args()
     name = chosen.name or chosen.results.name
     command = chosen.command or f"rightloss study {name} --out results/{name}"
