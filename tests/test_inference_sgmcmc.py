@@ -151,7 +151,7 @@ def test_the_noise_of_gradients_is_their_variance_over_minibatches() -> None:
     problem = Logistic(1)
     target = problem.target()
     slopes = Slopes(target, Minibatches(problem.data, 50, generator(3)), 64)
-    weights = Layout.of(target.parameters()).flatten(target.parameters()).expand(64, 2)
+    weights = Layout.of(target.parameters()).flatten(target.parameters()).add(0.3).expand(64, 2)
     found = gradient_noise(slopes, weights, torch.ones(2, dtype=torch.float64), pairs=16)
     x, y = problem.data
     by_example = slopes.at(weights[:1].expand(200, 2), (x[:, None], y[:, None]))[0]
