@@ -273,9 +273,9 @@ def raise_nonfinite(rows: Tensor) -> None:
 
 
 def _check_tensors(outputs: Tensor, target: Tensor, name: str) -> None:
-    for what, value in ((name, outputs), ("target", target)):
-        if not isinstance(value, Tensor):
-            raise ValueError(f"Expected `{what}` to be a tensor, but got {type(value).__name__}: call torch.as_tensor on it.")
+    if not isinstance(outputs, Tensor) or not isinstance(target, Tensor):
+        what, value = ("target", target) if isinstance(outputs, Tensor) else (name, outputs)
+        raise ValueError(f"Expected `{what}` to be a tensor, but got {type(value).__name__}: call torch.as_tensor on it.")
     if not outputs.is_floating_point():
         raise ValueError(
             f"Expected {name} to be a float tensor, not normalised, but got {outputs.dtype}: "

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -27,8 +28,7 @@ from .gain import PriorTerms, composed_loss
 BLOCK = 2**19  # numbers per block: 2 MiB of float32, about the second-level caches of two cores
 NARROW, MANY = 16, 2**14  # with fewer classes and more numbers, torch's softmax is slow along a row and fast along a column
 TINY = {torch.float32: 1e-30, torch.float64: 1e-290}
-
-Block = tuple[slice, Tensor]  # some rows of the labels, and their part of a table as (rows, k) or (images, k, cells)
+_NOTHING = nullcontext()
 
 
 def fused_loss(
@@ -40,7 +40,8 @@ def fused_loss(
 ) -> Tensor:
     """Return `composed_loss`, reduced to a mean or a sum, for a softmax and int labels on a CPU."""
     keep = batch.outputs.requires_grad and torch.is_grad_enabled()
-    loss, gradient, log_q = _closed_form(batch, terms, log_weights, log_q_of, reduction, keep)
+    with torch.autocast("cpu", enabled=False) if torch.is_autocast_enabled("cpu") else _NOTHING:
+        loss, gradient, log_q = _closed_form(batch, terms, log_weights, log_q_of, reduction, keep)
     if loss is None:
         return _composed(batch, terms, log_weights, log_q_of if log_q is None else lambda _: log_q, reduction)
     if keep:
@@ -83,7 +84,8 @@ class _WithGradient(torch.autograd.Function):
             if torch.is_grad_enabled():  # create_graph=True
                 (gradient,) = torch.autograd.grad(_composed(*arguments), logits, grads[0], create_graph=True)
                 return gradient, None, None, None, None, None, None, None
-            _, gradient, _ = _closed_form(*arguments, True)
+            with torch.autocast("cpu", enabled=False):
+                _, gradient, _ = _closed_form(*arguments, True)
         scale = float(grads[0])
         return gradient if scale == 1 else gradient.mul_(scale), None, None, None, None, None, None, None
 
@@ -97,51 +99,49 @@ def _closed_form(
     keep: bool,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Return the loss (None if log space is needed), its gradient (None unless `keep`), and log q (None if not yet known)."""
-    labels, count = batch.labels, batch.labels.count
+    labels, count, dtype = batch.labels, batch.labels.count, terms.reference.dtype
     assert isinstance(count, int)
-    with torch.autocast("cpu", enabled=False) if torch.is_autocast_enabled("cpu") else nullcontext():
-        mask = None if labels.valid is None else labels.valid.to(terms.reference.dtype)
-        weights = mask if log_weights is None else log_weights.exp() if mask is None else log_weights.exp() * mask
-        probs, own, sums = _sweep(batch, terms, weights, keep)
-        if own is None:
-            return None, None, None
-        log_q = log_q_of(sums.log_().sub_(math.log(count)))
-        if not float(log_q.amin()) > math.log(TINY[log_q.dtype]):
-            return None, None, log_q
-        counts, log_own = labels.per_class(log_q), own.log_()
-        loss = counts @ log_q - (log_own if mask is None else log_own.mul_(mask)).sum()
-        if terms.evidence:
-            loss = loss - count * (terms.evidence * (terms.reference * log_q).sum())
-        loss = loss / count if reduction == "mean" else loss
-        if not keep:
-            return loss, None, log_q
-        g = 1 / count if reduction == "mean" else 1.0
-        wanted = counts * g
-        if terms.evidence:
-            wanted = wanted - (terms.evidence * (g * count)) * terms.reference
-        a = wanted / torch.exp(log_q + math.log(count))
-        return loss, _gradient(probs, batch, a, weights, g if mask is None else mask * g), log_q
+    mask = None if labels.valid is None else labels.valid.to(dtype)
+    weights = mask if log_weights is None else log_weights.exp() if mask is None else log_weights.exp() * mask
+    probs, own, sums = _sweep(batch, terms, weights, keep)
+    if own is None:
+        return None, None, None
+    log_count, g = _scalar(math.log(count), dtype), 1 / count if reduction == "mean" else 1.0
+    log_q = log_q_of(sums.log_().sub_(log_count))
+    if not float(log_q.amin()) > math.log(TINY[dtype]):
+        return None, None, log_q
+    wanted = labels.per_class(log_q).mul_(_scalar(g, dtype))
+    if terms.evidence:
+        wanted.sub_(terms.reference, alpha=terms.evidence * (g * count))
+    log_own = own.log_() if mask is None else own.log_().mul_(mask)
+    loss = (wanted @ log_q).sub_(log_own.sum(), alpha=g)
+    if probs is None:
+        return loss, None, log_q
+    a = wanted.div_(torch.exp(log_q + log_count))
+    return loss, _gradient(probs, batch, a, weights, _scalar(g, dtype) if mask is None else mask * g), log_q
 
 
 def _sweep(
     batch: LabelledBatch, terms: PriorTerms, weights: Tensor | None, keep: bool
 ) -> tuple[Tensor | None, Tensor | None, Tensor]:
     """Return p_nk if a gradient is wanted, each row's own p, and Σ_n β_n p_nk; no own p if log space is needed."""
-    logits, index = full_precision(_flat(batch.outputs.detach())), batch.labels.index
-    columns = _in_columns(logits)
-    offset = terms.log_offset if terms.log_offset is None or not columns else terms.log_offset[:, None]
+    logits, index, offset = full_precision(_flat(batch.outputs.detach())), batch.labels.index, terms.log_offset
     assert index is not None
-    blocks, probs = _blocks(logits), None
+    columns = _in_columns(logits)
+    if columns and offset is not None:
+        offset = offset[:, None]
+    blocks = _blocks(logits, columns)
     if len(blocks) == 1:
         p, own, sums, safe = _sweep_block(blocks[0][1], index, offset, weights, None)
         probs = p[0].t() if columns and logits.ndim == 2 else p
     else:
-        if keep:  # in memory as the blocks are
-            turned = torch.empty(logits.shape[::-1], dtype=logits.dtype).t() if columns and logits.ndim == 2 else None
-            probs = torch.empty(logits.shape, dtype=logits.dtype) if turned is None else turned
+        turned = columns and logits.ndim == 2  # in memory as the blocks are
+        shape = logits.shape if keep else (0,)
+        probs = torch.empty(shape[::-1] if turned else shape, dtype=logits.dtype)
+        probs = probs.t() if turned else probs
         own, sums, safe = torch.empty(index.shape, dtype=logits.dtype), torch.zeros(logits.shape[1], dtype=torch.float64), True
-        into = [None] * len(blocks) if probs is None else [part for _, part in _blocks(probs)]
-        for (rows, z), out in zip(blocks, into, strict=True):
+        into = _blocks(probs, columns) if keep else [(None, None)] * len(blocks)
+        for (rows, z), (_, out) in zip(blocks, into, strict=True):
             _, own[rows], more, fine = _sweep_block(z, index[rows], offset, None if weights is None else weights[rows], out)
             sums, safe = sums.add_(more), safe and fine
         sums = sums.to(logits.dtype)
@@ -158,32 +158,31 @@ def _sweep(
 def _sweep_block(
     z: Tensor, index: Tensor, offset: Tensor | None, weights: Tensor | None, into: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, bool]:
-    """Return p of one block, each row's own p, Σ β p, and whether every p is clear of underflow, and no number."""
+    """Return p of one block, each row's own p, Σ β p, and whether all p are numbers clear of underflow."""
     p = torch.softmax(z if offset is None else z + offset, 1, out=into)
-    own = p.gather(1, _like(index, p)).flatten()
+    own = p.gather(1, _like(index, p)).view(-1)
     # torch's own sums are made in pairs; a product with `weights` would add up row after row, and lose digits in float32
     weighted = p if weights is None else p * _like(weights, p)
     return p, own, weighted.sum(0 if p.ndim == 2 else (0, 2)), float(p.amin()) > TINY[p.dtype]
 
 
-def _gradient(probs: Tensor, batch: LabelledBatch, a: Tensor, weights: Tensor | None, g: Tensor | float) -> Tensor:
-    """Return ∂L/∂z in the shape of the outputs, made of p in its own memory."""
-    index = batch.labels.index
+def _gradient(probs: Tensor, batch: LabelledBatch, a: Tensor, weights: Tensor | None, g: Tensor) -> Tensor:
+    """Return ∂L/∂z in the shape of the outputs, made of p in its own memory. `g` is a number, or one for each row."""
+    index, columns = batch.labels.index, _in_columns(probs)
     assert index is not None
-    for rows, p in _blocks(probs):
-        mean_a = (p @ a if p.ndim == 2 else torch.matmul(a, p)).unsqueeze(1)
-        per_class = a if p.ndim == 2 else a[:, None]
-        labels, g_rows = _like(index[rows], p), _like(g[rows], p) if isinstance(g, Tensor) else g
+    per_class = a[:, None] if columns else a
+    for rows, p in _blocks(probs, columns):
+        mean_a = (torch.matmul(a, p) if columns else torch.mv(p, a)).unsqueeze(1)
+        labels = _like(index if rows is None else index[rows], p)
+        g_rows = g if g.ndim == 0 else _like(g if rows is None else g[rows], p)
         if weights is None:
             p.mul_((g_rows - mean_a) + per_class)
         else:
-            beta = _like(weights[rows], p)
+            beta = _like(weights if rows is None else weights[rows], p)
             p.mul_((beta * per_class).add_(g_rows - beta * mean_a))
-        if isinstance(g_rows, Tensor):
-            p.scatter_add_(1, labels, -g_rows)
-        else:
-            p.scatter_(1, labels, -g_rows, reduce="add")
-    return probs.contiguous().view(batch.outputs.shape).to(batch.outputs.dtype)
+        p.scatter_add_(1, labels, (-g_rows).expand(labels.shape))
+    shape, dtype = batch.outputs.shape, batch.outputs.dtype
+    return probs if probs.shape == shape and probs.dtype == dtype and not columns else probs.contiguous().view(shape).to(dtype)
 
 
 def _flat(logits: Tensor) -> Tensor:
@@ -199,18 +198,25 @@ def _in_columns(logits: Tensor) -> bool:
     return logits.ndim == 3 or (logits.shape[1] < NARROW and logits.numel() > MANY)
 
 
-def _blocks(table: Tensor) -> list[Block]:
-    """Return the table in parts of about BLOCK numbers."""
-    cells = table.shape[2] if table.ndim == 3 else 1
+def _blocks(table: Tensor, columns: bool) -> list[tuple[slice | None, Tensor]]:
+    """Return parts of about BLOCK numbers, as (rows, k) or (images, k, cells), and which of the labels they have; None: all."""
+    turn, cells = columns and table.ndim == 2, table.shape[2] if table.ndim == 3 else 1
     step = max(1, BLOCK // (table.shape[1] * cells))
-    turn = table.ndim == 2 and _in_columns(table)
-    if len(table) <= step:
-        return [(slice(None), table.t()[None] if turn else table)]
-    starts = range(0, len(table), step)
-    parts = [(slice(start * cells, (start + step) * cells), table[start : start + step]) for start in starts]
-    return [(rows, part.t()[None]) for rows, part in parts] if turn else parts
+    if table.shape[0] <= step:
+        return [(None, table.t()[None] if turn else table)]
+    parts = [
+        (slice(start * cells, (start + step) * cells), table[start : start + step]) for start in range(0, len(table), step)
+    ]
+    return [(rows, part.t()[None]) for rows, part in parts] if turn else parts  # type: ignore[return-value]
 
 
 def _like(per_row: Tensor, block: Tensor) -> Tensor:
     """Return a number per row so that it meets a block's entries: `(rows, 1)` or `(images, 1, cells)`."""
     return per_row.unsqueeze(1) if block.ndim == 2 else per_row.view(block.shape[0], 1, -1)
+
+
+@lru_cache(64)
+def _scalar(value: float, dtype: torch.dtype) -> Tensor:
+    """Return a number as a tensor: torch computes with it at half the cost of a Python number."""
+    with torch.inference_mode(False):
+        return torch.tensor(value, dtype=dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -11,6 +12,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from .contract import MinibatchEstimate, cannot_be_read, check_classes, in_transform
+
+
+_ONE = torch.tensor(1)
 
 
 class RunningMarginal(nn.Module):
@@ -86,7 +90,7 @@ class RunningMarginal(nn.Module):
         elif _is_finite(estimate):
             # past nn.Module's bookkeeping, which costs as much as the average
             self._buffers["log_average"] = _ordinary(log_q) if log_q.is_inference() else log_q
-            self._buffers["steps"].add_(1)  # type: ignore[union-attr]
+            self._buffers["steps"].add_(_ONE)  # type: ignore[union-attr]
         return log_q
 
     def reset(self) -> None:
@@ -127,8 +131,15 @@ def running_average(
     if isinstance(steps, Tensor):
         share = ((decay - 1) / torch.expm1((steps + 1).to(log_m.dtype) * _log(decay))).clamp_max(1.0)
         return torch.logaddexp(log_average.to(log_m) + torch.log1p(-share), log_m + torch.log(share))
-    portion = (1 - decay) / (1 - decay ** (steps + 1))
-    return torch.logaddexp(log_average.to(log_m) + _log(1 - portion), log_m + math.log(portion))
+    kept, taken = _log_shares((1 - decay) / (1 - decay ** (steps + 1)), log_m.dtype)
+    return torch.logaddexp(log_average.to(log_m) + kept, log_m + taken)
+
+
+@lru_cache(16)
+def _log_shares(portion: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return log(1 − portion) and log portion as tensors, with which torch computes faster than with Python numbers."""
+    with torch.inference_mode(False):
+        return torch.tensor(_log(1 - portion), dtype=dtype), torch.tensor(math.log(portion), dtype=dtype)
 
 
 def _is_finite(estimate: MinibatchEstimate) -> bool:
