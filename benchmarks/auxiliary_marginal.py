@@ -15,7 +15,7 @@ from report import folder, table
 from torch import Tensor, nn
 
 import rightloss as rl
-from rightloss.marginals import Estimate
+from rightloss.marginals import MinibatchEstimate
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -63,7 +63,7 @@ def training(k: int) -> dict[str, list[float]]:
         with torch.no_grad():
             probs = torch.softmax(p.head(p.body(p.x)) + offset, 1)
         log_m = probs[rows].mean(0).log()
-        log_running = running.value(Estimate(log_m, BATCH, lambda outputs, target: (outputs, 0.0)))
+        log_running = running.update(MinibatchEstimate(log_m, BATCH))
         exact = probs.mean(0)
         curves["auxiliary"].append(divergence(exact, auxiliary.log_marginal(auxiliary.vector())))
         curves["running"].append(divergence(exact, log_running))
@@ -93,7 +93,7 @@ def sampled(k: int) -> dict[str, list[float]]:
         probs = torch.softmax(features @ weight.T + bias, 1)
         m = probs[torch.randint(len(probs), (BATCH,))].mean(0)
         auxiliary.learn(vector, m)
-        log_running = running.value(Estimate(m.log(), BATCH, lambda outputs, target: (outputs, 0.0)))
+        log_running = running.update(MinibatchEstimate(m.log(), BATCH))
         fresh = mean + SPREAD * torch.randn_like(mean)
         weight, bias = fresh[: p.head.weight.numel()].view_as(p.head.weight), fresh[p.head.weight.numel() :]
         exact = torch.softmax(features @ weight.T + bias, 1).mean(0)

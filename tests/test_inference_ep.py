@@ -42,7 +42,7 @@ from rightloss.inference.layout import Layout
 from rightloss.inference.map import map_estimate
 from rightloss.inference.nets import Net
 from rightloss.inference.posterior import Posterior
-from rightloss.losses.composed import at_reference
+from rightloss.losses.gain import at_reference
 
 Data = tuple[Tensor, Tensor]
 ONE = Logistic(1)  # its data are drawn now: inside vmap nothing can be

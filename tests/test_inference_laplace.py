@@ -121,7 +121,7 @@ def test_the_fisher_information_is_the_hessian_that_the_model_expects(
     data = _data(k)
     terms, _ = _terms(_target(make, k, options), data)
     target = _target(make, k, options, num_data=30)
-    counts, setting = torch.bincount(data[1]).double(), target.setting(data[0])
+    counts, setting = torch.bincount(data[1]).double(), target.terms(data[0])
     offset = setting.log_adjust if options.get("loss") is LogitAdjustedLoss else setting.log_offset if target.gains else None
 
     def expected(params: Any) -> Tensor:

@@ -26,18 +26,19 @@ from rightloss import (
 from rightloss.inference import Diverged, LogPosterior, gaussian_prior, log_posterior
 from rightloss.inference.distributions import Particles
 from rightloss.inference.ensemble import ensemble
-from rightloss.inference.followers import follower_of
 from rightloss.inference.layout import Layout
 from rightloss.inference.map import map_estimate
+from rightloss.inference.marginals import CarriedMarginal
 from rightloss.inference.minibatches import Minibatches
 from rightloss.inference.posterior import Posterior
-from rightloss.inference.sgmcmc.carried import CarriedMarginal
 from rightloss.inference.sgmcmc.chains import Walker
 from rightloss.inference.sgmcmc.sghmc import _Thermostatted, _Underdamped, response, sghmc
 from rightloss.inference.sgmcmc.sgld import response as overdamped_response
 from rightloss.inference.sgmcmc.sgld import sgld
 from rightloss.inference.sgmcmc.tuning import Slopes, fitted_scale, gradient_noise, heat, steady_lr, steepest
 from rightloss.inference.steps import in_mode
+from rightloss.inference.weight_sets import marginal_of_sets
+from rightloss.marginals import MinibatchEstimate
 
 SD = {"weight": 0.5, "bias": 4.0}
 NOTHING = torch.zeros(2, 2, dtype=torch.float64), torch.arange(2)
@@ -150,7 +151,7 @@ def test_the_noise_of_gradients_is_their_variance_over_minibatches() -> None:
     problem = Logistic(1)
     target = problem.target()
     slopes = Slopes(target, Minibatches(problem.data, 50, generator(3)), 64)
-    weights = Layout.of(target.parameters()).flatten(target.parameters()).expand(64, 2)
+    weights = Layout.of(target.parameters()).flatten(target.parameters()).add(0.3).expand(64, 2)
     found = gradient_noise(slopes, weights, torch.ones(2, dtype=torch.float64), pairs=16)
     x, y = problem.data
     by_example = slopes.at(weights[:1].expand(200, 2), (x[:, None], y[:, None]))[0]
@@ -168,22 +169,22 @@ def test_an_average_that_is_carried_along_is_where_the_weights_are() -> None:
     problem = Logistic(1)
     target = problem.target(marginal=RunningMarginal(decay=0.99))
     slopes, plain = (Slopes(target, Minibatches(problem.data, None), 2) for _ in range(2))
-    plain.follower = follower_of(target)
+    plain.marginal = marginal_of_sets(target)
     way = torch.linspace(0, -3, 30, dtype=torch.float64)[:, None, None] * torch.ones(2, 2, dtype=torch.float64)
     for weights in way:
         for each in (slopes, plain):
             each.moved(weights)
     exact = torch.stack([target.log_marginal(slopes.layout.unflatten(each), problem.data) for each in way[-1]])
-    lagging = plain.follower.peek({}, exact) if plain.follower is not None else exact
-    assert isinstance(slopes.follower, CarriedMarginal)
-    torch.testing.assert_close(slopes.follower.log_average, exact)
+    lagging = plain.marginal.value(MinibatchEstimate(exact, 2)) if plain.marginal is not None else exact
+    assert isinstance(slopes.marginal, CarriedMarginal)
+    torch.testing.assert_close(slopes.marginal.log_average, exact)
     assert float((lagging - exact).abs().max()) > 0.3
 
 
 def test_an_average_without_memory_is_the_minibatch() -> None:
     carried, log_m = CarriedMarginal(0.0), torch.tensor([[0.3, 0.7], [0.9, 0.1]]).log()
     for each in (log_m.flip(0), log_m):
-        carried.move({}, each)
+        carried.update(MinibatchEstimate(each, 2))
     torch.testing.assert_close(carried.log_average, log_m)
 
 
@@ -282,8 +283,8 @@ def test_q_over_a_pool_is_that_of_the_net_with_the_moving_averages_of_the_start(
     with in_mode(net, False):
         slopes = Slopes(target, Minibatches(data, 16, generator(6)), 2, averages)
         slopes.moved(weights)
-        assert slopes.follower is not None
-        kept = slopes.follower.peek({}, torch.zeros(2, 2))
+        assert slopes.marginal is not None
+        kept = slopes.marginal.value(MinibatchEstimate(torch.zeros(2, 2), 2))
         exact = target.log_marginal({**target.parameters(), **averages}, data)
     torch.testing.assert_close(kept, exact.expand(2, 2))
 

@@ -10,11 +10,12 @@ import mpmath  # type: ignore[import-untyped]
 import pytest
 import torch
 import torch.nn.functional as F
+from members import unchecked_types
 from torch import Tensor, nn
 
 import rightloss as rl
 from rightloss.losses import fused
-from rightloss.marginals import Estimate, Marginal
+from rightloss.marginals import Marginal, MinibatchEstimate
 
 REFERENCES = ["sampling", "population", "other"]
 KAPPAS = [0.0, 0.7]
@@ -29,11 +30,17 @@ class FixedMarginal:
     def prepare(self, num_classes: int | None) -> None:
         """Nothing to do."""
 
-    def mix(self, sampling: Tensor, batch: Callable[[], Tensor]) -> Tensor:
+    def sampling_frequencies(self, sampling: Tensor, realised: Callable[[], Tensor]) -> Tensor:
         return sampling
 
-    def value(self, estimate: Estimate) -> Tensor:
+    def value(self, estimate: MinibatchEstimate) -> Tensor:
         return self.log_q
+
+    def update(self, estimate: MinibatchEstimate) -> Tensor:
+        return self.log_q
+
+    def reset(self) -> None:
+        """Nothing to forget."""
 
 
 def mix(k: int, seed: int) -> Tensor:
@@ -122,8 +129,8 @@ def test_every_marginal_enters_the_gradient_through_its_value_alone(name: str, r
     criterion.eval()
     z = (model(x) + 0.1 * torch.randn(n, k, dtype=torch.float64)).detach().requires_grad_()
     seen: list[Tensor] = []
-    value = criterion.marginal.value
-    criterion.marginal.value = lambda estimate: seen.append(value(estimate)) or seen[-1]  # type: ignore
+    update = criterion.marginal.update
+    criterion.marginal.update = lambda estimate: seen.append(update(estimate)) or seen[-1]  # type: ignore
     loss = criterion(z, y)
     mixed = prevalence.sampling if r is None else r
     weights = mixed / (votes.mean(0) if name == "classwise" else prevalence.sampling)
@@ -522,7 +529,7 @@ BAD_SET_UPS: list[tuple[str, Callable[[], Any], str]] = [
 
 @pytest.mark.parametrize(("call", "message"), [row[1:] for row in BAD_SET_UPS], ids=[row[0] for row in BAD_SET_UPS])
 def test_bad_set_ups_are_refused_with_a_remedy(call: Callable[[], Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message) as caught:
+    with unchecked_types(), pytest.raises(ValueError, match=message) as caught:
         call()
     assert re.match(r"Expected .*(but|because) .*[:;] .+", str(caught.value), re.DOTALL)
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributions import Laplace, Normal
 
 import rightloss as rl
-from rightloss.marginals import Estimate, Marginal, attach
+from rightloss.marginals import Marginal, MinibatchEstimate, running, with_minibatch_gradient
 
 MARGINALS: dict[str, Callable[[nn.Module, list[Any]], Marginal]] = {
     "batch": lambda model, pool: rl.BatchMarginal(),
@@ -47,8 +47,8 @@ def gradcheck_given_q(criterion: rl.InformationGainLoss, z: Tensor, y: Tensor, w
     By outputs and by the likelihood's own parameters. `weights`: table of probabilities p_r → (f_k − κ r_k, β_n, log p_r at y).
     """
     seen: list[Tensor] = []
-    value = criterion.marginal.value
-    criterion.marginal.value = lambda estimate: seen.append(value(estimate)) or seen[-1]  # type: ignore
+    update = criterion.marginal.update
+    criterion.marginal.update = lambda estimate: seen.append(update(estimate)) or seen[-1]  # type: ignore
     likelihood: Any = criterion.likelihood
     inputs = [z, *(p for p in likelihood.parameters() if p.requires_grad)]
     gradients = list(torch.autograd.grad(criterion(z, y), inputs))
@@ -181,7 +181,7 @@ def small_problem() -> tuple[nn.Sequential, Tensor, Tensor, rl.Prevalence]:
 def log_marginal_gradient(model: nn.Module, x: Tensor, weights: Tensor, log_q: Tensor | None, k: int) -> Tensor:
     """∇ log p(k|w) as the library attaches it, from a (mini)batch."""
     log_m = (torch.log_softmax(model(x), 1) + weights.log()[:, None]).logsumexp(0) - math.log(len(x))
-    log_marginal = attach(log_m.detach() if log_q is None else log_q, log_m)
+    log_marginal = with_minibatch_gradient(log_m.detach() if log_q is None else log_q, log_m)
     return torch.cat([g.flatten() for g in torch.autograd.grad(log_marginal[k], list(model.parameters()))])
 
 
@@ -220,17 +220,14 @@ def test_the_classwise_marginal_sums_to_one() -> None:
     _, _, y, prevalence = small_problem()
     criterion = rl.InformationGainLoss(prevalence, marginal=rl.ClasswiseMarginal(), reference=prevalence.population)
     seen: list[Tensor] = []
-    value = criterion.marginal.value
-    criterion.marginal.value = lambda estimate: seen.append(value(estimate)) or seen[-1]  # type: ignore
+    update = criterion.marginal.update
+    criterion.marginal.update = lambda estimate: seen.append(update(estimate)) or seen[-1]  # type: ignore
     criterion(torch.randn(40, 3, dtype=torch.float64), y[torch.randperm(600)[:40]])
     torch.testing.assert_close(seen[0].exp().sum(), torch.ones((), dtype=torch.float64))
 
 
-def estimate(log_m: Tensor, examples: int = 10) -> Estimate:
-    def measure(outputs: Tensor, target: Tensor | None) -> Any:
-        raise AssertionError
-
-    return Estimate(log_m, examples, measure)
+def estimate(log_m: Tensor) -> MinibatchEstimate:
+    return MinibatchEstimate(log_m, 10)
 
 
 def test_the_running_marginal_is_the_exponential_average_corrected_for_its_start() -> None:
@@ -238,20 +235,24 @@ def test_the_running_marginal_is_the_exponential_average_corrected_for_its_start
     marginal.prepare(2)
     values = [torch.tensor([0.9, 0.1]), torch.tensor([0.5, 0.5]), torch.tensor([1e-30, 1.0])]
     for t, m in enumerate(values, 1):
-        q = marginal.value(estimate(m.double().log())).exp()
+        q = marginal.update(estimate(m.double().log())).exp()
         weights = torch.tensor([0.8 ** (t - s) for s in range(1, t + 1)], dtype=torch.float64)
         expected = (weights[:, None] * torch.stack(values[:t]).double()).sum(0) / weights.sum()
         torch.testing.assert_close(q, expected, rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.9, 0.99, 0.999, 0.9999])
-def test_the_running_marginal_is_the_same_where_values_cannot_be_looked_at(decay: float) -> None:
-    seen, unseen = rl.RunningMarginal(decay), rl.RunningMarginal(decay)
-    for marginal in (seen, unseen):
+def test_the_running_marginal_is_the_same_where_values_cannot_be_read(decay: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, unread = rl.RunningMarginal(decay), rl.RunningMarginal(decay)
+    for marginal in (read, unread):
         marginal.prepare(2)
     for step in range(5):
         log_m = torch.tensor([-0.001, -16.0 - step])
-        torch.testing.assert_close(unseen._value_unseen(log_m), seen.value(estimate(log_m)), rtol=1e-5, atol=1e-6)
+        with monkeypatch.context() as patch:
+            patch.setattr(running, "cannot_be_read", lambda tensor: True)
+            found = unread.update(estimate(log_m))
+        torch.testing.assert_close(found, read.update(estimate(log_m)), rtol=1e-5, atol=1e-6)
+    assert int(unread.steps) == 5
 
 
 @pytest.mark.parametrize("make", [rl.RunningMarginal, lambda: rl.AuxiliaryMarginal(nn.Linear(2, 2)), rl.BatchMarginal])
@@ -283,7 +284,7 @@ def test_the_running_marginal_follows_logs_far_below_what_a_float_can_hold() -> 
     marginal = rl.RunningMarginal(decay=0.5)
     marginal.prepare(2)
     for _ in range(3):
-        log_q = marginal.value(estimate(torch.tensor([0.0, -1e4])))
+        log_q = marginal.update(estimate(torch.tensor([0.0, -1e4])))
     torch.testing.assert_close(log_q, torch.tensor([0.0, -1e4]), rtol=1e-6, atol=1e-6)
 
 
@@ -292,12 +293,12 @@ def test_the_running_marginal_stands_still_in_eval_mode_and_for_a_batch_that_is_
     marginal.prepare(2)
     log_m, other = torch.tensor([-0.1, -2.3]), torch.tensor([-1.0, -0.5])
     marginal.eval()
-    torch.testing.assert_close(marginal.value(estimate(other)), other)
+    torch.testing.assert_close(marginal.update(estimate(other)), other)
     marginal.train()
-    marginal.value(estimate(log_m))
-    marginal.value(estimate(torch.tensor([float("nan"), -1.0])))
+    marginal.update(estimate(log_m))
+    marginal.update(estimate(torch.tensor([float("nan"), -1.0])))
     marginal.eval()
-    torch.testing.assert_close(marginal.value(estimate(other)), log_m)
+    torch.testing.assert_close(marginal.update(estimate(other)), log_m)
 
 
 def test_state_dicts_restore_running_and_auxiliary_marginals_so_that_training_goes_on_alike() -> None:
@@ -327,8 +328,8 @@ def test_a_pool_gives_the_exact_marginal_and_leaves_the_model_in_its_mode() -> N
     marginal = rl.PoolMarginal(model, pool, every=2)
     criterion = rl.InformationGainLoss(prevalence, marginal=marginal, reference=prevalence.population)
     seen: list[Tensor] = []
-    value = marginal.value
-    criterion.marginal.value = lambda estimate: seen.append(value(estimate)) or seen[-1]  # type: ignore
+    update = marginal.update
+    criterion.marginal.update = lambda estimate: seen.append(update(estimate)) or seen[-1]  # type: ignore
     for step in range(4):
         criterion(model(x[:50]), y[:50])
         with torch.no_grad():
@@ -339,7 +340,7 @@ def test_a_pool_gives_the_exact_marginal_and_leaves_the_model_in_its_mode() -> N
     assert torch.equal(seen[2], seen[3])
     assert not torch.equal(seen[1], seen[2])
     model.train()
-    marginal.refresh()
+    marginal.reset()
     criterion(model(x[:50]), y[:50])
     assert model[3].training
     with torch.no_grad():
@@ -368,8 +369,8 @@ def test_an_unlabelled_pool_is_averaged_as_it_is() -> None:
     marginal = rl.PoolMarginal(model, [x[:300], x[300:]], labelled=False)
     criterion = rl.InformationGainLoss(prevalence, marginal=marginal, reference=prevalence.population)
     seen: list[Tensor] = []
-    value = marginal.value
-    criterion.marginal.value = lambda estimate: seen.append(value(estimate)) or seen[-1]  # type: ignore
+    update = marginal.update
+    criterion.marginal.update = lambda estimate: seen.append(update(estimate)) or seen[-1]  # type: ignore
     criterion(model(x[:50]), y[:50])
     with torch.no_grad():
         torch.testing.assert_close(seen[0].exp(), torch.softmax(model(x), 1).mean(0), rtol=1e-12, atol=0)

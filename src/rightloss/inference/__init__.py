@@ -2,7 +2,7 @@
 
 Stage: `log_posterior(model, prevalence, …)` → `LogPosterior`; that and data → `Posterior`.
 
-- `target` (with `arguments`), `priors`; `standing` and `followers` for p(y|w) inside transforms and for many weights at once.
+- `target`, `priors`; `marginals` for p(y|w) inside transforms and runs, `weight_sets` for many weights at once.
 - `minibatches`, `steps`, `layout`: what all methods share.
 - `maximum`, `members`, `dropout`, `curvature` (with `expansion` and `information`), `variation/`, `propagation/`, `markov/`,
   `no_u_turn`: the methods.

@@ -16,7 +16,6 @@ from torch.func import vmap
 from ..marginals import AuxiliaryMarginal, BatchMarginal, PoolMarginal, RunningMarginal
 from ..prevalence import Prevalence
 from .distributions import Particles
-from .followers import evaluate_many, follower_of, vmaps
 from .layout import Layout
 from .map import anew, ascend, kept_besides, most_probable, on_device, thinned, unsaved
 from .minibatches import Minibatches
@@ -24,6 +23,7 @@ from .posterior import Posterior, posterior_of
 from .priors import Params
 from .steps import in_mode, own_random, whole_number
 from .target import LogPosterior, inference_method
+from .weight_sets import evaluate_many, marginal_of_sets, vmaps
 
 
 @inference_method
@@ -86,15 +86,15 @@ def _together(
     device: Any,
     progress: bool | None,
 ) -> Posterior:
-    members, follower = len(starts), follower_of(target)
+    members, marginal = len(starts), marginal_of_sets(target)
     weights = on_device(_stacked(starts), device)
     others = {} if device is None else {**on_device(kept_besides(target), device), **unsaved(target, device)}
     state = {**weights, **{name: value.expand(members, *value.shape) for name, value in others.items()}}
 
     def objective() -> Tensor:
-        values, aux = evaluate_many(target, state, batches.next_each(members), follower)
-        if follower is not None:
-            follower.move(state, aux["log_m"])
+        values, estimate = evaluate_many(target, state, batches.next_each(members), marginal)
+        if marginal is not None and estimate is not None:
+            marginal.update(estimate)
         return values
 
     def found(good: Params, record: Mapping[str, Any] | None = None) -> Posterior:

@@ -17,10 +17,8 @@ from torch import Tensor
 from torch.func import jacrev, vmap
 
 from ..losses import InformationGainLoss, LogitAdjustedLoss, LogLikelihoodLoss, WeightedLoss
-from ..losses.batch import Frame, class_frame
-from ..losses.composed import at_reference
-from ..losses.labels import Labels
-from ..losses.prior_terms import Setting
+from ..losses.batch import LabelledBatch, Labels, class_batch
+from ..losses.gain import PriorTerms, at_reference
 from ..prevalence import Prevalence
 from .priors import Params
 from .target import LogPosterior
@@ -257,7 +255,7 @@ def _quiet() -> Any:
     return warnings.catch_warnings(action="ignore")
 
 
-def _frame(target: LogPosterior, params: Params, x: Tensor, y: Tensor | None) -> tuple[Frame, Setting]:
+def _frame(target: LogPosterior, params: Params, x: Tensor, y: Tensor | None) -> tuple[LabelledBatch, PriorTerms]:
     """The model's outputs for all x, and labels that have been looked at; those of an unlabelled pool count for nothing."""
     assert isinstance(target.prevalence, Prevalence)
     size = max(1, _INPUTS // x[0].numel())
@@ -265,11 +263,11 @@ def _frame(target: LogPosterior, params: Params, x: Tensor, y: Tensor | None) ->
         outputs = torch.cat([target.outputs(params, some) for some in x.split(size)])
     if y is None:
         y = torch.zeros(outputs.shape[:1] + outputs.shape[2:], dtype=torch.long, device=outputs.device)
-    frame = class_frame(outputs, y, target.likelihood, target.prevalence.num_classes, -100, "raise")
-    return frame, target.setting(frame.rows())
+    frame = class_batch(outputs, y, target.likelihood, target.prevalence.num_classes, -100, "raise")
+    return frame, target.terms(frame.rows())
 
 
-def _mix(target: LogPosterior, setting: Setting) -> tuple[Tensor | None, Tensor]:
+def _mix(target: LogPosterior, setting: PriorTerms) -> tuple[Tensor | None, Tensor]:
     """The offset at which the loss takes the table, and what it weighs labels with."""
     even = torch.ones_like(setting.reference)
     if isinstance(target.criterion, InformationGainLoss):
@@ -286,7 +284,7 @@ def _mix(target: LogPosterior, setting: Setting) -> tuple[Tensor | None, Tensor]
     )
 
 
-def _log_probs(target: LogPosterior, params: Params, frame: Frame, offset: Tensor | None) -> Float[Tensor, "rows k"]:
+def _log_probs(target: LogPosterior, params: Params, frame: LabelledBatch, offset: Tensor | None) -> Float[Tensor, "rows k"]:
     with torch.no_grad():
         return at_reference(target.at(params, lambda: target.likelihood.table(frame.rows())), offset)
 
@@ -300,7 +298,7 @@ def _votes(labels: Labels, like: Tensor) -> Float[Tensor, "rows k"]:
     return votes if labels.valid is None else votes * labels.valid[:, None]
 
 
-def _log_weights(labels: Labels, setting: Setting, labelled: bool) -> Float[Tensor, " rows"]:
+def _log_weights(labels: Labels, setting: PriorTerms, labelled: bool) -> Float[Tensor, " rows"]:
     """log β_n; −∞ where ignored."""
-    weights = labels.spread(setting.reference / setting.sampling) if labelled else setting.reference.new_ones(labels.rows)
+    weights = labels.per_row(setting.reference / setting.sampling) if labelled else setting.reference.new_ones(labels.rows)
     return weights.log() if labels.valid is None else torch.where(labels.valid, weights.log(), -torch.inf)

@@ -6,7 +6,6 @@ Stage: model, prevalence, likelihood, marginal, prior → `LogPosterior`, which 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from numbers import Integral
@@ -18,16 +17,19 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from ..likelihoods import Likelihood
-from ..losses import InformationGainLoss, information_gain_loss
-from ..losses.batch import class_frame, full_precision
-from ..losses.composed import at_reference, sum_over_batch
-from ..losses.prior_terms import Setting
-from ..marginals import Estimate, Marginal, PoolMarginal, in_transform, mean_over_batches
+from ..log_probs import as_input, tensor_of
+from ..losses import InformationGainLoss, LogitAdjustedLoss, LogLikelihoodLoss, WeightedLoss
+from ..losses.batch import class_batch, full_precision
+from ..losses.functional import batch_and_terms, check_unlabelled, class_log_sum, gain_loss, measure_of
+from ..losses.gain import PriorTerms, at_reference, information_gain, table_of
+from ..marginals import AuxiliaryMarginal, Marginal, MinibatchEstimate, PoolMarginal, log_mean, sharing_group
+from ..marginals.pool import Pool
 from ..prevalence import ContinuousPrevalence, Prevalence
-from .arguments import check_population, check_source, checked_pool, criterion_of
+from .marginals import RecordingMarginal, fresh_marginal
+from .minibatches import check_mix
+from .nets import Net
 from .priors import LIKELIHOOD, Params, Prior, layer_prior
-from .standing import Heard, Pass, Pool, begun_anew, no_measure
-from .steps import in_mode
+from .steps import ordinary
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -93,10 +95,10 @@ def log_posterior(
         raise ValueError(f"Expected `model` to be an nn.Module, but got {type(model).__name__}: wrap it in one.")
     if any(name.startswith(LIKELIHOOD) for name, _ in (*model.named_parameters(), *model.named_buffers())):
         raise ValueError("Expected a model without a part named `likelihood`, but it has one: rename it.")
-    criterion = criterion_of(loss, prevalence, likelihood, marginal, reference, pool)
+    criterion = _criterion(loss, prevalence, likelihood, marginal, reference, pool)
     if not _trainable(model, criterion):
         raise ValueError("Expected weights to infer, but no parameter has requires_grad: unfreeze some.")
-    check_source(marginal, model)
+    _check_source(marginal, model)
     prior = layer_prior(model, likelihood=criterion.likelihood) if prior is None else prior
     if not callable(prior):
         raise ValueError(f"Expected `prior` to be a function of the weights, but got {prior!r}: write gaussian_prior(1.0).")
@@ -107,7 +109,7 @@ def log_posterior(
         criterion,
         prior,
         None if num_data is None else int(num_data),
-        None if pool is None else checked_pool(pool, criterion, model),
+        None if pool is None else _checked_pool(pool, criterion, model),
     )
 
 
@@ -178,7 +180,7 @@ class LogPosterior:
         """The same with a marginal that has seen nothing, as every run begins."""
         if self.marginal is None:
             return self
-        marginal = begun_anew(self.marginal)
+        marginal = fresh_marginal(self.marginal)
         return self if marginal is self.marginal else self.with_marginal(marginal)
 
     def with_marginal(self, marginal: Marginal) -> LogPosterior:
@@ -207,8 +209,8 @@ class LogPosterior:
                 f"Expected `aux` of one evaluation, but got {len(aux['log_m'])} at once: follow each, with its own weights."
             )
         if self.marginal is not None and not isinstance(self.marginal, PoolMarginal):
-            estimate = Estimate(aux["log_m"].detach(), len(aux["outputs"]), no_measure)
-            self.at(params, lambda: self.criterion.marginal.value(estimate))
+            estimate = MinibatchEstimate(aux["log_m"].detach(), len(aux["outputs"]))
+            self.at(params, lambda: self.criterion.marginal.update(estimate))
 
     def log_prior(self, params: Params) -> Tensor:
         """log p(w); buffers that were given along do not count."""
@@ -221,7 +223,7 @@ class LogPosterior:
 
     def table(self, params: Params, x: Tensor, support: Tensor | None = None) -> Float[Tensor, "n k"]:
         """log p(y|x,w) in the population's mix, a row for each label: dense outputs have one for each cell."""
-        result: Tensor = self.at(params, lambda: _table(self.model(x), self.likelihood, support))
+        result: Tensor = self.at(params, lambda: table_of(self.model(x), self.likelihood, support))
         return result
 
     def log_marginal(self, params: Params, data: Any) -> Float[Tensor, " k"]:
@@ -234,7 +236,7 @@ class LogPosterior:
         if not isinstance(self.prevalence, Prevalence):
             raise ValueError("Expected classes for `log_marginal`, but the likelihood is a density: p(y|w) has no K values.")
         parts = data if isinstance(data, list) else [data]
-        return mean_over_batches([self._sum(params, *(part if isinstance(part, tuple) else (part, None))) for part in parts])
+        return log_mean([self._log_sum(params, *(part if isinstance(part, tuple) else (part, None))) for part in parts])
 
     def at(self, params: Params, call: Callable[[], Any]) -> Any:
         """`call()` while the model and the likelihood have these weights; parts left out keep their own.
@@ -258,22 +260,21 @@ class LogPosterior:
             return {}
         return {f"model.{name}": value.clone() for name, value in buffers.items()}
 
-    def setting(self, like: Tensor) -> Setting:
-        """What the loss computes with: r, ρ, κ for N examples, and offsets, for classes."""
-        setting: Setting = self.criterion._setting(like)
+    def terms(self, like: Tensor) -> PriorTerms:
+        """Return what the loss computes with for classes: r, ρ, κ for N examples, and offsets."""
+        terms: PriorTerms = self.criterion.terms(like)
         assert isinstance(self.prevalence, Prevalence)
         if self.prevalence.given_evidence is not None:
-            return setting
-        return replace(setting, evidence=self.prevalence.evidence_for(self.num_data, setting.reference))
+            return terms
+        return replace(terms, evidence=self.prevalence.evidence_for(self.num_data, terms.reference))
 
     def exact_gain(self, outputs: Tensor, y: Tensor, log_marginal: Tensor) -> Tensor:
-        """Mean of log p(y_n|x_n,w) − log p(y_n|w), plus κ Σ_k r_k log p(k|w), where p(y|w) is at hand."""
+        """Return the mean of log p(y_n|x_n,w) − log p(y_n|w), plus κ Σ_k r_k log p(k|w), at a p(y|w) that is given."""
         assert isinstance(self.prevalence, Prevalence)
-        frame = class_frame(outputs, y, self.likelihood, self.prevalence.num_classes, -100, "nan")
-        setting = self.setting(full_precision(outputs))
-        table = at_reference(self.likelihood.table(frame.rows()), setting.log_offset)
-        gain = frame.labels.mask(frame.labels.pick(table - log_marginal)).sum() / frame.labels.count
-        return gain + setting.evidence * (setting.reference * log_marginal).sum() if setting.evidence else gain
+        batch = class_batch(outputs, y, self.likelihood, self.prevalence.num_classes, -100, "nan")
+        terms = self.terms(full_precision(outputs))
+        log_probs = at_reference(self.likelihood.table(batch.rows()), terms.log_offset)
+        return information_gain(log_probs, log_marginal, batch.labels, terms).sum() / batch.labels.count
 
     def _log_likelihood(self, params: Params, x: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         outputs = self.model(x)
@@ -281,51 +282,33 @@ class LogPosterior:
             return -self.criterion(outputs, y), {"outputs": outputs}
         if self.pool is not None:
             return self.exact_gain(outputs, y, self.log_marginal(params, self.pool)), {"outputs": outputs}
-        marginal = self._standing() if in_transform() else self.criterion.marginal
-        heard = Heard(marginal)
-        with in_mode(marginal, False) if in_transform() and isinstance(marginal, nn.Module) else nullcontext():
-            setting = self.setting(outputs) if isinstance(self.prevalence, Prevalence) else None
-            r = self.criterion.reference
-            loss = information_gain_loss(
-                outputs, y, self.prevalence, self.likelihood, heard, r, nonfinite="nan", setting=setting
-            )
-        return -loss, {"outputs": outputs, "log_m": heard.log_m}
+        marginal = RecordingMarginal(self.criterion.marginal, self.model)
+        prevalence, likelihood, reference = self.prevalence, self.likelihood, self.criterion.reference
+        group = sharing_group(None, True)
+        if isinstance(prevalence, Prevalence):
+            batch, terms = class_batch(outputs, y, likelihood, prevalence.num_classes, -100, "nan"), self.terms(outputs)
+        else:
+            batch, terms = batch_and_terms(outputs, y, prevalence, likelihood, reference, -100, "nan", group)
+        measure = measure_of(batch, terms, prevalence, likelihood, reference, -100)
+        loss = gain_loss(batch, terms, likelihood, marginal, measure, "mean", group, True)
+        return -loss, {"outputs": outputs, "log_m": marginal.log_m}
 
-    def _sum(self, params: Params, x: Tensor, y: Tensor | None) -> tuple[Tensor, Any]:
-        """log Σ_n β_n p_r(k|x_n,w) and log n."""
-        assert isinstance(self.prevalence, Prevalence)
-        if y is None:
-            check_population(self.criterion)
-        outputs = self.outputs(params, x)
-        cells = outputs.shape[:1] + outputs.shape[2:]
-        labels = torch.zeros(cells, dtype=torch.long, device=outputs.device) if y is None else y
-        frame = class_frame(outputs, labels, self.likelihood, self.prevalence.num_classes, -100, "nan")
-        setting = self.setting(full_precision(outputs))
-        weights = None if y is None or setting.plain else frame.labels.spread(setting.reference / setting.sampling).log()
-        table = self.at(params, lambda: self.likelihood.table(frame.rows()))
-        return sum_over_batch(at_reference(table, setting.log_offset), frame.labels, weights)
+    def _log_sum(self, params: Params, x: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor | float]:
+        """Return log Σ_n β_n p_r(k|x_n,w) and log n."""
 
-    def _standing(self) -> Any:
-        """The marginal whose value can be used inside a transform; a pool is gone over anew."""
-        return Pass(self.model, self.marginal) if isinstance(self.marginal, PoolMarginal) else self.marginal
+        def found() -> tuple[Tensor, Tensor | float]:
+            outputs = self.model(x)
+            return class_log_sum(outputs, y, self.terms(full_precision(outputs)), self.likelihood)
+
+        result: tuple[Tensor, Tensor | float] = self.at(params, found)
+        return result
 
 
-class _Joint(nn.Module):
-    """Model and likelihood under one roof, so that the weights of both can be exchanged at once."""
+class _Joint(Net):
+    """Model and likelihood as one module, so that the weights of both can be exchanged at once during any call."""
 
-    def __init__(self, model: nn.Module, likelihood: Any) -> None:
-        super().__init__()
-        self.model = model
-        self.likelihood = likelihood if isinstance(likelihood, nn.Module) else nn.Module()
-
-    def forward(self, call: Callable[[], Any]) -> Any:
+    def forward(self, call: Callable[[], Any]) -> Any:  # type: ignore[override]
         return call()
-
-
-def _table(outputs: Tensor, likelihood: Likelihood, support: Tensor | None) -> Tensor:
-    outputs = outputs.unsqueeze(1) if outputs.ndim == 1 and likelihood.num_outputs == 1 else outputs
-    rows = outputs.movedim(1, -1).flatten(0, -2) if outputs.ndim > 2 else outputs
-    return likelihood.table(full_precision(rows), support)
 
 
 def _trainable(model: nn.Module, criterion: Any) -> dict[str, nn.Parameter]:
@@ -337,5 +320,45 @@ def _trainable(model: nn.Module, criterion: Any) -> dict[str, nn.Parameter]:
 
 
 def _all_named(joint: nn.Module) -> list[tuple[str, Tensor]]:
-    """Parameters and buffers, tied ones by each of their names."""
+    """Return parameters and buffers, tied ones by each of their names."""
     return [*joint.named_parameters(remove_duplicate=False), *joint.named_buffers(remove_duplicate=False)]
+
+
+def _check_source(marginal: Any, model: nn.Module) -> None:
+    """A marginal that asks another net than the one whose weights are inferred would answer for that one."""
+    asked: Any = marginal.model if isinstance(marginal, PoolMarginal) else None
+    asked = marginal.source if isinstance(marginal, AuxiliaryMarginal) else asked
+    own = {id(value) for value in model.parameters()}
+    if isinstance(asked, nn.Module) and not all(id(value) in own for value in asked.parameters()):
+        raise ValueError(
+            f"Expected {type(marginal).__name__} to ask the model whose weights are inferred, but got another net in it: "
+            "make it with this model (or a part of it), not with a copy."
+        )
+
+
+def _criterion(loss: Any, prevalence: Any, likelihood: Any, marginal: Any, reference: Any, pool: Any) -> Any:
+    if loss is None or loss is InformationGainLoss:
+        if pool is not None and marginal is not None:
+            raise ValueError("Expected one of `marginal` and `pool`, but got both: over a pool p(y|w) is exact.")
+        return InformationGainLoss(prevalence, likelihood, marginal, ordinary(reference))
+    if not isinstance(loss, type) or not issubclass(loss, WeightedLoss | LogitAdjustedLoss | LogLikelihoodLoss):
+        raise ValueError(f"Expected `loss` to be a class such as WeightedLoss, but got {loss!r}: give the class, no brackets.")
+    given = [name for name, value in (("marginal", marginal), ("reference", reference), ("pool", pool)) if value is not None]
+    if given:
+        raise ValueError(f"Expected no {' or '.join(given)} with {loss.__name__}, but got one: it has no marginal.")
+    return loss(prevalence, likelihood, nonfinite="nan")
+
+
+def _checked_pool(pool: Any, criterion: Any, model: nn.Module) -> Pool:
+    if not isinstance(criterion.prevalence, Prevalence):
+        raise ValueError("Expected classes for `pool`, but the likelihood is a density: use marginal=PoolMarginal(…).")
+    x, y = pool if isinstance(pool, tuple | list) and len(pool) == 2 else (pool, None)
+    x = ordinary(tensor_of(as_input(x, model, torch.empty(0)), "pool"))
+    if y is None:
+        check_unlabelled(criterion.terms(torch.empty(0)))
+        return x, None
+    y = ordinary(tensor_of(y, "target")).to(x.device)
+    if len(x) != len(y):
+        raise ValueError(f"Expected as many inputs as labels in `pool`, but got {len(x)} and {len(y)}: is one cut off?")
+    check_mix(y, criterion.prevalence)
+    return x, y

@@ -5,23 +5,25 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any
+from typing import Literal
 
 import torch
 import torch.distributed as dist
+from jaxtyping import Float
 from torch import Tensor
 
 from ..likelihoods import Likelihood
-from ..marginals import gather_ranks, unseen, world_size
+from ..log_probs import rows_of
+from ..marginals import cannot_be_read, gather_ranks, sum_over_ranks
 from ..prevalence import ContinuousPrevalence, Prevalence
-from .labels import Labels, hard_labels, soft_labels
 
-NonFinite = str  # "raise" or "nan"
-Reduction = str  # "mean", "sum" or "none"
+NonFinite = Literal["raise", "nan"]
+Reduction = Literal["mean", "sum", "none"]
+NO_LABEL = torch.iinfo(torch.long).min  # stands for `ignore_index=None`
 
 
-@dataclass(frozen=True)
-class Frame:
+@dataclass(eq=False)
+class LabelledBatch:
     """One batch, checked.
 
     Attributes:
@@ -30,8 +32,6 @@ class Frame:
         support: None for classes; in regression the (global) batch's own labels.
         shape: that of an unreduced loss.
         nonfinite: what to do with outputs that are not finite.
-        ranks_count: what a mean divides by where the batch is spread over ranks, the average count of a rank: a mean over
-            the ranks' means is then that over all rows.
     """
 
     outputs: Tensor
@@ -39,30 +39,116 @@ class Frame:
     support: Tensor | None
     shape: torch.Size
     nonfinite: NonFinite
-    ranks_count: Tensor | None = None
-
-    @property
-    def mean_count(self) -> int | Tensor:
-        """What a mean divides by."""
-        return self.labels.count if self.ranks_count is None else self.ranks_count
 
     def rows(self) -> Tensor:
-        """The outputs as `(n, num_outputs)`, a row per label, in float32 or float64, checked to be finite."""
-        return checked(_rows(full_precision(self.outputs)), self.nonfinite)
+        """Return the outputs as `(n, num_outputs)`, a row per label, in float32 or float64, checked to be finite."""
+        return check_finite_rows(rows_of(full_precision(self.outputs)), self.nonfinite)
 
-    def reduce(self, loss: Tensor, reduction: Reduction) -> Tensor:
-        """The rows' losses as asked for."""
+    def reduce(self, loss: Float[Tensor, " n"], reduction: Reduction, group: dist.ProcessGroup | None = None) -> Tensor:
+        """Return the rows' losses, reduced. Over several ranks, the mean of the ranks' means is that over all rows."""
         if reduction == "mean":
-            return loss.sum() / self.mean_count
+            return loss.sum() / self.mean_count(loss, group)
         if reduction == "sum":
             return loss.sum()
         return loss.reshape(self.shape)
 
+    def mean_count(self, like: Tensor, group: dist.ProcessGroup | None) -> int | Tensor:
+        """Return what a mean divides by: over several ranks, the average count of a rank."""
+        if group is None:
+            return self.labels.count
+        count = torch.as_tensor(self.labels.count).to(like).reshape(1)
+        return sum_over_ranks(count, group)[0] / dist.get_world_size(group)
 
-def class_frame(
+
+@dataclass(eq=False)
+class Labels:
+    """One label per row of the table: a column number, or a share of every column.
+
+    With leading dimensions `*sets`, each set of weights has rows of its own.
+
+    Attributes:
+        index: column numbers `(*sets, n)`, `filler` where ignored; None for soft labels.
+        votes: v_nk `(*sets, n, k)`, zero rows where ignored; None for hard labels.
+        valid: which rows count `(*sets, n)`; None if all do.
+        size: number of columns, k.
+        count: how many rows count; a tensor `(*sets,)` if it cannot be read or differs between sets.
+        filler: the column number that stands where a row is ignored.
+    """
+
+    index: Tensor | None
+    votes: Tensor | None
+    valid: Tensor | None
+    size: int
+    count: int | Tensor
+    filler: int = 0
+
+    @property
+    def rows(self) -> int:
+        """n, ignored rows included."""
+        if self.index is not None:
+            return self.index.shape[-1]
+        assert self.votes is not None
+        return self.votes.shape[-2]
+
+    def log_count(self, like: Tensor) -> Tensor | float:
+        """Return log of how many rows count, as it is subtracted from `(*sets, k)`."""
+        if isinstance(self.count, int):
+            return math.log(self.count)
+        log_count = self.count.to(like.dtype).log()
+        return log_count.unsqueeze(-1) if log_count.ndim else log_count
+
+    def gather(self, table: Float[Tensor, "*sets n k"]) -> Float[Tensor, "*sets n"]:
+        """Return Σ_k v_nk table_nk, each row's own entry. A column without a vote counts for nothing, even if infinite."""
+        if self.index is not None:
+            return table.gather(-1, self.index.unsqueeze(-1)).squeeze(-1)
+        assert self.votes is not None
+        return torch.where(self.votes > 0, self.votes * table, 0.0).sum(-1)
+
+    def per_row(self, per_class: Float[Tensor, "... k"]) -> Float[Tensor, "*sets n"]:
+        """Return Σ_k v_nk per_class_k: numbers of classes → numbers of rows.
+
+        The derivative adds up all rows of a class one by one: in float32 millions of small terms would be lost.
+        """
+        if self.index is not None:
+            values = wide(per_class)
+            values = values if values.ndim == self.index.ndim else values.expand(*self.index.shape[:-1], -1)
+            return values.gather(-1, self.index).to(per_class.dtype)
+        assert self.votes is not None
+        return torch.where(self.votes > 0, self.votes * per_class.unsqueeze(-2), 0.0).sum(-1)
+
+    def per_class(self, like: Tensor) -> Float[Tensor, " k"]:
+        """Return Σ_n v_nk over the rows that count: how often each class occurs."""
+        if self.index is None:
+            assert self.votes is not None
+            return self.votes.sum(0)
+        if cannot_be_read(self.index):
+            ones = self.mask(wide(like.new_ones(self.rows)))
+            return ones.new_zeros(self.size).scatter_add(0, self.index, ones).to(like.dtype)
+        counts = torch.bincount(self.index, minlength=self.size).to(like.dtype)
+        if self.valid is not None:
+            counts[self.filler] -= self.rows - self.count
+        return counts
+
+    def mask(self, per_row: Float[Tensor, "*sets n"]) -> Float[Tensor, "*sets n"]:
+        """Return `per_row` with zeros where ignored."""
+        return per_row if self.valid is None else torch.where(self.valid, per_row, 0.0)
+
+    def in_sets(self, sets: int) -> Labels:
+        """Return the labels `(sets · n,)`, one set after the other, as `(sets, n)`."""
+        parts = [None if part is None else part.unflatten(0, (sets, -1)) for part in (self.index, self.votes, self.valid)]
+        count = self.rows // sets if parts[2] is None else parts[2].sum(-1)
+        return Labels(*parts, self.size, count, self.filler)
+
+
+def wide(tensor: Tensor) -> Tensor:
+    """Return `tensor` in float64, if the device has it."""
+    return tensor if tensor.device.type == "mps" else tensor.double()
+
+
+def class_batch(
     outputs: Tensor, target: Tensor, likelihood: Likelihood, num_classes: int, ignore_index: int | None, nonfinite: NonFinite
-) -> Frame:
-    """For classes: int labels `(n,)`, dense int labels `(n, h, w, …)`, or soft labels `(n, k)` or `(n, k, h, w, …)`."""
+) -> LabelledBatch:
+    """Return a batch for classes: int labels `(n,)` or dense `(n, h, w, …)`, or soft labels `(n, k)` or `(n, k, h, w, …)`."""
     num_outputs = num_classes if likelihood.num_outputs is None else likelihood.num_outputs
     _check_tensors(outputs, target, "logits")
     if num_outputs == 1 and outputs.shape == target.shape:
@@ -81,7 +167,7 @@ def class_frame(
     shape = outputs.shape[:1] + outputs.shape[2:]
     if target.is_floating_point() and target.shape == (*shape[:1], num_classes, *shape[1:]):
         votes = target.movedim(1, -1).flatten(0, -2) if target.ndim > 2 else target
-        return Frame(outputs, soft_labels(votes, full_precision(outputs)), None, shape, nonfinite)
+        return LabelledBatch(outputs, soft_labels(votes, full_precision(outputs)), None, shape, nonfinite)
     if target.shape != shape:
         remedy = "do they come from one batch?"
         if target.shape == (*shape[:1], num_classes, *shape[1:]):
@@ -92,13 +178,13 @@ def class_frame(
             f"Expected a target of shape {tuple(shape)} (class numbers), or {(shape[0], num_classes, *shape[1:])} (soft), "
             f"but got {target.dtype} of shape {tuple(target.shape)} for logits of shape {tuple(outputs.shape)}: {remedy}"
         )
-    return Frame(outputs, hard_labels(target, num_classes, ignore_index), None, shape, nonfinite)
+    return LabelledBatch(outputs, hard_labels(target, num_classes, ignore_index), None, shape, nonfinite)
 
 
-def regression_frame(
-    outputs: Tensor, target: Tensor, likelihood: Likelihood, nonfinite: NonFinite, group: Any, synced: bool
-) -> Frame:
-    """For densities: float labels `(n,)` or `(n, d)`."""
+def regression_batch(
+    outputs: Tensor, target: Tensor, likelihood: Likelihood, nonfinite: NonFinite, group: dist.ProcessGroup | None = None
+) -> LabelledBatch:
+    """Return a batch for a density: float labels `(n,)` or `(n, d)`; ranks that share it share their support."""
     _check_tensors(outputs, target, "outputs")
     outputs = outputs.unsqueeze(1) if outputs.ndim == 1 else outputs
     if outputs.ndim != 2 or outputs.shape[1] != likelihood.num_outputs:
@@ -112,17 +198,17 @@ def regression_frame(
             "call `target.float()`, or use a likelihood over classes."
         )
     support = target.to(full_precision(outputs).dtype)
-    if not unseen(support) and not bool(torch.isfinite(support).all()):
+    if not cannot_be_read(support) and not bool(torch.isfinite(support).all()):
         raise ValueError("Expected finite labels, but some are not: drop the rows without a measurement.")
     first = 0
-    if synced:
+    if group is not None:
         support, first = gather_ranks(support, group).flatten(0, 1), dist.get_rank(group) * len(target)
     index = torch.arange(first, first + len(target), device=target.device)
-    return Frame(outputs, Labels(index, None, None, len(support), len(target)), support, target.shape[:1], nonfinite)
+    return LabelledBatch(outputs, Labels(index, None, None, len(support), len(target)), support, target.shape[:1], nonfinite)
 
 
 def check_pair(likelihood: Likelihood, prevalence: Prevalence | ContinuousPrevalence) -> None:
-    """A likelihood over classes goes with a Prevalence, a density with a ContinuousPrevalence."""
+    """Check that a likelihood over classes comes with a Prevalence, a density with a ContinuousPrevalence."""
     if isinstance(likelihood, type) or not isinstance(likelihood, Likelihood):
         raise ValueError(
             f"Expected `likelihood` to be a likelihood such as Categorical(), but got {likelihood!r}: "
@@ -149,7 +235,7 @@ def check_pair(likelihood: Likelihood, prevalence: Prevalence | ContinuousPreval
         raise ValueError(f"Expected a Prevalence, but got {type(prevalence).__name__}: rightloss.Prevalence([…]).")
 
 
-def check_choices(reduction: Reduction, nonfinite: NonFinite, ignore_index: Any = None) -> None:
+def check_options(reduction: Reduction, nonfinite: NonFinite, ignore_index: int | None) -> None:
     """Validate the options of a loss."""
     if reduction not in ("mean", "sum", "none"):
         raise ValueError(f"Expected `reduction` to be 'mean', 'sum' or 'none', but got {reduction!r}: choose one of them.")
@@ -162,44 +248,34 @@ def check_choices(reduction: Reduction, nonfinite: NonFinite, ignore_index: Any 
         )
 
 
-def is_synced(group: Any, training: bool) -> bool:
-    """Whether the batch is spread over ranks. Not in eval mode: there a rank may be alone at work."""
-    return training and world_size(group) > 1
-
-
 def full_precision(tensor: Tensor) -> Tensor:
-    """float64 as it is, everything narrower in float32."""
+    """Return float64 as it is, everything narrower in float32."""
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
 
 
-def checked(outputs: Tensor, nonfinite: NonFinite) -> Tensor:
-    """Raise for rows that are not finite; where values cannot be looked at, or on request, turn the whole row into NaN."""
-    if nonfinite == "raise" and not unseen(outputs):
+def check_finite_rows(outputs: Tensor, nonfinite: NonFinite) -> Tensor:
+    """Raise for rows that are not finite; on request, or if values cannot be read, turn the whole row into NaN."""
+    if nonfinite == "raise" and not cannot_be_read(outputs):
         # a finite sum says it sooner; one that overflows says nothing
         if not math.isfinite(float(outputs.detach().sum())) and not bool(torch.isfinite(outputs).all()):
-            raise_nonfinite(_rows(outputs))
+            raise_nonfinite(rows_of(outputs))
         return outputs
     return outputs + 0 * outputs.sum(1, keepdim=True)
 
 
-def _rows(outputs: Tensor) -> Tensor:
-    """`(n, num_outputs, h, w, …)` → a row for each cell."""
-    return outputs.movedim(1, -1).flatten(0, -2) if outputs.ndim > 2 else outputs
-
-
-def raise_nonfinite(rows: Tensor, first: int = 0) -> None:
-    """The error that names the row, counted from `first`."""
+def raise_nonfinite(rows: Tensor) -> None:
+    """Raise the error that names the first row that is not finite."""
     bad = torch.nonzero(~torch.isfinite(rows).all(1)).flatten()
     raise ValueError(
-        f"Expected finite logits, but row {first + int(bad[0])} is not: "
+        f"Expected finite logits, but row {int(bad[0])} is not: "
         f"{rows[int(bad[0]), :10].tolist()}; lower the learning rate, look for bad inputs, or pass nonfinite='nan'."
     )
 
 
 def _check_tensors(outputs: Tensor, target: Tensor, name: str) -> None:
-    for what, value in ((name, outputs), ("target", target)):
-        if not isinstance(value, Tensor):
-            raise ValueError(f"Expected `{what}` to be a tensor, but got {type(value).__name__}: call torch.as_tensor on it.")
+    if not isinstance(outputs, Tensor) or not isinstance(target, Tensor):
+        what, value = ("target", target) if isinstance(outputs, Tensor) else (name, outputs)
+        raise ValueError(f"Expected `{what}` to be a tensor, but got {type(value).__name__}: call torch.as_tensor on it.")
     if not outputs.is_floating_point():
         raise ValueError(
             f"Expected {name} to be a float tensor, not normalised, but got {outputs.dtype}: "
@@ -209,3 +285,67 @@ def _check_tensors(outputs: Tensor, target: Tensor, name: str) -> None:
         raise ValueError(
             "Expected at least one example, but the batch is empty: skip it, or pass drop_last=True to the loader."
         )
+
+
+def hard_labels(target: Tensor, num_classes: int, ignore_index: int | None) -> Labels:
+    """Return int labels of any shape as checked `Labels`, in the table's order."""
+    ignore_index = NO_LABEL if ignore_index is None else ignore_index
+    if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
+        raise ValueError(
+            f"Expected int labels of shape (n,) or soft labels of shape (n, {num_classes}), but got {target.dtype} of shape "
+            f"{tuple(target.shape)}: call `target.long()` on class numbers."
+        )
+    index = target if target.ndim == 1 and target.dtype == torch.long else target.flatten().long()
+    if index.shape[0] == 0:
+        raise ValueError("Expected at least one example, but the batch is empty: skip it.")
+    if cannot_be_read(index):
+        valid = index != ignore_index
+        return Labels(torch.where(valid, index, 0), None, valid, num_classes, valid.sum())
+    low, high = torch.aminmax(index)
+    if 0 <= int(low) and int(high) < num_classes and not 0 <= ignore_index < num_classes:
+        return Labels(index, None, None, num_classes, index.shape[0])
+    valid = index != ignore_index
+    count = int(torch.count_nonzero(valid))
+    if count == 0:
+        raise ValueError(
+            f"Expected at least one label that counts, but all are ignore_index = {ignore_index}: skip such a batch."
+        )
+    inside = index.clamp(0, num_classes - 1)
+    filler = min(max(ignore_index, 0), num_classes - 1)
+    # clamping moves labels one way only, or some are wrong; so it moves the ignored ones alone if the sum moves as theirs does
+    both_ways = int(low) < 0 and int(high) >= num_classes
+    if both_ways or int(index.sum() - inside.sum()) != (index.shape[0] - count) * (ignore_index - filler):
+        low, high = torch.aminmax(index[valid])
+        raise ValueError(
+            f"Expected labels in 0..{num_classes - 1}, but got {int(low)}..{int(high)}: number the classes from 0, "
+            f"or mark what to leave out with ignore_index (now {None if ignore_index == NO_LABEL else ignore_index})."
+        )
+    return Labels(inside, None, valid, num_classes, count, filler)
+
+
+def soft_labels(target: Tensor, like: Tensor) -> Labels:
+    """Return soft labels `(n, k)` as checked `Labels`: rows sum to 1, but for rounding; a row of zeros is ignored."""
+    votes = target.to(like.dtype)
+    if len(votes) == 0:
+        raise ValueError("Expected at least one example, but the batch is empty: skip it.")
+    sums = votes.sum(1)
+    coarse = torch.finfo(target.dtype).eps > 1e-4
+    if coarse:
+        votes = votes / torch.where(sums == 0, 1.0, sums)[:, None]
+    if not cannot_be_read(votes):
+        wrong = (
+            ((sums - 1).abs() > max(1e-3, torch.finfo(target.dtype).eps)) & (sums != 0)
+            | (votes < 0).any(1)
+            | ~torch.isfinite(sums)
+        )
+        if bool(wrong.any()):
+            row = int(torch.nonzero(wrong)[0])
+            raise ValueError(
+                f"Expected soft labels to be non-negative with rows that sum to 1, but row {row} is "
+                f"{[round(value, 4) for value in votes[row, :10].tolist()]}: divide counts of votes by their row sums."
+            )
+        count = int(torch.count_nonzero(sums))
+        if count == 0:
+            raise ValueError("Expected at least one example with votes, but every row is zero: skip such a batch.")
+        return Labels(None, votes, None if count == votes.shape[0] else sums != 0, votes.shape[1], count)
+    return Labels(None, votes, sums != 0, votes.shape[1], torch.count_nonzero(sums))

@@ -1,32 +1,41 @@
-"""The losses as functions of logits and target. The modules of the same names keep state and call these."""
+"""The losses as functions of logits and target. The modules of the same names keep state and call the same inner functions."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor
 
 from ..likelihoods import Categorical, Likelihood
-from ..marginals import BatchMarginal, Marginal, sum_over_ranks, unseen, world_size
+from ..marginals import BatchMarginal, Marginal, Measure, MinibatchEstimate, cannot_be_read, sharing_group
 from ..prevalence import ContinuousPrevalence, Prevalence
 from .batch import (
-    Frame,
+    LabelledBatch,
     NonFinite,
     Reduction,
-    check_choices,
+    check_finite_rows,
+    check_options,
     check_pair,
-    checked,
-    class_frame,
+    class_batch,
     full_precision,
-    is_synced,
-    regression_frame,
+    regression_batch,
 )
-from .composed import at_reference, composed_loss, estimate_from, example_log_weights, sum_over_batch
 from .fused import fused_loss
-from .prior_terms import Setting, class_setting, continuous_setting
+from .gain import (
+    PriorTerms,
+    at_reference,
+    class_terms,
+    composed_loss,
+    continuous_terms,
+    example_log_weights,
+    log_sum,
+    realised_frequencies,
+)
 
 
 def information_gain_loss(
@@ -40,59 +49,45 @@ def information_gain_loss(
     *,
     ignore_index: int | None = -100,
     nonfinite: NonFinite = "raise",
-    process_group: Any = None,
+    process_group: dist.ProcessGroup | None = None,
     training: bool = True,
     fused: bool = True,
-    setting: Setting | None = None,
 ) -> Tensor:
-    """`−(log p(y_n|x_n,w) − log p(y_n|w))`, Eq. (1): train with it, predict with the plain likelihood.
+    """Return `−(log p(y_n|x_n,w) − log p(y_n|w))`, Eq. (1): train with it, predict with the plain likelihood.
 
     Both probabilities are taken in the mix of classes r, `reference`; with evidence κ, `−κ Σ_k r_k log p(k|w)` is added.
-    The value of log p(y|w) is `log q`, supplied by `marginal`; its gradient is that of the minibatch's m/q.
+    The value of log p(y|w) is `log q`, estimated by `marginal`; its gradient is that of the minibatch's m/q.
 
     Args:
         logits: outputs of the network for p(y|x,w) in the population, `(n, num_outputs)` or dense `(n, num_outputs, h, w, …)`.
         target: int `(n,)`, dense int `(n, h, w, …)`, soft float `(n, k)` with rows that sum to 1; float `(n,)` in regression.
         prevalence: π, ρ and κ.
         likelihood: outputs → table; Categorical by default.
-        marginal: who supplies q; for this function the stateless `BatchMarginal` by default.
+        marginal: the estimator of q; for this function the stateless `BatchMarginal` by default.
         reference: r. None: the sampled mix ρ, nothing is reweighted. `prevalence.population`: the paper's form. Or any mix.
         reduction: "mean" over what is not ignored, "sum", or "none" for a loss per example.
-        ignore_index: the int label of rows that count for nothing; None where there is none.
+        ignore_index: the int label of rows that count for nothing; None if there is none.
         nonfinite: "raise" for logits that are not finite, or "nan" to let them make the loss NaN.
-        process_group: the ranks that share the batch under `torch.distributed`.
+        process_group: the ranks that share the batch under `torch.distributed`; all by default.
         training: False leaves other ranks alone.
         fused: False composes the softmax path from torch operations too: forward-mode derivatives need it.
-        setting: what a module has already worked out of `prevalence` and `reference`.
+
+    Example:
+        >>> import torch, rightloss as rl
+        >>> logits, y = torch.tensor([[2.0, 0.0], [0.0, 2.0], [1.0, 0.0]]), torch.tensor([0, 1, 0])
+        >>> loss = rl.information_gain_loss(logits, y, rl.Prevalence.binary(population=0.01))
+        >>> round(float(loss), 4)
+        2.6447
     """
     likelihood = Categorical() if likelihood is None else likelihood
     marginal = BatchMarginal() if marginal is None else marginal
-    if setting is None:
-        check_choices(reduction, nonfinite, ignore_index)
-        marginal.prepare(prevalence.num_classes if isinstance(prevalence, Prevalence) else None)
-    group = process_group if is_synced(process_group, training) else False
-    frame, setting = _frame_and_setting(
-        logits, target, prevalence, likelihood, reference, ignore_index, nonfinite, group, setting
-    )
-    like = setting.reference
-    if group is not False:
-        count = torch.as_tensor(frame.labels.count).to(like).reshape(1)
-        frame = replace(frame, ranks_count=sum_over_ranks(count, group)[0] / world_size(group))
-    log_weights = example_log_weights(setting, frame.labels, marginal, like, group)
-
-    def measure(outputs: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor | float]:
-        return _measure(outputs, labels, frame, setting, prevalence, likelihood, reference, ignore_index)
-
-    seen = not unseen(logits)
-
-    def value(log_m: Tensor) -> Tensor:
-        if log_m.is_meta:  # shapes alone: nothing for a marginal to learn from
-            return log_m
-        return marginal.value(estimate_from(log_m, frame, group, measure, finite=seen and nonfinite == "raise"))
-
-    if fused and seen and type(likelihood) is Categorical and frame.labels.index is not None:
-        return fused_loss(frame, setting, log_weights, value, group, reduction)
-    return frame.reduce(composed_loss(frame, setting, likelihood, log_weights, value, group), reduction)
+    check_options(reduction, nonfinite, ignore_index)
+    check_pair(likelihood, prevalence)
+    marginal.prepare(prevalence.num_classes if isinstance(prevalence, Prevalence) else None)
+    group = sharing_group(process_group, training)
+    batch, terms = batch_and_terms(logits, target, prevalence, likelihood, reference, ignore_index, nonfinite, group)
+    measure = measure_of(batch, terms, prevalence, likelihood, reference, ignore_index)
+    return gain_loss(batch, terms, likelihood, marginal, measure, reduction, group, fused)
 
 
 def weighted_loss(
@@ -104,24 +99,20 @@ def weighted_loss(
     *,
     ignore_index: int | None = -100,
     nonfinite: NonFinite = "raise",
-    setting: Setting | None = None,
 ) -> Tensor:
-    """`−β_n log p(y_n|x_n,w)`, importance weighting, the paper's wLoss; for soft labels `−Σ_k v_nk β_k log p(k|x_n,w)`.
+    """Return `−β_n log p(y_n|x_n,w)`, importance weighting, the paper's wLoss; for soft labels `−Σ_k v_nk β_k log p(k|x_n,w)`.
 
     The mean divides by the number of examples, not by the sum of their weights as `nn.CrossEntropyLoss(weight=…)` does:
-    it estimates the population's risk without bias.
+    it estimates the population's risk without bias. The arguments are those of `information_gain_loss`.
+
+    Example:
+        >>> import torch, rightloss as rl
+        >>> logits, y = torch.tensor([[2.0, 0.0], [0.0, 2.0], [1.0, 0.0]]), torch.tensor([0, 1, 0])
+        >>> round(float(rl.weighted_loss(logits, y, rl.Prevalence.binary(population=0.01))), 4)
+        0.2913
     """
-    frame, setting, likelihood = _rival(logits, target, prevalence, likelihood, reduction, ignore_index, nonfinite, setting)
-    if setting.log_importance is None:
-        raise ValueError(
-            "Expected ContinuousPrevalence(population, sampling) with both densities, but `sampling` is None: "
-            "their ratio is the weight, so give it."
-        )
-    weights = setting.log_importance.exp()
-    if frame.labels.index is not None:
-        return frame.reduce(_cross_entropy(frame, likelihood) * frame.labels.spread(weights), reduction)
-    table = likelihood.table(frame.rows(), frame.support)
-    return frame.reduce(frame.labels.mask(-frame.labels.pick(table * weights)), reduction)
+    batch, terms, likelihood = _checked(logits, target, prevalence, likelihood, reduction, ignore_index, nonfinite)
+    return cross_entropy(batch, likelihood, None, importance(terms), reduction)
 
 
 def logit_adjusted_loss(
@@ -133,15 +124,21 @@ def logit_adjusted_loss(
     *,
     ignore_index: int | None = -100,
     nonfinite: NonFinite = "raise",
-    setting: Setting | None = None,
 ) -> Tensor:
-    """`−log p_ρ(y_n|x_n,w)`, `p_ρ(k|x,w) ∝ p(k|x,w) ρ_k/π_k`: cross-entropy of the table moved to the sampled mix.
+    """Return `−log p_ρ(y_n|x_n,w)`, `p_ρ(k|x,w) ∝ p(k|x,w) ρ_k/π_k`: cross-entropy of the table moved to the sampled mix.
 
     The logits are the population's, so the offset log ρ − log π is added in training and left out afterwards. For regression,
-    with the batch's labels as the support, this is Balanced MSE's batch Monte Carlo form.
+    with the batch's labels as the support, this is Balanced MSE's batch Monte Carlo form. The arguments are those of
+    `information_gain_loss`.
+
+    Example:
+        >>> import torch, rightloss as rl
+        >>> logits, y = torch.tensor([[2.0, 0.0], [0.0, 2.0], [1.0, 0.0]]), torch.tensor([0, 1, 0])
+        >>> round(float(rl.logit_adjusted_loss(logits, y, rl.Prevalence.binary(population=0.01))), 4)
+        2.0719
     """
-    frame, setting, likelihood = _rival(logits, target, prevalence, likelihood, reduction, ignore_index, nonfinite, setting)
-    return frame.reduce(_cross_entropy(frame, likelihood, setting.log_adjust), reduction)
+    batch, terms, likelihood = _checked(logits, target, prevalence, likelihood, reduction, ignore_index, nonfinite)
+    return cross_entropy(batch, likelihood, terms.log_adjust, None, reduction)
 
 
 def log_likelihood_loss(
@@ -153,14 +150,22 @@ def log_likelihood_loss(
     *,
     ignore_index: int | None = -100,
     nonfinite: NonFinite = "raise",
-    setting: Setting | None = None,
 ) -> Tensor:
-    """`−log p(y_n|x_n,w)`, plain cross-entropy: right where ρ = π, and for prior correction afterwards."""
-    frame, _, likelihood = _rival(logits, target, prevalence, likelihood, reduction, ignore_index, nonfinite, setting)
-    return frame.reduce(_cross_entropy(frame, likelihood), reduction)
+    """Return `−log p(y_n|x_n,w)`, plain cross-entropy: right where ρ = π, and for prior correction afterwards.
+
+    The arguments are those of `information_gain_loss`.
+
+    Example:
+        >>> import torch, rightloss as rl
+        >>> logits, y = torch.tensor([[2.0, 0.0], [0.0, 2.0], [1.0, 0.0]]), torch.tensor([0, 1, 0])
+        >>> round(float(rl.log_likelihood_loss(logits, y, rl.Prevalence.binary(population=0.01))), 4)
+        0.189
+    """
+    batch, _, likelihood = _checked(logits, target, prevalence, likelihood, reduction, ignore_index, nonfinite)
+    return cross_entropy(batch, likelihood, None, None, reduction)
 
 
-def _frame_and_setting(
+def batch_and_terms(
     logits: Tensor,
     target: Tensor,
     prevalence: Prevalence | ContinuousPrevalence,
@@ -168,36 +173,145 @@ def _frame_and_setting(
     reference: Any,
     ignore_index: int | None,
     nonfinite: NonFinite,
-    group: Any,
-    setting: Setting | None,
-) -> tuple[Frame, Setting]:
-    if setting is None:
-        check_pair(likelihood, prevalence)
+    group: dist.ProcessGroup | None = None,
+) -> tuple[LabelledBatch, PriorTerms]:
+    """Return the batch, checked, and what the loss knows of its labels."""
     if isinstance(prevalence, ContinuousPrevalence):
-        frame = regression_frame(logits, target, likelihood, nonfinite, group, group is not False)
-        assert frame.support is not None
-        return frame, continuous_setting(prevalence, reference, frame.support)
-    frame = class_frame(logits, target, likelihood, prevalence.num_classes, ignore_index, nonfinite)
-    return frame, setting or class_setting(prevalence, reference, full_precision(logits[:0]))
+        batch = regression_batch(logits, target, likelihood, nonfinite, group)
+        assert batch.support is not None
+        return batch, continuous_terms(prevalence, reference, batch.support)
+    batch = class_batch(logits, target, likelihood, prevalence.num_classes, ignore_index, nonfinite)
+    return batch, class_terms(prevalence, reference, full_precision(batch.outputs[:0]))
 
 
-def _cross_entropy(frame: Frame, likelihood: Likelihood, log_offset: Tensor | None = None) -> Tensor:
-    """−Σ_k v_nk log p(k|x_n,w) of each row (n,), 0 where ignored, with the table moved by `log_offset`.
+def measure_of(
+    batch: LabelledBatch,
+    terms: PriorTerms,
+    prevalence: Prevalence | ContinuousPrevalence,
+    likelihood: Likelihood,
+    reference: Any,
+    ignore_index: int | None,
+) -> Measure:
+    """Return the function that estimates the marginal over other data, at this batch's support, for a `MinibatchEstimate`."""
+    kind, own = batch.nonfinite, {"terms": terms, "likelihood": likelihood}
+    if isinstance(prevalence, Prevalence):
+        return partial(class_log_sum, **own, ignore_index=ignore_index, nonfinite=kind)
+    return partial(density_log_sum, **own, support=batch.support, prevalence=prevalence, reference=reference, nonfinite=kind)
+
+
+def gain_loss(
+    batch: LabelledBatch,
+    terms: PriorTerms,
+    likelihood: Likelihood,
+    marginal: Marginal,
+    measure: Measure | None,
+    reduction: Reduction,
+    group: dist.ProcessGroup | None,
+    fused: bool,
+) -> Tensor:
+    """Return `information_gain_loss` of a checked batch; `measure` is the estimate's, see `MinibatchEstimate`."""
+    labels = batch.labels
+    sampling = marginal.sampling_frequencies(terms.sampling, lambda: realised_frequencies(terms, labels, group))
+    log_weights = example_log_weights(terms, labels, sampling)
+    readable = not cannot_be_read(batch.outputs)
+
+    def log_q_of(log_m: Tensor) -> Tensor:
+        if log_m.is_meta:  # shapes alone: nothing for a marginal to learn from
+            return log_m
+        rows = labels.count if isinstance(labels.count, int) else labels.rows
+        rows = rows if group is None else rows * dist.get_world_size(group)
+        return marginal.update(MinibatchEstimate(log_m, rows, measure, readable and batch.nonfinite == "raise"))
+
+    if fused and readable and group is None and reduction != "none" and type(likelihood) is Categorical:
+        if labels.index is not None:
+            return fused_loss(batch, terms, log_weights, log_q_of, reduction)
+    return batch.reduce(composed_loss(batch, terms, likelihood, log_weights, log_q_of, group), reduction, group)
+
+
+def cross_entropy(
+    batch: LabelledBatch,
+    likelihood: Likelihood,
+    log_offset: Float[Tensor, " k"] | None,
+    weights: Float[Tensor, " k"] | None,
+    reduction: Reduction,
+) -> Tensor:
+    """Return −Σ_k v_nk weights_k log p(k|x_n,w) of a checked batch, 0 where ignored, with the table moved by `log_offset`.
 
     A softmax of class numbers is torch's own cross-entropy, which takes dense logits as they lie in memory.
     """
-    index = frame.labels.index
-    if type(likelihood) is not Categorical or index is None:
-        table = at_reference(likelihood.table(frame.rows(), frame.support), log_offset)
-        return frame.labels.mask(-frame.labels.pick(table))
-    logits = checked(full_precision(frame.outputs), frame.nonfinite)
+    labels = batch.labels
+    if type(likelihood) is not Categorical or labels.index is None:
+        table = at_reference(likelihood.table(batch.rows(), batch.support), log_offset)
+        return batch.reduce(labels.mask(-labels.gather(table if weights is None else table * weights)), reduction)
+    logits = check_finite_rows(full_precision(batch.outputs), batch.nonfinite)
     if log_offset is not None:
         logits = logits + log_offset.view(-1, *(1 for _ in logits.shape[2:]))
-    rows = F.cross_entropy(logits, index.view(frame.shape), reduction="none")
-    return frame.labels.mask(rows.flatten())
+    rows = F.cross_entropy(logits, labels.index.view(batch.shape), reduction="none").flatten()
+    rows = labels.mask(rows)
+    return batch.reduce(rows if weights is None else rows * labels.per_row(weights), reduction)
 
 
-def _rival(
+def importance(terms: PriorTerms) -> Float[Tensor, " k"]:
+    """Return π_k/ρ_k, the weights of the weighted loss, or raise a ValueError if ρ has no density."""
+    if terms.log_importance is None:
+        raise ValueError(
+            "Expected ContinuousPrevalence(population, sampling) with both densities, but `sampling` is None: "
+            "their ratio is the weight, so give it."
+        )
+    return terms.log_importance.exp()
+
+
+def class_log_sum(
+    outputs: Tensor,
+    target: Tensor | None,
+    terms: PriorTerms,
+    likelihood: Likelihood,
+    ignore_index: int | None = -100,
+    nonfinite: NonFinite = "nan",
+) -> tuple[Float[Tensor, " k"], Tensor | float]:
+    """Return log Σ_n β_n p_r(k|x_n,w) and log n over data of any size, such as a pool; without labels β = 1."""
+    if target is None:
+        check_unlabelled(terms)
+        target = torch.zeros(outputs.shape[:1] + outputs.shape[2:], dtype=torch.long, device=outputs.device)
+        data, log_weights = class_batch(outputs, target, likelihood, len(terms.reference), -100, nonfinite), None
+    else:
+        data = class_batch(outputs, target, likelihood, len(terms.reference), ignore_index, nonfinite)
+        log_weights = example_log_weights(terms, data.labels)
+    log_probs = at_reference(likelihood.table(data.rows()), terms.log_offset)
+    return log_sum(log_probs, data.labels, log_weights), data.labels.log_count(log_probs)
+
+
+def density_log_sum(
+    outputs: Tensor,
+    target: Tensor | None,
+    terms: PriorTerms,
+    likelihood: Likelihood,
+    support: Tensor,
+    prevalence: ContinuousPrevalence,
+    reference: Any,
+    nonfinite: NonFinite,
+) -> tuple[Float[Tensor, " k"], Tensor | float]:
+    """Return the same for a density, at the support of another batch."""
+    if target is None:
+        check_unlabelled(terms)
+        data, log_weights = regression_batch(outputs, outputs.new_zeros(len(outputs)), likelihood, nonfinite), None
+    else:
+        data, own = regression_batch(outputs, target, likelihood, nonfinite), continuous_terms(prevalence, reference, target)
+        log_weights = None if own.plain else (own.reference / own.sampling).log()
+    log_probs = at_reference(likelihood.table(data.rows(), support), terms.log_offset)
+    return log_sum(log_probs, data.labels, log_weights), data.labels.log_count(log_probs)
+
+
+def check_unlabelled(terms: PriorTerms) -> None:
+    """Check that a marginal over unlabelled data is one in the population's mix."""
+    if not terms.at_population:
+        raise ValueError(
+            "Expected reference=prevalence.population with an unlabelled pool, but got another mix: such data show the "
+            "population's mix alone; give a labelled pool, or that reference."
+        )
+
+
+def _checked(
     logits: Tensor,
     target: Tensor,
     prevalence: Prevalence | ContinuousPrevalence,
@@ -205,41 +319,10 @@ def _rival(
     reduction: Reduction,
     ignore_index: int | None,
     nonfinite: NonFinite,
-    setting: Setting | None,
-) -> tuple[Frame, Setting, Likelihood]:
+) -> tuple[LabelledBatch, PriorTerms, Likelihood]:
+    """Check the arguments of a loss without a marginal."""
     likelihood = Categorical() if likelihood is None else likelihood
-    if setting is None:
-        check_choices(reduction, nonfinite, ignore_index)
-    frame, setting = _frame_and_setting(logits, target, prevalence, likelihood, None, ignore_index, nonfinite, False, setting)
-    return frame, setting, likelihood
-
-
-def _measure(
-    outputs: Tensor,
-    target: Tensor | None,
-    frame: Frame,
-    setting: Setting,
-    prevalence: Prevalence | ContinuousPrevalence,
-    likelihood: Likelihood,
-    reference: Any,
-    ignore_index: int | None,
-) -> tuple[Tensor, Tensor | float]:
-    """log Σ_n β_n p_r(k|x_n,w) and log n over other data, at this batch's support; without labels β = 1."""
-    if target is None and not setting.at_population:
-        raise ValueError(
-            "Expected reference=prevalence.population with an unlabelled pool, but got another mix: such data show the "
-            "population's mix alone; give a labelled pool, or that reference."
-        )
-    if isinstance(prevalence, Prevalence):
-        stand_in = outputs.new_zeros(outputs.shape[:1] + outputs.shape[2:], dtype=torch.long) if target is None else target
-        ignored = -100 if target is None else ignore_index
-        pool = class_frame(outputs, stand_in, likelihood, prevalence.num_classes, ignored, frame.nonfinite)
-        weights = setting.reference / setting.sampling
-        log_weights = None if target is None or setting.plain else pool.labels.spread(weights).log()
-    else:
-        stand_in = outputs.new_zeros(len(outputs)) if target is None else target
-        pool = regression_frame(outputs, stand_in, likelihood, frame.nonfinite, None, False)
-        own = None if target is None else continuous_setting(prevalence, reference, stand_in)
-        log_weights = None if own is None or own.plain else (own.reference / own.sampling).log()
-    log_probs = at_reference(likelihood.table(pool.rows(), frame.support), setting.log_offset)
-    return sum_over_batch(log_probs, pool.labels, log_weights)
+    check_options(reduction, nonfinite, ignore_index)
+    check_pair(likelihood, prevalence)
+    batch, terms = batch_and_terms(logits, target, prevalence, likelihood, None, ignore_index, nonfinite)
+    return batch, terms, likelihood

@@ -5,20 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..likelihoods import Categorical, Likelihood
-from ..marginals import BatchMarginal, Marginal, RunningMarginal, unseen, world_size
+from ..marginals import BatchMarginal, Marginal, RunningMarginal, cannot_be_read, sharing_group
 from ..prevalence import ContinuousPrevalence, Prevalence, frequencies
-from .batch import NonFinite, Reduction, check_choices, check_pair, class_frame
-from .functional import (
-    information_gain_loss,
-    log_likelihood_loss,
-    logit_adjusted_loss,
-    weighted_loss,
-)
+from .batch import LabelledBatch, NonFinite, Reduction, check_options, check_pair, class_batch
+from .functional import batch_and_terms, cross_entropy, gain_loss, importance, measure_of
+from .gain import PriorTerms, class_terms
 from .monitor import Kind, Monitor
-from .prior_terms import Setting, class_setting
 
 
 class _Loss(nn.Module):
@@ -42,16 +39,17 @@ class _Loss(nn.Module):
         super().__init__()
         likelihood = Categorical() if likelihood is None else likelihood
         check_pair(likelihood, prevalence)
-        check_choices(reduction, nonfinite, ignore_index)
+        check_options(reduction, nonfinite, ignore_index)
         self._prevalence, self.likelihood, self.reduction = prevalence, likelihood, reduction
         self.ignore_index, self.nonfinite = ignore_index, nonfinite
         if isinstance(prevalence, Prevalence) and reference is not None:
             reference = frequencies(reference, "reference", prevalence.num_classes)
         self._reference = reference
-        self._settings: dict[tuple[str, bool], Setting] = {}
+        self._terms: dict[tuple[torch.device, torch.dtype], PriorTerms] = {}
         if isinstance(prevalence, Prevalence):
-            double = class_setting(prevalence, reference, torch.empty(0, dtype=torch.float64), num_data)
-            self._settings = {("cpu", True): double, ("cpu", False): double.to(torch.device("cpu"), torch.float32)}
+            double = class_terms(prevalence, reference, torch.empty(0, dtype=torch.float64), num_data)
+            cpu = torch.device("cpu")
+            self._terms = {(cpu, torch.float64): double, (cpu, torch.float32): double.to(cpu, torch.float32)}
         self.monitor = Monitor(*self._quiet) if isinstance(prevalence, Prevalence) else None
 
     @property
@@ -64,26 +62,39 @@ class _Loss(nn.Module):
         """r as given; for another make a new loss."""
         return self._reference
 
-    def _setting(self, logits: Tensor) -> Setting | None:
-        """Worked out once per device and precision."""
-        if not self._settings or not isinstance(logits, Tensor):
-            return None
-        wide = logits.dtype == torch.float64
-        key = (str(logits.device), wide)
-        if key not in self._settings:
-            self._settings[key] = self._settings["cpu", True].to(logits.device, torch.float64 if wide else torch.float32)
-        return self._settings[key]
+    def terms(self, like: Tensor) -> PriorTerms:
+        """Return r, ρ, κ and offsets of the classes, on the device and in the precision of the logits `like`."""
+        dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
+        found = self._terms.get((like.device, dtype))
+        if found is None:
+            found = self._terms[torch.device("cpu"), torch.float64].to(like.device, dtype)
+            self._terms[like.device, dtype] = found
+        return found
 
-    def _watch(self, logits: Tensor, target: Tensor, group: Any = None) -> None:
-        """Let the monitor look at the batch, if it is one of those it looks at."""
-        if self.monitor is None or not self.training or unseen(logits) or not self.monitor.due() or world_size(group) > 1:
+    def cross_entropy_terms(self, terms: PriorTerms) -> tuple[Float[Tensor, " k"] | None, Float[Tensor, " k"] | None]:
+        """Return the offset that moves the table, and the labels' weights, of the part of the loss that is a cross-entropy.
+
+        None where nothing is moved, and where all weights are 1.
+        """
+        raise NotImplementedError
+
+    def _batch_and_terms(
+        self, logits: Tensor, target: Tensor, group: dist.ProcessGroup | None = None
+    ) -> tuple[LabelledBatch, PriorTerms]:
+        prevalence, likelihood = self._prevalence, self.likelihood
+        if isinstance(prevalence, Prevalence):
+            batch = class_batch(logits, target, likelihood, prevalence.num_classes, self.ignore_index, self.nonfinite)
+            return batch, self.terms(logits)
+        return batch_and_terms(
+            logits, target, prevalence, likelihood, self._reference, self.ignore_index, self.nonfinite, group
+        )
+
+    def _watch(self, batch: LabelledBatch, terms: PriorTerms, group: dist.ProcessGroup | None = None) -> None:
+        """Show the monitor the batch, if it is one of those it looks at."""
+        if self.monitor is None or not self.training or cannot_be_read(batch.outputs):
             return
-        assert isinstance(self.prevalence, Prevalence)
-        classes = self.prevalence.num_classes
-        frame = class_frame(logits.detach(), target, self.likelihood, classes, self.ignore_index, "nan")
-        setting = self._setting(frame.outputs)
-        assert setting is not None
-        self.monitor.look(frame, setting, self.likelihood)
+        if self.monitor.due() and group is None:
+            self.monitor.look(batch, terms, self.likelihood)
 
     def extra_repr(self) -> str:
         return f"{self.prevalence}, reduction={self.reduction!r}"
@@ -98,15 +109,24 @@ class InformationGainLoss(_Loss):
     Args:
         prevalence: π, ρ and κ.
         likelihood: Categorical by default.
-        marginal: who supplies q; `RunningMarginal` by default, in regression `BatchMarginal`.
+        marginal: the estimator of q; `RunningMarginal` by default, in regression `BatchMarginal`.
         reference: r, the mix in which the marginal is taken: None for the sampled mix ρ, `prevalence.population` for the
             paper's form, or any other mix.
         reduction: "mean", "sum" or "none".
-        ignore_index: the int label of rows that count for nothing; None where there is none.
+        ignore_index: the int label of rows that count for nothing; None if there is none.
         nonfinite: "raise" for logits that are not finite, or "nan" to let them make the loss NaN.
         process_group: the ranks that share the batch under `torch.distributed`; all by default.
         fused: False composes the softmax path from torch operations too.
         num_data: N, how many training examples there are: it sets κ of an uncertain prevalence, see `Prevalence.evidence_for`.
+
+    Example:
+        >>> import torch, rightloss as rl
+        >>> criterion = rl.InformationGainLoss(rl.Prevalence.binary(population=0.001, sampling=0.5))
+        >>> logits, y = torch.zeros(4, 2, requires_grad=True), torch.tensor([0, 1, 0, 1])
+        >>> loss = criterion(logits, y)
+        >>> loss.backward()
+        >>> round(float(loss), 4)
+        3.8005
     """
 
     def __init__(
@@ -118,7 +138,7 @@ class InformationGainLoss(_Loss):
         reduction: Reduction = "mean",
         ignore_index: int | None = -100,
         nonfinite: NonFinite = "raise",
-        process_group: Any = None,
+        process_group: dist.ProcessGroup | None = None,
         fused: bool = True,
         num_data: int | None = None,
     ) -> None:
@@ -149,23 +169,15 @@ class InformationGainLoss(_Loss):
         return cls(prevalence.with_evidence(0.0), likelihood, **options)
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        loss = information_gain_loss(
-            logits,
-            target,
-            self.prevalence,
-            self.likelihood,
-            self.marginal,
-            self.reference,
-            self.reduction,
-            ignore_index=self.ignore_index,
-            nonfinite=self.nonfinite,
-            process_group=self.process_group,
-            training=self.training,
-            fused=self.fused,
-            setting=self._setting(logits),
-        )
-        self._watch(logits, target, self.process_group)
+        group = sharing_group(self.process_group, self.training)
+        batch, terms = self._batch_and_terms(logits, target, group)
+        measure = measure_of(batch, terms, self._prevalence, self.likelihood, self._reference, self.ignore_index)
+        loss = gain_loss(batch, terms, self.likelihood, self.marginal, measure, self.reduction, group, self.fused)
+        self._watch(batch, terms, group)
         return loss
+
+    def cross_entropy_terms(self, terms: PriorTerms) -> tuple[Tensor | None, Tensor | None]:
+        return terms.log_offset, None
 
 
 class _Rival(_Loss):
@@ -184,45 +196,54 @@ class _Rival(_Loss):
         reference = prevalence.population if self._at_population and isinstance(prevalence, Prevalence) else None
         super().__init__(prevalence, likelihood, reduction, ignore_index, nonfinite, reference)
 
-    def _arguments(self, logits: Tensor, target: Tensor) -> dict[str, Any]:
-        return {
-            "logits": logits,
-            "target": target,
-            "prevalence": self.prevalence,
-            "likelihood": self.likelihood,
-            "reduction": self.reduction,
-            "ignore_index": self.ignore_index,
-            "nonfinite": self.nonfinite,
-            "setting": self._setting(logits),
-        }
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        batch, terms = self._batch_and_terms(logits, target)
+        loss = cross_entropy(batch, self.likelihood, *self.cross_entropy_terms(terms), self.reduction)
+        self._watch(batch, terms)
+        return loss
 
 
 class WeightedLoss(_Rival):
-    """Importance weighting: [`weighted_loss`][rightloss.losses.functional.weighted_loss]."""
+    """Importance weighting: [`weighted_loss`][rightloss.losses.functional.weighted_loss], with the same arguments.
+
+    Example:
+        >>> import torch, rightloss as rl
+        >>> criterion = rl.WeightedLoss(rl.Prevalence.binary(population=0.01))
+        >>> round(float(criterion(torch.zeros(2, 2), torch.tensor([0, 1]))), 4)
+        0.6931
+    """
 
     _at_population = True
 
-    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        loss = weighted_loss(**self._arguments(logits, target))
-        self._watch(logits, target)
-        return loss
+    def cross_entropy_terms(self, terms: PriorTerms) -> tuple[Tensor | None, Tensor | None]:
+        return None, importance(terms)
 
 
 class LogitAdjustedLoss(_Rival):
-    """Logit adjustment in training: [`logit_adjusted_loss`][rightloss.losses.functional.logit_adjusted_loss]."""
+    """Logit adjustment in training: [`logit_adjusted_loss`][rightloss.losses.functional.logit_adjusted_loss].
 
-    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        loss = logit_adjusted_loss(**self._arguments(logits, target))
-        self._watch(logits, target)
-        return loss
+    Example:
+        >>> import torch, rightloss as rl
+        >>> criterion = rl.LogitAdjustedLoss(rl.Prevalence.binary(population=0.01))
+        >>> round(float(criterion(torch.tensor([[99.0, 1.0]]).log(), torch.tensor([1]))), 4)
+        0.6931
+    """
+
+    def cross_entropy_terms(self, terms: PriorTerms) -> tuple[Tensor | None, Tensor | None]:
+        return terms.log_adjust, None
 
 
 class LogLikelihoodLoss(_Rival):
-    """Plain cross-entropy: [`log_likelihood_loss`][rightloss.losses.functional.log_likelihood_loss]."""
+    """Plain cross-entropy: [`log_likelihood_loss`][rightloss.losses.functional.log_likelihood_loss].
+
+    Example:
+        >>> import torch, rightloss as rl
+        >>> criterion = rl.LogLikelihoodLoss(rl.Prevalence.binary(population=0.01))
+        >>> round(float(criterion(torch.zeros(2, 2), torch.tensor([0, 1]))), 4)
+        0.6931
+    """
 
     _quiet = ("mix", "mean")  # it asks for neither ρ nor π
 
-    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        loss = log_likelihood_loss(**self._arguments(logits, target))
-        self._watch(logits, target)
-        return loss
+    def cross_entropy_terms(self, terms: PriorTerms) -> tuple[Tensor | None, Tensor | None]:
+        return None, None

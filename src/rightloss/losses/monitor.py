@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from ..likelihoods import Categorical, Likelihood
+from ..log_probs import rows_of
 from ..prevalence import PrevalenceWarning
-from .batch import Frame
-from .composed import at_reference
-from .prior_terms import Setting
+from .batch import LabelledBatch, check_finite_rows, full_precision
+from .gain import PriorTerms, at_reference
 
 DENSITY = 16  # batches that are looked at: the first 16, then about 16 each time their number grows by a factor of e
 FALSE_ALARMS = 1e-3  # how often labels that do come at the declared rates are suspected, over a whole training
@@ -60,24 +60,24 @@ class Monitor:
         return self.batches >= self._next
 
     @torch.no_grad()
-    def look(self, frame: Frame, setting: Setting, likelihood: Likelihood) -> None:
+    def look(self, batch: LabelledBatch, terms: PriorTerms, likelihood: Likelihood) -> None:
         """Take in one batch, and warn if it is the one too many."""
         stride = max(1, self.batches // DENSITY)
         self._next = self.batches + 1 + self._random.randrange(2 * stride - 1)
-        labels, rows = frame.labels, frame.rows()
+        labels, rows = batch.labels, check_finite_rows(rows_of(full_precision(batch.outputs.detach())), "nan")
         assert isinstance(labels.count, int)
         if "logits" not in self._quiet and type(likelihood) is Categorical:
             self._look_at_logits(rows)
         if "mix" not in self._quiet:
-            self._mix.add(labels.shares(1.0, rows).double() / labels.count, labels.count)
-            self._look_at_mix(setting.sampling.double())
+            self._mix.add(labels.per_class(rows).double() / labels.count, labels.count)
+            self._look_at_mix(terms.sampling.double())
         if "mean" not in self._quiet:
-            per_row = labels.mask(labels.spread((setting.reference / setting.sampling).to(rows)))
+            per_row = labels.mask(labels.per_row((terms.reference / terms.sampling).to(rows)))
             some = slice(None, None, max(1, len(rows) // MANY))
-            table = at_reference(likelihood.table(rows[some]), setting.log_offset)
+            table = at_reference(likelihood.table(rows[some]), terms.log_offset)
             mean = (table.exp() * per_row[some, None]).sum(0).double()
             if float(mean.sum()) > 0:
-                self._look_at_mean(mean / mean.sum(), setting)
+                self._look_at_mean(mean / mean.sum(), terms)
 
     def _look_at_logits(self, rows: Tensor) -> None:
         tolerance = 1e-3 if rows.shape[1] < 1000 else 1e-2
@@ -110,11 +110,11 @@ class Monitor:
                 "population=…), or have a RebalancedSampler draw them at `sampling`.",
             )
 
-    def _look_at_mean(self, mean: Tensor, setting: Setting) -> None:
+    def _look_at_mean(self, mean: Tensor, terms: PriorTerms) -> None:
         if self.batches >= self._mean_due:
             self._mean_due *= 2
             if self.batches > SETTLED and self._mean_before is not None and self._mean.batches > 4:
-                self._compare_means(self._mean_before.mean, setting.reference.double(), setting.at_population)
+                self._compare_means(self._mean_before.mean, terms.reference.double(), terms.at_population)
             self._mean_before, self._mean = self._mean, _Average()
         self._mean.add(mean)
 

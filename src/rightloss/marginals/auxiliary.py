@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from .contract import Estimate, Reference, in_transform, not_in_regression
+from .contract import MinibatchEstimate, Reference, check_classes, in_transform
 
 _MEMORY_NUMBERS = 2**22  # remembered weights take at most 16 MiB, however long the vector
 
@@ -65,7 +65,7 @@ class AuxiliaryMarginal(nn.Module):
 
     def prepare(self, num_classes: int | None) -> None:
         """Build the network, its optimiser and its memory."""
-        k = not_in_regression(num_classes, "AuxiliaryMarginal", "it gives one number per class")
+        k = check_classes(num_classes, "AuxiliaryMarginal", "it gives one number per class")
         if self.network is not None:
             return
         start = self.vector()
@@ -85,14 +85,24 @@ class AuxiliaryMarginal(nn.Module):
             raise ValueError(f"Expected `weights` to return a vector, but got shape {tuple(vector.shape)}: flatten it.")
         return vector
 
-    def mix(self, sampling: Tensor, batch: Callable[[], Tensor]) -> Tensor:
+    def sampling_frequencies(self, sampling: Tensor, realised: Callable[[], Tensor]) -> Tensor:
         return sampling
 
-    def value(self, estimate: Estimate) -> Float[Tensor, " k"]:
-        vector = self.vector()
+    def value(self, estimate: MinibatchEstimate) -> Float[Tensor, " k"]:
+        return self.log_marginal(self.vector()).to(estimate.log_m) if int(self._steps) > 0 else estimate.log_m
+
+    def update(self, estimate: MinibatchEstimate) -> Float[Tensor, " k"]:
         if self.training and not torch.is_inference_mode_enabled() and bool(torch.isfinite(estimate.log_m).all()):
-            self.learn(vector, estimate.log_m.exp())
-        return self.log_marginal(vector).to(estimate.log_m) if int(self._steps) > 0 else estimate.log_m
+            self.learn(self.vector(), estimate.log_m.exp())
+        return self.value(estimate)
+
+    def reset(self) -> None:
+        """Unlearn: q_ψ is constant again, and nothing is remembered."""
+        assert self.network is not None
+        origin, classes = self.network.origin, self._seen_marginals.shape[1]
+        blank = AuxiliaryMarginal(lambda: origin, self.hidden, self.lr, self.memory, self.draw)
+        blank.prepare(classes)
+        self.load_state_dict(blank.state_dict())
 
     def log_marginal(self, vector: Float[Tensor, "*t d"]) -> Float[Tensor, "*t k"]:
         """log q_ψ(w), without gradient, of one w or of many."""

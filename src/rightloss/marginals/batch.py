@@ -1,4 +1,4 @@
-"""q from the minibatch itself."""
+"""q from the minibatch itself: stateless marginals."""
 
 from __future__ import annotations
 
@@ -8,23 +8,30 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from .contract import Estimate, not_in_regression, unseen
+from .contract import MinibatchEstimate, cannot_be_read, check_classes
 
 
 class BatchMarginal(nn.Module):
     """q = m, the minibatch's own `avg_n β_n p(k|x_n,w)`, Eq. (4).
 
     Simple and stateless, the one for `torch.func` and for regression. log m is biased low, by about
-    Var[m]/(2 p(k|w)²), of order 1/n; at a small prevalence under the paper's reference it hangs on a few examples.
+    Var[m]/(2 p(k|w)²), of order 1/n; at a small prevalence under the paper's reference it rests on a few examples.
+
+    Example:
+        >>> import torch, rightloss as rl
+        >>> loss = rl.InformationGainLoss(rl.Prevalence.binary(0.01, evidence=0.0), marginal=rl.BatchMarginal())
+        >>> y = torch.tensor([0, 1, 0, 1])
+        >>> round(float(loss(torch.ones(4, 2), y)), 6)  # a constant prediction gains nothing
+        0.0
     """
 
     def prepare(self, num_classes: int | None) -> None:
-        """Nothing to prepare: any support will do."""
+        """Accept any support."""
 
-    def mix(self, sampling: Tensor, batch: Callable[[], Tensor]) -> Tensor:
+    def sampling_frequencies(self, sampling: Tensor, realised: Callable[[], Tensor]) -> Tensor:
         return sampling
 
-    def value(self, estimate: Estimate) -> Float[Tensor, " k"]:
+    def value(self, estimate: MinibatchEstimate) -> Float[Tensor, "*sets k"]:
         if estimate.examples < 2:
             raise ValueError(
                 "Expected a batch of at least 2 examples for BatchMarginal, but got 1: its marginal is its own prediction, "
@@ -32,28 +39,46 @@ class BatchMarginal(nn.Module):
             )
         return estimate.log_m
 
+    def update(self, estimate: MinibatchEstimate) -> Float[Tensor, "*sets k"]:
+        return self.value(estimate)
+
+    def reset(self) -> None:
+        """Do nothing: there is no state."""
+
 
 class ClasswiseMarginal(nn.Module):
-    """q = m with the classes' averages taken apart: `m_k = Σ_c r_c avg_{n: y_n=c} p(k|x_n,w)`, the appendix's last equation.
+    """q = m with an average per class: `m_k = Σ_c r_c avg_{n: y_n=c} p(k|x_n,w)`, the appendix's last equation.
 
     It sums to 1, and needs every class in every (global) batch: use `StratifiedBatchSampler`.
+
+    Example:
+        >>> import torch, rightloss as rl
+        >>> loss = rl.InformationGainLoss(rl.Prevalence.binary(0.01, evidence=0.0), marginal=rl.ClasswiseMarginal())
+        >>> round(float(loss(torch.ones(3, 2), torch.tensor([0, 1, 1]))), 6)
+        0.0
     """
 
     def prepare(self, num_classes: int | None) -> None:
-        not_in_regression(num_classes, "ClasswiseMarginal", "it averages within classes")
+        check_classes(num_classes, "ClasswiseMarginal", "it averages within classes")
 
-    def mix(self, sampling: Tensor, batch: Callable[[], Tensor]) -> Tensor:
-        realised = batch()
-        missing = realised == 0
-        if unseen(realised):
-            return torch.where(missing.any(), torch.nan, realised)
+    def sampling_frequencies(self, sampling: Tensor, realised: Callable[[], Tensor]) -> Tensor:
+        found = realised()
+        missing = found == 0
+        if cannot_be_read(found):
+            return torch.where(missing.any(), torch.nan, found)
         if bool(missing.any()):
             absent = torch.nonzero(missing).flatten().tolist()
             raise ValueError(
                 f"Expected every class in the batch for ClasswiseMarginal, but class(es) {absent[:10]} are missing: "
                 "use StratifiedBatchSampler, larger batches, or another marginal."
             )
-        return realised
+        return found
 
-    def value(self, estimate: Estimate) -> Float[Tensor, " k"]:
+    def value(self, estimate: MinibatchEstimate) -> Float[Tensor, "*sets k"]:
         return estimate.log_m
+
+    def update(self, estimate: MinibatchEstimate) -> Float[Tensor, "*sets k"]:
+        return estimate.log_m
+
+    def reset(self) -> None:
+        """Do nothing: there is no state."""

@@ -1,62 +1,81 @@
-"""What a marginal is to the loss."""
+"""What a loss asks of a marginal, and what all marginals share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from types import MethodType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+Measure = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor | float]]
 
-@dataclass(frozen=True)
-class Estimate:
-    """What the minibatch says of the marginal, handed to `Marginal.value`.
+
+class MinibatchEstimate(NamedTuple):
+    """The minibatch's estimate of the marginal, at one set of weights or at many.
 
     Attributes:
-        log_m: `log avg_n β_n p(k|x_n,w)` of the (global) minibatch, without gradient.
+        log_m: `log avg_n β_n p(k|x_n,w)` of the (global) minibatch, `(k,)` or `(*sets, k)`, without gradient.
         examples: how many examples it rests on.
-        finite: True where log_m is known to be finite; False where nobody has looked.
-        measure: the same sum over other data: (outputs, target or None) → (`log Σ_n β_n p(k|x_n,w)`, `log n`).
+        measure: (outputs, target or None) → (`log Σ_n β_n p(k|x_n,w)`, `log n`) over other data; None where there are none.
+        finite: True if log_m is known to be finite; False if nobody has checked.
+        params: the weights by name, `(*sets, …)`, if a method of inference made the estimate.
     """
 
-    log_m: Float[Tensor, " k"]
+    log_m: Tensor
     examples: int
-    measure: Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor | float]]
+    measure: Measure | None = None
     finite: bool = False
+    params: Mapping[str, Tensor] | None = None
 
 
 @runtime_checkable
-class Marginal(Protocol):
-    """Who supplies q, the value that stands for p(y|w) in denominators."""
+class MarginalState(Protocol):
+    """q, the value that stands for p(y|w) in denominators, at one set of weights, `(k,)`, or at many, `(*sets, k)`.
+
+    Training calls `update` once per minibatch. `value` answers the same question and leaves everything as it is, so it can be
+    used inside `torch.func`.
+    """
+
+    def value(self, estimate: MinibatchEstimate) -> Float[Tensor, "*sets k"]:
+        """Return log q, given the minibatch's estimate; change nothing."""
+        ...
+
+    def update(self, estimate: MinibatchEstimate) -> Float[Tensor, "*sets k"]:
+        """Take the minibatch in, unless in eval mode, and return log q."""
+        ...
+
+    def reset(self) -> None:
+        """Forget all minibatches."""
+        ...
+
+
+@runtime_checkable
+class Marginal(MarginalState, Protocol):
+    """An estimator of q for a loss."""
 
     def prepare(self, num_classes: int | None) -> None:
-        """Called once by the loss: K, or None in regression, where the support is each batch's own labels."""
+        """Get ready for K classes, or for regression (None), where the support is each batch's own labels."""
         ...
 
-    def mix(self, sampling: Tensor, batch: Callable[[], Tensor]) -> Tensor:
-        """The class frequencies (K,) that β divides by: ρ as declared, or as realised in the batch, `batch()`."""
-        ...
-
-    def value(self, estimate: Estimate) -> Float[Tensor, " k"]:
-        """log q."""
+    def sampling_frequencies(self, sampling: Tensor, realised: Callable[[], Tensor]) -> Tensor:
+        """Return the class frequencies (K,) that β divides by: ρ as declared, or those of the batch, `realised()`."""
         ...
 
 
 class Reference:
-    """Hold a module, or a function of one, that is not the holder's own: it is not saved, trained or moved along.
+    """Hold a module, or a function of one, without owning it: it is not saved, trained or moved along.
 
-    A deep copy refers to the module's copy where both are copied together, in whatever order, and else to the module itself.
+    A deep copy refers to the module's copy if both are copied together, in any order, and else to the module itself.
     """
 
     def __init__(self, target: Any, memo: dict[int, Any] | None = None) -> None:
         self._target, self._memo = target, memo
 
     def get(self) -> Any:
-        """Return what is referred to."""
+        """Return the object referred to."""
         if self._memo is not None:
             self._target, self._memo = _copied(self._target, self._memo), None
         return self._target
@@ -69,14 +88,14 @@ class Reference:
 
 
 def _copied(target: Any, memo: dict[int, Any]) -> Any:
-    """What a deep copy made of `target`, or `target` where it made nothing of it."""
+    """Return the deep copy of `target` that `memo` knows of, or `target` itself."""
     if isinstance(target, MethodType):
         return MethodType(target.__func__, memo.get(id(target.__self__), target.__self__))
     return memo.get(id(target), target)
 
 
-def attach(log_q: Float[Tensor, "*many k"], log_m: Float[Tensor, "*many k"]) -> Float[Tensor, "*many k"]:
-    """log p(y|w) with the value `log q` and the gradient ∇m/q of the minibatch estimate m, Eq. (5).
+def with_minibatch_gradient(log_q: Float[Tensor, "*sets k"], log_m: Float[Tensor, "*sets k"]) -> Float[Tensor, "*sets k"]:
+    """Return log p(y|w) with the value `log q` and the gradient ∇m/q of the minibatch estimate m, Eq. (5).
 
     Written as log(q + m − stop(m)), so that also the second derivative, ∇²m/q − ∇m∇mᵀ/q², is that of a logarithm, and
     with q = m every derivative is exactly that of log m. Computed as `log q + log1p(m/q − stop(m/q))`: no underflow.
@@ -86,17 +105,17 @@ def attach(log_q: Float[Tensor, "*many k"], log_m: Float[Tensor, "*many k"]) -> 
 
 
 def in_transform() -> bool:
-    """Whether a `torch.func` transform is being traced, in which state must not change and values cannot be looked at."""
+    """Return whether a `torch.func` transform is active, in which state must not change and values cannot be read."""
     return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 
 
-def unseen(tensor: Tensor) -> bool:
-    """Whether looking at a value would break a graph, be impossible, or make the host wait for an accelerator."""
+def cannot_be_read(tensor: Tensor) -> bool:
+    """Return whether reading a value would break a graph, be impossible, or make the host wait for an accelerator."""
     return not tensor.is_cpu or torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 
-def not_in_regression(num_classes: int | None, name: str, why: str) -> int:
-    """K, or the ValueError for marginals that need a fixed list of labels."""
+def check_classes(num_classes: int | None, name: str, why: str) -> int:
+    """Return K, or raise a ValueError for marginals that need a fixed list of classes."""
     if num_classes is None:
         raise ValueError(f"Expected classes for {name}, but the likelihood is a density: {why}; use BatchMarginal().")
     return num_classes

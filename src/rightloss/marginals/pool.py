@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from .contract import Estimate, Reference
+from .contract import MinibatchEstimate, Reference
+
+Pool = tuple[Tensor, Tensor | None]
 
 
 class PoolMarginal(nn.Module):
@@ -27,6 +29,14 @@ class PoolMarginal(nn.Module):
             The latter needs the loss's `reference` to be the population.
         every: how many training batches one pass serves.
         labelled: whether the loader gives labels.
+
+    Example:
+        >>> import torch, rightloss as rl
+        >>> model, x, y = torch.nn.Linear(3, 2), torch.randn(8, 3), torch.arange(8) % 2
+        >>> marginal = rl.PoolMarginal(model, [(x, y)], every=10)
+        >>> loss = rl.InformationGainLoss(rl.Prevalence.binary(0.1), marginal=marginal)
+        >>> loss(model(x[:4]), y[:4]).shape
+        torch.Size([])
     """
 
     def __init__(self, model: nn.Module, loader: Iterable[Any], every: int = 100, labelled: bool = True) -> None:
@@ -35,10 +45,8 @@ class PoolMarginal(nn.Module):
             raise ValueError(f"Expected `every` to be at least 1 batch, but got {every}: 1 makes a pass for every batch.")
         self._model = Reference(model)
         self.loader, self.every, self.labelled = loader, int(every), labelled
-        self._calls = 0
-        self._pool: list[tuple[Tensor, Tensor | None]] = []
-        self._log_q: Tensor | None = None
-        self._over_classes = True
+        self._calls, self._over_classes = 0, True
+        self._last_pass: Any = None  # log q; in regression, where the support changes, the outputs it is made from
 
     @property
     def model(self) -> nn.Module:
@@ -49,44 +57,61 @@ class PoolMarginal(nn.Module):
     def prepare(self, num_classes: int | None) -> None:
         self._over_classes = num_classes is not None
 
-    def mix(self, sampling: Tensor, batch: Callable[[], Tensor]) -> Tensor:
+    def sampling_frequencies(self, sampling: Tensor, realised: Callable[[], Tensor]) -> Tensor:
         return sampling
 
-    @torch.no_grad()
-    def value(self, estimate: Estimate) -> Float[Tensor, " k"]:
-        due = self.training and self._calls % self.every == 0
+    def value(self, estimate: MinibatchEstimate) -> Float[Tensor, " k"]:
+        return self._from(self._latest(estimate), estimate)
+
+    def update(self, estimate: MinibatchEstimate) -> Float[Tensor, " k"]:
+        self._last_pass = self._latest(estimate)
         self._calls += int(self.training)
-        if self._over_classes:
-            if self._log_q is None or due:
-                self._log_q = mean_over_batches(self._over(estimate.measure, estimate.log_m.device))
-            return self._log_q.to(estimate.log_m)
-        if not self._pool or due:
-            self._pool = self._over(lambda outputs, target: (outputs, target), estimate.log_m.device)
-        return mean_over_batches([estimate.measure(outputs, target) for outputs, target in self._pool]).to(estimate.log_m)
+        return self._from(self._last_pass, estimate)
 
-    def refresh(self) -> None:
+    def reset(self) -> None:
         """Forget the last pass, so that the next batch makes a new one: after loading weights, for example."""
-        self._log_q, self._pool = None, []
+        self._last_pass, self._calls = None, 0
 
-    def _over(self, use: Callable[[Tensor, Tensor | None], Any], device: torch.device) -> list[Any]:
-        """What `use` makes of the model's outputs on each batch of the pool; the model is left in the modes it was in."""
-        modes = [(module, module.training) for module in self.model.modules()]
-        self.model.eval()
+    def exact(self, estimate: MinibatchEstimate, model: nn.Module | None = None) -> Float[Tensor, " k"]:
+        """Return log q from a pass made now, with `model` in the place of the marginal's own; change nothing."""
+        return self._from(self._new_pass(estimate, self.model if model is None else model), estimate)
+
+    def batches(self, device: torch.device) -> Iterator[Pool]:
+        """Yield the pool's inputs and labels (None if it has none), on the device."""
+        empty = True
+        for batch in self.loader:
+            x, y = (batch[0], batch[1] if self.labelled else None) if isinstance(batch, tuple | list) else (batch, None)
+            empty = False
+            yield x.to(device), None if y is None else y.to(device)
+        if empty:
+            raise ValueError("Expected the pool's loader to give at least one batch, but got none: is it a used-up iterator?")
+
+    def _latest(self, estimate: MinibatchEstimate) -> Any:
+        due = self.training and self._calls % self.every == 0
+        return self._new_pass(estimate, self.model) if due or self._last_pass is None else self._last_pass
+
+    @torch.no_grad()
+    def _new_pass(self, estimate: MinibatchEstimate, model: nn.Module) -> Any:
+        assert estimate.measure is not None
+        modes = [(module, module.training) for module in model.modules()]
+        model.eval()
         try:
-            results = []
-            for batch in self.loader:
-                x, y = batch if self.labelled else (batch[0] if isinstance(batch, tuple | list) else batch, None)
-                results.append(use(self.model(x.to(device)), None if y is None else y.to(device)))
+            outputs = ((model(x), y) for x, y in self.batches(estimate.log_m.device))
+            return log_mean([estimate.measure(*each) for each in outputs]) if self._over_classes else list(outputs)
         finally:
             for module, training in modes:
                 module.training = training
-        if not results:
-            raise ValueError("Expected the pool's loader to give at least one batch, but got none: is it a used-up iterator?")
-        return results
+
+    @torch.no_grad()
+    def _from(self, last_pass: Any, estimate: MinibatchEstimate) -> Tensor:
+        if isinstance(last_pass, Tensor):
+            return last_pass.to(estimate.log_m)
+        assert estimate.measure is not None
+        return log_mean([estimate.measure(outputs, target) for outputs, target in last_pass]).to(estimate.log_m)
 
 
-def mean_over_batches(sums: Sequence[tuple[Tensor, Tensor | float]]) -> Tensor:
-    """log of the mean, from each batch's log-sum and log-count."""
+def log_mean(sums: Sequence[tuple[Tensor, Tensor | float]]) -> Tensor:
+    """Return log of the mean over several batches, from each batch's log-sum and log-count."""
     log_sums = torch.stack([each for each, _ in sums])
     log_counts = torch.stack([torch.as_tensor(count, dtype=log_sums.dtype, device=log_sums.device) for _, count in sums])
     return torch.logsumexp(log_sums, 0) - torch.logsumexp(log_counts, 0)

@@ -1,16 +1,20 @@
-"""q from the recent minibatches."""
+"""q from the recent minibatches: an exponential average."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from .contract import Estimate, in_transform, not_in_regression, unseen
+from .contract import MinibatchEstimate, cannot_be_read, check_classes, in_transform
+
+
+_ONE = torch.tensor(1)
 
 
 class RunningMarginal(nn.Module):
@@ -21,6 +25,14 @@ class RunningMarginal(nn.Module):
 
     Args:
         decay: d in [0, 1): how much of the past is kept per batch; 0 is `BatchMarginal`.
+
+    Example:
+        >>> import torch, rightloss as rl
+        >>> loss = rl.InformationGainLoss(rl.Prevalence.binary(0.01), marginal=rl.RunningMarginal(decay=0.99))
+        >>> for _ in range(3):
+        ...     value = loss(torch.zeros(4, 2), torch.tensor([0, 1, 0, 1]))
+        >>> int(loss.marginal.steps)
+        3
     """
 
     log_average: Tensor
@@ -35,7 +47,7 @@ class RunningMarginal(nn.Module):
         self.register_buffer("steps", torch.zeros((), dtype=torch.long))
 
     def prepare(self, num_classes: int | None) -> None:
-        k = not_in_regression(num_classes, "RunningMarginal", "its support changes with every batch")
+        k = check_classes(num_classes, "RunningMarginal", "its support changes with every batch")
         if len(self.log_average) == k:
             return
         if int(self.steps) > 0:
@@ -45,45 +57,57 @@ class RunningMarginal(nn.Module):
             )
         self.log_average = self.log_average.new_zeros(k)
 
-    def mix(self, sampling: Tensor, batch: Callable[[], Tensor]) -> Tensor:
+    def sampling_frequencies(self, sampling: Tensor, realised: Callable[[], Tensor]) -> Tensor:
         return sampling
 
-    def value(self, estimate: Estimate) -> Float[Tensor, " k"]:
-        log_m, training = estimate.log_m, self.training
-        if training and in_transform():
-            raise ValueError(
-                "Expected no state to be changed inside a torch.func transform: use BatchMarginal(), "
-                "or call `.eval()` on the loss to use the running average as it stands."
-            )
-        if self.log_average.device != log_m.device:
-            self.log_average, self.steps = self.log_average.to(log_m.device), self.steps.to(log_m.device)
-        average, steps = self.log_average.to(log_m.dtype), self.steps
-        if unseen(log_m):
-            return self._value_unseen(log_m)
-        if not training or not (estimate.finite or math.isfinite(float(log_m.sum()))):
-            return average if float(steps) > 0 else log_m
-        share = (1 - self.decay) / (1 - self.decay ** float(steps.add_(1)))
-        average = torch.logaddexp(average + _log(1 - share), log_m + math.log(share))
-        # past nn.Module's bookkeeping, which costs as much as the average
-        self._buffers["log_average"] = _ordinary(average) if average.is_inference() else average
-        return average
+    def value(self, estimate: MinibatchEstimate) -> Float[Tensor, "*sets k"]:
+        log_m, average, steps = estimate.log_m, self._buffers["log_average"], self._buffers["steps"]
+        assert average is not None
+        assert steps is not None
+        if cannot_be_read(log_m):
+            return self._value_unread(log_m, average.to(log_m), steps.to(log_m.device))
+        taken = int(steps)
+        if taken == 0:
+            return log_m
+        if not self.training or not _is_finite(estimate):
+            return average.to(log_m)
+        return running_average(average, log_m, self.decay, taken)
 
-    def _value_unseen(self, log_m: Tensor) -> Tensor:
-        """The same without looking at a value."""
-        steps, average = self.steps, self.log_average.to(log_m.dtype)
-        if self.training:
+    def update(self, estimate: MinibatchEstimate) -> Float[Tensor, "*sets k"]:
+        log_q, log_m = self.value(estimate), estimate.log_m
+        if not self.training:
+            return log_q
+        if in_transform():
+            raise ValueError(
+                "Expected no state to be changed inside a torch.func transform, but a RunningMarginal is in training mode: "
+                "use BatchMarginal(), or call `.eval()` on the loss to use the running average as it stands."
+            )
+        if cannot_be_read(log_m):
+            self.log_average, self.steps = self.log_average.to(log_m.device), self.steps.to(log_m.device)
             use = torch.isfinite(log_m.sum())
-            share = (self.decay - 1) / torch.expm1((steps + 1).to(log_m.dtype) * _log(self.decay))
-            share = share.clamp_max(1.0)
-            moved = torch.logaddexp(average + torch.log1p(-share), log_m + torch.log(share))
-            moved = torch.where(steps == 0, log_m, moved)  # where rounding keeps share from being 1
-            steps, average = steps + use, torch.where(use, moved, average)
-            self.steps.copy_(steps)
-            self.log_average.copy_(average)
-        return torch.where(steps > 0, average, log_m)
+            self.log_average.copy_(torch.where(use, log_q, self.log_average))
+            self.steps.copy_(self.steps + use)
+        elif _is_finite(estimate):
+            # past nn.Module's bookkeeping, which costs as much as the average
+            self._buffers["log_average"] = _ordinary(log_q) if log_q.is_inference() else log_q
+            self._buffers["steps"].add_(_ONE)  # type: ignore[union-attr]
+        return log_q
+
+    def reset(self) -> None:
+        self.log_average = torch.zeros_like(self.log_average)
+        self.steps = torch.zeros_like(self.steps)
+
+    def _value_unread(self, log_m: Tensor, average: Tensor, steps: Tensor) -> Tensor:
+        """Return the same without reading a value."""
+        before = torch.where(steps > 0, average, log_m)
+        if not self.training:
+            return before
+        # where rounding keeps the first share from being 1, the average is the batch's own all the same
+        moved = torch.where(steps == 0, log_m, running_average(average, log_m, self.decay, steps))
+        return torch.where(torch.isfinite(log_m.sum()), moved, before)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
-        """As every module's, in the precision that was saved."""
+        """Load as every module does, in the precision that was saved."""
         saved = state_dict.get(f"{prefix}log_average")
         if isinstance(saved, Tensor):
             self.log_average = self.log_average.to(saved.dtype)
@@ -93,8 +117,37 @@ class RunningMarginal(nn.Module):
         return f"decay={self.decay:g}"
 
 
+def running_average(
+    log_average: Float[Tensor, "... k"], log_m: Float[Tensor, "*sets k"], decay: float, steps: int | Tensor
+) -> Float[Tensor, "*sets k"]:
+    """Return log of the exponential average of `steps` minibatches with one more taken in; the formula is `RunningMarginal`'s.
+
+    Args:
+        log_average: log of the average so far; any finite numbers where `steps` is 0.
+        log_m: log m of the new minibatch.
+        decay: d.
+        steps: t − 1, as a tensor where it cannot be read.
+    """
+    if isinstance(steps, Tensor):
+        share = ((decay - 1) / torch.expm1((steps + 1).to(log_m.dtype) * _log(decay))).clamp_max(1.0)
+        return torch.logaddexp(log_average.to(log_m) + torch.log1p(-share), log_m + torch.log(share))
+    kept, taken = _log_shares((1 - decay) / (1 - decay ** (steps + 1)), log_m.dtype)
+    return torch.logaddexp(log_average.to(log_m) + kept, log_m + taken)
+
+
+@lru_cache(16)
+def _log_shares(portion: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return log(1 − portion) and log portion as tensors, with which torch computes faster than with Python numbers."""
+    with torch.inference_mode(False):
+        return torch.tensor(_log(1 - portion), dtype=dtype), torch.tensor(math.log(portion), dtype=dtype)
+
+
+def _is_finite(estimate: MinibatchEstimate) -> bool:
+    return estimate.finite or math.isfinite(float(estimate.log_m.sum()))
+
+
 def _ordinary(tensor: Tensor) -> Tensor:
-    """A tensor made under `torch.inference_mode` as one that can be used outside."""
+    """Return a tensor made under `torch.inference_mode` as one that can be used outside."""
     with torch.inference_mode(False):
         return tensor.clone()
 

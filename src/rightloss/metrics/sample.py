@@ -15,7 +15,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from ..log_probs import is_missing, log_prob_table, rows_of, target_rows, tensor_of
-from ..losses.labels import hard_labels, soft_labels
+from ..losses.batch import hard_labels, soft_labels
 from ..mixes import without_estimate
 from ..prevalence import Prevalence, frequencies
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..log_probs import log_prob_table, tensor_of
-from ..losses.labels import hard_labels
+from ..losses.batch import hard_labels
 from .rows import cell_rows
 
 __all__ = ["HeldOut", "held_out_set", "require_every_class"]

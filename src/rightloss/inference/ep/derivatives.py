@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...likelihoods import Bernoulli, Categorical
-from ...losses.composed import at_reference
+from ...losses.gain import at_reference
 
 
 @runtime_checkable

@@ -15,8 +15,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ...losses import LogitAdjustedLoss, LogLikelihoodLoss, WeightedLoss
-from ...losses.batch import class_frame
-from ...losses.prior_terms import Setting
+from ...losses.batch import class_batch
+from ...losses.gain import PriorTerms
 from ...prevalence import Prevalence
 from ..nets import Net
 from ..target import LogPosterior
@@ -66,7 +66,7 @@ def factors_of(
     features, votes = _features_and_votes(target, net, head, *data)
     order = torch.randperm(len(votes), generator=torch.Generator().manual_seed(seed)).to(votes.device)
     features, votes = features[order], votes[order]  # so that any part of the examples has their mix of classes
-    setting = target.setting(features)
+    setting = target.terms(features)
     likelihood = copy.deepcopy(net.likelihood)
     likelihood = likelihood.double() if isinstance(likelihood, nn.Module) else likelihood
     log_offset, worth = _mix(target, setting)
@@ -89,7 +89,7 @@ def factors_of(
     return Factors(examples, MarginalSites(pool, log_weights, exponents, table, points, own))
 
 
-def _mix(target: LogPosterior, setting: Setting) -> tuple[Tensor | None, Tensor | float]:
+def _mix(target: LogPosterior, setting: PriorTerms) -> tuple[Tensor | None, Tensor | float]:
     """In which mix an example's factor is taken, as an offset of the table, and to which power, by class."""
     if target.gains:
         return setting.log_offset, 1.0
@@ -114,14 +114,14 @@ def _features_and_votes(
     assert isinstance(target.prevalence, Prevalence)
     classes = target.prevalence.num_classes
     labels = outputs.new_zeros(len(outputs), dtype=torch.long) if y is None else y
-    found = class_frame(outputs, labels, target.likelihood, classes, -100, "raise").labels
+    found = class_batch(outputs, labels, target.likelihood, classes, -100, "raise").labels
     votes = F.one_hot(found.index, classes) if found.votes is None else found.votes  # type: ignore[arg-type]
     counts = slice(None) if found.valid is None else found.valid
     return features[counts], votes[counts].to(features)
 
 
 def _pool(
-    target: LogPosterior, net: Net, head: Head, setting: Setting, features: Tensor, votes: Tensor
+    target: LogPosterior, net: Net, head: Head, setting: PriorTerms, features: Tensor, votes: Tensor
 ) -> tuple[Float[Tensor, "n p"], Float[Tensor, " n"]]:
     """Features of the data over which p(k|w) is the mean of β p(k|x,w), and log(β/n)."""
     labelled = True

@@ -12,12 +12,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...marginals import RunningMarginal
-from ..followers import Follower, evaluate_many, follower_of
+from ...marginals import MarginalState, MinibatchEstimate, RunningMarginal
 from ..layout import Layout
+from ..marginals import CarriedMarginal
 from ..minibatches import Batch, Minibatches
 from ..target import LogPosterior
-from .carried import CarriedMarginal
+from ..weight_sets import evaluate_many, marginal_of_sets
 
 FIRST_SCALE = 1e-3  # s before anything is known
 _REACH = 0.3  # how far curvature is felt for, in s
@@ -50,7 +50,7 @@ class Slopes:
         self.target, self.batches, self.chains, self.fixed = target, batches, chains, dict(fixed or {})
         self.independent = independent or batches.loader is not None
         self.layout = Layout.of(target.parameters())
-        self.follower = _follower(target)
+        self.marginal = _marginal(target)
         self.last: Tensor | None = None
 
     @property
@@ -74,28 +74,30 @@ class Slopes:
         index = torch.randint(len(batches.y), size, generator=batches.generator).to(batches.y.device)
         return batches.x[index], batches.y[index]
 
-    def at(self, weights: Float[Tensor, "c d"], batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Gradients (c, d) of log p(w|X,Y), its values divided by N (c,), and the minibatches' log m."""
+    def at(self, weights: Float[Tensor, "c d"], batch: Batch) -> tuple[Tensor, Tensor, MinibatchEstimate | None]:
+        """Gradients (c, d) of log p(w|X,Y), its values divided by N (c,), and the minibatches' estimate of the marginal."""
         leaf = weights.detach().requires_grad_()
-        values, aux = self._evaluate(leaf, batch)
+        values, estimate = self._evaluate(leaf, batch)
         (gradient,) = torch.autograd.grad(values.sum(), leaf)
         assert self.target.num_data is not None
-        return gradient * self.target.num_data, values.detach(), aux.get("log_m")
+        return gradient * self.target.num_data, values.detach(), estimate
 
     def moved(self, weights: Float[Tensor, "c d"]) -> tuple[Tensor, Tensor]:
         """Gradients and values on the next minibatch, as of a step to these weights: the marginal follows."""
         batch = self.batch()
-        if isinstance(self.follower, CarriedMarginal) and self.last is not None:
+        if isinstance(self.marginal, CarriedMarginal) and self.last is not None:
             with torch.no_grad():
-                self.follower.expect(self._evaluate(self.last, batch)[1]["log_m"])
-        gradient, values, log_m = self.at(weights, batch)
-        if self.follower is not None and log_m is not None:
-            self.follower.move(self._named(weights), log_m)
+                before = self._evaluate(self.last, batch)[1]
+            assert before is not None
+            self.marginal.expect(before.log_m)
+        gradient, values, estimate = self.at(weights, batch)
+        if self.marginal is not None and estimate is not None:
+            self.marginal.update(estimate)
         self.last = weights
         return gradient, values
 
-    def _evaluate(self, weights: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        return evaluate_many(self.target, self._named(weights), batch, self.follower, shared=self.batches.at_once)
+    def _evaluate(self, weights: Tensor, batch: Batch) -> tuple[Tensor, MinibatchEstimate | None]:
+        return evaluate_many(self.target, self._named(weights), batch, self.marginal, shared=self.batches.at_once)
 
     def _named(self, weights: Tensor) -> dict[str, Tensor]:
         """All that the chains' nets have."""
@@ -202,7 +204,7 @@ def _most(values: Float[Tensor, " d"]) -> Tensor:
     return ordered[int(_QUANTILE * (len(ordered) - 1))]
 
 
-def _follower(target: LogPosterior) -> Follower | None:
+def _marginal(target: LogPosterior) -> MarginalState | None:
     if isinstance(target.marginal, RunningMarginal):
         return CarriedMarginal(target.marginal.decay)
-    return follower_of(target)
+    return marginal_of_sets(target)

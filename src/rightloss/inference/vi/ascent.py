@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...marginals import AuxiliaryMarginal, Estimate, RunningMarginal, attach
+from ...marginals import AuxiliaryMarginal, MinibatchEstimate, RunningMarginal, with_minibatch_gradient
 from ...prevalence import Prevalence
 from ..contract import Distribution
 from ..layout import Layout
@@ -20,7 +20,6 @@ from ..map import anew, kept_besides, on_device, unsaved
 from ..minibatches import Batch, Minibatches, counting
 from ..posterior import Posterior, posterior_of
 from ..priors import Params
-from ..standing import no_measure
 from ..steps import check_finite, in_mode, own_random, positive_number, steps_of, whole_number
 from ..target import LogPosterior, inference_method
 from .families import Family, MeanField, family_of
@@ -231,8 +230,8 @@ def _shared_marginal(target: LogPosterior, drawn: Params, batch: Batch) -> Tenso
     if target.pool is not None:
         return target.log_marginal(drawn, target.pool)
     log_m = target.log_marginal(drawn, batch)
-    estimate = Estimate(log_m.detach(), len(batch[1]), no_measure)
-    return attach(target.at(drawn, lambda: target.criterion.marginal.value(estimate)), log_m)
+    estimate = MinibatchEstimate(log_m.detach(), len(batch[1]))
+    return with_minibatch_gradient(target.at(drawn, lambda: target.criterion.marginal.update(estimate)), log_m)
 
 
 def following(target: LogPosterior, params: Params, batch: Batch, stream: torch.Generator) -> LogPosterior:

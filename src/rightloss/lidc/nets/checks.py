@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ...likelihoods import Likelihood
-from ...marginals.contract import unseen
+from ...marginals import cannot_be_read
 
 
 def checked_outputs(num_outputs: Any) -> int:
@@ -77,7 +77,7 @@ def check_views(views: Any) -> None:
         raise ValueError(
             f"Expected at least one view of at least one pixel, but got shape {tuple(views.shape)}: cut views of 32×32, say."
         )
-    if views.numel() and not unseen(views):
+    if views.numel() and not cannot_be_read(views):
         low, high = (float(end) for end in views.detach().aminmax())
         if not (-1 <= low and high <= 2):
             raise ValueError(

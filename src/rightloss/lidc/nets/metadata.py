@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ...marginals.contract import unseen
+from ...marginals import cannot_be_read
 from .checks import check_finite, check_metadata, checked_count, checked_outputs
 
 _LARGE = 20  # for columns of mean 0 and standard deviation 1
@@ -73,7 +73,7 @@ class MetadataBlock(nn.Module):
 
     def forward(self, metadata: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
         check_metadata(metadata, self.num_features)
-        if not unseen(metadata):
+        if not cannot_be_read(metadata):
             check_finite(metadata)
             self._warn_of_raw_columns(metadata)
         x = ((metadata - self.centre) / self.scale).to(self.where.weight.dtype)  # standardised in float32, or wider

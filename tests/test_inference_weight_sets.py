@@ -26,7 +26,8 @@ from rightloss import (
     WeightedLoss,
 )
 from rightloss.inference import LogPosterior, log_posterior
-from rightloss.inference.followers import evaluate_many, follower_of
+from rightloss.inference.weight_sets import evaluate_many, marginal_of_sets
+from rightloss.marginals import MinibatchEstimate
 
 M = 3
 
@@ -51,12 +52,12 @@ def check_against_loop(small: Small, **options: Any) -> None:
     target = small.target(**options)
     params, batches = random_weights(target, members=M), batches_of(small)
     leaves = [{name: value.clone().requires_grad_() for name, value in params.items()} for _ in range(2)]
-    together, aux = evaluate_many(target, leaves[0], batches, follower_of(target))
+    together, estimate = evaluate_many(target, leaves[0], batches, marginal_of_sets(target))
     each = loop(target, leaves[1], batches)
     torch.testing.assert_close(together, each)
     slopes = [torch.autograd.grad(v.sum(), list(own.values())) for v, own in zip((together, each), leaves, strict=True)]
     torch.testing.assert_close(*slopes)
-    assert ("log_m" in aux) == (target.marginal is not None)
+    assert (estimate is not None) == (target.marginal is not None)
 
 
 @each_likelihood
@@ -91,13 +92,14 @@ def test_each_member_has_a_marginal_of_its_own_that_goes_along_with_it(marginal:
     together, *alone = (
         small.target(model, marginal=made(model, [small.batch(20), small.batch(21)]), **options) for model in models
     )
-    follower = follower_of(together)
-    assert follower is not None
+    sets = marginal_of_sets(together)
+    assert sets is not None
     for step in range(6):
         params, batches = random_weights(together, step, members=M), batches_of(small, step)
-        values, aux = evaluate_many(together, params, batches, follower)
-        again, _ = evaluate_many(together, params, batches, follower)
-        follower.move(params, aux["log_m"])
+        values, estimate = evaluate_many(together, params, batches, sets)
+        again, _ = evaluate_many(together, params, batches, sets)
+        assert estimate is not None
+        sets.update(estimate)
         each = [one(one_of(params, m), (batches[0][m], batches[1][m]))[0] for m, one in enumerate(alone)]
         torch.testing.assert_close(values, torch.stack(each))
         torch.testing.assert_close(values, again)
@@ -106,12 +108,12 @@ def test_each_member_has_a_marginal_of_its_own_that_goes_along_with_it(marginal:
 def test_a_batch_that_is_not_finite_leaves_the_running_marginal_as_it_was() -> None:
     small = Small()
     target = small.target()
-    follower = follower_of(target)
-    assert follower is not None
-    params, log_m = random_weights(target, members=M), torch.rand(M, 3, generator=generator(1)).log()
-    follower.move(params, log_m)
-    follower.move(params, log_m * torch.nan)
-    torch.testing.assert_close(follower.peek(params, log_m), log_m)
+    sets = marginal_of_sets(target)
+    assert sets is not None
+    log_m = torch.rand(M, 3, generator=generator(1)).log()
+    sets.update(MinibatchEstimate(log_m, 10))
+    sets.update(MinibatchEstimate(log_m * torch.nan, 10))
+    torch.testing.assert_close(sets.value(MinibatchEstimate(log_m, 10)), log_m)
 
 
 def test_one_auxiliary_network_follows_all_members() -> None:
@@ -119,18 +121,19 @@ def test_one_auxiliary_network_follows_all_members() -> None:
     small, model = Small(), Small().model()
     marginal = AuxiliaryMarginal(model)
     target = small.target(model, marginal=marginal)
-    follower = follower_of(target)
-    assert follower is not None
+    sets = marginal_of_sets(target)
+    assert sets is not None
     params, batches = random_weights(target, members=M), batches_of(small)
-    first, aux = evaluate_many(target, params, batches, follower)
+    first, estimate = evaluate_many(target, params, batches, sets)
+    assert estimate is not None
     batch_alone = small.target(model, marginal=BatchMarginal())
     torch.testing.assert_close(first, loop(batch_alone, params, batches))
-    follower.move(params, aux["log_m"])
+    sets.update(estimate)
     assert int(marginal._steps) == M
     marginal.eval()
-    follower.move(params, aux["log_m"])
+    sets.update(estimate)
     assert int(marginal._steps) == M
-    torch.testing.assert_close(evaluate_many(target, params, batches, follower)[0], loop(target, params, batches))
+    torch.testing.assert_close(evaluate_many(target, params, batches, sets)[0], loop(target, params, batches))
 
 
 def test_an_auxiliary_network_that_reads_another_net_is_refused() -> None:
@@ -140,22 +143,22 @@ def test_an_auxiliary_network_that_reads_another_net_is_refused() -> None:
         own = small.target(model, marginal=marginal)
         params, log_m = random_weights(own, members=M), torch.full((M, 3), 1 / 3, dtype=torch.float64).log()
         for target, refused in ((own, False), (replace(own, model=copy.deepcopy(model)), True)):
-            follower = follower_of(target)
-            assert follower is not None
+            sets = marginal_of_sets(target)
+            assert sets is not None
             if refused:
-                assert_refused(partial(follower.move, params, log_m), "weights that are inferred")
+                assert_refused(partial(sets.update, MinibatchEstimate(log_m, 10, params=params)), "weights that are inferred")
             else:
-                follower.move(params, log_m)
+                sets.update(MinibatchEstimate(log_m, 10, params=params))
 
 
 def test_one_minibatch_may_be_shared() -> None:
     small = Small(kind="dense")
     target, batch = small.target(marginal=BatchMarginal()), small.batch()
     params = random_weights(target, members=M)
-    follower = follower_of(target)
+    sets = marginal_of_sets(target)
     repeated = tuple(part.expand(M, *part.shape) for part in batch)
-    shared, _ = evaluate_many(target, params, batch, follower, shared=True)
-    torch.testing.assert_close(shared, evaluate_many(target, params, repeated, follower)[0])  # type: ignore[arg-type]
+    shared, _ = evaluate_many(target, params, batch, sets, shared=True)
+    torch.testing.assert_close(shared, evaluate_many(target, params, repeated, sets)[0])  # type: ignore[arg-type]
 
 
 class Recurrent(nn.Module):
@@ -188,7 +191,7 @@ def test_models_that_vmap_does_not_take_go_one_by_one(make: type[nn.Module], how
     options = {"marginal": BatchMarginal()} if how == "batch" else {"pool": small.batch(9)}
     target = small.target(model, **options)
     params, batches = random_weights(target, members=M), batches_of(small)
-    values, _ = evaluate_many(target, params, batches, follower_of(target))
+    values, _ = evaluate_many(target, params, batches, marginal_of_sets(target))
     torch.testing.assert_close(values, loop(target, params, batches))
 
 
@@ -197,7 +200,7 @@ def test_moving_averages_that_are_given_along_are_moved_for_each_member() -> Non
     target = small.target(model, marginal=PoolMarginal(model, [small.batch(9)]))
     params, (x, y) = random_weights(target, members=M), batches_of(small)
     buffers = {name: value.expand(M, *value.shape).clone() for name, value in target.buffers().items()}
-    evaluate_many(target, params | buffers, (x, y), follower_of(target))
+    evaluate_many(target, params | buffers, (x, y), marginal_of_sets(target))
     torch.testing.assert_close(buffers["norm.running_mean"], 0.1 * x.mean(1))
     torch.testing.assert_close(model.norm.running_mean, torch.zeros(3).double())
 
@@ -208,10 +211,10 @@ def test_members_drop_out_by_masks_of_their_own() -> None:
     params, batch = random_weights(target), small.batch()
     alike = {name: value.expand(M, *value.shape) for name, value in params.items()}
     with torch.random.fork_rng():
-        values, _ = evaluate_many(target, alike, batch, follower_of(target), shared=True)
+        values, _ = evaluate_many(target, alike, batch, marginal_of_sets(target), shared=True)
     assert len(values.unique()) == M
     model.eval()
-    values, _ = evaluate_many(target, alike, batch, follower_of(target), shared=True)
+    values, _ = evaluate_many(target, alike, batch, marginal_of_sets(target), shared=True)
     torch.testing.assert_close(values, target(params, batch)[0].expand(M))
 
 
@@ -219,29 +222,30 @@ def test_members_drop_out_by_masks_of_their_own() -> None:
 def test_its_gradient_by_torch_func_is_autograds(marginal: str) -> None:
     small, model = Small(), Small().model()
     target = small.target(model, marginal=MARGINALS[marginal](model, [small.batch(9)]))
-    follower = follower_of(target)
-    assert follower is not None
+    sets = marginal_of_sets(target)
+    assert sets is not None
     params, batches = random_weights(target, members=M), batches_of(small)
     for _ in range(2):
-        inside, aux = grad(lambda own: _sum(target, own, batches, follower), has_aux=True)(params)
+        inside, log_m = grad(lambda own: _sum(target, own, batches, sets), has_aux=True)(params)
         leaves = {name: value.clone().requires_grad_() for name, value in params.items()}
-        value, _ = _sum(target, leaves, batches, follower)
+        value, _ = _sum(target, leaves, batches, sets)
         torch.testing.assert_close(list(inside.values()), list(torch.autograd.grad(value, list(leaves.values()))))
-        follower.move(params, aux["log_m"])
+        sets.update(MinibatchEstimate(log_m, 10, params=params))
 
 
-def _sum(target: LogPosterior, params: Any, batches: Any, follower: Any) -> tuple[Tensor, dict[str, Tensor]]:
-    values, aux = evaluate_many(target, params, batches, follower)
-    return values.sum(), aux
+def _sum(target: LogPosterior, params: Any, batches: Any, sets: Any) -> tuple[Tensor, Tensor]:
+    values, estimate = evaluate_many(target, params, batches, sets)
+    assert estimate is not None
+    return values.sum(), estimate.log_m
 
 
 def test_what_many_weights_cannot_share_is_refused() -> None:
     small = Small()
-    assert_refused(lambda: follower_of(small.target(marginal=ClasswiseMarginal())), "ClasswiseMarginal")
-    assert follower_of(small.target(loss=WeightedLoss)) is None
+    assert_refused(lambda: marginal_of_sets(small.target(marginal=ClasswiseMarginal())), "ClasswiseMarginal")
+    assert marginal_of_sets(small.target(loss=WeightedLoss)) is None
     target = small.target(marginal=BatchMarginal())
     params, (x, y) = random_weights(target, members=M), batches_of(small)
-    follower = follower_of(target)
+    sets = marginal_of_sets(target)
     for wrong in (
         y[:, :5],
         y.double(),
@@ -249,9 +253,9 @@ def test_what_many_weights_cannot_share_is_refused() -> None:
         y.double()[..., None],
         y[:, :, None].expand(M, -1, 2),
     ):
-        assert_refused(partial(evaluate_many, target, params, (x, wrong), follower), "labels")
-    assert_refused(lambda: evaluate_many(target, params, (x[:, :1], y[:, :1]), follower), "at least 2 examples")
+        assert_refused(partial(evaluate_many, target, params, (x, wrong), sets), "labels")
+    assert_refused(lambda: evaluate_many(target, params, (x[:, :1], y[:, :1]), sets), "at least 2 examples")
     wide = small.target(nn.Linear(3, 4).double(), marginal=BatchMarginal())
-    assert_refused(lambda: evaluate_many(wide, random_weights(wide, members=M), (x, y), follower), "3 classes, but got 4")
+    assert_refused(lambda: evaluate_many(wide, random_weights(wide, members=M), (x, y), sets), "3 classes, but got 4")
     density = log_posterior(nn.Linear(3, 1), ContinuousPrevalence(torch.distributions.Normal(0.0, 1.0)), Gaussian(), num_data=3)
-    assert_refused(lambda: evaluate_many(density, params, (x, y), follower), "density")
+    assert_refused(lambda: evaluate_many(density, params, (x, y), sets), "density")

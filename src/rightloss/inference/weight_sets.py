@@ -1,0 +1,142 @@
+"""The log posterior at many sets of weights at once.
+
+Stage: target, weights (M, …), minibatches (M, n, …) → values (M,). An ensemble's members and a sampler's chains go through
+the model together by `torch.func.vmap`, where the model allows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.func import vmap
+
+from ..losses.batch import Labels, hard_labels, soft_labels
+from ..losses.gain import at_reference, example_log_weights, information_gain, log_sum
+from ..marginals import (
+    AuxiliaryMarginal,
+    BatchMarginal,
+    MarginalState,
+    MinibatchEstimate,
+    PoolMarginal,
+    RunningMarginal,
+    with_minibatch_gradient,
+)
+from ..marginals.pool import Pool
+from ..prevalence import Prevalence
+from .marginals import AuxiliaryOfSets, PoolOfSets
+from .priors import Params
+from .steps import in_mode
+from .target import LogPosterior
+
+Batch = tuple[Tensor, Tensor]
+
+
+def marginal_of_sets(target: LogPosterior) -> MarginalState | None:
+    """Return the target's marginal for many sets of weights, reset; None if it has none."""
+    marginal = target.marginal
+    if marginal is None or isinstance(marginal, BatchMarginal):
+        return marginal
+    if isinstance(marginal, RunningMarginal):
+        own = RunningMarginal(marginal.decay)
+        own.prepare(target.terms(torch.empty(0)).reference.shape[0])
+        return own
+    if isinstance(marginal, PoolMarginal):
+        return PoolOfSets(marginal, lambda params, data: _exact(target, params, data), _device(target))
+    if isinstance(marginal, AuxiliaryMarginal):
+        return AuxiliaryOfSets(marginal, lambda params: _vectors(target, marginal, params))
+    raise ValueError(
+        f"Expected a marginal that many weights at once can share, but got {type(marginal).__name__}: "
+        "use RunningMarginal, BatchMarginal, PoolMarginal, AuxiliaryMarginal, or a pool."
+    )
+
+
+def evaluate_many(
+    target: LogPosterior, params: Params, batch: Batch, marginal: MarginalState | None = None, shared: bool = False
+) -> tuple[Float[Tensor, " m"], MinibatchEstimate | None]:
+    """Return `target(…)` at M sets of weights, (M,), and the minibatches' estimate, with which to `update` the marginal.
+
+    Args:
+        target: the log posterior, over classes.
+        params: weights with a leading dimension of M; buffers, too, if they are to be moved.
+        batch: x and y with a leading dimension of M; without it where `shared`.
+        marginal: q of each of the M sets, from `marginal_of_sets`: its value is used, and it stays as it is.
+        shared: whether all see one minibatch.
+    """
+    if not isinstance(target.prevalence, Prevalence):
+        raise ValueError("Expected classes where many weights are evaluated at once, but got a density: one at a time.")
+    assert target.num_data is not None
+    x, y = batch
+    model, table_of = target.model, target.table
+    tables = _each(model, table_of, params, x=x) if shared else _each(model, table_of, params, x)
+    members = len(tables)
+    if tables.shape[2] != target.prevalence.num_classes:
+        raise ValueError(
+            f"Expected the model to predict {target.prevalence.num_classes} classes, but got {tables.shape[2]}: match the last "
+            "layer to the likelihood and the prevalence (one logit for two classes needs likelihood=Bernoulli())."
+        )
+    labels = _labels(y.expand(members, *y.shape) if shared else y, tables).in_sets(members)
+    terms, estimate = target.terms(tables), None
+    log_offset, weights = target.criterion.cross_entropy_terms(terms)
+    log_probs = at_reference(tables, log_offset)
+    if not target.gains:
+        gains = labels.mask(labels.gather(log_probs if weights is None else log_probs * weights))
+    else:
+        if target.pool is not None:
+            log_marginal = _each(model, target.log_marginal, params, data=target.pool)
+        else:
+            assert marginal is not None
+            log_m = log_sum(log_probs, labels, example_log_weights(terms, labels)) - labels.log_count(log_probs)
+            estimate = MinibatchEstimate(log_m.detach(), tables.shape[1], params=params)
+            log_marginal = with_minibatch_gradient(marginal.value(estimate), log_m)
+        gains = information_gain(log_probs, log_marginal, labels, terms)
+    return gains.sum(-1) / labels.count + vmap(target.log_prior)(dict(params)) / target.num_data, estimate
+
+
+def vmaps(model: nn.Module) -> bool:
+    """Return whether the model's parts go through vmap: RNNs do not, nor does normalisation that moves its averages."""
+    moving = nn.modules.batchnorm._NormBase
+    return not any(isinstance(part, nn.RNNBase) or (isinstance(part, moving) and part.training) for part in model.modules())
+
+
+def _each(model: nn.Module, call: Callable[..., Tensor], params: Params, *own: Tensor, **shared: Any) -> Tensor:
+    """Return `call(params, *own, **shared)` of each set, by vmap, or one after the other if the model does not allow it."""
+    params = dict(params)
+    if vmaps(model):
+        result: Tensor = vmap(lambda *member: call(*member, **shared), randomness="different")(params, *own)
+        return result
+    members = range(len(next(iter(params.values()))))
+    each = [{name: value[member] for name, value in params.items()} for member in members]
+    return torch.stack([call(each[member], *(part[member] for part in own), **shared) for member in members])
+
+
+def _exact(target: LogPosterior, params: Params, batches: list[Pool]) -> Float[Tensor, "m k"]:
+    with in_mode(target.model, False):
+        return _each(target.model, target.log_marginal, params, data=batches)
+
+
+def _vectors(target: LogPosterior, marginal: AuxiliaryMarginal, params: Params) -> Float[Tensor, "m d"]:
+    result: Tensor = vmap(lambda each: target.at(each, marginal.vector))(dict(params))
+    return result.detach()
+
+
+def _device(target: LogPosterior) -> torch.device:
+    return next(iter(target.parameters().values())).device
+
+
+def _labels(y: Tensor, tables: Float[Tensor, "m n k"]) -> Labels:
+    """Return the labels of all members' rows, one after the other."""
+    members, rows, classes = tables.shape
+    votes = y.is_floating_point()
+    flat = y.flatten(0, 1)
+    if votes and flat.ndim > 2:
+        flat = flat.movedim(1, -1).flatten(0, -2)
+    if flat.shape != (members * rows, classes) if votes else y.numel() != members * rows:
+        raise ValueError(
+            f"Expected {members} × {rows} labels in 0..{classes - 1}, or votes for {classes} classes each, but got {y.dtype} "
+            f"of shape {tuple(y.shape)}: a label for each row of the model's outputs; call `y.long()` on class numbers."
+        )
+    return soft_labels(flat, tables) if votes else hard_labels(flat, classes, -100)

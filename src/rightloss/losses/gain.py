@@ -1,0 +1,195 @@
+"""The information gain, the paper's Eq. (1): one place for its formula, for any likelihood and any derivative.
+
+Stage: `log_probs (*sets, n, k), log_marginal (*sets, k), labels → gain (*sets, n)`, for one set of weights or many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from ..likelihoods import Likelihood
+from ..log_probs import rows_of
+from ..marginals import cannot_be_read, log_mean_over_ranks, sum_over_ranks, with_minibatch_gradient
+from ..prevalence import ContinuousPrevalence, Prevalence, frequencies
+from .batch import LabelledBatch, Labels, full_precision
+
+
+@dataclass(frozen=True)
+class PriorTerms:
+    """What a loss knows of each label of the support before it sees x.
+
+    Attributes:
+        reference: r_k; in regression the mass of each support point under r, (r/ρ)/k.
+        sampling: ρ_k, in regression 1/k each: the support is a sample.
+        log_offset: log r_k − log π_k, what turns p(k|x,w) into p_r(k|x,w) up to its sum; None where r = π.
+        log_adjust: log ρ_k − log π_k, the offset of logit adjustment.
+        log_importance: log π_k − log ρ_k, the weight of the weighted loss; None in regression where ρ has no density.
+        evidence: κ.
+        plain: whether r = ρ, so that every β is 1.
+        at_population: whether r = π.
+    """
+
+    reference: Tensor
+    sampling: Tensor
+    log_offset: Tensor | None
+    log_adjust: Tensor
+    log_importance: Tensor | None
+    evidence: float
+    plain: bool
+    at_population: bool
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> PriorTerms:
+        """Return a copy on another device, in another dtype."""
+        parts = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, **{name: value.to(device=device, dtype=dtype) for name, value in parts.items()})
+
+
+def information_gain(
+    log_probs: Float[Tensor, "*sets n k"], log_marginal: Float[Tensor, "*sets k"], labels: Labels, terms: PriorTerms
+) -> Float[Tensor, "*sets n"]:
+    """Return how much each x tells about y, and each example's share of the evidence; 0 where ignored.
+
+    `log p(y_n|x_n,w) − log p(y_n|w) + κ Σ_k r_k log p(k|w)`, Eq. (1); for soft labels Σ_k v_nk of the first two.
+    """
+    gain = labels.gather(log_probs) - labels.per_row(log_marginal)
+    if terms.evidence:
+        gain = gain + terms.evidence * (terms.reference * log_marginal).sum(-1, keepdim=True)
+    return labels.mask(gain)
+
+
+def at_reference(table: Float[Tensor, "*sets n k"], log_offset: Float[Tensor, " k"] | None) -> Float[Tensor, "*sets n k"]:
+    """Return `p_r(k|x,w) ∝ p(k|x,w) r_k/π_k`, the same x seen in another mix of the classes, as a table."""
+    return table if log_offset is None else F.log_softmax(table + log_offset, dim=-1)
+
+
+def log_sum(
+    log_probs: Float[Tensor, "*sets n k"], labels: Labels, log_weights: Float[Tensor, "*sets n"] | None
+) -> Float[Tensor, "*sets k"]:
+    """Return log Σ_n β_n p(k|x_n,w) over the rows that count."""
+    if labels.valid is not None:
+        ignored = torch.where(labels.valid, 0.0, -torch.inf).to(log_probs)
+        log_weights = ignored if log_weights is None else log_weights + ignored
+    return torch.logsumexp(log_probs if log_weights is None else log_probs + log_weights.unsqueeze(-1), -2)
+
+
+def table_of(outputs: Tensor, likelihood: Likelihood, support: Tensor | None = None) -> Float[Tensor, "n k"]:
+    """Return log p(y|x,w) of a model's outputs, a row per label: dense outputs have one for each cell."""
+    outputs = outputs.unsqueeze(1) if outputs.ndim == 1 and likelihood.num_outputs == 1 else outputs
+    return likelihood.table(rows_of(full_precision(outputs)), support)
+
+
+def example_log_weights(
+    terms: PriorTerms, labels: Labels, sampling: Float[Tensor, " k"] | None = None
+) -> Float[Tensor, "*sets n"] | None:
+    """Return log β_n, β_n = Σ_c v_nc r_c/ρ_c; None if every β is 1. ρ is `sampling`, or as declared."""
+    if sampling is None or sampling is terms.sampling:
+        if terms.plain:
+            return None
+        sampling = terms.sampling
+    return labels.per_row(terms.reference / sampling).log()
+
+
+def realised_frequencies(terms: PriorTerms, labels: Labels, group: dist.ProcessGroup | None) -> Float[Tensor, " k"]:
+    """Return the class frequencies of the (global) batch."""
+    like = terms.reference
+    counts = torch.cat([labels.per_class(like), torch.as_tensor(labels.count).to(like).reshape(1)])
+    counts = sum_over_ranks(counts, group)
+    return counts[:-1] / counts[-1]
+
+
+def composed_loss(
+    batch: LabelledBatch,
+    terms: PriorTerms,
+    likelihood: Likelihood,
+    log_weights: Float[Tensor, " n"] | None,
+    log_q_of: Callable[[Tensor], Tensor],
+    group: dist.ProcessGroup | None,
+) -> Float[Tensor, " n"]:
+    """Return minus the information gain of each row, composed of torch operations: any derivative, any transform.
+
+    Args:
+        batch: outputs and labels.
+        terms: r, ρ and κ.
+        likelihood: outputs → table.
+        log_weights: log β_n of the rows, None if all are 1.
+        log_q_of: the minibatch's log m (without gradient) → log q.
+        group: the ranks to average m over.
+    """
+    log_probs = at_reference(likelihood.table(batch.rows(), batch.support), terms.log_offset)
+    log_m = log_mean_over_ranks(log_sum(log_probs, batch.labels, log_weights), batch.labels.log_count(log_probs), group)
+    log_marginal = with_minibatch_gradient(log_q_of(log_m.detach()), log_m)
+    return -information_gain(log_probs, log_marginal, batch.labels, terms)
+
+
+def class_terms(prevalence: Prevalence, reference: Any, like: Tensor, num_data: int | None = None) -> PriorTerms:
+    """Return the terms for classes, computed in float64, in the dtype and on the device of `like`."""
+    pi, rho = prevalence.population, prevalence.sampling
+    r = rho if reference is None else frequencies(reference, "reference", prevalence.num_classes)
+    at_population, plain = bool((r == pi).all()), bool((r == rho).all())
+    return PriorTerms(
+        reference=r,
+        sampling=rho,
+        log_offset=None if at_population else r.log() - pi.log(),
+        log_adjust=rho.log() - pi.log(),
+        log_importance=pi.log() - rho.log(),
+        evidence=prevalence.evidence_for(num_data, r),
+        plain=plain,
+        at_population=at_population,
+    ).to(like.device, like.dtype)
+
+
+def continuous_terms(prevalence: ContinuousPrevalence, reference: Any, support: Tensor) -> PriorTerms:
+    """Return the terms for regression, at the batch's own labels: a sample of ρ, so each stands for a mass 1/k and a density ρ.
+
+    Relative to that sample the density r has weights ∝ r/ρ, and p_r(y_j|x) ∝ p(y_j|x) r/(π ρ); the default r = ρ needs no ρ.
+    """
+    log_pi = _log_density(prevalence.population, support, "population")
+    flat = torch.full_like(log_pi, 1 / len(log_pi))
+    log_rho = None if prevalence.sampling is None else _log_density(prevalence.sampling, support, "sampling")
+    if reference is None or reference is prevalence.sampling:
+        weights, at_population, plain = flat, False, True
+        log_offset: Tensor | None = -log_pi
+    else:
+        if log_rho is None:
+            raise ValueError(
+                "Expected ContinuousPrevalence(population, sampling) with both densities, because `reference` is not "
+                "the sampled mix: give `sampling`, or leave `reference` out."
+            )
+        at_population, plain = reference is prevalence.population, False
+        log_r = log_pi if at_population else _log_density(reference, support, "reference")
+        weights = torch.exp(log_r - log_rho) * flat
+        log_offset = None if at_population else log_r - log_pi - log_rho
+    return PriorTerms(
+        reference=weights,
+        sampling=flat,
+        log_offset=log_offset,
+        log_adjust=-log_pi,
+        log_importance=None if log_rho is None else log_pi - log_rho,
+        evidence=prevalence.evidence,
+        plain=plain,
+        at_population=at_population,
+    )
+
+
+def _log_density(density: Any, support: Tensor, name: str) -> Tensor:
+    if not callable(getattr(density, "log_prob", None)):
+        raise ValueError(f"Expected `{name}` to be a density with `log_prob`, but got {type(density).__name__}.")
+    event = tuple(getattr(density, "event_shape", ()))
+    log_density: Tensor = density.log_prob(support.reshape(len(support), *event) if event else support).to(support)
+    if log_density.ndim > 1:
+        log_density = log_density.flatten(1).sum(1)
+    if not cannot_be_read(log_density) and not bool(torch.isfinite(log_density).all()):
+        label = support[~torch.isfinite(log_density)][0].tolist()
+        raise ValueError(
+            f"Expected `{name}` to give every label a positive density, but it is 0 at {label}: "
+            "choose a density that covers the labels."
+        )
+    return log_density
