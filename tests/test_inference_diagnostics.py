@@ -10,7 +10,7 @@ from members import assert_refused, generator
 from scipy.stats import norm, rankdata
 from torch import Tensor
 
-from rightloss.inference.sgmcmc.diagnostics import effective_sample_size, r_hat
+from rightloss.inference.diagnostics import effective_sample_size, r_hat
 
 
 def independent(chains: int = 4, n: int = 500, d: int = 3, seed: int = 0) -> Tensor:
@@ -117,11 +117,8 @@ def test_a_number_that_never_moves_is_no_good_sign() -> None:
     assert bool(torch.isfinite(effective_sample_size(draws)).all())
 
 
-def test_many_numbers_go_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    draws = independent(n=50, d=7)
-    whole = r_hat(draws), effective_sample_size(draws)
-    monkeypatch.setattr("rightloss.inference.sgmcmc.diagnostics.NUMBERS", 3 * 200)
-    torch.testing.assert_close((r_hat(draws), effective_sample_size(draws)), whole)
+def test_one_chain_of_few_draws_has_nothing_to_compare() -> None:
+    assert float(r_hat(independent(chains=1, n=7, d=1))) == math.inf
 
 
 def test_wrong_draws_are_refused() -> None:

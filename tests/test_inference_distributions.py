@@ -12,10 +12,10 @@ from members import assert_mean_is, assert_refused, generator
 from posterior_fixtures import DISTRIBUTIONS, normal
 from torch import Tensor
 
-from rightloss.inference.contract import Distribution
 from rightloss.inference.distributions import (
     DenseGaussian,
     DiagonalGaussian,
+    Distribution,
     LowRankGaussian,
     Particles,
     saved_distribution,

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from members import assert_refused, generator
+from members import assert_refused, generator, unchecked_types
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -222,6 +222,7 @@ def test_each_member_has_moving_averages_of_its_own() -> None:
     assert not bool(torch.isclose(means[0], means[1]).any())
 
 
+@unchecked_types()
 def test_in_regression_all_members_find_the_one_mode_there_is() -> None:
     x = data()[0]
     y = x @ torch.tensor([1.0, -1.0, 0.5, 0.0], dtype=torch.float64)

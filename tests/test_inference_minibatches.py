@@ -242,7 +242,8 @@ def test_what_is_no_data_is_refused(data: Any, words: str) -> None:
 
 
 def test_sizes_and_labels_that_cannot_be_are_refused() -> None:
-    for size in (0, -3, 2.5, True, "all"):
+    sizes: list[Any] = [0, -3, 2.5, True, "all"]
+    for size in sizes:
         assert_refused(partial(Minibatches, (X, Y), size), "batch_size")
     for y in (Y.double(), Y == 1, Y + 1, Y - 1):
         assert_refused(partial(Minibatches, (X, y), None, prevalence=Prevalence.binary(0.1)), "labels")

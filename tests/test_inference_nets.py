@@ -16,8 +16,7 @@ from torch.distributions import Normal
 from torch.export import Dim
 
 from rightloss import Bernoulli, Categorical, ContinuousPrevalence, Gaussian, predictive
-from rightloss.inference.distributions import Particles
-from rightloss.inference.layout import Layout
+from rightloss.inference.distributions import Layout, Particles
 from rightloss.inference.posterior import Posterior
 from rightloss.predictive import PrevalenceLayer
 from rightloss.predictive.retarget import retarget

@@ -27,8 +27,7 @@ from torch.distributions import Normal
 from rightloss import Bernoulli, Categorical, ContinuousPrevalence, CumulativeLogit, Gaussian, Prevalence
 from rightloss.inference import log_posterior
 from rightloss.inference import posterior as posterior_file
-from rightloss.inference.distributions import DenseGaussian, DiagonalGaussian, Particles
-from rightloss.inference.layout import Layout
+from rightloss.inference.distributions import DenseGaussian, DiagonalGaussian, Layout, Particles
 from rightloss.inference.posterior import Posterior, posterior_of
 
 X = inputs().double()
@@ -343,14 +342,14 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "no draws": (lambda: posterior_of_net().predict(X, samples=0), "`samples` to be a whole number of at least 1, but got 0"),
     "half a draw": (lambda: posterior_of_net().sample(0.5), "`n` to be a whole number of at least 1, but got 0.5"),  # type: ignore[arg-type]
-    "a seed": (lambda: posterior_of_net().predict(X, generator=3), "to be a torch.Generator, but got int"),
+    "a seed": (lambda: posterior_of_net().predict(X, generator=3), "to be a torch.Generator, but got int"),  # type: ignore[arg-type]
     "no rows at once": (lambda: posterior_of_net().predict(X, batch_size=0), "`batch_size` to be a whole number"),
     "rows that cannot be cut": (lambda: posterior_of_net().predict((X,), batch_size=2), "to cut, but got tuple"),
     "a support for classes": (lambda: posterior_of_net().predict(X, support=[1.0]), "no `support` with classes"),
     "no support for a density": (lambda: over_a_line(Gaussian(), DENSITY).predict(normal(2, 3)), "`support`, but got none"),
     "too few outputs": (lambda: posterior_of_net(Categorical(), 4, net=network(3).double()).predict(X), "4 classes, but got 3"),
     "a draw beyond the last": (lambda: posterior_of_net().module(6), "a draw, but got 6 of 6 draws in 2 chains"),
-    "half an index": (lambda: posterior_of_net().module(0.5), "a draw, but got 0.5"),
+    "half an index": (lambda: posterior_of_net().module(0.5), "a draw, but got 0.5"),  # type: ignore[arg-type]
     "a draw of a Gaussian": (lambda: posterior_of_net(kind="DenseGaussian").module(0), "got 0 of DenseGaussian"),
     "masks to be fixed": (lambda: posterior_of_net(dropout=True).as_module(), "that can be fixed, but dropout's masks"),
 }

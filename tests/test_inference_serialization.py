@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 
 from rightloss import Categorical, ContinuousPrevalence, CumulativeLogit, Gaussian, OnionPeeling, Prevalence
-from rightloss.inference.distributions import Particles
-from rightloss.inference.layout import Layout
+from rightloss.inference.distributions import Layout, Particles
 from rightloss.inference.posterior import Posterior
 from rightloss.predictive import PrevalenceLayer
 

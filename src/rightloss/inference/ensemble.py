@@ -15,11 +15,10 @@ from torch.func import vmap
 
 from ..marginals import AuxiliaryMarginal, BatchMarginal, PoolMarginal, RunningMarginal
 from ..prevalence import Prevalence
-from .distributions import Particles
+from .distributions import Layout, Particles
 from .followers import evaluate_many, follower_of, vmaps
-from .layout import Layout
 from .map import anew, ascend, kept_besides, most_probable, on_device, thinned, unsaved
-from .minibatches import Minibatches
+from .minibatches import Data, Device, Minibatches
 from .posterior import Posterior, posterior_of
 from .priors import Params
 from .steps import in_mode, own_random, whole_number
@@ -29,18 +28,18 @@ from .target import LogPosterior, inference_method
 @inference_method
 def ensemble(
     target: LogPosterior,
-    data: Any,
+    data: Data,
     *,
-    members: Any = 10,
+    members: int = 10,
     initial: Callable[[int], Params] | None = None,
-    steps: Any = 1000,
-    batch_size: Any = 128,
-    lr: Any = 1e-2,
-    seed: Any = 0,
-    device: Any = None,
+    steps: int = 1000,
+    batch_size: int | None = 128,
+    lr: float = 1e-2,
+    seed: int = 0,
+    device: Device = None,
     progress: bool | None = None,
 ) -> Posterior:
-    """Modes of log p(w|X,Y) that are found from several starts, each by Adam as in `map_estimate`.
+    """Find modes of log p(w|X,Y) from several starts, each by Adam as in `map_estimate`.
 
     Members have starts, orders of the data, dropout's masks and q of their own. They are trained together by `torch.func.vmap`
     where the model allows it, in the memory of as many models; else one after the other. Where normalisation keeps moving
@@ -51,7 +50,7 @@ def ensemble(
         data: `(x, y)`, a Dataset or a DataLoader.
         members: M, how many.
         initial: number of a member → the weights it starts from, by name; those left out are the model's own. By default,
-            trainable weights with two dimensions or more are drawn anew by the `reset_parameters` of their modules. The rest,
+            trainable weights with two dimensions or more are redrawn by the `reset_parameters` of their modules. The rest,
             biases above all, stay the model's, so that a start at the prevalence is kept.
         steps: of Adam.
         batch_size: examples that a member sees in a step; None for all of them.
@@ -65,6 +64,15 @@ def ensemble(
 
     Raises:
         Diverged: a value was not finite; the error has the last good `.posterior`.
+
+    Example:
+        >>> import torch, rightloss as rl
+        >>> y = torch.arange(100) % 2
+        >>> x = torch.randn(100, 1, generator=torch.Generator().manual_seed(0)) + y[:, None]
+        >>> target = rl.inference.log_posterior(torch.nn.Linear(1, 2), rl.Prevalence.binary(population=0.1))
+        >>> posterior = rl.inference.ensemble(target, (x, y), members=3, steps=20)
+        >>> len(posterior.distribution)
+        3
     """
     with own_random(seed) as generator, in_mode(target.model, True):
         starts = [_start(target, initial, member) for member in range(whole_number(members, "members"))]
@@ -81,9 +89,9 @@ def _together(
     target: LogPosterior,
     starts: list[dict[str, Tensor]],
     batches: Minibatches,
-    steps: Any,
-    lr: Any,
-    device: Any,
+    steps: int,
+    lr: float,
+    device: Device,
     progress: bool | None,
 ) -> Posterior:
     members, follower = len(starts), follower_of(target)
@@ -108,19 +116,19 @@ def _together(
 def _one_by_one(
     target: LogPosterior,
     starts: list[dict[str, Tensor]],
-    data: Any,
+    data: Data,
     seeds: list[int],
-    steps: Any,
-    batch_size: Any,
-    lr: Any,
-    device: Any,
+    steps: int,
+    batch_size: int | None,
+    lr: float,
+    device: Device,
     progress: bool | None,
 ) -> Posterior:
     ends: list[dict[str, Tensor]] = []
     traces: list[list[float]] = []
 
     def found(target: LogPosterior, state: Params, record: Mapping[str, Any]) -> Posterior:
-        """Of all members so far."""
+        """Return the posterior of all members so far."""
         ends.append({name: value.detach().clone() for name, value in state.items()})
         traces.append(record.get("log_posterior", []))
         return _of_ends(target, ends, {"log_posterior": [list(row) for row in zip(*traces, strict=False)]})
@@ -133,7 +141,7 @@ def _one_by_one(
 
 
 def _of_ends(target: LogPosterior, ends: list[dict[str, Tensor]], record: Mapping[str, Any]) -> Posterior:
-    """Trained weights are random, and so are moving averages; the rest is the same in all members."""
+    """Return the posterior of trained weights and moving averages; the rest is the same in all members."""
     own, stacked = target.buffers(), _stacked(ends)
     moved = [name for name, value in own.items() if name in stacked and _differs(stacked[name], value)]
     draws = {name: stacked[name] for name in (*target.parameters(), *moved)}
@@ -151,7 +159,7 @@ def _stacked(each: list[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def _can_go_together(target: LogPosterior, starts: list[dict[str, Tensor]], batches: Minibatches) -> bool:
-    """Whether vmap takes the model: tried on few examples."""
+    """Return whether vmap takes the model, tried on two examples."""
     known = (RunningMarginal, BatchMarginal, PoolMarginal, AuxiliaryMarginal)
     followed = target.marginal is None or isinstance(target.marginal, known)
     if not isinstance(target.prevalence, Prevalence) or not followed or not vmaps(target.model):
@@ -165,7 +173,7 @@ def _can_go_together(target: LogPosterior, starts: list[dict[str, Tensor]], batc
     return True
 
 
-def _start(target: LogPosterior, initial: Any, member: int) -> dict[str, Tensor]:
+def _start(target: LogPosterior, initial: Callable[[int], Params] | None, member: int) -> dict[str, Tensor]:
     own = target.parameters()
     given = _redrawn(target) if initial is None else initial(member)
     if not isinstance(given, Mapping):
@@ -178,7 +186,7 @@ def _start(target: LogPosterior, initial: Any, member: int) -> dict[str, Tensor]
 
 
 def _redrawn(target: LogPosterior) -> dict[str, Tensor]:
-    """Weights of two dimensions or more, from torch's random numbers as they are."""
+    """Return new weights of two dimensions or more, from torch's random numbers as they are."""
     model, trained = copy.deepcopy(target.model), target.parameters()
     new: dict[str, Tensor] = {}
     for prefix, part in model.named_modules():
@@ -187,14 +195,14 @@ def _redrawn(target: LogPosterior) -> dict[str, Tensor]:
     new = {name: value for name, value in new.items() if name in trained and value.ndim > 1}
     if not new:
         raise ValueError(
-            "Expected a model whose modules can start anew, but none with trainable weights has `reset_parameters`: "
+            "Expected a model whose modules can be reset, but none with trainable weights has `reset_parameters`: "
             "give `initial`, a function from a member's number to its weights."
         )
     return new
 
 
 def _reset(part: nn.Module) -> bool:
-    """Start the module anew if it can; whether it could."""
+    """Reset the module if it can be, and return whether it could."""
     reset = getattr(part, "reset_parameters", None) or getattr(part, "_reset_parameters", None)
     if callable(reset):
         reset()

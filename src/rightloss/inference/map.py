@@ -1,4 +1,4 @@
-"""The most probable weights.
+"""MAP: the most probable weights.
 
 Stage: `LogPosterior`, data → `Posterior` of one draw.
 """
@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from ..marginals import BatchMarginal, RunningMarginal
-from .distributions import Particles
-from .layout import Layout
-from .minibatches import Minibatches
+from .distributions import Layout, Particles
+from .minibatches import Data, Device, Minibatches
 from .nets import Net
 from .posterior import Posterior, posterior_of
 from .priors import Params
@@ -26,23 +25,23 @@ from .target import LogPosterior, inference_method
 
 Found = Callable[[LogPosterior, Params, Mapping[str, Any]], Posterior]  # target, state by name, record → posterior
 
-_TRACE = 200  # numbers that a record keeps of the way
+_TRACE = 200  # values of the log posterior that a record keeps
 
 
 @inference_method
 def map_estimate(
     target: LogPosterior,
-    data: Any,
+    data: Data,
     *,
-    steps: Any = 1000,
-    batch_size: Any = 128,
-    lr: Any = 1e-2,
+    steps: int = 1000,
+    batch_size: int | None = 128,
+    lr: float = 1e-2,
     polish: bool | None = None,
-    seed: Any = 0,
-    device: Any = None,
+    seed: int = 0,
+    device: Device = None,
     progress: bool | None = None,
 ) -> Posterior:
-    """The mode of log p(w|X,Y), from the model's present weights: Adam, whose step size falls to 0 as (1 − t/steps)².
+    """Find the mode of log p(w|X,Y) from the model's present weights: Adam, whose step size falls to 0 as (1 − t/steps)².
 
     The model is trained in training mode (dropout on, normalisation by minibatch); moving averages are kept in the posterior,
     the user's model stays as it is.
@@ -64,25 +63,34 @@ def map_estimate(
 
     Raises:
         Diverged: a value was not finite; the error has the last good `.posterior`.
+
+    Example:
+        >>> import torch, rightloss as rl
+        >>> y = torch.arange(100) % 2
+        >>> x = torch.randn(100, 1, generator=torch.Generator().manual_seed(0)) + y[:, None]
+        >>> target = rl.inference.log_posterior(torch.nn.Linear(1, 2), rl.Prevalence.binary(population=0.1))
+        >>> posterior = rl.inference.map_estimate(target, (x, y), steps=100, batch_size=None)
+        >>> round(float(posterior.predict(x).log_probs[:, 1].exp().mean()), 1)  # half of the rows are of class 1
+        0.2
     """
     return most_probable(target, data, steps, batch_size, lr, polish, seed, device, progress, one_draw())
 
 
 def most_probable(
     target: LogPosterior,
-    data: Any,
-    steps: Any,
-    batch_size: Any,
-    lr: Any,
+    data: Data,
+    steps: int,
+    batch_size: int | None,
+    lr: float,
     polish: bool | None,
-    seed: Any,
-    device: Any,
+    seed: int,
+    device: Device,
     progress: bool | None,
     found: Found,
     start: Params | None = None,
     label: str = "MAP",
 ) -> Posterior:
-    """What `map_estimate` does, from the weights `start` if given, and with `found` to make a posterior of where it ends."""
+    """Do what `map_estimate` does, from the weights `start` if given, and make the posterior by `found`."""
     with own_random(seed) as generator, in_mode(target.model, True):
         batches = Minibatches(data, batch_size, generator, device, target.prevalence, target.model)
         target = anew(target.with_data(batches.num_data), batches.at_once, device)
@@ -103,7 +111,7 @@ def most_probable(
 
 
 def one_draw(dropout: bool = False) -> Found:
-    """`Particles` of the weights where the search has ended; with masks in its predictions if `dropout`."""
+    """Return a function that makes `Particles` of the final weights; with masks in the predictions if `dropout`."""
 
     def found(target: LogPosterior, state: Params, record: Mapping[str, Any]) -> Posterior:
         layout = Layout.of(target.parameters())
@@ -117,13 +125,13 @@ def ascend(
     objective: Callable[[], Tensor],
     weights: Params,
     buffers: Params,
-    steps: Any,
-    lr: Any,
+    steps: int,
+    lr: float,
     label: str,
     progress: bool | None,
     found: Callable[[Params], Posterior],
 ) -> list[Tensor]:
-    """Adam's steps uphill, in place; the values on the way.
+    """Take Adam's steps uphill, in place, and return the values on the way.
 
     Args:
         objective: the log posterior at `weights`, a number, or one for each of several, of which each has weights of its own.
@@ -133,7 +141,7 @@ def ascend(
         lr: the first step size; it falls to 0 as (1 − t/steps)².
         label: what the bar says.
         progress: whether a bar is shown.
-        found: state → what is to be kept of it, for `Diverged`.
+        found: state → posterior, for `Diverged`.
     """
     steps, lr = whole_number(steps, "steps", 0), positive_number(lr, "lr")
     leaves, state = [value.requires_grad_() for value in weights.values()], {**weights, **buffers}
@@ -154,42 +162,48 @@ def ascend(
     return trace
 
 
-def anew(target: LogPosterior, at_once: bool, device: Any = None) -> LogPosterior:
-    """The target with a marginal that has seen nothing; where all data come at once, m itself is the running average."""
-    if device is not None and target.pool is not None:
-        x, y = target.pool
-        target = replace(target, pool=(x.to(device), None if y is None else y.to(device)))
+def pool_on(target: LogPosterior, device: Device) -> LogPosterior:
+    """Return the target with its pool on `device`; None: where it is."""
+    if device is None or target.pool is None:
+        return target
+    x, y = target.pool
+    return replace(target, pool=(x.to(device), None if y is None else y.to(device)))
+
+
+def anew(target: LogPosterior, at_once: bool, device: Device = None) -> LogPosterior:
+    """Return the target with a reset marginal; where all data come at once, m itself is the running average."""
+    target = pool_on(target, device)
     exact = at_once and isinstance(target.marginal, RunningMarginal)
     return target.with_marginal(BatchMarginal()) if exact else target.anew()
 
 
 def kept_besides(target: LogPosterior) -> dict[str, Tensor]:
-    """What model and likelihood keep besides trainable weights, in a file, too: moving averages and frozen weights."""
+    """Return moving averages and frozen weights: what model and likelihood save besides trainable weights."""
     trained = target.parameters()
     return {name: value for name, value in Net(target.model, target.likelihood).own().items() if name not in trained}
 
 
-def unsaved(target: LogPosterior, device: Any) -> dict[str, Tensor]:
-    """Buffers that no file keeps, there; None: they may stay where they are."""
+def unsaved(target: LogPosterior, device: Device) -> dict[str, Tensor]:
+    """Return buffers that a state dict leaves out, on `device`; none where that is None, since they can stay where they are."""
     if device is None:
         return {}
     saved = target.model.state_dict()
     return on_device({name: value for name, value in target.buffers().items() if name not in saved}, device)
 
 
-def on_device(state: Mapping[str, Tensor], device: Any) -> dict[str, Tensor]:
-    """Copies there; None: where they are."""
+def on_device(state: Params, device: Device) -> dict[str, Tensor]:
+    """Return copies on `device`; None: where they are."""
     return {name: value.detach().to(device, copy=True) for name, value in state.items()}
 
 
 def drops_out(target: LogPosterior) -> bool:
-    """Whether something in the model drops out."""
+    """Return whether the model has active dropout."""
     with in_mode(target.model, False):
         return Net(target.model, target.likelihood).wake_dropout() > 0
 
 
 def thinned(trace: list[Tensor], target: LogPosterior) -> list[Any]:
-    """At most 200 of the values, evenly, as log p(w|X,Y) rather than per example."""
+    """Return at most 200 of the values, evenly, as log p(w|X,Y) rather than per example."""
     assert target.num_data is not None
     some = trace[:: max(1, math.ceil(len(trace) / _TRACE))]
     return (torch.stack(some) * target.num_data).tolist() if some else []
@@ -213,7 +227,7 @@ def _polished(polish: bool | None, target: LogPosterior, batches: Minibatches) -
 
 
 def _polish(objective: Callable[[], Tensor], weights: Params, buffers: Params) -> None:
-    """L-BFGS uphill, in place; where it does not get higher, nothing."""
+    """Take L-BFGS steps uphill, in place; undo them where the result is not higher."""
     leaves, state, start = list(weights.values()), {**weights, **buffers}, float(objective().detach())
     before = {name: value.detach().clone() for name, value in state.items()}
     eps = torch.finfo(leaves[0].dtype).eps
