@@ -110,7 +110,7 @@ def test_r_hat_is_that_of_normal_scores_of_ranks_where_draws_repeat() -> None:
     assert float(r_hat(draws)) == pytest.approx(max(by_hand(halves), by_hand(abs(halves - median))))
 
 
-def test_a_number_that_never_moves_is_no_good_sign() -> None:
+def test_a_number_that_never_moves_has_r_hat_infinity_and_sample_size_0() -> None:
     draws = torch.cat([independent(d=1), torch.ones(4, 500, 1, dtype=torch.float64)], 2)
     assert r_hat(draws)[1] == math.inf
     assert effective_sample_size(draws)[1] == effective_sample_size(draws, tail=True)[1] == 0

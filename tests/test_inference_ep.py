@@ -42,8 +42,8 @@ from rightloss.inference.ep.sites import (
     sobol_points,
 )
 from rightloss.inference.ep.sweeps import expectation_propagation
+from rightloss.inference.joint_model import JointModel
 from rightloss.inference.map import map_estimate
-from rightloss.inference.nets import Net
 from rightloss.inference.posterior import Posterior
 from rightloss.losses.composed import at_reference
 
@@ -212,7 +212,7 @@ def test_several_classes_agree_with_importance_sampling(likelihood: Any) -> None
 
 def test_the_marginal_and_its_derivatives_are_those_of_the_target() -> None:
     target, data = _many_classes(OnionPeeling(4))
-    net = Net(copy.deepcopy(target.model), target.likelihood)
+    net = JointModel(copy.deepcopy(target.model), target.likelihood)
     head = head_of(net.model, None, target.parameters())
     sites = factors_of(target, net, head, data, False, 16, 0).marginal
     assert isinstance(sites, MarginalSites)
@@ -341,14 +341,14 @@ def test_the_likelihoods_own_weights_stay_at_the_mode() -> None:
     torch.testing.assert_close(found.likelihood.first.detach(), cut["likelihood.first"])
 
 
-def test_stopping_too_early_is_told() -> None:
+def test_stopping_too_early_causes_a_warning() -> None:
     with pytest.warns(UserWarning, match="still changes by .* after 2 iterations: give it more"):
         found = expectation_propagation(ONE.target(), ONE.data, iterations=2)
     assert found.record["iterations"] == 2
     assert not found.record["converged"]
 
 
-def test_where_no_step_leads_on_the_last_good_state_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_no_step_is_possible_the_last_good_state_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
 
     def near(old: Any, new: Any) -> bool:
@@ -378,7 +378,7 @@ class _Scaled(nn.Module):
         return 2 * self.layer(x)
 
 
-def test_what_it_cannot_do_is_refused() -> None:
+def test_unsupported_models_and_options_are_refused() -> None:
     data, prevalence = ONE.data, ONE.prevalence
     wrong: dict[str, Any] = {"power": 2, "damping": 0, "draws": 0, "iterations": 0, "tolerance": -1, "batch_size": 0}
     for name, value in wrong.items():

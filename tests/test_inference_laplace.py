@@ -148,7 +148,7 @@ def test_the_fisher_information_is_the_hessian_that_the_model_expects(
 
 @each_case
 @pytest.mark.parametrize("second", [hessian, fisher_information])
-def test_blocks_of_any_size_and_the_diagonal_alone_say_the_same(
+def test_blocks_of_any_size_and_the_diagonal_alone_agree(
     make: Callable[[], Any], k: int, options: dict[str, Any], second: Callable[..., Any]
 ) -> None:
     terms, _ = _terms(_target(make, k, options), _data(k))
@@ -196,7 +196,7 @@ def test_cells_count_one_by_one_and_ignored_ones_for_nothing() -> None:
         torch.testing.assert_close(cells.matrix, each.matrix)
 
 
-def test_a_model_that_vmap_does_not_know_is_gone_through_row_by_row() -> None:
+def test_a_model_that_vmap_does_not_support_is_run_row_by_row() -> None:
     class Recurrent(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -267,7 +267,7 @@ def test_diagonal_and_last_layer_are_parts_of_the_full_precision() -> None:
 
 
 @unchecked_types()
-def test_of_a_single_layer_the_last_is_all() -> None:
+def test_the_last_layer_of_a_single_layer_is_all_weights() -> None:
     data = _data(5)
     target = log_posterior(nn.Linear(2, 1).double(), Prevalence(POPULATION[5]), CumulativeLogit(5).double())
     mode = map_estimate(target, data, steps=50, batch_size=None)
@@ -317,7 +317,7 @@ def test_features_that_are_not_scaled_leave_what_the_data_do_not_see_as_wide_as_
     assert found.record["repaired"] == 0
 
 
-def test_a_weight_that_only_a_horseshoe_holds_is_as_wide_as_that_is_bent() -> None:
+def test_a_weight_with_a_horseshoe_prior_alone_has_the_width_of_its_curvature() -> None:
     data = torch.zeros(30, 1, dtype=torch.float64), torch.arange(30) % 2
     prior = horseshoe_prior(0.3)
     target = log_posterior(nn.Linear(1, 1).double(), Prevalence.binary(0.1), Bernoulli(), prior=prior, loss=LogLikelihoodLoss)
@@ -331,7 +331,7 @@ def test_a_weight_that_only_a_horseshoe_holds_is_as_wide_as_that_is_bent() -> No
 
 
 @pytest.mark.filterwarnings("ignore:The log posterior is")  # 20 steps do not lead to the mode, and need not
-def test_what_the_user_has_stays_as_it_is_and_all_forms_of_data_will_do() -> None:
+def test_the_users_model_is_unchanged_and_data_may_have_any_form() -> None:
     net = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Dropout(0.5), nn.Linear(4, 2))
     net[0].bias.requires_grad_(False)
     before = {name: value.clone() for name, value in net.state_dict().items()}
@@ -383,7 +383,7 @@ def test_directions_that_neither_data_nor_prior_fix_are_refused() -> None:
 
 @pytest.mark.parametrize("curvature", [None, "hessian", "fisher"])
 @unchecked_types()
-def test_moments_and_evidence_are_those_of_the_grid_of(curvature: Any) -> None:
+def test_moments_and_evidence_are_those_of_the_grid(curvature: Any) -> None:
     problem, target, mean, deviation, log_integral = _grid_of(False)
     found = laplace(target, problem.data, curvature=curvature, steps=50)
     assert found.record["decrement"] < 1e-6
@@ -434,7 +434,7 @@ def _grid_of(population: bool) -> tuple[Logistic, LogPosterior, Tensor, Tensor, 
     return problem, target, mean, deviation, float(torch.logsumexp(values, 0)) + math.log(cell)
 
 
-def test_a_search_that_ends_far_below_the_peak_is_told_of() -> None:
+def test_a_search_that_ends_far_below_the_peak_causes_a_warning() -> None:
     problem = Logistic(1)
     with pytest.warns(UserWarning, match=r"nats below its peak where the search ended.+Raise `steps`"):
         found = laplace(problem.target(), problem.data, steps=2, batch_size=50)

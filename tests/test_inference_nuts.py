@@ -127,7 +127,7 @@ def test_ten_weights_obey_steins_identity() -> None:
 
 
 @pytest.mark.parametrize("reference", [None, PREVALENCE.population], ids=["r = ρ", "r = π"])
-def test_without_a_pool_the_training_data_are_it(reference: Any) -> None:
+def test_without_a_pool_the_training_data_are_the_pool(reference: Any) -> None:
     over_data = PROBLEM.target(pool=PROBLEM.data, reference=reference)
     at = torch.randn(2, dtype=torch.float64, generator=generator(2)) - torch.tensor([0.0, 3.0])
     expected = slope_of(over_data, PROBLEM.data, at)
@@ -162,7 +162,7 @@ def slope_of(target: LogPosterior, data: tuple[Tensor, Tensor], at: Tensor) -> T
     return slope
 
 
-def test_of_a_density_the_marginal_is_over_all_data_too() -> None:
+def test_the_marginal_of_a_density_is_over_all_data() -> None:
     """A model that tells nothing of y gains nothing, whatever its bias: its posterior is its prior."""
     prevalence = rl.ContinuousPrevalence(torch.distributions.Normal(0.0, 1.0), evidence=0.0)
     target = log_posterior(nn.Linear(1, 1).double(), prevalence, rl.Gaussian(), prior=gaussian_prior(0.3), num_data=20)
@@ -172,7 +172,7 @@ def test_of_a_density_the_marginal_is_over_all_data_too() -> None:
     assert by_chain(nuts(target, data, **SHORT)).shape == (1, 4, 3)
 
 
-def test_nothing_outside_moves() -> None:
+def test_the_users_model_and_random_numbers_are_unchanged() -> None:
     import pyro
 
     model = mlp().train()
@@ -278,7 +278,7 @@ def test_at_the_population_without_evidence_the_prevalence_drops_out() -> None:
     torch.testing.assert_close(slopes[0], slopes[1])
 
 
-def test_the_tests_of_ranks_tell_uniform_from_not() -> None:
+def test_the_tests_of_ranks_detect_ranks_that_are_not_uniform() -> None:
     even = np.arange(320) % (calibration.DRAWS + 1)
     assert min(calibration.p_values(even)) > 0.5
     assert max(calibration.p_values(even // 2)) < 1e-6

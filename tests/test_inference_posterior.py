@@ -105,9 +105,9 @@ class TestPredict:
         support = np.linspace(-2, 2, 5)
         mean, spread = moments_of_output(posterior, x)
         expected = Normal(mean, (spread**2 + 0.49).sqrt()).log_prob(torch.from_numpy(support)[:, None]).T.exp()
-        draws = probabilities(posterior, x, samples=20_000, support=support)
+        draws = probabilities(posterior, x, samples=5000, support=support)
         assert_mean_is(draws, expected, z=5)
-        found = posterior.predict(x, samples=20_000, support=support)
+        found = posterior.predict(x, samples=5000, support=support)
         torch.testing.assert_close(found.log_probs.exp(), draws.mean(0))
         assert found.entropy is found.data_entropy is found.model_entropy is None
 
@@ -202,7 +202,7 @@ class TestTheWayThere:
 
     @pytest.mark.parametrize("dropout", [False, True])
     @pytest.mark.parametrize("looks", [False, True])
-    def test_nothing_of_the_users_is_moved(self, dropout: bool, looks: bool) -> None:
+    def test_the_users_model_is_unchanged(self, dropout: bool, looks: bool) -> None:
         model = Counted(looks).train()
         model.inner[-1] = nn.Linear(8, 1).double()
         likelihood, before = CumulativeLogit(4), copy.deepcopy(model.state_dict())
@@ -244,7 +244,7 @@ class TestDropout:
         assert len(probabilities(posterior, x)) == 100
         torch.testing.assert_close(posterior.module()(x), model.eval()(x))
 
-    def test_masks_hang_on_the_generator(self) -> None:
+    def test_masks_depend_on_the_generator(self) -> None:
         posterior = posterior_of_net(dropout=True)
         one, same, other = (posterior.predict(X, 20, generator(seed)).log_probs for seed in (1, 1, 2))
         assert torch.equal(one, same)
@@ -297,7 +297,7 @@ class TestParts:
             probs.append(model(X).softmax(1))
         torch.testing.assert_close(posterior.predict(X).log_probs.exp(), torch.stack(probs).mean(0))
 
-    def test_a_target_makes_one(self) -> None:
+    def test_posterior_of_takes_model_and_likelihood_from_a_target(self) -> None:
         model = network(1).double()
         target = log_posterior(model, Prevalence([0.1, 0.2, 0.7]), CumulativeLogit(3).double(), num_data=10)
         size = sum(value.numel() for value in target.parameters().values())
@@ -356,5 +356,5 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_bad_input_is_refused_with_what_came_and_what_to_do(what: str) -> None:
+def test_bad_input_is_refused_with_a_remedy(what: str) -> None:
     assert_refused(*BAD[what])

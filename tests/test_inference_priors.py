@@ -139,7 +139,7 @@ def test_the_centre_is_kept_as_it_was_given() -> None:
 
 
 @pytest.mark.parametrize("scale", [0, -1.0, math.inf, math.nan, "wide", True, None])
-def test_a_scale_that_is_none_is_refused(scale: Any) -> None:
+def test_invalid_scales_are_refused(scale: Any) -> None:
     for make in (
         gaussian_prior,
         horseshoe_prior,

@@ -100,7 +100,7 @@ def test_noise_of_gradients_does_not_heat_a_corrected_chain() -> None:
 
 
 @pytest.mark.parametrize(("examples", "size"), [(2, 1), (5, 1), (80, 2), (5, 3), (7, 2)])
-def test_minibatches_that_share_out_an_epoch_heat_by_what_is_said(examples: int, size: int) -> None:
+def test_minibatches_that_share_an_epoch_heat_by_the_formula(examples: int, size: int) -> None:
     torch.manual_seed(SEED)
     chains, lr, steps = 4000, 0.3, examples // size
     states = _Underdamped(1.0, torch.zeros(chains, 1), 0.0)
@@ -153,7 +153,7 @@ def test_the_largest_curvature_is_that_of_the_narrowest_direction() -> None:
     assert steepest(gradients, torch.zeros(3, 12, dtype=torch.float64), ones) == pytest.approx(SD["weight"] ** -2)
 
 
-def test_an_average_that_is_carried_along_is_where_the_weights_are() -> None:
+def test_a_carried_average_follows_the_weights() -> None:
     problem = Logistic(1)
     target = problem.target(marginal=RunningMarginal(decay=0.99))
     gradients, plain = (ChainGradients(target, Minibatches(problem.data, None), 2) for _ in range(2))
@@ -198,7 +198,7 @@ def test_sghmc_finds_the_posterior_of_a_logistic_regression(batch_size: int | No
     assert sd < 0.1
 
 
-def test_seeds_reproduce_and_nothing_of_the_user_is_touched() -> None:
+def test_seeds_reproduce_and_the_users_model_is_unchanged() -> None:
     problem = Logistic(1)
     target = problem.target(marginal=RunningMarginal())
     options: dict[str, Any] = {
@@ -222,7 +222,7 @@ def test_seeds_reproduce_and_nothing_of_the_user_is_touched() -> None:
 
 @pytest.mark.parametrize("method", [sghmc, sgld])
 @unchecked_types()
-def test_one_chain_of_a_net_with_what_it_keeps_besides_runs(method: Callable[..., Posterior]) -> None:
+def test_one_chain_of_a_net_with_moving_averages_runs(method: Callable[..., Posterior]) -> None:
     net = nn.Sequential(nn.Linear(11, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 2))
     y = torch.arange(64) % 2
     x = torch.randn(64, 11, generator=generator(4)) + y[:, None]
@@ -279,7 +279,7 @@ def test_q_over_a_pool_is_that_of_the_net_with_the_moving_averages_of_the_start(
     torch.testing.assert_close(kept, exact.expand(2, 2))
 
 
-def test_a_start_that_knows_some_weights_only_has_the_rest_from_its_net() -> None:
+def test_a_start_with_some_random_weights_takes_the_rest_from_its_net() -> None:
     net, data = normalised_net()
     target = log_posterior(net, Prevalence.binary(0.1))
     trained = map_estimate(target, data, steps=20, batch_size=16)
@@ -301,7 +301,7 @@ def test_a_start_of_nets_with_moving_averages_of_their_own_is_refused_unless_the
     assert_refused(lambda: few_steps(other, data, members), "target's weights")
 
 
-def test_predictions_that_round_to_certainty_are_no_sign_of_bad_chains() -> None:
+def test_predictions_that_round_to_1_do_not_count_against_the_chains() -> None:
     problem = Logistic(1)
     x, y = (each.clone() for each in problem.data)
     x[0] = 1e6 * (2 * int(y[0]) - 1)
@@ -313,7 +313,7 @@ def test_predictions_that_round_to_certainty_are_no_sign_of_bad_chains() -> None
     assert found.record["predictions"]["r_hat"] < 1.05
 
 
-def test_too_large_a_step_stops_with_the_draws_until_then() -> None:
+def test_too_large_a_step_stops_with_the_draws_so_far() -> None:
     problem = Logistic(1)
     target = problem.target()
     with pytest.raises(Diverged) as caught:
@@ -323,7 +323,7 @@ def test_too_large_a_step_stops_with_the_draws_until_then() -> None:
     assert bool(torch.isfinite(draws).all())
 
 
-def test_chains_that_disagree_are_told_of() -> None:
+def test_chains_that_disagree_cause_a_warning() -> None:
     problem = Logistic(1)
     apart = {"weight": torch.tensor([0.0, 9.0], dtype=torch.float64)[:, None, None]}
     with pytest.warns(UserWarning, match=r"Chains disagree: R̂ of predictions is .* Raise `steps`"):
@@ -333,7 +333,7 @@ def test_chains_that_disagree_are_told_of() -> None:
     assert found.record["predictions"]["r_hat"] > 1.05
 
 
-def test_minibatches_that_are_too_hot_are_told_of() -> None:
+def test_minibatches_that_are_too_hot_cause_a_warning() -> None:
     problem = Logistic(1)
     target = problem.target()
     with pytest.warns(UserWarning, match="Lower `lr`"):
@@ -350,7 +350,7 @@ def test_chains_adapt_a_few_times_in_the_warm_up_the_last_time_at_its_end(warmup
     assert [step for step in range(60) if options.keeps(step)] == list(range(warmup + 3, 60, 4))
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_invalid_options_are_refused() -> None:
     problem = Logistic(1)
     target, data = problem.target(), problem.data
     wrong: list[tuple[dict[str, Any], str]] = [

@@ -117,7 +117,7 @@ def test_minibatches_and_a_marginal_that_follows_the_draws_come_near_the_grid_to
 
 @pytest.mark.parametrize("temperature", [1.0, 4.0])
 @unchecked_types()
-def test_where_data_tell_nothing_the_prior_is_found_again_as_wide_as_the_temperature_says(temperature: float) -> None:
+def test_without_information_in_the_data_the_prior_is_found_at_the_temperature(temperature: float) -> None:
     centre = torch.randn(2, 3, generator=generator(3))
     target = silent(gaussian_prior(0.4, {"weight": centre}))
     options: Any = {"estimator": "shared", "initial_sd": 0.2, "steps": 250, "lr": 0.1}
@@ -129,7 +129,7 @@ def test_where_data_tell_nothing_the_prior_is_found_again_as_wide_as_the_tempera
 
 @pytest.mark.parametrize(("family", "rank"), [("full-rank", 1), ("low-rank", 1)])
 @unchecked_types()
-def test_a_correlated_gaussian_is_found_by_the_families_that_hold_it(family: str, rank: int) -> None:
+def test_a_correlated_gaussian_is_found_by_the_families_that_contain_it(family: str, rank: int) -> None:
     covariance, mean = correlated()
     options: Any = {"family": family, "rank": rank, "initial_sd": 0.3, "steps": 1500, "lr": 0.1}
     found = variational(silent(gaussian_of(covariance, mean)), nothing(), **options).distribution
@@ -221,6 +221,7 @@ def test_layers_called_twice_or_with_shared_weights_keep_one_draw_for_all() -> N
     assert list(LocalNoise(target, target.parameters(), torch.randn(4, 3)).layers) == ["outer"]
 
 
+@unchecked_types()
 def test_the_auxiliary_network_reads_the_draws() -> None:
     model = mlp()
     auxiliary = rl.AuxiliaryMarginal(model[-1])
@@ -233,7 +234,7 @@ def test_the_auxiliary_network_reads_the_draws() -> None:
 
 
 @unchecked_types()
-def test_what_replaces_a_running_average_follows_the_draws() -> None:
+def test_the_replacement_of_a_running_average_follows_the_draws() -> None:
     data = balanced()
     default = log_posterior(mlp(), PREVALENCE)
     target = following(default, default.parameters(), data, generator(4))
@@ -260,7 +261,7 @@ def test_a_running_average_is_replaced_and_the_record_says_so() -> None:
     assert variational(given, balanced(), steps=3).record["marginal"] == "BatchMarginal"
 
 
-def test_what_replaces_it_reads_labelled_examples_and_few_cells_of_dense_maps() -> None:
+def test_the_replacement_reads_labelled_examples_and_few_cells_of_dense_maps() -> None:
     x, y = balanced()
     y[:160] = -100
     default = log_posterior(mlp(), PREVALENCE)
@@ -343,7 +344,7 @@ def test_bad_inputs_stop_the_first_step() -> None:
     assert caught.value.step == 0
 
 
-def test_faults_of_labels_are_told_as_such() -> None:
+def test_errors_in_labels_are_reported_as_such() -> None:
     x, y = balanced()
     loader = DataLoader(TensorDataset(x, y + 1), batch_size=20)
     with pytest.raises(ValueError, match=r"label|class") as caught:
@@ -351,7 +352,7 @@ def test_faults_of_labels_are_told_as_such() -> None:
     assert not isinstance(caught.value, Diverged)
 
 
-def test_loaders_and_data_sets_serve_as_data() -> None:
+def test_data_may_be_loaders_and_datasets() -> None:
     pairs = TensorDataset(*balanced())
     target = log_posterior(mlp(), PREVALENCE)
     for data in (pairs, DataLoader(pairs, batch_size=50, shuffle=True)):
@@ -391,7 +392,7 @@ def test_a_watcher_sees_every_step() -> None:
         ({"lr": float("nan")}, "lr"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(options: dict[str, Any], words: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any], words: str) -> None:
     assert_refused(lambda: variational(log_posterior(mlp(), PREVALENCE), balanced(), **options), words)
 
 

@@ -5,7 +5,7 @@ Stage: `log_posterior(model, prevalence, …)` → `LogPosterior`; that and data
 - The log posterior: `target` and `priors`.
 - The methods: `map`, `ensemble`, `mc_dropout`, `laplace` (with `fisher`), `vi/`, `ep/`, `sgmcmc/`, `nuts`.
 - What they share: `minibatches`, `steps`; for chains `diagnostics` (R̂, effective sample size).
-- What they return: `posterior`, with `distributions`, `prediction` and `nets`.
+- What they return: `posterior`, with `distributions`, `prediction` and `joint_model`.
 """
 
 from .diagnostics import effective_sample_size as effective_sample_size

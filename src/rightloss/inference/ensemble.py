@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from ..marginals import AuxiliaryMarginal, BatchMarginal, PoolMarginal, RunningM
 from ..prevalence import Prevalence
 from .distributions import Layout, Particles
 from .followers import evaluate_many, follower_of, vmaps
-from .map import anew, ascend, kept_besides, most_probable, on_device, thinned, unsaved
+from .map import Search, ascend, most_probable, on_device, reset_marginal, thinned, unsaved_buffers, untrained_state
 from .minibatches import Data, Device, Minibatches
 from .posterior import Posterior, posterior_of
 from .priors import Params
@@ -74,29 +75,23 @@ def ensemble(
         >>> len(posterior.distribution)
         3
     """
+    search = Search(steps, batch_size, lr, seed, device, progress)
     with own_random(seed) as generator, in_mode(target.model, True):
         starts = [_start(target, initial, member) for member in range(whole_number(members, "members"))]
         batches = Minibatches(data, batch_size, generator, device, target.prevalence, target.model)
-        target = anew(target.with_data(batches.num_data), batches.at_once, device)
+        target = reset_marginal(target.with_data(batches.num_data), batches.at_once, device)
         if _can_go_together(target, starts, batches):
-            return _together(target, starts, batches, steps, lr, device, progress)
+            return _together(target, starts, batches, search)
         plain = data if batches.loader is not None else (batches.x, batches.y)
         seeds = torch.randint(2**62, (len(starts),), generator=generator).tolist()
-        return _one_by_one(target, starts, plain, seeds, steps, batch_size, lr, device, progress)
+        return _one_by_one(target, starts, plain, seeds, search)
 
 
-def _together(
-    target: LogPosterior,
-    starts: list[dict[str, Tensor]],
-    batches: Minibatches,
-    steps: int,
-    lr: float,
-    device: Device,
-    progress: bool | None,
-) -> Posterior:
-    members, follower = len(starts), follower_of(target)
+def _together(target: LogPosterior, starts: list[dict[str, Tensor]], batches: Minibatches, search: Search) -> Posterior:
+    """Train all members at once, by vmap."""
+    members, follower, device = len(starts), follower_of(target), search.device
     weights = on_device(_stacked(starts), device)
-    others = {} if device is None else {**on_device(kept_besides(target), device), **unsaved(target, device)}
+    others = {} if device is None else {**on_device(untrained_state(target), device), **unsaved_buffers(target, device)}
     state = {**weights, **{name: value.expand(members, *value.shape) for name, value in others.items()}}
 
     def objective() -> Tensor:
@@ -109,21 +104,14 @@ def _together(
         layout = Layout.of(starts[0])
         return posterior_of(target, Particles(layout.flatten(good).detach().clone()), layout, record=record)
 
-    trace = ascend(objective, weights, {}, steps, lr, f"ensemble of {members}", progress, found)
+    trace = ascend(objective, weights, {}, search, f"ensemble of {members}", found)
     return found(weights, {"log_posterior": thinned(trace, target)})
 
 
 def _one_by_one(
-    target: LogPosterior,
-    starts: list[dict[str, Tensor]],
-    data: Data,
-    seeds: list[int],
-    steps: int,
-    batch_size: int | None,
-    lr: float,
-    device: Device,
-    progress: bool | None,
+    target: LogPosterior, starts: list[dict[str, Tensor]], data: Data, seeds: list[int], search: Search
 ) -> Posterior:
+    """Train one member after the other."""
     ends: list[dict[str, Tensor]] = []
     traces: list[list[float]] = []
 
@@ -135,8 +123,7 @@ def _one_by_one(
 
     for number, (start, seed) in enumerate(zip(starts, seeds, strict=True), 1):
         label = f"member {number} of {len(starts)}"
-        options = (steps, batch_size, lr, False, seed, device, progress)
-        posterior = most_probable(target, data, *options, found=found, start=start, label=label)
+        posterior = most_probable(target, data, replace(search, seed=seed), found, start=start, label=label)
     return posterior
 
 

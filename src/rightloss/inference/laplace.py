@@ -19,9 +19,9 @@ from torch import Tensor
 from ..prevalence import Prevalence
 from .distributions import DenseGaussian, DiagonalGaussian, Distribution, Layout, Particles
 from .fisher import LikelihoodTerms, SecondOrder, fisher_information, hessian, likelihood_terms, prior_hessian
+from .joint_model import JointModel
 from .map import map_estimate, pool_on
 from .minibatches import Batch, Data, Device, Minibatches
-from .nets import Net
 from .posterior import Posterior, posterior_of
 from .priors import Params
 from .steps import check_finite, in_mode, own_random
@@ -168,7 +168,7 @@ class ExpansionPoint:
 
     def found(self, distribution: Distribution, record: Mapping[str, Any], linearised: bool = False) -> Posterior:
         """Return the posterior; weights that are not inferred stay where they are."""
-        kept = Net(self.target.model, self.target.likelihood).own()
+        kept = JointModel(self.target.model, self.target.likelihood).own()
         fixed = {name: value for name, value in self.state.items() if name in kept and name not in self.layout.names}
         return posterior_of(self.target, distribution, self.layout, fixed, record=record, linearised=linearised)
 
@@ -372,7 +372,7 @@ def _state(target: LogPosterior, mode: Posterior | Params, device: Device) -> di
             f"Expected `mode` to be one set of weights, but got {len(mode.distribution)} draws: use map_estimate, or "
             "mode=posterior.mean where their mean is a mode."
         )
-    given = Net(mode.model, mode.likelihood).own() if isinstance(mode, Posterior) else mode
+    given = JointModel(mode.model, mode.likelihood).own() if isinstance(mode, Posterior) else mode
     for name, value in given.items():
         if name not in own or own[name].shape != value.shape:
             raise ValueError(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -16,8 +16,8 @@ from torch import Tensor
 
 from ..marginals import BatchMarginal, RunningMarginal
 from .distributions import Layout, Particles
+from .joint_model import JointModel
 from .minibatches import Data, Device, Minibatches
-from .nets import Net
 from .posterior import Posterior, posterior_of
 from .priors import Params
 from .steps import check_finite, in_mode, own_random, positive_number, steps_of, whole_number
@@ -73,38 +73,46 @@ def map_estimate(
         >>> round(float(posterior.predict(x).log_probs[:, 1].exp().mean()), 1)  # half of the rows are of class 1
         0.2
     """
-    return most_probable(target, data, steps, batch_size, lr, polish, seed, device, progress, one_draw())
+    return most_probable(target, data, Search(steps, batch_size, lr, seed, device, progress), one_draw(), polish)
+
+
+@dataclass(frozen=True)
+class Search:
+    """Options of a search by Adam; `map_estimate` documents them."""
+
+    steps: int
+    batch_size: int | None
+    lr: float
+    seed: int
+    device: Device
+    progress: bool | None
 
 
 def most_probable(
     target: LogPosterior,
     data: Data,
-    steps: int,
-    batch_size: int | None,
-    lr: float,
-    polish: bool | None,
-    seed: int,
-    device: Device,
-    progress: bool | None,
+    search: Search,
     found: Found,
+    polish: bool | None = False,
     start: Params | None = None,
     label: str = "MAP",
 ) -> Posterior:
     """Do what `map_estimate` does, from the weights `start` if given, and make the posterior by `found`."""
-    with own_random(seed) as generator, in_mode(target.model, True):
-        batches = Minibatches(data, batch_size, generator, device, target.prevalence, target.model)
-        target = anew(target.with_data(batches.num_data), batches.at_once, device)
+    device = search.device
+    with own_random(search.seed) as generator, in_mode(target.model, True):
+        batches = Minibatches(data, search.batch_size, generator, device, target.prevalence, target.model)
+        target = reset_marginal(target.with_data(batches.num_data), batches.at_once, device)
         polish = _polished(polish, target, batches)
         weights = on_device({**target.parameters(), **(start or {})}, device)
-        buffers = on_device(kept_besides(target), device)
-        state, transient = {**weights, **buffers}, unsaved(target, device)
+        buffers = on_device(untrained_state(target), device)
+        state, transient = {**weights, **buffers}, unsaved_buffers(target, device)
 
         def objective() -> Tensor:
             value: Tensor = target({**state, **transient}, batches.next())[0]
             return value
 
         keep = partial(found, target)
-        trace = ascend(objective, weights, buffers, steps, lr, label, progress, lambda good: keep(good, {}))
+        trace = ascend(objective, weights, buffers, search, label, lambda good: keep(good, {}))
         if polish and float(objective().detach()) == float(objective().detach()):  # else something random is in the model
             _polish(objective, weights, buffers)
         return keep(state, {"log_posterior": thinned(trace, target)})
@@ -125,10 +133,8 @@ def ascend(
     objective: Callable[[], Tensor],
     weights: Params,
     buffers: Params,
-    steps: int,
-    lr: float,
+    search: Search,
     label: str,
-    progress: bool | None,
     found: Callable[[Params], Posterior],
 ) -> list[Tensor]:
     """Take Adam's steps uphill, in place, and return the values on the way.
@@ -137,18 +143,16 @@ def ascend(
         objective: the log posterior at `weights`, a number, or one for each of several, of which each has weights of its own.
         weights: what moves.
         buffers: what moves along as the model is evaluated.
-        steps: how many.
-        lr: the first step size; it falls to 0 as (1 − t/steps)².
+        search: steps, their first size, which falls to 0 as (1 − t/steps)², and whether a bar is shown.
         label: what the bar says.
-        progress: whether a bar is shown.
         found: state → posterior, for `Diverged`.
     """
-    steps, lr = whole_number(steps, "steps", 0), positive_number(lr, "lr")
+    steps, lr = whole_number(search.steps, "steps", 0), positive_number(search.lr, "lr")
     leaves, state = [value.requires_grad_() for value in weights.values()], {**weights, **buffers}
     optimiser = torch.optim.Adam(leaves, lr=lr, maximize=True, fused=True)
     good = {name: value.detach().clone() for name, value in state.items()}
     trace = []
-    for step in steps_of(steps, label, progress):
+    for step in steps_of(steps, label, search.progress):
         optimiser.param_groups[0]["lr"] = lr * (1 - step / steps) ** 2
         values = objective()
         trace.append(values.detach())
@@ -170,20 +174,20 @@ def pool_on(target: LogPosterior, device: Device) -> LogPosterior:
     return replace(target, pool=(x.to(device), None if y is None else y.to(device)))
 
 
-def anew(target: LogPosterior, at_once: bool, device: Device = None) -> LogPosterior:
+def reset_marginal(target: LogPosterior, at_once: bool, device: Device = None) -> LogPosterior:
     """Return the target with a reset marginal; where all data come at once, m itself is the running average."""
     target = pool_on(target, device)
     exact = at_once and isinstance(target.marginal, RunningMarginal)
     return target.with_marginal(BatchMarginal()) if exact else target.anew()
 
 
-def kept_besides(target: LogPosterior) -> dict[str, Tensor]:
+def untrained_state(target: LogPosterior) -> dict[str, Tensor]:
     """Return moving averages and frozen weights: what model and likelihood save besides trainable weights."""
     trained = target.parameters()
-    return {name: value for name, value in Net(target.model, target.likelihood).own().items() if name not in trained}
+    return {name: value for name, value in JointModel(target.model, target.likelihood).own().items() if name not in trained}
 
 
-def unsaved(target: LogPosterior, device: Device) -> dict[str, Tensor]:
+def unsaved_buffers(target: LogPosterior, device: Device) -> dict[str, Tensor]:
     """Return buffers that a state dict leaves out, on `device`; none where that is None, since they can stay where they are."""
     if device is None:
         return {}
@@ -199,7 +203,7 @@ def on_device(state: Params, device: Device) -> dict[str, Tensor]:
 def drops_out(target: LogPosterior) -> bool:
     """Return whether the model has active dropout."""
     with in_mode(target.model, False):
-        return Net(target.model, target.likelihood).wake_dropout() > 0
+        return JointModel(target.model, target.likelihood).wake_dropout() > 0
 
 
 def thinned(trace: list[Tensor], target: LogPosterior) -> list[Any]:

@@ -5,7 +5,7 @@ Stage: `LogPosterior` of a model with dropout, data → `Posterior` of one draw,
 
 from __future__ import annotations
 
-from .map import drops_out, most_probable, one_draw
+from .map import Search, drops_out, most_probable, one_draw
 from .minibatches import Data, Device
 from .posterior import Posterior
 from .target import LogPosterior, inference_method
@@ -58,4 +58,5 @@ def mc_dropout(
             "Expected a model that drops out, but none of its modules does with a probability above 0: "
             "put nn.Dropout(0.1) between layers, or use map_estimate."
         )
-    return most_probable(target, data, steps, batch_size, lr, False, seed, device, progress, one_draw(dropout=True))
+    search = Search(steps, batch_size, lr, seed, device, progress)
+    return most_probable(target, data, search, one_draw(dropout=True))

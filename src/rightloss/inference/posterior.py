@@ -25,7 +25,7 @@ from ..prevalence import ContinuousPrevalence, Prevalence
 from ..rng import own_stream
 from ..serialization import PREVALENCE, Format, check_fit, prevalence_facts, read_file, saved_prevalence, write_file
 from .distributions import SAVED, Distribution, Layout, Particles, saved_distribution
-from .nets import AveragedNet, Net, Runner, TangentNet, check_weights
+from .joint_model import AveragedModel, JointModel, LinearisedModel, Runner, check_weights
 from .prediction import Prediction, averaged
 from .steps import checked_level, ordinary, whole_number
 from .target import LogPosterior
@@ -93,13 +93,13 @@ class Posterior:
                 f"Expected a distribution of {layout.size} weights, but got {tuple(distribution.mean.shape)}: "
                 "the layout must be that of its vectors."
             )
-        self._net = Net(copy.deepcopy(model), copy.deepcopy(likelihood)).eval()
+        self._net = JointModel(copy.deepcopy(model), copy.deepcopy(likelihood)).eval()
         self._net.put({**(fixed or {}), **self.mean})
         if dropout and self._net.wake_dropout() == 0:
             raise ValueError("Expected a model that drops out, but it has no such module: nn.Dropout(0.1) between layers.")
         if linearised:
             self._check_linear()
-        self._function = TangentNet(self._net) if linearised else self._net
+        self._function = LinearisedModel(self._net) if linearised else self._net
 
     @property
     def model(self) -> nn.Module:
@@ -209,7 +209,7 @@ class Posterior:
             raise ValueError("Expected draws that can be fixed, but dropout's masks cannot: call `predict`.")
         count = self._count(samples)
         draws = next(self._draws(count, count, own_stream(generator)))
-        return AveragedNet(copy.deepcopy(self._function), self._weights(draws))
+        return AveragedModel(copy.deepcopy(self._function), self._weights(draws))
 
     @torch.inference_mode(False)
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -341,7 +341,7 @@ def _write(path: str | os.PathLike[str], posterior: Posterior) -> None:
     kind = type(posterior.distribution).__name__
     if kind not in SAVED:
         raise ValueError(f"Expected one of {', '.join(SAVED)} to save, but got {kind}: save draws of it, as Particles.")
-    own = Net(posterior.model, posterior.likelihood).own()
+    own = JointModel(posterior.model, posterior.likelihood).own()
     tensors = {f"distribution.{name}": value for name, value in posterior.distribution.tensors().items()}
     tensors |= {f"rest.{name}": value for name, value in own.items() if name not in posterior.layout.names}
     known = prevalence_facts(posterior.prevalence) if isinstance(posterior.prevalence, Prevalence) else {}
@@ -378,7 +378,7 @@ def _read(
             "pass `likelihood=…` to load."
         )
     check_pair(likelihood, prevalence)
-    layout, weights = _layout_of(facts, path), Net(model, likelihood).own()
+    layout, weights = _layout_of(facts, path), JointModel(model, likelihood).own()
     check_weights(layout, weights)
     device = first_float(model, torch.empty(0)).device
     distribution = saved_distribution(facts["distribution"], _under("distribution.", tensors, device))

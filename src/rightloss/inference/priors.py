@@ -57,9 +57,9 @@ def gaussian_prior(
 def layer_prior(model: nn.Module, scale: float = 1.0, likelihood: Likelihood | None = None) -> Prior:
     """Make a Gaussian prior by layer, under which signals keep their size: the default.
 
-    A weight of `fan_in` inputs is N(0, scale²/fan_in), an embedding N(0, scale²). What has one dimension or none (biases, the
-    factors of a normalisation) is N(present value, scale²): an output bias that `start_at_prevalence` has set is thus believed,
-    within `scale` in log-odds.
+    A weight of `fan_in` inputs is N(0, scale²/fan_in), an embedding N(0, scale²). Weights of one dimension or none (biases, the
+    factors of a normalisation) are N(present value, scale²): an output bias that `start_at_prevalence` has set is thus
+    believed, within `scale` in log-odds.
 
     Args:
         model: whose weights, with their present values, the prior is for.

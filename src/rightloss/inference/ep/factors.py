@@ -22,8 +22,8 @@ from ...losses.prior_terms import Setting
 from ...prevalence import Prevalence
 from ..distributions import Layout
 from ..fisher import loss_mix
+from ..joint_model import JointModel
 from ..map import pool_on
-from ..nets import Net
 from ..priors import Params
 from ..target import LogPosterior
 from .sites import (
@@ -45,7 +45,7 @@ _ROWS = 4096  # that go through the model at once
 
 @dataclass(frozen=True, eq=False)
 class Factors:
-    """What is multiplied with the prior: the examples, and the marginal, which other losses do not have."""
+    """Sites of the factors of the posterior besides the prior: the examples, and the information gain's marginal."""
 
     examples: ExampleSites | list[TiedSites]
     marginal: MarginalSites | None
@@ -75,7 +75,7 @@ class Factors:
 
 
 def factors_of(
-    target: LogPosterior, net: Net, head: Head, data: tuple[Tensor, Tensor], stochastic: bool, draws: int, seed: int
+    target: LogPosterior, net: JointModel, head: Head, data: tuple[Tensor, Tensor], stochastic: bool, draws: int, seed: int
 ) -> Factors:
     """Return the factors of the data; with `stochastic`, the examples of a class share a site."""
     features, votes = _features_and_votes(target, net, head, *data)
@@ -105,7 +105,7 @@ def factors_of(
 
 
 def _features_and_votes(
-    target: LogPosterior, net: Net, head: Head, x: Tensor, y: Tensor | None
+    target: LogPosterior, net: JointModel, head: Head, x: Tensor, y: Tensor | None
 ) -> tuple[Float[Tensor, "n p"], Float[Tensor, "n k"]]:
     """Return features and votes of the examples that count; without labels, all count, and have no votes."""
     features, outputs = head.features(net.model, x)
@@ -119,7 +119,7 @@ def _features_and_votes(
 
 
 def _pool(
-    target: LogPosterior, net: Net, head: Head, setting: Setting, features: Tensor, votes: Tensor
+    target: LogPosterior, net: JointModel, head: Head, setting: Setting, features: Tensor, votes: Tensor
 ) -> tuple[Float[Tensor, "n p"], Float[Tensor, " n"]]:
     """Return features of the data over which p(k|w) is the mean of β p(k|x,w), and log(β/n)."""
     labelled = True

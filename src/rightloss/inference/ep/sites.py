@@ -2,7 +2,7 @@
 
 Stage: Gaussian over w → changes of the sites' natural parameters. The w of z = W h is the rows of W, one after the other.
 
-What site matches a factor is read from derivatives (Bonnet's and Price's theorems). N(m, V) times a factor g has the moments
+The site that matches a factor follows from derivatives (Bonnet's and Price's theorems). N(m, V) times a factor g has moments
 
     m + V a and V + V B V,  a = E[∇ log g],  B = E[∇² log g + ∇ log g ∇ log gᵀ] − a aᵀ,
 

@@ -14,9 +14,9 @@ import torch
 
 from ...prevalence import Prevalence
 from ..distributions import DenseGaussian, Diverged
+from ..joint_model import JointModel
 from ..map import map_estimate
 from ..minibatches import Data, Device, Minibatches
-from ..nets import Net
 from ..posterior import Posterior, posterior_of
 from ..priors import Params
 from ..steps import own_random, positive_number, steps_of, whole_number
@@ -60,7 +60,7 @@ def expectation_propagation(
 
     Args:
         target: from `log_posterior`. p_r(k|w) is exact over its pool, or else over the training data, whatever its marginal.
-        data: `(x, y)`, a Dataset or a DataLoader, which is gone through once.
+        data: `(x, y)`, a Dataset or a DataLoader, which is read once.
         layer: name of the linear layer that gives the outputs; None: the last one.
         mode: values of all other weights: a `Posterior` from `map_estimate`, or weights by name, such as
             `target.parameters()`, the present ones. None: where there are others, `map_estimate(target, data)` is called.
@@ -228,13 +228,13 @@ def _settled(
     seed: int,
     device: Device,
     progress: bool | None,
-) -> Net:
+) -> JointModel:
     """Return a copy of model and likelihood, in eval mode, with all weights but the layer's at the mode."""
     head = head_of(target.model, layer, target.parameters())
     if mode is None and any(name not in head.names for name in target.parameters()):
         mode = map_estimate(target, data, seed=seed, device=device, progress=progress)
     source = mode if isinstance(mode, Posterior) else target
-    net = Net(*copy.deepcopy((source.model, source.likelihood))).eval()
+    net = JointModel(*copy.deepcopy((source.model, source.likelihood))).eval()
     if mode is not None and source is target:
         if not isinstance(mode, Mapping):
             raise ValueError(

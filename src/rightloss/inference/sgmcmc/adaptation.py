@@ -95,7 +95,7 @@ class ChainGradients:
 
 @dataclass(frozen=True)
 class Adapted:
-    """What the warm-up has found.
+    """Results of the warm-up.
 
     Attributes:
         scale: s (d,).

@@ -20,9 +20,9 @@ from torch import Tensor
 from ...prevalence import Prevalence
 from ..diagnostics import judge_chains
 from ..distributions import Layout, Particles
-from ..map import anew, kept_besides, map_estimate, on_device, thinned
+from ..joint_model import JointModel
+from ..map import map_estimate, on_device, reset_marginal, thinned, untrained_state
 from ..minibatches import Data, Device, Minibatches
-from ..nets import Net
 from ..posterior import Posterior, posterior_of
 from ..priors import Params
 from ..steps import check_finite, in_mode, own_random, positive_number, steps_of, whole_number
@@ -47,8 +47,8 @@ class ChainStates(Protocol):
 
 
 @dataclass(frozen=True)
-class Sampler:
-    """How one sampler moves chains.
+class TransitionKernel:
+    """How a sampler moves chains in one step.
 
     Attributes:
         label: its name.
@@ -112,16 +112,16 @@ class ChainOptions:
         return after >= 0 and (after + 1) % self.thin == 0
 
 
-def run_chains(target: LogPosterior, data: Data, sampler: Sampler, options: ChainOptions) -> Posterior:
+def run_chains(target: LogPosterior, data: Data, kernel: TransitionKernel, options: ChainOptions) -> Posterior:
     """Return the draws of chains that start, warm up, and go on by one sampler."""
     if not isinstance(target.prevalence, Prevalence):
-        raise ValueError(f"Expected classes for {sampler.label}, but got a density: use `map_estimate` or `variational`.")
+        raise ValueError(f"Expected classes for {kernel.label}, but got a density: use `map_estimate` or `variational`.")
     start = _start(target, data, options)
     with own_random(options.seed) as generator, in_mode(target.model, False):
         batches = Minibatches(data, options.batch_size, generator, options.device, target.prevalence, target.model)
-        target = anew(target.with_data(batches.num_data), batches.at_once, options.device)
+        target = reset_marginal(target.with_data(batches.num_data), batches.at_once, options.device)
         weights, fixed = _placed(target, start, options, generator)
-        posterior = _Run(ChainGradients(target, batches, options.chains, fixed), sampler, options).go(weights)
+        posterior = _Run(ChainGradients(target, batches, options.chains, fixed), kernel, options).go(weights)
         judge_chains(posterior, batches.next()[0] if batches.loader is not None else batches.x)
     return posterior
 
@@ -129,9 +129,9 @@ def run_chains(target: LogPosterior, data: Data, sampler: Sampler, options: Chai
 class _Run:
     """One run of all chains."""
 
-    def __init__(self, gradients: ChainGradients, sampler: Sampler, options: ChainOptions) -> None:
-        self.gradients, self.sampler, self.options = gradients, sampler, options
-        self.response = lru_cache(None)(sampler.response)
+    def __init__(self, gradients: ChainGradients, kernel: TransitionKernel, options: ChainOptions) -> None:
+        self.gradients, self.kernel, self.options = gradients, kernel, options
+        self.response = lru_cache(None)(kernel.response)
         self.curvatures: list[Tensor] = []
         self.variances: list[Tensor] = []
         self.steepest: list[Tensor] = []
@@ -141,7 +141,7 @@ class _Run:
         states, good = self._first(weights), weights
         kept: list[Tensor] = []
         trace: list[Tensor] = []
-        for step in steps_of(self.options.steps, self.sampler.label, self.options.progress):
+        for step in steps_of(self.options.steps, self.kernel.label, self.options.progress):
             if self.options.adapts(step):
                 states = self._adapted_again(good)
             weights = self.adapted.scale * states.position
@@ -178,13 +178,13 @@ class _Run:
         noise, lr, temperature = _late(self.variances).mean(0) * scale**2, self.options.lr, float(self.options.temperature)
         if lr is None:
             self.steepest.append(torch.tensor(steepest(self.gradients, weights, scale)))
-            largest = self.sampler.largest_lr(float(_late(self.steepest).max()))
+            largest = self.kernel.largest_lr(float(_late(self.steepest).max()))
             lr = steady_lr(noise, self.response, self.gradients.epoch, largest, temperature)
         self.adapted = Adapted(scale, noise, float(lr))
         # the noise of minibatches heats the chains, so less is injected
         heated = heat(noise, self.response(self.adapted.lr), self.gradients.epoch)
         self.injected = (torch.full_like(noise, temperature) - heated).clamp_min(0)
-        return self.sampler.begin(weights / scale, temperature)
+        return self.kernel.begin(weights / scale, temperature)
 
     def _found(self, kept: list[Tensor], record: Mapping[str, Any] | None = None) -> Posterior:
         draws, of = torch.stack(kept, 1).flatten(0, 1), self.gradients
@@ -223,7 +223,7 @@ def _placed(
     target: LogPosterior, start: Posterior | Params, options: ChainOptions, generator: torch.Generator
 ) -> tuple[Float[Tensor, "c d"], dict[str, Tensor]]:
     """Return the chains' first weights, and what they share: the start's frozen weights and moving averages."""
-    own, rest = target.parameters(), kept_besides(target)
+    own, rest = target.parameters(), untrained_state(target)
     named: Params
     if isinstance(start, Posterior):
         theirs = _start_draws(start, own, options.chains, generator)
@@ -243,7 +243,7 @@ def _placed(
 
 def _start_draws(start: Posterior, own: Params, chains: int, generator: torch.Generator) -> dict[str, Tensor]:
     """Return all weights of the start's net, the random ones once for each chain; those that chains must share, once."""
-    whole, drawn = Net(start.model, start.likelihood).own(), start.sample(chains, generator)
+    whole, drawn = JointModel(start.model, start.likelihood).own(), start.sample(chains, generator)
     missing = [name for name in own if name not in whole]
     if missing:
         raise ValueError(

@@ -18,7 +18,7 @@ from ..posterior import Posterior
 from ..priors import Params
 from ..steps import positive_number
 from ..target import LogPosterior, inference_method
-from .chains import ChainOptions, Sampler, run_chains
+from .chains import ChainOptions, TransitionKernel, run_chains
 from .sgld import linear, posteriors_rule
 
 
@@ -92,9 +92,9 @@ def sghmc(
         torch.Size([2, 2, 4])
     """
     friction = positive_number(friction, "friction")
-    sampler = Sampler("SGHMC", partial(_Underdamped, friction), partial(response, friction), _largest_lr)
+    kernel = TransitionKernel("SGHMC", partial(_Underdamped, friction), partial(response, friction), _largest_lr)
     options = ChainOptions(chains, steps, warmup, thin, lr, temperature, scale, batch_size, start, seed, device, progress)
-    return run_chains(target, data, sampler, options)
+    return run_chains(target, data, kernel, options)
 
 
 def response(friction: float, lr: float) -> Float[Tensor, " t"]:

@@ -19,7 +19,7 @@ from ..minibatches import Data, Device
 from ..posterior import Posterior
 from ..priors import Params
 from ..target import LogPosterior, inference_method
-from .chains import ChainOptions, Sampler, run_chains
+from .chains import ChainOptions, TransitionKernel, run_chains
 
 
 @inference_method
@@ -79,9 +79,9 @@ def sgld(
         >>> posterior.distribution.by_chain.shape  # chains, draws, weights
         torch.Size([2, 2, 4])
     """
-    sampler = Sampler("SGLD", _Overdamped, response, lambda curvature: 0.1 / max(curvature, 1.0))
+    kernel = TransitionKernel("SGLD", _Overdamped, response, lambda curvature: 0.1 / max(curvature, 1.0))
     options = ChainOptions(chains, steps, warmup, thin, lr, temperature, scale, batch_size, start, seed, device, progress)
-    return run_chains(target, data, sampler, options)
+    return run_chains(target, data, kernel, options)
 
 
 def response(lr: float) -> Float[Tensor, " t"]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from ...marginals import AuxiliaryMarginal, Estimate, RunningMarginal, attach
 from ...prevalence import Prevalence
 from ..distributions import Distribution, Layout
-from ..map import anew, kept_besides, on_device, unsaved
+from ..map import on_device, reset_marginal, unsaved_buffers, untrained_state
 from ..minibatches import Batch, Data, Device, Minibatches, counting
 from ..posterior import Posterior, posterior_of
 from ..priors import Params
@@ -104,10 +104,10 @@ def variational(
         batches = Minibatches(data, batch_size, stream, device, target.prevalence, target.model)
         layout = Layout.of(target.parameters())
         q = family_of(family, layout.flatten(target.parameters()).to(device), initial_sd, rank)
-        kept, passing = on_device(kept_besides(target), device), unsaved(target, device)
+        kept, passing = on_device(untrained_state(target), device), unsaved_buffers(target, device)
         fixed = kept | passing
         start, batch = layout.unflatten(q.leaves[0].detach()) | fixed, batches.next()
-        target = anew(target.with_data(batches.num_data), batches.at_once, device)
+        target = reset_marginal(target.with_data(batches.num_data), batches.at_once, device)
         target = following(target, start, batch, stream)
         local = local_noise_for(target, estimator, isinstance(q, MeanField), start, batch[0])
         bound = _Bound(target, q, layout, fixed, local, temperature, samples, stream)

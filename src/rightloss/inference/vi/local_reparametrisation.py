@@ -1,8 +1,8 @@
 """Local reparametrisation and flipout: weights of its own for every example, without drawing them.
 
 Stage: means and standard deviations of independent weights, x → outputs, each example's with weights of its own. The noise of
-the examples then averages out in a minibatch. What is wanted must be a mean over examples of something that depends on one
-example alone, as a log-likelihood does: p(y|w), in which all examples share the weights, cannot be estimated this way.
+the examples then averages out in a minibatch. The quantity to estimate must be a mean over examples of something that depends
+on one example alone, as a log-likelihood does: p(y|w), in which all examples share the weights, cannot be estimated this way.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from .distributions import Layout
 from .priors import LIKELIHOOD
 
 
-class Net(nn.Module):
+class JointModel(nn.Module):
     """x → table. Weights of the model have its names, those of the likelihood have "likelihood." before them."""
 
     def __init__(self, model: nn.Module, likelihood: Likelihood) -> None:
@@ -61,7 +61,7 @@ class Net(nn.Module):
         return functional_call(self, inner(weights), (x, support))
 
 
-class TangentNet(nn.Module):
+class LinearisedModel(nn.Module):
     """A net whose outputs are made linear in the model's weights, by their slopes at the net's own, w̄:
 
         f(x, w̄) + J(x) (w − w̄),  J = ∂f/∂w at w̄.
@@ -70,7 +70,7 @@ class TangentNet(nn.Module):
     mostly rounding.
     """
 
-    def __init__(self, net: Net) -> None:
+    def __init__(self, net: JointModel) -> None:
         super().__init__()
         self.net = net
 
@@ -80,7 +80,7 @@ class TangentNet(nn.Module):
         inside = {name: value for name, value in own.items() if not name.startswith(LIKELIHOOD)}
         outputs = self._outputs(inside, {name: moves[name] for name in inside}, x) if inside else self.net.model(x)
         likelihood = {name: value + moves[name] for name, value in own.items() if name not in inside}
-        return functional_call(Net(nn.Identity(), self.net.likelihood), likelihood, (outputs, support))
+        return functional_call(JointModel(nn.Identity(), self.net.likelihood), likelihood, (outputs, support))
 
     def _outputs(self, own: dict[str, Tensor], moves: dict[str, Tensor], x: Any) -> Tensor:
         def outputs(weights: dict[str, Tensor]) -> Tensor:
@@ -106,7 +106,7 @@ class Runner:
         seeds: where the seeds come from.
     """
 
-    def __init__(self, net: Net | TangentNet, together: bool, seeds: torch.Generator) -> None:
+    def __init__(self, net: JointModel | LinearisedModel, together: bool, seeds: torch.Generator) -> None:
         self.net, self.together, self.seeds = net, together, seeds
 
     def __call__(self, weights: Mapping[str, Tensor], x: list[Any], support: Tensor | None) -> Float[Tensor, "m n k *dense"]:
@@ -133,7 +133,7 @@ class Runner:
         return torch.stack(found)
 
 
-class AveragedNet(nn.Module):
+class AveragedModel(nn.Module):
     """x → log-probabilities averaged over fixed weights: always in eval mode.
 
     `Categorical` reads them as logits, so a `PrevalenceLayer` around it exports where the model does.
@@ -143,7 +143,7 @@ class AveragedNet(nn.Module):
         draws: its random weights, `(s, …)` by name, as `at` takes them.
     """
 
-    def __init__(self, net: Net | TangentNet, draws: Mapping[str, Tensor]) -> None:
+    def __init__(self, net: JointModel | LinearisedModel, draws: Mapping[str, Tensor]) -> None:
         super().__init__()
         self.net = net.requires_grad_(False)
         self.names = tuple(draws)
@@ -157,12 +157,12 @@ class AveragedNet(nn.Module):
         tables = torch.stack([self.net.at(each, x, support) for each in weights])
         return torch.logsumexp(tables, 0) - math.log(len(weights))
 
-    def train(self, mode: bool = True) -> AveragedNet:
+    def train(self, mode: bool = True) -> AveragedModel:
         return super().train(False)
 
 
 def inner(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return weights by the names of `Net`."""
+    """Return weights by the names of `JointModel`."""
     return {name if name.startswith(LIKELIHOOD) else f"model.{name}": value for name, value in weights.items()}
 
 
