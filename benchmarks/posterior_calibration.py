@@ -41,8 +41,7 @@ from torch import Tensor, nn
 
 from rightloss import Bernoulli, LogLikelihoodLoss, Prevalence
 from rightloss.inference import LogPosterior, gaussian_prior, log_posterior
-from rightloss.inference.distributions import DenseGaussian
-from rightloss.inference.layout import Layout
+from rightloss.inference.distributions import DenseGaussian, Layout
 from rightloss.inference.nuts import nuts
 from rightloss.inference.posterior import Posterior, posterior_of
 
@@ -161,7 +160,7 @@ def chain(target: LogPosterior, data: Any, seed: int) -> Posterior:
     """Sample a chain with an effective sample size of at least `DRAWS`."""
     thinning, start = THINNING, around_mode(target, data)
     while True:
-        options = {"draws": thinning * DRAWS, "warmup": WARMUP * thinning // THINNING, "start": start}
+        options: dict[str, Any] = {"draws": thinning * DRAWS, "warmup": WARMUP * thinning // THINNING, "start": start}
         posterior = nuts(target, data, **options, chains=1, seed=seed, progress=False)
         if posterior.record["effective_sample_size"] >= DRAWS or thinning >= MOST:
             return posterior

@@ -26,13 +26,13 @@ from report import ROOT, table
 from torch import Tensor
 
 from rightloss.inference import LogPosterior
+from rightloss.inference.distributions import Layout
 from rightloss.inference.ep.sweeps import expectation_propagation
 from rightloss.inference.laplace import laplace
-from rightloss.inference.layout import Layout
 from rightloss.inference.nuts import nuts
 from rightloss.inference.posterior import Posterior
 from rightloss.inference.sgmcmc.sghmc import sghmc
-from rightloss.inference.vi.ascent import variational
+from rightloss.inference.vi.elbo import variational
 
 sys.path.append(str(ROOT / "tests"))  # the problem is defined once, in the tests
 from logistic import Logistic, grid_moments, importance_moments

@@ -11,9 +11,7 @@ from members import ClassLikelihood, generator, population
 from torch import Tensor, nn
 
 from rightloss import Categorical, Prevalence
-from rightloss.inference.contract import Distribution
-from rightloss.inference.distributions import DenseGaussian, DiagonalGaussian, LowRankGaussian, Particles
-from rightloss.inference.layout import Layout
+from rightloss.inference.distributions import DenseGaussian, DiagonalGaussian, Distribution, Layout, LowRankGaussian, Particles
 from rightloss.inference.posterior import Posterior
 
 

@@ -10,7 +10,7 @@ from members import assert_refused, generator
 from scipy.stats import norm, rankdata
 from torch import Tensor
 
-from rightloss.inference.sgmcmc.diagnostics import effective_sample_size, r_hat
+from rightloss.inference.diagnostics import effective_sample_size, r_hat
 
 
 def independent(chains: int = 4, n: int = 500, d: int = 3, seed: int = 0) -> Tensor:
@@ -110,18 +110,15 @@ def test_r_hat_is_that_of_normal_scores_of_ranks_where_draws_repeat() -> None:
     assert float(r_hat(draws)) == pytest.approx(max(by_hand(halves), by_hand(abs(halves - median))))
 
 
-def test_a_number_that_never_moves_is_no_good_sign() -> None:
+def test_a_number_that_never_moves_has_r_hat_infinity_and_sample_size_0() -> None:
     draws = torch.cat([independent(d=1), torch.ones(4, 500, 1, dtype=torch.float64)], 2)
     assert r_hat(draws)[1] == math.inf
     assert effective_sample_size(draws)[1] == effective_sample_size(draws, tail=True)[1] == 0
     assert bool(torch.isfinite(effective_sample_size(draws)).all())
 
 
-def test_many_numbers_go_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    draws = independent(n=50, d=7)
-    whole = r_hat(draws), effective_sample_size(draws)
-    monkeypatch.setattr("rightloss.inference.sgmcmc.diagnostics.NUMBERS", 3 * 200)
-    torch.testing.assert_close((r_hat(draws), effective_sample_size(draws)), whole)
+def test_one_chain_of_few_draws_has_nothing_to_compare() -> None:
+    assert float(r_hat(independent(chains=1, n=7, d=1))) == math.inf
 
 
 def test_wrong_draws_are_refused() -> None:

@@ -12,10 +12,10 @@ from members import assert_mean_is, assert_refused, generator
 from posterior_fixtures import DISTRIBUTIONS, normal
 from torch import Tensor
 
-from rightloss.inference.contract import Distribution
 from rightloss.inference.distributions import (
     DenseGaussian,
     DiagonalGaussian,
+    Distribution,
     LowRankGaussian,
     Particles,
     saved_distribution,
@@ -27,7 +27,7 @@ D = 4
 
 
 @each_gaussian
-def test_draws_have_the_mean_and_the_covariance_that_are_said_of_them(kind: str) -> None:
+def test_draws_have_the_stated_mean_and_covariance(kind: str) -> None:
     distribution = DISTRIBUTIONS[kind](D)
     draws = distribution.sample(20_000, generator(1))
     away = draws - distribution.mean
@@ -44,7 +44,7 @@ def test_the_standard_deviation_is_that_of_the_covariance(kind: str) -> None:
 
 
 @each_kind
-def test_what_is_drawn_hangs_on_the_generator_alone(kind: str) -> None:
+def test_draws_depend_on_the_generator_alone(kind: str) -> None:
     distribution, before = DISTRIBUTIONS[kind](D), torch.get_rng_state()
     draws = distribution.sample(5, generator(1))
     assert torch.equal(draws, distribution.sample(5, generator(1)))
@@ -76,17 +76,17 @@ class TestParticles:
         assert torch.equal(point.sample(3), point.draws.expand(3, D))
 
     @pytest.mark.parametrize("n", [1, 4, 9])
-    def test_each_is_drawn_once_while_there_are_enough(self, n: int) -> None:
+    def test_particles_are_drawn_without_replacement_while_there_are_enough(self, n: int) -> None:
         draws = torch.arange(9.0)[:, None]
         found = Particles(draws).sample(n, generator(1)).flatten()
         assert len(found.unique()) == len(found) == n
 
-    def test_every_one_comes_as_often(self) -> None:
+    def test_particles_are_drawn_equally_often(self) -> None:
         few = torch.stack([Particles(torch.eye(9)).sample(2, generator(seed)).sum(0) for seed in range(2000)])
         assert_mean_is(few, 2 / 9, z=5)
         assert_mean_is(Particles(torch.eye(9)).sample(20_000, generator(1)), 1 / 9, z=5)
 
-    def test_chains_stand_one_after_the_other(self) -> None:
+    def test_chains_are_stored_one_after_the_other(self) -> None:
         draws = torch.arange(12.0).reshape(6, 2)
         assert Particles(draws, chains=2).by_chain[1].flatten().tolist() == [6, 7, 8, 9, 10, 11]
 
@@ -122,5 +122,5 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_bad_input_is_refused_with_what_came_and_what_to_do(what: str) -> None:
+def test_bad_input_is_refused_with_a_remedy(what: str) -> None:
     assert_refused(*BAD[what])

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from members import assert_refused, generator
+from members import assert_refused, generator, unchecked_types
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -89,8 +89,7 @@ def rows() -> dict[str, dict[str, Any]]:
     }
 
 
-@pytest.mark.parametrize("evidence", [0.0, 0.5])
-@pytest.mark.parametrize("name", list(rows()))
+@pytest.mark.parametrize(("name", "evidence"), [("gain", 0.0), *((name, 0.5) for name in rows())])
 def test_members_trained_together_are_those_trained_alone_by_a_plain_loop(name: str, evidence: float) -> None:
     x, y, known = data()
     prevalence, options = Prevalence(known.population, known.sampling, evidence), rows()[name]
@@ -117,7 +116,7 @@ def test_members_go_through_all_data_each_in_an_order_of_its_own() -> None:
     assert len({tuple(row.tolist()) for row in seen}) == 4
 
 
-def test_by_default_matrices_start_anew_and_biases_where_the_model_has_them() -> None:
+def test_by_default_matrices_are_redrawn_and_biases_stay_the_models() -> None:
     x, y, prevalence = data()
     model: Any = net(nn.LayerNorm(6))
     start_at_prevalence(model[3], prevalence)
@@ -177,7 +176,7 @@ MODELS = [
 
 
 @pytest.mark.parametrize("make", MODELS)
-def test_a_seed_fixes_the_result_and_nothing_of_the_users_is_touched(make: Any) -> None:
+def test_a_seed_fixes_the_result_and_the_users_model_is_unchanged(make: Any) -> None:
     x, y, prevalence = data()
     model = make().eval()
     before = [*(value.clone() for value in model.state_dict().values()), torch.random.get_rng_state()]
@@ -222,7 +221,8 @@ def test_each_member_has_moving_averages_of_its_own() -> None:
     assert not bool(torch.isclose(means[0], means[1]).any())
 
 
-def test_in_regression_all_members_find_the_one_mode_there_is() -> None:
+@unchecked_types()
+def test_in_regression_all_members_find_the_only_mode() -> None:
     x = data()[0]
     y = x @ torch.tensor([1.0, -1.0, 0.5, 0.0], dtype=torch.float64)
     everybody = torch.distributions.Normal(0.0, 3.0)
@@ -234,7 +234,7 @@ def test_in_regression_all_members_find_the_one_mode_there_is() -> None:
     torch.testing.assert_close(draws_of(found), expected.expand(2, 4), rtol=1e-3, atol=1e-3)
 
 
-def test_each_member_drops_out_by_itself() -> None:
+def test_each_member_has_dropout_masks_of_its_own() -> None:
     x, y, prevalence = data()
 
     def spread(part: nn.Module) -> float:
@@ -296,11 +296,11 @@ class Bare(nn.Module):
         return x @ self.weight
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_invalid_options_are_refused() -> None:
     x, y, prevalence = data()
     target = log_posterior(net(), prevalence)
     assert_refused(lambda: ensemble(target, (x, y), members=0), "`members`")
     assert_refused(lambda: ensemble(target, (x, y), initial=lambda member: {"9.weight": x}), "among")
     assert_refused(lambda: ensemble(target, (x, y), initial=lambda member: {"0.weight": x}), r"of shape \(6, 4\)")
     assert_refused(lambda: ensemble(target, (x, y), initial=cast(Any, lambda member: x)), "by name")
-    assert_refused(lambda: ensemble(log_posterior(Bare(), prevalence), (x, y)), "start anew")
+    assert_refused(lambda: ensemble(log_posterior(Bare(), prevalence), (x, y)), "can be reset")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from logistic import Logistic, grid_moments, importance_moments
-from members import ClassLikelihood, assert_refused, each_likelihood, generator, population, random_outputs
+from members import ClassLikelihood, assert_refused, each_likelihood, generator, population, random_outputs, unchecked_types
 from torch import Tensor, nn
 from torch.func import grad, hessian, vmap
 from torch.utils.data import DataLoader, TensorDataset
@@ -30,17 +30,20 @@ from rightloss import (
     start_at_prevalence,
 )
 from rightloss.inference import Diverged, LogPosterior, gaussian_prior, horseshoe_prior, log_posterior
+from rightloss.inference.distributions import Layout
 from rightloss.inference.ep import sweeps as propagation_module
-from rightloss.inference.ep.derivatives import table_of
-from rightloss.inference.ep.factors import factors_of
-from rightloss.inference.ep.heads import head_of
-from rightloss.inference.ep.natural import Natural
-from rightloss.inference.ep.points import normal_points, sobol_points
-from rightloss.inference.ep.sites import MarginalSites, Rows, RowSites
+from rightloss.inference.ep.factors import factors_of, head_of, output_table
+from rightloss.inference.ep.sites import (
+    ExampleFactors,
+    ExampleSites,
+    MarginalSites,
+    NaturalParameters,
+    normal_points,
+    sobol_points,
+)
 from rightloss.inference.ep.sweeps import expectation_propagation
-from rightloss.inference.layout import Layout
+from rightloss.inference.joint_model import JointModel
 from rightloss.inference.map import map_estimate
-from rightloss.inference.nets import Net
 from rightloss.inference.posterior import Posterior
 from rightloss.losses.gain import at_reference
 
@@ -70,7 +73,7 @@ def targets(problem: Logistic) -> dict[str, LogPosterior]:
 
 def by_importance(target: LogPosterior, data: Data, found: Posterior) -> tuple[Tensor, Tensor]:
     """The posterior's mean and covariance, from draws wider than `found`."""
-    mean, covariance, worth = importance_moments(target, data, found, 16_000, 1.2, generator(1))
+    mean, covariance, worth = importance_moments(target, data, found, 8000, 1.2, generator(1))
     assert worth > 1000, "too few draws count"
     return mean, covariance
 
@@ -97,6 +100,7 @@ NEAR = {"r = π": WIDE, "another r": WIDE, "unlabelled pool": WIDE}
 
 
 @pytest.mark.parametrize("name", targets(ONE))
+@unchecked_types()
 def test_mean_and_covariance_are_those_of_the_grid(name: str) -> None:
     target = targets(ONE)[name]
     found = expectation_propagation(target, ONE.data)
@@ -110,6 +114,7 @@ def test_the_uncorrected_posterior_is_another_one() -> None:
 
 
 @pytest.mark.parametrize("name", ["r = ρ", "r = π"])
+@unchecked_types()
 def test_ten_features_agree_with_importance_sampling(name: str) -> None:
     target = targets(TEN)[name]
     found = expectation_propagation(target, TEN.data)
@@ -143,10 +148,10 @@ class _Measured:
 @pytest.mark.parametrize("power", [1.0, 0.01])
 def test_sites_of_gaussian_factors_become_these_factors(outputs: int, power: float) -> None:
     features, size = torch.randn(7, 3, dtype=torch.float64, generator=generator(2)), 3 * outputs
-    rows = Rows(features, torch.ones(7, 1, dtype=torch.float64), _Measured(), normal_points(outputs, 16, 0))
-    own = Natural(torch.zeros(7, outputs, outputs, dtype=torch.float64), torch.zeros(7, outputs, dtype=torch.float64))
-    prior = Natural(torch.eye(size, dtype=torch.float64), torch.zeros(size, dtype=torch.float64))
-    sites, natural, q = RowSites(rows, own), prior, prior.moments()
+    rows = ExampleFactors(features, torch.ones(7, 1, dtype=torch.float64), _Measured(), normal_points(outputs, 16, 0))
+    own = NaturalParameters(torch.zeros(7, outputs, outputs, dtype=torch.float64), torch.zeros(7, outputs, dtype=torch.float64))
+    prior = NaturalParameters(torch.eye(size, dtype=torch.float64), torch.zeros(size, dtype=torch.float64))
+    sites, natural, q = ExampleSites(rows, own), prior, prior.moments()
     assert q is not None
     for _ in range(60):
         moved = propagation_module._moved(natural, q, [(sites, 1.0)], power, 0.5)
@@ -170,7 +175,7 @@ def test_points_have_the_moments_of_a_normal_distribution() -> None:
 def test_derivatives_are_those_of_the_table(make: Any, k: int) -> None:
     likelihood: ClassLikelihood = make().double()
     z, offset = random_outputs(likelihood, 5), population(k).log()
-    log_p, gradients, hessians = table_of(likelihood, offset).derivatives(z)
+    log_p, gradients, hessians = output_table(likelihood, offset).derivatives(z)
     for row in range(5):
 
         def entry(outputs: Tensor, label: int) -> Tensor:
@@ -197,6 +202,7 @@ def _many_classes(likelihood: Any, n: int = 150) -> tuple[LogPosterior, Data]:
 
 
 @pytest.mark.parametrize("likelihood", [Categorical(3), OnionPeeling(3)], ids=str)
+@unchecked_types()
 def test_several_classes_agree_with_importance_sampling(likelihood: Any) -> None:
     target, data = _many_classes(likelihood)
     found = expectation_propagation(target, data, draws=512)
@@ -206,7 +212,7 @@ def test_several_classes_agree_with_importance_sampling(likelihood: Any) -> None
 
 def test_the_marginal_and_its_derivatives_are_those_of_the_target() -> None:
     target, data = _many_classes(OnionPeeling(4))
-    net = Net(copy.deepcopy(target.model), target.likelihood)
+    net = JointModel(copy.deepcopy(target.model), target.likelihood)
     head = head_of(net.model, None, target.parameters())
     sites = factors_of(target, net, head, data, False, 16, 0).marginal
     assert isinstance(sites, MarginalSites)
@@ -222,6 +228,7 @@ def test_the_marginal_and_its_derivatives_are_those_of_the_target() -> None:
     torch.testing.assert_close(bends, hessian(log_marginal)(w[0]))
 
 
+@unchecked_types()
 def test_a_small_power_is_variational_inference() -> None:
     target = ONE.target()
     q = expectation_propagation(target, ONE.data, power=1e-4, tolerance=1e-6).distribution
@@ -238,6 +245,7 @@ def test_a_small_power_is_variational_inference() -> None:
     torch.testing.assert_close(-torch.linalg.inv(bend), q.covariance(), rtol=2e-3, atol=1e-5)
 
 
+@unchecked_types()
 def test_votes_of_one_label_are_that_label_and_shared_votes_agree_with_importance_sampling() -> None:
     x, y = ONE.data
     votes = torch.nn.functional.one_hot(y, 2).double()
@@ -249,6 +257,7 @@ def test_votes_of_one_label_are_that_label_and_shared_votes_agree_with_importanc
     assert_near(found, by_importance(target, (x, unsure), found), *WIDE)
 
 
+@unchecked_types()
 def test_neither_order_nor_damping_nor_batches_change_the_answer() -> None:
     problem = Logistic(1, n=100)
     target, (x, y) = targets(problem)["r = π"], problem.data
@@ -260,6 +269,7 @@ def test_neither_order_nor_damping_nor_batches_change_the_answer() -> None:
 
 
 @pytest.mark.parametrize("name", ["r = ρ", "r = π", "weighted"])
+@unchecked_types()
 def test_stochastic_ep_is_near(name: str) -> None:
     target = targets(ONE)[name]
     plain, tied = (expectation_propagation(target, ONE.data, stochastic=each) for each in (False, True))
@@ -267,6 +277,7 @@ def test_stochastic_ep_is_near(name: str) -> None:
     assert_near(tied, (plain.distribution.mean, plain.distribution.covariance()), 0.1, 0.1)
 
 
+@unchecked_types()
 def test_ignored_examples_count_for_nothing_and_num_data_for_all() -> None:
     (x, y), target = ONE.data, ONE.target(reference=ONE.prevalence.population)
     more = torch.cat([x, 5 + x[:20]]), torch.cat([y, torch.full((20,), -100)])
@@ -310,6 +321,7 @@ def test_a_last_layer_is_a_linear_model_of_its_inputs() -> None:
     assert bool(torch.isfinite(found.predict(x[:5]).log_probs).all())
 
 
+@unchecked_types()
 def test_the_rest_of_a_net_is_trained_first(monkeypatch: pytest.MonkeyPatch) -> None:
     model = nn.Sequential(nn.Linear(10, 3), nn.Tanh(), nn.Linear(3, 1)).double()
     target = log_posterior(model, TEN.prevalence, Bernoulli())
@@ -329,14 +341,14 @@ def test_the_likelihoods_own_weights_stay_at_the_mode() -> None:
     torch.testing.assert_close(found.likelihood.first.detach(), cut["likelihood.first"])
 
 
-def test_stopping_too_early_is_told() -> None:
+def test_stopping_too_early_causes_a_warning() -> None:
     with pytest.warns(UserWarning, match="still changes by .* after 2 iterations: give it more"):
         found = expectation_propagation(ONE.target(), ONE.data, iterations=2)
     assert found.record["iterations"] == 2
     assert not found.record["converged"]
 
 
-def test_where_no_step_leads_on_the_last_good_state_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_no_step_is_possible_the_last_good_state_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
 
     def near(old: Any, new: Any) -> bool:
@@ -366,13 +378,13 @@ class _Scaled(nn.Module):
         return 2 * self.layer(x)
 
 
-def test_what_it_cannot_do_is_refused() -> None:
+def test_unsupported_models_and_options_are_refused() -> None:
     data, prevalence = ONE.data, ONE.prevalence
     wrong: dict[str, Any] = {"power": 2, "damping": 0, "draws": 0, "iterations": 0, "tolerance": -1, "batch_size": 0}
     for name, value in wrong.items():
         assert_refused(partial(expectation_propagation, ONE.target(), data, **{name: value}), name)
     assert_refused(lambda: expectation_propagation(ONE.target(), data, layer="head"), "nn.Linear")
-    assert_refused(lambda: expectation_propagation(ONE.target(), data, mode=3), "mode")
+    assert_refused(lambda: expectation_propagation(ONE.target(), data, mode=3), "mode")  # type: ignore[arg-type]
     frozen = ONE.model()
     frozen.bias.requires_grad_(False)
 

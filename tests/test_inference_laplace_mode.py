@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from logistic import Logistic
-from members import assert_refused, generator
+from members import assert_refused, generator, unchecked_types
 from scipy.optimize import brentq, minimize
 from scipy.stats import chi2
 from torch import Tensor, nn
@@ -34,8 +34,8 @@ from rightloss.inference import (
     log_posterior,
     map_estimate,
 )
+from rightloss.inference.distributions import Layout
 from rightloss.inference.fisher import likelihood_terms
-from rightloss.inference.layout import Layout
 
 laplace_module = importlib.import_module("rightloss.inference.laplace")  # the package's `laplace` is the function
 
@@ -47,7 +47,7 @@ PROBLEM = Logistic(4, n=400, seed=1)
 
 @pytest.fixture
 def unsearched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever looks for a mode fails."""
+    """Make every search for a mode fail."""
 
     def refuse(*args: Any, **options: Any) -> Posterior:
         raise AssertionError("a search")
@@ -123,6 +123,7 @@ def _pooled(model: nn.Module, prevalence: Prevalence, data: tuple[Tensor, Tensor
 @each_evidence
 @pytest.mark.parametrize("features", [1, 8])
 @pytest.mark.usefixtures("unsearched")
+@unchecked_types()
 def test_a_regression_at_its_mode_stays_there(features: int, evidence: float) -> None:
     model, prevalence, data = _at_its_mode(features, evidence)
     found = laplace(_pooled(model, prevalence, data), data)
@@ -135,7 +136,8 @@ def test_a_regression_at_its_mode_stays_there(features: int, evidence: float) ->
 @each_evidence
 @each_covariance
 @pytest.mark.usefixtures("unsearched")
-def test_a_net_that_was_trained_with_the_loss_is_taken_as_it_is(covariance: str, evidence: float) -> None:
+@unchecked_types()
+def test_a_net_that_was_trained_with_the_loss_is_taken_as_it_is(covariance: Any, evidence: float) -> None:
     prevalence = _prevalence(evidence)
     net = _trained(evidence, corrected=True)
     found = laplace(_target(net, prevalence), PROBLEM.data, covariance=covariance)
@@ -145,19 +147,33 @@ def test_a_net_that_was_trained_with_the_loss_is_taken_as_it_is(covariance: str,
 
 
 @pytest.mark.usefixtures("unsearched")
-def test_a_net_that_was_trained_by_a_rival_is_taken_for_that_rival() -> None:
+def test_a_net_that_was_trained_with_another_loss_is_at_a_mode_of_that_loss() -> None:
     target = _target(_trained(1.0, corrected=False), _prevalence(1.0), loss=LogLikelihoodLoss)
     assert laplace(target, PROBLEM.data).record["mode"] == OWN
 
 
-@pytest.mark.filterwarnings("ignore:The log posterior is:UserWarning")  # some steps towards it are enough
+def _plain(evidence: float) -> tuple[LogPosterior, nn.Module]:
+    """A net that was trained by plain cross-entropy, under the prior of a fresh one."""
+    prevalence, net = _prevalence(evidence), _trained(evidence, corrected=False)
+    return _target(net, prevalence, prior=layer_prior(_net(prevalence))), net
+
+
 @each_evidence
 @each_covariance
-def test_a_net_that_was_trained_by_plain_cross_entropy_is_not_at_a_mode(covariance: str, evidence: float) -> None:
-    prevalence, net = _prevalence(evidence), _trained(evidence, corrected=False)
+@pytest.mark.usefixtures("unsearched")
+@unchecked_types()
+def test_a_net_that_was_trained_by_plain_cross_entropy_is_not_at_a_mode(covariance: Any, evidence: float) -> None:
+    with pytest.raises(AssertionError, match="a search"):
+        laplace(_plain(evidence)[0], PROBLEM.data, covariance=covariance)
+
+
+@pytest.mark.filterwarnings("ignore:The log posterior is:UserWarning")  # some steps towards it are enough
+@each_evidence
+@unchecked_types()
+def test_the_search_from_a_net_that_was_trained_by_plain_cross_entropy_finds_the_intercept(evidence: float) -> None:
+    target, net = _plain(evidence)
     before = {name: value.clone() for name, value in net.state_dict().items()}
-    target = _target(net, prevalence, prior=layer_prior(_net(prevalence)))
-    found = laplace(target, PROBLEM.data, covariance=covariance, steps=300, batch_size=100, lr=3e-2)
+    found = laplace(target, PROBLEM.data, covariance="last-layer", steps=300, batch_size=100, lr=3e-2)
     assert found.record["mode"] == SEARCHED
     torch.testing.assert_close(dict(net.state_dict()), before, rtol=0, atol=0)
     people = torch.randn(4000, 4, dtype=torch.float64, generator=generator(4))  # as the population's are
@@ -171,7 +187,8 @@ def test_a_net_that_was_trained_by_plain_cross_entropy_is_not_at_a_mode(covarian
 @each_evidence
 @each_covariance
 @pytest.mark.usefixtures("unsearched")
-def test_random_weights_are_not_near_a_mode(covariance: str, evidence: float, n: int) -> None:
+@unchecked_types()
+def test_random_weights_are_not_near_a_mode(covariance: Any, evidence: float, n: int) -> None:
     """Of 60 examples too few to tell good weights from bad ones by the gradient; of 400 enough."""
     prevalence, data = _prevalence(evidence), Logistic(4, n=n, seed=1).data
     for seed, hidden in enumerate([(16,), (32, 32), (24, 24, 24)]):
@@ -181,7 +198,8 @@ def test_random_weights_are_not_near_a_mode(covariance: str, evidence: float, n:
 
 @each_evidence
 @pytest.mark.parametrize("scale", [1.0, 1000.0])
-def test_near_is_nearer_than_19_of_20_draws_whatever_the_scale(evidence: float, scale: float) -> None:
+@unchecked_types()
+def test_near_a_mode_means_nearer_than_95_percent_of_draws_at_any_scale(evidence: float, scale: float) -> None:
     """Along a direction that leaves p(k|w) as it is, the verdict changes where the decrement is the χ² quantile's half."""
     model, prevalence, data = _at_its_mode(8, evidence, scale)
     peak, direction = _flat(model), _directions(model, prevalence, data, scale)[0]
@@ -198,7 +216,8 @@ def test_near_is_nearer_than_19_of_20_draws_whatever_the_scale(evidence: float, 
 
 
 @pytest.mark.usefixtures("unsearched")
-def test_an_intercept_that_is_off_does_not_drown_among_many_weights() -> None:
+@unchecked_types()
+def test_a_wrong_intercept_is_noticed_among_many_weights() -> None:
     """Four standard deviations are little for 61 weights together, and too much for p(1|w)."""
     model, prevalence, data = _at_its_mode(60, 1.0)
     peak, target = _flat(model), _pooled(model, prevalence, data)
@@ -232,7 +251,7 @@ def _directions(
     return factor @ noise / noise.norm(), factor @ most / most.norm()
 
 
-def test_the_decrement_is_the_newton_step_s() -> None:
+def test_the_decrement_is_that_of_the_newton_step() -> None:
     prevalence, data = _prevalence(0.5), PROBLEM.data
     target = _target(_net(prevalence, hidden=()), prevalence, pool=data, num_data=400, prior=gaussian_prior(1.0))
     layout = Layout.of(target.parameters())
@@ -247,7 +266,8 @@ def test_the_decrement_is_the_newton_step_s() -> None:
     assert found.record["decrement"] == pytest.approx(float(g @ torch.linalg.solve(h, g) / 2), rel=1e-6)
 
 
-def test_the_search_can_be_asked_for_and_so_can_the_weights_as_they_are() -> None:
+@unchecked_types()
+def test_mode_can_be_search_or_model_or_given() -> None:
     prevalence = _prevalence(1.0)
     target, fresh = (_target(net, prevalence) for net in (_trained(1.0, corrected=True), _net(prevalence)))
     searched = laplace(target, PROBLEM.data, mode="search", steps=300, batch_size=100)
@@ -264,7 +284,7 @@ def test_the_search_can_be_asked_for_and_so_can_the_weights_as_they_are() -> Non
         assert_refused(partial(laplace, fresh, PROBLEM.data, mode=given), "`mode` to be one of model, search, a Posterior")
 
 
-def test_the_curvature_is_worked_out_twice_only_if_the_search_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_curvature_is_computed_twice_only_before_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
     model, prevalence, data = _at_its_mode(2, 1.0)
     calls: list[Any] = []
     expand = laplace_module.expand_at
@@ -274,16 +294,18 @@ def test_the_curvature_is_worked_out_twice_only_if_the_search_is_on(monkeypatch:
         return expand(*args)
 
     monkeypatch.setattr(laplace_module, "expand_at", counted)
-    for mode, count in ((None, 1), ("model", 1), ("search", 1), (model.state_dict(), 1)):
+    modes: list[Any] = [None, "model", "search", model.state_dict()]
+    for mode in modes:
         calls.clear()
         laplace(_pooled(model, prevalence, data), data, mode=mode, steps=20)
-        assert len(calls) == count
+        assert len(calls) == 1
     calls.clear()
     assert laplace(_pooled(nn.Linear(2, 1).double(), prevalence, data), data, steps=20).record["mode"] == SEARCHED
     assert len(calls) == 2
 
 
-def test_weights_that_are_no_peak_are_left_without_a_word() -> None:
+@unchecked_types()
+def test_a_start_without_a_peak_causes_no_warning_if_the_search_finds_one() -> None:
     """Where the Hessian is negative at the fresh weights, and not where the search ends, nothing was repaired."""
     model, prevalence, data = _at_its_mode(2, 0.0)
     with torch.no_grad():
@@ -307,6 +329,7 @@ LOSSES: dict[str, tuple[float, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", LOSSES)
+@unchecked_types()
 def test_the_best_constant_predictions_are_those_of_free_intercepts(name: str) -> None:
     evidence, options = LOSSES[name]
     y = torch.arange(31) % 3

@@ -21,9 +21,8 @@ from torch.func import functional_call, jacrev
 from rightloss import Bernoulli, Categorical, ContinuousPrevalence, CumulativeLogit, Gaussian, Prevalence, predictive
 from rightloss.inference import LogPosterior, log_posterior
 from rightloss.inference import posterior as posterior_file
-from rightloss.inference.distributions import DenseGaussian, Particles
+from rightloss.inference.distributions import DenseGaussian, Layout, Particles
 from rightloss.inference.laplace import laplace
-from rightloss.inference.layout import Layout
 from rightloss.inference.posterior import Posterior, posterior_of
 from rightloss.predictive import PrevalenceLayer
 from rightloss.predictive.retarget import retarget
@@ -72,6 +71,7 @@ def tables_of(posterior: Posterior, **settings: Any) -> Tensor:
 
 
 class TestPredictions:
+    @unchecked_types()
     def test_the_probability_is_an_integral_over_one_gaussian_output(self) -> None:
         posterior = spread_over(Prevalence.binary(0.1), Bernoulli(), X, 1.5)
         mean, spread = moments_of_output(posterior, X)
@@ -99,7 +99,7 @@ class TestPredictions:
 
     @each_kind
     @pytest.mark.parametrize("likelihood", [Bernoulli(), CumulativeLogit(4).double()])
-    def test_of_a_linear_model_nothing_changes(self, kind: str, likelihood: Any) -> None:
+    def test_linearising_a_linear_model_changes_nothing(self, kind: str, likelihood: Any) -> None:
         k = 2 if isinstance(likelihood, Bernoulli) else 4
         curved, linear = (
             posterior_of_net(likelihood, k, kind, nn.Linear(6, 1).double(), linearised=each) for each in (False, True)
@@ -108,7 +108,7 @@ class TestPredictions:
         to = population(k, 3)
         torch.testing.assert_close(predictive(linear, X, to), predictive(curved, X, to), rtol=1e-9, atol=1e-9)
 
-    def test_near_the_mean_the_net_is_as_good_as_linear(self) -> None:
+    def test_near_the_mean_the_net_is_nearly_linear(self) -> None:
         """What a draw's two predictions differ by is of the second order: a tenth of the way, a hundredth of it."""
         net = smooth(3)
         layout, apart = Layout.of(dict(net.named_parameters())), []
@@ -139,7 +139,7 @@ class TestPredictions:
         )
         torch.testing.assert_close(tables_of(linear), tables_of(curved))
 
-    def test_of_the_likelihood_alone_nothing_changes(self) -> None:
+    def test_linearising_the_likelihoods_parameters_alone_changes_nothing(self) -> None:
         likelihood = CumulativeLogit(4).double()
         layout = Layout.of({f"likelihood.{name}": value for name, value in likelihood.named_parameters()})
         mix, draws = Prevalence(population(4)), Particles(normal(5, layout.size))
@@ -240,7 +240,7 @@ class TestTheWayThere:
             assert torch.equal(one, other)
 
     @pytest.mark.parametrize("single", [False, True])
-    def test_nothing_of_the_users_is_moved(self, single: bool) -> None:
+    def test_the_users_model_is_unchanged(self, single: bool) -> None:
         model = Counted(single).train()
         before, state = {name: value.clone() for name, value in model.state_dict().items()}, torch.get_rng_state()
         posterior = posterior_of_net(net=model, linearised=True)
@@ -262,7 +262,7 @@ class TestTheWayThere:
 
 class TestAsModule:
     @each_kind
-    def test_it_says_what_the_posterior_predicts(self, kind: str) -> None:
+    def test_the_module_predicts_what_the_posterior_does(self, kind: str) -> None:
         posterior = posterior_of_net(kind=kind, linearised=True)
         module = posterior.as_module(4, generator(1))
         torch.testing.assert_close(module(X), posterior.predict(X, 4, generator(1)).log_probs, rtol=1e-10, atol=1e-10)
@@ -292,7 +292,8 @@ def nested(**options: Any) -> tuple[LogPosterior, tuple[Tensor, Tensor]]:
 
 class TestLaplace:
     @pytest.mark.parametrize("covariance", ["full", "diagonal"])
-    def test_gauss_newton_curvature_predicts_with_the_linear_model(self, covariance: str) -> None:
+    @unchecked_types()
+    def test_gauss_newton_curvature_predicts_with_the_linear_model(self, covariance: Any) -> None:
         target, data = nested()
         found = laplace(target, data, covariance=covariance, steps=30)
         assert found.record["curvature"] == "fisher"
@@ -300,13 +301,13 @@ class TestLaplace:
         same = posterior_of(target, found.distribution, linearised=True).predict(data[0]).log_probs
         assert torch.equal(found.predict(data[0]).log_probs, same)
 
-    def test_the_users_word_counts(self) -> None:
+    def test_linearised_can_be_switched_on_and_off(self) -> None:
         target, data = nested()
         curved = laplace(target, data, mode=target.parameters(), linearised=False)
         linear = laplace(target, data, mode=target.parameters(), linearised=True)
         assert (curved.linearised, linear.linearised) == (False, True)
         torch.testing.assert_close(curved.distribution.covariance(), linear.distribution.covariance())
-        assert_refused(lambda: laplace(target, data, linearised="yes"), "`linearised` to be True, False or None")
+        assert_refused(lambda: laplace(target, data, linearised="yes"), "`linearised` to be")  # type: ignore[arg-type]
 
     def test_the_hessian_is_that_of_the_net_itself(self) -> None:
         problem = Logistic(features=1)
@@ -314,7 +315,7 @@ class TestLaplace:
         assert found.record["curvature"] == "hessian"
         assert not found.linearised
 
-    def test_a_model_without_forward_derivatives_is_told_of(self) -> None:
+    def test_a_model_without_forward_derivatives_causes_a_warning(self) -> None:
         data = normal(20, 6), torch.arange(20) % 2
         target = log_posterior(Attention().double(), Prevalence.binary(0.1))
         with pytest.warns(UserWarning, match=r"weights as they are drawn.*forward derivatives"):
@@ -334,7 +335,7 @@ def test_what_cannot_be_linearised_is_refused() -> None:
     )
 
 
-def test_what_is_wrong_with_x_is_said_as_ever() -> None:
+def test_errors_in_x_are_reported_as_without_linearisation() -> None:
     posterior = posterior_of_net(linearised=True)
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         posterior.predict(X[:, :4])

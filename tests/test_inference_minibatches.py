@@ -103,7 +103,7 @@ def test_data_come_in_many_kinds(data: Any) -> None:
     torch.testing.assert_close(y, Y)
 
 
-def test_a_loader_is_used_as_it_is_and_gone_over_again() -> None:
+def test_a_loader_is_used_as_it_is_and_repeated() -> None:
     batches = Minibatches(DataLoader(TensorDataset(X, Y), batch_size=5), 3)
     assert batches.num_data == 12
     assert not batches.at_once
@@ -237,12 +237,13 @@ NO_DATA: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("data", "words"), NO_DATA, ids=range(len(NO_DATA)))
-def test_what_is_no_data_is_refused(data: Any, words: str) -> None:
+def test_invalid_data_are_refused(data: Any, words: str) -> None:
     assert_refused(lambda: Minibatches(data, None).next(), words)
 
 
-def test_sizes_and_labels_that_cannot_be_are_refused() -> None:
-    for size in (0, -3, 2.5, True, "all"):
+def test_invalid_sizes_and_labels_are_refused() -> None:
+    sizes: list[Any] = [0, -3, 2.5, True, "all"]
+    for size in sizes:
         assert_refused(partial(Minibatches, (X, Y), size), "batch_size")
     for y in (Y.double(), Y == 1, Y + 1, Y - 1):
         assert_refused(partial(Minibatches, (X, y), None, prevalence=Prevalence.binary(0.1)), "labels")

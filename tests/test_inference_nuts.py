@@ -19,11 +19,10 @@ from torch import Tensor, nn
 
 import rightloss as rl
 from rightloss.inference import Diverged, LogPosterior, gaussian_prior, log_posterior
-from rightloss.inference.distributions import DenseGaussian, DiagonalGaussian, Particles
-from rightloss.inference.layout import Layout
-from rightloss.inference.nuts import _as_it_stands, _potential, _space, nuts
+from rightloss.inference.diagnostics import effective_sample_size
+from rightloss.inference.distributions import DenseGaussian, DiagonalGaussian, Layout, Particles
+from rightloss.inference.nuts import _by_target, _potential, _space, nuts
 from rightloss.inference.posterior import Posterior, posterior_of
-from rightloss.inference.sgmcmc.diagnostics import effective_sample_size
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 import posterior_calibration as calibration
@@ -128,7 +127,7 @@ def test_ten_weights_obey_steins_identity() -> None:
 
 
 @pytest.mark.parametrize("reference", [None, PREVALENCE.population], ids=["r = ρ", "r = π"])
-def test_without_a_pool_the_training_data_are_it(reference: Any) -> None:
+def test_without_a_pool_the_training_data_are_the_pool(reference: Any) -> None:
     over_data = PROBLEM.target(pool=PROBLEM.data, reference=reference)
     at = torch.randn(2, dtype=torch.float64, generator=generator(2)) - torch.tensor([0.0, 3.0])
     expected = slope_of(over_data, PROBLEM.data, at)
@@ -150,7 +149,7 @@ def test_one_pass_is_the_target_itself(loss: Any, evidence: float) -> None:
     pool = (x.flip(0) + 0.1, y.flip(0)) if loss is rl.InformationGainLoss else None
     target = log_posterior(model, prevalence, loss=loss, num_data=90, pool=pool)
     layout = Layout.of(target.parameters())
-    likelihood = _as_it_stands(target, layout.unflatten, (x, y))
+    likelihood = _by_target(target, layout.unflatten, (x, y))
     potential = _potential(target, (x, y), layout)
     at = torch.randn(4, layout.size, dtype=torch.float64, generator=generator(2))
     by_target = torch.stack([likelihood(each) - target.log_prior(layout.unflatten(each)) for each in at])
@@ -163,7 +162,7 @@ def slope_of(target: LogPosterior, data: tuple[Tensor, Tensor], at: Tensor) -> T
     return slope
 
 
-def test_of_a_density_the_marginal_is_over_all_data_too() -> None:
+def test_the_marginal_of_a_density_is_over_all_data() -> None:
     """A model that tells nothing of y gains nothing, whatever its bias: its posterior is its prior."""
     prevalence = rl.ContinuousPrevalence(torch.distributions.Normal(0.0, 1.0), evidence=0.0)
     target = log_posterior(nn.Linear(1, 1).double(), prevalence, rl.Gaussian(), prior=gaussian_prior(0.3), num_data=20)
@@ -173,7 +172,7 @@ def test_of_a_density_the_marginal_is_over_all_data_too() -> None:
     assert by_chain(nuts(target, data, **SHORT)).shape == (1, 4, 3)
 
 
-def test_nothing_outside_moves() -> None:
+def test_the_users_model_and_random_numbers_are_unchanged() -> None:
     import pyro
 
     model = mlp().train()
@@ -217,7 +216,7 @@ def test_frozen_weights_stay_and_draws_have_the_weights_dtype() -> None:
 def test_a_start_may_be_weights_or_a_posterior_even_one_without_spread() -> None:
     target = PROBLEM.target()
     at, spread = torch.tensor([5.0, -3.0]).double(), torch.tensor([0.1, 0.3]).double()
-    starts = [Layout.of(target.parameters()).unflatten(at), posterior_of(target, Particles(at[None]))]
+    starts: list[Any] = [Layout.of(target.parameters()).unflatten(at), posterior_of(target, Particles(at[None]))]
     for start in (*starts, posterior_of(target, Particles(at + torch.tensor([[0.0], [1.0]])))):
         space = _space(target, Layout.of(target.parameters()), start, None)
         assert space.factor is None, "two equal rows, or one, tell no covariance"
@@ -234,10 +233,12 @@ def test_what_cannot_be_sampled_is_refused() -> None:
     assert_refused(lambda: nuts(log_posterior(wide, PREVALENCE), many), "1202.*sghmc")
     for option in ({"draws": 3}, {"warmup": 0}, {"chains": 0}, {"max_tree_depth": 0}, {"seed": 0.5}):
         assert_refused(partial(nuts, target, data, **option), next(iter(option)))
-    for accept in (0.0, 1.0, "0.8"):
+    wrong: list[Any] = [0.0, 1.0, "0.8"]
+    for accept in wrong:
         assert_refused(partial(nuts, target, data, target_accept=accept), "target_accept")
     other = Logistic(2).target()
-    for start in ({"weight": torch.zeros(1, 1)}, 3, posterior_of(other, Particles(torch.zeros(1, 3).double()))):
+    starts: list[Any] = [{"weight": torch.zeros(1, 1)}, 3, posterior_of(other, Particles(torch.zeros(1, 3).double()))]
+    for start in starts:
         assert_refused(partial(nuts, target, data, start=start), "start")
 
 
@@ -277,7 +278,7 @@ def test_at_the_population_without_evidence_the_prevalence_drops_out() -> None:
     torch.testing.assert_close(slopes[0], slopes[1])
 
 
-def test_the_tests_of_ranks_tell_uniform_from_not() -> None:
+def test_the_tests_of_ranks_detect_ranks_that_are_not_uniform() -> None:
     even = np.arange(320) % (calibration.DRAWS + 1)
     assert min(calibration.p_values(even)) > 0.5
     assert max(calibration.p_values(even // 2)) < 1e-6

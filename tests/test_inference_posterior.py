@@ -27,8 +27,7 @@ from torch.distributions import Normal
 from rightloss import Bernoulli, Categorical, ContinuousPrevalence, CumulativeLogit, Gaussian, Prevalence
 from rightloss.inference import log_posterior
 from rightloss.inference import posterior as posterior_file
-from rightloss.inference.distributions import DenseGaussian, DiagonalGaussian, Particles
-from rightloss.inference.layout import Layout
+from rightloss.inference.distributions import DenseGaussian, DiagonalGaussian, Layout, Particles
 from rightloss.inference.posterior import Posterior, posterior_of
 
 X = inputs().double()
@@ -106,9 +105,9 @@ class TestPredict:
         support = np.linspace(-2, 2, 5)
         mean, spread = moments_of_output(posterior, x)
         expected = Normal(mean, (spread**2 + 0.49).sqrt()).log_prob(torch.from_numpy(support)[:, None]).T.exp()
-        draws = probabilities(posterior, x, samples=20_000, support=support)
+        draws = probabilities(posterior, x, samples=5000, support=support)
         assert_mean_is(draws, expected, z=5)
-        found = posterior.predict(x, samples=20_000, support=support)
+        found = posterior.predict(x, samples=5000, support=support)
         torch.testing.assert_close(found.log_probs.exp(), draws.mean(0))
         assert found.entropy is found.data_entropy is found.model_entropy is None
 
@@ -203,7 +202,7 @@ class TestTheWayThere:
 
     @pytest.mark.parametrize("dropout", [False, True])
     @pytest.mark.parametrize("looks", [False, True])
-    def test_nothing_of_the_users_is_moved(self, dropout: bool, looks: bool) -> None:
+    def test_the_users_model_is_unchanged(self, dropout: bool, looks: bool) -> None:
         model = Counted(looks).train()
         model.inner[-1] = nn.Linear(8, 1).double()
         likelihood, before = CumulativeLogit(4), copy.deepcopy(model.state_dict())
@@ -245,7 +244,7 @@ class TestDropout:
         assert len(probabilities(posterior, x)) == 100
         torch.testing.assert_close(posterior.module()(x), model.eval()(x))
 
-    def test_masks_hang_on_the_generator(self) -> None:
+    def test_masks_depend_on_the_generator(self) -> None:
         posterior = posterior_of_net(dropout=True)
         one, same, other = (posterior.predict(X, 20, generator(seed)).log_probs for seed in (1, 1, 2))
         assert torch.equal(one, same)
@@ -298,7 +297,7 @@ class TestParts:
             probs.append(model(X).softmax(1))
         torch.testing.assert_close(posterior.predict(X).log_probs.exp(), torch.stack(probs).mean(0))
 
-    def test_a_target_makes_one(self) -> None:
+    def test_posterior_of_takes_model_and_likelihood_from_a_target(self) -> None:
         model = network(1).double()
         target = log_posterior(model, Prevalence([0.1, 0.2, 0.7]), CumulativeLogit(3).double(), num_data=10)
         size = sum(value.numel() for value in target.parameters().values())
@@ -343,19 +342,19 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "no draws": (lambda: posterior_of_net().predict(X, samples=0), "`samples` to be a whole number of at least 1, but got 0"),
     "half a draw": (lambda: posterior_of_net().sample(0.5), "`n` to be a whole number of at least 1, but got 0.5"),  # type: ignore[arg-type]
-    "a seed": (lambda: posterior_of_net().predict(X, generator=3), "to be a torch.Generator, but got int"),
+    "a seed": (lambda: posterior_of_net().predict(X, generator=3), "to be a torch.Generator, but got int"),  # type: ignore[arg-type]
     "no rows at once": (lambda: posterior_of_net().predict(X, batch_size=0), "`batch_size` to be a whole number"),
     "rows that cannot be cut": (lambda: posterior_of_net().predict((X,), batch_size=2), "to cut, but got tuple"),
     "a support for classes": (lambda: posterior_of_net().predict(X, support=[1.0]), "no `support` with classes"),
     "no support for a density": (lambda: over_a_line(Gaussian(), DENSITY).predict(normal(2, 3)), "`support`, but got none"),
     "too few outputs": (lambda: posterior_of_net(Categorical(), 4, net=network(3).double()).predict(X), "4 classes, but got 3"),
     "a draw beyond the last": (lambda: posterior_of_net().module(6), "a draw, but got 6 of 6 draws in 2 chains"),
-    "half an index": (lambda: posterior_of_net().module(0.5), "a draw, but got 0.5"),
+    "half an index": (lambda: posterior_of_net().module(0.5), "a draw, but got 0.5"),  # type: ignore[arg-type]
     "a draw of a Gaussian": (lambda: posterior_of_net(kind="DenseGaussian").module(0), "got 0 of DenseGaussian"),
     "masks to be fixed": (lambda: posterior_of_net(dropout=True).as_module(), "that can be fixed, but dropout's masks"),
 }
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_bad_input_is_refused_with_what_came_and_what_to_do(what: str) -> None:
+def test_bad_input_is_refused_with_a_remedy(what: str) -> None:
     assert_refused(*BAD[what])

@@ -64,7 +64,8 @@ def weights(*shapes: tuple[int, ...]) -> dict[str, Tensor]:
 
 def test_a_gaussian_prior_is_torchs_normal_of_every_weight() -> None:
     params = weights((3, 2), (4,), ())
-    scales, centre = {"part0": 0.5, "part1": 2.0, "part2": 1.0}, {"part1": torch.arange(4.0), "part2": 3.0}
+    scales = {"part0": 0.5, "part1": 2.0, "part2": 1.0}
+    centre: dict[str, Any] = {"part1": torch.arange(4.0), "part2": 3.0}
     normal = torch.distributions.Normal
     expected = normal(0.0, 0.5).log_prob(params["part0"]).sum()
     expected = expected + normal(torch.arange(4.0).double(), 2.0).log_prob(params["part1"]).sum()
@@ -138,7 +139,7 @@ def test_the_centre_is_kept_as_it_was_given() -> None:
 
 
 @pytest.mark.parametrize("scale", [0, -1.0, math.inf, math.nan, "wide", True, None])
-def test_a_scale_that_is_none_is_refused(scale: Any) -> None:
+def test_invalid_scales_are_refused(scale: Any) -> None:
     for make in (
         gaussian_prior,
         horseshoe_prior,
@@ -148,7 +149,7 @@ def test_a_scale_that_is_none_is_refused(scale: Any) -> None:
         assert_refused(partial(make, scale), "positive and finite")
     if scale is not None:
         assert_refused(lambda: horseshoe_prior(1.0, slab=scale), "positive and finite")
-    assert_refused(lambda: horseshoe_prior({"bias": 1.0}), "positive and finite")
+    assert_refused(lambda: horseshoe_prior({"bias": 1.0}), "positive and finite")  # type: ignore[arg-type]
 
 
 def test_scales_and_centres_that_do_not_fit_are_refused() -> None:

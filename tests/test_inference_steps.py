@@ -14,7 +14,7 @@ from members import assert_refused, generator
 from torch import nn
 
 from rightloss.inference import Diverged
-from rightloss.inference.layout import Layout
+from rightloss.inference.distributions import Layout
 from rightloss.inference.steps import check_finite, in_mode, own_random, positive_number, steps_of, whole_number
 
 
@@ -107,9 +107,6 @@ def test_weights_by_name_go_into_a_vector_and_back(lead: tuple[int, ...]) -> Non
     torch.testing.assert_close(vector[..., :6].reshape(*lead, 2, 3), many["a"])
     torch.testing.assert_close(vector[..., 6], many["b"])
     torch.testing.assert_close(layout.unflatten(vector), many)
-    torch.testing.assert_close(vector[..., layout.columns(("b", "c", "d.e"))], vector[..., 6:])
-    with pytest.raises(AssertionError):
-        layout.columns(("a", "c"))
 
 
 def test_a_layout_is_equal_to_another_of_the_same_names_and_shapes_in_the_same_order() -> None:

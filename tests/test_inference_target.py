@@ -27,7 +27,7 @@ from rightloss import (
     WeightedLoss,
 )
 from rightloss.inference import LogPosterior, gaussian_prior, log_posterior
-from rightloss.inference.layout import Layout
+from rightloss.inference.distributions import Layout
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
 each_reference = pytest.mark.parametrize("reference", REFERENCES)

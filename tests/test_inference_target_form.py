@@ -28,7 +28,7 @@ from rightloss import (
     start_at_prevalence,
 )
 from rightloss.inference import log_posterior
-from rightloss.inference.layout import Layout
+from rightloss.inference.distributions import Layout
 
 
 @contextmanager

@@ -8,20 +8,19 @@ from typing import Any
 import pytest
 import torch
 from logistic import Logistic, grid_moments
-from members import SEED, assert_mean_is, assert_refused, generator
+from members import SEED, assert_mean_is, assert_refused, generator, unchecked_types
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import rightloss as rl
 from rightloss.inference import Diverged, LogPosterior, gaussian_prior, log_posterior
-from rightloss.inference.distributions import DenseGaussian, DiagonalGaussian, LowRankGaussian
-from rightloss.inference.layout import Layout
-from rightloss.inference.vi.ascent import _Bound, following, variational
+from rightloss.inference.distributions import DenseGaussian, DiagonalGaussian, Layout, LowRankGaussian
+from rightloss.inference.vi.elbo import _Bound, following, variational
 from rightloss.inference.vi.families import Family, MeanField, family_of
-from rightloss.inference.vi.local_noise import LocalNoise
+from rightloss.inference.vi.local_reparametrisation import LocalNoise
 
 PREVALENCE = rl.Prevalence.binary(0.05)
-FAMILIES = {"mean-field": DiagonalGaussian, "full-rank": DenseGaussian, "low-rank": LowRankGaussian}
+FAMILIES: dict[Any, Any] = {"mean-field": DiagonalGaussian, "full-rank": DenseGaussian, "low-rank": LowRankGaussian}
 
 
 def balanced(n: int = 200, shape: tuple[int, ...] = (3,), seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -93,6 +92,7 @@ def gradients(target: LogPosterior, data: tuple[Tensor, Tensor], local: bool, dr
     return torch.stack(found)
 
 
+@unchecked_types()
 def test_the_full_rank_gaussian_is_near_the_posterior_on_a_grid() -> None:
     problem = Logistic(1)
     target = problem.target()
@@ -104,6 +104,7 @@ def test_the_full_rank_gaussian_is_near_the_posterior_on_a_grid() -> None:
 
 
 @pytest.mark.slow
+@unchecked_types()
 def test_minibatches_and_a_marginal_that_follows_the_draws_come_near_the_grid_too() -> None:
     problem = Logistic(1)
     mean, covariance = grid_moments(problem, problem.target(), 4.0, 101)
@@ -115,7 +116,8 @@ def test_minibatches_and_a_marginal_that_follows_the_draws_come_near_the_grid_to
 
 
 @pytest.mark.parametrize("temperature", [1.0, 4.0])
-def test_where_data_tell_nothing_the_prior_is_found_again_as_wide_as_the_temperature_says(temperature: float) -> None:
+@unchecked_types()
+def test_without_information_in_the_data_the_prior_is_found_at_the_temperature(temperature: float) -> None:
     centre = torch.randn(2, 3, generator=generator(3))
     target = silent(gaussian_prior(0.4, {"weight": centre}))
     options: Any = {"estimator": "shared", "initial_sd": 0.2, "steps": 250, "lr": 0.1}
@@ -126,7 +128,8 @@ def test_where_data_tell_nothing_the_prior_is_found_again_as_wide_as_the_tempera
 
 
 @pytest.mark.parametrize(("family", "rank"), [("full-rank", 1), ("low-rank", 1)])
-def test_a_correlated_gaussian_is_found_by_the_families_that_hold_it(family: str, rank: int) -> None:
+@unchecked_types()
+def test_a_correlated_gaussian_is_found_by_the_families_that_contain_it(family: str, rank: int) -> None:
     covariance, mean = correlated()
     options: Any = {"family": family, "rank": rank, "initial_sd": 0.3, "steps": 1500, "lr": 0.1}
     found = variational(silent(gaussian_of(covariance, mean)), nothing(), **options).distribution
@@ -136,6 +139,7 @@ def test_a_correlated_gaussian_is_found_by_the_families_that_hold_it(family: str
     assert float(relative.abs().max()) < 0.03
 
 
+@unchecked_types()
 def test_the_mean_field_has_the_deviations_of_each_weight_given_the_others() -> None:
     covariance, mean = correlated()
     target = silent(gaussian_of(covariance, mean))
@@ -183,6 +187,7 @@ def test_draws_in_training_have_the_moments_of_the_distribution(family: str) -> 
 @pytest.mark.parametrize(
     ("make", "shape", "loss"), [(mlp, (3,), rl.WeightedLoss), (conv, (2, 5, 5), rl.LogLikelihoodLoss)], ids=["mlp", "conv"]
 )
+@unchecked_types()
 def test_local_noise_has_the_gradient_of_shared_draws_with_less_variance(
     make: Callable[[], nn.Module], shape: tuple[int, ...], loss: Any
 ) -> None:
@@ -193,6 +198,7 @@ def test_local_noise_has_the_gradient_of_shared_draws_with_less_variance(
     assert float(local.var(0).sum()) < 0.8 * float(shared.var(0).sum())
 
 
+@unchecked_types()
 def test_under_the_information_gain_local_noise_leaves_the_marginal_to_a_shared_draw() -> None:
     data = balanced(64)
     target = log_posterior(mlp(), PREVALENCE, pool=data, reference=PREVALENCE.population)
@@ -215,6 +221,7 @@ def test_layers_called_twice_or_with_shared_weights_keep_one_draw_for_all() -> N
     assert list(LocalNoise(target, target.parameters(), torch.randn(4, 3)).layers) == ["outer"]
 
 
+@unchecked_types()
 def test_the_auxiliary_network_reads_the_draws() -> None:
     model = mlp()
     auxiliary = rl.AuxiliaryMarginal(model[-1])
@@ -226,7 +233,8 @@ def test_the_auxiliary_network_reads_the_draws() -> None:
     assert_mean_is((seen - start).square(), 0.04, z=5)
 
 
-def test_what_replaces_a_running_average_follows_the_draws() -> None:
+@unchecked_types()
+def test_the_replacement_of_a_running_average_follows_the_draws() -> None:
     data = balanced()
     default = log_posterior(mlp(), PREVALENCE)
     target = following(default, default.parameters(), data, generator(4))
@@ -253,7 +261,7 @@ def test_a_running_average_is_replaced_and_the_record_says_so() -> None:
     assert variational(given, balanced(), steps=3).record["marginal"] == "BatchMarginal"
 
 
-def test_what_replaces_it_reads_labelled_examples_and_few_cells_of_dense_maps() -> None:
+def test_the_replacement_reads_labelled_examples_and_few_cells_of_dense_maps() -> None:
     x, y = balanced()
     y[:160] = -100
     default = log_posterior(mlp(), PREVALENCE)
@@ -318,7 +326,7 @@ def test_a_seed_fixes_the_run(own: bool) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_step_that_is_not_finite_stops_with_the_last_good_state(family: str) -> None:
+def test_a_step_that_is_not_finite_stops_with_the_last_good_state(family: Any) -> None:
     target = log_posterior(mlp(), PREVALENCE)
     with pytest.raises(Diverged, match="lower `lr`") as caught:
         variational(target, balanced(), family=family, rank=2, lr=1e30, steps=5)
@@ -336,7 +344,7 @@ def test_bad_inputs_stop_the_first_step() -> None:
     assert caught.value.step == 0
 
 
-def test_faults_of_labels_are_told_as_such() -> None:
+def test_errors_in_labels_are_reported_as_such() -> None:
     x, y = balanced()
     loader = DataLoader(TensorDataset(x, y + 1), batch_size=20)
     with pytest.raises(ValueError, match=r"label|class") as caught:
@@ -344,13 +352,14 @@ def test_faults_of_labels_are_told_as_such() -> None:
     assert not isinstance(caught.value, Diverged)
 
 
-def test_loaders_and_data_sets_serve_as_data() -> None:
+def test_data_may_be_loaders_and_datasets() -> None:
     pairs = TensorDataset(*balanced())
     target = log_posterior(mlp(), PREVALENCE)
     for data in (pairs, DataLoader(pairs, batch_size=50, shuffle=True)):
         assert len(variational(target, data, steps=4).record["elbo"]) == 4
 
 
+@unchecked_types()
 def test_the_bound_rises() -> None:
     for family in FAMILIES:
         elbo = variational(log_posterior(mlp(), PREVALENCE), balanced(), family=family, rank=2, steps=40, lr=0.03).record[
@@ -383,7 +392,7 @@ def test_a_watcher_sees_every_step() -> None:
         ({"lr": float("nan")}, "lr"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(options: dict[str, Any], words: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any], words: str) -> None:
     assert_refused(lambda: variational(log_posterior(mlp(), PREVALENCE), balanced(), **options), words)
 
 

@@ -32,8 +32,7 @@ from rightloss import (
     shift,
     undo_sampling,
 )
-from rightloss.inference.distributions import DenseGaussian, Particles
-from rightloss.inference.layout import Layout
+from rightloss.inference.distributions import DenseGaussian, Layout, Particles
 from rightloss.inference.posterior import Posterior
 from rightloss.inference.prediction import Prediction
 from rightloss.predictive import PrevalenceLayer

@@ -49,7 +49,7 @@ class TestSaved:
         "prevalence", [Prevalence.binary(1e-9, 0.3, 2.0), Prevalence.beta(3.0, 2000.0, 0.4), Prevalence([0.9, 0.1])]
     )
     @pytest.mark.parametrize("outputs_at", ["population", "sampling", [0.25, 0.75]])
-    def test_all_that_is_known_of_the_prevalence_is_kept(self, prevalence: Prevalence, outputs_at: Any, tmp_path: Path) -> None:
+    def test_the_prevalence_is_kept(self, prevalence: Prevalence, outputs_at: Any, tmp_path: Path) -> None:
         PrevalenceLayer(network(2), prevalence, outputs_at=outputs_at).save(tmp_path / "x")
         found = PrevalenceLayer.load(tmp_path / "x", network(2))
         assert found.prevalence == prevalence

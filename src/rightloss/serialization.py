@@ -1,13 +1,14 @@
-"""Tensors and facts in one file that can be trusted not to be damaged.
+"""Tensors and metadata in one file, verified on load.
 
-Stage: tensors, facts → safetensors file of some format, and back. The facts stand as JSON in its metadata, with the format's
-name, its version and a SHA-256 digest of everything; the digest finds damage, not a forger.
+Stage: tensors, facts → safetensors file of some format, and back. The facts are JSON in its metadata, with the format's name,
+its version and a SHA-256 digest of everything; the digest detects damage, not forgery.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from . import __version__
 from .atomic_files import whole_path
 from .prevalence import Prevalence
 
-PREVALENCE: tuple[str, ...] = ("population", "sampling", "evidence", "concentration")  # what is written of one
+PREVALENCE: tuple[str, ...] = ("population", "sampling", "evidence", "concentration")  # the facts of a prevalence
 _KEY = "rightloss"
 _FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}  # the others have no common dtype
 _OTHERS = {b"PK": "a zip archive, such as torch.save writes", b"\x80": "a pickle", b"{": "JSON", b"": "empty"}
@@ -32,12 +33,12 @@ class Format:
     """One kind of file.
 
     Attributes:
-        name: by which a file of the kind is known.
+        name: identifies files of this kind.
         version: goes up when older programs can no longer read what is written.
-        facts: those that every file must have.
+        facts: names of the facts that every file must have.
         thing: what is saved, in a word.
         saved_by: the method that writes such files.
-        wrapping: how the weights in another's file become such a thing.
+        wrapping: how to make such a thing from the weights in another program's file.
     """
 
     name: str
@@ -48,8 +49,8 @@ class Format:
     wrapping: str
 
 
-def write_file(kind: Format, path: str | Path, tensors: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-    """Under a temporary name in the same folder first, so that there is never half a file at `path`."""
+def write_file(kind: Format, path: str | os.PathLike[str], tensors: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+    """Write tensors and facts, under a temporary name first, so that there is never half a file at `path`."""
     path = Path(path)
     _refuse_folder(path)
     odd = [name for name, value in tensors.items() if not isinstance(value, Tensor)]
@@ -64,8 +65,8 @@ def write_file(kind: Format, path: str | Path, tensors: Mapping[str, Any], facts
         _safetensors("safetensors.torch").save_file(kept, temporary, metadata={_KEY: json.dumps(written)})
 
 
-def read_file(kind: Format, path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and facts, or a ValueError that says what is wrong with the file."""
+def read_file(kind: Format, path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return tensors and facts; raise a ValueError that says what is wrong with the file."""
     path = Path(path)
     _refuse_folder(path)
     if not path.is_file():
@@ -92,13 +93,13 @@ def read_file(kind: Format, path: str | Path) -> tuple[dict[str, Tensor], dict[s
 
 
 def copy_state(tensors: Mapping[str, Tensor], module: nn.Module) -> None:
-    """Into `module`, if all of it fits; else a ValueError that names what does not, and nothing is copied."""
+    """Copy tensors into `module` if all fit; else raise a ValueError that names those that do not, and copy nothing."""
     check_fit(tensors, module.state_dict())
     module.load_state_dict(tensors, strict=True)
 
 
 def check_fit(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
-    """A ValueError that names what of a file's `tensors` does not fit the model's `own`."""
+    """Raise a ValueError that names what of a file's `tensors` does not fit the model's `own`."""
     wrong = [f"{name} is missing from the file" for name in own if name not in tensors]
     wrong += [f"{name} is not in the model" for name in tensors if name not in own]
     wrong += [
@@ -114,7 +115,7 @@ def check_fit(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
 
 
 def prevalence_facts(prevalence: Prevalence) -> dict[str, Any]:
-    """All that is known of it, for a file."""
+    """Return the prevalence as facts for a file."""
     alpha = prevalence.concentration
     return {
         "population": prevalence.population.tolist(),
@@ -124,8 +125,8 @@ def prevalence_facts(prevalence: Prevalence) -> dict[str, Any]:
     }
 
 
-def saved_prevalence(facts: Mapping[str, Any], path: str | Path) -> Prevalence:
-    """The prevalence that `prevalence_facts` wrote of."""
+def saved_prevalence(facts: Mapping[str, Any], path: str | os.PathLike[str]) -> Prevalence:
+    """Return the prevalence that `prevalence_facts` has described."""
     try:
         if facts["concentration"] is None:
             return Prevalence(facts["population"], facts["sampling"], facts["evidence"])
@@ -134,8 +135,8 @@ def saved_prevalence(facts: Mapping[str, Any], path: str | Path) -> Prevalence:
         raise too_large(path, error) from error
 
 
-def too_large(path: str | Path, error: OverflowError) -> ValueError:
-    """What to raise where a number of a file does not fit a float."""
+def too_large(path: str | os.PathLike[str], error: OverflowError) -> ValueError:
+    """Return the error for a number of a file that does not fit a float."""
     return ValueError(f"Expected numbers that a float can hold in {path}, but one is larger ({error}): save it again.")
 
 
@@ -170,7 +171,7 @@ def _digest(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> str:
 
 
 def _fits(given: Tensor, own: Tensor) -> bool:
-    """Whether a copy would lose nothing: one shape, and one dtype or a wider float."""
+    """Return whether a copy would lose nothing: one shape, and one dtype or a wider float."""
     wider = {given.dtype, own.dtype} <= _FLOATS and torch.promote_types(given.dtype, own.dtype) == own.dtype
     return given.shape == own.shape and (given.dtype == own.dtype or wider)
 

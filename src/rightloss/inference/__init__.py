@@ -2,17 +2,18 @@
 
 Stage: `log_posterior(model, prevalence, …)` → `LogPosterior`; that and data → `Posterior`.
 
-- `target`, `priors`; `marginals` for p(y|w) inside transforms and runs, `weight_sets` for many weights at once.
-- `minibatches`, `steps`, `layout`: what all methods share.
-- `maximum`, `members`, `dropout`, `curvature` (with `expansion` and `information`), `variation/`, `propagation/`, `markov/`,
-  `no_u_turn`: the methods.
-- `distributions`, `posterior`, with `nets`, `prediction` and `kept` (files): what they give.
+- The log posterior: `target`, `priors`; `marginals` for p(y|w) inside transforms, `weight_sets` for many weights at once.
+- The methods: `map`, `ensemble`, `mc_dropout`, `laplace` (with `fisher`), `vi/`, `ep/`, `sgmcmc/`, `nuts`.
+- What they share: `minibatches`, `steps`; for chains `diagnostics` (R̂, effective sample size).
+- What they return: `posterior`, with `distributions`, `prediction` and `joint_model`.
 """
 
-from .contract import Distribution as Distribution
-from .contract import Diverged as Diverged
+from .diagnostics import effective_sample_size as effective_sample_size
+from .diagnostics import r_hat as r_hat
 from .distributions import DenseGaussian as DenseGaussian
 from .distributions import DiagonalGaussian as DiagonalGaussian
+from .distributions import Distribution as Distribution
+from .distributions import Diverged as Diverged
 from .distributions import LowRankGaussian as LowRankGaussian
 from .distributions import Particles as Particles
 from .ensemble import ensemble as ensemble
@@ -26,8 +27,6 @@ from .prediction import Prediction as Prediction
 from .priors import gaussian_prior as gaussian_prior
 from .priors import horseshoe_prior as horseshoe_prior
 from .priors import layer_prior as layer_prior
-from .sgmcmc import effective_sample_size as effective_sample_size
-from .sgmcmc import r_hat as r_hat
 from .sgmcmc import sghmc as sghmc
 from .sgmcmc import sgld as sgld
 from .target import LogPosterior as LogPosterior

@@ -1,28 +1,119 @@
-"""What a method of inference finds: draws, or a Gaussian, over the weights as one flat vector.
+"""Distributions over weights as one flat vector: what a method of inference returns, and how it fails.
 
-Stage: tensors → `Distribution`. Rows are drawn one after the other, so that two draws and then three are the same five.
+Stage: weights `{name: tensor}` ↔ vectors `(d,)` by a `Layout`; tensors → `Distribution`. Rows are drawn one after the other,
+so that two draws and then three are the same five.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from math import prod
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .contract import Distribution
+
+@runtime_checkable
+class Distribution(Protocol):
+    """A distribution of weights as flat vectors (d,).
+
+    Example:
+        >>> import torch
+        >>> from rightloss.inference import DiagonalGaussian, Distribution
+        >>> isinstance(DiagonalGaussian(torch.zeros(2), torch.ones(2)), Distribution)
+        True
+    """
+
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Float[Tensor, "n d"]:
+        """Return n draws."""
+        ...
+
+    @property
+    def mean(self) -> Float[Tensor, " d"]: ...
+
+    @property
+    def standard_deviation(self) -> Float[Tensor, " d"]: ...
+
+    def covariance(self) -> Float[Tensor, "d d"]: ...
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return everything there is to save, by the names of the constructor's arguments."""
+        ...
+
+
+class Diverged(ValueError):
+    """A step was not finite. The last good state is kept.
+
+    Attributes:
+        step: the step, counted from 0.
+        posterior: what the method would have returned, had it stopped before; None where it had nothing yet.
+
+    Example:
+        >>> from rightloss.inference import Diverged
+        >>> Diverged("Expected a finite loss, but got nan: lower `lr`.", step=7, posterior=None).step
+        7
+    """
+
+    def __init__(self, message: str, step: int, posterior: Any) -> None:  # a Posterior, whose file imports this one
+        super().__init__(message)
+        self.step, self.posterior = step, posterior
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names and shapes of the weights, in the order of the flat vector."""
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, params: Mapping[str, Tensor]) -> Layout:
+        """Return the layout of one set of weights."""
+        return cls(tuple(params), tuple(tuple(value.shape) for value in params.values()))
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many numbers each weight has."""
+        return [prod(shape) for shape in self.shapes]
+
+    @property
+    def size(self) -> int:
+        """d, how many numbers all weights have."""
+        return sum(self.sizes)
+
+    def flatten(self, params: Mapping[str, Tensor]) -> Float[Tensor, "*lead d"]:
+        """Return the weights as vectors; leading dimensions stay in front, names outside the layout are ignored."""
+        parts = []
+        for name, shape in zip(self.names, self.shapes, strict=True):
+            lead = params[name].shape[: params[name].ndim - len(shape)]
+            parts.append(params[name].reshape(*lead, prod(shape)))
+        return torch.cat(parts, -1)
+
+    def unflatten(self, vector: Float[Tensor, "*lead d"]) -> dict[str, Tensor]:
+        """Return vectors as weights by name."""
+        parts = vector.split(self.sizes, -1)
+        return {
+            name: part.reshape((*vector.shape[:-1], *shape))
+            for name, shape, part in zip(self.names, self.shapes, parts, strict=True)
+        }
 
 
 @dataclass(frozen=True, eq=False)
 class Particles:
-    """Weights that stand for the distribution: one (MAP), an ensemble's members, or draws of Markov chains.
+    """Samples of the weights: one (MAP), an ensemble's members, or draws of Markov chains.
 
     Attributes:
         draws: `(s, d)`; those of chain c are rows c·s/chains to (c + 1)·s/chains.
         chains: how many chains they come from.
+
+    Example:
+        >>> import torch
+        >>> from rightloss.inference import Particles
+        >>> Particles(torch.tensor([[1.0, 2.0], [3.0, 4.0]])).mean
+        tensor([2., 3.])
     """
 
     draws: Float[Tensor, "s d"]
@@ -46,38 +137,46 @@ class Particles:
 
     @property
     def mean(self) -> Float[Tensor, " d"]:
-        """Of the draws; of one, itself."""
+        """Mean of the draws."""
         return self.draws[0] if len(self) == 1 else self.draws.mean(0)
 
     @property
     def standard_deviation(self) -> Float[Tensor, " d"]:
-        """The square root of the unbiased variance; 0 where there is but one draw."""
+        """Square root of the unbiased variance; 0 where there is only one draw."""
         return torch.zeros_like(self.draws[0]) if len(self) == 1 else self.draws.std(0)
 
     def covariance(self) -> Float[Tensor, "d d"]:
-        """Unbiased; 0 where there is but one draw."""
+        """Return the unbiased covariance; 0 where there is only one draw."""
         away = self.draws - self.mean
         return away.T @ away / max(len(self) - 1, 1)
 
     def picks(self, n: int, generator: torch.Generator | None = None) -> Int[Tensor, " n"]:
-        """Which draws `sample` gives: each at most once, in random order, while there are enough; else with replacement."""
+        """Return which draws `sample` gives: in random order without replacement while there are enough, else with it."""
         device = _device_of(generator)
         if max(n, 2) <= len(self):  # randperm(1) would leave the stream where it is, and what is drawn next would repeat
             return torch.randperm(len(self), generator=generator, device=device)[:n]
         return torch.randint(len(self), (n,), generator=generator, device=device)
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Float[Tensor, "n d"]:
-        """n of the draws: see `picks`."""
+        """Return n of the draws: see `picks`."""
         return self.draws[self.picks(n, generator).to(self.draws.device)]
 
     def tensors(self) -> dict[str, Tensor]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {"draws": self.draws, "chains": torch.tensor(self.chains)}
 
 
 @dataclass(frozen=True, eq=False)
 class DiagonalGaussian:
-    """N(mean, diag(standard_deviation²)): independent weights."""
+    """N(mean, diag(standard_deviation²)): independent weights.
+
+    Example:
+        >>> import torch
+        >>> from rightloss.inference import DiagonalGaussian
+        >>> DiagonalGaussian(torch.zeros(2), torch.tensor([1.0, 2.0])).covariance()
+        tensor([[1., 0.],
+                [0., 4.]])
+    """
 
     mean: Float[Tensor, " d"]
     standard_deviation: Float[Tensor, " d"]
@@ -86,21 +185,28 @@ class DiagonalGaussian:
         _check_moments(self.mean, self.standard_deviation)
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Float[Tensor, "n d"]:
-        """n draws."""
+        """Return n draws."""
         return self.mean + self.standard_deviation * _noise(n, len(self.mean), self.mean, generator)
 
     def covariance(self) -> Float[Tensor, "d d"]:
-        """diag(standard_deviation²)."""
+        """Return diag(standard_deviation²)."""
         return torch.diag(self.standard_deviation.square())
 
     def tensors(self) -> dict[str, Tensor]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {"mean": self.mean, "standard_deviation": self.standard_deviation}
 
 
 @dataclass(frozen=True, eq=False)
 class DenseGaussian:
-    """N(mean, F Fᵀ) with any square factor F, such as a Cholesky factor."""
+    """N(mean, F Fᵀ) with any square factor F, such as a Cholesky factor.
+
+    Example:
+        >>> import torch
+        >>> from rightloss.inference import DenseGaussian
+        >>> DenseGaussian(torch.zeros(2), torch.tensor([[3.0, 0.0], [4.0, 0.0]])).standard_deviation
+        tensor([3., 4.])
+    """
 
     mean: Float[Tensor, " d"]
     factor: Float[Tensor, "d d"]
@@ -112,19 +218,19 @@ class DenseGaussian:
 
     @property
     def standard_deviation(self) -> Float[Tensor, " d"]:
-        """The square root of the covariance's diagonal."""
+        """Square root of the covariance's diagonal."""
         return torch.linalg.vector_norm(self.factor, dim=1)
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Float[Tensor, "n d"]:
-        """n draws."""
+        """Return n draws."""
         return self.mean + _noise(n, len(self.mean), self.mean, generator) @ self.factor.T
 
     def covariance(self) -> Float[Tensor, "d d"]:
-        """F Fᵀ."""
+        """Return F Fᵀ."""
         return self.factor @ self.factor.T
 
     def tensors(self) -> dict[str, Tensor]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {"mean": self.mean, "factor": self.factor}
 
 
@@ -134,8 +240,14 @@ class LowRankGaussian:
     Args:
         mean: `(d,)`.
         factor: F, `(d, r)`.
-        standard_deviation: s `(d,)`, what each weight varies by itself, kept as `own_deviation`: the property
-            `standard_deviation` is that of both parts together.
+        standard_deviation: s `(d,)`, the independent part, kept as `own_deviation`: the property `standard_deviation` is that
+            of both parts together.
+
+    Example:
+        >>> import torch
+        >>> from rightloss.inference import LowRankGaussian
+        >>> LowRankGaussian(torch.zeros(2), torch.tensor([[3.0], [0.0]]), torch.tensor([4.0, 1.0])).standard_deviation
+        tensor([5., 1.])
     """
 
     def __init__(
@@ -148,25 +260,25 @@ class LowRankGaussian:
 
     @property
     def standard_deviation(self) -> Float[Tensor, " d"]:
-        """The square root of the covariance's diagonal."""
+        """Square root of the covariance's diagonal."""
         return (self.factor.square().sum(1) + self.own_deviation.square()).sqrt()
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Float[Tensor, "n d"]:
-        """n draws."""
+        """Return n draws."""
         size, rank = self.factor.shape
         own, common = _noise(n, size + rank, self.mean, generator).split([size, rank], 1)
         return self.mean + self.own_deviation * own + common @ self.factor.T
 
     def covariance(self) -> Float[Tensor, "d d"]:
-        """F Fᵀ + diag(s²)."""
+        """Return F Fᵀ + diag(s²)."""
         return self.factor @ self.factor.T + torch.diag(self.own_deviation.square())
 
     def tensors(self) -> dict[str, Tensor]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {"mean": self.mean, "factor": self.factor, "standard_deviation": self.own_deviation}
 
 
-# Those that can be saved, with the constructor's arguments.
+# The distributions that can be saved, with the constructor's arguments.
 SAVED: dict[str, tuple[Callable[..., Distribution], set[str]]] = {
     "Particles": (Particles, {"draws", "chains"}),
     "DiagonalGaussian": (DiagonalGaussian, {"mean", "standard_deviation"}),
@@ -175,8 +287,8 @@ SAVED: dict[str, tuple[Callable[..., Distribution], set[str]]] = {
 }
 
 
-def saved_distribution(name: Any, tensors: Mapping[str, Tensor]) -> Distribution:
-    """The distribution of that name, from what its `tensors()` gave."""
+def saved_distribution(name: object, tensors: Mapping[str, Tensor]) -> Distribution:
+    """Return the distribution of that name, from what its `tensors()` gave."""
     make, names = SAVED.get(str(name), (None, set()))
     if make is None or set(tensors) != names or ("chains" in names and tensors["chains"].shape != ()):
         raise ValueError(
@@ -190,7 +302,7 @@ def saved_distribution(name: Any, tensors: Mapping[str, Tensor]) -> Distribution
 
 
 def _noise(n: int, size: int, like: Tensor, generator: torch.Generator | None) -> Float[Tensor, "n size"]:
-    """Standard normal rows; drawn together, the numbers of a row would depend on how many rows there are."""
+    """Draw standard normal rows; drawn together, the numbers of a row would depend on how many rows there are."""
     device = _device_of(generator)
     rows = [torch.randn(size, generator=generator, device=device, dtype=like.dtype) for _ in range(n)]
     return torch.stack(rows).to(like.device) if rows else like.new_empty(0, size)

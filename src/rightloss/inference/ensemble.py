@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,10 +16,9 @@ from torch.func import vmap
 
 from ..marginals import AuxiliaryMarginal, BatchMarginal, PoolMarginal, RunningMarginal
 from ..prevalence import Prevalence
-from .distributions import Particles
-from .layout import Layout
-from .map import anew, ascend, kept_besides, most_probable, on_device, thinned, unsaved
-from .minibatches import Minibatches
+from .distributions import Layout, Particles
+from .map import Search, ascend, most_probable, on_device, reset_marginal, thinned, unsaved_buffers, untrained_state
+from .minibatches import Data, Device, Minibatches
 from .posterior import Posterior, posterior_of
 from .priors import Params
 from .steps import in_mode, own_random, whole_number
@@ -29,18 +29,18 @@ from .weight_sets import evaluate_many, marginal_of_sets, vmaps
 @inference_method
 def ensemble(
     target: LogPosterior,
-    data: Any,
+    data: Data,
     *,
-    members: Any = 10,
+    members: int = 10,
     initial: Callable[[int], Params] | None = None,
-    steps: Any = 1000,
-    batch_size: Any = 128,
-    lr: Any = 1e-2,
-    seed: Any = 0,
-    device: Any = None,
+    steps: int = 1000,
+    batch_size: int | None = 128,
+    lr: float = 1e-2,
+    seed: int = 0,
+    device: Device = None,
     progress: bool | None = None,
 ) -> Posterior:
-    """Modes of log p(w|X,Y) that are found from several starts, each by Adam as in `map_estimate`.
+    """Find modes of log p(w|X,Y) from several starts, each by Adam as in `map_estimate`.
 
     Members have starts, orders of the data, dropout's masks and q of their own. They are trained together by `torch.func.vmap`
     where the model allows it, in the memory of as many models; else one after the other. Where normalisation keeps moving
@@ -51,7 +51,7 @@ def ensemble(
         data: `(x, y)`, a Dataset or a DataLoader.
         members: M, how many.
         initial: number of a member → the weights it starts from, by name; those left out are the model's own. By default,
-            trainable weights with two dimensions or more are drawn anew by the `reset_parameters` of their modules. The rest,
+            trainable weights with two dimensions or more are redrawn by the `reset_parameters` of their modules. The rest,
             biases above all, stay the model's, so that a start at the prevalence is kept.
         steps: of Adam.
         batch_size: examples that a member sees in a step; None for all of them.
@@ -65,30 +65,33 @@ def ensemble(
 
     Raises:
         Diverged: a value was not finite; the error has the last good `.posterior`.
+
+    Example:
+        >>> import torch, rightloss as rl
+        >>> y = torch.arange(100) % 2
+        >>> x = torch.randn(100, 1, generator=torch.Generator().manual_seed(0)) + y[:, None]
+        >>> target = rl.inference.log_posterior(torch.nn.Linear(1, 2), rl.Prevalence.binary(population=0.1))
+        >>> posterior = rl.inference.ensemble(target, (x, y), members=3, steps=20)
+        >>> len(posterior.distribution)
+        3
     """
+    search = Search(steps, batch_size, lr, seed, device, progress)
     with own_random(seed) as generator, in_mode(target.model, True):
         starts = [_start(target, initial, member) for member in range(whole_number(members, "members"))]
         batches = Minibatches(data, batch_size, generator, device, target.prevalence, target.model)
-        target = anew(target.with_data(batches.num_data), batches.at_once, device)
+        target = reset_marginal(target.with_data(batches.num_data), batches.at_once, device)
         if _can_go_together(target, starts, batches):
-            return _together(target, starts, batches, steps, lr, device, progress)
+            return _together(target, starts, batches, search)
         plain = data if batches.loader is not None else (batches.x, batches.y)
         seeds = torch.randint(2**62, (len(starts),), generator=generator).tolist()
-        return _one_by_one(target, starts, plain, seeds, steps, batch_size, lr, device, progress)
+        return _one_by_one(target, starts, plain, seeds, search)
 
 
-def _together(
-    target: LogPosterior,
-    starts: list[dict[str, Tensor]],
-    batches: Minibatches,
-    steps: Any,
-    lr: Any,
-    device: Any,
-    progress: bool | None,
-) -> Posterior:
-    members, marginal = len(starts), marginal_of_sets(target)
+def _together(target: LogPosterior, starts: list[dict[str, Tensor]], batches: Minibatches, search: Search) -> Posterior:
+    """Train all members at once, by vmap."""
+    members, marginal, device = len(starts), marginal_of_sets(target), search.device
     weights = on_device(_stacked(starts), device)
-    others = {} if device is None else {**on_device(kept_besides(target), device), **unsaved(target, device)}
+    others = {} if device is None else {**on_device(untrained_state(target), device), **unsaved_buffers(target, device)}
     state = {**weights, **{name: value.expand(members, *value.shape) for name, value in others.items()}}
 
     def objective() -> Tensor:
@@ -101,39 +104,31 @@ def _together(
         layout = Layout.of(starts[0])
         return posterior_of(target, Particles(layout.flatten(good).detach().clone()), layout, record=record)
 
-    trace = ascend(objective, weights, {}, steps, lr, f"ensemble of {members}", progress, found)
+    trace = ascend(objective, weights, {}, search, f"ensemble of {members}", found)
     return found(weights, {"log_posterior": thinned(trace, target)})
 
 
 def _one_by_one(
-    target: LogPosterior,
-    starts: list[dict[str, Tensor]],
-    data: Any,
-    seeds: list[int],
-    steps: Any,
-    batch_size: Any,
-    lr: Any,
-    device: Any,
-    progress: bool | None,
+    target: LogPosterior, starts: list[dict[str, Tensor]], data: Data, seeds: list[int], search: Search
 ) -> Posterior:
+    """Train one member after the other."""
     ends: list[dict[str, Tensor]] = []
     traces: list[list[float]] = []
 
     def found(target: LogPosterior, state: Params, record: Mapping[str, Any]) -> Posterior:
-        """Of all members so far."""
+        """Return the posterior of all members so far."""
         ends.append({name: value.detach().clone() for name, value in state.items()})
         traces.append(record.get("log_posterior", []))
         return _of_ends(target, ends, {"log_posterior": [list(row) for row in zip(*traces, strict=False)]})
 
     for number, (start, seed) in enumerate(zip(starts, seeds, strict=True), 1):
         label = f"member {number} of {len(starts)}"
-        options = (steps, batch_size, lr, False, seed, device, progress)
-        posterior = most_probable(target, data, *options, found=found, start=start, label=label)
+        posterior = most_probable(target, data, replace(search, seed=seed), found, start=start, label=label)
     return posterior
 
 
 def _of_ends(target: LogPosterior, ends: list[dict[str, Tensor]], record: Mapping[str, Any]) -> Posterior:
-    """Trained weights are random, and so are moving averages; the rest is the same in all members."""
+    """Return the posterior of trained weights and moving averages; the rest is the same in all members."""
     own, stacked = target.buffers(), _stacked(ends)
     moved = [name for name, value in own.items() if name in stacked and _differs(stacked[name], value)]
     draws = {name: stacked[name] for name in (*target.parameters(), *moved)}
@@ -151,7 +146,7 @@ def _stacked(each: list[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def _can_go_together(target: LogPosterior, starts: list[dict[str, Tensor]], batches: Minibatches) -> bool:
-    """Whether vmap takes the model: tried on few examples."""
+    """Return whether vmap takes the model, tried on two examples."""
     known = (RunningMarginal, BatchMarginal, PoolMarginal, AuxiliaryMarginal)
     followed = target.marginal is None or isinstance(target.marginal, known)
     if not isinstance(target.prevalence, Prevalence) or not followed or not vmaps(target.model):
@@ -165,7 +160,7 @@ def _can_go_together(target: LogPosterior, starts: list[dict[str, Tensor]], batc
     return True
 
 
-def _start(target: LogPosterior, initial: Any, member: int) -> dict[str, Tensor]:
+def _start(target: LogPosterior, initial: Callable[[int], Params] | None, member: int) -> dict[str, Tensor]:
     own = target.parameters()
     given = _redrawn(target) if initial is None else initial(member)
     if not isinstance(given, Mapping):
@@ -178,7 +173,7 @@ def _start(target: LogPosterior, initial: Any, member: int) -> dict[str, Tensor]
 
 
 def _redrawn(target: LogPosterior) -> dict[str, Tensor]:
-    """Weights of two dimensions or more, from torch's random numbers as they are."""
+    """Return new weights of two dimensions or more, from torch's random numbers as they are."""
     model, trained = copy.deepcopy(target.model), target.parameters()
     new: dict[str, Tensor] = {}
     for prefix, part in model.named_modules():
@@ -187,14 +182,14 @@ def _redrawn(target: LogPosterior) -> dict[str, Tensor]:
     new = {name: value for name, value in new.items() if name in trained and value.ndim > 1}
     if not new:
         raise ValueError(
-            "Expected a model whose modules can start anew, but none with trainable weights has `reset_parameters`: "
+            "Expected a model whose modules can be reset, but none with trainable weights has `reset_parameters`: "
             "give `initial`, a function from a member's number to its weights."
         )
     return new
 
 
 def _reset(part: nn.Module) -> bool:
-    """Start the module anew if it can; whether it could."""
+    """Reset the module if it can be, and return whether it could."""
     reset = getattr(part, "reset_parameters", None) or getattr(part, "_reset_parameters", None)
     if callable(reset):
         reset()

@@ -1,6 +1,6 @@
-"""How sharply the data fix the weights: second derivatives of minus the log-likelihood, added up block by block.
+"""Fisher information and Hessian: second derivatives of minus the log-likelihood, summed block by block.
 
-Stage: target, weights, data → `Terms` → matrix (d, d), or its diagonal (d,), and the gradient.
+Stage: target, weights, data → `LikelihoodTerms` → matrix (d, d), or its diagonal (d,), and the gradient.
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ from ..prevalence import Prevalence
 from .priors import Params
 from .target import LogPosterior
 
-Table = Callable[[Tensor, Tensor], Tensor]
 _NUMBERS, _INPUTS = 1 << 24, 1 << 20  # held at once: of derivatives, and of x times what goes back through it
 _BASIS = 64  # rows of a Hessian that are worked out together
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class DataBlock:
     """Some of the data, a row for each label.
 
     Attributes:
@@ -47,7 +46,7 @@ class Part:
 
 
 @dataclass(frozen=True, eq=False)
-class Terms:
+class LikelihoodTerms:
     """Minus the log-likelihood of all data, through tables t_nk = log p_r(k|x_n,w) alone:
 
         −Σ_nk a_nk t_nk + Σ_k c_k log Σ_n β_n exp(t_nk) + const,    c_k = N_k − N κ r_k.
@@ -70,22 +69,22 @@ class Terms:
         log_likelihood: its value at w.
     """
 
-    table: Table
+    table: Callable[[Tensor, Tensor], Tensor]
     vector: Float[Tensor, " d"]
-    parts: list[Part]
+    parts: list[DataBlock]
     counts: Float[Tensor, " k"]
     log_likelihood: float
 
     @property
     def constant(self) -> float:
-        """The largest log-likelihood of predictions p that are the same for every x, of Σ_k (Σ_n a_nk − c_k) log p_k."""
+        """The largest log-likelihood Σ_k (Σ_n a_nk − c_k) log p_k of predictions p that are the same for every x."""
         counts = torch.stack([part.own.sum(0) for part in self.parts]).sum(0) - self.counts
         shares = counts / counts.sum().clamp_min(torch.finfo(counts.dtype).tiny)
         return float(torch.xlogy(counts, shares.clamp_min(0)).sum())
 
 
 @dataclass(frozen=True, eq=False)
-class Second:
+class SecondOrder:
     """Second derivatives, `(d, d)` or the diagonal `(d,)`, and the gradient `(d,)`, of minus a log-density.
 
     Those of a likelihood come with g_k `(k, d)`, the gradient of log p(k|w).
@@ -98,8 +97,8 @@ class Second:
 
 def likelihood_terms(
     target: LogPosterior, weights: Callable[[Tensor], Params], vector: Float[Tensor, " d"], data: tuple[Tensor, Tensor]
-) -> Terms:
-    """The likelihood of `data`, p(y|w) taken over `target.pool`, or over the data themselves, exactly.
+) -> LikelihoodTerms:
+    """Return the likelihood of `data`, with p(y|w) taken over `target.pool`, or over the data themselves, exactly.
 
     Args:
         target: over classes, with `num_data`.
@@ -110,7 +109,7 @@ def likelihood_terms(
     assert target.num_data is not None
     params, (x, y) = weights(vector), data
     frame, setting = _frame(target, params, x, y)
-    offset, importance = _mix(target, setting)
+    offset, importance = loss_mix(target, setting)
 
     def table(at: Tensor, some: Tensor) -> Tensor:
         return at_reference(target.table(weights(at), some), offset)
@@ -122,7 +121,7 @@ def likelihood_terms(
     if not target.gains:
         expected = own.sum(1, keepdim=True) * log_probs.exp()
         share = expected / expected.sum(0).clamp_min(torch.finfo(expected.dtype).tiny)
-        return Terms(table, vector, [Part(x, own, share, expected)], nothing[0], float(value))
+        return LikelihoodTerms(table, vector, [DataBlock(x, own, share, expected)], nothing[0], float(value))
     pool_x, pool_y = (x, y) if target.pool is None else target.pool
     if target.pool is not None:
         frame = _frame(target, params, pool_x, pool_y)[0]
@@ -133,13 +132,13 @@ def likelihood_terms(
     value = value - counts @ (log_sums - frame.labels.log_count(log_sums))
     share = (log_terms - log_sums).exp()
     if target.pool is None:
-        return Terms(table, vector, [Part(x, own, share, labelled * share)], counts, float(value))
-    pool = Part(pool_x, torch.zeros_like(share), share, labelled * share)
-    return Terms(table, vector, [Part(x, own, nothing, nothing), pool], counts, float(value))
+        return LikelihoodTerms(table, vector, [DataBlock(x, own, share, labelled * share)], counts, float(value))
+    pool = DataBlock(pool_x, torch.zeros_like(share), share, labelled * share)
+    return LikelihoodTerms(table, vector, [DataBlock(x, own, nothing, nothing), pool], counts, float(value))
 
 
-def fisher_information(terms: Terms, diagonal: bool, block: int | None = None) -> Second:
-    """See `Terms`; `block` examples at a time."""
+def fisher_information(terms: LikelihoodTerms, diagonal: bool, block: int | None = None) -> SecondOrder:
+    """Return the Fisher information of `LikelihoodTerms`, `block` examples at a time."""
     d, k = len(terms.vector), len(terms.counts)
     matrix, gradient = terms.vector.new_zeros(d if diagonal else (d, d)), terms.vector.new_zeros(d)
     marginal = terms.vector.new_zeros(k, d)
@@ -149,11 +148,11 @@ def fisher_information(terms: Terms, diagonal: bool, block: int | None = None) -
         matrix += root.square().sum((0, 1)) if diagonal else root.flatten(0, 1).T @ root.flatten(0, 1)
         marginal += torch.einsum("nk,nkd->kd", share, jacobian)
         gradient += torch.einsum("nk,nkd->d", terms.counts * share - own, jacobian)
-    return Second(_less_marginal(matrix, terms.counts, marginal), gradient, marginal)
+    return SecondOrder(_less_marginal(matrix, terms.counts, marginal), gradient, marginal)
 
 
-def hessian(terms: Terms, diagonal: bool, block: int | None = None) -> Second:
-    """See `Terms`; `block` examples at a time."""
+def hessian(terms: LikelihoodTerms, diagonal: bool, block: int | None = None) -> SecondOrder:
+    """Return the Hessian of `LikelihoodTerms`, `block` examples at a time."""
     d, k = len(terms.vector), len(terms.counts)
     matrix, gradient = terms.vector.new_zeros(d if diagonal else (d, d)), terms.vector.new_zeros(d)
     marginal = terms.vector.new_zeros(k, d)
@@ -166,24 +165,24 @@ def hessian(terms: Terms, diagonal: bool, block: int | None = None) -> Second:
         first = _gradient((terms.counts * share * moved - own * table).sum(), vector, create_graph=True)
         gradient += first.detach()
         _add_rows(matrix, first, vector)
-    return Second(_less_marginal(matrix, terms.counts, marginal), gradient, marginal)
+    return SecondOrder(_less_marginal(matrix, terms.counts, marginal), gradient, marginal)
 
 
-def prior_hessian(log_prior: Callable[[Tensor], Tensor], vector: Float[Tensor, " d"], diagonal: bool) -> Second:
-    """Of minus log p(w): the diagonal, also where all is asked for, if there is nothing besides."""
+def prior_hessian(log_prior: Callable[[Tensor], Tensor], vector: Float[Tensor, " d"], diagonal: bool) -> SecondOrder:
+    """Return that of minus log p(w): its diagonal alone, even if not `diagonal`, where there is nothing besides."""
     vector = vector.detach().requires_grad_()
     first = _gradient(-log_prior(vector), vector, create_graph=True)
     probe = torch.randn(len(vector), generator=torch.Generator().manual_seed(0), dtype=vector.dtype).to(vector.device)
     sums, probed = _products(first, vector, torch.stack([torch.ones_like(probe), probe]))
     if torch.allclose(probed, sums * probe, rtol=1e-4, atol=1e-6 * float(sums.abs().max())):
-        return Second(sums, first.detach())  # the weights are independent: H v = diag(H) v for any v
+        return SecondOrder(sums, first.detach())  # the weights are independent: H v = diag(H) v for any v
     matrix = vector.new_zeros(len(vector) if diagonal else (len(vector), len(vector)))
     _add_rows(matrix, first, vector)
-    return Second(matrix, first.detach())
+    return SecondOrder(matrix, first.detach())
 
 
 def _add_rows(matrix: Tensor, first: Tensor, vector: Tensor) -> None:
-    """Add the derivatives of `first` to a matrix, or to its diagonal, in place: never more than some rows are held."""
+    """Add the derivatives of `first` to a matrix, or to its diagonal, in place: only some rows are held at once."""
     for index in torch.arange(len(vector), device=vector.device).split(_BASIS):
         rows = _products(first, vector, F.one_hot(index, len(vector)).to(vector))
         if matrix.ndim == 2:
@@ -193,7 +192,7 @@ def _add_rows(matrix: Tensor, first: Tensor, vector: Tensor) -> None:
 
 
 def _products(value: Tensor, vector: Tensor, directions: Float[Tensor, "m ..."]) -> Float[Tensor, "m d"]:
-    """Σ_i u_i ∇value_i for each direction u, together where the model's operations allow it."""
+    """Return Σ_i u_i ∇value_i for each direction u, together where the model's operations allow it."""
     if not value.requires_grad:
         return vector.new_zeros(len(directions), len(vector))
     try:
@@ -213,14 +212,14 @@ def _gradient(value: Tensor, vector: Tensor, directions: Tensor | None = None, *
 
 
 def _less_marginal(matrix: Tensor, counts: Float[Tensor, " k"], marginal: Float[Tensor, "k d"]) -> Tensor:
-    """Without Σ_k c_k g_k g_kᵀ."""
+    """Subtract Σ_k c_k g_k g_kᵀ."""
     if matrix.ndim == 1:
         return matrix - counts @ marginal.square()
     return matrix - marginal.T @ (counts[:, None] * marginal)
 
 
-def _blocks(terms: Terms, block: int | None, backward: int | None = None) -> Iterator[tuple[Tensor, ...]]:
-    """x, a, q and f of some examples at a time."""
+def _blocks(terms: LikelihoodTerms, block: int | None, backward: int | None = None) -> Iterator[tuple[Tensor, ...]]:
+    """Yield x, a, q and f of some examples at a time."""
     for part in terms.parts:
         cells, k = len(part.own) // len(part.x), len(terms.counts)
         size = min(
@@ -232,8 +231,8 @@ def _blocks(terms: Terms, block: int | None, backward: int | None = None) -> Ite
         yield from zip(part.x.split(block_size), *rows, strict=True)
 
 
-def _jacobian(terms: Terms, x: Tensor) -> Float[Tensor, "rows k d"]:
-    """∇t of each row, which depends on no other example's x."""
+def _jacobian(terms: LikelihoodTerms, x: Tensor) -> Float[Tensor, "rows k d"]:
+    """Return ∇t of each row, which depends on no other example's x."""
 
     def one(vector: Tensor, each: Tensor) -> Tensor:
         return terms.table(vector, each.unsqueeze(0))
@@ -245,18 +244,18 @@ def _jacobian(terms: Terms, x: Tensor) -> Float[Tensor, "rows k d"]:
         return torch.cat([_jacobian_of_one(terms, each.unsqueeze(0)) for each in x])
 
 
-def _jacobian_of_one(terms: Terms, x: Tensor) -> Float[Tensor, "rows k d"]:
+def _jacobian_of_one(terms: LikelihoodTerms, x: Tensor) -> Float[Tensor, "rows k d"]:
     vector = terms.vector.detach().requires_grad_()
     table = terms.table(vector, x)
     return torch.stack([_gradient(entry, vector) for entry in table.flatten()]).unflatten(0, table.shape)
 
 
-def _quiet() -> Any:
+def _quiet() -> warnings.catch_warnings[None]:
     return warnings.catch_warnings(action="ignore")
 
 
 def _frame(target: LogPosterior, params: Params, x: Tensor, y: Tensor | None) -> tuple[LabelledBatch, PriorTerms]:
-    """The model's outputs for all x, and labels that have been looked at; those of an unlabelled pool count for nothing."""
+    """Return the model's outputs for all x with checked labels; those of an unlabelled pool count for nothing."""
     assert isinstance(target.prevalence, Prevalence)
     size = max(1, _INPUTS // x[0].numel())
     with torch.no_grad():
@@ -267,8 +266,8 @@ def _frame(target: LogPosterior, params: Params, x: Tensor, y: Tensor | None) ->
     return frame, target.terms(frame.rows())
 
 
-def _mix(target: LogPosterior, setting: PriorTerms) -> tuple[Tensor | None, Tensor]:
-    """The offset at which the loss takes the table, and what it weighs labels with."""
+def loss_mix(target: LogPosterior, setting: PriorTerms) -> tuple[Tensor | None, Tensor]:
+    """Return the offset at which the loss takes the table, and the weight that it gives to each label."""
     even = torch.ones_like(setting.reference)
     if isinstance(target.criterion, InformationGainLoss):
         return setting.log_offset, even
@@ -290,7 +289,7 @@ def _log_probs(target: LogPosterior, params: Params, frame: LabelledBatch, offse
 
 
 def _votes(labels: Labels, like: Tensor) -> Float[Tensor, "rows k"]:
-    """v_nk; rows of 0 where ignored."""
+    """Return v_nk; rows of 0 where ignored."""
     if labels.index is None:
         assert labels.votes is not None
         return labels.votes.to(like)
@@ -299,6 +298,6 @@ def _votes(labels: Labels, like: Tensor) -> Float[Tensor, "rows k"]:
 
 
 def _log_weights(labels: Labels, setting: PriorTerms, labelled: bool) -> Float[Tensor, " rows"]:
-    """log β_n; −∞ where ignored."""
+    """Return log β_n; −∞ where ignored."""
     weights = labels.per_row(setting.reference / setting.sampling) if labelled else setting.reference.new_ones(labels.rows)
     return weights.log() if labels.valid is None else torch.where(labels.valid, weights.log(), -torch.inf)

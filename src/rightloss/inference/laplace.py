@@ -1,55 +1,64 @@
-"""A Gaussian as wide as the log posterior is curved at its mode.
+"""Laplace's approximation: a Gaussian as wide as the log posterior is curved at its mode.
 
-Stage: `LogPosterior`, data → `Posterior` with a `DenseGaussian` or `DiagonalGaussian`.
+Stage: `LogPosterior`, data → the log posterior to second order (`Expansion`) → `Posterior` with a `DenseGaussian` or
+`DiagonalGaussian`.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from ..prevalence import Prevalence
-from .distributions import Particles
-from .expansion import Expansion, Problem, expand_at
-from .layout import Layout
-from .map import map_estimate
-from .minibatches import Batch, Minibatches
-from .nets import Net
-from .posterior import Posterior
+from .distributions import DenseGaussian, DiagonalGaussian, Distribution, Layout, Particles
+from .fisher import LikelihoodTerms, SecondOrder, fisher_information, hessian, likelihood_terms, prior_hessian
+from .joint_model import JointModel
+from .map import map_estimate, pool_on
+from .minibatches import Batch, Data, Device, Minibatches
+from .posterior import Posterior, posterior_of
 from .priors import Params
-from .steps import in_mode, own_random
+from .steps import check_finite, in_mode, own_random
 from .target import LIKELIHOOD, LogPosterior, inference_method
 
 _COVARIANCES = ("full", "diagonal", "last-layer")
 _MODES = ("model", "search")
 _CURVATURES = ("hessian", "fisher")
-_LARGEST = 20_000  # weights whose covariance is still worked out in full: 3 GB
+_LARGEST = 20_000  # weights whose covariance is still computed in full: 3 GB
 _SEARCHED = "found by map_estimate"
+_NEARER = 0.05  # the share of draws that may be nearer to the peak than weights that are near it
+_DEVIATIONS = 2.0  # posterior standard deviations by which a Newton step from there may move log p(k|w)
+# Nats by which these weights predict better than a constant does. If x told nothing of y, weights that do not know the labels
+# would reach log 20 with a probability of at most 1/20: the mean of a likelihood ratio is 1.
+_GAINED = 3.0
+_TIMES = 4.0  # as many nats as a Newton step would still add
+_SINGULAR = 1e-10  # a pivot of a matrix with ones on its diagonal that is as good as 0 in float64
 
 
 @inference_method
 def laplace(
     target: LogPosterior,
-    data: Any,
+    data: Data,
     *,
-    covariance: Any = "full",
-    curvature: Any = None,
-    layer: Any = None,
-    mode: Any = None,
-    linearised: Any = None,
-    steps: Any = 1000,
-    batch_size: Any = None,
-    lr: Any = 1e-2,
-    seed: Any = 0,
-    device: Any = None,
+    covariance: Literal["full", "diagonal", "last-layer"] = "full",
+    curvature: Literal["hessian", "fisher"] | None = None,
+    layer: str | None = None,
+    mode: Literal["model", "search"] | Posterior | Params | None = None,
+    linearised: bool | None = None,
+    steps: int = 1000,
+    batch_size: int | None = None,
+    lr: float = 1e-2,
+    seed: int = 0,
+    device: Device = None,
     progress: bool | None = None,
 ) -> Posterior:
-    """Laplace's approximation: N(ŵ, H⁻¹) with the mode ŵ and the curvature H of −log p(w|X,Y) there.
+    """Approximate the posterior by N(ŵ, H⁻¹) with the mode ŵ and the curvature H of −log p(w|X,Y) there.
 
     p(y|w) is taken over `target.pool`, or else over the training data, exactly, and in float64: of one example, or of a
     minibatch, the marginal follows the prediction, and the curvature would come out too small.
@@ -93,21 +102,31 @@ def laplace(
         given"; `log_evidence`, Laplace's estimate of log ∫ p(w) p(Y|X,w) dw, by which priors can be compared; `decrement`,
         ½ gᵀH⁻¹g: how far below its peak the log posterior is at that mode; the `curvature` that was taken; and `repaired`: if H
         is no peak (a warning says so), curvatures below the prior's are set to the prior's, and this is how many there were.
+
+    Example:
+        >>> import torch, rightloss as rl
+        >>> y = torch.arange(100) % 2
+        >>> x = torch.randn(100, 1, generator=torch.Generator().manual_seed(0)) + y[:, None]
+        >>> target = rl.inference.log_posterior(torch.nn.Linear(1, 2), rl.Prevalence.binary(population=0.1))
+        >>> posterior = rl.inference.laplace(target, (x, y))
+        >>> posterior.record["mode"], posterior.record["curvature"]
+        ('found by map_estimate', 'hessian')
     """
     _check(target, covariance, curvature, layer, mode, linearised)
     with own_random(seed) as generator:
         whole = Minibatches(data, None, generator, device, target.prevalence, target.model)
         target = target.with_data(whole.num_data)
-        batch, names = whole.whole(), _chosen(target, covariance, layer)
+        batch, names = whole.whole(), _inferred(target, covariance, layer)
 
-        def expand(at: Any) -> Expansion:
+        def expand(at: Posterior | Params) -> Expansion:
             with in_mode(target.model, False):
-                problem = _problem(target, _state(target, at, device), batch, names)
-                return expand_at(problem, covariance == "diagonal", curvature)
+                point = _point(target, _state(target, at, device), batch, names)
+                return expand_at(point, covariance == "diagonal", curvature)
 
         def search() -> Posterior:
-            options = {"steps": steps, "batch_size": batch_size, "lr": lr}
-            return map_estimate(target, data, **options, seed=seed, device=device, progress=progress)
+            return map_estimate(
+                target, data, steps=steps, batch_size=batch_size, lr=lr, seed=seed, device=device, progress=progress
+            )
 
         expansion, where = _at_mode(mode, target.parameters(), expand, search)
         with in_mode(target.model, False):
@@ -121,10 +140,199 @@ def laplace(
     return found
 
 
+@dataclass(frozen=True, eq=False)
+class ExpansionPoint:
+    """A target at weights of which some are inferred.
+
+    Attributes:
+        target: with its pool, in the precision of the computation.
+        state: all weights and buffers, as they are.
+        wide: the same in that precision.
+        data: x and y.
+        layout: of the inferred weights.
+    """
+
+    target: LogPosterior
+    state: dict[str, Tensor]
+    wide: dict[str, Tensor]
+    data: Batch
+    layout: Layout
+
+    @property
+    def vector(self) -> Float[Tensor, " d"]:
+        return self.layout.flatten(self.wide)
+
+    def weights(self, vector: Float[Tensor, " d"]) -> dict[str, Tensor]:
+        """Return all weights by name, the inferred ones from `vector`."""
+        return {**self.wide, **self.layout.unflatten(vector)}
+
+    def found(self, distribution: Distribution, record: Mapping[str, Any], linearised: bool = False) -> Posterior:
+        """Return the posterior; weights that are not inferred stay where they are."""
+        kept = JointModel(self.target.model, self.target.likelihood).own()
+        fixed = {name: value for name, value in self.state.items() if name in kept and name not in self.layout.names}
+        return posterior_of(self.target, distribution, self.layout, fixed, record=record, linearised=linearised)
+
+
+# The package `posteriors` has Laplace's approximation, too, but sums over examples one by one: it cannot have a marginal that
+# they share.
+@dataclass(frozen=True, eq=False)
+class Expansion:
+    """The log posterior around a point, to second order.
+
+    Attributes:
+        point: where.
+        terms: the likelihood.
+        curvature: which second derivatives of it were taken.
+        slope: its gradient, (d,), of minus its logarithm.
+        classes: the gradients of log p(k|w), (k, d).
+        prior: second derivatives of minus the log prior, (d,) or (d, d).
+        total: H, and the gradient g of minus the log posterior.
+        root: F with F Fᵀ = H⁻¹, or the standard deviations of a diagonal H; None where H is not positive definite.
+    """
+
+    point: ExpansionPoint
+    terms: LikelihoodTerms
+    curvature: str
+    slope: Float[Tensor, " d"]
+    classes: Float[Tensor, "k d"]
+    prior: Tensor
+    total: SecondOrder
+    root: Tensor | None
+
+    def posterior(self, where: str, linearised: bool | None) -> Posterior:
+        """Return the Gaussian, repaired if need be."""
+        point, narrow = self.point, self.point.layout.flatten(self.point.state)
+        check_finite(self.total.matrix, 0, lambda: point.found(Particles(narrow[None]), {}), "the curvature")
+        factor, repaired = (self.root, 0) if self.root is not None else _repaired(self.total.matrix, self.prior)
+        log_joint = self.terms.log_likelihood + float(point.target.log_prior(point.wide))
+        log_volume = float((factor if factor.ndim == 1 else factor.diagonal()).log().sum())
+        record = {
+            "mode": where,
+            "log_evidence": log_joint + 0.5 * len(factor) * math.log(2 * math.pi) + log_volume,
+            "decrement": _nats(factor, self.total.gradient),
+            "curvature": self.curvature,
+            "repaired": repaired,
+        }
+        gaussian = (DiagonalGaussian if factor.ndim == 1 else DenseGaussian)(narrow, factor.to(narrow.dtype))
+        if linearised is None:
+            slopes = point.found(gaussian, record, True) if self.curvature == "fisher" else None
+            linearised = slopes is not None and _has_slopes(slopes, point.data[0][:1])
+        return point.found(gaussian, record, linearised)
+
+    def is_near(self) -> bool:
+        """Whether the weights are near a mode, as `laplace` defines it."""
+        if self.root is None:
+            return False
+        freedom = torch.tensor(len(self.root) / 2, dtype=torch.float64)
+        nats = _nats(self.root, self.total.gradient)
+        nearer = float(torch.special.gammainc(freedom, torch.tensor(nats, dtype=torch.float64)))
+        step, classes = (_whitened(self.root, each) for each in (self.total.gradient, self.classes))
+        moved = (classes @ step).abs() / torch.linalg.vector_norm(classes, dim=1).clamp_min(torch.finfo(step.dtype).tiny)
+        left, gained = min(nats, _nats(self.root, self.slope)), self.terms.log_likelihood - self.terms.constant
+        return nearer <= _NEARER and float(moved.max()) <= _DEVIATIONS and gained >= max(_GAINED, _TIMES * left)
+
+
+def expand_at(point: ExpansionPoint, diagonal: bool, curvature: str | None) -> Expansion:
+    """Return the log posterior around the weights of `point`."""
+    target, vector = point.target, point.vector
+    terms = likelihood_terms(target, point.weights, vector, point.data)
+    prior = prior_hessian(lambda at: target.log_prior(point.weights(at)), vector, diagonal)
+    layers = {name.rpartition(".")[0] for name in point.layout.names if not name.startswith(LIKELIHOOD)}
+    if curvature == "hessian" or (curvature is None and len(layers) <= 1):
+        # where outputs are linear in the weights, what makes a Hessian negative in nets is absent
+        found = _expansion(point, terms, "hessian", hessian(terms, diagonal), prior)
+        if curvature is not None or found.root is not None:
+            return found
+        del found  # before the second one
+    return _expansion(point, terms, "fisher", fisher_information(terms, diagonal), prior)
+
+
+def _expansion(
+    point: ExpansionPoint, terms: LikelihoodTerms, curvature: str, data: SecondOrder, prior: SecondOrder
+) -> Expansion:
+    total = _sum(data, prior)
+    assert data.marginal is not None
+    return Expansion(point, terms, curvature, data.gradient, data.marginal, prior.matrix, total, _inverse_root(total.matrix))
+
+
+def _whitened(root: Tensor, vectors: Float[Tensor, "*m d"]) -> Float[Tensor, "*m d"]:
+    """Return Fᵀv, of length √(vᵀH⁻¹v)."""
+    return vectors * root if root.ndim == 1 else vectors @ root
+
+
+def _nats(root: Tensor, gradient: Float[Tensor, " d"]) -> float:
+    """Return ½ gᵀH⁻¹g, what a Newton step gains."""
+    return 0.5 * float(_whitened(root, gradient).square().sum())
+
+
+def _has_slopes(posterior: Posterior, x: Tensor) -> bool:
+    """Return whether the linearised model can predict; warn where it cannot."""
+    try:
+        posterior.predict(x.to(posterior.distribution.mean.dtype) if x.is_floating_point() else x, samples=1)
+    except (RuntimeError, ValueError) as error:  # not worth losing the fit
+        warnings.warn(f"Predictions will be with the weights as they are drawn. {error}", stacklevel=5)
+        return False
+    return True
+
+
+def _sum(data: SecondOrder, prior: SecondOrder) -> SecondOrder:
+    total = data.matrix + (torch.diag(prior.matrix) if prior.matrix.ndim < data.matrix.ndim else prior.matrix)
+    return SecondOrder(total if total.ndim == 1 else (total + total.T) / 2, data.gradient + prior.gradient)
+
+
+def _repaired(matrix: Tensor, prior: Tensor) -> tuple[Tensor, int]:
+    """Return F as in `_inverse_root`, of a matrix that is no peak's, and how many curvatures were raised; warn of it."""
+    floor = (prior if prior.ndim == 1 else prior.diagonal()).abs()
+    if not bool((floor > 0).all()):
+        raise ValueError(
+            "Expected the log posterior to have a peak, but in some direction neither data nor prior bend it downwards: "
+            "give a prior with a scale for every weight, such as gaussian_prior(1.0)."
+        )
+    inverse, count = _raised(matrix, floor)
+    if count:
+        warnings.warn(
+            f"The log posterior is no peak at these weights: {count} of {len(matrix)} curvatures are below the prior's, and "
+            "were set to it. Go nearer to the mode (more steps, batch_size=None), or use curvature='fisher'.",
+            stacklevel=5,
+        )
+    return inverse, count
+
+
+def _inverse_root(matrix: Tensor) -> Tensor | None:
+    """Return F with F Fᵀ = H⁻¹, triangular, or the standard deviations of a diagonal H; None where H is not positive."""
+    scale = (matrix if matrix.ndim == 1 else matrix.diagonal()).clamp_min(0).rsqrt()
+    if not bool(torch.isfinite(scale).all()):
+        return None
+    if matrix.ndim == 1:
+        return scale
+    root, failed = torch.linalg.cholesky_ex(scale[:, None] * matrix * scale)
+    if int(failed) or float(root.diagonal().min()) ** 2 < max(_SINGULAR, 10 * torch.finfo(root.dtype).eps):
+        return None
+    return scale[:, None] * torch.linalg.solve_triangular(root.T, torch.eye(len(root)).to(root), upper=True)
+
+
+def _raised(matrix: Tensor, floor: Float[Tensor, " d"]) -> tuple[Tensor, int]:
+    """Return F as in `_inverse_root`, of the matrix with curvatures raised to `floor`, and how many were below it.
+
+    Those that are lost in the rounding of the largest, as where features are not scaled, are taken for the floor's.
+    """
+    if matrix.ndim == 1:
+        return torch.maximum(matrix, floor).rsqrt(), int((matrix < floor).sum())
+    root = floor.sqrt()
+    values, axes = torch.linalg.eigh(matrix / root[:, None] / root)
+    rounding = len(matrix) * torch.finfo(matrix.dtype).eps * float(values.abs().max())
+    raised = torch.where(values > rounding, values, 1.0).clamp_min(1)
+    triangle = torch.linalg.qr((axes / root[:, None] * raised.rsqrt()).T).R
+    return triangle.T * triangle.diagonal().sign(), int((values < 1 - rounding).sum())
+
+
 def _at_mode(
-    mode: Any, own: Params, expand: Callable[[Any], Expansion], search: Callable[[], Posterior]
+    mode: str | Posterior | Params | None,
+    own: Params,
+    expand: Callable[[Posterior | Params], Expansion],
+    search: Callable[[], Posterior],
 ) -> tuple[Expansion, str]:
-    """The expansion there, and where that is."""
+    """Return the expansion at the mode, and in words which mode that is."""
     if mode is not None and not isinstance(mode, str):
         return expand(mode), "as given"
     if mode != "search":
@@ -135,28 +343,26 @@ def _at_mode(
     return expand(search()), _SEARCHED
 
 
-def _problem(target: LogPosterior, state: dict[str, Tensor], data: Batch, names: tuple[str, ...]) -> Problem:
-    """In float64, if the model can be computed with in it."""
+def _point(target: LogPosterior, state: dict[str, Tensor], data: Batch, names: tuple[str, ...]) -> ExpansionPoint:
+    """Return the target and the weights in float64 if the model can compute in it, else as they are."""
     layout = Layout.of({name: state[name] for name in names})
-    if target.pool is not None:
-        x, y = target.pool
-        target = replace(target, pool=(x.to(data[0].device), None if y is None else y.to(data[0].device)))
+    target = pool_on(target, data[0].device)
     wide = {name: _wide(value) for name, value in state.items()}
     try:
         with torch.no_grad():
             target.outputs(wide, _wide(data[0][:1]))
     except (RuntimeError, TypeError):
-        return Problem(target, state, state, data, layout)
+        return ExpansionPoint(target, state, state, data, layout)
     pool = None if target.pool is None else (_wide(target.pool[0]), target.pool[1])
-    return Problem(replace(target, pool=pool), state, wide, (_wide(data[0]), data[1]), layout)
+    return ExpansionPoint(replace(target, pool=pool), state, wide, (_wide(data[0]), data[1]), layout)
 
 
 def _wide(value: Tensor) -> Tensor:
     return value.double() if value.is_floating_point() else value
 
 
-def _state(target: LogPosterior, mode: Any, device: Any) -> dict[str, Tensor]:
-    """All weights and buffers at the mode."""
+def _state(target: LogPosterior, mode: Posterior | Params, device: Device) -> dict[str, Tensor]:
+    """Return all weights and buffers at the mode."""
     own = {**dict(target.model.named_parameters()), **dict(target.model.named_buffers())}
     if isinstance(target.likelihood, torch.nn.Module):
         parts = [*target.likelihood.named_parameters(), *target.likelihood.named_buffers()]
@@ -166,7 +372,7 @@ def _state(target: LogPosterior, mode: Any, device: Any) -> dict[str, Tensor]:
             f"Expected `mode` to be one set of weights, but got {len(mode.distribution)} draws: use map_estimate, or "
             "mode=posterior.mean where their mean is a mode."
         )
-    given = Net(mode.model, mode.likelihood).own() if isinstance(mode, Posterior) else mode
+    given = JointModel(mode.model, mode.likelihood).own() if isinstance(mode, Posterior) else mode
     for name, value in given.items():
         if name not in own or own[name].shape != value.shape:
             raise ValueError(
@@ -176,8 +382,8 @@ def _state(target: LogPosterior, mode: Any, device: Any) -> dict[str, Tensor]:
     return {name: value.detach().to(device, copy=True) for name, value in {**own, **given}.items()}
 
 
-def _chosen(target: LogPosterior, covariance: str, layer: Any) -> tuple[str, ...]:
-    """The names of the weights to infer."""
+def _inferred(target: LogPosterior, covariance: str, layer: str | None) -> tuple[str, ...]:
+    """Return the names of the weights to infer."""
     names = tuple(target.parameters())
     if covariance == "last-layer":
         names = _names_in(target, names, layer)
@@ -190,7 +396,7 @@ def _chosen(target: LogPosterior, covariance: str, layer: Any) -> tuple[str, ...
     return names
 
 
-def _names_in(target: LogPosterior, names: tuple[str, ...], layer: Any) -> tuple[str, ...]:
+def _names_in(target: LogPosterior, names: tuple[str, ...], layer: str | None) -> tuple[str, ...]:
     owners = [name.rpartition(".")[0] for name in names if not name.startswith(LIKELIHOOD)]
     layers = [name for name, _ in target.model.named_modules() if name in owners]
     prefix = layer if layer is not None else layers[-1] if layers else ""
@@ -200,7 +406,9 @@ def _names_in(target: LogPosterior, names: tuple[str, ...], layer: Any) -> tuple
     return chosen
 
 
-def _check(target: LogPosterior, covariance: Any, curvature: Any, layer: Any, mode: Any, linearised: Any) -> None:
+def _check(
+    target: LogPosterior, covariance: object, curvature: object, layer: object, mode: object, linearised: object
+) -> None:
     if covariance not in _COVARIANCES:
         raise ValueError(f"Expected `covariance` to be one of {', '.join(_COVARIANCES)}, but got {covariance!r}: choose one.")
     if curvature not in (None, *_CURVATURES):

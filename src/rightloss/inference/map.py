@@ -1,4 +1,4 @@
-"""The most probable weights.
+"""MAP: the most probable weights.
 
 Stage: `LogPosterior`, data → `Posterior` of one draw.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -15,10 +15,9 @@ import torch
 from torch import Tensor
 
 from ..marginals import BatchMarginal, RunningMarginal
-from .distributions import Particles
-from .layout import Layout
-from .minibatches import Minibatches
-from .nets import Net
+from .distributions import Layout, Particles
+from .joint_model import JointModel
+from .minibatches import Data, Device, Minibatches
 from .posterior import Posterior, posterior_of
 from .priors import Params
 from .steps import check_finite, in_mode, own_random, positive_number, steps_of, whole_number
@@ -26,23 +25,23 @@ from .target import LogPosterior, inference_method
 
 Found = Callable[[LogPosterior, Params, Mapping[str, Any]], Posterior]  # target, state by name, record → posterior
 
-_TRACE = 200  # numbers that a record keeps of the way
+_TRACE = 200  # values of the log posterior that a record keeps
 
 
 @inference_method
 def map_estimate(
     target: LogPosterior,
-    data: Any,
+    data: Data,
     *,
-    steps: Any = 1000,
-    batch_size: Any = 128,
-    lr: Any = 1e-2,
+    steps: int = 1000,
+    batch_size: int | None = 128,
+    lr: float = 1e-2,
     polish: bool | None = None,
-    seed: Any = 0,
-    device: Any = None,
+    seed: int = 0,
+    device: Device = None,
     progress: bool | None = None,
 ) -> Posterior:
-    """The mode of log p(w|X,Y), from the model's present weights: Adam, whose step size falls to 0 as (1 − t/steps)².
+    """Find the mode of log p(w|X,Y) from the model's present weights: Adam, whose step size falls to 0 as (1 − t/steps)².
 
     The model is trained in training mode (dropout on, normalisation by minibatch); moving averages are kept in the posterior,
     the user's model stays as it is.
@@ -64,46 +63,63 @@ def map_estimate(
 
     Raises:
         Diverged: a value was not finite; the error has the last good `.posterior`.
+
+    Example:
+        >>> import torch, rightloss as rl
+        >>> y = torch.arange(100) % 2
+        >>> x = torch.randn(100, 1, generator=torch.Generator().manual_seed(0)) + y[:, None]
+        >>> target = rl.inference.log_posterior(torch.nn.Linear(1, 2), rl.Prevalence.binary(population=0.1))
+        >>> posterior = rl.inference.map_estimate(target, (x, y), steps=100, batch_size=None)
+        >>> round(float(posterior.predict(x).log_probs[:, 1].exp().mean()), 1)  # half of the rows are of class 1
+        0.2
     """
-    return most_probable(target, data, steps, batch_size, lr, polish, seed, device, progress, one_draw())
+    return most_probable(target, data, Search(steps, batch_size, lr, seed, device, progress), one_draw(), polish)
+
+
+@dataclass(frozen=True)
+class Search:
+    """Options of a search by Adam; `map_estimate` documents them."""
+
+    steps: int
+    batch_size: int | None
+    lr: float
+    seed: int
+    device: Device
+    progress: bool | None
 
 
 def most_probable(
     target: LogPosterior,
-    data: Any,
-    steps: Any,
-    batch_size: Any,
-    lr: Any,
-    polish: bool | None,
-    seed: Any,
-    device: Any,
-    progress: bool | None,
+    data: Data,
+    search: Search,
     found: Found,
+    polish: bool | None = False,
     start: Params | None = None,
     label: str = "MAP",
 ) -> Posterior:
-    """What `map_estimate` does, from the weights `start` if given, and with `found` to make a posterior of where it ends."""
-    with own_random(seed) as generator, in_mode(target.model, True):
-        batches = Minibatches(data, batch_size, generator, device, target.prevalence, target.model)
-        target = anew(target.with_data(batches.num_data), batches.at_once, device)
+    """Do what `map_estimate` does, from the weights `start` if given, and make the posterior by `found`."""
+    device = search.device
+    with own_random(search.seed) as generator, in_mode(target.model, True):
+        batches = Minibatches(data, search.batch_size, generator, device, target.prevalence, target.model)
+        target = reset_marginal(target.with_data(batches.num_data), batches.at_once, device)
         polish = _polished(polish, target, batches)
         weights = on_device({**target.parameters(), **(start or {})}, device)
-        buffers = on_device(kept_besides(target), device)
-        state, transient = {**weights, **buffers}, unsaved(target, device)
+        buffers = on_device(untrained_state(target), device)
+        state, transient = {**weights, **buffers}, unsaved_buffers(target, device)
 
         def objective() -> Tensor:
             value: Tensor = target({**state, **transient}, batches.next())[0]
             return value
 
         keep = partial(found, target)
-        trace = ascend(objective, weights, buffers, steps, lr, label, progress, lambda good: keep(good, {}))
+        trace = ascend(objective, weights, buffers, search, label, lambda good: keep(good, {}))
         if polish and float(objective().detach()) == float(objective().detach()):  # else something random is in the model
             _polish(objective, weights, buffers)
         return keep(state, {"log_posterior": thinned(trace, target)})
 
 
 def one_draw(dropout: bool = False) -> Found:
-    """`Particles` of the weights where the search has ended; with masks in its predictions if `dropout`."""
+    """Return a function that makes `Particles` of the final weights; with masks in the predictions if `dropout`."""
 
     def found(target: LogPosterior, state: Params, record: Mapping[str, Any]) -> Posterior:
         layout = Layout.of(target.parameters())
@@ -117,30 +133,26 @@ def ascend(
     objective: Callable[[], Tensor],
     weights: Params,
     buffers: Params,
-    steps: Any,
-    lr: Any,
+    search: Search,
     label: str,
-    progress: bool | None,
     found: Callable[[Params], Posterior],
 ) -> list[Tensor]:
-    """Adam's steps uphill, in place; the values on the way.
+    """Take Adam's steps uphill, in place, and return the values on the way.
 
     Args:
         objective: the log posterior at `weights`, a number, or one for each of several, of which each has weights of its own.
         weights: what moves.
         buffers: what moves along as the model is evaluated.
-        steps: how many.
-        lr: the first step size; it falls to 0 as (1 − t/steps)².
+        search: steps, their first size, which falls to 0 as (1 − t/steps)², and whether a bar is shown.
         label: what the bar says.
-        progress: whether a bar is shown.
-        found: state → what is to be kept of it, for `Diverged`.
+        found: state → posterior, for `Diverged`.
     """
-    steps, lr = whole_number(steps, "steps", 0), positive_number(lr, "lr")
+    steps, lr = whole_number(search.steps, "steps", 0), positive_number(search.lr, "lr")
     leaves, state = [value.requires_grad_() for value in weights.values()], {**weights, **buffers}
     optimiser = torch.optim.Adam(leaves, lr=lr, maximize=True, fused=True)
     good = {name: value.detach().clone() for name, value in state.items()}
     trace = []
-    for step in steps_of(steps, label, progress):
+    for step in steps_of(steps, label, search.progress):
         optimiser.param_groups[0]["lr"] = lr * (1 - step / steps) ** 2
         values = objective()
         trace.append(values.detach())
@@ -154,42 +166,48 @@ def ascend(
     return trace
 
 
-def anew(target: LogPosterior, at_once: bool, device: Any = None) -> LogPosterior:
-    """The target with a marginal that has seen nothing; where all data come at once, m itself is the running average."""
-    if device is not None and target.pool is not None:
-        x, y = target.pool
-        target = replace(target, pool=(x.to(device), None if y is None else y.to(device)))
+def pool_on(target: LogPosterior, device: Device) -> LogPosterior:
+    """Return the target with its pool on `device`; None: where it is."""
+    if device is None or target.pool is None:
+        return target
+    x, y = target.pool
+    return replace(target, pool=(x.to(device), None if y is None else y.to(device)))
+
+
+def reset_marginal(target: LogPosterior, at_once: bool, device: Device = None) -> LogPosterior:
+    """Return the target with a reset marginal; where all data come at once, m itself is the running average."""
+    target = pool_on(target, device)
     exact = at_once and isinstance(target.marginal, RunningMarginal)
     return target.with_marginal(BatchMarginal()) if exact else target.anew()
 
 
-def kept_besides(target: LogPosterior) -> dict[str, Tensor]:
-    """What model and likelihood keep besides trainable weights, in a file, too: moving averages and frozen weights."""
+def untrained_state(target: LogPosterior) -> dict[str, Tensor]:
+    """Return moving averages and frozen weights: what model and likelihood save besides trainable weights."""
     trained = target.parameters()
-    return {name: value for name, value in Net(target.model, target.likelihood).own().items() if name not in trained}
+    return {name: value for name, value in JointModel(target.model, target.likelihood).own().items() if name not in trained}
 
 
-def unsaved(target: LogPosterior, device: Any) -> dict[str, Tensor]:
-    """Buffers that no file keeps, there; None: they may stay where they are."""
+def unsaved_buffers(target: LogPosterior, device: Device) -> dict[str, Tensor]:
+    """Return buffers that a state dict leaves out, on `device`; none where that is None, since they can stay where they are."""
     if device is None:
         return {}
     saved = target.model.state_dict()
     return on_device({name: value for name, value in target.buffers().items() if name not in saved}, device)
 
 
-def on_device(state: Mapping[str, Tensor], device: Any) -> dict[str, Tensor]:
-    """Copies there; None: where they are."""
+def on_device(state: Params, device: Device) -> dict[str, Tensor]:
+    """Return copies on `device`; None: where they are."""
     return {name: value.detach().to(device, copy=True) for name, value in state.items()}
 
 
 def drops_out(target: LogPosterior) -> bool:
-    """Whether something in the model drops out."""
+    """Return whether the model has active dropout."""
     with in_mode(target.model, False):
-        return Net(target.model, target.likelihood).wake_dropout() > 0
+        return JointModel(target.model, target.likelihood).wake_dropout() > 0
 
 
 def thinned(trace: list[Tensor], target: LogPosterior) -> list[Any]:
-    """At most 200 of the values, evenly, as log p(w|X,Y) rather than per example."""
+    """Return at most 200 of the values, evenly, as log p(w|X,Y) rather than per example."""
     assert target.num_data is not None
     some = trace[:: max(1, math.ceil(len(trace) / _TRACE))]
     return (torch.stack(some) * target.num_data).tolist() if some else []
@@ -213,7 +231,7 @@ def _polished(polish: bool | None, target: LogPosterior, batches: Minibatches) -
 
 
 def _polish(objective: Callable[[], Tensor], weights: Params, buffers: Params) -> None:
-    """L-BFGS uphill, in place; where it does not get higher, nothing."""
+    """Take L-BFGS steps uphill, in place; undo them where the result is not higher."""
     leaves, state, start = list(weights.values()), {**weights, **buffers}, float(objective().detach())
     before = {name: value.detach().clone() for name, value in state.items()}
     eps = torch.finfo(leaves[0].dtype).eps

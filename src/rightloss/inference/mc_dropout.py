@@ -5,9 +5,8 @@ Stage: `LogPosterior` of a model with dropout, data → `Posterior` of one draw,
 
 from __future__ import annotations
 
-from typing import Any
-
-from .map import drops_out, most_probable, one_draw
+from .map import Search, drops_out, most_probable, one_draw
+from .minibatches import Data, Device
 from .posterior import Posterior
 from .target import LogPosterior, inference_method
 
@@ -15,21 +14,21 @@ from .target import LogPosterior, inference_method
 @inference_method
 def mc_dropout(
     target: LogPosterior,
-    data: Any,
+    data: Data,
     *,
-    steps: Any = 1000,
-    batch_size: Any = 128,
-    lr: Any = 1e-2,
-    seed: Any = 0,
-    device: Any = None,
+    steps: int = 1000,
+    batch_size: int | None = 128,
+    lr: float = 1e-2,
+    seed: int = 0,
+    device: Device = None,
     progress: bool | None = None,
 ) -> Posterior:
-    """Variational inference at the price of MAP: training with dropout, which then stays on in predictions (Gal 2016).
+    """Train with dropout, and keep it on in predictions: variational inference at the price of MAP (Gal 2016).
 
-    q(w) is a point with random masks. The masks' probability is the spread: nothing in the data widens or narrows it.
+    q(w) is a point with random masks. The masks' probability fixes the spread: the data do not change it.
 
     Args:
-        target: from `log_posterior`, of a model in which something drops out: `nn.Dropout` and its relatives.
+        target: from `log_posterior`, of a model with `nn.Dropout` or another layer that drops out.
         data: `(x, y)`, a Dataset or a DataLoader.
         steps: of Adam.
         batch_size: examples in a step; None for all of them.
@@ -43,10 +42,21 @@ def mc_dropout(
 
     Raises:
         Diverged: a value was not finite; the error has the last good `.posterior`.
+
+    Example:
+        >>> import torch, rightloss as rl
+        >>> y = torch.arange(100) % 2
+        >>> x = torch.randn(100, 1, generator=torch.Generator().manual_seed(0)) + y[:, None]
+        >>> model = torch.nn.Sequential(torch.nn.Linear(1, 8), torch.nn.Dropout(0.1), torch.nn.Linear(8, 2))
+        >>> target = rl.inference.log_posterior(model, rl.Prevalence.binary(population=0.1))
+        >>> posterior = rl.inference.mc_dropout(target, (x, y), steps=20)
+        >>> bool((posterior.predict(x).model_entropy > 0).all())  # masks disagree
+        True
     """
     if not drops_out(target):
         raise ValueError(
             "Expected a model that drops out, but none of its modules does with a probability above 0: "
             "put nn.Dropout(0.1) between layers, or use map_estimate."
         )
-    return most_probable(target, data, steps, batch_size, lr, False, seed, device, progress, one_draw(dropout=True))
+    search = Search(steps, batch_size, lr, seed, device, progress)
+    return most_probable(target, data, search, one_draw(dropout=True))

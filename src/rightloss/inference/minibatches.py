@@ -1,4 +1,4 @@
-"""Data as users give them → minibatches without end.
+"""Data in any form → an endless stream of minibatches.
 
 Stage: (x, y), a Dataset or a DataLoader → `(x, y)` on the device, at random and without replacement within an epoch.
 """
@@ -15,18 +15,20 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset, SubsetRandomSampler
 
 from ..log_probs import as_input, tensor_of
-from ..prevalence import Prevalence, class_frequencies
+from ..prevalence import ContinuousPrevalence, Prevalence, class_frequencies
 from .steps import ordinary, whole_number
 
 Batch = tuple[Tensor, Tensor]
+Data = Iterable[Any] | Dataset[Any]  # `(x, y)` as tensors or arrays, a Dataset of such pairs, or a DataLoader
+Device = str | torch.device | None
 
 
 class Minibatches:
     """Minibatches of one data set.
 
     Args:
-        data: `(x, y)` as tensors or arrays; a Dataset of such pairs; or a DataLoader (or any other iterable that can be gone
-            over again) that gives batches of them, whose sampler and batch size are then used as they are. A Dataset is read
+        data: `(x, y)` as tensors or arrays; a Dataset of such pairs; or a DataLoader (or any other iterable that can be
+            repeated) that gives batches of them, whose sampler and batch size are then used as they are. A Dataset is read
             once, into memory: where it is too large, or transforms at random, give a DataLoader.
         batch_size: examples in a batch; None for all of them. The last batch of an epoch, if it would be smaller, is left out.
         generator: where the order comes from.
@@ -38,11 +40,11 @@ class Minibatches:
 
     def __init__(
         self,
-        data: Any,
-        batch_size: Any,
+        data: Data,
+        batch_size: int | None,
         generator: torch.Generator | None = None,
-        device: Any = None,
-        prevalence: Any = None,
+        device: Device = None,
+        prevalence: Prevalence | ContinuousPrevalence | None = None,
         like: nn.Module | None = None,
     ) -> None:
         self.generator, self.device, self.like = generator, device, like
@@ -50,7 +52,7 @@ class Minibatches:
         self.loader = _loader(data)
         if self.loader is not None:
             self.num_data, self.batch_size = _length(data), 0
-            self._mix = _Mix(prevalence) if isinstance(prevalence, Prevalence) else None
+            self._mix = _LoaderMix(prevalence) if isinstance(prevalence, Prevalence) else None
             return
         if isinstance(data, Dataset):
             data = _stacked([data[row] for row in range(len(data))])  # type: ignore[arg-type]
@@ -68,7 +70,7 @@ class Minibatches:
         return self.loader is None and self.batch_size == len(self.y)
 
     def next(self) -> Batch:
-        """The next minibatch."""
+        """Return the next minibatch."""
         if self.loader is not None:
             return self._from_loader()
         if self.at_once:
@@ -77,7 +79,7 @@ class Minibatches:
         return self.x[index], self.y[index]
 
     def next_each(self, members: int) -> Batch:
-        """The next minibatch of each of `members`, who go through the data in orders of their own, stacked in front."""
+        """Return the next minibatch of each of `members`, stacked; each goes through the data in an order of its own."""
         if self.loader is not None:
             pairs = [self._of_one_size() for _ in range(members)]
             return torch.stack([x for x, _ in pairs]), torch.stack([y for _, y in pairs])
@@ -87,7 +89,7 @@ class Minibatches:
         return self.x[index], self.y[index]
 
     def whole(self) -> Batch:
-        """All data at once."""
+        """Return all data at once."""
         if self.loader is None:
             return self.x, self.y
         x, y = _concatenated([_pair(batch, self.device, self.like) for batch in self.loader])
@@ -96,7 +98,7 @@ class Minibatches:
         return x, y
 
     def few(self) -> Tensor:
-        """Inputs of two examples, to try a model on."""
+        """Return inputs of two examples, to try a model on."""
         if self.loader is None:
             return self.x[:2]
         for batch in self.loader:
@@ -112,7 +114,7 @@ class Minibatches:
         return index
 
     def _of_one_size(self) -> Batch:
-        """The loader's next batch that has as many examples as its first one."""
+        """Return the loader's next batch that has as many examples as its first one."""
         for _ in range(1000):
             batch = self._from_loader()
             self.batch_size = self.batch_size or len(batch[1])
@@ -135,25 +137,25 @@ class Minibatches:
         raise ValueError("Expected the loader to give batches, but got none: is the data set smaller than one batch?")
 
 
-def _loader(data: Any) -> Iterable[Any] | None:
-    """`data` where it gives batches; None where it has examples."""
+def _loader(data: Data) -> Iterable[Any] | None:
+    """Return `data` where it gives batches; None where it has examples."""
     if isinstance(data, list) and data and all(_is_batch(each) for each in data):
         return data
     if isinstance(data, tuple | list) or (isinstance(data, Dataset) and not isinstance(data, IterableDataset)):
         return None
     if not isinstance(data, Iterable) or isinstance(data, Iterator | Tensor | np.ndarray | IterableDataset):
         raise ValueError(
-            f"Expected data as (x, y), a Dataset or a DataLoader, but got {type(data).__name__}: an iterator can be gone over "
-            "only once, and an IterableDataset needs a DataLoader."
+            f"Expected data as (x, y), a Dataset or a DataLoader, but got {type(data).__name__}: an iterator can be used only "
+            "once, and an IterableDataset needs a DataLoader."
         )
     return data
 
 
-def _is_batch(each: Any) -> bool:
+def _is_batch(each: object) -> bool:
     return isinstance(each, tuple | list) and len(each) == 2 and all(isinstance(part, Tensor | np.ndarray) for part in each)
 
 
-def _pair(data: Any, device: Any, like: nn.Module | None) -> Batch:
+def _pair(data: Any, device: Device, like: nn.Module | None) -> Batch:
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise ValueError(f"Expected pairs (x, y), but got {type(data).__name__} of {_count(data)}: give inputs and labels.")
     x, y = data
@@ -176,7 +178,7 @@ def _inputs(x: Any, like: nn.Module | None) -> Tensor:
     return tensor.to(torch.get_default_dtype()) if tensor.dtype == torch.float64 else tensor
 
 
-class _Mix:
+class _LoaderMix:
     """The mix of a loader's labels over its first pass."""
 
     def __init__(self, prevalence: Prevalence) -> None:
@@ -184,21 +186,21 @@ class _Mix:
         self.total = torch.zeros(prevalence.num_classes, dtype=torch.float64)
 
     def add(self, y: Tensor) -> None:
-        """One more batch."""
+        """Count one more batch."""
         if not self.done:
             mix, examples = _mix_of(y, self.prevalence), int(counting(y).sum())
             self.total += examples * mix
             self.examples += examples
 
     def check(self) -> None:
-        """A ValueError at the end of the pass, where it cannot be chance."""
+        """Raise a ValueError at the end of the pass, where the mix cannot be chance."""
         if not self.done and self.examples:
             _check_chance(self.total / self.examples, self.examples, self.prevalence)
         self.done = True
 
 
 def check_mix(y: Tensor, prevalence: Prevalence) -> None:
-    """Where the labels' mix cannot be chance, the wrong ρ was given, and every prediction would be off.
+    """Raise a ValueError where the labels' mix cannot be chance: the wrong ρ was given, and every prediction would be off.
 
     The cells of one dense map do not come by chance each, so the chance is that of whole examples.
     """
@@ -216,7 +218,7 @@ def _check_chance(found: Tensor, examples: int, prevalence: Prevalence) -> None:
 
 
 def _mix_of(y: Tensor, prevalence: Prevalence) -> Tensor:
-    """The mix (K,) of the labels that count, on the CPU."""
+    """Return the mix (K,) of the labels that count, on the CPU."""
     if y.is_floating_point() and y.ndim > 1:
         votes = y.movedim(1, -1).flatten(0, -2)
         return class_frequencies(votes[(votes != 0).any(1)], prevalence.num_classes).cpu()
@@ -224,7 +226,7 @@ def _mix_of(y: Tensor, prevalence: Prevalence) -> Tensor:
 
 
 def counting(y: Tensor) -> Bool[Tensor, " n"]:
-    """Which examples have a label, or votes, that count."""
+    """Return which examples have a label, or votes, that count."""
     return ((y != 0) if y.is_floating_point() else (y != -100)).reshape(len(y), -1).any(1)
 
 
@@ -233,7 +235,7 @@ def _rounded(mix: Tensor) -> list[float]:
 
 
 def _stacked(pairs: list[Any]) -> tuple[Any, Any]:
-    """Examples → inputs and labels; arrays stay arrays."""
+    """Stack examples to inputs and labels; arrays stay arrays."""
     if not pairs:
         raise ValueError("Expected at least one example, but the data set is empty: is its folder right?")
     if any(not isinstance(each, tuple | list) or len(each) != 2 for each in pairs):
@@ -256,5 +258,5 @@ def _length(loader: Any) -> int | None:
     return None if data is None or isinstance(data, IterableDataset) else len(data)
 
 
-def _count(data: Any) -> str:
+def _count(data: object) -> str:
     return f"{len(data)} parts" if isinstance(data, tuple | list) else "no parts"

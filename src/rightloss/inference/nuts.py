@@ -1,4 +1,4 @@
-"""The no-U-turn sampler: the reference for models of few weights.
+"""NUTS, the no-U-turn sampler: the reference for models of few weights.
 
 Stage: target, data → `Posterior` of draws. All data in every evaluation, p(y|w) exact.
 """
@@ -19,12 +19,13 @@ from torch import Tensor
 from ..losses import InformationGainLoss, LogitAdjustedLoss, LogLikelihoodLoss, WeightedLoss
 from ..marginals import BatchMarginal
 from ..prevalence import Prevalence
-from .distributions import Particles
+from .diagnostics import worst_of
+from .distributions import Layout, Particles
 from .fisher import likelihood_terms
-from .layout import Layout
-from .minibatches import Batch, Minibatches
+from .map import pool_on
+from .minibatches import Batch, Data, Device, Minibatches
 from .posterior import Posterior, posterior_of
-from .sgmcmc.diagnostics import effective_sample_size, r_hat
+from .priors import Params
 from .steps import check_finite, in_mode, own_random, positive_number, steps_of, whole_number
 from .target import LogPosterior, inference_method
 
@@ -41,23 +42,23 @@ Weights = Callable[[Tensor], dict[str, Tensor]]
 @inference_method
 def nuts(
     target: LogPosterior,
-    data: Any,
+    data: Data,
     *,
-    draws: Any = 1000,
-    warmup: Any = 500,
-    chains: Any = 2,
-    start: Any = None,
-    max_tree_depth: Any = 10,
-    target_accept: Any = 0.8,
-    seed: Any = 0,
-    device: Any = None,
+    draws: int = 1000,
+    warmup: int = 500,
+    chains: int = 2,
+    start: Posterior | Params | None = None,
+    max_tree_depth: int = 10,
+    target_accept: float = 0.8,
+    seed: int = 0,
+    device: Device = None,
     progress: bool | None = None,
 ) -> Posterior:
-    """Draws by the no-U-turn sampler (Hoffman and Gelman 2014), as Pyro has it: exact but for Monte Carlo error.
+    """Draw by the no-U-turn sampler (Hoffman and Gelman 2014) of Pyro: exact but for Monte Carlo error.
 
     p(y|w) is taken over the target's pool, or else over the training data, value and gradient; the model is in evaluation
-    mode. The posterior's `record` has the largest R̂, the smallest effective sample size, how many steps of all chains ended in
-    `divergences`, of which there should be none, and the chains' `acceptance`.
+    mode. The posterior's `record` has the largest `r_hat`, the smallest `effective_sample_size` and `tail_sample_size`, the
+    number of `divergences` in all chains, which should be 0, and the chains' `acceptance`.
 
     Args:
         target: from `log_posterior`, of at most 1,000 weights.
@@ -72,6 +73,15 @@ def nuts(
         seed: of all random numbers.
         device: where to compute; None: where the data are.
         progress: whether to show a bar; None: on a terminal.
+
+    Example:
+        >>> import torch, rightloss as rl
+        >>> y = torch.arange(100) % 2
+        >>> x = torch.randn(100, 1, generator=torch.Generator().manual_seed(0)) + y[:, None]
+        >>> target = rl.inference.log_posterior(torch.nn.Linear(1, 2), rl.Prevalence.binary(population=0.1))
+        >>> posterior = rl.inference.nuts(target, (x, y), draws=10, warmup=20, chains=1)
+        >>> posterior.distribution.draws.shape
+        torch.Size([10, 4])
     """
     draws, warmup, chains = whole_number(draws, "draws", 4), whole_number(warmup, "warmup", 20), whole_number(chains, "chains")
     if positive_number(target_accept, "target_accept") >= 1:
@@ -89,7 +99,7 @@ def nuts(
             if step % (warmup + draws) == 0:
                 runs.append(_Chain(space, potential, warmup, options))
             runs[-1].step(keep=step % (warmup + draws) >= warmup)
-    particles = Particles(torch.cat([run.draws() for run in runs]).to(_vector(target, layout).dtype), chains)
+    particles = Particles(torch.cat([run.draws() for run in runs]).to(layout.flatten(target.parameters()).dtype), chains)
     return posterior_of(target, particles, layout, record=_record(particles, runs))
 
 
@@ -129,23 +139,17 @@ class _Chain:
         return torch.stack([self.space.weights(u) for u in self.kept])
 
     def told(self) -> tuple[int, float]:
-        """How many divergences, and the mean acceptance."""
+        """Return the number of divergences, and the mean acceptance."""
         return len(self.kernel.diagnostics()["divergences"]), float(self.kernel.diagnostics()["acceptance rate"])
 
 
 def _record(particles: Particles, runs: list[_Chain]) -> dict[str, Any]:
-    draws = particles.by_chain
     divergences, acceptance = zip(*(run.told() for run in runs), strict=True)
-    return {
-        "r_hat": float(r_hat(draws).max()),
-        "effective_sample_size": float(effective_sample_size(draws).min()),
-        "divergences": sum(divergences),
-        "acceptance": list(acceptance),
-    }
+    return {**worst_of(particles.by_chain), "divergences": sum(divergences), "acceptance": list(acceptance)}
 
 
 def _potential(target: LogPosterior, batch: Batch, layout: Layout) -> Potential:
-    """w → −log p(w|X,Y) + const., in double precision but for what the model computes in its own."""
+    """Return w → −log p(w|X,Y) + const., in double precision but for what the model computes in its own."""
     exact = _exact(target, batch[0].device)
     own = target.parameters()
     # what does not move goes along, so that it is on the device of the data
@@ -155,7 +159,7 @@ def _potential(target: LogPosterior, batch: Batch, layout: Layout) -> Potential:
         return still | {name: value.to(own[name].dtype) for name, value in layout.unflatten(vector).items()}
 
     begin = layout.flatten(own).double().to(batch[0].device)
-    likelihood = _in_one_pass(exact, weights, begin, batch) or _as_it_stands(exact, weights, batch)
+    likelihood = _in_one_pass(exact, weights, begin, batch) or _by_target(exact, weights, batch)
 
     def potential(vector: Tensor) -> Tensor:
         return likelihood(vector).double() - exact.log_prior(weights(vector)).double()
@@ -163,15 +167,15 @@ def _potential(target: LogPosterior, batch: Batch, layout: Layout) -> Potential:
     return potential
 
 
-def _as_it_stands(target: LogPosterior, weights: Weights, batch: Batch) -> Potential:
-    """w → minus the log-likelihood, as the target has it."""
+def _by_target(target: LogPosterior, weights: Weights, batch: Batch) -> Potential:
+    """Return w → minus the log-likelihood, as the target computes it."""
     size, flat = target.num_data, replace(target, prior=lambda params: torch.zeros(()))
     assert size is not None
     return lambda vector: -size * flat(weights(vector), batch)[0]
 
 
 def _in_one_pass(target: LogPosterior, weights: Weights, begin: Tensor, batch: Batch) -> Potential | None:
-    """The same by the formula of `Terms`: data and pool together, labels looked at once. None where it does not apply."""
+    """Return the same by the formula of `LikelihoodTerms`: data and pool in one pass. None where it does not apply."""
     if not isinstance(target.prevalence, Prevalence) or not isinstance(target.criterion, LOSSES):
         return None
     terms = likelihood_terms(target, weights, begin, batch)
@@ -195,17 +199,13 @@ def _still(target: LogPosterior) -> dict[str, Tensor]:
 
 
 def _exact(target: LogPosterior, device: torch.device) -> LogPosterior:
-    """The target with p(y|w) over its own pool, or else over each batch, which here is all data."""
-    if not target.gains:
-        return target
-    if target.pool is not None:
-        x, y = target.pool
-        return replace(target, pool=(x.to(device), None if y is None else y.to(device)))
-    reference = target.criterion.reference
-    return replace(target, criterion=InformationGainLoss(target.prevalence, target.likelihood, BatchMarginal(), reference))
+    """Return the target with p(y|w) over its own pool, or else over each batch, which here is all data."""
+    if target.gains and target.pool is None:
+        return target.with_marginal(BatchMarginal())
+    return pool_on(target, device)
 
 
-def _space(target: LogPosterior, layout: Layout, start: Any, device: Any) -> _Space:
+def _space(target: LogPosterior, layout: Layout, start: Posterior | Params | None, device: Device) -> _Space:
     if isinstance(start, Posterior) and start.layout == layout:
         origin, factor = start.distribution.mean.double().to(device), _factor(start.distribution.covariance().double())
         return _Space(origin, None, SPREAD) if factor is None else _Space(origin, factor.to(device), 1.0)
@@ -219,14 +219,10 @@ def _space(target: LogPosterior, layout: Layout, start: Any, device: Any) -> _Sp
 
 
 def _factor(covariance: Float[Tensor, "d d"]) -> Float[Tensor, "d d"] | None:
-    """Its Cholesky factor, or None where it is (nearly) singular, as that of a few draws."""
+    """Return its Cholesky factor, or None where it is (nearly) singular, as that of a few draws."""
     factor, failed = torch.linalg.cholesky_ex(covariance)
     singular = factor.diagonal() <= 1e-3 * covariance.diagonal().clamp_min(0).sqrt()
     return None if int(failed) or bool(singular.any()) else factor
-
-
-def _vector(target: LogPosterior, layout: Layout) -> Float[Tensor, " d"]:
-    return layout.flatten(target.parameters())
 
 
 def _pyro(name: str) -> ModuleType:

@@ -1,4 +1,4 @@
-"""A distribution of weights → predictions.
+"""A distribution of weights → predictions and files.
 
 Stage: model, likelihood, `Distribution` over some of their weights → `Posterior`: draws by name, `Prediction`s, files.
 """
@@ -6,37 +6,46 @@ Stage: model, likelihood, `Distribution` over some of their weights → `Posteri
 from __future__ import annotations
 
 import copy
+import json
+import os
 from collections.abc import Iterator, Mapping
 from numbers import Integral
-from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Float
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from ..likelihoods import Likelihood
+from ..likelihoods import Categorical, Likelihood
 from ..log_probs import as_input, first_float, tensor_of
 from ..losses.batch import check_pair
 from ..mixes import log_mix, multiply_classes
 from ..prevalence import ContinuousPrevalence, Prevalence
 from ..rng import own_stream
-from .contract import Distribution
-from .distributions import Particles
-from .layout import Layout
-from .nets import AveragedNet, Net, Runner, TangentNet
+from ..serialization import PREVALENCE, Format, check_fit, prevalence_facts, read_file, saved_prevalence, write_file
+from .distributions import SAVED, Distribution, Layout, Particles, saved_distribution
+from .joint_model import AveragedModel, JointModel, LinearisedModel, Runner, check_weights
 from .prediction import Prediction, averaged
-from .serialization import read_posterior, write_posterior
 from .steps import checked_level, ordinary, whole_number
+from .target import LogPosterior
 
 _DRAWS = 100  # where the distribution has no number of its own
 _WEIGHTS, _INPUTS = 1 << 24, 1 << 20  # numbers held at once: of stacked weights, and of x times draws, before layers widen it
+_FORMAT = Format(
+    "rightloss.Posterior",
+    version=1,
+    facts=(*PREVALENCE, "likelihood", "distribution", "names", "shapes", "dropout", "linearised", "record"),
+    thing="posterior",
+    saved_by="Posterior.save",
+    wrapping="make a Posterior of its tensors",
+)
 
 
 class Posterior:
-    """What is known of the weights after training, and the predictions that follow.
+    """A distribution of a model's weights, and the predictions that follow from it.
 
-    It can be made and asked under `torch.no_grad()` and `torch.inference_mode()`, too, with the same results.
+    It can be made and used under `torch.no_grad()` and `torch.inference_mode()`, too, with the same results.
 
     Args:
         model: x → the likelihood's outputs; copied.
@@ -47,9 +56,20 @@ class Posterior:
             as "likelihood.<name>".
         fixed: values of others, where they are not the model's own.
         dropout: whether masks are drawn with the weights, as in MC dropout.
-        record: what the method has to tell, such as its losses; what JSON can hold of it is saved.
+        record: what the method reports, such as its losses; what JSON can hold of it is saved.
         linearised: whether predictions are those of the model made linear in its weights around their mean, as a Gaussian
             from a Gauss–Newton matrix assumes it to be. The weights that `sample` gives are the same.
+
+    Example:
+        >>> import torch, rightloss as rl
+        >>> model, y = torch.nn.Linear(1, 2), torch.arange(100) % 2
+        >>> x = torch.randn(100, 1, generator=torch.Generator().manual_seed(0)) + y[:, None]
+        >>> target = rl.inference.log_posterior(model, rl.Prevalence.binary(population=0.1))
+        >>> posterior = rl.inference.laplace(target, (x, y), progress=False)
+        >>> posterior.predict(x).log_probs.shape
+        torch.Size([100, 2])
+        >>> posterior.sample(3)["weight"].shape
+        torch.Size([3, 2, 1])
     """
 
     @torch.inference_mode(False)
@@ -73,13 +93,13 @@ class Posterior:
                 f"Expected a distribution of {layout.size} weights, but got {tuple(distribution.mean.shape)}: "
                 "the layout must be that of its vectors."
             )
-        self._net = Net(copy.deepcopy(model), copy.deepcopy(likelihood)).eval()
+        self._net = JointModel(copy.deepcopy(model), copy.deepcopy(likelihood)).eval()
         self._net.put({**(fixed or {}), **self.mean})
         if dropout and self._net.wake_dropout() == 0:
             raise ValueError("Expected a model that drops out, but it has no such module: nn.Dropout(0.1) between layers.")
         if linearised:
             self._check_linear()
-        self._function = TangentNet(self._net) if linearised else self._net
+        self._function = LinearisedModel(self._net) if linearised else self._net
 
     @property
     def model(self) -> nn.Module:
@@ -93,51 +113,47 @@ class Posterior:
 
     @property
     def mean(self) -> dict[str, Tensor]:
-        """Of the random weights, by name."""
+        """Mean of the random weights, by name."""
         return self.layout.unflatten(self.distribution.mean)
 
     @property
     def standard_deviation(self) -> dict[str, Tensor]:
-        """Of the random weights, by name."""
+        """Standard deviation of the random weights, by name."""
         return self.layout.unflatten(self.distribution.standard_deviation)
 
     @torch.inference_mode(False)
-    def sample(self, n: int, generator: Any = None) -> dict[str, Tensor]:
-        """n draws of the random weights, `(n, …)` by name; without a generator the same ones in every call."""
+    def sample(self, n: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        """Return n draws of the random weights, `(n, …)` by name; without a generator the same ones in every call."""
         return self.layout.unflatten(self.distribution.sample(whole_number(n, "n"), own_stream(generator)))
 
     @torch.inference_mode(False)
-    def module(self, index: Any = None) -> nn.Module:
-        """The model with the mean weights, in eval mode, or with those of draw `index` of `Particles`.
+    def module(self, index: int | None = None) -> nn.Module:
+        """Return the model with the mean weights, in eval mode, or with those of draw `index` of `Particles`.
 
         For MAP this is the trained net. The mean of an ensemble or of chains, whose nets may have the same function in quite
         different weights, is in general no good net.
         """
         net = copy.deepcopy(self._net).eval()
         if index is not None:
-            count = len(self.distribution) if isinstance(self.distribution, Particles) else 0
-            if (
-                not isinstance(self.distribution, Particles)
-                or not isinstance(index, Integral)
-                or not -count <= int(index) < count
-            ):
+            draws = self.distribution.draws if isinstance(self.distribution, Particles) else torch.empty(0)
+            if not isinstance(index, int | Integral) or not -len(draws) <= index < len(draws):
                 raise ValueError(f"Expected `index` to name a draw, but got {index} of {self._kind()}: use `sample`.")
-            net.put(self.layout.unflatten(self.distribution.draws[index]))
+            net.put(self.layout.unflatten(draws[index]))
         return net.model
 
     @torch.inference_mode(False)
     def predict(
         self,
         x: Any,
-        samples: Any = None,
-        generator: Any = None,
-        support: Any = None,
-        batch_size: Any = None,
+        samples: int | None = None,
+        generator: torch.Generator | None = None,
+        support: ArrayLike | Tensor | None = None,
+        batch_size: int | None = None,
         *,
         population: Any = None,
         level: float | None = None,
     ) -> Prediction:
-        """Probabilities averaged over draws of the weights, p(y|x,X,Y) = ∫ p(y|x,w) p(w|X,Y) dw, at any population.
+        """Average probabilities over draws of the weights, p(y|x,X,Y) = ∫ p(y|x,w) p(w|X,Y) dw, at any population.
 
         Each draw is moved to the new mix, as `retarget` would move it, and then the average is taken: see
         [`predictive`][rightloss.predictive.predictive]. Entropies and the interval are those of the draws so moved.
@@ -161,13 +177,13 @@ class Posterior:
     def tables(
         self,
         x: Any,
-        samples: Any = None,
-        generator: Any = None,
-        support: Any = None,
-        batch_size: Any = None,
+        samples: int | None = None,
+        generator: torch.Generator | None = None,
+        support: ArrayLike | Tensor | None = None,
+        batch_size: int | None = None,
         population: Any = None,
     ) -> Iterator[Float[Tensor, "m n k *dense"]]:
-        """log p(y|x,w) of each draw, some draws at a time; the arguments are those of `predict`."""
+        """Yield log p(y|x,w) of each draw, some draws at a time; the arguments are those of `predict`."""
         if population is not None and not isinstance(self.prevalence, Prevalence):
             raise ValueError("Expected classes to move to `population`, but the likelihood is a density: leave it out.")
         stream = own_stream(generator)
@@ -182,8 +198,8 @@ class Posterior:
         return tables if population is None else self._moved(tables, population)
 
     @torch.inference_mode(False)
-    def as_module(self, samples: Any = None, generator: Any = None) -> nn.Module:
-        """x → averaged log-probabilities, over draws that are fixed now.
+    def as_module(self, samples: int | None = None, generator: torch.Generator | None = None) -> nn.Module:
+        """Return a module, x → averaged log-probabilities, over draws that are fixed now.
 
         Within `PrevalenceLayer(posterior.as_module(), prevalence)`, whose Categorical likelihood reads them as logits, it
         exports where the model does; if `linearised`, for one number of rows. In regression it is called with x and the
@@ -193,22 +209,26 @@ class Posterior:
             raise ValueError("Expected draws that can be fixed, but dropout's masks cannot: call `predict`.")
         count = self._count(samples)
         draws = next(self._draws(count, count, own_stream(generator)))
-        return AveragedNet(copy.deepcopy(self._function), self._weights(draws))
+        return AveragedModel(copy.deepcopy(self._function), self._weights(draws))
 
     @torch.inference_mode(False)
-    def save(self, path: str | Path) -> None:
-        """Everything in one safetensors file, written whole or not at all. Needs `rightloss[export]`.
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything to one safetensors file, whole or not at all. Needs `rightloss[export]`.
 
-        As with `PrevalenceLayer.save`, damage is found on loading, a forger is not.
+        As with `PrevalenceLayer.save`, loading detects damage, but not forgery.
         """
-        write_posterior(path, self)
+        _write(path, self)
 
     @classmethod
     @torch.inference_mode(False)
     def load(
-        cls, path: str | Path, model: nn.Module, likelihood: Likelihood | None = None, prevalence: Any = None
+        cls,
+        path: str | os.PathLike[str],
+        model: nn.Module,
+        likelihood: Likelihood | None = None,
+        prevalence: Prevalence | ContinuousPrevalence | None = None,
     ) -> Posterior:
-        """A saved posterior. Nothing in the file is unpickled or run.
+        """Load a saved posterior. Nothing in the file is unpickled or run.
 
         Args:
             path: a file written by `save`.
@@ -220,7 +240,7 @@ class Posterior:
             FileNotFoundError: there is no such file.
             ValueError: the file is damaged, of another kind or of a newer version, or does not fit `model` and `likelihood`.
         """
-        return cls(*read_posterior(path, model, likelihood, prevalence))
+        return cls(*_read(path, model, likelihood, prevalence))
 
     def __repr__(self) -> str:
         ways = ", dropout" * self.dropout + ", linearised" * self.linearised
@@ -233,14 +253,14 @@ class Posterior:
         chains = f" in {self.distribution.chains} chains" if self.distribution.chains > 1 else ""
         return f"{len(self.distribution)} draw{'s' * (len(self.distribution) > 1)}{chains}"
 
-    def _count(self, samples: Any) -> int | None:
-        """None where every particle is to be used once."""
+    def _count(self, samples: int | None) -> int | None:
+        """Return how many draws to take; None where every particle is to be used once."""
         if samples is not None:
             return whole_number(samples, "samples")
         return None if isinstance(self.distribution, Particles) and not self.dropout else _DRAWS
 
     def _draws(self, count: int | None, block: int | None, stream: torch.Generator) -> Iterator[Float[Tensor, "m d"]]:
-        """The draws, at most `block` at a time (None: all)."""
+        """Yield the draws, at most `block` at a time (None: all)."""
         if isinstance(self.distribution, Particles):
             draws = self.distribution.draws
             picks = torch.arange(len(draws)) if count is None else self.distribution.picks(count, stream)
@@ -252,7 +272,7 @@ class Posterior:
             yield self.distribution.sample(min(block or count, count - start), stream)
 
     def _weights(self, draws: Float[Tensor, "m d"]) -> dict[str, Tensor]:
-        """By name, in the dtypes of the net, as the function to run takes them."""
+        """Return draws by name, in the dtypes of the net; differences from the mean where it is linearised."""
         own = self._net.own()
         draws = draws - self.distribution.mean if self.linearised else draws
         return {name: value.to(own[name].dtype) for name, value in self.layout.unflatten(draws).items()}
@@ -271,7 +291,7 @@ class Posterior:
 
     @torch.inference_mode(False)
     def _moved(self, tables: Iterator[Tensor], population: Any) -> Iterator[Tensor]:
-        """Each draw's table at another population."""
+        """Move each draw's table to another population."""
         assert isinstance(self.prevalence, Prevalence)
         own = self.prevalence.population.log()
         for table in tables:
@@ -286,13 +306,13 @@ class Posterior:
             if name not in parameters:
                 raise ValueError(f"Expected parameters to linearise in, but `{name}` is a buffer: leave out `linearised`.")
 
-    def _support(self, support: Any) -> Tensor | None:
+    def _support(self, support: ArrayLike | Tensor | None) -> Tensor | None:
         if self.likelihood.over_classes == (support is None):
             return None if support is None else tensor_of(support, "support").to(first_float(self._net, torch.empty(0)))
         wanted, got = ("no `support` with classes", "one") if self.likelihood.over_classes else ("`support`", "none")
         raise ValueError(f"Expected {wanted}, but got {got}: it lists values of y, at which a density is wanted.")
 
-    def _pieces(self, x: Any, batch_size: Any) -> list[Any]:
+    def _pieces(self, x: Any, batch_size: int | None) -> list[Any]:
         whole = ordinary(as_input(x, self.model, torch.empty(0)))
         if batch_size is None:
             return [whole]
@@ -302,7 +322,7 @@ class Posterior:
 
 
 def posterior_of(
-    target: Any,
+    target: LogPosterior,
     distribution: Distribution,
     layout: Layout | None = None,
     fixed: Mapping[str, Tensor] | None = None,
@@ -310,7 +330,101 @@ def posterior_of(
     record: Mapping[str, Any] | None = None,
     linearised: bool = False,
 ) -> Posterior:
-    """The posterior of a `LogPosterior` that a method has found; `layout` is by default that of all its parameters."""
+    """Return the posterior that a method has found; `layout` is by default that of all parameters of the target."""
     layout = Layout.of(target.parameters()) if layout is None else layout
     how = (dropout, record, linearised)
     return Posterior(target.model, target.prevalence, target.likelihood, distribution, layout, fixed, *how)
+
+
+def _write(path: str | os.PathLike[str], posterior: Posterior) -> None:
+    """Write the distribution, and all weights that are not random."""
+    kind = type(posterior.distribution).__name__
+    if kind not in SAVED:
+        raise ValueError(f"Expected one of {', '.join(SAVED)} to save, but got {kind}: save draws of it, as Particles.")
+    own = JointModel(posterior.model, posterior.likelihood).own()
+    tensors = {f"distribution.{name}": value for name, value in posterior.distribution.tensors().items()}
+    tensors |= {f"rest.{name}": value for name, value in own.items() if name not in posterior.layout.names}
+    known = prevalence_facts(posterior.prevalence) if isinstance(posterior.prevalence, Prevalence) else {}
+    facts = {
+        **dict.fromkeys(PREVALENCE),
+        **known,
+        "likelihood": _likelihood_facts(posterior.likelihood, posterior.prevalence),
+        "distribution": kind,
+        "names": list(posterior.layout.names),
+        "shapes": [list(shape) for shape in posterior.layout.shapes],
+        "dropout": posterior.dropout,
+        "linearised": posterior.linearised,
+        # as it will be read: keys that are numbers become strings, and sort otherwise in the digest
+        "record": {name: json.loads(json.dumps(value)) for name, value in posterior.record.items() if _is_json(name, value)},
+    }
+    write_file(_FORMAT, path, tensors, facts)
+
+
+def _read(
+    path: str | os.PathLike[str],
+    model: nn.Module,
+    likelihood: Likelihood | None,
+    given: Prevalence | ContinuousPrevalence | None,
+) -> tuple[Any, ...]:
+    """Return the arguments of `Posterior`; the model and the likelihood stay as they are."""
+    tensors, facts = read_file(_FORMAT, path)
+    prevalence = _prevalence_of(facts, path, given)
+    if likelihood is None and isinstance(prevalence, Prevalence):
+        likelihood = Categorical(prevalence.num_classes)
+    own = _likelihood_facts(likelihood, prevalence)
+    if likelihood is None or facts["likelihood"] != own:
+        raise ValueError(
+            f"Expected the likelihood that the posterior was saved with, {facts['likelihood']}, but got {own}: "
+            "pass `likelihood=…` to load."
+        )
+    check_pair(likelihood, prevalence)
+    layout, weights = _layout_of(facts, path), JointModel(model, likelihood).own()
+    check_weights(layout, weights)
+    device = first_float(model, torch.empty(0)).device
+    distribution = saved_distribution(facts["distribution"], _under("distribution.", tensors, device))
+    rest = _under("rest.", tensors, device)
+    check_fit(rest, {name: value for name, value in weights.items() if name not in layout.names})
+    how = facts["dropout"], facts["record"], facts["linearised"]
+    return model, prevalence, likelihood, distribution, layout, rest, *how
+
+
+def _prevalence_of(
+    facts: Mapping[str, Any], path: str | os.PathLike[str], given: Prevalence | ContinuousPrevalence | None
+) -> Prevalence | ContinuousPrevalence:
+    if facts["population"] is not None and given is None:
+        return saved_prevalence(facts, path)
+    if facts["population"] is None and isinstance(given, ContinuousPrevalence):
+        return given
+    wanted = "no `prevalence` for classes" if given is not None else "`prevalence`, a ContinuousPrevalence, for a density"
+    raise ValueError(
+        f"Expected {wanted}, but got {type(given).__name__}: the file has that of classes, and cannot have a density's."
+    )
+
+
+def _layout_of(facts: Mapping[str, Any], path: str | os.PathLike[str]) -> Layout:
+    names, shapes = facts["names"], facts["shapes"]
+    fine = isinstance(names, list) and isinstance(shapes, list) and len(names) == len(shapes)
+    fine = fine and all(isinstance(name, str) for name in names)
+    fine = fine and all(isinstance(shape, list) and all(type(each) is int for each in shape) for shape in shapes)
+    fine = fine and all(isinstance(facts[name], bool) for name in ("dropout", "linearised"))
+    if not fine or not isinstance(facts["record"], dict):
+        raise ValueError(f"Expected {path} to name the weights and their shapes, but it does not: save the posterior again.")
+    return Layout(tuple(names), tuple(tuple(shape) for shape in shapes))
+
+
+def _likelihood_facts(likelihood: Likelihood | None, prevalence: Prevalence | ContinuousPrevalence) -> dict[str, Any]:
+    if isinstance(prevalence, Prevalence):
+        return {"name": type(likelihood).__name__, "levels": prevalence.num_classes}
+    return {"name": type(likelihood).__name__, "outputs": None if likelihood is None else likelihood.num_outputs}
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value.to(device) for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def _is_json(name: object, value: object) -> bool:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return isinstance(name, str)

@@ -1,4 +1,4 @@
-"""Tables of many weights → their average, and what it leaves open.
+"""Predictions of many draws → their average, and how uncertain it is.
 
 Stage: `log_probs (s, n, k)` of s draws, in blocks → `Prediction`.
 """
@@ -20,7 +20,7 @@ from ..log_probs import as_given
 
 @dataclass(frozen=True)
 class Prediction:
-    """The posterior predictive: what the draws say on average, and how far they disagree.
+    """The posterior predictive: the average of the draws, and how far they disagree.
 
     With p_s(k|x) of draw s and p = avg_s p_s, the entropy of p splits into that which every draw has by itself, on average, and
     the rest, the information that x's label would give about the weights:
@@ -38,9 +38,19 @@ class Prediction:
         low: the lower end of the central interval of p_s(k|x) over the draws, a probability, class by class, in the shape of
             `log_probs`; None where no interval was asked for. Of one draw, such as MAP's, it is p itself.
         high: its upper end.
+
+    Example:
+        >>> import torch
+        >>> from rightloss.inference.prediction import averaged
+        >>> two_draws = torch.tensor([[[0.9, 0.1]], [[0.1, 0.9]]]).log()
+        >>> prediction = averaged([two_draws], over_classes=True)
+        >>> prediction.log_probs.exp()
+        tensor([[0.5000, 0.5000]])
+        >>> bool(prediction.model_entropy > prediction.data_entropy)  # each draw is sure, of something else
+        True
     """
 
-    log_probs: Any
+    log_probs: Any  # these are arrays where x was one, else tensors
     entropy: Any = None
     data_entropy: Any = None
     model_entropy: Any = None
@@ -48,7 +58,7 @@ class Prediction:
     high: Any = None
 
     def as_given(self, x: Any) -> Prediction:
-        """With arrays where x was one, else with tensors."""
+        """Return the same with arrays where x was one, else with tensors."""
         if not isinstance(x, np.ndarray):
             return self
         parts = (getattr(self, field.name) for field in fields(self))
@@ -56,9 +66,9 @@ class Prediction:
 
 
 def averaged(tables: Iterable[Float[Tensor, "m n k *dense"]], over_classes: bool, level: float | None = None) -> Prediction:
-    """The prediction of all draws in `tables`, blocks of any number of them; sums are kept in float64.
+    """Return the prediction of all draws in `tables`, blocks of any number of them; sums are kept in float64.
 
-    With `level`, the ends of an interval that so many of the draws are in, too: then all tables are kept until the end.
+    With `level`, also the ends of the interval that contains this share of the draws: then all tables are kept until the end.
     """
     log_sum, entropies, count, kept = None, torch.zeros(()), 0, []
     for table in tables:
@@ -82,11 +92,11 @@ def averaged(tables: Iterable[Float[Tensor, "m n k *dense"]], over_classes: bool
 
 
 def _central(probs: Float[Tensor, "s n k *dense"], level: float) -> tuple[Tensor, Tensor]:
-    """The quantiles (1 ± level)/2 over the draws, between the two nearest; torch's own refuses large tables."""
+    """Return the quantiles (1 ± level)/2 over the draws, between the two nearest; torch's own refuses large tables."""
     low, high = np.quantile(probs.cpu().numpy(), [(1 - level) / 2, (1 + level) / 2], axis=0)
     return torch.from_numpy(low).to(probs), torch.from_numpy(high).to(probs)
 
 
 def _entropy(log_probs: Tensor, dim: int) -> Tensor:
-    """−Σ_k p_k log p_k, in which a class of probability 0 counts 0."""
+    """Return −Σ_k p_k log p_k, in which a class of probability 0 counts 0."""
     return torch.special.entr(log_probs.exp()).sum(dim)

@@ -1,7 +1,7 @@
-"""Weights → log p(w).
+"""Priors: weights → log p(w).
 
-Stage: `{name: tensor}` → log-density, a number. A prior is any such function; these make the usual ones. As the only thing
-besides the likelihood, a Gaussian prior of scale s is weight decay of 1/(N s²) per example.
+Stage: `{name: tensor}` → log-density, a number. A prior is any such function; these make the usual ones. A Gaussian prior of
+scale s alone is weight decay of 1/(N s²) per example.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from numbers import Real
-from typing import Any
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
+from ..likelihoods import Likelihood
 from ..log_probs import tensor_of
 
 LIKELIHOOD = "likelihood."  # before the names of the likelihood's own parameters
@@ -23,13 +24,22 @@ Prior = Callable[[Params], Tensor]
 _LOG_ROOT_2PI = 0.5 * math.log(2 * math.pi)
 
 
-def gaussian_prior(scale: Any = 1.0, centre: Mapping[str, Any] | None = None) -> Prior:
-    """Each weight N(centre, scale²), independently.
+def gaussian_prior(
+    scale: float | Mapping[str, float] = 1.0, centre: Mapping[str, ArrayLike | Tensor | float] | None = None
+) -> Prior:
+    """Make a prior in which each weight is N(centre, scale²), independently.
 
     Args:
         scale: s > 0; one for all, or one for each name, `{name: s}`.
         centre: where each weight is expected, by name; names left out are expected at 0. At a small prevalence give the output
             bias its starting value: a prior around 0 says that classes are equal.
+
+    Example:
+        >>> import torch
+        >>> from rightloss.inference import gaussian_prior
+        >>> log_prior = gaussian_prior(1.0, centre={"bias": [-2.0]})
+        >>> log_prior({"weight": torch.zeros(1), "bias": torch.tensor([-2.0])})  # −log 2π
+        tensor(-1.8379)
     """
     scales, centres = _checked_scales(scale), _centres(centre)
 
@@ -44,17 +54,26 @@ def gaussian_prior(scale: Any = 1.0, centre: Mapping[str, Any] | None = None) ->
     return log_prior
 
 
-def layer_prior(model: nn.Module, scale: Any = 1.0, likelihood: Any = None) -> Prior:
-    """A Gaussian prior by layer, under which signals keep their size: the default.
+def layer_prior(model: nn.Module, scale: float = 1.0, likelihood: Likelihood | None = None) -> Prior:
+    """Make a Gaussian prior by layer, under which signals keep their size: the default.
 
-    A weight of `fan_in` inputs is N(0, scale²/fan_in), an embedding N(0, scale²). What has one dimension or none (biases, the
-    factors of a normalisation) is N(present value, scale²): an output bias that `start_at_prevalence` has set is thus believed,
-    within `scale` in log-odds.
+    A weight of `fan_in` inputs is N(0, scale²/fan_in), an embedding N(0, scale²). Weights of one dimension or none (biases, the
+    factors of a normalisation) are N(present value, scale²): an output bias that `start_at_prevalence` has set is thus
+    believed, within `scale` in log-odds.
 
     Args:
         model: whose weights, with their present values, the prior is for.
         scale: how far weights may go.
         likelihood: whose own parameters, if it has any, are weights as well: cutpoints are believed as biases are.
+
+    Example:
+        >>> import torch
+        >>> from rightloss.inference import layer_prior
+        >>> model = torch.nn.Linear(100, 2)
+        >>> at_present, farther = dict(model.named_parameters()), {"weight": model.weight, "bias": model.bias + 1}
+        >>> log_prior = layer_prior(model)
+        >>> round(float(log_prior(at_present) - log_prior(farther)), 3)  # ½ for each bias that is 1 away
+        1.0
     """
     s = _checked_scale(scale)
     scales, centre = {}, {}
@@ -76,8 +95,10 @@ def layer_prior(model: nn.Module, scale: Any = 1.0, likelihood: Any = None) -> P
     return log_prior
 
 
-def horseshoe_prior(scale: Any = 1.0, centre: Mapping[str, Any] | None = None, slab: Any = None) -> Prior:
-    """Most weights near 0, some as large as need be: the horseshoe, its local scales integrated out.
+def horseshoe_prior(
+    scale: float = 1.0, centre: Mapping[str, ArrayLike | Tensor | float] | None = None, slab: float | None = None
+) -> Prior:
+    """Make a horseshoe prior, most weights near 0 and some large, its local scales integrated out.
 
     w = λ τ z with z standard normal and λ half-Cauchy has no density in closed form, but sharp bounds (Carvalho et al. 2010),
     the upper of them `∝ log(1 + 2 τ²/w²)`, with the same pole at 0 and the same tails, 1/w². This is that one, normalised:
@@ -88,6 +109,13 @@ def horseshoe_prior(scale: Any = 1.0, centre: Mapping[str, Any] | None = None, s
         centre: where each weight is expected, by name; 0 where left out.
         slab: the scale of a Gaussian that holds large weights back (the regularised horseshoe); None for none. The product of
             the two is not normalised.
+
+    Example:
+        >>> import torch
+        >>> from rightloss.inference import horseshoe_prior
+        >>> log_prior = horseshoe_prior(0.1)
+        >>> [round(float(log_prior({"weight": torch.tensor([w])})), 2) for w in (0.01, 1.0)]
+        [1.79, -3.8]
     """
     tau, centres = _checked_scale(scale), _centres(centre)
     held = None if slab is None else gaussian_prior(_checked_scale(slab), centre)
@@ -105,12 +133,12 @@ def horseshoe_prior(scale: Any = 1.0, centre: Mapping[str, Any] | None = None, s
     return log_prior
 
 
-def _centres(centre: Mapping[str, Any] | None) -> dict[str, Tensor]:
+def _centres(centre: Mapping[str, ArrayLike | Tensor | float] | None) -> dict[str, Tensor]:
     return {name: tensor_of(value, name).detach().clone() for name, value in (centre or {}).items()}
 
 
 def _away(value: Tensor, centre: Tensor | None, name: str) -> Tensor:
-    """How far the weight is from where it is expected."""
+    """Return how far the weight is from where it is expected."""
     if centre is None:
         return value
     try:
@@ -121,11 +149,11 @@ def _away(value: Tensor, centre: Tensor | None, name: str) -> Tensor:
         ) from error
 
 
-def _checked_scales(scale: Any) -> float | dict[str, float]:
+def _checked_scales(scale: float | Mapping[str, float]) -> float | dict[str, float]:
     return {name: _checked_scale(each) for name, each in scale.items()} if isinstance(scale, Mapping) else _checked_scale(scale)
 
 
-def _checked_scale(scale: Any) -> float:
+def _checked_scale(scale: object) -> float:
     if isinstance(scale, bool) or not isinstance(scale, Real) or not 0 < float(scale) < math.inf:
         raise ValueError(f"Expected a prior's scale to be positive and finite, but got {scale!r}: 1.0 is a start.")
     return float(scale)

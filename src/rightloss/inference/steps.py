@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .contract import Diverged
+from .distributions import Diverged
 
 
 def steps_of(total: int, label: str, progress: bool | None) -> Iterator[int]:

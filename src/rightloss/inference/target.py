@@ -25,9 +25,9 @@ from ..losses.gain import PriorTerms, at_reference, information_gain, table_of
 from ..marginals import AuxiliaryMarginal, Marginal, MinibatchEstimate, PoolMarginal, log_mean, sharing_group
 from ..marginals.pool import Pool
 from ..prevalence import ContinuousPrevalence, Prevalence
+from .joint_model import JointModel
 from .marginals import RecordingMarginal, fresh_marginal
 from .minibatches import check_mix
-from .nets import Net
 from .priors import LIKELIHOOD, Params, Prior, layer_prior
 from .steps import ordinary
 
@@ -304,7 +304,7 @@ class LogPosterior:
         return result
 
 
-class _Joint(Net):
+class _Joint(JointModel):
     """Model and likelihood as one module, so that the weights of both can be exchanged at once during any call."""
 
     def forward(self, call: Callable[[], Any]) -> Any:  # type: ignore[override]

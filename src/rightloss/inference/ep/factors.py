@@ -1,82 +1,96 @@
-"""The posterior's factors, for a model whose last layer alone is random.
+"""The posterior's factors, for a model whose last linear layer alone is random.
 
-Stage: target, net, data → examples and classes, each with a Gaussian site that still says nothing.
+Stage: target, net, data → features h `(n, p)` with outputs W h, where the bias is W's last column and h ends in 1 → factors of
+the examples and of the classes, each with a flat Gaussian site.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ...losses import LogitAdjustedLoss, LogLikelihoodLoss, WeightedLoss
+from ...likelihoods import Bernoulli, Categorical, Likelihood
 from ...losses.batch import class_batch
-from ...losses.gain import PriorTerms
+from ...losses.gain import PriorTerms, at_reference
 from ...prevalence import Prevalence
-from ..nets import Net
+from ..distributions import Layout
+from ..fisher import loss_mix
+from ..joint_model import JointModel
+from ..map import pool_on
+from ..priors import Params
 from ..target import LogPosterior
-from .derivatives import table_of
-from .heads import Head
-from .natural import Natural
-from .points import normal_points
-from .sites import MarginalSites, MarginalTangents, Rows, RowSites, Sites, TiedSites
+from .sites import (
+    ExampleFactors,
+    ExampleSites,
+    MarginalSites,
+    MarginalTangents,
+    NaturalParameters,
+    OutputTable,
+    Sites,
+    TiedSites,
+    normal_points,
+)
 
-Group = list[tuple[Sites, float]]
+SiteGroup = list[tuple[Sites, float]]
+
+_ROWS = 4096  # that go through the model at once
 
 
 @dataclass(frozen=True, eq=False)
 class Factors:
-    """What is multiplied with the prior: the examples, and the marginal, which rivals do not have."""
+    """Sites of the factors of the posterior besides the prior: the examples, and the information gain's marginal."""
 
-    examples: RowSites | list[TiedSites]
+    examples: ExampleSites | list[TiedSites]
     marginal: MarginalSites | None
 
-    def groups(self, size: int | None) -> Iterator[Group]:
-        """Sites that are set together, and the share of its way that each goes.
+    def groups(self, size: int | None) -> Iterator[SiteGroup]:
+        """Yield sites that are set together, each with the share of its change to apply.
 
-        The marginal's go along with the examples', for in the intercept they nearly cancel.
+        The marginal's are set along with the examples': in the intercept they nearly cancel.
         """
-        if isinstance(self.examples, RowSites):
+        if isinstance(self.examples, ExampleSites):
             parts: list[list[Sites]] = [[part] for part in self.examples.parts(size)]
         else:
             parts = [list(self.examples)]
         for part in parts:
             yield [(sites, 1.0) for sites in part] + ([] if self.marginal is None else [(self.marginal, 1 / len(parts))])
 
-    def tangents(self) -> Group:
-        """The same sites, to be set at the mean alone.
+    def tangents(self) -> SiteGroup:
+        """Return the same sites, to be set at the mean alone.
 
         The marginal's have no precision then. So the product always is a Gaussian, whose mean goes to the posterior's mode.
         """
-        if isinstance(self.examples, RowSites):
-            group: Group = [(RowSites(self.examples.rows.at_mean(), self.examples.own), 1.0)]
+        if isinstance(self.examples, ExampleSites):
+            group: SiteGroup = [(ExampleSites(self.examples.rows.at_mean(), self.examples.own), 1.0)]
         else:
             group = [(TiedSites(each.rows.at_mean(), each.own), 1.0) for each in self.examples]
         return group + ([] if self.marginal is None else [(MarginalTangents(self.marginal), 1.0)])
 
 
 def factors_of(
-    target: LogPosterior, net: Net, head: Head, data: tuple[Tensor, Tensor], stochastic: bool, draws: int, seed: int
+    target: LogPosterior, net: JointModel, head: Head, data: tuple[Tensor, Tensor], stochastic: bool, draws: int, seed: int
 ) -> Factors:
+    """Return the factors of the data; with `stochastic`, the examples of a class share a site."""
     features, votes = _features_and_votes(target, net, head, *data)
     order = torch.randperm(len(votes), generator=torch.Generator().manual_seed(seed)).to(votes.device)
     features, votes = features[order], votes[order]  # so that any part of the examples has their mix of classes
     setting = target.terms(features)
     likelihood = copy.deepcopy(net.likelihood)
     likelihood = likelihood.double() if isinstance(likelihood, nn.Module) else likelihood
-    log_offset, worth = _mix(target, setting)
-    table = table_of(likelihood, log_offset)
+    log_offset, importance = loss_mix(target, setting)
+    table = output_table(likelihood, log_offset)
     assert target.num_data is not None
     scale = target.num_data / len(features)
     outputs, weights = head.module.out_features, head.layout.size
     points = normal_points(outputs, draws, seed).to(features.device)
-    rows = Rows(features, scale * votes * worth, table, points)
-    examples: RowSites | list[TiedSites] = RowSites(rows, _flat(features, len(features), outputs))
+    rows = ExampleFactors(features, scale * votes * importance, table, points)
+    examples: ExampleSites | list[TiedSites] = ExampleSites(rows, _flat(features, len(features), outputs))
     if stochastic:
         main = torch.where(features.any(1), votes.argmax(1), -1)  # outputs of 0 whatever w: such a factor is constant
         examples = [TiedSites(rows.where(main == k), _flat(features, weights)) for k in main.unique() if k >= 0]
@@ -89,27 +103,10 @@ def factors_of(
     return Factors(examples, MarginalSites(pool, log_weights, exponents, table, points, own))
 
 
-def _mix(target: LogPosterior, setting: PriorTerms) -> tuple[Tensor | None, Tensor | float]:
-    """In which mix an example's factor is taken, as an offset of the table, and to which power, by class."""
-    if target.gains:
-        return setting.log_offset, 1.0
-    if isinstance(target.criterion, WeightedLoss):
-        assert setting.log_importance is not None
-        return None, setting.log_importance.exp()
-    if isinstance(target.criterion, LogitAdjustedLoss):
-        return setting.log_adjust, 1.0
-    if isinstance(target.criterion, LogLikelihoodLoss):
-        return None, 1.0
-    raise ValueError(
-        f"Expected one of the library's losses, whose factors are known, but got {type(target.criterion).__name__}: "
-        "laplace, variational and sghmc take any."
-    )
-
-
 def _features_and_votes(
-    target: LogPosterior, net: Net, head: Head, x: Tensor, y: Tensor | None
+    target: LogPosterior, net: JointModel, head: Head, x: Tensor, y: Tensor | None
 ) -> tuple[Float[Tensor, "n p"], Float[Tensor, "n k"]]:
-    """Of the examples that count; without labels, all do, and have no votes."""
+    """Return features and votes of the examples that count; without labels, all count, and have no votes."""
     features, outputs = head.features(net.model, x)
     assert isinstance(target.prevalence, Prevalence)
     classes = target.prevalence.num_classes
@@ -121,20 +118,188 @@ def _features_and_votes(
 
 
 def _pool(
-    target: LogPosterior, net: Net, head: Head, setting: PriorTerms, features: Tensor, votes: Tensor
+    target: LogPosterior, net: JointModel, head: Head, setting: PriorTerms, features: Tensor, votes: Tensor
 ) -> tuple[Float[Tensor, "n p"], Float[Tensor, " n"]]:
-    """Features of the data over which p(k|w) is the mean of β p(k|x,w), and log(β/n)."""
+    """Return features of the data over which p(k|w) is the mean of β p(k|x,w), and log(β/n)."""
     labelled = True
+    target = pool_on(target, features.device)
     if target.pool is not None:
-        x, y = target.pool
-        features, votes = _features_and_votes(
-            target, net, head, x.to(features.device), y if y is None else y.to(features.device)
-        )
-        labelled = y is not None
+        features, votes = _features_and_votes(target, net, head, *target.pool)
+        labelled = target.pool[1] is not None
     weights = votes @ (setting.reference / setting.sampling) if labelled else features.new_ones(len(features))
     return features, (weights / len(features)).log()
 
 
-def _flat(like: Tensor, *shape: int) -> Natural:
-    """Sites that say nothing."""
-    return Natural(like.new_zeros(*shape, shape[-1]), like.new_zeros(*shape))
+def _flat(like: Tensor, *shape: int) -> NaturalParameters:
+    """Return sites of no information."""
+    return NaturalParameters(like.new_zeros(*shape, shape[-1]), like.new_zeros(*shape))
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """The model's last linear layer.
+
+    Attributes:
+        module: the layer.
+        names: of its weight and, where it has one, its bias, in the model.
+    """
+
+    module: nn.Linear
+    names: tuple[str, ...]
+
+    @property
+    def layout(self) -> Layout:
+        """Layout of its weights."""
+        return Layout.of(dict(zip(self.names, self.module.parameters(), strict=True)))
+
+    def order(self) -> Int[Tensor, " d"]:
+        """Return the place of each number of the layout among the rows of W, one after the other."""
+        outputs, size = self.module.out_features, self.module.in_features
+        if len(self.names) == 1:
+            return torch.arange(outputs * size)
+        places = torch.arange(outputs * (size + 1)).reshape(outputs, size + 1)
+        return torch.cat([places[:, :size].flatten(), places[:, size]])
+
+    @torch.no_grad()
+    def features(self, model: nn.Module, x: Tensor) -> tuple[Float[Tensor, "n p"], Tensor]:
+        """Return h in float64, and the model's outputs."""
+        pieces = [self._piece(model, part) for part in x.split(_ROWS)]
+        features = torch.cat([piece for piece, _ in pieces]).double()
+        if len(self.names) > 1:
+            features = torch.cat([features, features.new_ones(len(features), 1)], 1)
+        return features, torch.cat([outputs for _, outputs in pieces])
+
+    def _piece(self, model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+        seen: list[tuple[Tensor, Tensor]] = []
+        handle = self.module.register_forward_hook(lambda _, inputs, output: seen.append((inputs[0], output)))
+        try:
+            outputs: Tensor = model(x)
+        finally:
+            handle.remove()
+        if not bool(torch.isfinite(outputs).all()):
+            raise ValueError(
+                "Expected finite outputs of the model, but some are not: look for NaN or infinity in x, or in its weights."
+            )
+        last = len(seen) == 1 and seen[0][1].ndim == 2 and seen[0][1].numel() == outputs.numel()
+        if not last or not torch.equal(seen[0][1].flatten(), outputs.flatten()):
+            raise ValueError(
+                f"Expected the outputs of the linear layer {self.names[0]!r} to be the model's, a row for each example, but "
+                "something comes after it, or it is called otherwise: name the last layer with `layer`, or use `laplace`."
+            )
+        return seen[0][0], outputs
+
+    def prior(self, target: LogPosterior, values: Params) -> NaturalParameters:
+        """Return the prior of this layer's weights, given the others' values: it must be Gaussian."""
+        layout, order = self.layout, self.order().to(next(iter(values.values())).device)
+        others = {name: value.double() for name, value in values.items() if value.is_floating_point()}
+
+        def log_prior(w: Tensor) -> Tensor:
+            return target.log_prior({**others, **layout.unflatten(w[order])})
+
+        start = torch.zeros(layout.size, dtype=torch.float64, device=order.device)
+        elsewhere = torch.linspace(-1.7, 1.3, layout.size).to(start)
+        with torch.enable_grad():
+            slope = torch.autograd.functional.jacobian(log_prior, start)
+            bends = [torch.autograd.functional.hessian(log_prior, at) for at in (start, elsewhere)]
+        constant = torch.allclose(bends[0], bends[1], rtol=1e-6, atol=1e-9)
+        if not constant or int(torch.linalg.cholesky_ex(-bends[0])[1]):
+            raise ValueError(
+                "Expected a Gaussian prior of the linear layer's weights, but log p(w) is not quadratic with one peak: "
+                "expectation propagation starts from it; use gaussian_prior or layer_prior, or nuts or laplace."
+            )
+        return NaturalParameters(-bends[0], slope)
+
+
+def head_of(model: nn.Module, layer: str | None, trainable: Collection[str]) -> Head:
+    """Return the layer of that name; None: the last linear one."""
+    linear = {name: part for name, part in model.named_modules() if isinstance(part, nn.Linear)}
+    if not linear or (layer is not None and layer not in linear):
+        raise ValueError(
+            f"Expected a model that ends in an nn.Linear, but got {list(linear)} as its linear layers for `layer` = {layer!r}: "
+            "name one of them; models without one take laplace, variational, sghmc."
+        )
+    name = list(linear)[-1] if layer is None else layer
+    names = tuple(f"{name}.{each}" if name else each for each, _ in linear[name].named_parameters())
+    _check_own(model, linear[name], name)
+    frozen = [each for each in names if each not in trainable]
+    if frozen:
+        raise ValueError(f"Expected the last layer's weights to be random, but {frozen} have no requires_grad: unfreeze them.")
+    return Head(linear[name], names)
+
+
+def _check_own(model: nn.Module, module: nn.Linear, name: str) -> None:
+    """Raise a ValueError where the outputs are not W h with a W that is the layer's alone."""
+    own = {id(value) for value in module.parameters()}
+    shared = sum(id(value) in own for _, value in model.named_parameters(remove_duplicate=False)) > len(own)
+    if shared or {each for each, _ in module.named_parameters()} - {"weight", "bias"}:
+        what = "others share its weights" if shared else "these are computed from others"
+        raise ValueError(
+            f"Expected the linear layer {name!r} to have a weight and a bias of its own, but {what}: take a plain nn.Linear, "
+            "or use laplace, variational or sghmc."
+        )
+
+
+def output_table(likelihood: Likelihood, log_offset: Float[Tensor, " k"] | None) -> OutputTable:
+    """Return the likelihood's table, moved to another mix by `log_offset`: in closed form for softmax and logistic."""
+    if isinstance(likelihood, Categorical):
+        return _Softmax(log_offset)
+    if isinstance(likelihood, Bernoulli):
+        return _Logistic(log_offset)
+    return _AnyTable(likelihood, log_offset)
+
+
+class _Softmax:
+    """∇ log p_k = e_k − p, ∇² log p_k = p pᵀ − diag p."""
+
+    def __init__(self, log_offset: Tensor | None) -> None:
+        self.log_offset = log_offset
+
+    def log_probs(self, z: Tensor) -> Tensor:
+        return F.log_softmax(z if self.log_offset is None else z + self.log_offset, -1)
+
+    def derivatives(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        log_p = self.log_probs(z)
+        p = log_p.exp()
+        hessians = p.unsqueeze(-1) * p.unsqueeze(-2) - torch.diag_embed(p)
+        return log_p, torch.eye(p.shape[-1]).to(p) - p.unsqueeze(-2), hessians.unsqueeze(-3)
+
+
+class _Logistic:
+    """∇ log p = (−p_1, p_0), ∇² log p_k = −p_0 p_1."""
+
+    def __init__(self, log_offset: Tensor | None) -> None:
+        self.shift = 0.0 if log_offset is None else log_offset[1] - log_offset[0]
+
+    def log_probs(self, z: Tensor) -> Tensor:
+        z = z + self.shift
+        return torch.cat([F.logsigmoid(-z), F.logsigmoid(z)], -1)
+
+    def derivatives(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        log_p = self.log_probs(z)
+        p = log_p.exp()
+        gradients = torch.stack([-p[..., 1], p[..., 0]], -1).unsqueeze(-1)
+        return log_p, gradients, -p.prod(-1)[..., None, None, None]
+
+
+class _AnyTable:
+    """Any other likelihood, by automatic differentiation."""
+
+    def __init__(self, likelihood: Likelihood, log_offset: Tensor | None) -> None:
+        self.likelihood, self.log_offset = likelihood, log_offset
+
+    def log_probs(self, z: Tensor) -> Tensor:
+        return at_reference(self.likelihood.table(z.reshape(-1, z.shape[-1])), self.log_offset).reshape(*z.shape[:-1], -1)
+
+    def derivatives(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        with torch.enable_grad():
+            z = z.detach().requires_grad_()
+            log_p = self.log_probs(z)
+            gradients = [_by_row(column, z) for column in log_p.unbind(-1)]
+            hessians = [torch.stack([_by_row(part, z) for part in each.unbind(-1)], -2) for each in gradients]
+        return log_p.detach(), torch.stack(gradients, -2).detach(), torch.stack(hessians, -3).detach()
+
+
+def _by_row(values: Float[Tensor, "*rows"], z: Float[Tensor, "*rows o"]) -> Float[Tensor, "*rows o"]:
+    """Return gradients of numbers that each depend on their own row alone."""
+    (found,) = torch.autograd.grad(values.sum(), z, create_graph=True, materialize_grads=True)
+    return found

@@ -1,45 +1,167 @@
-"""Factors of the posterior → Gaussian sites that stand for them, for a model that is linear in its random weights.
+"""Gaussian sites that stand for the posterior's factors, for a model that is linear in its random weights.
 
 Stage: Gaussian over w → changes of the sites' natural parameters. The w of z = W h is the rows of W, one after the other.
+
+The site that matches a factor follows from derivatives (Bonnet's and Price's theorems). N(m, V) times a factor g has moments
+
+    m + V a and V + V B V,  a = E[∇ log g],  B = E[∇² log g + ∇ log g ∇ log gᵀ] − a aᵀ,
+
+in expectation under that product. A small power of a factor thus costs no digits, as it would in weighted sums of w wᵀ. And
+with m and V of the approximation itself and the factor divided by its site for g, points are where the product has its mass,
+and a site that equals its factor stays without error.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.quasirandom import SobolEngine
 
-from .derivatives import Table
-from .natural import Moments, Natural
-from .points import Points
-
+_FACTOR = 30.0  # by which a site may change a variance at once
+_NODES = {1: 32, 2: 12, 3: 7}  # of Gauss–Hermite in each direction, by the number of dimensions
 _NUMBERS = 1 << 21  # held at once in a tensor of a block
 
 
 @runtime_checkable
-class Sites(Protocol):
-    """Some of the sites."""
+class OutputTable(Protocol):
+    """log p(k|z) in some mix of the classes."""
 
-    @property
-    def own(self) -> Natural:
-        """Their natural parameters, changed in place."""
+    def log_probs(self, z: Float[Tensor, "*rows o"]) -> Float[Tensor, "*rows k"]:
+        """Return log p(k|z)."""
         ...
 
-    def change(self, q: Moments, power: float) -> Natural:
-        """What is to be added to them, given the approximation q."""
-        ...
-
-    def over_weights(self, own: Natural) -> Natural:
-        """Natural parameters such as theirs, as those of one Gaussian in w."""
+    def derivatives(self, z: Float[Tensor, "*rows o"]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return log p(k|z), its gradients `(…, k, o)`, and its Hessians `(…, k, o, o)`; `(…, 1, o, o)` if all are the same."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class NaturalParameters:
+    """exp(shiftᵀ w − ½ wᵀ precision w)."""
+
+    precision: Tensor
+    shift: Tensor
+
+    def plus(self, other: NaturalParameters, step: float = 1.0) -> NaturalParameters:
+        """Return the product with `other` to the power `step`."""
+        return NaturalParameters(self.precision + step * other.precision, self.shift + step * other.shift)
+
+    def times(self, share: float) -> NaturalParameters:
+        """Return it to the power `share`."""
+        return self if share == 1 else NaturalParameters(share * self.precision, share * self.shift)
+
+    def moments(self) -> GaussianMoments | None:
+        """Return mean and covariance; None where it is no distribution."""
+        factor, info = torch.linalg.cholesky_ex(self.precision)
+        if int(info) or not bool(torch.isfinite(factor).all()):
+            return None
+        covariance = torch.cholesky_inverse(factor)
+        return GaussianMoments(covariance @ self.shift, covariance)
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianMoments:
+    """A Gaussian over w, or, with a dimension of n in front, over the outputs z_n of each of n rows."""
+
+    mean: Float[Tensor, "*n d"]
+    covariance: Float[Tensor, "*n d d"]
+
+    def outputs(self, features: Float[Tensor, "n p"]) -> GaussianMoments:
+        """Return the Gaussians of z_n = W h_n."""
+        size = features.shape[1]
+        halves = (features @ self.covariance.reshape(-1, size, len(self.mean))).unflatten(-1, (-1, size))
+        return GaussianMoments(features @ self.mean.reshape(-1, size).T, torch.einsum("anbp,np->nab", halves, features))
+
+    def without(self, site: NaturalParameters, power: float) -> GaussianMoments:
+        """Return it divided by the site to that power."""
+        eye = torch.eye(self.mean.shape[-1]).to(self.mean)
+        covariance = torch.linalg.solve_ex(eye - power * self.covariance @ site.precision, self.covariance)[0]
+        pull = power * (_times(site.precision, self.mean) - site.shift)
+        covariance = (covariance + covariance.mT) / 2
+        return GaussianMoments(self.mean + _times(covariance, pull), covariance)
+
+    def matching(self, a: Tensor, b: Tensor) -> NaturalParameters:
+        """Return the natural parameters that lead from here to the moments m + V a, V + V B V.
+
+        With points far apart, B can be anything: no variance changes by more than a factor of `_FACTOR` at once.
+        """
+        factor, info = torch.linalg.cholesky_ex(self.covariance)
+        factor = torch.where(info[..., None, None] == 0, factor, torch.nan)
+        inner = factor.mT @ b @ factor
+        sound = torch.isfinite(inner).flatten(-2).all(-1)[..., None, None]
+        values, vectors = torch.linalg.eigh(torch.where(sound, (inner + inner.mT) / 2, 0.0))
+        ratio = (1 + values).clamp(1 / _FACTOR, _FACTOR)
+        vectors = torch.linalg.solve_triangular(factor.mT, vectors, upper=True)
+        precision = torch.where(sound, (vectors * (1 / ratio - 1).unsqueeze(-2)) @ vectors.mT, torch.nan)
+        return NaturalParameters(precision, a + _times(precision, self.mean + _times(self.covariance, a)))
+
+
+@dataclass(frozen=True, eq=False)
+class NormalPoints:
+    """E[f(ε)] ≈ Σ_s exp(log_weight_s) f(at_s) for ε ~ N(0, I)."""
+
+    at: Float[Tensor, "s d"]
+    log_weight: Float[Tensor, " s"]
+
+    def to(self, device: torch.device) -> NormalPoints:
+        """Copy to a device."""
+        return NormalPoints(self.at.to(device), self.log_weight.to(device))
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+
+def normal_points(dimensions: int, draws: int, seed: int) -> NormalPoints:
+    """Return Gauss–Hermite's product rule in up to three dimensions, else `sobol_points`, `draws` of them."""
+    if dimensions not in _NODES:
+        return sobol_points(dimensions, draws, seed)
+    nodes, weights = (torch.from_numpy(part) for part in np.polynomial.hermite_e.hermegauss(_NODES[dimensions]))
+    at = torch.cartesian_prod(*[nodes] * dimensions).reshape(-1, dimensions)
+    log_weight = torch.cartesian_prod(*[weights.log()] * dimensions).reshape(-1, dimensions).sum(1)
+    return NormalPoints(at, log_weight - torch.logsumexp(log_weight, 0))
+
+
+def sobol_points(dimensions: int, draws: int, seed: int) -> NormalPoints:
+    """Return Sobol' points made normal, each with its mirror image, and scaled to a covariance of exactly I.
+
+    There are `draws` of them, or more where that needs more: three for each dimension. Whatever is quadratic, and whatever is
+    odd, is thus averaged without error.
+    """
+    half = max(math.ceil(draws / 2), math.ceil(1.5 * dimensions))
+    uniform = SobolEngine(dimensions, scramble=True, seed=seed).draw(half, dtype=torch.float64)
+    normal = torch.special.ndtri(uniform.clamp(1e-9, 1 - 1e-9))
+    factor = torch.linalg.cholesky(normal.T @ normal / half)
+    normal = torch.linalg.solve_triangular(factor, normal.T, upper=False).T
+    return NormalPoints(torch.cat([normal, -normal]), torch.full((2 * half,), -math.log(2 * half), dtype=torch.float64))
+
+
+@runtime_checkable
+class Sites(Protocol):
+    """Sites that are set together."""
+
+    @property
+    def own(self) -> NaturalParameters:
+        """Their natural parameters, changed in place."""
+        ...
+
+    def change(self, q: GaussianMoments, power: float) -> NaturalParameters:
+        """Return the change of their natural parameters, given the approximation q."""
+        ...
+
+    def over_weights(self, own: NaturalParameters) -> NaturalParameters:
+        """Return natural parameters such as theirs, as those of one Gaussian in w."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class ExampleFactors:
     """The factors of the data, f_n = Π_k p(k|z_n)^{e_nk}.
 
     Attributes:
@@ -51,28 +173,30 @@ class Rows:
 
     features: Float[Tensor, "n p"]
     exponents: Float[Tensor, "n k"]
-    table: Table
-    points: Points
+    table: OutputTable
+    points: NormalPoints
 
-    def parts(self, size: int | None = None) -> Iterator[tuple[slice, Rows]]:
-        """`size` at a time; None: as many as there is room for."""
+    def parts(self, size: int | None = None) -> Iterator[tuple[slice, ExampleFactors]]:
+        """Yield `size` at a time; None: as many as there is room for."""
         outputs = self.outputs
         size = max(1, _NUMBERS // (len(self.points) * self.exponents.shape[1] * outputs * outputs)) if size is None else size
         for start in range(0, len(self.features), size):
             some = slice(start, start + size)
             yield some, self.where(some)
 
-    def at_mean(self) -> Rows:
-        """The same, with the mean of z for all points: sites become tangents."""
-        return Rows(self.features, self.exponents, self.table, Points(self.points.at[:1] * 0, self.points.log_weight[:1] * 0))
+    def at_mean(self) -> ExampleFactors:
+        """Return the same factors with one point, the mean of z: sites become tangents."""
+        return ExampleFactors(
+            self.features, self.exponents, self.table, NormalPoints(self.points.at[:1] * 0, self.points.log_weight[:1] * 0)
+        )
 
     @property
     def outputs(self) -> int:
         """How many outputs there are."""
         return self.points.at.shape[1]
 
-    def matched(self, q: Moments, site: Natural, power: float) -> Natural:
-        """What leads from sites to those that match the factors, row by row, given z of each under the approximation."""
+    def matched(self, q: GaussianMoments, site: NaturalParameters, power: float) -> NaturalParameters:
+        """Return the change from sites to those that match the factors, row by row, given z under the approximation."""
         factor, info = torch.linalg.cholesky_ex(q.covariance)
         z = q.mean[:, None] + self.points.at @ torch.where(info[:, None, None] == 0, factor, torch.nan).mT
         log_p, gradients, hessians = self.table.derivatives(z)
@@ -84,60 +208,62 @@ class Rows:
         shared = hessians.shape[-3] == 1
         bend = torch.einsum("nskab,nk,ns->nab", hessians, e.sum(1, keepdim=True) if shared else e, weight) + site.precision
         change = q.matching(*_tilt(weight, power * slope, power * bend))
-        return Natural(change.precision / power, change.shift / power)
+        return NaturalParameters(change.precision / power, change.shift / power)
 
-    def where(self, some: slice | Tensor) -> Rows:
-        """Those of the rows."""
-        return Rows(self.features[some], self.exponents[some], self.table, self.points)
+    def where(self, some: slice | Tensor) -> ExampleFactors:
+        """Return those of some rows."""
+        return ExampleFactors(self.features[some], self.exponents[some], self.table, self.points)
 
-    def over_weights(self, site: Natural) -> Natural:
-        """The product of the rows' sites, in w."""
-        return Natural(_over_weights(self.features, site.precision), (site.shift.T @ self.features).flatten())
+    def over_weights(self, site: NaturalParameters) -> NaturalParameters:
+        """Return the product of the rows' sites, in w."""
+        return NaturalParameters(_over_weights(self.features, site.precision), (site.shift.T @ self.features).flatten())
 
 
 @dataclass(frozen=True, eq=False)
-class RowSites:
+class ExampleSites:
     """A site for each row, exp(ηᵀ z_n − ½ z_nᵀ Λ z_n)."""
 
-    rows: Rows
-    own: Natural
+    rows: ExampleFactors
+    own: NaturalParameters
 
-    def change(self, q: Moments, power: float) -> Natural:
+    def change(self, q: GaussianMoments, power: float) -> NaturalParameters:
         precision, shift = torch.empty_like(self.own.precision), torch.empty_like(self.own.shift)
         for some, rows in self.rows.parts():
-            site = Natural(self.own.precision[some], self.own.shift[some])
+            site = NaturalParameters(self.own.precision[some], self.own.shift[some])
             new = rows.matched(q.outputs(rows.features), site, power)
             # a row for which there is no match yet keeps its site until the others have moved
             sound = torch.isfinite(new.shift).all(1) & torch.isfinite(new.precision).flatten(1).all(1)
             precision[some] = torch.where(sound[:, None, None], new.precision, 0.0)
             shift[some] = torch.where(sound[:, None], new.shift, 0.0)
-        return Natural(precision, shift)
+        return NaturalParameters(precision, shift)
 
-    def over_weights(self, own: Natural) -> Natural:
+    def over_weights(self, own: NaturalParameters) -> NaturalParameters:
         return self.rows.over_weights(own)
 
-    def parts(self, size: int | None) -> Iterator[RowSites]:
-        """`size` sites at a time; what is written into them is written here."""
+    def parts(self, size: int | None) -> Iterator[ExampleSites]:
+        """Yield `size` sites at a time, views of these."""
         for some, rows in self.rows.parts(len(self.rows.features) if size is None else size):
-            yield RowSites(rows, Natural(self.own.precision[some], self.own.shift[some]))
+            yield ExampleSites(rows, NaturalParameters(self.own.precision[some], self.own.shift[some]))
 
 
 @dataclass(frozen=True, eq=False)
 class TiedSites:
     """One site in w for all n rows, each row's being the n-th root of it: stochastic EP (Li et al. 2015)."""
 
-    rows: Rows
-    own: Natural
+    rows: ExampleFactors
+    own: NaturalParameters
 
-    def change(self, q: Moments, power: float) -> Natural:
+    def change(self, q: GaussianMoments, power: float) -> NaturalParameters:
         cavity = q.without(self.own, power / len(self.rows.features))
-        total = Natural(torch.zeros_like(self.own.precision), torch.zeros_like(self.own.shift))
+        total = NaturalParameters(torch.zeros_like(self.own.precision), torch.zeros_like(self.own.shift))
         for _, rows in self.rows.parts():
-            none = Natural(*(rows.features.new_zeros(len(rows.features), *[rows.outputs] * times) for times in (2, 1)))
+            none = NaturalParameters(
+                *(rows.features.new_zeros(len(rows.features), *[rows.outputs] * times) for times in (2, 1))
+            )
             total = total.plus(rows.over_weights(rows.matched(cavity.outputs(rows.features), none, power)))
         return total.plus(self.own, -1.0)
 
-    def over_weights(self, own: Natural) -> Natural:
+    def over_weights(self, own: NaturalParameters) -> NaturalParameters:
         return own
 
 
@@ -159,11 +285,11 @@ class MarginalSites:
     features: Float[Tensor, "n p"]
     log_weights: Float[Tensor, " n"]
     exponents: Float[Tensor, " k"]
-    table: Table
-    points: Points
-    own: Natural
+    table: OutputTable
+    points: NormalPoints
+    own: NaturalParameters
 
-    def change(self, q: Moments, power: float) -> Natural:
+    def change(self, q: GaussianMoments, power: float) -> NaturalParameters:
         factor = torch.linalg.cholesky(q.covariance)
         w = q.mean + self.points.at @ factor.T
         log_m = self.log_marginal(w)
@@ -176,11 +302,13 @@ class MarginalSites:
         changes = []
         for k, own_power in enumerate(powers):
             change = q.matching(*_tilt(weight[:, k], own_power * slopes[:, k], own_power * bends[k]))
-            changes.append(Natural(change.precision / own_power, change.shift / own_power))
-        return Natural(torch.stack([each.precision for each in changes]), torch.stack([each.shift for each in changes]))
+            changes.append(NaturalParameters(change.precision / own_power, change.shift / own_power))
+        return NaturalParameters(
+            torch.stack([each.precision for each in changes]), torch.stack([each.shift for each in changes])
+        )
 
-    def over_weights(self, own: Natural) -> Natural:
-        return Natural(own.precision.sum(0), own.shift.sum(0))
+    def over_weights(self, own: NaturalParameters) -> NaturalParameters:
+        return NaturalParameters(own.precision.sum(0), own.shift.sum(0))
 
     def log_marginal(self, w: Float[Tensor, "s d"]) -> Float[Tensor, "s k"]:
         """log p(k|w) of each draw."""
@@ -188,12 +316,12 @@ class MarginalSites:
         return torch.cat([torch.logsumexp(part + self.log_weights[:, None], 1) for part in parts])
 
     def slopes(self, w: Float[Tensor, "s d"]) -> Float[Tensor, "s k d"]:
-        """∇ log p(k|w) of each draw."""
+        """Return ∇ log p(k|w) of each draw."""
         log_m = self.log_marginal(w)
         return self._derivatives(w, log_m, torch.ones_like(log_m))[0]
 
     def _derivatives(self, w: Tensor, log_m: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """∇ log p(k|w) of each draw `(s, k, d)`, and the draws' weighted mean of ∇² log p(k|w) `(k, d, d)`.
+        """Return ∇ log p(k|w) of each draw `(s, k, d)`, and the draws' weighted mean of ∇² log p(k|w) `(k, d, d)`.
 
         ∇² log p(k|w) is ∇² p(k|w) / p(k|w) less the gradient's outer product; the former is a sum over the pool of
         h_n h_nᵀ times what can be averaged over the draws first.
@@ -220,30 +348,30 @@ class MarginalSites:
 
 @dataclass(frozen=True, eq=False)
 class MarginalTangents:
-    """The same sites, without a precision: c_k log p(k|w) as it rises at the mean."""
+    """`MarginalSites` without a precision: the tangent of c_k log p(k|w) at the mean."""
 
     sites: MarginalSites
 
     @property
-    def own(self) -> Natural:
+    def own(self) -> NaturalParameters:
         return self.sites.own
 
-    def change(self, q: Moments, power: float) -> Natural:
+    def change(self, q: GaussianMoments, power: float) -> NaturalParameters:
         slopes = self.sites.slopes(q.mean[None])[0]
-        return Natural(torch.zeros_like(self.own.precision), self.sites.exponents[:, None] * slopes - self.own.shift)
+        return NaturalParameters(torch.zeros_like(self.own.precision), self.sites.exponents[:, None] * slopes - self.own.shift)
 
-    def over_weights(self, own: Natural) -> Natural:
+    def over_weights(self, own: NaturalParameters) -> NaturalParameters:
         return self.sites.over_weights(own)
 
 
 def _mean_bends(share: Tensor, gradients: Tensor, hessians: Tensor) -> Float[Tensor, "k n o o"]:
-    """Σ_s share_snk (∇² log p + ∇ log p ∇ log pᵀ), from `(s, n, k)`, `(s, n, k, o)` and `(s, n, k or 1, o, o)`."""
+    """Return Σ_s share_snk (∇² log p + ∇ log p ∇ log pᵀ), from `(s, n, k)`, `(s, n, k, o)` and `(s, n, k or 1, o, o)`."""
     outer = torch.einsum("snk,snka,snkb->knab", share, gradients, gradients)
     return outer + torch.einsum("snk,snkab->knab", share, hessians.expand(*share.shape, -1, -1))
 
 
 def _over_weights(features: Float[Tensor, "n p"], precision: Float[Tensor, "n o o"]) -> Float[Tensor, "d d"]:
-    """Σ_n of the rows' precisions, those of z_n = W h_n, as one of w."""
+    """Return the sum of the rows' precisions, those of z_n = W h_n, as one of w."""
     outputs, size = precision.shape[1], features.shape[1]
     total = features.new_empty(outputs, size, outputs, size)
     for a in range(outputs):
@@ -254,7 +382,11 @@ def _over_weights(features: Float[Tensor, "n p"], precision: Float[Tensor, "n o 
 
 
 def _tilt(weight: Tensor, slope: Tensor, bend: Tensor) -> tuple[Tensor, Tensor]:
-    """a and B from the points' weights `(…, s)`, ∇ log g `(…, s, o)`, and the weighted mean of ∇² log g `(…, o, o)`."""
+    """Return a and B from the points' weights `(…, s)`, ∇ log g `(…, s, o)`, and the weighted mean of ∇² log g `(…, o, o)`."""
     a = (weight.unsqueeze(-2) @ slope).squeeze(-2)
     away = slope - a.unsqueeze(-2)
     return a, bend + away.mT @ (weight.unsqueeze(-1) * away)
+
+
+def _times(matrix: Tensor, vector: Tensor) -> Tensor:
+    return (matrix @ vector.unsqueeze(-1)).squeeze(-1)

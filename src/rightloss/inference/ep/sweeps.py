@@ -13,17 +13,16 @@ from typing import Any
 import torch
 
 from ...prevalence import Prevalence
-from ..contract import Diverged
-from ..distributions import DenseGaussian
+from ..distributions import DenseGaussian, Diverged
+from ..joint_model import JointModel
 from ..map import map_estimate
-from ..minibatches import Minibatches
-from ..nets import Net
+from ..minibatches import Data, Device, Minibatches
 from ..posterior import Posterior, posterior_of
+from ..priors import Params
 from ..steps import own_random, positive_number, steps_of, whole_number
 from ..target import LogPosterior, inference_method
-from .factors import Factors, Group, factors_of
-from .heads import Head, head_of
-from .natural import Moments, Natural
+from .factors import Factors, Head, SiteGroup, factors_of, head_of
+from .sites import GaussianMoments, NaturalParameters
 
 _HALVINGS = 12  # of a step that leads out of the Gaussians
 _START = 100  # steps towards the mode
@@ -34,22 +33,22 @@ _POINT = 1e-6  # the power at which tangents are taken
 @inference_method
 def expectation_propagation(
     target: LogPosterior,
-    data: Any,
+    data: Data,
     *,
     layer: str | None = None,
-    mode: Any = None,
-    power: Any = 1.0,
-    damping: Any = 0.5,
+    mode: Posterior | Params | None = None,
+    power: float = 1.0,
+    damping: float = 0.5,
     stochastic: bool = False,
-    iterations: Any = 200,
-    tolerance: Any = 1e-3,
-    draws: Any = 512,
-    batch_size: Any = None,
-    seed: Any = 0,
-    device: Any = None,
+    iterations: int = 200,
+    tolerance: float = 1e-3,
+    draws: int = 512,
+    batch_size: int | None = None,
+    seed: int = 0,
+    device: Device = None,
     progress: bool | None = None,
 ) -> Posterior:
-    """A Gaussian that agrees with each factor of the posterior in mean and covariance, as far as one can agree with all.
+    """Find the Gaussian that agrees with each factor of the posterior in mean and covariance, by sweeps over all factors.
 
         p(w|X,Y) ∝ p(w) Π_n p_r(y_n|x_n,w) Π_k p_r(k|w)^(−N_k + N κ r_k)
 
@@ -61,7 +60,7 @@ def expectation_propagation(
 
     Args:
         target: from `log_posterior`. p_r(k|w) is exact over its pool, or else over the training data, whatever its marginal.
-        data: `(x, y)`, a Dataset or a DataLoader, which is gone through once.
+        data: `(x, y)`, a Dataset or a DataLoader, which is read once.
         layer: name of the linear layer that gives the outputs; None: the last one.
         mode: values of all other weights: a `Posterior` from `map_estimate`, or weights by name, such as
             `target.parameters()`, the present ones. None: where there are others, `map_estimate(target, data)` is called.
@@ -70,7 +69,7 @@ def expectation_propagation(
             set to a quarter, and so on; standard deviations may then be too small, as variational inference's are.
         damping: the share of its way that a site goes.
         stochastic: one site for all examples of a class, in the place of one for each: less memory, less exact.
-        iterations: how often, at most, all sites are set.
+        iterations: the largest number of sweeps, in each of which all sites are set once.
         tolerance: at which change of a mean, in standard deviations, or of a log standard deviation, it is over.
         draws: of the weights, for the marginal, and of the outputs, for the examples; for up to three of either, quadrature
             takes their place.
@@ -86,6 +85,15 @@ def expectation_propagation(
 
     Raises:
         Diverged: no step led to a Gaussian; the error has the last good `.posterior`.
+
+    Example:
+        >>> import torch, rightloss as rl
+        >>> y = torch.arange(100) % 2
+        >>> x = torch.randn(100, 1, generator=torch.Generator().manual_seed(0)) + y[:, None]
+        >>> target = rl.inference.log_posterior(torch.nn.Linear(1, 2), rl.Prevalence.binary(population=0.1))
+        >>> posterior = rl.inference.expectation_propagation(target, (x, y))
+        >>> posterior.record["converged"]
+        True
     """
     power, damping, tolerance = _share(power, "power"), _share(damping, "damping"), positive_number(tolerance, "tolerance")
     iterations, draws = whole_number(iterations, "iterations"), whole_number(draws, "draws")
@@ -101,7 +109,7 @@ def expectation_propagation(
         natural = head.prior(target, net.own())
         factors = factors_of(target, net, head, batches.whole(), stochastic, draws, seed)
 
-    def found(q: Moments, record: Mapping[str, Any]) -> Posterior:
+    def found(q: GaussianMoments, record: Mapping[str, Any]) -> Posterior:
         return posterior_of(target, _gaussian(q, head), head.layout, fixed, record=record)
 
     with torch.no_grad():
@@ -109,7 +117,7 @@ def expectation_propagation(
 
 
 def _propagated(
-    natural: Natural,
+    natural: NaturalParameters,
     factors: Factors,
     size: int | None,
     power: float,
@@ -117,13 +125,13 @@ def _propagated(
     iterations: int,
     tolerance: float,
     progress: bool | None,
-    found: Callable[[Moments, Mapping[str, Any]], Posterior],
+    found: Callable[[GaussianMoments, Mapping[str, Any]], Posterior],
 ) -> Posterior:
     natural, q = _at_mode(natural, factors)
     change, done, since = float("inf"), 0, 0
     for step in steps_of(iterations, "EP", progress):
         before = q
-        natural, q, least = _swept(natural, q, factors, size, power, damping)
+        natural, q, least = _sweep(natural, q, factors, size, power, damping)
         sound = least > 0
         if not sound and power < _LEAST:
             raise _no_gaussian(step, found(q, {"iterations": step, "converged": False, "change": change, "power": power}))
@@ -141,10 +149,10 @@ def _propagated(
     return found(q, {"iterations": done, "converged": change < tolerance, "change": change, "power": power})
 
 
-def _swept(
-    natural: Natural, q: Moments, factors: Factors, size: int | None, power: float, damping: float
-) -> tuple[Natural, Moments, float]:
-    """The product after all sites were set once, and the least share of their way that some went; 0 where it ended there."""
+def _sweep(
+    natural: NaturalParameters, q: GaussianMoments, factors: Factors, size: int | None, power: float, damping: float
+) -> tuple[NaturalParameters, GaussianMoments, float]:
+    """Return the product after one sweep over all sites, and the smallest share of a change that was applied; 0 if none was."""
     least = damping
     for group in factors.groups(size):
         moved = _moved(natural, q, group, power, damping)
@@ -155,8 +163,8 @@ def _swept(
     return natural, q, least
 
 
-def _at_mode(natural: Natural, factors: Factors) -> tuple[Natural, Moments]:
-    """Where to start: at a posterior's mode sites are not far from where they belong, from a wide prior they may run away."""
+def _at_mode(natural: NaturalParameters, factors: Factors) -> tuple[NaturalParameters, GaussianMoments]:
+    """Return the start, at the posterior's mode: from a wide prior sites may run away."""
     q = natural.moments()
     assert q is not None
     for _ in range(_START):
@@ -169,8 +177,10 @@ def _at_mode(natural: Natural, factors: Factors) -> tuple[Natural, Moments]:
     return natural, q
 
 
-def _moved(natural: Natural, q: Moments, group: Group, power: float, step: float) -> tuple[Natural, Moments, float] | None:
-    """The product once the sites have gone a share `step` of their way (half of it, …, while it is too far), and that share."""
+def _moved(
+    natural: NaturalParameters, q: GaussianMoments, group: SiteGroup, power: float, step: float
+) -> tuple[NaturalParameters, GaussianMoments, float] | None:
+    """Return the product after a share `step` of the sites' changes (half of it, …, while it is too far), and that share."""
     changes = [sites.change(q, power).times(share) for sites, share in group]
     over_weights = [sites.over_weights(change) for (sites, _), change in zip(group, changes, strict=True)]
     for _ in range(_HALVINGS):
@@ -187,8 +197,8 @@ def _moved(natural: Natural, q: Moments, group: Group, power: float, step: float
     return None
 
 
-def _near(old: Moments, new: Moments) -> bool:
-    """Whether no mean has moved by more than three standard deviations, and none of these has doubled."""
+def _near(old: GaussianMoments, new: GaussianMoments) -> bool:
+    """Return whether no mean has moved by more than three standard deviations, and none of these has doubled."""
     deviation, mean = old.covariance.diagonal().sqrt(), (new.mean - old.mean).abs()
     return bool((mean <= 3 * deviation).all()) and bool((new.covariance.diagonal().sqrt() <= 2 * deviation).all())
 
@@ -203,23 +213,29 @@ def _no_gaussian(step: int, last_good: Posterior) -> Diverged:
     )
 
 
-def _distance(one: Moments, other: Moments) -> float:
-    """The largest change of a mean in standard deviations, or of a log standard deviation."""
+def _distance(one: GaussianMoments, other: GaussianMoments) -> float:
+    """Return the largest change of a mean in standard deviations, or of a log standard deviation."""
     variance, new = one.covariance.diagonal(), other.covariance.diagonal()
     means = (other.mean - one.mean).abs() / new.sqrt()
     return float(torch.maximum(means, (new / variance).log().abs() / 2).max())
 
 
 def _settled(
-    target: LogPosterior, data: Any, layer: str | None, mode: Any, seed: int, device: Any, progress: bool | None
-) -> Net:
-    """A copy of model and likelihood, in eval mode, with all weights but the layer's where they are to stay."""
+    target: LogPosterior,
+    data: Data,
+    layer: str | None,
+    mode: Posterior | Params | None,
+    seed: int,
+    device: Device,
+    progress: bool | None,
+) -> JointModel:
+    """Return a copy of model and likelihood, in eval mode, with all weights but the layer's at the mode."""
     head = head_of(target.model, layer, target.parameters())
     if mode is None and any(name not in head.names for name in target.parameters()):
         mode = map_estimate(target, data, seed=seed, device=device, progress=progress)
-    settled = isinstance(mode, Posterior)
-    net = Net(*copy.deepcopy((mode.model, mode.likelihood) if settled else (target.model, target.likelihood))).eval()
-    if mode is not None and not settled:
+    source = mode if isinstance(mode, Posterior) else target
+    net = JointModel(*copy.deepcopy((source.model, source.likelihood))).eval()
+    if mode is not None and source is target:
         if not isinstance(mode, Mapping):
             raise ValueError(
                 f"Expected `mode` to be a Posterior or weights by name, but got {type(mode).__name__}: map_estimate."
@@ -228,14 +244,14 @@ def _settled(
     return net if device is None else net.to(device)
 
 
-def _gaussian(q: Moments, head: Head) -> DenseGaussian:
-    """In the order and the dtype of the layer's weights."""
+def _gaussian(q: GaussianMoments, head: Head) -> DenseGaussian:
+    """Return q in the order and the dtype of the layer's weights."""
     order, dtype = head.order().to(q.mean.device), head.module.weight.dtype
     factor = torch.linalg.cholesky(q.covariance[order][:, order])
     return DenseGaussian(q.mean[order].to(dtype), factor.to(dtype))
 
 
-def _share(value: Any, name: str) -> float:
+def _share(value: float, name: str) -> float:
     if positive_number(value, name) > 1:
         raise ValueError(f"Expected `{name}` to be at most 1, but got {value!r}: 1.0 is all of it.")
     return float(value)

@@ -1,8 +1,8 @@
-"""Markov chains that walk together: where they start, how they warm up, what they keep.
+"""Markov chains that run together: where they start, how they warm up, which draws they keep.
 
-Stage: `LogPosterior`, data, a rule for one step → `Posterior` of draws. Chains move in u with w = s ⊙ u, where s makes the
-curvature about 1 in every direction: a step size then means the same for every model. s is fitted while chains warm up, and
-frozen before a draw is kept, so that it needs no correction.
+Stage: `LogPosterior`, data, a sampler's rule for one step → `Posterior` of draws. Chains move in u with w = s ⊙ u, where s
+makes the curvature about 1 in every direction: a step size then means the same for every model. s is fitted in the warm-up and
+then frozen, so that draws need no correction.
 """
 
 from __future__ import annotations
@@ -11,33 +11,30 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from ...prevalence import Prevalence
-from ..distributions import Particles
-from ..layout import Layout
-from ..map import anew, kept_besides, map_estimate, on_device, thinned
-from ..minibatches import Minibatches
-from ..nets import Net
+from ..diagnostics import judge_chains
+from ..distributions import Layout, Particles
+from ..joint_model import JointModel
+from ..map import map_estimate, on_device, reset_marginal, thinned, untrained_state
+from ..minibatches import Data, Device, Minibatches
 from ..posterior import Posterior, posterior_of
+from ..priors import Params
 from ..steps import check_finite, in_mode, own_random, positive_number, steps_of, whole_number
 from ..target import LogPosterior
-from .diagnostics import effective_sample_size, r_hat
-from .schedules import Phase, Schedule
-from .tuning import FIRST_SCALE, Slopes, Tuning, fitted_scale, gradient_noise, heat, steady_lr, steepest, too_hot
+from .adaptation import FIRST_SCALE, Adapted, ChainGradients, fitted_scale, gradient_noise, heat, steady_lr, steepest, too_hot
 
-MIXED = 1.05  # R̂ above this is worth a warning
-_ROWS, _NUMBERS = 64, 2000  # examples whose predictions are compared across chains, and how many numbers at most
-_LEVELS = 20  # step sizes of a schedule for which the heat of minibatches is worked out
+_ADAPTATIONS = 8  # in the warm-up, at most
 
 
 @runtime_checkable
-class Walker(Protocol):
-    """All chains, somewhere on their way."""
+class ChainStates(Protocol):
+    """The states of all chains, moved by a sampler's integrator."""
 
     @property
     def position(self) -> Float[Tensor, "c d"]:
@@ -50,143 +47,152 @@ class Walker(Protocol):
 
 
 @dataclass(frozen=True)
-class Rule:
-    """A method of walking.
+class TransitionKernel:
+    """How a sampler moves chains in one step.
 
     Attributes:
         label: its name.
-        begin: u (c, d) and temperature → `Walker`.
-        response: lr → (t,), how u, at curvature 1, answers in the next steps to a gradient that was off by 1 in one step.
+        begin: u (c, d) and temperature → `ChainStates`.
+        response: lr → (t,), the move of u, at curvature 1, in the steps after a gradient with an error of 1.
         largest_lr: the largest curvature in u → the step size where gradients have no noise.
-        corrected: whether the heat of minibatches is taken off what is injected; else the rule takes care of it, and has
-            independent ones.
     """
 
     label: str
-    begin: Callable[[Tensor, float], Walker]
+    begin: Callable[[Tensor, float], ChainStates]
     response: Callable[[float], Tensor]
     largest_lr: Callable[[float], float]
-    corrected: bool = True
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What samplers have in common; `sghmc` says what each is."""
+class ChainOptions:
+    """The arguments that samplers have in common; `sghmc` documents them."""
 
-    chains: Any
-    lr: Any
-    temperature: Any
-    scale: Any
-    batch_size: Any
-    start: Any
-    seed: Any
-    device: Any
+    chains: int
+    steps: int
+    warmup: int | None
+    thin: int
+    lr: float | None
+    temperature: float
+    scale: Literal["adaptive"] | float
+    batch_size: int | None
+    start: Posterior | Params | None
+    seed: int
+    device: Device
     progress: bool | None
 
     def __post_init__(self) -> None:
-        whole_number(self.chains, "chains")
+        for name in ("chains", "steps", "thin"):
+            whole_number(getattr(self, name), name)
+        if self.warmup is not None:
+            whole_number(self.warmup, "warmup", 0)
         positive_number(self.temperature, "temperature")
         if self.lr is not None:
             positive_number(self.lr, "lr")
         if self.scale != "adaptive":
             positive_number(self.scale, "scale")
+        if self.steps - self.warmup_steps < self.thin:
+            raise ValueError(
+                f"Expected draws to keep, but got none in {self.steps} steps with {self.warmup_steps} of warm-up, every "
+                f"{self.thin}: raise `steps`."
+            )
+
+    @property
+    def warmup_steps(self) -> int:
+        """A quarter of the steps by default."""
+        return self.steps // 4 if self.warmup is None else self.warmup
+
+    def adapts(self, step: int) -> bool:
+        """Whether s and the step size are fitted before this step: a few times in the warm-up, the last time at its end."""
+        warmup = self.warmup_steps
+        return 0 < step <= warmup and (warmup - step) % -(-warmup // _ADAPTATIONS) == 0
+
+    def keeps(self, step: int) -> bool:
+        """Whether the draw of this step is kept."""
+        after = step - self.warmup_steps
+        return after >= 0 and (after + 1) % self.thin == 0
 
 
-def walk(target: LogPosterior, data: Any, rule: Rule, schedule: Schedule, settings: Settings) -> Posterior:
-    """Chains by one rule: start, warm up, and keep what the schedule says."""
+def run_chains(target: LogPosterior, data: Data, kernel: TransitionKernel, options: ChainOptions) -> Posterior:
+    """Return the draws of chains that start, warm up, and go on by one sampler."""
     if not isinstance(target.prevalence, Prevalence):
-        raise ValueError(f"Expected classes for {rule.label}, but got a density: use `map_estimate` or `variational`.")
-    start = _start(target, data, settings, min(schedule.steps, 1000))
-    with own_random(settings.seed) as generator, in_mode(target.model, False):
-        batches = Minibatches(data, settings.batch_size, generator, settings.device, target.prevalence, target.model)
-        target = anew(target.with_data(batches.num_data), batches.at_once, settings.device)
-        weights, fixed = _placed(target, start, settings, generator)
-        slopes = Slopes(target, batches, settings.chains, fixed, independent=not rule.corrected)
-        posterior = _Walk(slopes, rule, settings).go(weights, schedule)
-        _judge(posterior, batches)
+        raise ValueError(f"Expected classes for {kernel.label}, but got a density: use `map_estimate` or `variational`.")
+    start = _start(target, data, options)
+    with own_random(options.seed) as generator, in_mode(target.model, False):
+        batches = Minibatches(data, options.batch_size, generator, options.device, target.prevalence, target.model)
+        target = reset_marginal(target.with_data(batches.num_data), batches.at_once, options.device)
+        weights, fixed = _placed(target, start, options, generator)
+        posterior = _Run(ChainGradients(target, batches, options.chains, fixed), kernel, options).go(weights)
+        judge_chains(posterior, batches.next()[0] if batches.loader is not None else batches.x)
     return posterior
 
 
-class _Walk:
-    """One run."""
+class _Run:
+    """One run of all chains."""
 
-    def __init__(self, slopes: Slopes, rule: Rule, settings: Settings) -> None:
-        self.slopes, self.rule, self.settings = slopes, rule, settings
-        self.response = lru_cache(None)(rule.response)
-        self.injected = lru_cache(None)(self._injected)
+    def __init__(self, gradients: ChainGradients, kernel: TransitionKernel, options: ChainOptions) -> None:
+        self.gradients, self.kernel, self.options = gradients, kernel, options
+        self.response = lru_cache(None)(kernel.response)
         self.curvatures: list[Tensor] = []
         self.variances: list[Tensor] = []
         self.steepest: list[Tensor] = []
 
-    def go(self, weights: Float[Tensor, "c d"], schedule: Schedule) -> Posterior:
-        """From these weights through all steps."""
-        walker, good = self._first(weights), weights
+    def go(self, weights: Float[Tensor, "c d"]) -> Posterior:
+        """Run all steps from these weights."""
+        states, good = self._first(weights), weights
         kept: list[Tensor] = []
         trace: list[Tensor] = []
-        for step in steps_of(schedule.steps, self.rule.label, self.settings.progress):
-            if schedule.looks(step):
-                walker = self._settled(good)
-            weights = self.tuning.scale * walker.position
-            gradient, values = self.slopes.moved(weights)
+        for step in steps_of(self.options.steps, self.kernel.label, self.options.progress):
+            if self.options.adapts(step):
+                states = self._adapted_again(good)
+            weights = self.adapted.scale * states.position
+            gradient, values = self.gradients.moved(weights)
             check_finite(values + weights.sum(1), step, partial(self._found, kept or [good]))
-            good, phase = weights, schedule.phase(step)
-            walker.step(self.tuning.scale * gradient, phase.factor * self.tuning.lr, self._temperature(phase))
+            good = weights
+            states.step(self.adapted.scale * gradient, self.adapted.lr, self.injected)
             trace.append(values.mean())
-            if phase.kept:
+            if self.options.keeps(step):
                 kept.append(weights)
         self._warn_of_heat()
-        return self._found(kept, {"lr": self.tuning.lr, "log_posterior": thinned(trace, self.slopes.target)})
+        return self._found(kept, {"lr": self.adapted.lr, "log_posterior": thinned(trace, self.gradients.target)})
 
-    def _first(self, weights: Tensor) -> Walker:
-        """Chains apart, and a first idea of s."""
-        given = self.settings.scale
+    def _first(self, weights: Tensor) -> ChainStates:
+        """Move chains apart, and fit s for the first time."""
+        given = self.options.scale
         scale = torch.full_like(weights[0], FIRST_SCALE if given == "adaptive" else given)
         for _ in range(3 if given == "adaptive" else 0):
-            scale = fitted_scale(self.slopes, weights, scale, 4)
+            scale = fitted_scale(self.gradients, weights, scale, 4)
         if bool((weights == weights[0]).all()):
             # Farther apart than they will be in the end: chains that meet have forgotten where they came from.
-            weights = weights + 2 * self.settings.temperature**0.5 * scale * torch.randn_like(weights)
-        return self._tuned(weights, scale)
+            weights = weights + 2 * self.options.temperature**0.5 * scale * torch.randn_like(weights)
+        return self._adapted(weights, scale)
 
-    def _settled(self, weights: Tensor) -> Walker:
-        """The same chains, with s by what they have seen in the later half of their looks around: the mean curvature."""
-        if self.settings.scale != "adaptive":
-            return self._tuned(weights, self.tuning.scale)
-        self.curvatures.append(fitted_scale(self.slopes, weights, self.tuning.scale, 4) ** -2)
-        return self._tuned(weights, _late(self.curvatures).mean(0) ** -0.5)
+    def _adapted_again(self, weights: Tensor) -> ChainStates:
+        """Return the same chains, with s by the mean curvature that was seen in the later half of the adaptations."""
+        if self.options.scale != "adaptive":
+            return self._adapted(weights, self.adapted.scale)
+        self.curvatures.append(fitted_scale(self.gradients, weights, self.adapted.scale, 4) ** -2)
+        return self._adapted(weights, _late(self.curvatures).mean(0) ** -0.5)
 
-    def _tuned(self, weights: Tensor, scale: Tensor) -> Walker:
-        self.variances.append(gradient_noise(self.slopes, weights, scale) / scale**2)
-        noise, lr = _late(self.variances).mean(0) * scale**2, self.settings.lr
+    def _adapted(self, weights: Tensor, scale: Tensor) -> ChainStates:
+        self.variances.append(gradient_noise(self.gradients, weights, scale) / scale**2)
+        noise, lr, temperature = _late(self.variances).mean(0) * scale**2, self.options.lr, float(self.options.temperature)
         if lr is None:
-            self.steepest.append(torch.tensor(steepest(self.slopes, weights, scale)))
-            largest = self.rule.largest_lr(float(_late(self.steepest).max()))
-            lr = steady_lr(noise, self.response, self.slopes.epoch, largest, float(self.settings.temperature))
-        self.tuning = Tuning(scale, noise, float(lr))
-        self.injected.cache_clear()
-        return self.rule.begin(weights / scale, float(self.settings.temperature))
-
-    def _temperature(self, phase: Phase) -> Float[Tensor, " d"]:
-        return self.injected(round(phase.factor * _LEVELS) if phase.hot else None)
-
-    def _injected(self, level: int | None) -> Float[Tensor, " d"]:
-        """The temperature less what minibatches heat, at a step size of so many twentieths; none: 0."""
-        noise, temperature = self.tuning.noise, torch.full_like(self.tuning.noise, self.settings.temperature)
-        if level is None:
-            return torch.zeros_like(noise)
-        if not level or not self.rule.corrected:
-            return temperature
-        response = self.response(self.tuning.lr * level / _LEVELS)
-        return (temperature - heat(noise, response, self.slopes.epoch)).clamp_min(0)
+            self.steepest.append(torch.tensor(steepest(self.gradients, weights, scale)))
+            largest = self.kernel.largest_lr(float(_late(self.steepest).max()))
+            lr = steady_lr(noise, self.response, self.gradients.epoch, largest, temperature)
+        self.adapted = Adapted(scale, noise, float(lr))
+        # the noise of minibatches heats the chains, so less is injected
+        heated = heat(noise, self.response(self.adapted.lr), self.gradients.epoch)
+        self.injected = (torch.full_like(noise, temperature) - heated).clamp_min(0)
+        return self.kernel.begin(weights / scale, temperature)
 
     def _found(self, kept: list[Tensor], record: Mapping[str, Any] | None = None) -> Posterior:
-        draws = torch.stack(kept, 1).flatten(0, 1)
-        slopes = self.slopes
-        return posterior_of(slopes.target, Particles(draws, len(kept[0])), slopes.layout, slopes.fixed, record=record)
+        draws, of = torch.stack(kept, 1).flatten(0, 1), self.gradients
+        return posterior_of(of.target, Particles(draws, len(kept[0])), of.layout, of.fixed, record=record)
 
     def _warn_of_heat(self) -> None:
-        tuning, temperature = self.tuning, float(self.settings.temperature)
-        if self.rule.corrected and too_hot(tuning.noise, self.response, self.slopes.epoch, tuning.lr, temperature):
+        adapted, temperature = self.adapted, float(self.options.temperature)
+        if too_hot(adapted.noise, self.response, self.gradients.epoch, adapted.lr, temperature):
             warnings.warn(
                 "Minibatches heat the chains above the temperature: draws are too wide. Lower `lr`, or raise `batch_size`.",
                 stacklevel=6,
@@ -194,33 +200,33 @@ class _Walk:
 
 
 def _late(values: list[Tensor]) -> Tensor:
-    """The later half of them, once there are some: chains set out from places that are steeper than where they end up."""
+    """Return the later half of more than 4: chains start in places that are steeper than where they end up."""
     return torch.stack(values[len(values) // 2 :] if len(values) > 4 else values)
 
 
-def _start(target: LogPosterior, data: Any, settings: Settings, steps: int) -> Any:
-    """The mode, if nothing else was given."""
-    if settings.start is not None:
-        return settings.start
+def _start(target: LogPosterior, data: Data, options: ChainOptions) -> Posterior | Params:
+    """Return the given start, or else the mode."""
+    if options.start is not None:
+        return options.start
     return map_estimate(
         target,
         data,
-        steps=steps,
-        batch_size=settings.batch_size,
-        seed=settings.seed,
-        device=settings.device,
-        progress=settings.progress,
+        steps=min(options.steps, 1000),
+        batch_size=options.batch_size,
+        seed=options.seed,
+        device=options.device,
+        progress=options.progress,
     )
 
 
 def _placed(
-    target: LogPosterior, start: Any, settings: Settings, generator: torch.Generator
+    target: LogPosterior, start: Posterior | Params, options: ChainOptions, generator: torch.Generator
 ) -> tuple[Float[Tensor, "c d"], dict[str, Tensor]]:
-    """The chains' first weights, and what else the net that they start from has: frozen weights and moving averages."""
-    own, rest = target.parameters(), kept_besides(target)
-    named: Mapping[str, Any]
+    """Return the chains' first weights, and what they share: the start's frozen weights and moving averages."""
+    own, rest = target.parameters(), untrained_state(target)
+    named: Params
     if isinstance(start, Posterior):
-        theirs = _drawn(start, own, settings.chains, generator)
+        theirs = _start_draws(start, own, options.chains, generator)
         named = {name: value for name, value in theirs.items() if name in own}
         rest |= {name: value for name, value in theirs.items() if name in rest}
     elif isinstance(start, Mapping):
@@ -230,14 +236,14 @@ def _placed(
             f"Expected `start` to be a Posterior or weights by name, but got {type(start).__name__}: write "
             "start=map_estimate(target, data)."
         )
-    _check_start(named, own, settings.chains)
-    each = {name: named.get(name, value).to(value).expand(settings.chains, *value.shape) for name, value in own.items()}
-    return Layout.of(own).flatten(on_device(each, settings.device)), on_device(rest, settings.device)
+    _check_start(named, own, options.chains)
+    each = {name: named.get(name, value).to(value).expand(options.chains, *value.shape) for name, value in own.items()}
+    return Layout.of(own).flatten(on_device(each, options.device)), on_device(rest, options.device)
 
 
-def _drawn(start: Posterior, own: Mapping[str, Tensor], chains: int, generator: torch.Generator) -> dict[str, Tensor]:
-    """All that the start's net has, its random weights once for each chain; what chains must share, once."""
-    whole, drawn = Net(start.model, start.likelihood).own(), start.sample(chains, generator)
+def _start_draws(start: Posterior, own: Params, chains: int, generator: torch.Generator) -> dict[str, Tensor]:
+    """Return all weights of the start's net, the random ones once for each chain; those that chains must share, once."""
+    whole, drawn = JointModel(start.model, start.likelihood).own(), start.sample(chains, generator)
     missing = [name for name in own if name not in whole]
     if missing:
         raise ValueError(
@@ -253,7 +259,7 @@ def _drawn(start: Posterior, own: Mapping[str, Tensor], chains: int, generator: 
     return whole | drawn | {name: value[0] for name, value in shared.items()}
 
 
-def _check_start(named: Mapping[str, Tensor], own: Mapping[str, Tensor], chains: int) -> None:
+def _check_start(named: Params, own: Params, chains: int) -> None:
     for name, value in named.items():
         if name not in own or value.shape not in (own[name].shape, (chains, *own[name].shape)):
             expected = tuple(own[name].shape) if name in own else f"one of {list(own)[:10]}"
@@ -261,35 +267,3 @@ def _check_start(named: Mapping[str, Tensor], own: Mapping[str, Tensor], chains:
                 f"Expected the weights to start from by the target's names and shapes, but got {name!r} of shape "
                 f"{tuple(value.shape)} for {expected}: take those of target.parameters(), or {chains} of each."
             )
-
-
-def _judge(posterior: Posterior, batches: Minibatches) -> None:
-    """What the chains tell of themselves goes into the record; a warning where they have not mixed.
-
-    A net's hidden units can be exchanged, so that its weights may never agree across chains. The warning is for predictions.
-    """
-    distribution = posterior.distribution
-    assert isinstance(distribution, Particles)
-    if len(distribution) < 4 * distribution.chains:
-        return
-    x = batches.next()[0] if batches.loader is not None else batches.x
-    rows = x[:: max(len(x) // _ROWS, 1)][:_ROWS]
-    tables = torch.cat([table.flatten(1) for table in posterior.tables(rows)])
-    moving = (tables != tables[0]).any(0)  # probabilities that round to 1 in every draw do not speak against the chains
-    tables = tables[:, moving] if bool(moving.any()) else tables
-    predicted = _summary(tables.unflatten(0, (distribution.chains, -1)))
-    posterior.record.update(_summary(distribution.by_chain), predictions=predicted)
-    if predicted["r_hat"] > MIXED:
-        warnings.warn(
-            f"Chains disagree: R̂ of predictions is {predicted['r_hat']:.2f}, where {MIXED} would do. Raise `steps` (and "
-            "`warmup`), or take several modes for granted with schedule='cyclical' or `ensemble`.",
-            stacklevel=5,
-        )
-
-
-def _summary(draws: Float[Tensor, "c n d"]) -> dict[str, float]:
-    """The worst of (some of) the d numbers."""
-    some = draws[:, :, :: -(-draws.shape[2] // _NUMBERS)]
-    sizes = {"effective_sample_size": False, "tail_sample_size": True}
-    worst = {name: float(effective_sample_size(some, tail).min()) for name, tail in sizes.items()}
-    return {"r_hat": float(r_hat(some).max()), **worst}

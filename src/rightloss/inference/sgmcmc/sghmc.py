@@ -7,40 +7,38 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any
+from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..minibatches import Data, Device
 from ..posterior import Posterior
+from ..priors import Params
 from ..steps import positive_number
 from ..target import LogPosterior, inference_method
-from .chains import Rule, Settings, walk
-from .schedules import schedule_of
+from .chains import ChainOptions, TransitionKernel, run_chains
 from .sgld import linear, posteriors_rule
 
 
 @inference_method
 def sghmc(
     target: LogPosterior,
-    data: Any,
+    data: Data,
     *,
-    chains: Any = 4,
-    steps: Any = 5000,
-    warmup: Any = None,
-    thin: Any = 10,
-    lr: Any = None,
-    friction: Any = 1.0,
-    thermostat: bool = False,
-    schedule: Any = "constant",
-    cycles: Any = 4,
-    temperature: Any = 1.0,
-    scale: Any = "adaptive",
-    batch_size: Any = 128,
-    start: Any = None,
-    seed: Any = 0,
-    device: Any = None,
+    chains: int = 4,
+    steps: int = 5000,
+    warmup: int | None = None,
+    thin: int = 10,
+    lr: float | None = None,
+    friction: float = 1.0,
+    temperature: float = 1.0,
+    scale: Literal["adaptive"] | float = "adaptive",
+    batch_size: int | None = 128,
+    start: Posterior | Params | None = None,
+    seed: int = 0,
+    device: Device = None,
     progress: bool | None = None,
 ) -> Posterior:
     """Draws from p(w|X,Y) by chains that roll with friction γ and are kicked by noise (Chen et al. 2014):
@@ -67,11 +65,6 @@ def sghmc(
         lr: step size, in units of s. None: 0.5, or a quarter of what is stable in the steepest direction, halved until
             minibatches supply at most a quarter of the heat.
         friction: γ. Momentum is forgotten in 1/(γ lr) steps.
-        thermostat: whether, in the place of that correction, the friction of each chain adapts itself until the mean kinetic
-            energy is right (Ding et al. 2014; B A D O D A of Leimkuhler and Shang 2016). It needs no measurement, but takes the
-            noise to be equal in all directions, many weights, and minibatches drawn with replacement, which it then gets.
-        schedule: "constant", or "cyclical" (Zhang et al. 2020), which looks for several modes: see `Schedule`.
-        cycles: how many of these.
         temperature: T; draws are from p(w|X,Y)^(1/T).
         scale: s. "adaptive": from the mean curvature seen in the warm-up; or a number for all weights.
         batch_size: examples in a step, others for each chain; None for all.
@@ -88,12 +81,20 @@ def sghmc(
 
     Raises:
         Diverged: a value was not finite; the error's `.posterior` has the draws until then.
+
+    Example:
+        >>> import torch, rightloss as rl
+        >>> y = torch.arange(100) % 2
+        >>> x = torch.randn(100, 1, generator=torch.Generator().manual_seed(0)) + y[:, None]
+        >>> target = rl.inference.log_posterior(torch.nn.Linear(1, 2), rl.Prevalence.binary(population=0.1))
+        >>> posterior = rl.inference.sghmc(target, (x, y), chains=2, steps=40, warmup=20, thin=10, start=target.parameters())
+        >>> posterior.distribution.by_chain.shape  # chains, draws, weights
+        torch.Size([2, 2, 4])
     """
     friction = positive_number(friction, "friction")
-    begin = partial(_Thermostatted, friction) if thermostat else partial(_Underdamped, friction)
-    rule = Rule("SGHMC", begin, partial(response, friction), _largest_lr, corrected=not thermostat)
-    settings = Settings(chains, lr, temperature, scale, batch_size, start, seed, device, progress)
-    return walk(target, data, rule, schedule_of(schedule, steps, warmup, thin, cycles), settings)
+    kernel = TransitionKernel("SGHMC", partial(_Underdamped, friction), partial(response, friction), _largest_lr)
+    options = ChainOptions(chains, steps, warmup, thin, lr, temperature, scale, batch_size, start, seed, device, progress)
+    return run_chains(target, data, kernel, options)
 
 
 def response(friction: float, lr: float) -> Float[Tensor, " t"]:
@@ -126,28 +127,3 @@ class _Underdamped:
     def step(self, gradient: Tensor, lr: float, temperature: Tensor) -> None:
         options = {"lr": lr, "alpha": self.friction, "temperature": temperature}
         self.state, _ = self.rule.update(self.state, gradient, linear, **options)
-
-
-class _Thermostatted:
-    """B A D O D A: one friction for each chain, where that of `posteriors` is one for all."""
-
-    def __init__(self, friction: float, position: Tensor, temperature: float) -> None:
-        self.position, self.least = position, friction
-        self.momentum = math.sqrt(temperature) * torch.randn_like(position)
-        self.friction = torch.full_like(position[:, :1], friction)
-
-    def step(self, gradient: Tensor, lr: float, temperature: Tensor) -> None:
-        self.momentum = self.momentum + lr * gradient
-        self.position = self.position + lr / 2 * self.momentum
-        self._adapt(lr, temperature)
-        forgotten = -torch.expm1(-2 * self.friction * lr) / (2 * self.friction)
-        injected = (2 * self.least * temperature * forgotten).sqrt()
-        self.momentum = torch.exp(-self.friction * lr) * self.momentum + injected * torch.randn_like(gradient)
-        self._adapt(lr, temperature)
-        self.position = self.position + lr / 2 * self.momentum
-
-    def _adapt(self, lr: float, temperature: Tensor) -> None:
-        excess = self.momentum.square().mean(1, keepdim=True) - temperature.mean()
-        friction = self.friction + lr / 2 * excess
-        # At 0 the share forgotten is lr by continuity, which a division cannot say.
-        self.friction = torch.where(friction.abs() < 1e-6, 1e-6, friction)

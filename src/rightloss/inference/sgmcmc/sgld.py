@@ -9,36 +9,35 @@ import math
 import warnings
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..minibatches import Data, Device
 from ..posterior import Posterior
+from ..priors import Params
 from ..target import LogPosterior, inference_method
-from .chains import Rule, Settings, walk
-from .schedules import schedule_of
+from .chains import ChainOptions, TransitionKernel, run_chains
 
 
 @inference_method
 def sgld(
     target: LogPosterior,
-    data: Any,
+    data: Data,
     *,
-    chains: Any = 4,
-    steps: Any = 10_000,
-    warmup: Any = None,
-    thin: Any = 20,
-    lr: Any = None,
-    schedule: Any = "constant",
-    cycles: Any = 4,
-    temperature: Any = 1.0,
-    scale: Any = "adaptive",
-    batch_size: Any = 128,
-    start: Any = None,
-    seed: Any = 0,
-    device: Any = None,
+    chains: int = 4,
+    steps: int = 10_000,
+    warmup: int | None = None,
+    thin: int = 20,
+    lr: float | None = None,
+    temperature: float = 1.0,
+    scale: Literal["adaptive"] | float = "adaptive",
+    batch_size: int | None = 128,
+    start: Posterior | Params | None = None,
+    seed: int = 0,
+    device: Device = None,
     progress: bool | None = None,
 ) -> Posterior:
     """Draws from p(w|X,Y) by gradient steps with noise (Welling and Teh 2011), from `posteriors`:
@@ -57,8 +56,6 @@ def sgld(
         thin: every so many steps a draw is kept.
         lr: step size, in units of s². None: 0.1 by the largest curvature in u, halved until minibatches supply
             at most a quarter of the heat.
-        schedule: "constant" or "cyclical".
-        cycles: how many of these.
         temperature: T.
         scale: s: "adaptive", or a number.
         batch_size: examples in a step; None for all.
@@ -72,10 +69,19 @@ def sgld(
 
     Raises:
         Diverged: a value was not finite; the error's `.posterior` has the draws until then.
+
+    Example:
+        >>> import torch, rightloss as rl
+        >>> y = torch.arange(100) % 2
+        >>> x = torch.randn(100, 1, generator=torch.Generator().manual_seed(0)) + y[:, None]
+        >>> target = rl.inference.log_posterior(torch.nn.Linear(1, 2), rl.Prevalence.binary(population=0.1))
+        >>> posterior = rl.inference.sgld(target, (x, y), chains=2, steps=40, warmup=20, thin=10, start=target.parameters())
+        >>> posterior.distribution.by_chain.shape  # chains, draws, weights
+        torch.Size([2, 2, 4])
     """
-    rule = Rule("SGLD", _Overdamped, response, lambda curvature: 0.1 / max(curvature, 1.0))
-    settings = Settings(chains, lr, temperature, scale, batch_size, start, seed, device, progress)
-    return walk(target, data, rule, schedule_of(schedule, steps, warmup, thin, cycles), settings)
+    kernel = TransitionKernel("SGLD", _Overdamped, response, lambda curvature: 0.1 / max(curvature, 1.0))
+    options = ChainOptions(chains, steps, warmup, thin, lr, temperature, scale, batch_size, start, seed, device, progress)
+    return run_chains(target, data, kernel, options)
 
 
 def response(lr: float) -> Float[Tensor, " t"]:

@@ -3,4 +3,4 @@
 Stage: target, data → `Posterior` over a Gaussian.
 """
 
-from .ascent import variational as variational
+from .elbo import variational as variational

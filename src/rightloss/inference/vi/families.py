@@ -13,8 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..contract import Distribution
-from ..distributions import DenseGaussian, DiagonalGaussian, LowRankGaussian
+from ..distributions import DenseGaussian, DiagonalGaussian, Distribution, LowRankGaussian
 
 _LOG_2PI_E = math.log(2 * math.pi) + 1
 _LARGEST_DENSE = 2000
@@ -28,24 +27,24 @@ class Family(Protocol):
     noise_size: int
 
     def draw(self, noise: Float[Tensor, " e"]) -> Float[Tensor, " d"]:
-        """w = μ + (a factor of Σ) · noise."""
+        """Return w = μ + (a factor of Σ) · noise."""
         ...
 
     def score(self, noise: Float[Tensor, " e"]) -> Float[Tensor, " d"]:
-        """Σ⁻¹(w − μ) = −∇ log q(w) at `draw(noise)`, without gradient."""
+        """Return Σ⁻¹(w − μ) = −∇ log q(w) at `draw(noise)`, without gradient."""
         ...
 
     def entropy(self) -> Tensor:
-        """H[q] in nats."""
+        """Return H[q] in nats."""
         ...
 
     def distribution(self) -> Distribution:
-        """As it stands, free of the training."""
+        """Return the present Gaussian, detached."""
         ...
 
 
 def family_of(name: str, start: Float[Tensor, " d"], deviation: float, rank: int) -> Family:
-    """The family of that name around `start`, with this standard deviation."""
+    """Return the family of that name around `start`, with this standard deviation."""
     if name == "mean-field":
         return MeanField(start, deviation)
     if name == "full-rank":

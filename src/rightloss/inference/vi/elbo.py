@@ -1,4 +1,4 @@
-"""The Gaussian nearest to the posterior: Bayes by backprop, full-rank and low-rank variational inference.
+"""Variational inference: the Gaussian that maximises the evidence lower bound (ELBO).
 
 Stage: target, data → `Posterior` over a `DiagonalGaussian`, `DenseGaussian` or `LowRankGaussian`.
 """
@@ -7,60 +7,58 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from ...marginals import AuxiliaryMarginal, MinibatchEstimate, RunningMarginal, with_minibatch_gradient
 from ...prevalence import Prevalence
-from ..contract import Distribution
-from ..layout import Layout
-from ..map import anew, kept_besides, on_device, unsaved
-from ..minibatches import Batch, Minibatches, counting
+from ..distributions import Distribution, Layout
+from ..map import on_device, reset_marginal, unsaved_buffers, untrained_state
+from ..minibatches import Batch, Data, Device, Minibatches, counting
 from ..posterior import Posterior, posterior_of
 from ..priors import Params
 from ..steps import check_finite, in_mode, own_random, positive_number, steps_of, whole_number
 from ..target import LogPosterior, inference_method
 from .families import Family, MeanField, family_of
-from .local_noise import LocalNoise, local_noise_for
+from .local_reparametrisation import LocalNoise, local_noise_for
 
 _ANCHORS = 32  # examples through whose predictions q_ψ reads the weights
 _CELLS = 512  # as many of their predictions at most: those of dense maps are many
 _KEPT = 100  # numbers of the bound's course that are kept
 
 # `posteriors` has vi.diag and vi.dense with the same bound. On a small MLP a step of vi.diag took nearly four times as long as
-# one of MAP, a step like those here no longer; and under its transforms q_ψ cannot learn from the very draw it is asked about.
+# one of MAP, a step here as long as one of MAP; and under its transforms q_ψ cannot learn from the very draw it is asked about.
 
 
 @inference_method
 def variational(
     target: LogPosterior,
-    data: Any,
+    data: Data,
     *,
-    family: str = "mean-field",
+    family: Literal["mean-field", "full-rank", "low-rank"] = "mean-field",
     rank: int = 8,
     samples: int = 1,
-    estimator: str = "auto",
+    estimator: Literal["auto", "shared", "local"] = "auto",
     initial_sd: float = 0.05,
     temperature: float = 1.0,
     steps: int = 1000,
     batch_size: int | None = 128,
     lr: float = 1e-2,
     seed: int = 0,
-    device: Any = None,
+    device: Device = None,
     progress: bool | None = None,
     watch: Callable[[int, Distribution], None] | None = None,
 ) -> Posterior:
-    """The Gaussian q(w) that maximises the evidence lower bound, by Adam on reparametrised draws:
+    """Fit the Gaussian q(w) that maximises the evidence lower bound, by Adam on reparametrised draws:
 
         E_q[Σ_n log-likelihood of n] + E_q[log p(w)] + T H[q].
 
-    Under the information gain the likelihood of n has p(y|w) in it, at the w that was drawn, so whoever supplies its value must
-    follow the draw. A running average over draws cannot: where the target has a `RunningMarginal`, its default, an
-    `AuxiliaryMarginal` takes its place for the run, which reads the weights through the model's predictions for 32 examples;
-    where all data are in every step, a `BatchMarginal`, then exact. A pool is exact, at the cost of a pass over it in every
-    step.
+    Under the information gain the likelihood of n contains p(y|w) at the w that was drawn, so the marginal must follow draws.
+    A running average over draws cannot: where the target has a `RunningMarginal`, its default, an `AuxiliaryMarginal` takes its
+    place for the run, which reads the weights through the model's predictions for 32 examples; where all data are in every
+    step, a `BatchMarginal`, then exact. A pool is exact, at the cost of a pass over it in every step.
 
     Args:
         target: the log posterior.
@@ -90,16 +88,25 @@ def variational(
 
     Raises:
         Diverged: a step was not finite; q as it was before is its `.posterior`.
+
+    Example:
+        >>> import torch, rightloss as rl
+        >>> y = torch.arange(100) % 2
+        >>> x = torch.randn(100, 1, generator=torch.Generator().manual_seed(0)) + y[:, None]
+        >>> target = rl.inference.log_posterior(torch.nn.Linear(1, 2), rl.Prevalence.binary(population=0.1))
+        >>> posterior = rl.inference.variational(target, (x, y), steps=20, batch_size=50)
+        >>> posterior.record["marginal"]  # follows the draws of the weights
+        'AuxiliaryMarginal'
     """
     _check(samples, temperature, steps, lr, initial_sd, rank, estimator)
     with own_random(seed) as stream, in_mode(target.model, True):
         batches = Minibatches(data, batch_size, stream, device, target.prevalence, target.model)
         layout = Layout.of(target.parameters())
         q = family_of(family, layout.flatten(target.parameters()).to(device), initial_sd, rank)
-        kept, passing = on_device(kept_besides(target), device), unsaved(target, device)
+        kept, passing = on_device(untrained_state(target), device), unsaved_buffers(target, device)
         fixed = kept | passing
         start, batch = layout.unflatten(q.leaves[0].detach()) | fixed, batches.next()
-        target = anew(target.with_data(batches.num_data), batches.at_once, device)
+        target = reset_marginal(target.with_data(batches.num_data), batches.at_once, device)
         target = following(target, start, batch, stream)
         local = local_noise_for(target, estimator, isinstance(q, MeanField), start, batch[0])
         bound = _Bound(target, q, layout, fixed, local, temperature, samples, stream)
@@ -111,7 +118,7 @@ def variational(
         def result() -> Posterior:
             return posterior_of(target, q.distribution(), layout, kept, record=record | {"elbo": _course(course)})
 
-        good = _Kept([*q.leaves, *fixed.values()])
+        good = _Checkpoint([*q.leaves, *fixed.values()])
         # the second moments of the draws' noise change as q widens, so Adam must not remember them for long
         optimizer = torch.optim.Adam(q.leaves, lr=lr, betas=(0.9, 0.99), fused=True)
         for step in steps_of(steps, "variational inference", progress):
@@ -128,7 +135,7 @@ def variational(
 
 
 class _Bound:
-    """The evidence lower bound by example, (E_q[log p(w, Y|X)] + T H[q]) / N, and its gradient by q's numbers."""
+    """The evidence lower bound per example, (E_q[log p(w, Y|X)] + T H[q]) / N, and its gradient by q's numbers."""
 
     def __init__(
         self,
@@ -147,7 +154,7 @@ class _Bound:
         self.landing = False
 
     def climb(self, batch: Batch, step: int, last_good: Callable[[], Any]) -> Tensor:
-        """Leave the gradient of minus the bound at q's leaves; the bound's estimate. Diverged where one is not finite."""
+        """Add the gradient of minus the bound to q's leaves, and return the bound's estimate; raise Diverged if not finite."""
         total = torch.zeros(())
         for noise in self._noises():
             try:
@@ -162,7 +169,7 @@ class _Bound:
         return total
 
     def estimate(self, noise: Tensor, batch: Batch) -> Tensor:
-        """From one draw of the weights."""
+        """Return the estimate from one draw of the weights."""
         weights = self.q.draw(noise)
         drawn = self.layout.unflatten(weights) | self.fixed
         if self.local is None:
@@ -172,7 +179,7 @@ class _Bound:
         return self._local_likelihood(drawn, batch) + prior + self.share * self.q.entropy()
 
     def _entropy(self, noise: Tensor, weights: Tensor) -> Tensor:
-        """H[q]; when landing, with the gradient −∇ log q(w) ∂w of this draw alone (Roeder et al. 2017).
+        """Return H[q]; when landing, with the gradient −∇ log q(w) ∂w of this draw alone (Roeder et al. 2017).
 
         Its noise cancels that of the log posterior the more, the nearer q is; far away, where q is narrow, it adds to it.
         """
@@ -200,13 +207,13 @@ class _Bound:
         return gain
 
     def _noises(self) -> list[Tensor]:
-        """Standard normal vectors in opposite pairs: what is odd about the mean cancels."""
+        """Return standard normal vectors in opposite pairs: what is odd about the mean cancels."""
         like = self.q.leaves[0]
         half = [torch.randn(self.q.noise_size, generator=self.stream, dtype=like.dtype) for _ in range((self.samples + 1) // 2)]
         return [noise.to(like.device) for each in half for noise in (each, -each)][: self.samples]
 
 
-class _Kept:
+class _Checkpoint:
     """The last values of some tensors at which the bound was finite."""
 
     def __init__(self, tensors: list[Tensor]) -> None:
@@ -214,11 +221,11 @@ class _Kept:
         self.keep()
 
     def keep(self) -> None:
-        """Those of now."""
+        """Keep the present values."""
         self.values = [tensor.detach().clone() for tensor in self.tensors]
 
     def restored(self, call: Callable[[], Any]) -> Any:
-        """`call()` with the kept values."""
+        """Return `call()` with the kept values."""
         with torch.no_grad():
             for tensor, value in zip(self.tensors, self.values, strict=True):
                 tensor.copy_(value)
@@ -226,7 +233,7 @@ class _Kept:
 
 
 def _shared_marginal(target: LogPosterior, drawn: Params, batch: Batch) -> Tensor:
-    """log p(y|w) at one w: exact over the pool, or with the minibatch's gradient and the marginal's value."""
+    """Return log p(y|w) at one w: exact over the pool, or with the minibatch's gradient and the marginal's value."""
     if target.pool is not None:
         return target.log_marginal(drawn, target.pool)
     log_m = target.log_marginal(drawn, batch)
@@ -235,9 +242,9 @@ def _shared_marginal(target: LogPosterior, drawn: Params, batch: Batch) -> Tenso
 
 
 def following(target: LogPosterior, params: Params, batch: Batch, stream: torch.Generator) -> LogPosterior:
-    """The target, with q_ψ(w) in the place of a running average.
+    """Return the target with q_ψ(w) in the place of a running average.
 
-    The weights are many, and what they say of p(y|w) is in their products. So q_ψ reads them through the model's predictions
+    The weights are many, and p(y|w) depends on their products. So q_ψ reads them through the model's predictions
     for a few examples, in the sampled mix, in which no class is rare, and log p(y|w) over these few. With 32,
     KL[p(·|w) ‖ q_ψ(w)] over draws of an MLP's weights, at r = ρ, was 20 times smaller than when it read the weights themselves.
 
@@ -249,8 +256,8 @@ def following(target: LogPosterior, params: Params, batch: Batch, stream: torch.
     """
     if not isinstance(target.marginal, RunningMarginal):
         return target
-    assert isinstance(target.prevalence, Prevalence)  # a density has no running average
-    classes, counts = target.prevalence.num_classes, counting(batch[1])
+    prevalence, counts = target.prevalence, counting(batch[1])
+    assert isinstance(prevalence, Prevalence)  # a density has no running average
     labelled = torch.nonzero(counts if bool(counts.any()) else ~counts).flatten()  # if none are, the loss will say so
     rows = labelled[_some(len(labelled), _ANCHORS, stream).to(labelled.device)]
     x, y = batch[0][rows], batch[1][rows]
@@ -263,11 +270,11 @@ def following(target: LogPosterior, params: Params, batch: Batch, stream: torch.
 
     def predictions() -> Tensor:
         with torch.no_grad(), in_mode(target.model, False):
-            few = _at_sampling(table()[cells.to(x.device)], target.prevalence)
+            few = _at_sampling(table()[cells.to(x.device)], prevalence)
             return torch.cat([target.log_marginal({}, (x, y)), few.exp().flatten()])
 
     marginal = AuxiliaryMarginal(predictions)
-    target.at(params, lambda: marginal.prepare(classes))
+    target.at(params, lambda: marginal.prepare(prevalence.num_classes))
     return target.with_marginal(marginal)
 
 
@@ -275,7 +282,7 @@ def _some(many: int, few: int, stream: torch.Generator) -> Tensor:
     return torch.randperm(many, generator=stream)[:few]
 
 
-def _at_sampling(table: Tensor, prevalence: Any) -> Tensor:
+def _at_sampling(table: Tensor, prevalence: Prevalence) -> Tensor:
     offset = prevalence.sampling.log() - prevalence.population.log()
     return torch.log_softmax(table + offset.to(table), 1)
 
@@ -287,9 +294,9 @@ def _course(values: list[Tensor]) -> list[float]:
     return [float(part.mean()) for part in parts]
 
 
-def _check(samples: Any, temperature: Any, steps: Any, lr: Any, initial_sd: Any, rank: Any, estimator: Any) -> None:
-    for name, value in {"samples": samples, "steps": steps, "rank": rank}.items():
-        whole_number(value, name)
+def _check(samples: int, temperature: float, steps: int, lr: float, initial_sd: float, rank: int, estimator: str) -> None:
+    for name, count in {"samples": samples, "steps": steps, "rank": rank}.items():
+        whole_number(count, name)
     for name, value in {"temperature": temperature, "lr": lr, "initial_sd": initial_sd}.items():
         positive_number(value, name)
     if estimator not in ("auto", "shared", "local"):

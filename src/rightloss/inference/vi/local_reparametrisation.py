@@ -1,8 +1,8 @@
-"""Weights drawn anew for every example, without drawing them.
+"""Local reparametrisation and flipout: weights of its own for every example, without drawing them.
 
 Stage: means and standard deviations of independent weights, x → outputs, each example's with weights of its own. The noise of
-the examples then averages out in a minibatch. What is wanted must be a mean over examples of something that depends on one
-example alone, as a log-likelihood does: p(y|w), in which all examples share the weights, cannot be had this way.
+the examples then averages out in a minibatch. The quantity to estimate must be a mean over examples of something that depends
+on one example alone, as a log-likelihood does: p(y|w), in which all examples share the weights, cannot be estimated this way.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ...marginals import ClasswiseMarginal, PoolMarginal
+from ...marginals import ClasswiseMarginal, Marginal, PoolMarginal
 from ...prevalence import Prevalence
 from ..priors import Params
 from ..target import LogPosterior
@@ -29,8 +29,8 @@ class LocalNoise:
     """The layers of a model that can have weights of their own for every example.
 
     `nn.Linear` on rows (n, features) by local reparametrisation (Kingma et al. 2015): the outputs are drawn, not the weights.
-    Convolutions by flipout (Wen et al. 2018): one draw of the weights, with random signs for every example. What other layers
-    there are, and those that are called more than once or share weights, keep one draw for all examples.
+    Convolutions by flipout (Wen et al. 2018): one draw of the weights, with random signs for every example. Other
+    layers, and those that are called more than once or share weights, keep one draw for all examples.
 
     Args:
         target: with the model.
@@ -44,7 +44,7 @@ class LocalNoise:
         self.names = {f"{name}.{part}" for name, layer in self.layers.items() for part in _parts(layer)}
 
     def outputs(self, means: Params, deviations: Params, drawn: Params, x: Tensor, stream: torch.Generator) -> Tensor:
-        """The model's outputs with noise of its own for every example.
+        """Return the model's outputs with noise of its own for every example.
 
         Args:
             means: of all weights, by name.
@@ -65,7 +65,7 @@ class LocalNoise:
 
 
 def local_noise_for(target: LogPosterior, estimator: str, independent: bool, params: Params, x: Tensor) -> LocalNoise | None:
-    """Local noise where the estimator "local" is asked for, or "auto" finds it possible and of use; None for a shared draw.
+    """Return local noise where the estimator is "local", or "auto" and it is possible and of use; None for a shared draw.
 
     Args:
         target: with the model, and p(y|w) or none.
@@ -82,7 +82,7 @@ def local_noise_for(target: LogPosterior, estimator: str, independent: bool, par
     return LocalNoise(target, params, x) if wanted else None
 
 
-def _check_local(possible: bool, mixed: bool, marginal: Any) -> None:
+def _check_local(possible: bool, mixed: bool, marginal: Marginal | None) -> None:
     if not possible:
         raise ValueError(
             "Expected family='mean-field' and classes for estimator='local', but got another family or a density: "
@@ -101,21 +101,23 @@ def _check_local(possible: bool, mixed: bool, marginal: Any) -> None:
 def _linear_noise(
     layer: nn.Linear, x: Tensor, output: Tensor, weight: Tensor, bias: Tensor | None, stream: torch.Generator
 ) -> Tensor:
-    """Noise of variance Σ_i σ_oi² x_i² + σ_o²."""
+    """Return noise of variance Σ_i σ_oi² x_i² + σ_o²."""
     variance = F.linear(x.square(), weight.square(), None if bias is None else bias.square())
     smallest = torch.finfo(variance.dtype).tiny  # the root's slope at 0 is not finite
     return variance.clamp_min(smallest).sqrt() * _normal(output.shape, output, stream)
 
 
-def _flipout(layer: Any, x: Tensor, output: Tensor, weight: Tensor, bias: Tensor | None, stream: torch.Generator) -> Tensor:
-    """(noise ∘ signs of the outputs × signs of the inputs) ∗ x, for each example."""
+def _flipout(
+    layer: _Convolution, x: Tensor, output: Tensor, weight: Tensor, bias: Tensor | None, stream: torch.Generator
+) -> Tensor:
+    """Return (noise ∘ signs of the outputs × signs of the inputs) ∗ x, for each example."""
     ones = (1,) * (x.ndim - 2)
     into, out = (_signs((len(x), channels, *ones), x, stream) for channels in (x.shape[1], output.shape[1]))
     noise = layer._conv_forward(x * into, weight * _normal(weight.shape, weight, stream), None) * out
     return noise if bias is None else noise + (bias * _normal((len(x), len(bias)), bias, stream)).unflatten(1, (-1, *ones))
 
 
-def _normal(shape: Any, like: Tensor, stream: torch.Generator) -> Tensor:
+def _normal(shape: tuple[int, ...], like: Tensor, stream: torch.Generator) -> Tensor:
     return torch.randn(shape, generator=stream, dtype=like.dtype).to(like.device)
 
 
@@ -124,7 +126,7 @@ def _signs(shape: tuple[int, ...], like: Tensor, stream: torch.Generator) -> Ten
 
 
 def _layers_called_once(target: LogPosterior, params: Params, x: Tensor) -> dict[str, nn.Module]:
-    """Layers, trained in all their weights, none shared, that the model calls just once, with a row for each example."""
+    """Return the layers that the model calls just once, with a row for each example; trained, and without shared weights."""
     layers = {name: layer for name, layer in target.model.named_modules() if isinstance(layer, nn.Linear | _Convolution)}
     calls: Counter[nn.Module] = Counter()
     rows: set[nn.Module] = set()
@@ -155,7 +157,7 @@ def _parts(layer: nn.Module) -> list[str]:
 
 @contextmanager
 def _hooked(hooks: dict[nn.Module, Callable[..., Any]]) -> Iterator[None]:
-    """These forward hooks inside, before any others of the layers; none of them outside."""
+    """Add these forward hooks inside, before any others of the layers, and remove them after."""
     handles = [layer.register_forward_hook(hook, prepend=True) for layer, hook in hooks.items()]
     try:
         yield

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 
 from rightloss import Categorical, ContinuousPrevalence, CumulativeLogit, Gaussian, OnionPeeling, Prevalence
-from rightloss.inference.distributions import Particles
-from rightloss.inference.layout import Layout
+from rightloss.inference.distributions import Layout, Particles
 from rightloss.inference.posterior import Posterior
 from rightloss.predictive import PrevalenceLayer
 
@@ -43,7 +42,7 @@ def saved_posterior(folder: Path, *args: Any, **settings: Any) -> tuple[Posterio
 
 
 def assert_predicts_the_same(found: Posterior, expected: Posterior, **settings: Any) -> None:
-    for samples in (None, 4):
+    for samples in (4,) if expected.dropout else (None, 4):  # masks run one by one
         pair = [each.predict(X, samples, generator(1), **settings) for each in (found, expected)]
         assert torch.equal(pair[0].log_probs, pair[1].log_probs)
 
@@ -82,7 +81,7 @@ class TestSaved:
         posterior, path = saved_posterior(tmp_path, Categorical(), 3)
         assert_predicts_the_same(Posterior.load(path, other_net(3)), posterior)
 
-    def test_regression_comes_back_with_the_density_given_anew(self, tmp_path: Path) -> None:
+    def test_a_loaded_regression_needs_the_density_again(self, tmp_path: Path) -> None:
         model, prevalence = network(1).double(), ContinuousPrevalence(Normal(0.0, 1.0))
         layout = Layout.of({**dict(model.named_parameters()), "likelihood.log_scale": torch.zeros(())})
         draws = Particles(normal(3, layout.size))
@@ -95,14 +94,14 @@ class TestSaved:
         )
         assert_refused(lambda: Posterior.load(tmp_path / "x", other_net(1), None, prevalence), "'Gaussian', 'outputs': 1")
 
-    def test_all_that_is_known_of_the_prevalence_is_kept(self, tmp_path: Path) -> None:
+    def test_the_prevalence_is_kept(self, tmp_path: Path) -> None:
         model = nn.Linear(6, 2).double()
         layout = Layout.of(dict(model.named_parameters()))
         for prevalence in (Prevalence.binary(1e-9, 0.3, 2.0), Prevalence.beta(3.0, 2000.0, 0.4)):
             Posterior(model, prevalence, Categorical(), Particles(normal(1, 14)), layout).save(tmp_path / "x")
             assert Posterior.load(tmp_path / "x", nn.Linear(6, 2).double()).prevalence == prevalence
 
-    def test_of_the_record_is_kept_what_json_can_hold(self, tmp_path: Path) -> None:
+    def test_the_record_keeps_what_json_can_hold(self, tmp_path: Path) -> None:
         record = {"losses": [1.0, 0.5], "r_hat": {"4.bias": 1.01}, "note": "ok", "raw": torch.ones(2), "self": object()}
         _, path = saved_posterior(tmp_path, record=record)
         found = Posterior.load(path, other_net(3)).record

@@ -1,4 +1,4 @@
-"""How far a chain may step in each direction, and how much of its heat comes from minibatches.
+"""Warm-up of Markov chains: a scale for each direction, the noise of minibatch gradients, and a step size.
 
 Stage: gradients of the log posterior → s with w = s ⊙ u, the variance of minibatch gradients in u, a step size.
 """
@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...marginals import MarginalState, MinibatchEstimate, RunningMarginal
-from ..layout import Layout
+from ..distributions import Layout
 from ..marginals import CarriedMarginal
 from ..minibatches import Batch, Minibatches
 from ..target import LogPosterior
@@ -28,45 +28,35 @@ _HALVINGS = 12
 Response = Callable[[float], Tensor]
 
 
-class Slopes:
+class ChainGradients:
     """The log posterior's gradients, for all chains at once.
 
     Args:
         target: the log posterior.
         batches: the data.
         chains: how many.
-        fixed: what else the net has, by name.
-        independent: whether a minibatch is drawn with replacement, rather than that an epoch is shared out.
+        fixed: weights that do not move, by name.
     """
 
     def __init__(
-        self,
-        target: LogPosterior,
-        batches: Minibatches,
-        chains: int,
-        fixed: Mapping[str, Tensor] | None = None,
-        independent: bool = False,
+        self, target: LogPosterior, batches: Minibatches, chains: int, fixed: Mapping[str, Tensor] | None = None
     ) -> None:
         self.target, self.batches, self.chains, self.fixed = target, batches, chains, dict(fixed or {})
-        self.independent = independent or batches.loader is not None
         self.layout = Layout.of(target.parameters())
         self.marginal = _marginal(target)
         self.last: Tensor | None = None
 
     @property
     def epoch(self) -> float | None:
-        """Examples by minibatch: about how many steps share out an epoch; None where they do not, or a loader decides."""
-        return None if self.independent else len(self.batches.y) / self.batches.batch_size
+        """Examples by minibatch: about how many steps share an epoch; None where a loader decides."""
+        return None if self.batches.loader is not None else len(self.batches.y) / self.batches.batch_size
 
     def batch(self) -> Batch:
-        """What the chains see in one step: all data, or each a minibatch of its own."""
-        batches = self.batches
-        if batches.at_once:
-            return batches.next()
-        return self.any_batch() if self.independent else batches.next_each(self.chains)
+        """Return what the chains see in one step: all data, or each a minibatch of its own."""
+        return self.batches.next() if self.batches.at_once else self.batches.next_each(self.chains)
 
     def any_batch(self) -> Batch:
-        """A minibatch for each chain, of examples that are drawn with replacement; where a loader decides, its own."""
+        """Return a minibatch for each chain, of examples drawn with replacement; where a loader decides, its own."""
         batches = self.batches
         if batches.loader is not None:
             return batches.next_each(self.chains)
@@ -75,7 +65,7 @@ class Slopes:
         return batches.x[index], batches.y[index]
 
     def at(self, weights: Float[Tensor, "c d"], batch: Batch) -> tuple[Tensor, Tensor, MinibatchEstimate | None]:
-        """Gradients (c, d) of log p(w|X,Y), its values divided by N (c,), and the minibatches' estimate of the marginal."""
+        """Return the gradients (c, d) of log p(w|X,Y), its values divided by N (c,), and the estimate of p(y|w)."""
         leaf = weights.detach().requires_grad_()
         values, estimate = self._evaluate(leaf, batch)
         (gradient,) = torch.autograd.grad(values.sum(), leaf)
@@ -83,7 +73,7 @@ class Slopes:
         return gradient * self.target.num_data, values.detach(), estimate
 
     def moved(self, weights: Float[Tensor, "c d"]) -> tuple[Tensor, Tensor]:
-        """Gradients and values on the next minibatch, as of a step to these weights: the marginal follows."""
+        """Return gradients and values on the next minibatch, and update the marginal, as in a step to these weights."""
         batch = self.batch()
         if isinstance(self.marginal, CarriedMarginal) and self.last is not None:
             with torch.no_grad():
@@ -100,14 +90,14 @@ class Slopes:
         return evaluate_many(self.target, self._named(weights), batch, self.marginal, shared=self.batches.at_once)
 
     def _named(self, weights: Tensor) -> dict[str, Tensor]:
-        """All that the chains' nets have."""
+        """Return all weights of the chains' nets."""
         shared = {name: value.expand(len(weights), *value.shape) for name, value in self.fixed.items()}
         return {**self.layout.unflatten(weights), **shared}
 
 
 @dataclass(frozen=True)
-class Tuning:
-    """What a walk needs to know.
+class Adapted:
+    """Results of the warm-up.
 
     Attributes:
         scale: s (d,).
@@ -120,52 +110,56 @@ class Tuning:
     lr: float
 
 
-def fitted_scale(slopes: Slopes, weights: Float[Tensor, "c d"], scale: Float[Tensor, " d"], probes: int) -> Tensor:
-    """s one round nearer to where each row of the Hessian in u, s_i H_ij s_j, has the length 1.
+def fitted_scale(gradients: ChainGradients, weights: Float[Tensor, "c d"], scale: Float[Tensor, " d"], probes: int) -> Tensor:
+    """Return s one round nearer to where each row of the Hessian in u, s_i H_ij s_j, has the length 1.
 
     The rows' lengths are those of Hessian times random directions, from differences of gradients (equilibration; Dauphin et al.
-    2015): unlike the diagonal alone they count how weights hang together, and they are positive where the curvature is not.
+    2015): unlike the diagonal alone they count how weights depend on each other, and are positive where the curvature is not.
 
     Args:
-        slopes: gradients.
+        gradients: of the log posterior.
         weights: where, chain by chain.
         scale: s of the round before.
         probes: random directions for each chain.
     """
     squares = torch.zeros_like(scale)
     for _ in range(probes):
-        batch, shift = slopes.batch(), _REACH * scale * torch.randn_like(weights)
-        change = slopes.at(weights + shift, batch)[0] - slopes.at(weights - shift, batch)[0]
+        batch, shift = gradients.batch(), _REACH * scale * torch.randn_like(weights)
+        change = gradients.at(weights + shift, batch)[0] - gradients.at(weights - shift, batch)[0]
         squares += (scale * change / (2 * _REACH)).square().mean(0) / probes
     length = torch.nan_to_num(squares.sqrt(), nan=1.0)
     return scale / length.clamp(1e-6, 1e6).sqrt()
 
 
-def steepest(slopes: Slopes, weights: Float[Tensor, "c d"], scale: Float[Tensor, " d"], rounds: int = 8) -> float:
-    """The largest curvature in u, in any direction, at any chain: by power iteration, from differences of gradients."""
+def steepest(gradients: ChainGradients, weights: Float[Tensor, "c d"], scale: Float[Tensor, " d"], rounds: int = 8) -> float:
+    """Return the largest curvature in u over directions and chains, by power iteration on differences of gradients."""
     direction = torch.randn_like(weights)
     largest = 1.0
     for _ in range(rounds):
         direction = direction / direction.norm(dim=1, keepdim=True).clamp_min(1e-12)
-        batch, shift = slopes.batch(), _REACH * scale * direction
-        change = slopes.at(weights + shift, batch)[0] - slopes.at(weights - shift, batch)[0]
+        batch, shift = gradients.batch(), _REACH * scale * direction
+        change = gradients.at(weights + shift, batch)[0] - gradients.at(weights - shift, batch)[0]
         direction = torch.nan_to_num(scale * change / (2 * _REACH))
         largest = float(direction.norm(dim=1).max())
     return largest
 
 
-def gradient_noise(slopes: Slopes, weights: Float[Tensor, "c d"], scale: Float[Tensor, " d"], pairs: int = 8) -> Tensor:
-    """The variance (d,) of gradients in u of independent minibatches, from pairs at the same weights; 0 where all are seen."""
-    if slopes.batches.at_once:
+def gradient_noise(
+    gradients: ChainGradients, weights: Float[Tensor, "c d"], scale: Float[Tensor, " d"], pairs: int = 8
+) -> Tensor:
+    """Return the variance (d,) of independent minibatches' gradients in u, from pairs at the same weights; 0 with all data."""
+    if gradients.batches.at_once:
         return torch.zeros_like(scale)
-    differences = [slopes.at(weights, slopes.any_batch())[0] - slopes.at(weights, slopes.any_batch())[0] for _ in range(pairs)]
+    differences = [
+        gradients.at(weights, gradients.any_batch())[0] - gradients.at(weights, gradients.any_batch())[0] for _ in range(pairs)
+    ]
     return torch.nan_to_num((scale * torch.stack(differences)).square().mean((0, 1)) / 2)
 
 
 def heat(noise: Float[Tensor, " d"], response: Float[Tensor, " t"], epoch: float | None) -> Float[Tensor, " d"]:
-    """The variance of u, at curvature 1, that comes from minibatches alone: what they heat a chain by.
+    """Return the variance of u, at curvature 1, that comes from minibatches alone: by how much they heat a chain.
 
-    A gradient that was off by ξ_t moves u by h_j ξ_t j steps later, so that independent ξ give Var ξ Σ h². Minibatches that
+    A gradient with an error of ξ_t moves u by h_j ξ_t j steps later, so that independent ξ give Var ξ Σ h². Minibatches that
     share out an epoch are not independent: any two of its M steps have the covariance −Var ξ/E, with E = N by the size of a
     minibatch. If E is whole, M = E, and errors cancel within each epoch, as do those parts of the response that are slower than
     it; else M = ⌊E⌋, and they cancel in part. Averaged over where in the epoch a step falls,
@@ -185,7 +179,7 @@ def heat(noise: Float[Tensor, " d"], response: Float[Tensor, " t"], epoch: float
 
 
 def steady_lr(noise: Float[Tensor, " d"], response: Response, epoch: float | None, largest: float, temperature: float) -> float:
-    """The largest step size, halved until minibatches heat nine directions in ten by a quarter of the temperature at most."""
+    """Return the largest step size, halved until minibatches heat nine directions in ten by at most a quarter of T."""
     lr = largest
     for _ in range(_HALVINGS):
         if float(_most(heat(noise, response(lr), epoch))) <= _HEAT * temperature:
@@ -195,7 +189,7 @@ def steady_lr(noise: Float[Tensor, " d"], response: Response, epoch: float | Non
 
 
 def too_hot(noise: Float[Tensor, " d"], response: Response, epoch: float | None, lr: float, temperature: float) -> bool:
-    """Whether minibatches heat one direction in ten above the temperature, so that no correction can help."""
+    """Whether minibatches heat one direction in ten above the temperature, which no correction can mend."""
     return float(_most(heat(noise, response(lr), epoch))) > temperature
 
 

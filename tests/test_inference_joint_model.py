@@ -16,8 +16,7 @@ from torch.distributions import Normal
 from torch.export import Dim
 
 from rightloss import Bernoulli, Categorical, ContinuousPrevalence, Gaussian, predictive
-from rightloss.inference.distributions import Particles
-from rightloss.inference.layout import Layout
+from rightloss.inference.distributions import Layout, Particles
 from rightloss.inference.posterior import Posterior
 from rightloss.predictive import PrevalenceLayer
 from rightloss.predictive.retarget import retarget
@@ -26,7 +25,7 @@ X = inputs().double()
 
 
 @pytest.mark.parametrize("kind", DISTRIBUTIONS)
-def test_the_module_says_what_the_posterior_predicts(kind: str) -> None:
+def test_the_module_predicts_what_the_posterior_does(kind: str) -> None:
     posterior = posterior_of_net(kind=kind)
     for samples in (None, 4):
         module = posterior.as_module(samples, generator(1)).train()

@@ -20,12 +20,12 @@ from torch.nn.modules.dropout import _DropoutNd
 from ..likelihoods import Likelihood
 from ..log_probs import by_cell
 from ..losses.batch import full_precision
-from .layout import Layout
+from .distributions import Layout
 from .priors import LIKELIHOOD
 
 
-class Net(nn.Module):
-    """x → table. A weight of the model goes by its name there, one of the likelihood by "likelihood." and its name."""
+class JointModel(nn.Module):
+    """x → table. Weights of the model have its names, those of the likelihood have "likelihood." before them."""
 
     def __init__(self, model: nn.Module, likelihood: Likelihood) -> None:
         super().__init__()
@@ -35,13 +35,13 @@ class Net(nn.Module):
         return _table(self.likelihood, self.model(x), support)
 
     def own(self) -> dict[str, Tensor]:
-        """Parameters and buffers by name; tied ones once, and none that a state dict leaves out."""
+        """Return parameters and buffers by name; tied ones once, and none that a state dict leaves out."""
         kept = self.state_dict()
         named = [*self.named_parameters(), *self.named_buffers()]
         return {name.removeprefix("model."): value.detach() for name, value in named if name in kept}
 
     def put(self, weights: Mapping[str, Tensor]) -> None:
-        """These values, in place."""
+        """Set weights to these values, in place."""
         own = self.own()
         check_weights(Layout.of(weights), own)
         with torch.no_grad():
@@ -49,7 +49,7 @@ class Net(nn.Module):
                 own[name].copy_(value)
 
     def wake_dropout(self) -> int:
-        """Switch on what drops out, and nothing else; how many modules that is."""
+        """Switch on dropout, and nothing else; return how many modules that is."""
         found = [part for part in self.modules() if isinstance(part, _DropoutNd | nn.MultiheadAttention | nn.RNNBase)]
         live = [part for part in found if (part.p if isinstance(part, _DropoutNd) else part.dropout) > 0]
         for part in live:
@@ -57,30 +57,30 @@ class Net(nn.Module):
         return len(live)
 
     def at(self, weights: Mapping[str, Tensor], x: Any, support: Tensor | None = None) -> Float[Tensor, "n k *dense"]:
-        """The table with these weights in the place of its own."""
+        """Return the table with these weights in the place of its own."""
         return functional_call(self, inner(weights), (x, support))
 
 
-class TangentNet(nn.Module):
+class LinearisedModel(nn.Module):
     """A net whose outputs are made linear in the model's weights, by their slopes at the net's own, w̄:
 
         f(x, w̄) + J(x) (w − w̄),  J = ∂f/∂w at w̄.
 
-    The likelihood, with its own parameters, is as it was. Weights are given by what they are off w̄: in narrow dtypes the
-    difference would be mostly rounding.
+    The likelihood stays as it is. Weights are given as differences from w̄: in narrow dtypes a difference taken here would be
+    mostly rounding.
     """
 
-    def __init__(self, net: Net) -> None:
+    def __init__(self, net: JointModel) -> None:
         super().__init__()
         self.net = net
 
     def at(self, moves: Mapping[str, Tensor], x: Any, support: Tensor | None = None) -> Float[Tensor, "n k *dense"]:
-        """The table with the weights w̄ + `moves`."""
+        """Return the table with the weights w̄ + `moves`."""
         own = {name: value.to(moves[name].device) for name, value in self.net.own().items() if name in moves}
         inside = {name: value for name, value in own.items() if not name.startswith(LIKELIHOOD)}
         outputs = self._outputs(inside, {name: moves[name] for name in inside}, x) if inside else self.net.model(x)
         likelihood = {name: value + moves[name] for name, value in own.items() if name not in inside}
-        return functional_call(_Tables(self.net.likelihood), likelihood, (outputs, support))
+        return functional_call(JointModel(nn.Identity(), self.net.likelihood), likelihood, (outputs, support))
 
     def _outputs(self, own: dict[str, Tensor], moves: dict[str, Tensor], x: Any) -> Tensor:
         def outputs(weights: dict[str, Tensor]) -> Tensor:
@@ -106,11 +106,11 @@ class Runner:
         seeds: where the seeds come from.
     """
 
-    def __init__(self, net: Net | TangentNet, together: bool, seeds: torch.Generator) -> None:
+    def __init__(self, net: JointModel | LinearisedModel, together: bool, seeds: torch.Generator) -> None:
         self.net, self.together, self.seeds = net, together, seeds
 
     def __call__(self, weights: Mapping[str, Tensor], x: list[Any], support: Tensor | None) -> Float[Tensor, "m n k *dense"]:
-        """The tables of a block of weights `(m, …)` at the pieces of x, joined."""
+        """Return the tables of a block of weights `(m, …)` at the pieces of x, joined."""
         if self.together:
             try:
                 return torch.cat([self._at_once(weights, each, support) for each in x], 1)
@@ -133,7 +133,7 @@ class Runner:
         return torch.stack(found)
 
 
-class AveragedNet(nn.Module):
+class AveragedModel(nn.Module):
     """x → log-probabilities averaged over fixed weights: always in eval mode.
 
     `Categorical` reads them as logits, so a `PrevalenceLayer` around it exports where the model does.
@@ -143,7 +143,7 @@ class AveragedNet(nn.Module):
         draws: its random weights, `(s, …)` by name, as `at` takes them.
     """
 
-    def __init__(self, net: Net | TangentNet, draws: Mapping[str, Tensor]) -> None:
+    def __init__(self, net: JointModel | LinearisedModel, draws: Mapping[str, Tensor]) -> None:
         super().__init__()
         self.net = net.requires_grad_(False)
         self.names = tuple(draws)
@@ -157,28 +157,17 @@ class AveragedNet(nn.Module):
         tables = torch.stack([self.net.at(each, x, support) for each in weights])
         return torch.logsumexp(tables, 0) - math.log(len(weights))
 
-    def train(self, mode: bool = True) -> AveragedNet:
+    def train(self, mode: bool = True) -> AveragedModel:
         return super().train(False)
 
 
-class _Tables(nn.Module):
-    """A likelihood's table, for `functional_call`."""
-
-    def __init__(self, likelihood: Likelihood) -> None:
-        super().__init__()
-        self.likelihood = likelihood
-
-    def forward(self, outputs: Tensor, support: Tensor | None) -> Float[Tensor, "n k *dense"]:
-        return _table(self.likelihood, outputs, support)
-
-
 def inner(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The names as `Net` has them."""
+    """Return weights by the names of `JointModel`."""
     return {name if name.startswith(LIKELIHOOD) else f"model.{name}": value for name, value in weights.items()}
 
 
 def check_weights(layout: Layout, own: Mapping[str, Tensor]) -> None:
-    """A ValueError where a net with the weights `own` has not all of the layout's."""
+    """Raise a ValueError where the weights `own` of a net lack one of the layout's, or have it in another shape."""
     for name, shape in zip(layout.names, layout.shapes, strict=True):
         if name not in own or tuple(own[name].shape) != tuple(shape):
             found = f"has it as {tuple(own[name].shape)}" if name in own else "has no such weight"

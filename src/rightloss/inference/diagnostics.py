@@ -1,0 +1,147 @@
+"""Have Markov chains converged? R̂ and effective sample sizes (Vehtari et al. 2021), by `arviz-stats`.
+
+Stage: draws `(chains, n, d)` → R̂ `(d,)` and effective sample sizes `(d,)`; a posterior of chains → its record, and a warning.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from ..log_probs import tensor_of
+from .distributions import Particles
+from .posterior import Posterior
+
+R_HAT_THRESHOLD = 1.05  # chains whose predictions have a larger R̂ cause a warning
+TAILS = (0.05, 0.95)  # the quantiles whose effective sample size is that of the tail
+_ROWS, _NUMBERS = 64, 2000  # examples whose predictions are compared across chains, and how many numbers at most
+
+
+def r_hat(draws: ArrayLike | Tensor) -> Float[Tensor, " d"]:
+    """Compare chains with each other and with their own past: 1 where they have mixed, above 1.01 where they need longer.
+
+    It is the rank-normalised R̂: chains are cut in halves, and draws become normal scores of their ranks. With W the mean of the
+    halves' variances and B/n the variance of their means, R̂ = √((n − 1)/n + (B/n)/W): the larger one of that for the draws and
+    that for their distance from the median, which finds chains that differ in spread.
+
+    Args:
+        draws: `(chains, n, d)`, n ≥ 4. The halves of a single chain are taken for two chains.
+
+    Returns:
+        R̂ of each of the d numbers; ∞ where there is nothing to compare: a number that never moves in any chain, or one chain of
+        fewer than 8 draws.
+
+    Example:
+        >>> import torch
+        >>> from rightloss.inference import r_hat
+        >>> draws = torch.randn(4, 100, 1, generator=torch.Generator().manual_seed(0))
+        >>> draws[0] += 3  # one chain is elsewhere
+        >>> r_hat(draws) > 1.3
+        tensor([True])
+    """
+    values = _checked(draws)
+    if len(values) == 1:  # arviz-stats compares two chains or more
+        half = values.shape[1] // 2
+        values = torch.cat([values[:, :half], values[:, -half:]])
+    if values.shape[1] < 4:
+        return torch.full_like(values[0, 0], torch.inf)
+    return _for_moving(values, np.inf, lambda moving: _arviz().rhat(moving, chain_axis=0, draw_axis=1))
+
+
+def effective_sample_size(draws: ArrayLike | Tensor, tail: bool = False) -> Float[Tensor, " d"]:
+    """Count the independent draws that would give as good a mean, or with `tail` as good a 5 % or 95 % quantile.
+
+    S = chains · n draws are worth S/τ with τ = −1 + 2 Σ_t ρ_t, where ρ_t is the correlation at a lag of t of the halved chains,
+    summed up in pairs while these are positive and made not to rise (Geyer 1992). For the mean, ρ_t is that of normal scores
+    of ranks.
+
+    Args:
+        draws: `(chains, n, d)`, n ≥ 4.
+        tail: whether to give the smaller one of the two quantiles' sizes.
+
+    Returns:
+        The size of each of the d numbers; 0 for a number that never moves.
+
+    Example:
+        >>> import torch
+        >>> from rightloss.inference import effective_sample_size
+        >>> draws = torch.randn(4, 100, 1, generator=torch.Generator().manual_seed(0)).cumsum(1)
+        >>> effective_sample_size(draws) < 40  # of 400 draws of a random walk
+        tensor([True])
+    """
+    how: dict[str, Any] = {"method": "tail", "prob": TAILS} if tail else {"method": "bulk"}
+    # arviz-stats counts all draws of a number that never moves
+    return _for_moving(_checked(draws), 0.0, lambda moving: _arviz().ess(moving, chain_axis=0, draw_axis=1, **how))
+
+
+def worst_of(draws: Float[Tensor, "c n d"]) -> dict[str, float]:
+    """Return the largest R̂ and the smallest sample sizes of (some of) the d numbers, for a record."""
+    some = draws[:, :, :: -(-draws.shape[2] // _NUMBERS)]
+    return {
+        "r_hat": float(r_hat(some).max()),
+        "effective_sample_size": float(effective_sample_size(some).min()),
+        "tail_sample_size": float(effective_sample_size(some, tail=True).min()),
+    }
+
+
+def judge_chains(posterior: Posterior, x: Tensor) -> None:
+    """Add R̂ and sample sizes of weights and of predictions for x to the record; warn where chains have not mixed.
+
+    The hidden units of a net can be exchanged, so that its weights may never agree across chains. The warning is about
+    predictions.
+    """
+    distribution = posterior.distribution
+    assert isinstance(distribution, Particles)
+    if len(distribution) < 4 * distribution.chains:
+        return
+    rows = x[:: max(len(x) // _ROWS, 1)][:_ROWS]
+    tables = torch.cat([table.flatten(1) for table in posterior.tables(rows)])
+    moving = (tables != tables[0]).any(0)  # probabilities that round to 1 in every draw do not speak against the chains
+    tables = tables[:, moving] if bool(moving.any()) else tables
+    predicted = worst_of(tables.unflatten(0, (distribution.chains, -1)))
+    posterior.record.update(worst_of(distribution.by_chain), predictions=predicted)
+    if predicted["r_hat"] > R_HAT_THRESHOLD:
+        warnings.warn(
+            f"Chains disagree: R̂ of predictions is {predicted['r_hat']:.2f}, above {R_HAT_THRESHOLD}. Raise `steps` (and "
+            "`warmup`), or use `ensemble` if there are several modes.",
+            stacklevel=5,
+        )
+
+
+def _checked(draws: ArrayLike | Tensor) -> Float[Tensor, "c n d"]:
+    values = tensor_of(draws, "draws")
+    if values.ndim != 3 or values.shape[0] < 1 or values.shape[1] < 4 or values.shape[2] < 1:
+        raise ValueError(
+            f"Expected draws of shape (chains, n, d) with n of at least 4, but got {tuple(values.shape)}: "
+            "add the dimension that is missing, or draw for longer."
+        )
+    if not bool(torch.isfinite(values).all()):
+        raise ValueError("Expected finite draws, but some are not: did a chain diverge?")
+    return values.detach().double()
+
+
+def _for_moving(draws: Tensor, still: float, statistic: Callable[[np.ndarray], np.ndarray]) -> Float[Tensor, " d"]:
+    """Return the statistic of each number, and `still` for those that never move."""
+    values = draws.cpu().numpy()
+    moving = (values != values[:1, :1]).any((0, 1))
+    result = np.full(len(moving), still)
+    if moving.any():
+        with np.errstate(divide="ignore", invalid="ignore"):  # of folded draws that are all equal
+            result[moving] = statistic(values[:, :, moving])
+    return torch.from_numpy(np.where(np.isnan(result), still, result)).to(draws.device)
+
+
+def _arviz() -> Any:
+    """Return the functions of `arviz-stats` on arrays; its import takes a second."""
+    try:
+        return import_module("arviz_stats.base").array_stats
+    except ImportError as error:
+        raise ImportError("R̂ and effective sample sizes need arviz-stats: pip install 'rightloss[bayes]'.") from error
