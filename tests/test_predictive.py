@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from members import LIKELIHOODS, assert_mean_is, assert_refused, generator, population, random_outputs
+from members import LIKELIHOODS, assert_mean_is, assert_refused, generator, population, random_outputs, unchecked_types
 from scipy import integrate, special, stats
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
@@ -19,8 +19,8 @@ from sklearn.naive_bayes import GaussianNB
 from torch import Tensor
 
 from rightloss import ContinuousPrevalence, Prevalence
-from rightloss.predictive import PredictionInterval, retarget, retarget_interval, uncertain
-from rightloss.predictive.beta import BetaLogOdds
+from rightloss.predictive import PredictionInterval, interval, retarget, retarget_interval
+from rightloss.predictive.interval import BetaLogOdds
 
 NAN, INF = float("nan"), float("inf")
 
@@ -274,7 +274,7 @@ class TestInterval:
         table, mix = (each[:100] for each in classified("LogisticRegression", k))
         to = Prevalence.dirichlet(5 * population(k, 3) + 1)
         whole = retarget_interval(table, mix, to, generator=generator(5))
-        monkeypatch.setattr(uncertain, "_NUMBERS", 7 * 4000 * k)
+        monkeypatch.setattr(interval, "_NUMBERS", 7 * 4000 * k)
         parts = retarget_interval(table, mix, to, generator=generator(5))
         for name in ("mean", "low", "high"):
             torch.testing.assert_close(getattr(whole, name), getattr(parts, name), rtol=1e-13, atol=0)
@@ -317,7 +317,8 @@ class TestInterval:
     def test_a_level_of_numpy_is_that_of_python(self, level: Any) -> None:
         for table, to in ((TWO, BETA), (THREE, Prevalence.dirichlet([1.0, 2.0, 3.0]))):
             mix = [1 / table.shape[1]] * table.shape[1]
-            given, plain = (retarget_interval(table, mix, to, each, generator=generator(1)) for each in (level, 0.75))
+            with unchecked_types():
+                given, plain = (retarget_interval(table, mix, to, each, generator=generator(1)) for each in (level, 0.75))
             assert torch.equal(given.low, plain.low)
 
     @pytest.mark.parametrize(("draws", "level"), [(4000, 0.95), (41, 0.95), (101, 0.9), (7, 0.5)])

@@ -16,10 +16,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..likelihoods import Likelihood
-from ..log_probs import as_input, first_float, tensor_of
+from ..log_probs import as_input, first_float, multiply_classes, tensor_of
 from ..losses.batch import check_pair
-from ..mixes import log_mix, multiply_classes
-from ..prevalence import ContinuousPrevalence, Prevalence
+from ..prevalence import ContinuousPrevalence, Prevalence, log_mix
 from ..rng import own_stream
 from .contract import Distribution
 from .distributions import Particles

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..likelihoods import Likelihood
+from ..log_probs import full_precision as full_precision
 from ..marginals import gather_ranks, unseen, world_size
 from ..prevalence import ContinuousPrevalence, Prevalence
 from .labels import Labels, hard_labels, soft_labels
@@ -165,11 +166,6 @@ def check_choices(reduction: Reduction, nonfinite: NonFinite, ignore_index: Any 
 def is_synced(group: Any, training: bool) -> bool:
     """Whether the batch is spread over ranks. Not in eval mode: there a rank may be alone at work."""
     return training and world_size(group) > 1
-
-
-def full_precision(tensor: Tensor) -> Tensor:
-    """float64 as it is, everything narrower in float32."""
-    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
 
 
 def checked(outputs: Tensor, nonfinite: NonFinite) -> Tensor:
