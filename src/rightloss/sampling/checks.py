@@ -1,4 +1,4 @@
-"""Labels and counts, checked."""
+"""Validate labels and counts."""
 
 from __future__ import annotations
 
@@ -8,18 +8,13 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed
 from torch import Tensor
 
 from ..prevalence import Prevalence, class_frequencies
 
 
-def realised(prevalence: Prevalence, sampling: Tensor) -> Prevalence:
-    return prevalence if torch.equal(sampling, prevalence.sampling) else prevalence.with_sampling(sampling)
-
-
 def checked_prevalence(prevalence: Prevalence) -> Prevalence:
-    """A Prevalence, or the ValueError."""
+    """Return the prevalence, or raise the ValueError for anything else."""
     if not isinstance(prevalence, Prevalence):
         raise ValueError(
             f"Expected a Prevalence, but got {type(prevalence).__name__}: rightloss.Prevalence([…], sampling=[…])."
@@ -28,7 +23,7 @@ def checked_prevalence(prevalence: Prevalence) -> Prevalence:
 
 
 def checked_labels(labels: Any, num_classes: int) -> Tensor:
-    """Int64 labels (n,) or float64 votes (n, k), with an example of every class."""
+    """Return int64 labels (n,) or float64 votes (n, k), with an example of every class."""
     labels = (labels if isinstance(labels, Tensor) else _tensor(labels)).detach().cpu()
     if labels.is_complex() or labels.layout != torch.strided:
         raise ValueError(
@@ -52,19 +47,8 @@ def checked_labels(labels: Any, num_classes: int) -> Tensor:
     return labels.double() if labels.is_floating_point() else labels.long()
 
 
-def checked_generator(generator: Any) -> torch.Generator | None:
-    """A torch.Generator or None, or the ValueError."""
-    if generator is None or isinstance(generator, torch.Generator):
-        return generator
-    seed = generator if isinstance(generator, int) and not isinstance(generator, bool) else 0
-    raise ValueError(
-        f"Expected `generator` to be a torch.Generator, but got {type(generator).__name__}: "
-        f"torch.Generator().manual_seed({seed}), or leave it out."
-    )
-
-
 def checked_int(value: Any, name: str) -> int:
-    """An int of Python, NumPy or torch, or the ValueError."""
+    """Return an int of Python, NumPy or torch as an int, or raise the ValueError for anything else."""
     try:
         if not isinstance(value, bool):
             return operator.index(value)
@@ -74,7 +58,7 @@ def checked_int(value: Any, name: str) -> int:
 
 
 def whole_number(value: int | None, name: str, default: int) -> int:
-    """The value, an int from 1 up that can be a length; the default where it is None."""
+    """Return the value, an int from 1 up that can be a length; the default where it is None."""
     number = default if value is None else checked_int(value, name)
     if value is not None and not 1 <= number <= sys.maxsize:
         raise ValueError(
