@@ -57,7 +57,7 @@ class Prevalence:
     Example:
         >>> import rightloss as rl
         >>> prevalence = rl.Prevalence([0.9, 0.09, 0.01], sampling=[0.5, 0.3, 0.2])
-        >>> prevalence.weights.tolist()
+        >>> prevalence.weights.round(decimals=3).tolist()
         [1.8, 0.3, 0.05]
         >>> rl.Prevalence.binary(population=0.001, sampling=0.5)
         Prevalence(population=[0.999, 0.001], sampling=[0.5, 0.5])

@@ -59,12 +59,13 @@ def predictive(
     Example:
         >>> import torch
         >>> import rightloss as rl
-        >>> x, y = torch.randn(200, 2), torch.arange(200) % 2
-        >>> prevalence = rl.Prevalence.binary(0.1)
-        >>> model, criterion = torch.nn.Linear(2, 2), rl.InformationGainLoss(prevalence)
-        >>> posterior = rl.inference.laplace(model, (x + y[:, None], y), criterion)
-        >>> rl.predictive(posterior, x, population=0.3).shape
-        torch.Size([200, 2])
+        >>> from rightloss.inference import laplace, log_posterior
+        >>> y = torch.arange(200) % 2
+        >>> x = torch.randn(200, 2) + y[:, None]
+        >>> model, prevalence = torch.nn.Linear(2, 2), rl.Prevalence.binary(0.1)
+        >>> posterior = laplace(log_posterior(model, prevalence), (x, y))
+        >>> rl.predictive(posterior, x[:3], population=0.3).exp().sum(1).round(decimals=4)
+        tensor([1., 1., 1.])
     """
     if not isinstance(posterior, Posterior):
         kind = type(posterior).__name__
