@@ -366,7 +366,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "a class that never occurs": (lambda: retarget(THREE, [0.5, 0.5, 0.0], [0.2, 0.3, 0.5]), r"`from_` .* 0 for \[2\]"),
     "a mix of other classes": (lambda: retarget(THREE, [0.5, 0.5], [0.2, 0.3, 0.5]), "`from_` to have 3 entries"),
     "a prevalence of other classes": (lambda: retarget(THREE, [0.2, 0.3, 0.5], Prevalence.binary(0.1)), "3 classes, but got 2"),
-    "a density": (lambda: retarget(TWO, 0.5, ContinuousPrevalence(torch.distributions.Normal(0.0, 1.0))), "`to` to be numbers"),
+    "a density": (lambda: retarget(TWO, 0.5, ContinuousPrevalence(torch.distributions.Normal(0.0, 1.0))), "`to` to be numbers"),  # type: ignore[arg-type]
     "a number per row without a column": (lambda: retarget(TWO, 0.5, [0.1, 0.2, 0.3]), r"as a column, `to\[:, None\]`"),
     "too few mixes": (lambda: retarget(TWO, 0.5, [[0.1, 0.9]]), r"one mix per example, \(3, 2\), but got shape \(1, 2\)"),
     "mixes of other classes": (lambda: retarget(TWO, torch.full((3, 3), 1 / 3), 0.5), r"\(3, 2\), but got shape \(3, 3\)"),
@@ -376,9 +376,9 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "a row off 1": (lambda: retarget(TWO, 0.5, [[0.1, 0.9], [0.1, 0.8], [0.5, 0.5]]), r"sum to 1, but row 1 is \[0.1, 0.8\]"),
     "ragged mixes": (lambda: retarget(TWO, 0.5, [[0.1, 0.9], [0.1]]), "`to` to be numbers"),
     "a level in per cent": (lambda: retarget_interval(TWO, 0.5, BETA, level=95), "`level` to lie .*but got 95"),
-    "a level in words": (lambda: retarget_interval(TWO, 0.5, BETA, level="95%"), "`level` to lie"),
+    "a level in words": (lambda: retarget_interval(TWO, 0.5, BETA, level="95%"), "`level` to lie"),  # type: ignore[arg-type]
     "too few draws": (lambda: retarget_interval(TWO, 0.5, BETA, draws=10), "at least 40 draws .*but got 10"),
-    "half a draw": (lambda: retarget_interval(TWO, 0.5, BETA, draws=99.5), "`draws` to be a whole number"),
+    "half a draw": (lambda: retarget_interval(TWO, 0.5, BETA, draws=99.5), "`draws` to be a whole number"),  # type: ignore[arg-type]
     "a level of True": (lambda: retarget_interval(TWO, 0.5, BETA, level=True), "`level` to lie"),
     "a level that needs more draws than memory holds": (
         lambda: retarget_interval(THREE, [0.2, 0.3, 0.5], DIRICHLET, level=0.99999999),
@@ -389,11 +389,11 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         r"at most \d+ draws of 3 classes, but got 10{12}",
     ),
     "a seed for a generator": (
-        lambda: retarget_interval(THREE, [0.2, 0.3, 0.5], DIRICHLET, generator=0),
+        lambda: retarget_interval(THREE, [0.2, 0.3, 0.5], DIRICHLET, generator=0),  # type: ignore[arg-type]
         r"torch\.Generator, but got int: .*manual_seed",
     ),
     "a generator of NumPy": (
-        lambda: retarget_interval(TWO, 0.5, BETA, generator=np.random.default_rng(0)),
+        lambda: retarget_interval(TWO, 0.5, BETA, generator=np.random.default_rng(0)),  # type: ignore[arg-type]
         r"torch\.Generator, but got Generator of numpy",
     ),
     "a distribution of other classes": (lambda: retarget_interval(THREE, [0.2, 0.3, 0.5], BETA), "3 classes, but got 2"),

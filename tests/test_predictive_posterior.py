@@ -50,7 +50,7 @@ class TestPredictive:
     @each_likelihood
     def test_each_draw_is_moved_and_then_averaged(self, make: Callable[[], ClassLikelihood], k: int) -> None:
         posterior, to = posterior_of_net(make(), k), population(k, 3)
-        probs = [retarget(each, posterior.prevalence, to).exp() for each in every_table(posterior)]
+        probs = [retarget(each, prevalence_of(posterior), to).exp() for each in every_table(posterior)]
         torch.testing.assert_close(predictive(posterior, X, to).exp(), torch.stack(probs).mean(0))
         torch.testing.assert_close(predictive(posterior, X), posterior.predict(X).log_probs, rtol=0, atol=0)
 
@@ -69,7 +69,7 @@ class TestPredictive:
         moved = probs * ratio / (probs * ratio).sum(2, keepdim=True)
         weights = (probs * ratio).sum(2, keepdim=True)
         weighted = (moved * weights).sum(0) / weights.sum(0)
-        torch.testing.assert_close(retarget(predictive(posterior, X), posterior.prevalence, to).exp(), weighted)
+        torch.testing.assert_close(retarget(predictive(posterior, X), prevalence_of(posterior), to).exp(), weighted)
         assert float((predictive(posterior, X, to).exp() - weighted).abs().max()) > 1e-3
 
     def test_a_mix_is_written_as_in_retarget(self) -> None:
@@ -83,7 +83,7 @@ class TestPredictive:
 
     def test_draws_are_those_of_the_generator(self) -> None:
         posterior = posterior_of_net(kind="DiagonalGaussian")
-        to, prevalence = population(3, 3), posterior.prevalence
+        to, prevalence = population(3, 3), prevalence_of(posterior)
         assert torch.equal(predictive(posterior, X, to), predictive(posterior, X, to))
         found = predictive(posterior, X, prevalence, samples=7, generator=generator(1))
         torch.testing.assert_close(found, posterior.predict(X, 7, generator(1)).log_probs)
@@ -97,7 +97,7 @@ class TestPredictive:
 
     def test_what_cannot_be_moved_is_refused(self) -> None:
         posterior = posterior_of_net()
-        assert_refused(lambda: predictive(nn.Linear(6, 3), X), "to be a Posterior, but got Linear: wrap")
+        assert_refused(lambda: predictive(nn.Linear(6, 3), X), "to be a Posterior, but got Linear: wrap")  # type: ignore[arg-type]
         assert_refused(lambda: predictive(posterior, X, [0.5, 0.5]), "`population` to have 3 entries")
         assert_refused(lambda: predictive(posterior, X, 0.3), "`population`")
         assert_refused(lambda: predictive(posterior, X, samples=0), "`samples` to be a whole number of at least 1, but got 0")
@@ -111,7 +111,7 @@ class TestPredictAtAPopulation:
     @each_likelihood
     def test_it_is_the_summary_of_the_draws_moved_there(self, make: Callable[[], ClassLikelihood], k: int) -> None:
         posterior, to = posterior_of_net(make(), k), population(k, 3)
-        probs = np.stack([retarget(each, posterior.prevalence, to).exp().numpy() for each in every_table(posterior)])
+        probs = np.stack([retarget(each, prevalence_of(posterior), to).exp().numpy() for each in every_table(posterior)])
         found = posterior.predict(X, population=to, level=0.8)
         np.testing.assert_allclose(found.log_probs.exp(), probs.mean(0), rtol=1e-9)
         each, average = scipy.special.entr(probs).sum(2).mean(0), scipy.special.entr(probs.mean(0)).sum(1)

@@ -98,7 +98,7 @@ class TestRates:
     def test_lists_arrays_and_tensors_of_labels_are_alike(self) -> None:
         frozen = LABELS.numpy().astype(np.uint8)
         frozen.flags.writeable = False
-        kinds = [LABELS, LABELS.int(), LABELS.tolist(), LABELS.numpy(), frozen]
+        kinds: list[Any] = [LABELS, LABELS.int(), LABELS.tolist(), LABELS.numpy(), frozen]
         drawn = [list(RebalancedSampler(labels, THREE, generator=seeded())) for labels in kinds]
         assert all(each == drawn[0] for each in drawn)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -28,7 +30,7 @@ class TestCalibration:
         assert float(found.bias[1] - found.bias[0]) == pytest.approx(float(model.intercept_[0]), abs=1e-5)
 
     @pytest.mark.parametrize("kind", ["temperature", "bias-corrected", "vector"])
-    def test_no_search_of_scipys_finds_a_likelier_one(self, kind: str) -> None:
+    def test_no_search_of_scipys_finds_a_likelier_one(self, kind: Any) -> None:
         h, y = drawn(population(3, 52), 600, 53)
         table = overconfident(h)
 
@@ -51,7 +53,7 @@ class TestCalibration:
         torch.testing.assert_close(found(table), expected, atol=1e-3, rtol=1e-3)
 
     @pytest.mark.parametrize("kind", ["bias-corrected", "vector"])
-    def test_with_biases_the_mean_prediction_is_the_label_frequencies(self, kind: str) -> None:
+    def test_with_biases_the_mean_prediction_is_the_label_frequencies(self, kind: Any) -> None:
         h, y = drawn(population(4, 54), 700, 55)
         found = fit_calibration(overconfident(h), y, kind)
         torch.testing.assert_close(found.sampling, torch.bincount(y, minlength=4).double() / 700, atol=1e-8, rtol=0)

@@ -118,7 +118,8 @@ class TestProfile:
 
     def test_covariances_are_those_of_frequencies(self) -> None:
         (x, _), (h, y) = drawn(population(4, 6), 500, 7), drawn(equal(4), 500, 8)
-        for options in ({}, {"calibration": "vector"}, {"method": "bbse"}, {"method": "rlls-soft"}):
+        cases: list[dict[str, Any]] = [{}, {"calibration": "vector"}, {"method": "bbse"}, {"method": "rlls-soft"}]
+        for options in cases:
             found = estimate_prevalence(overconfident(x), equal(4), held_out=(overconfident(h), y), **options)
             torch.testing.assert_close(found.covariance.sum(1), torch.zeros(4).double(), atol=1e-7, rtol=0)
             assert bool((torch.linalg.eigvalsh(found.covariance) > -1e-12).all())
@@ -297,7 +298,7 @@ class TestLabelShift:
         (x, _), (h, y) = drawn(equal(2), 50, 70), drawn(equal(2), 50, 71)
         table, pair = overconfident(x), (overconfident(h), y)
         assert_refused(lambda: label_shift_test(table.exp(), pair), "look like probabilities")
-        assert_refused(lambda: label_shift_test(table, None), "a pair")
+        assert_refused(lambda: label_shift_test(table, None), "a pair")  # type: ignore[arg-type]
         assert_refused(lambda: label_shift_test(table, (pair[0], y * 0)), "every class")
         assert_refused(lambda: label_shift_test(table, pair, level=0), "`level`")
         assert_refused(lambda: label_shift_test(table, pair, [0.5, 0.2, 0.3]), "2 entries")

@@ -80,7 +80,7 @@ class TestColumnsInAnotherOrder:
     @pytest.mark.parametrize(
         ("mixed", "separation"), [(equal(2), 1.0), (mix(0.95, 0.05), 1.0), (equal(2), 50.0)], ids=["even", "rare", "separated"]
     )
-    def test_swapped_columns_are_named_with_the_order_that_is_right(self, kind: str, mixed: Tensor, separation: float) -> None:
+    def test_swapped_columns_are_named_with_the_order_that_is_right(self, kind: Any, mixed: Tensor, separation: float) -> None:
         h, y = drawn(mixed, 600, 10)
         h = h + separation * torch.nn.functional.one_hot(y, 2)
         assert_refused(lambda: fit_calibration(exact(h, mixed).flip(1), y, kind), r"log_probs\[:, \[1, 0\]\] agrees")
@@ -90,7 +90,7 @@ class TestColumnsInAnotherOrder:
         h, y = drawn(mix(0.6, 0.3, 0.1), 2000, 11)
         table = exact(h, mix(0.6, 0.3, 0.1))
         wrong = table[:, torch.tensor(order).argsort()]
-        kind = "vector" if any(k == column for k, column in enumerate(order)) else "bias-corrected"
+        kind: Any = "vector" if any(k == column for k, column in enumerate(order)) else "bias-corrected"
         assert_refused(lambda: fit_calibration(wrong, y, kind), rf"log_probs\[:, \[{', '.join(map(str, order))}\]\] agrees")
         torch.testing.assert_close(fit_calibration(wrong[:, order], y).bias, fit_calibration(table, y).bias)
 
@@ -188,7 +188,8 @@ class TestModesOfTorch:
             warnings.simplefilter("ignore")
             found = estimate_prevalence(table, equal(3), held_out=held_out)
             label_shift_test(table, held_out, equal(3))
-            for options in ({"method": "bbse"}, {"method": "rlls-soft"}, {"calibration": "vector"}, {"calibration": "mean"}):
+            others: list[dict[str, Any]] = [{"method": "bbse"}, {"method": "rlls-soft"}, {"calibration": "mean"}]
+            for options in others:
                 estimate_prevalence(table, equal(3), held_out=held_out, **options)
         assert torch.equal(found.high, reference.high)
 

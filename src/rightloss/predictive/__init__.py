@@ -59,16 +59,17 @@ def predictive(
     Example:
         >>> import torch
         >>> import rightloss as rl
-        >>> from rightloss.inference import laplace, log_posterior
+        >>> from rightloss.inference import log_posterior, map_estimate
         >>> y = torch.arange(200) % 2
         >>> x = torch.randn(200, 2) + y[:, None]
         >>> model, prevalence = torch.nn.Linear(2, 2), rl.Prevalence.binary(0.1)
-        >>> posterior = laplace(log_posterior(model, prevalence), (x, y))
+        >>> posterior = map_estimate(log_posterior(model, prevalence), (x, y), steps=20)
         >>> rl.predictive(posterior, x[:3], population=0.3).exp().sum(1).round(decimals=4)
         tensor([1., 1., 1.])
     """
-    if not isinstance(posterior, Posterior):
-        kind = type(posterior).__name__
+    given: Any = posterior
+    if not isinstance(given, Posterior):
+        kind = type(given).__name__
         raise ValueError(f"Expected `posterior` to be a Posterior, but got {kind}: wrap a trained model in a PrevalenceLayer.")
     return posterior.predict(x, samples, generator, batch_size=batch_size, population=population).log_probs
 

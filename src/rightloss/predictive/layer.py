@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -129,7 +130,7 @@ class PrevalenceLayer(nn.Module):
         By the SHA-256 digest in the file `load` finds damage. It does not find a forgery, which can have a new digest: where
         that matters, sign the file.
         """
-        write_file(_FORMAT, path, self.state_dict(), self._facts())
+        write_file(_FORMAT, Path(path), self.state_dict(), self._facts())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], model: nn.Module, likelihood: Likelihood | None = None) -> PrevalenceLayer:
@@ -145,6 +146,7 @@ class PrevalenceLayer(nn.Module):
             ValueError: the file is damaged, of another kind or of a newer version, or does not fit `model` and `likelihood`,
                 which then stay as they are.
         """
+        path = Path(path)
         tensors, facts = read_file(_FORMAT, path)
         prevalence = saved_prevalence(facts, path)
         try:
