@@ -426,8 +426,8 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "no labels": (lambda: Prevalence.from_labels([], LIST), r"at least one label, but got shape \(0,\)"),
     "no votes": (lambda: Prevalence.from_labels(torch.zeros(0, 2), LIST), r"at least one label, but got shape \(0, 2\)"),
     "only ignored labels": (lambda: Prevalence.from_labels([-100, -100], LIST), "at least one label.*ignore_index"),
-    "a class without labels": (lambda: Prevalence.from_labels([0, 0], LIST), r"class\(es\) \[1\] never occur: .*collect"),
-    "a class without votes": (lambda: Prevalence.from_labels([[0.0, 1.0]], LIST), r"class\(es\) \[0\] never occur"),
+    "a class without labels": (lambda: Prevalence.from_labels([0, 0], LIST), r"class\(es\) \[1\] have none: .*collect"),
+    "a class without votes": (lambda: Prevalence.from_labels([[0.0, 1.0]], LIST), r"class\(es\) \[0\] have none"),
     "votes of too many classes": (
         lambda: Prevalence.from_labels(torch.full((4, 3), 1 / 3), LIST),
         r"votes of shape \(n, 2\), but got .*\(4, 3\): ",

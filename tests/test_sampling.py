@@ -342,7 +342,7 @@ BAD_LABELS: list[tuple[Any, str]] = [
     (torch.zeros(0, 2), "at least one label"),
     ([0, 1, 2], r"labels in 0\.\.1"),
     ([0, 1, -1], r"labels in 0\.\.1"),
-    ([0, 0, 0], r"every class, but class\(es\) \[1\]"),
+    ([0, 0, 0], r"every class in `labels`, but class\(es\) \[1\]"),
     ([0.0, 1.0], "votes of shape"),
     ([True, False], "bool"),
     (torch.tensor([True, False]), "bool"),
@@ -353,7 +353,7 @@ BAD_LABELS: list[tuple[Any, str]] = [
     ([[1.5, -0.5], [0.5, 0.5]], "non-negative"),
     ([[float("nan"), 0.5], [0.5, 0.5]], "sum to 1"),
     ([[0.2, 0.3, 0.5]], "votes of shape"),
-    ([[1.0, 0.0], [1.0, 0.0]], r"every class, but class\(es\) \[1\]"),
+    ([[1.0, 0.0], [1.0, 0.0]], r"every class in `labels`, but class\(es\) \[1\]"),
 ]
 
 BAD_ARGUMENTS: list[tuple[type, dict[str, Any], str]] = [

@@ -18,25 +18,6 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-__all__ = [
-    "HasLogProbs",
-    "Numbers",
-    "Predictions",
-    "as_given",
-    "as_input",
-    "by_cell",
-    "first_float",
-    "full_precision",
-    "is_missing",
-    "log_prob_table",
-    "map_of",
-    "multiply_classes",
-    "row_blocks",
-    "rows_of",
-    "target_rows",
-    "tensor_of",
-]
-
 _BLOCK = 1 << 18  # rows looked at in one go, so that a check needs no second copy of a large table
 # Before torch 2.7 the two could not be told apart.
 _is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)

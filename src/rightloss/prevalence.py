@@ -15,20 +15,6 @@ from torch import Tensor
 
 from .log_probs import Numbers, tensor_of
 
-__all__ = [
-    "ContinuousPrevalence",
-    "Density",
-    "Frequencies",
-    "Mix",
-    "PopulationEstimate",
-    "Prevalence",
-    "PrevalenceWarning",
-    "class_frequencies",
-    "frequencies",
-    "log_mix",
-    "without_estimate",
-]
-
 
 class PrevalenceWarning(UserWarning):
     """Data, predictions and prevalence do not fit together.
@@ -105,14 +91,7 @@ class Prevalence:
         pi = _pair(population, "population") if _is_number(population) else frequencies(population, "population")
         given = tensor_of(labels, "labels")
         given = given.long() if given.dtype == torch.bool and len(pi) == 2 else given
-        sampling = class_frequencies(given, len(pi), ignore_index)
-        never = torch.nonzero(sampling == 0).flatten().tolist()
-        if never:
-            raise ValueError(
-                f"Expected every class of the population among the labels, but class(es) {never} never occur: "
-                "no reweighting can learn a class that is never sampled; collect some, or drop it from `population`."
-            )
-        return cls(pi, sampling, evidence)
+        return cls(pi, mix_of_every_class(given, len(pi), ignore_index), evidence)
 
     @classmethod
     def beta(cls, a: float, b: float, sampling: float = 0.5, evidence: float | None = None) -> Prevalence:
@@ -422,6 +401,16 @@ def class_frequencies(labels: Numbers, num_classes: int, ignore_index: int | Non
             "number the classes from 0, and list each of them in `population`."
         )
     return torch.bincount(labels, minlength=num_classes).double() / len(labels)
+
+
+def mix_of_every_class(labels: Numbers, num_classes: int, ignore_index: int | None = None, remedy: str | None = None) -> Tensor:
+    """Return `class_frequencies` on the CPU, or raise a ValueError where a class has no label."""
+    mix = class_frequencies(labels, num_classes, ignore_index).cpu()
+    never = torch.nonzero(mix == 0).flatten().tolist()
+    if never:
+        remedy = remedy or "a class that is never sampled cannot be learned; collect some, or drop it from the prevalence"
+        raise ValueError(f"Expected an example of every class in `labels`, but class(es) {never} have none: {remedy}.")
+    return mix
 
 
 def _kappa(evidence: Any) -> float:

@@ -100,16 +100,19 @@ def retarget_interval(
         b, a = to.concentration.tolist()
         found = _two_classes(logits, BetaLogOdds(a, b), level)
     else:
-        _refuse_excess(count, num_classes)
+        if count > _DRAWN // num_classes:
+            raise ValueError(
+                f"Expected at most {_DRAWN // num_classes} draws of {num_classes} classes, but got {count}: lower `level`, "
+                "which needs so many, or set `draws`."
+            )
         found = _many_classes(logits, to.sample(count, generator), level)
     return PredictionInterval(*(as_given(map_of(each, table.shape).to(table), log_probs) for each in found))
 
 
 def _checked_draws(draws: Any, level: float) -> int:
-    if draws is None:
-        return math.ceil(200 / (1 - level))
+    """Return the number of draws, enough to have some beyond the interval's ends."""
     try:
-        count = operator.index(draws)
+        count = math.ceil(200 / (1 - level)) if draws is None else operator.index(draws)
     except TypeError:
         raise ValueError(f"Expected `draws` to be a whole number, but got {draws!r}: round it.") from None
     least = math.ceil(2 / (1 - level))
@@ -119,15 +122,6 @@ def _checked_draws(draws: Any, level: float) -> int:
             "fewer leave none beyond the interval's ends."
         )
     return count
-
-
-def _refuse_excess(draws: int, num_classes: int) -> None:
-    most = _DRAWN // num_classes
-    if draws > most:
-        raise ValueError(
-            f"Expected at most {most} draws of {num_classes} classes, but got {draws}: lower `level`, which needs so many, or "
-            "set `draws`."
-        )
 
 
 def _two_classes(logits: Float64[Tensor, "n 2"], beta: BetaLogOdds, level: float) -> list[Float64[Tensor, "n 2"]]:

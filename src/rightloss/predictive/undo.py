@@ -13,7 +13,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from ..log_probs import Numbers, Predictions, as_given, multiply_classes, tensor_of
-from ..prevalence import Frequencies, Mix, PopulationEstimate, Prevalence, class_frequencies, log_mix
+from ..prevalence import Frequencies, Mix, PopulationEstimate, Prevalence, log_mix, mix_of_every_class
 from .retarget import class_table
 
 
@@ -146,14 +146,8 @@ def _required(data: Tensor | None, what: str, purpose: str) -> Tensor:
 
 
 def _log_data_mix(labels: Any, num_classes: int) -> Float64[Tensor, " k"]:
-    mix = class_frequencies(labels, num_classes, ignore_index=-100).cpu()
-    never = torch.nonzero(mix == 0).flatten().tolist()
-    if never:
-        raise ValueError(
-            f"Expected an example of every class in `labels`, but class(es) {never} have none: "
-            "give the labels that the model was trained on, numbered as the columns of `log_probs`."
-        )
-    return mix.log()
+    remedy = "give the labels that the model was trained on, numbered as the columns of `log_probs`"
+    return mix_of_every_class(labels, num_classes, -100, remedy).log()
 
 
 def _loss_weights(class_weight: Any, data: Tensor | None, copies: Tensor, num_classes: int) -> Float64[Tensor, " k"]:

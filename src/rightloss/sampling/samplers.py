@@ -17,8 +17,6 @@ from ..prevalence import Prevalence
 from ..rng import checked_generator
 from .checks import checked_int, checked_labels, checked_prevalence, whole_number
 
-__all__ = ["RebalancedSampler", "StratifiedBatchSampler"]
-
 Item = TypeVar("Item")
 
 # Randomness is drawn in whole blocks, so that a sequence does not depend on its length, nor on the number of replicas.
@@ -223,9 +221,7 @@ class StratifiedBatchSampler(_ResumableSampler[list[int]]):
         rank: as in `RebalancedSampler`.
 
     Raises:
-        ValueError: labels that are empty, soft, out of range, of the wrong dtype or shape; a class without an example;
-            `batch_size` below the number of classes; `num_batches` or `num_replicas` below 1; `rank` missing or out of
-            range; a `generator` that is no torch.Generator, or a number that is no int.
+        ValueError: soft labels, a `batch_size` below the number of classes, and as in `RebalancedSampler`.
 
     Example:
         >>> import torch

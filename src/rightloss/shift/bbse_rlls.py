@@ -18,8 +18,6 @@ from .calibration import HeldOut
 from .maximum_likelihood import QuadraticModel, maximise_model
 from .regions import deviance_limit, within_simplex
 
-__all__ = ["PredictionMoments", "bbse", "covariance", "fieller_region", "prediction_moments", "rlls"]
-
 
 @dataclass(frozen=True)
 class PredictionMoments:

@@ -15,17 +15,6 @@ from torch import Tensor
 from ..log_probs import Numbers, Predictions, as_given, log_prob_table, map_of, rows_of, tensor_of
 from ..prevalence import class_frequencies
 
-__all__ = [
-    "KINDS",
-    "Calibration",
-    "CalibrationKind",
-    "HeldOut",
-    "calibrate",
-    "fit_calibration",
-    "held_out_set",
-    "require_every_class",
-]
-
 CalibrationKind = Literal["mean", "temperature", "bias-corrected", "vector"]
 KINDS = get_args(CalibrationKind)
 

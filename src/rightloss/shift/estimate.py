@@ -25,8 +25,6 @@ from .maximum_likelihood import MixLikelihood, maximise
 from .regions import condition_number, curvature_at, curvature_region, deviance_limit, profile_region, tangent_inverse
 from .stream import PredictionStream, Stream
 
-__all__ = ["METHODS", "PrevalenceEstimate", "estimate_prevalence"]
-
 Method = Literal["em", "bbse", "bbse-soft", "rlls", "rlls-soft"]
 METHODS = get_args(Method)
 _PROFILE_WORK = 1e10  # operations a profile may take before the curvature must do

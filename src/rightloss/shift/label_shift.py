@@ -19,8 +19,6 @@ from ..prevalence import Frequencies, Prevalence, frequencies
 from .bbse_rlls import covariance, prediction_moments
 from .calibration import HeldOut, held_out_set, require_every_class
 
-__all__ = ["LabelShiftTest", "LabelShiftWarning", "goodness_of_fit", "label_shift_test", "sampling_mix"]
-
 _MOST_BINS = 6  # into which a predicted class is cut
 _PER_BIN = 25  # rows of either set that a bin should have
 _WORST_CONDITION = 30.0

@@ -15,8 +15,6 @@ from torch import Tensor
 from .calibration import Calibration
 from .stream import PredictionStream
 
-__all__ = ["Maximum", "MixLikelihood", "QuadraticModel", "maximise", "maximise_model"]
-
 _KEPT = 1 << 23  # entries of a table whose ratios are kept from one pass to the next: 64 MB
 _ENOUGH = 1e-10  # nats of log-likelihood still to gain: about 1e-5 of a standard error
 _BOLD = 8  # turns in which many coordinates may be set to 0 together, before it is one by one

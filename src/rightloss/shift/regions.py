@@ -13,17 +13,6 @@ import torch
 
 from .maximum_likelihood import Maximum, QuadraticModel, maximise
 
-__all__ = [
-    "condition_number",
-    "curvature_at",
-    "curvature_region",
-    "deviance_limit",
-    "normal_region",
-    "profile_region",
-    "tangent_inverse",
-    "within_simplex",
-]
-
 _AT_THE_END = 1e-12  # a bound this near to 0 or 1 is there
 
 
@@ -56,7 +45,7 @@ def profile_region(
 def curvature_region(point: np.ndarray, errors: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
     """Return logit π̂_k ± z · s.e. of the logit, or π̂_k ± z · s.e. where that reaches 0 or 1: no pass over the data."""
     z = math.sqrt(deviance_limit(level))
-    low, high = normal_region(point, errors, level)
+    low, high = np.clip(point - z * errors, 0, 1), np.clip(point + z * errors, 0, 1)
     inner = (low > 0) & (high < 1)
     centre, spread = np.where(inner, point, 0.5), np.where(inner, errors, 0.0)
     logit, spread = np.log(centre / (1 - centre)), spread / (centre * (1 - centre))
@@ -67,12 +56,6 @@ def curvature_region(point: np.ndarray, errors: np.ndarray, level: float) -> tup
 def within_simplex(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Cut `high` to what the `low` of all other classes leaves: a bound even for classes that cannot be told apart."""
     return low, np.minimum(high, 1 - (low.sum() - low))
-
-
-def normal_region(point: np.ndarray, errors: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return point ± z · s.e., cut to [0, 1]; the point may lie outside."""
-    z = math.sqrt(deviance_limit(level))
-    return np.clip(point - z * errors, 0, 1), np.clip(point + z * errors, 0, 1)
 
 
 def deviance_limit(level: float) -> float:

@@ -18,8 +18,6 @@ from torch import Tensor
 
 from ..log_probs import Predictions, log_prob_table, rows_of, tensor_of
 
-__all__ = ["PredictionStream", "Stream"]
-
 # A table, or tables one after the other: a list, a loader, or a function that returns a fresh iterator.
 Stream = Predictions | Iterable[Any] | Callable[[], Iterable[Any]]
 
