@@ -20,7 +20,7 @@ from torch.distributions import Normal
 from rightloss.prevalence import ContinuousPrevalence, Prevalence, class_frequencies, frequencies
 
 NAN, INF = float("nan"), float("inf")
-SEEDS = range(20)
+SEEDS = range(5)
 
 # One of each kind: certain and uncertain, two classes and more, with and without evidence.
 PREVALENCES: dict[str, Prevalence] = {
