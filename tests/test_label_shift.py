@@ -26,7 +26,7 @@ from rightloss.shift import (
     label_shift_test,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore:The predictions are taken at their word:rightloss.PrevalenceWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:The predictions are trusted to be calibrated:rightloss.PrevalenceWarning")
 
 
 class TestLabelShift:

@@ -140,7 +140,7 @@ class TestTrust:
             return undo_sampling(votes, class_weight="balanced", labels=y)
 
         table, rho = predict(drawn(mix(0.7, 0.3), 4000, 7)[0]), float(y.double().mean())
-        with pytest.warns(PrevalenceWarning, match="as those of trees often"):
+        with pytest.warns(PrevalenceWarning, match="as often with trees"):
             trusted = estimate_prevalence(table, rho)
         mended = estimate_prevalence(table, rho, held_out=(predict(h), labels))
         assert abs(float(trusted.population[1]) - 0.3) > 10 * float(trusted.standard_error[1])

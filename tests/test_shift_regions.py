@@ -31,7 +31,7 @@ from rightloss.shift import (
     estimate_prevalence,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore:The predictions are taken at their word:rightloss.PrevalenceWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:The predictions are trusted to be calibrated:rightloss.PrevalenceWarning")
 
 
 class TestProfile:

@@ -27,6 +27,7 @@ from .stream import PredictionStream, Stream
 
 Method = Literal["em", "bbse", "bbse-soft", "rlls", "rlls-soft"]
 METHODS = get_args(Method)
+CalibrationChoice = CalibrationKind | Literal["assumed"] | Calibration | None
 _PROFILE_WORK = 1e10  # operations a profile may take before the curvature must do
 _FEW = 15  # held-out examples of a class below which regions may cover too little
 _BLURRED = 1e6  # condition number beyond which classes cannot be told apart
@@ -38,7 +39,7 @@ def estimate_prevalence(
     *,
     method: Method = "em",
     held_out: tuple[Predictions, Numbers] | list[Any] | None = None,
-    calibration: CalibrationKind | Literal["assumed"] | Calibration | None = None,
+    calibration: CalibrationChoice = None,
     prior: Numbers | None = None,
     region: Literal["auto", "profile", "curvature", "fieller"] | None = "auto",
     level: float = 0.95,
@@ -97,57 +98,25 @@ def estimate_prevalence(
     level = checked_level(level)
     _check_options(method, region, calibration, held_out, prior)
     rows = PredictionStream(log_probs, passes=method == "em")
-    size = rows.num_classes
-    rho = sampling_mix(sampling, size)
-    alpha = None if prior is None else _dirichlet(prior, size)
-    data = None if held_out is None else held_out_set(held_out, size)
-    if method == "em" and calibration is None:
-        if data is None:
-            _warn_of_trust()
-        else:
-            calibration = "bias-corrected"
-    if calibration == "assumed":
-        calibration = None
-    if isinstance(calibration, str):
-        assert data is not None
-        calibration = calibrate(data, calibration)
-    if calibration is not None:
-        if len(calibration.bias) != size:
-            raise ValueError(
-                f"Expected a calibration of {size} classes, but got one of {len(calibration.bias)}: fit it to this model."
-            )
-        stated, rho = rho, calibration.sampling.numpy()
-        if method == "em":
-            _warn_of_mix(calibration, stated)
-            _warn_of_few(calibration.counts.numpy())
+    rho = sampling_mix(sampling, rows.num_classes)
+    alpha = None if prior is None else _dirichlet(prior, rows.num_classes)
+    data = None if held_out is None else held_out_set(held_out, rows.num_classes)
+    fitted = _fitted_calibration(calibration, method, data, rho)
+    rho = rho if fitted is None else fitted.sampling.numpy()
     if method == "em":
-        found = _likeliest(rows, rho, calibration, alpha, region, level)
+        found = _maximum_likelihood(rows, rho, fitted, alpha, region, level)
     else:
         assert data is not None
         require_every_class(data)
-        _warn_of_few(data.counts)
-        found = _linear(rows, data, calibration, method, region, level)
+        _warn_of_few(data.counts, stacklevel=3)
+        found = _linear_system(rows, data, fitted, method, region, level)
     if found.condition > _BLURRED or not found.converged:
         why = "its search did not converge" if not found.converged else "the predictions hardly tell some classes apart"
-        warnings.warn(f"The prevalence is not to be relied upon: {why}.", LabelShiftWarning, stacklevel=2)
-    assert rows.count is not None
+        warnings.warn(f"Do not rely on the estimated prevalence: {why}.", LabelShiftWarning, stacklevel=2)
     with torch.inference_mode(False):  # so that the tensors can be used in training, too
-        return PrevalenceEstimate(
-            population=torch.from_numpy(np.array(found.point)),
-            low=torch.from_numpy(np.array(found.low)),
-            high=torch.from_numpy(np.array(found.high)),
-            level=level,
-            region=found.region,
-            method=method,
-            covariance=torch.from_numpy(found.covariance),
-            condition=found.condition,
-            iterations=found.iterations,
-            converged=found.converged,
-            log_likelihood=found.value,
-            rows=rows.count,
-            calibration=calibration,
-            sampling=torch.from_numpy(np.array(rho)),
-        )
+        arrays = {name: torch.from_numpy(value.copy()) for name, value in vars(found).items() if isinstance(value, np.ndarray)}
+        context: dict[str, Any] = {"level": level, "method": method, "rows": rows.count, "calibration": fitted}
+        return PrevalenceEstimate(**{**vars(found), **arrays, **context, "sampling": torch.from_numpy(rho.copy())})
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,8 +177,8 @@ class PrevalenceEstimate:
         """Return an uncertain `Prevalence`: the Dirichlet with the estimate's mean and Σ_k Var(π_k)/π_k.
 
         For two classes that is the Beta with its mean and variance. A class closer to 0 than 0.8 of its standard error is put
-        there, which is the mean of a normal distribution cut at 0. Where a region ends at 0 or 1, or is "fieller", its width
-        gives the standard error. Σα is at least K: the uniform distribution over all mixes knows no less.
+        at 0.8 of it, which is the mean of a normal distribution truncated at 0. Where a region ends at 0 or 1, or is
+        "fieller", its width gives the standard error. Σα is at least K, that of the uniform distribution over all mixes.
 
         Args:
             sampling: ρ of the model it will be used with; by default the mix at which the predictions hold.
@@ -244,9 +213,9 @@ class PrevalenceEstimate:
 
 @dataclass(frozen=True)
 class _Solution:
-    """The result of either kind of method, in numpy."""
+    """The result of either kind of method, in numpy: the first attributes of `PrevalenceEstimate`."""
 
-    point: np.ndarray
+    population: np.ndarray
     low: np.ndarray
     high: np.ndarray
     region: str
@@ -254,10 +223,34 @@ class _Solution:
     condition: float
     iterations: int = 1
     converged: bool = True
-    value: float | None = None
+    log_likelihood: float | None = None
 
 
-def _likeliest(
+def _fitted_calibration(
+    calibration: CalibrationChoice, method: Method, data: HeldOut | None, rho: np.ndarray
+) -> Calibration | None:
+    """Return the calibration to apply, fitted where need be, with warnings of what makes it doubtful."""
+    if method == "em" and calibration is None:
+        if data is None:
+            _warn_of_trust(stacklevel=4)
+        else:
+            calibration = "bias-corrected"
+    if calibration is None or calibration == "assumed":
+        return None
+    if isinstance(calibration, str):
+        assert data is not None
+        calibration = calibrate(data, calibration)
+    if len(calibration.bias) != len(rho):
+        raise ValueError(
+            f"Expected a calibration of {len(rho)} classes, but got one of {len(calibration.bias)}: fit it to this model."
+        )
+    if method == "em":
+        _warn_of_mix(calibration, rho, stacklevel=4)
+        _warn_of_few(calibration.counts.numpy(), stacklevel=4)
+    return calibration
+
+
+def _maximum_likelihood(
     rows: PredictionStream,
     rho: np.ndarray,
     calibration: Calibration | None,
@@ -297,7 +290,7 @@ def _covariances(curvature: np.ndarray, by_calibration: np.ndarray | None) -> tu
     return plain, plain if by_calibration is None else plain + plain @ by_calibration @ plain
 
 
-def _linear(
+def _linear_system(
     rows: PredictionStream, data: HeldOut, calibration: Calibration | None, method: str, region: str | None, level: float
 ) -> _Solution:
     blocks: Iterable[Tensor] = rows
@@ -313,37 +306,37 @@ def _linear(
     return _Solution(point, np.minimum(low, point), np.maximum(high, point), "fieller", full, condition)
 
 
-def _warn_of_trust() -> None:
+def _warn_of_trust(stacklevel: int) -> None:
     warnings.warn(
-        "The predictions are taken at their word: whether they are calibrated cannot be seen from unlabelled rows, and where "
-        "they are not, as those of trees often, the estimate is wrong and its region too narrow; pass held_out=(log_probs, "
-        "labels) of rows that the model was not trained on, or calibration='assumed' where this was checked.",
+        "The predictions are trusted to be calibrated, which unlabelled rows cannot show. Where they are not, as often with "
+        "trees, the estimate is wrong and its region too narrow: pass held_out=(log_probs, labels) of rows that the model was "
+        "not trained on, or calibration='assumed' where this was checked.",
         PrevalenceWarning,
-        stacklevel=3,
+        stacklevel=stacklevel,
     )
 
 
-def _warn_of_mix(calibration: Calibration, rho: np.ndarray) -> None:
+def _warn_of_mix(calibration: Calibration, rho: np.ndarray, stacklevel: int) -> None:
     """Warn where a calibration assumes a held-out set at the mix ρ, and its labels contradict that."""
     counts = calibration.counts.numpy()
     if not calibration.has_biases and goodness_of_fit(counts, rho) < 1e-3:
         shown = ", ".join(f"{share:.3g}" for share in counts / counts.sum())
         warnings.warn(
-            f"The held-out labels come at the mix ({shown}), but calibration={calibration.kind!r} supposes "
+            f"The held-out labels come at the mix ({shown}), but calibration={calibration.kind!r} assumes "
             "`sampling`: the prevalence may be far off; use calibration='bias-corrected'.",
             LabelShiftWarning,
-            stacklevel=3,
+            stacklevel=stacklevel,
         )
 
 
-def _warn_of_few(counts: np.ndarray) -> None:
+def _warn_of_few(counts: np.ndarray, stacklevel: int) -> None:
     """Warn of classes with few held-out examples."""
     few = np.flatnonzero(counts < _FEW).tolist()
     if few:
         warnings.warn(
             f"Class(es) {few} have fewer than {_FEW} held-out examples: regions may cover less than they say; label more.",
             LabelShiftWarning,
-            stacklevel=3,
+            stacklevel=stacklevel,
         )
 
 
