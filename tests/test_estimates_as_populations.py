@@ -102,13 +102,13 @@ def test_an_interval_at_an_estimate_is_as_wide_as_its_own_noise_makes_the_figure
     assert np.mean(widths) == pytest.approx(spread, rel=0.15)
 
 
-def test_where_two_mixes_are_asked_for_an_estimate_is_refused_with_what_to_write() -> None:
+def test_an_estimate_in_the_place_of_two_mixes_is_refused_with_the_remedy() -> None:
     table, _ = labelled(2)
     assert_refused(lambda: rl.undo_sampling(table, sampling=estimated(2), labels=[0, 1]), r"write `estimate\.sampling`")  # type: ignore[arg-type]
     layer: Any = rl.PrevalenceLayer
     assert_refused(lambda: layer(nn.Identity(), estimated(2)), "trained for, and the estimate to `predict")
 
 
-def test_what_holds_a_prevalence_is_no_estimate_of_one() -> None:
+def test_an_object_that_holds_a_prevalence_is_not_an_estimate() -> None:
     assert_refused(lambda: as_prevalence(layered(2), 2), "`prevalence` to be numbers")
     assert_refused(lambda: retarget(labelled(2)[0], 0.5, layered(2)), "`to` to be numbers")  # type: ignore[arg-type]

@@ -63,7 +63,7 @@ class TestLabelShift:
         assert not found.tenable
         assert str(found) == found.message
 
-    def test_it_says_nothing_where_all_is_well(self) -> None:
+    def test_it_gives_no_warning_under_label_shift(self) -> None:
         (x, _), (h, y) = drawn(mix(0.8, 0.2), 3000, 62), drawn(equal(2), 3000, 63)
         found = label_shift_test(overconfident(x), (overconfident(h), y), equal(2), level=0.9999)  # a warning would be an error
         assert found.tenable

@@ -95,7 +95,7 @@ class TestPredictive:
         found = predictive(posterior, maps, population(3, 3)).movedim(1, -1).reshape(-1, 3)
         torch.testing.assert_close(found, predictive(posterior, cells, population(3, 3)).flatten(1))
 
-    def test_what_cannot_be_moved_is_refused(self) -> None:
+    def test_bad_input_is_refused(self) -> None:
         posterior = posterior_of_net()
         assert_refused(lambda: predictive(nn.Linear(6, 3), X), "to be a Posterior, but got Linear: wrap")  # type: ignore[arg-type]
         assert_refused(lambda: predictive(posterior, X, [0.5, 0.5]), "`population` to have 3 entries")
@@ -122,7 +122,7 @@ class TestPredictAtAPopulation:
         np.testing.assert_allclose(found.low, ordered[:2].mean(0), rtol=1e-9)
         np.testing.assert_allclose(found.high, ordered[-2:].mean(0), rtol=1e-9)
 
-    def test_of_a_logistic_line_the_interval_is_that_of_the_log_odds(self) -> None:
+    def test_the_interval_of_a_logistic_line_is_that_of_its_log_odds(self) -> None:
         """w·x + b is Gaussian, and a new prevalence moves it: quantiles of p are σ of its own, within their standard error."""
         model, prevalence = nn.Linear(6, 1).double(), Prevalence.binary(0.1, evidence=1.0)
         mean = torch.randn(7, dtype=torch.float64, generator=generator(1))
@@ -139,7 +139,7 @@ class TestPredictAtAPopulation:
             assert float(((torch.logit(end) - middle) / deviation - expected).abs().max()) < 5 * error
         torch.testing.assert_close(found.low[:, 0], 1 - found.high[:, 1])
 
-    def test_the_own_population_changes_nothing(self) -> None:
+    def test_its_own_population_changes_nothing(self) -> None:
         posterior = posterior_of_net(kind="DiagonalGaussian")
         expected, found = posterior.predict(X), posterior.predict(X, population=posterior.prevalence)
         torch.testing.assert_close(dataclasses.astuple(found)[:4], dataclasses.astuple(expected)[:4], rtol=0, atol=0)
@@ -188,7 +188,7 @@ class TestPredictAtAPopulation:
         torch.testing.assert_close(found.high, ordered[9])
         assert_refused(lambda: posterior.predict(X, support=support, population=0.1), "Expected classes to move .* a density")
 
-    def test_what_is_no_level_is_refused(self) -> None:
+    def test_a_bad_level_is_refused(self) -> None:
         posterior = posterior_of_net()
         refused: list[Any] = [0, 1, 95, True, "0.9"]
         for level in refused:
@@ -260,6 +260,6 @@ def test_a_prediction_counts_as_its_log_probabilities(taker: str, kind: Callable
     assert_same(TAKERS[taker](Prediction(log_probs)), TAKERS[taker](log_probs))
 
 
-def test_what_is_wrong_with_a_prediction_is_said_as_of_its_table() -> None:
+def test_a_bad_prediction_is_refused_like_its_table() -> None:
     assert_refused(lambda: retarget(Prediction(LOG_PROBS.exp()), 0.5, 0.1), "look like probabilities; take their logarithm")
     assert_refused(lambda: retarget(Prediction(None), 0.5, 0.1), "`log_probs` to be numbers, but got NoneType")

@@ -334,7 +334,7 @@ class TestExport:
             np.testing.assert_allclose(session(inputs(9), torch.tensor(rate)), expected, rtol=1e-6, atol=2e-6)
 
     @pytest.mark.parametrize("population", [torch.tensor(0.3), torch.tensor([0.5, 0.5]), 0.3], ids=["number", "two", "float"])
-    def test_torch_export_refuses_a_population_of_other_classes_in_our_words(self, population: Any) -> None:
+    def test_torch_export_refuses_a_population_of_other_classes_with_a_remedy(self, population: Any) -> None:
         layer = layer_of(Categorical(3), 3)
         assert_refused(lambda: torch.export.export(layer, (inputs(4), population)), "`population` to .*3")
 

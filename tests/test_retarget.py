@@ -72,7 +72,7 @@ def targets(k: int) -> list[Tensor]:
 
 class TestRetarget:
     @each_prediction
-    def test_to_where_it_came_from_is_exactly_the_identity(self, predictions: str) -> None:
+    def test_to_the_mix_it_comes_from_is_exactly_the_identity(self, predictions: str) -> None:
         table, mix = PREDICTIONS[predictions]()
         rows = mix.expand(len(table), -1)
         for from_, to in ((mix, mix), (mix.tolist(), Prevalence(mix)), (rows, rows), (mix, rows)):
@@ -96,7 +96,7 @@ class TestRetarget:
         torch.testing.assert_close(retarget(retarget(table, mix, second), second, third), direct, rtol=0, atol=1e-12)
 
     @each_prediction
-    def test_what_comes_out_is_normalised(self, predictions: str) -> None:
+    def test_the_result_is_normalised(self, predictions: str) -> None:
         table, mix = PREDICTIONS[predictions]()
         for to in targets(table.shape[1]):
             total = retarget(table, mix, to).exp().sum(1)
@@ -140,7 +140,7 @@ class TestRetarget:
             torch.testing.assert_close(back[one], retarget(table[one], rows[row], mix), rtol=0, atol=0)
 
     @pytest.mark.parametrize("convert", [torch.as_tensor, np.asarray, lambda rows: rows.tolist()])
-    def test_for_two_classes_a_column_of_frequencies_of_class_1_will_do(self, convert: Callable[[Any], Any]) -> None:
+    def test_for_two_classes_a_column_of_frequencies_of_class_1_is_enough(self, convert: Callable[[Any], Any]) -> None:
         table, mix = classified("LogisticRegression", 2)
         column = torch.linspace(0.01, 0.99, len(table)).double()[:, None]
         both = torch.cat([1 - column, column], 1)
@@ -294,7 +294,7 @@ class TestInterval:
         torch.testing.assert_close(found.mean, centre, rtol=0, atol=1e-3)
 
     @pytest.mark.parametrize("to", [0.1, [0.9, 0.1], Prevalence.binary(0.1), np.full((5, 1), 0.1)])
-    def test_a_certain_prevalence_leaves_nothing_open(self, to: Any) -> None:
+    def test_a_certain_prevalence_gives_an_interval_of_no_width(self, to: Any) -> None:
         found = retarget_interval(predictions_at_half(), 0.5, to)
         expected = np.exp(retarget(predictions_at_half(), 0.5, 0.1))
         for ends in (found.low, found.mean, found.high):
@@ -332,7 +332,7 @@ class TestInterval:
         for share, ends in (((1 - level) / 2, found.low), ((1 + level) / 2, found.high)):
             torch.testing.assert_close(ends, each.quantile(share, 0), rtol=1e-9, atol=1e-300)
 
-    def test_of_a_certain_prediction_and_the_vaguest_prevalence_has_no_nan(self) -> None:
+    def test_a_certain_prediction_at_a_vague_prevalence_gives_no_nan(self) -> None:
         table = torch.tensor([[0.0, -INF, -INF], [-INF, math.log(0.5), math.log(0.5)]]).double()
         found = retarget_interval(table, [1 / 3] * 3, Prevalence.dirichlet([1e-3] * 3), generator=generator(1))
         for ends in (found.mean, found.low, found.high):

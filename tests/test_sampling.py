@@ -148,7 +148,7 @@ class TestBatches:
             assert len(set(batch)) == 12
 
     @pytest.mark.parametrize("size", [1, 3, 4, 5, 9])
-    def test_a_class_is_gone_through_evenly(self, size: int) -> None:
+    def test_all_examples_of_a_class_are_used_equally_often(self, size: int) -> None:
         labels = [0] * 50 + [1] * size
         sampler = StratifiedBatchSampler(labels, BINARY, 8, 6 * size, seeded())
         seen: Counter[int] = Counter()
@@ -158,7 +158,7 @@ class TestBatches:
             assert sum(shares) == 4 * number
             assert max(shares) - min(shares) == (0 if 4 * number % size == 0 else 1)
 
-    def test_places_in_a_batch_do_not_tell_the_class(self) -> None:
+    def test_the_place_in_a_batch_is_independent_of_the_class(self) -> None:
         labels = torch.tensor([0] * 20 + [1] * 20)
         batches = torch.tensor(list(StratifiedBatchSampler(labels, BINARY, 8, 4000, seeded())))
         assert_mean_is(labels[batches].double(), torch.full((8,), 0.5, dtype=torch.float64))
@@ -254,7 +254,7 @@ class TestReplicas:
 class TestResumption:
     @pytest.mark.parametrize("kwargs", [{}, {"num_replicas": 3, "rank": 1}])
     @pytest.mark.parametrize("with_generator", [True, False])
-    def test_a_sampler_goes_on_from_every_place(self, make: Make, kwargs: dict[str, int], with_generator: bool) -> None:
+    def test_a_sampler_resumes_from_every_place(self, make: Make, kwargs: dict[str, int], with_generator: bool) -> None:
         def fresh(seed: int) -> Any:
             return make(24, generator=seeded(seed) if with_generator else None, **kwargs)
 
@@ -324,7 +324,7 @@ class TestDataLoader:
         assert all(label.bincount().tolist() == [4, 2, 1] for _, label in loader)
 
     @pytest.mark.parametrize("place", [1, 3, 5])
-    def test_a_loader_goes_on_without_a_generator(self, place: int) -> None:
+    def test_a_loader_resumes_without_a_generator(self, place: int) -> None:
         torch.manual_seed(SEED)
         sampler, loader = self.loader()
         epoch = iter(loader)
@@ -422,12 +422,12 @@ class TestBadInput:
             assert_refused(lambda: StratifiedBatchSampler(**given), f"`{name}` to be an int, but got .*: give a whole number")  # noqa: B023
 
     @pytest.mark.parametrize("value", NO_GENERATORS, ids=lambda value: type(value).__name__)
-    def test_what_is_no_generator_is_refused_when_the_sampler_is_made(self, make: Make, value: Any) -> None:
+    def test_anything_but_a_torch_generator_is_refused(self, make: Make, value: Any) -> None:
         assert_refused(
             lambda: make(generator=value), f"a torch.Generator, but got {type(value).__name__}.*: write torch.Generator"
         )
 
-    def test_of_a_seed_in_the_place_of_a_generator_the_generator_is_told(self, make: Make) -> None:
+    def test_a_seed_is_refused_with_the_generator_to_write(self, make: Make) -> None:
         with unchecked_types(), pytest.raises(ValueError, match="Generator") as caught:
             make(generator=3)
         assert "torch.Generator().manual_seed(3)" in str(caught.value)
@@ -451,7 +451,7 @@ class TestBadInput:
         assert_refused(lambda: make().load_state_dict(state), "`state_dict\\(\\)` returns it, but got")
 
     @pytest.mark.parametrize("other", FOREIGN)
-    def test_a_foreign_state_is_refused(self, other: str) -> None:
+    def test_a_state_of_another_sampler_is_refused(self, other: str) -> None:
         with pytest.raises(ValueError, match="Expected"):
             RebalancedSampler(LABELS, THREE, 10).load_state_dict(FOREIGN[other]().state_dict())
 

@@ -131,7 +131,7 @@ class TestMaximumLikelihood:
             torch.testing.assert_close(found.population, torch.tensor([0.7, 0.2, 0.1], dtype=torch.float64), atol=1e-9, rtol=0)
             assert found.condition == pytest.approx(1)
 
-    def test_predictions_that_say_nothing_leave_every_prevalence_possible(self) -> None:
+    def test_uninformative_predictions_leave_every_prevalence_possible(self) -> None:
         rho = torch.tensor([0.7, 0.3], dtype=torch.float64)
         with pytest.warns(LabelShiftWarning, match="hardly tell some classes apart"):
             found = estimate_prevalence(rho.log().expand(50, 2), rho)
@@ -266,7 +266,7 @@ class TestLinearSystems:
 
 class TestHeldOutMix:
     @pytest.mark.parametrize("kind", ["mean", "temperature"])
-    def test_another_mix_than_stated_is_named_where_it_matters(self, kind: Any) -> None:
+    def test_another_mix_than_stated_gives_a_warning_where_it_matters(self, kind: Any) -> None:
         (x, _), (h, y) = drawn(mix(0.9, 0.1), 2000, 30), drawn(mix(0.9, 0.1), 2000, 31)
         table, held_out = exact(x, equal(2)), (exact(h, equal(2)), y)
         with pytest.warns(LabelShiftWarning, match="use calibration='bias-corrected'"):
@@ -274,7 +274,7 @@ class TestHeldOutMix:
         assert abs(float(found.population[1]) - 0.1) > 4 * float(found.standard_error[1])
 
     @pytest.mark.parametrize("options", [{}, {"calibration": "vector"}, {"method": "bbse-soft"}])
-    def test_elsewhere_it_makes_no_difference(self, options: dict[str, Any]) -> None:
+    def test_methods_that_use_the_labels_do_not_depend_on_the_stated_mix(self, options: dict[str, Any]) -> None:
         (x, _), (h, y) = drawn(mix(0.9, 0.1), 2000, 30), drawn(mix(0.9, 0.1), 2000, 31)
         found = estimate_prevalence(exact(x, equal(2)), 0.5, held_out=(exact(h, equal(2)), y), **options)
         assert abs(float(found.population[1]) - 0.1) < 4 * float(found.standard_error[1])

@@ -41,7 +41,7 @@ class TestCalibration:
         assert float(found.bias[1] - found.bias[0]) == pytest.approx(float(model.intercept_[0]), abs=1e-5)
 
     @pytest.mark.parametrize("kind", ["temperature", "bias-corrected", "vector"])
-    def test_no_search_of_scipys_finds_a_likelier_one(self, kind: Any) -> None:
+    def test_scipy_finds_no_likelier_calibration(self, kind: Any) -> None:
         h, y = drawn(population(3, 52), 600, 53)
         table = overconfident(h)
 
@@ -81,7 +81,7 @@ class TestCalibration:
         assert isinstance(found(overconfident(h).numpy()), np.ndarray)
         assert found(overconfident(h).float()).dtype == torch.float32
 
-    def test_a_calibration_made_before_serves_as_one_fitted_now(self) -> None:
+    def test_a_calibration_fitted_before_equals_one_fitted_now(self) -> None:
         (x, _), (h, y) = drawn(population(3, 58), 300, 59), drawn(equal(3), 300, 60)
         made = fit_calibration(overconfident(h), y, "vector")
         one = estimate_prevalence(overconfident(x), equal(3), calibration=made)
@@ -131,7 +131,7 @@ class TestTrust:
         assert float(weights.mean()) == pytest.approx(1, abs=1e-9)
         torch.testing.assert_close((weights[:, None] * table.exp()).mean(0), mix(0.7, 0.3), atol=1e-9, rtol=0)
 
-    def test_a_forest_shows_what_the_warning_is_for_and_a_held_out_set_mends_it(self) -> None:
+    def test_a_forest_gives_a_wrong_estimate_and_a_held_out_set_corrects_it(self) -> None:
         (x, y), (h, labels) = drawn(mix(0.9, 0.1), 2000, 5), drawn(mix(0.9, 0.1), 4000, 6)
         forest = RandomForestClassifier(100, class_weight="balanced", random_state=0).fit(x, y)
 
@@ -166,7 +166,7 @@ class TestColumnsInAnotherOrder:
         assert_refused(lambda: fit_calibration(wrong, y, kind), rf"log_probs\[:, \[{', '.join(map(str, order))}\]\] agrees")
         torch.testing.assert_close(fit_calibration(wrong[:, order], y).bias, fit_calibration(table, y).bias)
 
-    def test_where_order_is_not_the_fault_the_advice_is_a_method_that_works(self) -> None:
+    def test_where_no_order_of_columns_helps_the_advice_is_a_method_that_works(self) -> None:
         """Three classes that avoid their own columns: no order of the columns agrees, and BBSE needs no agreement."""
         (x, _), (h, y) = drawn(mix(0.6, 0.3, 0.1), 4000, 12), drawn(equal(3), 4000, 13)
         table, held = (torch.log_softmax(-each, 1) for each in (x, h))
@@ -174,7 +174,7 @@ class TestColumnsInAnotherOrder:
         found = estimate_prevalence(table, equal(3), method="bbse", held_out=(held, y))
         assert bool(((found.population - mix(0.6, 0.3, 0.1)).abs() < 4 * found.standard_error).all())
 
-    def test_a_single_class_against_its_own_column_gets_one_temperature_for_all(self) -> None:
+    def test_one_reversed_class_is_answered_with_one_temperature_for_all(self) -> None:
         h, y = drawn(equal(3), 600, 14)
         table = torch.log_softmax(exact(h, equal(3)) * torch.tensor([1.5, 1.5, -1.0]), 1)
         assert_refused(lambda: fit_calibration(table, y, "vector"), "one temperature, 'bias-corrected'")

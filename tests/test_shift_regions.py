@@ -76,7 +76,7 @@ class TestProfile:
             assert float(found.low[k]) == pytest.approx(brentq(excess, 1e-9, best, args=(k,), xtol=1e-9), abs=2e-5)
             assert float(found.high[k]) == pytest.approx(brentq(excess, best, 0.99, args=(k,), xtol=1e-9), abs=2e-5)
 
-    def test_a_class_that_may_be_absent_has_a_bound_above_alone(self) -> None:
+    def test_a_class_that_may_be_absent_has_only_an_upper_bound(self) -> None:
         table = exact(drawn(mix(0.9998, 0.0001, 0.0001), 300, 3)[0], equal(3))
         found = estimate_prevalence(table, equal(3))
         assert found.low[1:].tolist() == [0.0, 0.0]
@@ -103,7 +103,7 @@ class TestProfile:
         assert float(found.high[1]) == pytest.approx(brentq(excess, 0.25, 1 - 1e-9), abs=1e-7)
         assert float(found.standard_error[1]) == pytest.approx(math.sqrt(0.25 * 0.75 / 40), rel=1e-6)
 
-    def test_a_class_at_0_that_alone_could_explain_a_row_without_another_is_let_in(self) -> None:
+    def test_the_profile_of_one_class_can_free_another_class_at_0(self) -> None:
         # the last row can be of class 1 or 2; class 2 gets nothing while class 1 may have it
         table = torch.tensor([[0.9, 0.1, 0.0]] * 6 + [[0.2, 0.8, 0.0]] * 3 + [[0.0, 0.7, 0.3]], dtype=torch.float64).log()
         found = estimate_prevalence(table, equal(3))
@@ -250,7 +250,7 @@ class TestPrevalence:
             float((found.covariance.diagonal() / found.population).sum()), rel=1e-6
         )
 
-    def test_an_absent_class_is_kept_possible(self) -> None:
+    def test_an_absent_class_keeps_a_positive_frequency(self) -> None:
         found = estimate_prevalence(exact(drawn(mix(1 - 1e-9, 1e-9), 200, 32)[0], equal(2)), 0.5)
         handed = found.prevalence(sampling=0.3)
         assert handed.is_uncertain
@@ -258,12 +258,12 @@ class TestPrevalence:
         assert 0 < float(handed.population[1]) < float(found.high[1])
         assert float((handed.sample(4000, generator(33))[:, 1] < found.high[1]).double().mean()) > 0.85
 
-    def test_predictions_that_say_nothing_hand_on_a_prevalence_all_the_same(self) -> None:
+    def test_uninformative_predictions_still_give_a_prevalence(self) -> None:
         with pytest.warns(LabelShiftWarning):
             found = estimate_prevalence(equal(2).log().expand(30, 2), 0.5)
         assert isinstance(found.prevalence(), Prevalence)
 
-    def test_it_reads_well(self) -> None:
+    def test_it_prints_a_line_per_class(self) -> None:
         found = estimate_prevalence(exact(drawn(mix(0.8, 0.2), 1234, 34)[0], equal(2)), 0.5)
         lines = str(found).splitlines()
         assert lines[0] == "Prevalence estimate (em, 1,234 predictions)"
@@ -274,7 +274,7 @@ def certain(labels: Tensor, k: int) -> Tensor:
     return torch.nn.functional.one_hot(labels, k).double().log()
 
 
-def spread_handed_on(found: PrevalenceEstimate) -> Tensor:
+def dirichlet_spread(found: PrevalenceEstimate) -> Tensor:
     """Standard deviations of the Dirichlet (K,)."""
     alpha = found.prevalence().concentration
     assert alpha is not None
@@ -284,7 +284,7 @@ def spread_handed_on(found: PrevalenceEstimate) -> Tensor:
 class TestAbsentClasses:
     @pytest.mark.parametrize("sharpness", [math.inf, 50.0])
     @pytest.mark.parametrize("region", ["profile", "curvature"])
-    def test_no_case_in_n_certain_rows_is_the_rule_of_two_nats(self, region: Any, sharpness: float) -> None:
+    def test_zero_cases_in_n_certain_rows_have_the_exact_likelihood_bound(self, region: Any, sharpness: float) -> None:
         # n log(1 − t) = −χ²/2, and no warning: that a class is absent is well known
         table = certain(torch.zeros(5000, dtype=torch.long), 2).clamp_min(-sharpness).log_softmax(1)
         found = estimate_prevalence(table, 0.5, region=region)
@@ -298,7 +298,7 @@ class TestAbsentClasses:
         torch.testing.assert_close(found.covariance.sum(1), torch.zeros(2).double(), atol=1e-12, rtol=0)
 
     @pytest.mark.parametrize("region", ["profile", "curvature"])
-    def test_the_others_are_known_as_if_it_did_not_exist(self, region: Any) -> None:
+    def test_the_other_classes_are_known_as_if_it_did_not_exist(self, region: Any) -> None:
         labels = torch.arange(2000) % 2
         found = estimate_prevalence(certain(labels, 3), equal(3), region=region)
         assert found.standard_error[:2].tolist() == pytest.approx([math.sqrt(0.25 / 2000)] * 2, rel=1e-2)
@@ -317,7 +317,7 @@ class TestAbsentClasses:
                 assert deviance == pytest.approx(norm.ppf(0.975) ** 2, rel=1e-6)
         assert at_0 > 0
 
-    def test_people_counted_elsewhere_are_not_forgotten(self) -> None:
+    def test_the_prior_counts_in_the_resulting_prevalence(self) -> None:
         table = exact(drawn(mix(0.9, 0.1), 500, 11)[0], equal(2))
         found = estimate_prevalence(table, 0.5, prior=[1e6, 11])
         handed = found.prevalence()
@@ -348,7 +348,7 @@ class TestNothingKnown:
         left = 1 - float(found.low[0])
         assert found.high[1:].tolist() == pytest.approx([left, left], rel=0.02)
         assert bool((found.standard_error[1:] > 0.5).all())
-        assert bool((spread_handed_on(found)[1:] > 0.2 * left).all())
+        assert bool((dirichlet_spread(found)[1:] > 0.2 * left).all())
         torch.testing.assert_close(found.covariance.sum(1), torch.zeros(3).double(), atol=1e-9, rtol=0)
 
     @pytest.mark.parametrize("method", ["bbse", "rlls"])
@@ -361,7 +361,7 @@ class TestNothingKnown:
             found = estimate_prevalence(table, rho, method=method, held_out=(held, y))
         assert found.low.tolist() == [0, 0]
         assert found.high.tolist() == [1, 1]
-        assert bool((spread_handed_on(found) > 0.2).all())
+        assert bool((dirichlet_spread(found) > 0.2).all())
         torch.testing.assert_close(found.covariance.sum(1), torch.zeros(2).double(), atol=1e-9, rtol=0)
 
     def test_one_held_out_row_of_a_class_is_not_taken_for_noiseless(self) -> None:

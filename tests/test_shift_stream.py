@@ -62,7 +62,7 @@ class TestStreams:
         torch.testing.assert_close(found.low, whole.low, atol=1e-7, rtol=0)
         torch.testing.assert_close(found.high, whole.high, atol=1e-7, rtol=0)
 
-    def test_a_map_of_a_file_is_read_in_blocks(self, tmp_path: Path) -> None:
+    def test_a_memory_map_is_read_in_blocks(self, tmp_path: Path) -> None:
         table = exact(drawn(torch.tensor([0.9, 0.1], dtype=torch.float64), 300_000, 42)[0], equal(2)).float().numpy()
         np.save(tmp_path / "predictions.npy", table)
         mapped = np.load(tmp_path / "predictions.npy", mmap_mode="r")
@@ -71,7 +71,7 @@ class TestStreams:
         torch.testing.assert_close(found.population, whole.population, atol=1e-10, rtol=0)
         assert float(mapped[299_999, 0]) == table[299_999, 0]
 
-    def test_a_private_map_keeps_what_was_written_to_it(self, tmp_path: Path) -> None:
+    def test_a_private_memory_map_keeps_its_changes(self, tmp_path: Path) -> None:
         table = exact(drawn(equal(2), 3000, 43)[0], equal(2)).numpy()
         np.save(tmp_path / "predictions.npy", table)
         private = np.load(tmp_path / "predictions.npy", mmap_mode="c")
@@ -101,7 +101,7 @@ class TestStreams:
             chunk.flags.writeable = False
         assert estimate_prevalence(chunks, equal(3)).rows == 1000
 
-    def test_half_precision_is_handed_on(self, table: Tensor) -> None:
+    def test_half_precision_is_accepted(self, table: Tensor) -> None:
         h, y = drawn(equal(3), 600, 46)
         options: dict[str, Any] = {"held_out": (exact(h, equal(3)).half(), y), "calibration": "mean"}
         with unchecked_types():
@@ -138,7 +138,7 @@ class TestDenseMaps:
         return overconfident(x).view(6, 4, 5, 3).movedim(-1, 1), labels
 
     @pytest.mark.parametrize("options", [{"calibration": "assumed"}, {"calibration": "vector"}, {"method": "bbse-soft"}, {}])
-    def test_they_give_what_the_table_of_their_cells_gives(self, maps: tuple[Tensor, Tensor], options: dict[str, Any]) -> None:
+    def test_dense_maps_equal_the_table_of_their_cells(self, maps: tuple[Tensor, Tensor], options: dict[str, Any]) -> None:
         dense, labels = maps
         rows, kept = dense.movedim(1, -1).reshape(-1, 3), labels.flatten() >= 0
         with_labels = options.get("calibration") != "assumed"
@@ -150,7 +150,7 @@ class TestDenseMaps:
             torch.testing.assert_close(getattr(found, name), getattr(expected, name), atol=1e-12, rtol=0)
 
     @pytest.mark.parametrize("form", ["list", "function", "array", "map of a file"])
-    def test_they_come_as_streams_and_files_too(self, maps: tuple[Tensor, Tensor], form: str, tmp_path: Path) -> None:
+    def test_dense_maps_can_be_streams_and_files(self, maps: tuple[Tensor, Tensor], form: str, tmp_path: Path) -> None:
         dense = maps[0]
         if form == "map of a file":
             np.save(tmp_path / "maps.npy", dense.numpy())
@@ -210,7 +210,7 @@ class TestModesOfTorch:
                 estimate_prevalence(table, equal(3), held_out=held_out, **options)
         assert torch.equal(found.high, reference.high)
 
-    def test_what_was_estimated_in_inference_mode_serves_in_training(self) -> None:
+    def test_an_estimate_made_in_inference_mode_can_be_used_in_training(self) -> None:
         h, y = drawn(equal(3), 300, 33)
         with torch.inference_mode():
             found = estimate_prevalence(overconfident(h), equal(3), held_out=(overconfident(h), y))

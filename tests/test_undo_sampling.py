@@ -300,7 +300,7 @@ class TestItsRules:
 
     @pytest.mark.parametrize("word", ["pos_weight", "scale_pos_weight"])
     @pytest.mark.parametrize("form", [9, 9.0, np.float32(9), torch.tensor(9.0), torch.tensor([9.0])])
-    def test_a_weight_of_class_1_is_that_of_class_1(self, word: str, form: Any) -> None:
+    def test_a_positive_weight_is_the_weight_of_class_1(self, word: str, form: Any) -> None:
         found = undo_sampling(table(2), **{word: form})
         torch.testing.assert_close(found.exp(), by_hand(table(2), [1, 9]), rtol=1e-12, atol=0)
 

@@ -1,4 +1,4 @@
-"""The same predictions where the classes come in another mix.
+"""Restate predictions for another mix of classes.
 
 Stage: `log_probs` at one mix → `log_probs` at another.
 """
