@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from members import assert_refused, unchecked_types
+from members import assert_mean_is, assert_refused, unchecked_types
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -49,13 +49,6 @@ SAMPLERS: dict[str, Make] = {
 @pytest.fixture(params=SAMPLERS)
 def make(request: pytest.FixtureRequest) -> Make:
     return SAMPLERS[request.param]
-
-
-def assert_mean_is(samples: Tensor, expected: Tensor) -> None:
-    """Each column's mean is the expected one, within 4 standard errors."""
-    error = samples.std(0) / len(samples) ** 0.5
-    z = (samples.mean(0) - expected) / error
-    assert bool((z.abs() < 4).all()), f"z-scores {z.tolist()}"
 
 
 def take(iterator: Iterator[Any], count: int) -> list[Any]:
