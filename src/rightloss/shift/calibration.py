@@ -5,8 +5,9 @@ Stage: held-out `log_probs (n, k)`, labels → `HeldOut` → `Calibration`, whic
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -190,56 +191,71 @@ def _plain(size: int) -> Tensor:
     return torch.cat([torch.ones(size), torch.zeros(size)]).double()
 
 
-def _fitted(table: Tensor, labels: Tensor, design: Tensor) -> Tensor:
-    """Maximise the log-likelihood, which is concave, by Newton's method with halved steps. Tables are `(K, n)` from here on.
+class _Point(NamedTuple):
+    """The log-likelihood at `params`, with its gradient and negative second derivatives."""
 
-    It starts from no change, or from slopes of 0.1, 0.01, … where these are likelier: certain and wrong predictions have a
-    curvature of 0.
-    """
+    params: Tensor
+    value: float
+    gradient: Tensor
+    curvature: Tensor
+
+
+def _fitted(table: Tensor, labels: Tensor, design: Tensor) -> Tensor:
+    """Maximise the log-likelihood, which is concave, by Newton's method with halved steps. Tables are `(K, n)` from here on."""
     size = len(table)
-    params = torch.zeros(design.shape[1], dtype=torch.float64)
     own = torch.nn.functional.one_hot(labels, size).double().T
     labelled = torch.cat([(own * table).sum(1), own.sum(1)])
 
-    def derivatives(params: Tensor) -> tuple[float, Tensor, Tensor]:
-        """Return log-likelihood, gradient and negative second derivatives in the parameters."""
+    def likelihood(params: Tensor) -> _Point:
         both = _plain(size) + design @ params
         log_total, probs = _normalised(table, both)
         sums, information = _sums(table, probs)
         value = float(both @ labelled - log_total.sum())
-        return value, design.T @ (labelled - sums), design.T @ information @ design
+        return _Point(params, value, design.T @ (labelled - sums), design.T @ information @ design)
 
-    value, gradient, curvature = derivatives(params)
-    softer = torch.linalg.pinv(design) @ torch.cat([torch.ones(size), torch.zeros(size)]).double()
-    for slope in (0.1, 0.01, 1e-3, 1e-4, 1e-5):
-        found = derivatives((slope - 1) * softer)
-        if found[0] <= value:
-            break
-        params, (value, gradient, curvature) = (slope - 1) * softer, found
+    point = _start(likelihood, design)
     for _ in range(100):
-        step = torch.linalg.pinv(curvature, rtol=1e-12, hermitian=True) @ gradient
-        gain = float(gradient @ step)
-        if -value < 1e-6 and len(params):  # every label predicted for certain
+        step = torch.linalg.pinv(point.curvature, rtol=1e-12, hermitian=True) @ point.gradient
+        gain = float(point.gradient @ step)
+        if -point.value < 1e-6 and len(step):  # every label predicted for certain
             break
         if gain < 1e-10:  # the step itself still squares the error
-            _check_slopes((_plain(size) + design @ (params + step))[:size], table, labels)
-            return params + step
-        share = 1.0
-        while share > 1e-8:
-            found = derivatives(params + share * step)
-            if found[0] >= value + 1e-4 * share * gain - 1e-14 * abs(value):
-                break
-            share /= 2
-        else:
-            return params
-        params, (value, gradient, curvature) = params + share * step, found
-        if float((design @ params)[:size].abs().max()) > 1e4:
+            _check_slopes((_plain(size) + design @ (point.params + step))[:size], table, labels)
+            return point.params + step
+        found = _halved_step(likelihood, point, step, gain)
+        if found is None:
+            return point.params
+        point = found
+        if float((design @ point.params)[:size].abs().max()) > 1e4:
             break
-    _check_slopes((_plain(size) + design @ params)[:size], table, labels)
+    _check_slopes((_plain(size) + design @ point.params)[:size], table, labels)
     raise ValueError(
         "Expected a calibration that exists, but its likelihood grows without end: the predictions separate the held-out "
         "labels perfectly; use more held-out examples, or calibration='mean'."
     )
+
+
+def _start(likelihood: Callable[[Tensor], _Point], design: Tensor) -> _Point:
+    """Return the start: no change, or slopes of 0.1, 0.01, … where likelier (certain, wrong predictions have no curvature)."""
+    softer = torch.linalg.pinv(design) @ _plain(len(design) // 2)
+    point = likelihood(torch.zeros(design.shape[1], dtype=torch.float64))
+    for slope in (0.1, 0.01, 1e-3, 1e-4, 1e-5):
+        found = likelihood((slope - 1) * softer)
+        if found.value <= point.value:
+            break
+        point = found
+    return point
+
+
+def _halved_step(likelihood: Callable[[Tensor], _Point], point: _Point, step: Tensor, gain: float) -> _Point | None:
+    """Return the first point of step, step/2, step/4, … that gains enough, or None."""
+    share = 1.0
+    while share > 1e-8:
+        found = likelihood(point.params + share * step)
+        if found.value >= point.value + 1e-4 * share * gain - 1e-14 * abs(point.value):
+            return found
+        share /= 2
+    return None
 
 
 def _normalised(table: Tensor, params: Tensor) -> tuple[Tensor, Tensor]:
