@@ -10,6 +10,7 @@ method, K and π.
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import torch
 from report import folder, table
@@ -18,7 +19,7 @@ from torch import Tensor
 from rightloss.shift import LabelShiftWarning, estimate_prevalence
 
 CASES, ROWS, DISTANCE = 1000, 2000, 1.5
-METHODS: dict[str, tuple[bool, dict[str, str]]] = {
+METHODS: dict[str, tuple[bool, dict[str, Any]]] = {
     "EM, exact": (False, {"calibration": "assumed"}),
     "EM, exact, curvature": (False, {"calibration": "assumed", "region": "curvature"}),
     "EM, exact, mix by held-out mean": (False, {"calibration": "mean"}),

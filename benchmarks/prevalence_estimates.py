@@ -17,6 +17,7 @@ import time
 import warnings
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -34,7 +35,7 @@ Draw = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 Method = Callable[[Draw], np.ndarray]
 
 
-def ours(**options: str) -> Method:
+def ours(**options: Any) -> Method:
     def call(draw: Draw) -> np.ndarray:
         _, _, labels, target, held = draw
         equal = np.full(target.shape[1], 1 / target.shape[1])

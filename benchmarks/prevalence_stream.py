@@ -13,6 +13,7 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -35,7 +36,7 @@ def write(path: Path, rows: int) -> None:
             np.stack([-np.logaddexp(0, logit), -np.logaddexp(0, -logit)], 1).astype(np.float32).tofile(file)
 
 
-def measure(path: str, rows: int, region: str | None) -> str:
+def measure(path: str, rows: int, region: Literal["curvature", "profile"] | None) -> str:
     """Return, from a new process, the estimate, seconds, and bytes over the baseline."""
     torch.set_num_threads(1)
     warm = np.log(np.array([[0.9, 0.1], [0.2, 0.8]] * 1000))

@@ -8,9 +8,7 @@ import torch
 from members import ClassLikelihood, generator, population
 from torch import Tensor, nn
 
-from rightloss import (
-    Prevalence,
-)
+from rightloss import Prevalence
 from rightloss.predictive import PrevalenceLayer
 
 FEATURES = 6

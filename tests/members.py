@@ -35,27 +35,30 @@ LIKELIHOODS: list[tuple[str, Callable[[], ClassLikelihood], int]] = [
 
 # Decorates a test with the arguments `make` (a factory) and `k` (its number of classes).
 each_likelihood = pytest.mark.parametrize(("make", "k"), [pytest.param(make, k, id=name) for name, make, k in LIKELIHOODS])
+# The same with one member of each class, for properties that do not depend on the number of classes.
+_KINDS = {type(make()): (name, make, k) for name, make, k in LIKELIHOODS}.values()
+each_kind = pytest.mark.parametrize(("make", "k"), [pytest.param(make, k, id=name) for name, make, k in _KINDS])
 
 
 def generator(seed: int = 0) -> torch.Generator:
-    """A stream of random numbers of its own for each `seed`, moved as a whole by RIGHTLOSS_TEST_SEED."""
+    """Return a generator for `seed`; RIGHTLOSS_TEST_SEED moves all of them together."""
     return torch.Generator().manual_seed(1000 * SEED + seed)
 
 
 def population(k: int, seed: int = 0) -> Tensor:
-    """Random class frequencies (k,), float64: uniform over all that sum to 1."""
+    """Return random class frequencies (k,), float64: uniform over all that sum to 1."""
     draws = torch.empty(k, dtype=torch.float64).exponential_(generator=generator(seed))
     return draws / draws.sum()
 
 
 def random_outputs(likelihood: ClassLikelihood, n: int, scale: float = 2.0, seed: int = 0) -> Tensor:
-    """Outputs `(n, num_outputs)` of an imagined network, float64."""
+    """Return random outputs `(n, num_outputs)`, float64."""
     assert likelihood.num_outputs is not None
     return scale * torch.randn(n, likelihood.num_outputs, dtype=torch.float64, generator=generator(seed))
 
 
 def assert_mean_is(samples: Tensor, expected: Tensor | float, z: float = 4) -> None:
-    """The mean of `samples` over dimension 0 is `expected` in every coordinate, within `z` standard errors.
+    """Assert that the mean of `samples` over dimension 0 is `expected` in every coordinate, within `z` standard errors.
 
     Samples without spread must agree to rounding.
     """
@@ -70,7 +73,7 @@ def assert_mean_is(samples: Tensor, expected: Tensor | float, z: float = 4) -> N
 
 @contextmanager
 def unchecked_types() -> Iterator[None]:
-    """Without the type checks that pytest switches on: what users meet."""
+    """Switch off the type checks that pytest switches on, as it is for users."""
     before = jaxtyping.config.jaxtyping_disable
     jaxtyping.config.update("jaxtyping_disable", True)
     try:
@@ -80,7 +83,7 @@ def unchecked_types() -> Iterator[None]:
 
 
 def assert_refused(call: Callable[[], Any], words: str) -> None:
-    """`call` raises "Expected …, but …: remedy", a ValueError, and the regular expression `words` is found in it."""
+    """Assert that `call` raises a ValueError "Expected …, but …: remedy" that matches the regular expression `words`."""
     with unchecked_types(), pytest.raises(ValueError, match=words) as caught:
         call()
     message = str(caught.value)

@@ -15,10 +15,10 @@ import pandas as pd
 import pytest
 import torch
 from members import assert_refused, generator, population
+from normal_classes import DISTANCE, drawn, equal, exact
 from scipy.optimize import brentq
 from scipy.stats import binomtest, t
 from sklearn.linear_model import LogisticRegression
-from test_shift import DISTANCE, drawn, equal, exact
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 

@@ -39,7 +39,7 @@ def test_a_layer_around_it_moves_the_average(make: Callable[[], ClassLikelihood]
     posterior, to = posterior_of_net(make(), k), population(k, 3)
     layer = PrevalenceLayer(posterior.as_module(), prevalence_of(posterior))
     torch.testing.assert_close(layer.predict(X), predictive(posterior, X))
-    torch.testing.assert_close(layer.predict(X, to), retarget(predictive(posterior, X), posterior.prevalence, to))
+    torch.testing.assert_close(layer.predict(X, to), retarget(predictive(posterior, X), prevalence_of(posterior), to))
 
 
 def test_a_density_takes_its_support() -> None:

@@ -267,7 +267,7 @@ class TestAsModule:
         module = posterior.as_module(4, generator(1))
         torch.testing.assert_close(module(X), posterior.predict(X, 4, generator(1)).log_probs, rtol=1e-10, atol=1e-10)
         layer, to = PrevalenceLayer(module, prevalence_of(posterior)), population(3, 3)
-        expected = retarget(predictive(posterior, X, samples=4, generator=generator(1)), posterior.prevalence, to)
+        expected = retarget(predictive(posterior, X, samples=4, generator=generator(1)), prevalence_of(posterior), to)
         torch.testing.assert_close(layer.predict(X, to), expected)
 
     def test_gradients_reach_x(self) -> None:

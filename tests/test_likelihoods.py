@@ -307,7 +307,7 @@ class TestCumulativeLogit:
             assert bool((likelihood.cutpoints.diff() > 0).all())
 
     @pytest.mark.parametrize("levels", LEVELS)
-    def test_a_new_one_finds_all_levels_equally_likely_at_0(self, levels: int) -> None:
+    def test_all_levels_are_equally_likely_at_0_in_a_new_one(self, levels: int) -> None:
         found = CumulativeLogit(levels).table(torch.zeros(1, 1)).exp()
         assert_close(found, torch.full((1, levels), 1 / levels), rtol=1e-6, atol=0)
 

@@ -63,7 +63,7 @@ def test_the_dtype_stays(dtype: Any) -> None:
         assert found.tolist() == given.tolist()
 
 
-def test_a_tensor_is_itself_and_results_come_in_the_kind_given() -> None:
+def test_a_tensor_is_not_copied_and_results_come_in_the_kind_given() -> None:
     given = torch.from_numpy(TABLE)
     assert tensor_of(given, "x") is given
     assert as_given(given, given) is given

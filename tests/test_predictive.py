@@ -1,405 +1,264 @@
-"""Predictions at another mix of classes, certain or not: identities, Bayes by other routes, bad input."""
+"""`predictive`: a posterior's predictions at any population; and that everything takes a posterior's prediction."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import sys
 from collections.abc import Callable
-from decimal import Decimal, localcontext
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy.special
+import scipy.stats
 import torch
-from members import LIKELIHOODS, assert_mean_is, assert_refused, generator, population, random_outputs
-from scipy import integrate, special, stats
-from sklearn.ensemble import RandomForestClassifier
-from sklearn.linear_model import LogisticRegression
-from sklearn.naive_bayes import GaussianNB
-from torch import Tensor
+from layers import inputs
+from members import ClassLikelihood, assert_refused, each_kind, generator, population
+from posterior_fixtures import posterior_of_net, prevalence_of
+from torch import Tensor, nn
 
-from rightloss import ContinuousPrevalence, Prevalence
-from rightloss.predictive import PredictionInterval, retarget, retarget_interval, uncertain
-from rightloss.predictive.beta import BetaLogOdds
+import rightloss
+from rightloss import (
+    Bernoulli,
+    Categorical,
+    ContinuousPrevalence,
+    Gaussian,
+    Prevalence,
+    metrics,
+    predictive,
+    retarget_interval,
+    shift,
+    undo_sampling,
+)
+from rightloss.inference.distributions import DenseGaussian, Layout, Particles
+from rightloss.inference.posterior import Posterior
+from rightloss.inference.prediction import Prediction
+from rightloss.predictive import PrevalenceLayer
+from rightloss.predictive.retarget import retarget
 
-NAN, INF = float("nan"), float("inf")
+X = inputs().double()
 
-CLASSIFIERS: dict[str, Callable[[], Any]] = {
-    "LogisticRegression": lambda: LogisticRegression(max_iter=1000),
-    "RandomForest": lambda: RandomForestClassifier(10, max_depth=4, random_state=0),  # gives probabilities of 0
-    "GaussianNB": GaussianNB,  # gives log-probabilities far below 0
+
+def every_table(posterior: Posterior) -> Tensor:
+    return torch.cat(list(posterior.tables(X)))
+
+
+class TestPredictive:
+    @each_kind
+    def test_each_draw_is_moved_and_then_averaged(self, make: Callable[[], ClassLikelihood], k: int) -> None:
+        posterior, to = posterior_of_net(make(), k), population(k, 3)
+        probs = [retarget(each, prevalence_of(posterior), to).exp() for each in every_table(posterior)]
+        torch.testing.assert_close(predictive(posterior, X, to).exp(), torch.stack(probs).mean(0))
+        torch.testing.assert_close(predictive(posterior, X), posterior.predict(X).log_probs, rtol=0, atol=0)
+
+    def test_it_is_the_prediction_with_the_intercepts_moved(self) -> None:
+        posterior, to = posterior_of_net(Categorical(3), 3), population(3, 3)
+        draws = posterior.distribution.draws.clone()  # type: ignore[attr-defined]
+        draws[:, -3:] += to.log() - prevalence_of(posterior).population.log()  # the output's biases come last
+        model, layout = posterior.module(), posterior.layout
+        moved = Posterior(model, prevalence_of(posterior).retarget(to), Categorical(3), Particles(draws), layout)
+        torch.testing.assert_close(predictive(posterior, X, to), moved.predict(X).log_probs)
+
+    def test_retargeting_the_average_weights_the_draws(self) -> None:
+        posterior, to = posterior_of_net(Categorical(3), 3), population(3, 3)
+        ratio = to / prevalence_of(posterior).population
+        probs = every_table(posterior).exp()
+        moved = probs * ratio / (probs * ratio).sum(2, keepdim=True)
+        weights = (probs * ratio).sum(2, keepdim=True)
+        weighted = (moved * weights).sum(0) / weights.sum(0)
+        torch.testing.assert_close(retarget(predictive(posterior, X), prevalence_of(posterior), to).exp(), weighted)
+        assert float((predictive(posterior, X, to).exp() - weighted).abs().max()) > 1e-3
+
+    def test_a_mix_is_written_as_in_retarget(self) -> None:
+        posterior = posterior_of_net(Bernoulli(), 2)
+        expected = predictive(posterior, X, [0.9, 0.1])
+        rows = torch.full((len(X), 1), 0.1, dtype=torch.float64)
+        for to in (0.1, np.array([0.9, 0.1]), Prevalence.binary(0.1), Prevalence.beta(1.0, 9.0), rows):
+            torch.testing.assert_close(predictive(posterior, X, to), expected)
+        found = predictive(posterior, X.numpy(), 0.1, batch_size=2)
+        np.testing.assert_allclose(found, expected.numpy(), rtol=1e-12)
+
+    def test_draws_are_those_of_the_generator(self) -> None:
+        posterior = posterior_of_net(kind="DiagonalGaussian")
+        to, prevalence = population(3, 3), prevalence_of(posterior)
+        assert torch.equal(predictive(posterior, X, to), predictive(posterior, X, to))
+        found = predictive(posterior, X, prevalence, samples=7, generator=generator(1))
+        torch.testing.assert_close(found, posterior.predict(X, 7, generator(1)).log_probs)
+
+    def test_dense_maps_are_moved_cell_by_cell(self) -> None:
+        posterior = posterior_of_net(net=nn.Conv2d(6, 3, 1).double())
+        maps = torch.randn(4, 6, 2, 3, dtype=torch.float64, generator=generator(1))
+        cells = maps.movedim(1, -1).reshape(-1, 6, 1, 1)
+        found = predictive(posterior, maps, population(3, 3)).movedim(1, -1).reshape(-1, 3)
+        torch.testing.assert_close(found, predictive(posterior, cells, population(3, 3)).flatten(1))
+
+    def test_bad_input_is_refused(self) -> None:
+        posterior = posterior_of_net()
+        assert_refused(lambda: predictive(nn.Linear(6, 3), X), "to be a Posterior, but got Linear: wrap")  # type: ignore[arg-type]
+        assert_refused(lambda: predictive(posterior, X, [0.5, 0.5]), "`population` to have 3 entries")
+        assert_refused(lambda: predictive(posterior, X, 0.3), "`population`")
+        assert_refused(lambda: predictive(posterior, X, samples=0), "`samples` to be a whole number of at least 1, but got 0")
+        model, prevalence = nn.Linear(6, 1).double(), ContinuousPrevalence(torch.distributions.Normal(0.0, 1.0))
+        layout = Layout.of(dict(model.named_parameters()))
+        density = Posterior(model, prevalence, Gaussian(), Particles(torch.zeros(1, 7)), layout)
+        assert_refused(lambda: predictive(density, X, [0.5, 0.5]), "Expected classes to move .* a density")
+
+
+class TestPredictAtAPopulation:
+    @each_kind
+    def test_it_is_the_summary_of_the_draws_moved_there(self, make: Callable[[], ClassLikelihood], k: int) -> None:
+        posterior, to = posterior_of_net(make(), k), population(k, 3)
+        probs = np.stack([retarget(each, prevalence_of(posterior), to).exp().numpy() for each in every_table(posterior)])
+        found = posterior.predict(X, population=to, level=0.8)
+        np.testing.assert_allclose(found.log_probs.exp(), probs.mean(0), rtol=1e-9)
+        each, average = scipy.special.entr(probs).sum(2).mean(0), scipy.special.entr(probs.mean(0)).sum(1)
+        np.testing.assert_allclose(found.entropy, average, rtol=1e-8)
+        np.testing.assert_allclose(found.data_entropy, each, rtol=1e-8)
+        np.testing.assert_allclose(found.model_entropy, average - each, rtol=1e-6, atol=1e-9)
+        ordered = np.sort(probs, axis=0)  # of 6 draws: 10 % and 90 % lie halfway between the two at either end
+        np.testing.assert_allclose(found.low, ordered[:2].mean(0), rtol=1e-9)
+        np.testing.assert_allclose(found.high, ordered[-2:].mean(0), rtol=1e-9)
+
+    def test_the_interval_of_a_logistic_line_is_that_of_its_log_odds(self) -> None:
+        """w·x + b is Gaussian, and a new prevalence moves it: quantiles of p are σ of its own, within their standard error."""
+        model, prevalence = nn.Linear(6, 1).double(), Prevalence.binary(0.1, evidence=1.0)
+        mean = torch.randn(7, dtype=torch.float64, generator=generator(1))
+        factor = torch.randn(7, 7, dtype=torch.float64, generator=generator(2)) / 4
+        layout = Layout.of(dict(model.named_parameters()))
+        posterior = Posterior(model, prevalence, Bernoulli(), DenseGaussian(mean, factor), layout)
+        wide = torch.cat([X, torch.ones(len(X), 1, dtype=X.dtype)], 1)
+        middle, deviation = wide @ mean + math.log(0.3 / 0.7) - math.log(0.1 / 0.9), (wide @ factor).norm(dim=1)
+        draws, level = 5_000, 0.9
+        found = posterior.predict(X, draws, generator(3), population=0.3, level=level)
+        z = scipy.stats.norm.ppf((1 + level) / 2)
+        error = math.sqrt((1 - level) / 2 * (1 + level) / 2 / draws) / scipy.stats.norm.pdf(z)
+        for end, expected in ((found.low[:, 1], -z), (found.high[:, 1], z)):
+            assert float(((torch.logit(end) - middle) / deviation - expected).abs().max()) < 5 * error
+        torch.testing.assert_close(found.low[:, 0], 1 - found.high[:, 1])
+
+    def test_its_own_population_changes_nothing(self) -> None:
+        posterior = posterior_of_net(kind="DiagonalGaussian")
+        expected, found = posterior.predict(X), posterior.predict(X, population=posterior.prevalence)
+        torch.testing.assert_close(dataclasses.astuple(found)[:4], dataclasses.astuple(expected)[:4], rtol=0, atol=0)
+        assert found.low is found.high is expected.low is None
+
+    def test_draws_that_agree_have_an_interval_of_no_width(self) -> None:
+        posterior = posterior_of_net(kind="a point")
+        found = posterior.predict(X, population=population(3, 3), level=0.99)
+        torch.testing.assert_close(found.low, found.log_probs.exp())
+        torch.testing.assert_close(found.high, found.low, rtol=0, atol=0)
+
+    def test_an_uncertain_or_estimated_prevalence_counts_with_its_mean(self) -> None:
+        posterior = posterior_of_net(Bernoulli(), 2)
+        estimate = shift.estimate_prevalence(LOG_PROBS, [0.5, 0.5], calibration="assumed")
+        mean = estimate.prevalence().population
+        for told in (estimate, estimate.prevalence()):
+            found, expected = (posterior.predict(X, population=mix, level=0.9) for mix in (told, mean))
+            torch.testing.assert_close(dataclasses.astuple(found), dataclasses.astuple(expected))
+            torch.testing.assert_close(predictive(posterior, X, told), predictive(posterior, X, mean))
+        none = dataclasses.replace(estimate, population=torch.tensor([1.0, 0.0]).double())  # nobody of class 1 was found
+        assert bool(posterior.predict(X, population=none).log_probs.isfinite().all())
+
+    def test_arrays_dense_maps_and_a_mix_for_each_row_are_taken(self) -> None:
+        posterior, rows = posterior_of_net(), torch.stack([population(3, seed) for seed in range(len(X))])
+        found = posterior.predict(X.numpy(), population=rows.numpy(), level=0.9)
+        for row, mix in enumerate(rows):
+            one = posterior.predict(X[row : row + 1], population=mix, level=0.9)
+            for name in ("log_probs", "model_entropy", "low", "high"):
+                assert isinstance(getattr(found, name), np.ndarray)
+                np.testing.assert_allclose(getattr(found, name)[row], getattr(one, name)[0], rtol=1e-9, atol=1e-12)
+        dense = posterior_of_net(net=nn.Conv2d(6, 3, 1).double())
+        maps = torch.randn(4, 6, 2, 3, dtype=torch.float64, generator=generator(1))
+        cells = dense.predict(maps.movedim(1, -1).reshape(-1, 6, 1, 1), population=rows[0], level=0.9)
+        high = dense.predict(maps, population=rows[0], level=0.9).high
+        torch.testing.assert_close(high.movedim(1, -1).reshape(-1, 3), cells.high.flatten(1))
+
+    def test_a_density_has_an_interval_and_no_population(self) -> None:
+        model, prevalence = nn.Linear(6, 1).double(), ContinuousPrevalence(torch.distributions.Normal(0.0, 1.0))
+        draws = torch.randn(11, 7, dtype=torch.float64, generator=generator(1))
+        posterior = Posterior(
+            model, prevalence, Gaussian().double(), Particles(draws), Layout.of(dict(model.named_parameters()))
+        )
+        found, support = posterior.predict(X, support=[0.0, 1.0], level=0.8), torch.tensor([0.0, 1.0]).double()
+        ordered = torch.cat(list(posterior.tables(X, support=support))).exp().sort(0).values
+        torch.testing.assert_close(found.low, ordered[1])  # one of 11 draws below, and one above
+        torch.testing.assert_close(found.high, ordered[9])
+        assert_refused(lambda: posterior.predict(X, support=support, population=0.1), "Expected classes to move .* a density")
+
+    def test_a_bad_level_is_refused(self) -> None:
+        posterior = posterior_of_net()
+        refused: list[Any] = [0, 1, 95, True, "0.9"]
+        for level in refused:
+            assert_refused(partial(posterior.predict, X, level=level), "`level` to lie strictly between 0 and 1")
+        assert_refused(lambda: posterior.predict(X, population=[0.5, 0.5]), "`population` to have 3 entries")
+
+
+def test_the_name_is_a_function_and_a_package() -> None:
+    package: Any = sys.modules["rightloss.predictive"]
+    assert vars(rightloss)["predictive"] is package
+    assert package.PrevalenceLayer is PrevalenceLayer is rightloss.PrevalenceLayer
+    posterior = posterior_of_net()
+    assert torch.equal(package(posterior, X, samples=2), package.predictive(posterior, X, samples=2))
+
+
+LOG_PROBS = torch.log_softmax(2 * torch.randn(400, 2, dtype=torch.float64, generator=generator(1)), 1)
+LABELS = torch.bernoulli(LOG_PROBS[:, 1].exp(), generator=generator(2)).long()
+HELD_OUT = (LOG_PROBS, LABELS)
+SETS = metrics.ConformalSets.fit(LOG_PROBS, LABELS, 0.3)
+CALIBRATION = shift.fit_calibration(LOG_PROBS, LABELS)
+
+# Whatever takes log-probabilities.
+TAKERS: dict[str, Callable[[Any], Any]] = {
+    "retarget": lambda p: retarget(p, 0.5, 0.1),
+    "retarget_interval": lambda p: retarget_interval(p, 0.5, Prevalence.beta(3.0, 40.0)),
+    "undo_sampling": lambda p: undo_sampling(p, pos_weight=3.0),
+    "evaluate": lambda p: metrics.evaluate(p, LABELS, 0.1, draws=100),
+    "roc_curve": lambda p: metrics.roc_curve(p, LABELS),
+    "precision_recall_curve": lambda p: metrics.precision_recall_curve(p, LABELS, 0.1),
+    "probability_histogram": lambda p: metrics.probability_histogram(p, LABELS),
+    "reliability_curve": lambda p: metrics.reliability_curve(p, LABELS, 0.1),
+    "predictive_value_curve": lambda p: metrics.predictive_value_curve(p, LABELS, threshold=0.3),
+    "decision_curve": lambda p: metrics.decision_curve(p, LABELS, 0.1),
+    "decide": lambda p: metrics.decide(p, threshold=0.2),
+    "expected_cost": lambda p: metrics.expected_cost(p, None, LABELS),
+    "ConformalSets.fit": lambda p: metrics.ConformalSets.fit(p, LABELS, 0.3),
+    "ConformalSets.predict": lambda p: SETS.predict(p),
+    "estimate_prevalence": lambda p: shift.estimate_prevalence(p, [0.5, 0.5], calibration="assumed"),
+    "estimate_prevalence, held out": lambda p: shift.estimate_prevalence(
+        LOG_PROBS, [0.5, 0.5], method="bbse", held_out=(p, LABELS)
+    ),
+    "label_shift_test": lambda p: shift.label_shift_test(p, (p, LABELS)),
+    "fit_calibration": lambda p: shift.fit_calibration(p, LABELS),
+    "Calibration": lambda p: CALIBRATION(p),
 }
 
 
-@cache
-def classified(name: str, k: int) -> tuple[Tensor, Tensor]:
-    """A fitted classifier's log-probabilities `(n, k)`, and the mix that it was trained on."""
-    rng = generator(k)
-    y = torch.arange(60 * k) % k
-    y = torch.cat([y, torch.zeros(80, dtype=torch.int64)])
-    x = (torch.randn(len(y), 4, generator=rng) + 4 * torch.randn(k, 4, generator=rng)[y]).double().numpy()
-    with np.errstate(divide="ignore"):
-        table = CLASSIFIERS[name]().fit(x, y.numpy()).predict_log_proba(x)
-    return torch.from_numpy(table), torch.bincount(y).double() / len(y)
+def assert_same(found: Any, expected: Any) -> None:
+    """Of one type, and equal in all parts; NumPy's exponentials round by where in memory a number lies."""
+    assert type(found) is type(expected)
+    if dataclasses.is_dataclass(expected):
+        for field in dataclasses.fields(expected):
+            assert_same(getattr(found, field.name), getattr(expected, field.name))
+    elif isinstance(expected, tuple | list):
+        for pair in zip(found, expected, strict=True):
+            assert_same(*pair)
+    elif isinstance(expected, Tensor | np.ndarray):
+        np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=1e-12, atol=1e-14)
+    elif isinstance(expected, float):
+        assert found == pytest.approx(expected, rel=1e-9, abs=1e-12, nan_ok=True)
+    else:
+        assert found == expected
 
 
-def networked(make: Callable[[], Any], k: int, scale: float) -> Callable[[], tuple[Tensor, Tensor]]:
-    return lambda: (make().table(random_outputs(make(), 50, scale)).detach(), population(k, 1))
+@pytest.mark.parametrize("taker", TAKERS)
+@pytest.mark.parametrize("kind", [Tensor.clone, Tensor.numpy], ids=["tensor", "array"])
+def test_a_prediction_counts_as_its_log_probabilities(taker: str, kind: Callable[[Tensor], Any]) -> None:
+    log_probs = kind(LOG_PROBS)
+    assert_same(TAKERS[taker](Prediction(log_probs)), TAKERS[taker](log_probs))
 
 
-def extreme() -> tuple[Tensor, Tensor]:
-    """Log-probabilities down to −700 and −∞, for a mix with classes of 1e-9."""
-    table = torch.tensor([[0.0, -700.0, -INF], [-300.0, 0.0, -700.0], [-INF, -INF, 0.0], [-1e-9, -40.0, -1.0]]).double()
-    return torch.log_softmax(table, 1), torch.tensor([1 - 2e-9, 1e-9, 1e-9]).double()
-
-
-# Predictions (n, k) and the mix they are for.
-PREDICTIONS: dict[str, Callable[[], tuple[Tensor, Tensor]]] = {
-    **{f"{name}, {k} classes": partial(classified, name, k) for name in CLASSIFIERS for k in (2, 3, 5, 10)},
-    **{f"{name} at scale {s:g}": networked(make, k, s) for name, make, k in LIKELIHOODS for s in (2.0, 30.0)},
-    "extreme": extreme,
-}
-
-each_prediction = pytest.mark.parametrize("predictions", PREDICTIONS)
-
-
-def targets(k: int) -> list[Tensor]:
-    rare = torch.full((k,), 1e-9, dtype=torch.float64)
-    rare[0] = 1 - 1e-9 * (k - 1)
-    return [population(k, 11), rare, rare.flip(0)]
-
-
-class TestRetarget:
-    @each_prediction
-    def test_to_where_it_came_from_is_exactly_the_identity(self, predictions: str) -> None:
-        table, mix = PREDICTIONS[predictions]()
-        rows = mix.expand(len(table), -1)
-        for from_, to in ((mix, mix), (mix.tolist(), Prevalence(mix)), (rows, rows), (mix, rows)):
-            assert torch.equal(retarget(table, from_, to), table)
-        assert torch.equal(retarget(table.float(), mix, mix), table.float())
-
-    @each_prediction
-    def test_there_and_back_is_the_identity(self, predictions: str) -> None:
-        table, mix = PREDICTIONS[predictions]()
-        for to in targets(table.shape[1]):
-            back = retarget(retarget(table, mix, to), to, mix)
-            assert torch.equal(back.isinf(), table.isinf())
-            torch.testing.assert_close(back[back.isfinite()], table[table.isfinite()], rtol=0, atol=1e-12)
-
-    @each_prediction
-    def test_by_way_of_a_third_mix_is_the_same(self, predictions: str) -> None:
-        table, mix = PREDICTIONS[predictions]()
-        first, second, third = targets(table.shape[1])
-        direct = retarget(table, mix, third)
-        torch.testing.assert_close(retarget(retarget(table, mix, first), first, third), direct, rtol=0, atol=1e-12)
-        torch.testing.assert_close(retarget(retarget(table, mix, second), second, third), direct, rtol=0, atol=1e-12)
-
-    @each_prediction
-    def test_what_comes_out_is_normalised(self, predictions: str) -> None:
-        table, mix = PREDICTIONS[predictions]()
-        for to in targets(table.shape[1]):
-            total = retarget(table, mix, to).exp().sum(1)
-            torch.testing.assert_close(total, table.exp().sum(1), rtol=1e-13, atol=0)
-
-    @pytest.mark.parametrize("k", [2, 3, 5, 10])
-    def test_predictions_by_bayes_at_one_mix_become_those_at_the_other(self, k: int) -> None:
-        x = np.linspace(-4, 4, 50)
-        density = np.stack([stats.norm(mean, 1 + 0.1 * mean).pdf(x) for mean in range(k)], 1)
-        joint = [density * population(k, seed).numpy() for seed in (1, 2)]
-        here, there = (np.log(each / each.sum(1, keepdims=True)) for each in joint)
-        np.testing.assert_allclose(retarget(here, population(k, 1), population(k, 2)), there, rtol=0, atol=1e-12)
-
-    def test_on_people_of_the_population_the_mean_prediction_is_its_prevalence(self) -> None:
-        rng, k, centres = generator(3), 3, torch.tensor([0.0, 1.0, 2.0]).double()
-        here, there = population(k, 1), torch.tensor([0.9, 0.09, 0.01]).double()
-        y = torch.multinomial(there, 200_000, replacement=True, generator=rng)
-        x = centres[y] + torch.randn(len(y), generator=rng, dtype=torch.float64)
-        table = torch.log_softmax(here.log() - (x[:, None] - centres).square() / 2, 1)
-        assert_mean_is(retarget(table, here, there).exp(), there)
-
-    @pytest.mark.parametrize("to", [1e-9, 1e-3, 0.3, 1 - 1e-6])
-    @pytest.mark.parametrize("from_", [0.5, 0.02])
-    def test_the_odds_of_class_1_are_multiplied_by_the_ratio_of_the_mixes_odds(self, from_: float, to: float) -> None:
-        probs = [1e-12, 0.01, 0.5, 0.99]
-        found = retarget(np.log([[1 - p, p] for p in probs]), from_, to)[:, 1]
-        with localcontext() as context:
-            context.prec = 50
-            one, f, t = Decimal(1), Decimal(from_), Decimal(to)
-            odds = [Decimal(p) / (one - Decimal(p)) * (t / (one - t)) / (f / (one - f)) for p in probs]
-            exact = [float((each / (one + each)).ln()) for each in odds]
-        np.testing.assert_allclose(found, exact, rtol=0, atol=1e-12)
-
-    def test_a_mix_per_row_is_each_rows_own(self) -> None:
-        table, mix = classified("GaussianNB", 3)
-        rows = torch.stack([population(3, seed) for seed in range(len(table))])
-        there, back = retarget(table, mix, rows), retarget(table, rows, mix)
-        for row in range(0, len(table), 17):
-            one = slice(row, row + 1)
-            torch.testing.assert_close(there[one], retarget(table[one], mix, rows[row]), rtol=0, atol=0)
-            torch.testing.assert_close(back[one], retarget(table[one], rows[row], mix), rtol=0, atol=0)
-
-    @pytest.mark.parametrize("convert", [torch.as_tensor, np.asarray, lambda rows: rows.tolist()])
-    def test_for_two_classes_a_column_of_frequencies_of_class_1_will_do(self, convert: Callable[[Any], Any]) -> None:
-        table, mix = classified("LogisticRegression", 2)
-        column = torch.linspace(0.01, 0.99, len(table)).double()[:, None]
-        both = torch.cat([1 - column, column], 1)
-        assert torch.equal(retarget(table, mix, convert(column)), retarget(table, mix, both))
-
-    def test_a_number_is_the_frequency_of_class_1(self) -> None:
-        table, _ = classified("LogisticRegression", 2)
-        assert torch.equal(retarget(table, 0.25, 0.01), retarget(table, [0.75, 0.25], Prevalence.binary(0.01)))
-
-    @pytest.mark.parametrize("shape", [(4,), (2, 3), (2, 3, 2)])
-    def test_dense_maps_are_their_cells(self, shape: tuple[int, ...]) -> None:
-        flat = torch.log_softmax(torch.randn(2, math.prod(shape), 3, generator=generator(1)).double(), 2)
-        maps = flat.movedim(2, 1).reshape(2, 3, *shape)
-        each = torch.stack([population(3, 4), population(3, 5)])
-        for to, per_cell in ((each[0], each[0]), (each, each.repeat_interleave(math.prod(shape), 0))):
-            found = retarget(maps, population(3), to)
-            assert found.shape == maps.shape
-            expected = retarget(flat.reshape(-1, 3), population(3), per_cell)
-            torch.testing.assert_close(found.movedim(1, -1).reshape(-1, 3), expected, rtol=0, atol=1e-14)
-
-    @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
-    def test_dtype_and_kind_stay(self, dtype: torch.dtype) -> None:
-        table = torch.tensor([[0.5, 0.5], [0.25, 0.75]]).double().log().to(dtype)
-        expected = torch.tensor([[0.75, 0.25], [0.5, 0.5]]).double().log()
-        found = retarget(table, 0.75, 0.5)
-        assert found.dtype == dtype
-        torch.testing.assert_close(found.double(), expected, rtol=0, atol=4 * torch.finfo(dtype).eps)
-        if dtype != torch.bfloat16:
-            array = retarget(table.numpy(), 0.75, 0.5)
-            assert isinstance(array, np.ndarray)
-            assert np.array_equal(array, found.numpy())
-        assert isinstance(retarget(table.double().log_softmax(1).tolist(), 0.75, 0.5), np.ndarray)
-
-    @pytest.mark.parametrize("to", [[0.2, 0.3, 0.5], [0.9, 0.09, 0.01]])
-    def test_gradients_are_right_and_at_the_identity_too(self, to: list[float]) -> None:
-        outputs = torch.randn(4, 3, dtype=torch.float64, generator=generator(2), requires_grad=True)
-
-        def function(outputs: Tensor) -> Tensor:
-            return retarget(torch.log_softmax(outputs, 1), [0.9, 0.09, 0.01], to)
-
-        assert torch.autograd.gradcheck(function, outputs)
-
-    def test_a_probability_of_0_gives_no_nan_gradient(self) -> None:
-        outputs = torch.tensor([[0.0, -INF], [0.3, 0.1]], requires_grad=True)
-        retarget(torch.log_softmax(outputs, 1), 0.5, 0.1)[:, 0].sum().backward()
-        assert outputs.grad is not None
-        assert bool(outputs.grad.isfinite().all())
-
-    @pytest.mark.parametrize(("a", "b"), [(0.5, 3.0), (2.0, 100.0), (30.0, 70.0)])
-    def test_for_one_person_an_uncertain_prevalence_counts_with_its_mean(self, a: float, b: float) -> None:
-        """∫ p(1|x,π) p(π|x) dπ by quadrature, with p(π|x) ∝ p(x|π) p(π) and p(x|π) = Σ_k p(x|k) π_k."""
-        ratio = 4.0  # p(x|1) / p(x|0)
-        here = np.log([[0.5 / (0.5 + 0.5 * ratio), 0.5 * ratio / (0.5 + 0.5 * ratio)]])
-
-        def evidence(pi: float) -> float:
-            return float((pi * ratio + 1 - pi) * stats.beta.pdf(pi, a, b))
-
-        def joint(pi: float) -> float:
-            return pi * ratio / (pi * ratio + 1 - pi) * evidence(pi)
-
-        expected = integrate.quad(joint, 0, 1, epsabs=1e-12)[0] / integrate.quad(evidence, 0, 1, epsabs=1e-12)[0]
-        assert math.isclose(math.exp(retarget(here, 0.5, Prevalence.beta(a, b))[0, 1]), expected, rel_tol=1e-7)
-
-
-BETAS = [(2.0, 50.0), (0.5, 0.5), (0.1, 3.0), (1.0, 1.0), (3.0, 2000.0), (1e6, 1e9), (40.0, 0.5)]
-each_beta = pytest.mark.parametrize(("a", "b"), BETAS)
-ODDS = np.array([-30.0, -3.0, 0.0, 2.0, 12.0])  # log p(x|1)/p(x|0)
-
-
-def predictions_at_half() -> np.ndarray:
-    return np.stack([special.log_expit(-ODDS), special.log_expit(ODDS)], 1)
-
-
-class TestInterval:
-    @each_beta
-    @pytest.mark.parametrize("level", [0.5, 0.95, 0.999])
-    def test_for_two_classes_its_ends_are_the_betas_quantiles_carried_over(self, a: float, b: float, level: float) -> None:
-        found = retarget_interval(predictions_at_half(), 0.5, Prevalence.beta(a, b), level)
-        for share, ends in (((1 - level) / 2, found.low), ((1 + level) / 2, found.high)):
-            rates = stats.beta.ppf(share, a, b)
-            np.testing.assert_allclose(ends[:, 1], special.expit(ODDS + special.logit(rates)), rtol=1e-8)
-        np.testing.assert_allclose(found.low + found.high[:, ::-1], 1, rtol=1e-14)
-
-    @each_beta
-    def test_for_two_classes_its_mean_is_the_integral(self, a: float, b: float) -> None:
-        found = retarget_interval(predictions_at_half(), 0.5, Prevalence.beta(a, b))
-        low, high = special.logit(stats.beta.ppf(1e-22, a, b)), -special.logit(stats.beta.ppf(1e-22, b, a))
-
-        def density(t: float) -> float:
-            return float(np.exp(a * special.log_expit(t) + b * special.log_expit(-t) - special.betaln(a, b)))
-
-        for odds, mean in zip(ODDS, found.mean, strict=True):
-            expected = [
-                integrate.quad(lambda t: special.expit(sign * (t + odds)) * density(t), low, high, limit=500, epsabs=0)[0]  # noqa: B023
-                for sign in (-1, 1)
-            ]
-            np.testing.assert_allclose(mean, expected, rtol=1e-7)
-            assert math.isclose(mean.sum(), 1, rel_tol=1e-12)
-
-    @pytest.mark.parametrize(("a", "b"), [*BETAS, (1e-3, 2.0), (1e-4, 1e-4)])
-    def test_without_evidence_from_x_the_mean_is_the_prevalence(self, a: float, b: float) -> None:
-        found = retarget_interval(np.log([[0.5, 0.5]]), 0.5, Prevalence.beta(a, b))
-        np.testing.assert_allclose(found.mean, [[b / (a + b), a / (a + b)]], rtol=1e-12)
-
-    @pytest.mark.parametrize(("a", "b"), [*BETAS, (1e-3, 2.0), (1e-4, 1e-4)])
-    @pytest.mark.parametrize("share", [1e-6, 0.025, 0.5, 0.975, 1 - 1e-6])
-    def test_the_betas_distribution_function_of_its_quantile_is_the_share(self, a: float, b: float, share: float) -> None:
-        found = BetaLogOdds(a, b).quantile(share)
-        side, smaller, (a, b) = (found, share, (a, b)) if found < 0 else (-found, 1 - share, (b, a))
-        if side > -700:
-            reached = stats.beta.cdf(special.expit(side), a, b)
-        else:  # a π that no float holds: F(π) = π^a / (a B(a, b)) there
-            reached = math.exp(a * side - special.betaln(a, b)) / a
-        assert math.isclose(reached, smaller, rel_tol=1e-8)
-
-    def test_for_three_classes_of_which_one_is_ruled_out_it_is_that_of_two(self) -> None:
-        """Given y ≠ 2, π_1/(π_0 + π_1) ~ Beta(α_1, α_0): so the quantiles found by draws have known shares."""
-        draws, (zero, one) = 40_000, (20.0, 3.0)
-        table = np.concatenate([predictions_at_half(), np.full((5, 1), -INF)], 1)
-        to = Prevalence.dirichlet([zero, one, 5.0])
-        found = retarget_interval(table, [0.4, 0.4, 0.2], to, draws=draws, generator=generator(1))
-        exact = retarget_interval(predictions_at_half(), 0.5, Prevalence.beta(one, zero))
-        assert np.array_equal(found.high[:, 2], np.zeros(5))
-        for share, ends in ((0.025, found.low), (0.975, found.high)):
-            reached = stats.beta.cdf(special.expit(special.logit(ends[1:, 1]) - ODDS[1:]), one, zero)
-            np.testing.assert_allclose(reached, share, rtol=0, atol=4 * (0.025 * 0.975 / draws) ** 0.5)
-        spread = (exact.high - exact.low)[:, 1] / 3.9  # of p(1|x,π), about
-        assert bool((np.abs(found.mean[:, 1] - exact.mean[:, 1]) < 5 * spread / draws**0.5).all())
-
-    @pytest.mark.parametrize("k", [2, 3, 5])
-    def test_small_blocks_change_nothing(self, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        table, mix = (each[:100] for each in classified("LogisticRegression", k))
-        to = Prevalence.dirichlet(5 * population(k, 3) + 1)
-        whole = retarget_interval(table, mix, to, generator=generator(5))
-        monkeypatch.setattr(uncertain, "_NUMBERS", 7 * 4000 * k)
-        parts = retarget_interval(table, mix, to, generator=generator(5))
-        for name in ("mean", "low", "high"):
-            torch.testing.assert_close(getattr(whole, name), getattr(parts, name), rtol=1e-13, atol=0)
-
-    @pytest.mark.parametrize("k", [2, 3, 10])
-    def test_it_encloses_the_prediction_at_the_mean_and_shrinks_on_it_as_more_is_known(self, k: int) -> None:
-        table, mix = (each[:100] for each in classified("LogisticRegression", k))
-        pi = 0.9 * population(k, 3) + 0.1 / k
-        centre = retarget(table, mix, pi).exp()
-        before = torch.full_like(centre, INF)
-        for people in (50.0, 5000.0, 500000.0):
-            found = retarget_interval(table, mix, Prevalence.dirichlet(people * pi), generator=generator(2))
-            assert bool(((found.low <= centre) & (centre <= found.high)).all())
-            assert bool((found.high - found.low < before).all())
-            before = found.high - found.low
-        torch.testing.assert_close(found.mean, centre, rtol=0, atol=1e-3)
-
-    @pytest.mark.parametrize("to", [0.1, [0.9, 0.1], Prevalence.binary(0.1), np.full((5, 1), 0.1)])
-    def test_a_certain_prevalence_leaves_nothing_open(self, to: Any) -> None:
-        found = retarget_interval(predictions_at_half(), 0.5, to)
-        expected = np.exp(retarget(predictions_at_half(), 0.5, 0.1))
-        for ends in (found.low, found.mean, found.high):
-            np.testing.assert_allclose(ends, expected, rtol=1e-14)
-
-    @pytest.mark.parametrize("k", [2, 3])
-    def test_kind_and_dtype_stay(self, k: int) -> None:
-        table, mix = classified("RandomForest", k)
-        to = Prevalence.dirichlet(torch.ones(k))
-        for given, kind, dtype in ((table.float(), Tensor, torch.float32), (table.numpy(), np.ndarray, np.float64)):
-            found = retarget_interval(given, mix, to)
-            assert isinstance(found, PredictionInterval)
-            for values in (found.mean, found.low, found.high):
-                assert isinstance(values, kind)
-                assert values.dtype == dtype
-                assert values.shape == table.shape
-                assert bool(((values >= 0) & (values <= 1)).all())
-            assert bool((found.high[table == -INF] == 0).all())
-
-    @pytest.mark.parametrize("level", [np.float32(0.75), np.float64(0.75)])
-    def test_a_level_of_numpy_is_that_of_python(self, level: Any) -> None:
-        for table, to in ((TWO, BETA), (THREE, Prevalence.dirichlet([1.0, 2.0, 3.0]))):
-            mix = [1 / table.shape[1]] * table.shape[1]
-            given, plain = (retarget_interval(table, mix, to, each, generator=generator(1)) for each in (level, 0.75))
-            assert torch.equal(given.low, plain.low)
-
-    @pytest.mark.parametrize(("draws", "level"), [(4000, 0.95), (41, 0.95), (101, 0.9), (7, 0.5)])
-    def test_for_three_classes_it_is_made_of_the_draws_own_mean_and_quantiles(self, draws: int, level: float) -> None:
-        table, mix = (each[:30] for each in classified("RandomForest", 3))
-        to = Prevalence.dirichlet([0.001, 2.0, 30.0])
-        found = retarget_interval(table, mix, to, level, draws, generator(4))
-        each = torch.stack([retarget(table, mix, pi).exp() for pi in to.sample(draws, generator(4))])
-        torch.testing.assert_close(found.mean, each.mean(0), rtol=1e-9, atol=1e-300)
-        for share, ends in (((1 - level) / 2, found.low), ((1 + level) / 2, found.high)):
-            torch.testing.assert_close(ends, each.quantile(share, 0), rtol=1e-9, atol=1e-300)
-
-    def test_of_a_certain_prediction_and_the_vaguest_prevalence_has_no_nan(self) -> None:
-        table = torch.tensor([[0.0, -INF, -INF], [-INF, math.log(0.5), math.log(0.5)]]).double()
-        found = retarget_interval(table, [1 / 3] * 3, Prevalence.dirichlet([1e-3] * 3), generator=generator(1))
-        for ends in (found.mean, found.low, found.high):
-            assert ends[0].tolist() == [1.0, 0.0, 0.0]
-            assert bool(ends.isfinite().all())
-
-    def test_draws_are_repeatable(self) -> None:
-        table, mix = classified("GaussianNB", 3)
-        to = Prevalence.dirichlet([1.0, 2.0, 3.0])
-        once, again, other = (retarget_interval(table, mix, to, generator=generator(seed)).mean for seed in (1, 1, 2))
-        assert torch.equal(once, again)
-        assert not torch.equal(once, other)
-
-
-TWO = torch.tensor([[0.9, 0.1], [0.5, 0.5], [0.2, 0.8]]).double().log()
-THREE = torch.tensor([[0.5, 0.25, 0.25]]).double().log()
-BETA = Prevalence.beta(1.0, 9.0)
-DIRICHLET = Prevalence.dirichlet([1.0, 2.0, 3.0])
-
-BAD: dict[str, tuple[Callable[[], Any], str]] = {
-    "logits": (lambda: retarget(3 * TWO, 0.5, 0.1), "row 0 .*are these logits"),
-    "probabilities": (lambda: retarget(TWO.exp(), 0.5, 0.1), "take their logarithm"),
-    "probabilities in a map": (lambda: retarget(TWO.exp().T[None], 0.5, 0.1), "take their logarithm"),
-    "NaN": (lambda: retarget(torch.full((2, 2), NAN), 0.5, 0.1), "without NaN, but row 0"),
-    "one column": (lambda: retarget(TWO[:, 1], 0.5, 0.1), r"shape \(n, k\).*\(3,\)"),
-    "no rows": (lambda: retarget(TWO[:0], 0.5, 0.1), "at least one row"),
-    "words": (lambda: retarget([["a", "b"]], 0.5, 0.1), "`log_probs` to be numbers"),
-    "a percentage": (lambda: retarget(TWO, 0.5, 10.0), "`to` to lie strictly between 0 and 1.*percentage"),
-    "a certain mix": (lambda: retarget(TWO, 0.0, 0.1), "`from_` to lie strictly between"),
-    "a number for three classes": (lambda: retarget(THREE, 0.5, 0.1), "`to` to be a list"),
-    "a mix off 1": (lambda: retarget(TWO, [0.5, 0.6], 0.1), "`from_` to sum to 1"),
-    "a class that never occurs": (lambda: retarget(THREE, [0.5, 0.5, 0.0], [0.2, 0.3, 0.5]), r"`from_` .* 0 for \[2\]"),
-    "a mix of other classes": (lambda: retarget(THREE, [0.5, 0.5], [0.2, 0.3, 0.5]), "`from_` to have 3 entries"),
-    "a prevalence of other classes": (lambda: retarget(THREE, [0.2, 0.3, 0.5], Prevalence.binary(0.1)), "3 classes, but got 2"),
-    "a density": (lambda: retarget(TWO, 0.5, ContinuousPrevalence(torch.distributions.Normal(0.0, 1.0))), "`to` to be numbers"),
-    "a number per row without a column": (lambda: retarget(TWO, 0.5, [0.1, 0.2, 0.3]), r"as a column, `to\[:, None\]`"),
-    "too few mixes": (lambda: retarget(TWO, 0.5, [[0.1, 0.9]]), r"one mix per example, \(3, 2\), but got shape \(1, 2\)"),
-    "mixes of other classes": (lambda: retarget(TWO, torch.full((3, 3), 1 / 3), 0.5), r"\(3, 2\), but got shape \(3, 3\)"),
-    "a negative rate in a row": (lambda: retarget(TWO, 0.5, [[0.1], [0.2], [-0.1]]), "rows of `to` to be positive.*but row 2"),
-    "a rate of NaN in a row": (lambda: retarget(TWO, [[0.1], [NAN], [0.1]], 0.5), "rows of `from_`.*but row 1"),
-    "a rate of 1 in a row": (lambda: retarget(TWO, [[1.0], [0.1], [0.1]], 0.5), "rows of `from_`.*but row 0"),
-    "a row off 1": (lambda: retarget(TWO, 0.5, [[0.1, 0.9], [0.1, 0.8], [0.5, 0.5]]), r"sum to 1, but row 1 is \[0.1, 0.8\]"),
-    "ragged mixes": (lambda: retarget(TWO, 0.5, [[0.1, 0.9], [0.1]]), "`to` to be numbers"),
-    "a level in per cent": (lambda: retarget_interval(TWO, 0.5, BETA, level=95), "`level` to lie .*but got 95"),
-    "a level in words": (lambda: retarget_interval(TWO, 0.5, BETA, level="95%"), "`level` to lie"),
-    "too few draws": (lambda: retarget_interval(TWO, 0.5, BETA, draws=10), "at least 40 draws .*but got 10"),
-    "half a draw": (lambda: retarget_interval(TWO, 0.5, BETA, draws=99.5), "`draws` to be a whole number"),
-    "a level of True": (lambda: retarget_interval(TWO, 0.5, BETA, level=True), "`level` to lie"),
-    "a level that needs more draws than memory holds": (
-        lambda: retarget_interval(THREE, [0.2, 0.3, 0.5], DIRICHLET, level=0.99999999),
-        r"at most \d+ draws of 3 classes, but got 199\d+: lower `level`",
-    ),
-    "more draws than memory holds": (
-        lambda: retarget_interval(THREE, [0.2, 0.3, 0.5], DIRICHLET, draws=10**12),
-        r"at most \d+ draws of 3 classes, but got 10{12}",
-    ),
-    "a seed for a generator": (
-        lambda: retarget_interval(THREE, [0.2, 0.3, 0.5], DIRICHLET, generator=0),
-        r"torch\.Generator, but got int: .*manual_seed",
-    ),
-    "a generator of NumPy": (
-        lambda: retarget_interval(TWO, 0.5, BETA, generator=np.random.default_rng(0)),
-        r"torch\.Generator, but got Generator of numpy",
-    ),
-    "a distribution of other classes": (lambda: retarget_interval(THREE, [0.2, 0.3, 0.5], BETA), "3 classes, but got 2"),
-    "an interval of logits": (lambda: retarget_interval(3 * TWO, 0.5, BETA), "are these logits"),
-}
-
-
-@pytest.mark.parametrize("what", BAD)
-def test_bad_input_is_refused_with_what_came_and_what_to_do(what: str) -> None:
-    assert_refused(*BAD[what])
+def test_a_bad_prediction_is_refused_like_its_table() -> None:
+    assert_refused(lambda: retarget(Prediction(LOG_PROBS.exp()), 0.5, 0.1), "look like probabilities; take their logarithm")
+    assert_refused(lambda: retarget(Prediction(None), 0.5, 0.1), "`log_probs` to be numbers, but got NoneType")

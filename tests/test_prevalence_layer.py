@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 import torch
 from layers import FEATURES, inputs, layer_of, network
-from members import ClassLikelihood, assert_refused, each_likelihood, generator, population, unchecked_types
+from members import ClassLikelihood, assert_refused, each_kind, generator, population, unchecked_types
 from torch import Tensor, nn
 from torch.export import Dim
 
@@ -35,7 +35,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 
 class TestPredictions:
-    @each_likelihood
+    @each_kind
     @pytest.mark.parametrize("outputs_at", ["population", "sampling", "elsewhere"])
     def test_they_are_the_likelihoods_table_retargeted(
         self, make: Callable[[], ClassLikelihood], k: int, outputs_at: str
@@ -48,7 +48,7 @@ class TestPredictions:
         for asked, to in ((None, population(k, 1)), (population(k, 4), population(k, 4)), (each, each)):
             torch.testing.assert_close(layer(x, asked), retarget(table, at, to), rtol=0, atol=1e-6)
 
-    @each_likelihood
+    @each_kind
     def test_at_the_mix_of_the_outputs_it_is_exactly_the_plain_likelihood(
         self, make: Callable[[], ClassLikelihood], k: int
     ) -> None:
@@ -334,7 +334,7 @@ class TestExport:
             np.testing.assert_allclose(session(inputs(9), torch.tensor(rate)), expected, rtol=1e-6, atol=2e-6)
 
     @pytest.mark.parametrize("population", [torch.tensor(0.3), torch.tensor([0.5, 0.5]), 0.3], ids=["number", "two", "float"])
-    def test_torch_export_refuses_a_population_of_other_classes_in_our_words(self, population: Any) -> None:
+    def test_torch_export_refuses_a_population_of_other_classes_with_a_remedy(self, population: Any) -> None:
         layer = layer_of(Categorical(3), 3)
         assert_refused(lambda: torch.export.export(layer, (inputs(4), population)), "`population` to .*3")
 

@@ -1,63 +1,41 @@
-"""Prevalence from unlabelled predictions: maximum likelihood, linear systems, streams, calibration, bad input."""
+"""Prevalence from unlabelled predictions: maximum likelihood, BBSE and RLLS, what they trust, bad input."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from members import assert_mean_is, assert_refused, generator, population
+from normal_classes import (
+    best_on_simplex,
+    drawn,
+    equal,
+    exact,
+    log_likelihood,
+    mix,
+    overconfident,
+)
 from scipy.optimize import minimize, minimize_scalar
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from rightloss.prevalence import Prevalence
-from rightloss.shift import LabelShiftWarning, PrevalenceEstimate, estimate_prevalence, fit_calibration
+from rightloss.shift import (
+    LabelShiftWarning,
+    PrevalenceEstimate,
+    estimate_prevalence,
+    fit_calibration,
+)
 
-pytestmark = pytest.mark.filterwarnings("ignore:The predictions are taken at their word:rightloss.PrevalenceWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:The predictions are trusted to be calibrated:rightloss.PrevalenceWarning")
 
-DISTANCE = 1.5
+
+SEEDS = range(3)
 KINDS = ("mean", "temperature", "bias-corrected", "vector")
 LINEAR = ("bbse", "bbse-soft", "rlls", "rlls-soft")
-SEEDS = range(5)
-
-
-def equal(k: int) -> Tensor:
-    return torch.full((k,), 1 / k, dtype=torch.float64)
-
-
-def drawn(mix: Tensor, n: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Points of a closed-form population, each class a normal distribution around its own corner, and their labels."""
-    y = torch.multinomial(mix, n, replacement=True, generator=generator(seed))
-    x = torch.randn(n, len(mix), dtype=torch.float64, generator=generator(seed + 500))
-    return x + DISTANCE * torch.nn.functional.one_hot(y, len(mix)), y
-
-
-def exact(x: Tensor, rho: Tensor) -> Tensor:
-    """Its true log-probabilities at the mix ρ."""
-    return torch.log_softmax(DISTANCE * x + rho.log(), 1)
-
-
-def overconfident(x: Tensor) -> Tensor:
-    """Predictions that a temperature and biases put right."""
-    return torch.log_softmax(1.6 * DISTANCE * x + torch.linspace(-0.6, 0.6, x.shape[1], dtype=torch.float64), 1)
-
-
-def log_likelihood(pi: np.ndarray, table: Tensor, rho: Tensor) -> float:
-    """L(π), written out."""
-    return float(np.log((table.exp().numpy() / rho.numpy()) @ pi).sum())
-
-
-def best_on_simplex(function: Callable[[np.ndarray], float], k: int) -> np.ndarray:
-    """scipy's maximum over the simplex."""
-    sums = {"type": "eq", "fun": lambda pi: pi.sum() - 1}
-    options = {"ftol": 1e-15, "maxiter": 1000}
-    found = minimize(lambda pi: -function(pi), np.full(k, 1 / k), bounds=[(1e-12, 1)] * k, constraints=[sums], options=options)
-    return found.x
 
 
 class TestMaximumLikelihood:
@@ -87,11 +65,11 @@ class TestMaximumLikelihood:
         assert found.log_likelihood >= log_likelihood(best, table, rho) - 1e-9
         assert found.log_likelihood == pytest.approx(log_likelihood(found.population.numpy(), table, rho), abs=1e-8)
 
-    def test_it_is_where_100_000_steps_of_plain_em_arrive(self) -> None:
+    def test_it_is_where_20_000_steps_of_plain_em_arrive(self) -> None:
         rho = population(3, 4)
         table = exact(drawn(population(3, 5), 60, 6)[0], rho)
         ratios, pi = (table.exp() / rho).numpy(), rho.numpy()
-        for _ in range(100_000):
+        for _ in range(20_000):
             shares = ratios * pi
             pi = (shares / shares.sum(1, keepdims=True)).mean(0)
         found = estimate_prevalence(table, rho, region=None)
@@ -133,7 +111,7 @@ class TestMaximumLikelihood:
         assert float(found.population[1]) == pytest.approx(grid[value.argmax()], abs=6e-6)
 
     @pytest.mark.parametrize("method", ["em", *LINEAR])
-    def test_rows_may_come_in_any_order_and_classes_in_any_numbering(self, method: str) -> None:
+    def test_rows_may_come_in_any_order_and_classes_in_any_numbering(self, method: Any) -> None:
         rho, pi = (0.5 * population(4, seed) + 0.5 * equal(4) for seed in (11, 12))
         (x, _), (h, y) = drawn(pi, 300, 13), drawn(equal(4), 300, 14)
         table, held = exact(x, rho), exact(h, rho)
@@ -153,7 +131,7 @@ class TestMaximumLikelihood:
             torch.testing.assert_close(found.population, torch.tensor([0.7, 0.2, 0.1], dtype=torch.float64), atol=1e-9, rtol=0)
             assert found.condition == pytest.approx(1)
 
-    def test_predictions_that_say_nothing_leave_every_prevalence_possible(self) -> None:
+    def test_uninformative_predictions_leave_every_prevalence_possible(self) -> None:
         rho = torch.tensor([0.7, 0.3], dtype=torch.float64)
         with pytest.warns(LabelShiftWarning, match="hardly tell some classes apart"):
             found = estimate_prevalence(rho.log().expand(50, 2), rho)
@@ -162,26 +140,26 @@ class TestMaximumLikelihood:
         torch.testing.assert_close(found.high, torch.ones(2).double())
 
     @pytest.mark.parametrize("method", ["em", "bbse", "bbse-soft", "rlls"])
-    def test_estimates_are_right_on_average_and_vary_as_they_say(self, method: str) -> None:
+    def test_estimates_are_right_on_average_and_vary_as_they_say(self, method: Any) -> None:
         pi = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
         found = _repeated(method, None, pi)
         assert_mean_is(torch.stack([each.population for each in found]), pi)
         _assert_errors_are_right(found, pi)
 
-    @pytest.mark.parametrize("kind", ["mean", "bias-corrected", "vector"])
-    def test_calibrated_estimates_vary_as_they_say(self, kind: str) -> None:
+    @pytest.mark.parametrize("kind", ["mean", "vector"])
+    def test_calibrated_estimates_vary_as_they_say(self, kind: Any) -> None:
         pi = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
         found = _repeated("em", kind, pi)
         assert_mean_is(torch.stack([each.population for each in found]), pi)
         _assert_errors_are_right(found, pi)
-        narrower = torch.stack([each.standard_error for each in _repeated("em", None, pi)[:20]]).mean(0)
+        narrower = torch.stack([each.standard_error for each in _repeated("em", None, pi, times=20)]).mean(0)
         assert bool((torch.stack([each.standard_error for each in found]).mean(0) > 1.02 * narrower).all())
 
 
-def _repeated(method: str, kind: str | None, pi: Tensor) -> list[PrevalenceEstimate]:
+def _repeated(method: Any, kind: Any, pi: Tensor, times: int = 150) -> list[PrevalenceEstimate]:
     found = []
     predict = (lambda x: exact(x, equal(3))) if kind in (None, "mean") else overconfident
-    for seed in range(150):
+    for seed in range(times):
         table, (h, y) = predict(drawn(pi, 1000, 2000 + seed)[0]), drawn(equal(3), 1000, 9000 + seed)
         held_out = None if method == "em" and kind is None else (predict(h), y)
         with warnings.catch_warnings():  # one held-out set in a thousand is far from its mix by chance
@@ -206,7 +184,7 @@ class TestIdentity:
         assert bool(((found.population - rho).abs() < 4 * found.standard_error).all())
 
     @pytest.mark.parametrize("kind", KINDS)
-    def test_the_held_out_set_itself_has_the_mix_it_was_calibrated_at(self, kind: str) -> None:
+    def test_the_held_out_set_itself_has_the_mix_it_was_calibrated_at(self, kind: Any) -> None:
         h, y = drawn(0.5 * population(4, 22) + 0.5 * equal(4), 500, 23)
         labelled = torch.bincount(y, minlength=4).double() / 500
         found = estimate_prevalence(overconfident(h), labelled, held_out=(overconfident(h), y), calibration=kind, region=None)
@@ -225,7 +203,7 @@ class TestIdentity:
         assert float(trusting.population[1]) > float(y.double().mean()) + 0.05
 
     @pytest.mark.parametrize("method", LINEAR)
-    def test_linear_systems_give_the_held_out_set_its_own_frequencies(self, method: str) -> None:
+    def test_linear_systems_give_the_held_out_set_its_own_frequencies(self, method: Any) -> None:
         h, y = drawn(population(4, 24), 500, 25)
         found = estimate_prevalence(overconfident(h), equal(4), held_out=(overconfident(h), y), method=method)
         torch.testing.assert_close(found.population, torch.bincount(y, minlength=4).double() / 500, atol=1e-9, rtol=0)
@@ -285,97 +263,21 @@ class TestLinearSystems:
         weights = joint.sum(0) * (1 + best.x)
         np.testing.assert_allclose(found, weights / weights.sum(), atol=2e-5)
 
-    def test_a_one_shot_stream_is_enough_for_one_pass(self) -> None:
-        (x, _), (h, y) = drawn(population(3, 33), 300, 34), drawn(equal(3), 300, 35)
-        table, held_out = exact(x, equal(3)), (exact(h, equal(3)), y)
-        whole = estimate_prevalence(table, equal(3), method="bbse-soft", held_out=held_out)
-        chunks = (chunk for chunk in table.split(77))
-        found = estimate_prevalence(chunks, equal(3), method="bbse-soft", held_out=held_out)
-        torch.testing.assert_close(found.population, whole.population, atol=1e-12, rtol=0)
-        assert found.rows == 300
 
+class TestHeldOutMix:
+    @pytest.mark.parametrize("kind", ["mean", "temperature"])
+    def test_another_mix_than_stated_gives_a_warning_where_it_matters(self, kind: Any) -> None:
+        (x, _), (h, y) = drawn(mix(0.9, 0.1), 2000, 30), drawn(mix(0.9, 0.1), 2000, 31)
+        table, held_out = exact(x, equal(2)), (exact(h, equal(2)), y)
+        with pytest.warns(LabelShiftWarning, match="use calibration='bias-corrected'"):
+            found = estimate_prevalence(table, 0.5, held_out=held_out, calibration=kind)
+        assert abs(float(found.population[1]) - 0.1) > 4 * float(found.standard_error[1])
 
-class TestStreams:
-    @pytest.fixture
-    def table(self) -> Tensor:
-        return exact(drawn(torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64), 1000, 40)[0], equal(3))
-
-    @pytest.mark.parametrize("kind", [None, "bias-corrected"])
-    @pytest.mark.parametrize("size", [7, 64, 999, 1000])
-    def test_chunks_make_no_difference(self, table: Tensor, size: int, kind: str | None) -> None:
-        h, y = drawn(equal(3), 400, 41)
-        options: dict[str, Any] = {"held_out": (overconfident(h), y), "calibration": kind} if kind else {}
-        whole = estimate_prevalence(table, equal(3), **options, region="curvature")
-        for stream in (
-            list(table.split(size)),
-            lambda: iter(table.numpy()[i : i + size] for i in range(0, 1000, size)),
-            DataLoader(TensorDataset(table), batch_size=size),
-        ):
-            found = estimate_prevalence(stream, equal(3), **options, region="curvature")
-            assert found.rows == 1000
-            torch.testing.assert_close(found.population, whole.population, atol=1e-10, rtol=0)
-            for name in ("low", "high", "covariance"):  # by the curvature one last step before
-                torch.testing.assert_close(getattr(found, name), getattr(whole, name), atol=1e-7, rtol=0)
-
-    def test_profiles_of_streams_are_those_of_tables(self, table: Tensor) -> None:
-        whole = estimate_prevalence(table, equal(3))
-        found = estimate_prevalence(list(table.split(300)), equal(3), region="profile")
-        assert whole.region == "profile"
-        torch.testing.assert_close(found.low, whole.low, atol=1e-7, rtol=0)
-        torch.testing.assert_close(found.high, whole.high, atol=1e-7, rtol=0)
-
-    def test_a_map_of_a_file_is_read_in_blocks(self, tmp_path: Path) -> None:
-        table = exact(drawn(torch.tensor([0.9, 0.1], dtype=torch.float64), 300_000, 42)[0], equal(2)).float().numpy()
-        np.save(tmp_path / "predictions.npy", table)
-        mapped = np.load(tmp_path / "predictions.npy", mmap_mode="r")
-        assert isinstance(mapped, np.memmap)
-        found, whole = (estimate_prevalence(each, 0.5, region=None) for each in (mapped, table))
-        torch.testing.assert_close(found.population, whole.population, atol=1e-10, rtol=0)
-        assert float(mapped[299_999, 0]) == table[299_999, 0]
-
-    def test_a_private_map_keeps_what_was_written_to_it(self, tmp_path: Path) -> None:
-        table = exact(drawn(equal(2), 3000, 43)[0], equal(2)).numpy()
-        np.save(tmp_path / "predictions.npy", table)
-        private = np.load(tmp_path / "predictions.npy", mmap_mode="c")
-        private[:] = private[:, ::-1].copy()
-        estimate_prevalence(private, 0.5, region=None)
-        np.testing.assert_array_equal(private, table[:, ::-1])
-
-    @pytest.mark.parametrize("form", [Tensor.numpy, Tensor.tolist, Tensor.float, lambda t: t.float().numpy()])
-    def test_tables_come_in_any_form(self, table: Tensor, form: Callable[[Tensor], Any]) -> None:
-        found, whole = (estimate_prevalence(each, equal(3), region=None) for each in (form(table), table))
-        torch.testing.assert_close(found.population, whole.population, atol=1e-6, rtol=0)
-
-    @pytest.mark.parametrize("rho", [0.25, [0.75, 0.25], Prevalence.binary(0.001, sampling=0.25)])
-    def test_the_mix_comes_in_any_form(self, rho: Any) -> None:
-        table = exact(drawn(equal(2), 100, 44)[0], torch.tensor([0.75, 0.25], dtype=torch.float64))
-        found = estimate_prevalence(table, rho)
-        assert found.sampling.tolist() == [0.75, 0.25]
-
-    def test_a_function_that_returns_a_used_iterator_loses_no_rows(self, table: Tensor) -> None:
-        (h, y), once = drawn(equal(3), 300, 45), iter(table.split(250))
-        found = estimate_prevalence(lambda: once, equal(3), method="bbse", held_out=(exact(h, equal(3)), y))
-        assert found.rows == 1000
-
-    def test_read_only_arrays_pass_without_a_warning(self, table: Tensor) -> None:
-        chunks = [chunk.numpy().copy() for chunk in table.split(400)]
-        for chunk in chunks:
-            chunk.flags.writeable = False
-        assert estimate_prevalence(chunks, equal(3)).rows == 1000
-
-    def test_half_precision_is_handed_on(self, table: Tensor) -> None:
-        h, y = drawn(equal(3), 600, 46)
-        options: dict[str, Any] = {"held_out": (exact(h, equal(3)).half(), y), "calibration": "mean"}
-        found = estimate_prevalence(table.half(), equal(3), level=np.float32(0.9), **options)
-        assert float(found.prevalence().sampling.sum()) == pytest.approx(1, abs=1e-12)
-        assert found.level == pytest.approx(0.9)
-
-    def test_a_stream_that_changes_is_refused(self, table: Tensor) -> None:
-        calls = iter(range(100))
-        shrinking = lambda: iter([table[: 1000 - next(calls)]])  # noqa: E731
-        assert_refused(lambda: estimate_prevalence(shrinking, equal(3)), "same rows in every pass")
-        once = iter([table])
-        assert_refused(lambda: estimate_prevalence(lambda: once, equal(3)), "same rows in every pass")
+    @pytest.mark.parametrize("options", [{}, {"calibration": "vector"}, {"method": "bbse-soft"}])
+    def test_methods_that_use_the_labels_do_not_depend_on_the_stated_mix(self, options: dict[str, Any]) -> None:
+        (x, _), (h, y) = drawn(mix(0.9, 0.1), 2000, 30), drawn(mix(0.9, 0.1), 2000, 31)
+        found = estimate_prevalence(exact(x, equal(2)), 0.5, held_out=(exact(h, equal(2)), y), **options)
+        assert abs(float(found.population[1]) - 0.1) < 4 * float(found.standard_error[1])
 
 
 TABLE = exact(drawn(equal(3), 60, 70)[0], equal(3))
@@ -398,13 +300,13 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a mix of another length": (lambda: estimate_prevalence(TABLE, [0.5, 0.5]), "3 entries"),
     "a mix that does not sum to 1": (lambda: estimate_prevalence(TABLE, [0.5, 0.5, 0.5]), "sum to 1"),
     "a class never sampled": (lambda: estimate_prevalence(TABLE, [0.5, 0.5, 0.0]), "never sampled"),
-    "an unknown method": (lambda: estimate_prevalence(TABLE, equal(3), method="acc"), "`method`"),
-    "an unknown region": (lambda: estimate_prevalence(TABLE, equal(3), region="bayes"), "`region`"),
-    "an unknown calibration": (lambda: estimate_prevalence(TABLE, equal(3), calibration="platt"), "`calibration`"),
+    "an unknown method": (lambda: estimate_prevalence(TABLE, equal(3), method="acc"), "`method`"),  # type: ignore[arg-type]
+    "an unknown region": (lambda: estimate_prevalence(TABLE, equal(3), region="bayes"), "`region`"),  # type: ignore[arg-type]
+    "an unknown calibration": (lambda: estimate_prevalence(TABLE, equal(3), calibration="platt"), "`calibration`"),  # type: ignore[arg-type]
     "a level beyond 1": (lambda: estimate_prevalence(TABLE, equal(3), level=95), "`level`"),
     "no held-out set": (lambda: estimate_prevalence(TABLE, equal(3), method="bbse"), "`held_out` for method='bbse'"),
     "no calibration set": (lambda: estimate_prevalence(TABLE, equal(3), calibration="vector"), "`held_out` for calibration"),
-    "a held-out table alone": (lambda: estimate_prevalence(TABLE, equal(3), method="bbse", held_out=TABLE), "a pair"),
+    "a held-out table alone": (lambda: estimate_prevalence(TABLE, equal(3), method="bbse", held_out=TABLE), "a pair"),  # type: ignore[arg-type]
     "labels missing": (
         lambda: estimate_prevalence(TABLE, equal(3), held_out=(TABLE, LABELS[:9])),
         "one held-out label per row",
@@ -423,7 +325,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "separable": (lambda: fit_calibration(TABLE, TABLE.argmax(1), "temperature"), "separate the held-out"),
     "labels reversed": (lambda: fit_calibration(TABLE, MOSTLY_WRONG, "temperature"), "negative"),
     "one class reversed": (lambda: fit_calibration(REVERSED, LABELS_600, "vector"), r"class\(es\) \[2\] is negative"),
-    "an array for a calibration": (lambda: estimate_prevalence(TABLE, equal(3), calibration=np.ones(2)), "`calibration`"),
+    "an array for a calibration": (lambda: estimate_prevalence(TABLE, equal(3), calibration=np.ones(2)), "`calibration`"),  # type: ignore[arg-type]
     "a class missing for a temperature": (lambda: fit_calibration(TABLE, LABELS * 0, "temperature"), r"class\(es\) \[1, 2\]"),
     "a class missing for the mean": (
         lambda: estimate_prevalence(TABLE, equal(3), held_out=(TABLE, LABELS.clamp_max(1)), calibration="mean"),
@@ -433,7 +335,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: estimate_prevalence(DataLoader(TensorDataset(TABLE, LABELS), batch_size=20), equal(3)),
         "the predictions alone",
     ),
-    "an unknown kind": (lambda: fit_calibration(TABLE, LABELS, "isotonic"), "`kind`"),
+    "an unknown kind": (lambda: fit_calibration(TABLE, LABELS, "isotonic"), "`kind`"),  # type: ignore[arg-type]
     "a calibration of other classes": (
         lambda: estimate_prevalence(TABLE[:, :2].log_softmax(1), 0.5, calibration=fit_calibration(TABLE, LABELS)),
         "calibration of 2 classes",

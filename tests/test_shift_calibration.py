@@ -1,19 +1,32 @@
-"""Calibration of predictions on held-out data, against scikit-learn and scipy, and what it does for an estimate."""
+"""Calibration on held-out data, against scikit-learn and scipy; trust without it; columns in another order."""
 
 from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from members import population
+from members import assert_refused, population
+from normal_classes import (
+    drawn,
+    equal,
+    exact,
+    mix,
+    overconfident,
+)
 from scipy.optimize import minimize
+from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
-from test_shift import drawn, equal, overconfident
 from torch import Tensor
 
-from rightloss.shift import estimate_prevalence, fit_calibration
-
-pytestmark = pytest.mark.filterwarnings("ignore:The predictions are taken at their word:rightloss.PrevalenceWarning")
+from rightloss import PrevalenceWarning, undo_sampling
+from rightloss.shift import (
+    estimate_prevalence,
+    fit_calibration,
+)
 
 
 class TestCalibration:
@@ -28,7 +41,7 @@ class TestCalibration:
         assert float(found.bias[1] - found.bias[0]) == pytest.approx(float(model.intercept_[0]), abs=1e-5)
 
     @pytest.mark.parametrize("kind", ["temperature", "bias-corrected", "vector"])
-    def test_no_search_of_scipys_finds_a_likelier_one(self, kind: str) -> None:
+    def test_scipy_finds_no_likelier_calibration(self, kind: Any) -> None:
         h, y = drawn(population(3, 52), 600, 53)
         table = overconfident(h)
 
@@ -51,7 +64,7 @@ class TestCalibration:
         torch.testing.assert_close(found(table), expected, atol=1e-3, rtol=1e-3)
 
     @pytest.mark.parametrize("kind", ["bias-corrected", "vector"])
-    def test_with_biases_the_mean_prediction_is_the_label_frequencies(self, kind: str) -> None:
+    def test_with_biases_the_mean_prediction_is_the_label_frequencies(self, kind: Any) -> None:
         h, y = drawn(population(4, 54), 700, 55)
         found = fit_calibration(overconfident(h), y, kind)
         torch.testing.assert_close(found.sampling, torch.bincount(y, minlength=4).double() / 700, atol=1e-8, rtol=0)
@@ -68,7 +81,7 @@ class TestCalibration:
         assert isinstance(found(overconfident(h).numpy()), np.ndarray)
         assert found(overconfident(h).float()).dtype == torch.float32
 
-    def test_a_calibration_made_before_serves_as_one_fitted_now(self) -> None:
+    def test_a_calibration_fitted_before_equals_one_fitted_now(self) -> None:
         (x, _), (h, y) = drawn(population(3, 58), 300, 59), drawn(equal(3), 300, 60)
         made = fit_calibration(overconfident(h), y, "vector")
         one = estimate_prevalence(overconfident(x), equal(3), calibration=made)
@@ -78,6 +91,91 @@ class TestCalibration:
     def test_calibration_brings_the_estimate_nearer(self) -> None:
         pi = torch.tensor([0.95, 0.05], dtype=torch.float64)
         (x, _), (h, y) = drawn(pi, 5000, 61), drawn(equal(2), 5000, 62)
-        plain = estimate_prevalence(overconfident(x), 0.5)
+        plain = estimate_prevalence(overconfident(x), 0.5, calibration="assumed")
         better = estimate_prevalence(overconfident(x), 0.5, calibration="bias-corrected", held_out=(overconfident(h), y))
         assert float((better.population - pi).abs().max()) < 0.3 * float((plain.population - pi).abs().max())
+
+
+class TestTrust:
+    def test_predictions_without_a_held_out_set_are_trusted_with_a_warning(self) -> None:
+        x, _ = drawn(mix(0.9, 0.1), 300, 1)
+        with pytest.warns(PrevalenceWarning, match=r"pass held_out=\(log_probs, labels\)"):
+            estimate_prevalence(exact(x, equal(2)), 0.5)
+
+    def test_there_is_no_warning_where_calibration_is_stated_fitted_or_not_needed(self) -> None:
+        (x, _), (h, y) = drawn(mix(0.9, 0.1), 300, 1), drawn(equal(2), 300, 2)
+        table, held_out = exact(x, equal(2)), (exact(h, equal(2)), y)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            stated = estimate_prevalence(table, 0.5, calibration="assumed")
+            estimate_prevalence(table, 0.5, held_out=held_out)
+            estimate_prevalence(table, 0.5, calibration=fit_calibration(*held_out))
+            estimate_prevalence(table, 0.5, method="bbse", held_out=held_out)
+        assert not caught
+        assert stated.calibration is None
+        with pytest.warns(PrevalenceWarning):
+            trusted = estimate_prevalence(table, 0.5)
+        assert torch.equal(trusted.population, stated.population)
+        assert torch.equal(trusted.high, stated.high)
+
+    def test_calibration_cannot_be_assumed_beside_a_held_out_set(self) -> None:
+        table, y = exact(drawn(equal(2), 50, 3)[0], equal(2)), torch.arange(50) % 2
+        assert_refused(lambda: estimate_prevalence(table, 0.5, calibration="assumed", held_out=(table, y)), "but got both")
+
+    @pytest.mark.parametrize("predict", [lambda x: exact(x, mix(0.7, 0.3)), overconfident], ids=["right", "overconfident"])
+    def test_unlabelled_predictions_always_look_calibrated(self, predict: Callable[[Tensor], Tensor]) -> None:
+        """Why the warning does not depend on them: weighted back to the sampled mix their mean is that mix, right or wrong."""
+        table = predict(drawn(mix(0.9, 0.1), 2000, 4)[0])
+        found = estimate_prevalence(table, 0.3, calibration="assumed")
+        weights = 1 / ((table.exp() / mix(0.7, 0.3)) @ found.population)
+        assert float(weights.mean()) == pytest.approx(1, abs=1e-9)
+        torch.testing.assert_close((weights[:, None] * table.exp()).mean(0), mix(0.7, 0.3), atol=1e-9, rtol=0)
+
+    def test_a_forest_gives_a_wrong_estimate_and_a_held_out_set_corrects_it(self) -> None:
+        (x, y), (h, labels) = drawn(mix(0.9, 0.1), 2000, 5), drawn(mix(0.9, 0.1), 4000, 6)
+        forest = RandomForestClassifier(100, class_weight="balanced", random_state=0).fit(x, y)
+
+        def predict(points: Tensor) -> Any:
+            votes = np.log(0.99 * forest.predict_proba(points) + 0.005)
+            return undo_sampling(votes, class_weight="balanced", labels=y)
+
+        table, rho = predict(drawn(mix(0.7, 0.3), 4000, 7)[0]), float(y.double().mean())
+        with pytest.warns(PrevalenceWarning, match="as often with trees"):
+            trusted = estimate_prevalence(table, rho)
+        mended = estimate_prevalence(table, rho, held_out=(predict(h), labels))
+        assert abs(float(trusted.population[1]) - 0.3) > 10 * float(trusted.standard_error[1])
+        assert abs(float(mended.population[1]) - 0.3) < 4 * float(mended.standard_error[1])
+
+
+class TestColumnsInAnotherOrder:
+    @pytest.mark.parametrize("kind", ["temperature", "bias-corrected", "vector"])
+    @pytest.mark.parametrize(
+        ("mixed", "separation"), [(equal(2), 1.0), (mix(0.95, 0.05), 1.0), (equal(2), 50.0)], ids=["even", "rare", "separated"]
+    )
+    def test_swapped_columns_are_named_with_the_order_that_is_right(self, kind: Any, mixed: Tensor, separation: float) -> None:
+        h, y = drawn(mixed, 600, 10)
+        h = h + separation * torch.nn.functional.one_hot(y, 2)
+        assert_refused(lambda: fit_calibration(exact(h, mixed).flip(1), y, kind), r"log_probs\[:, \[1, 0\]\] agrees")
+
+    @pytest.mark.parametrize("order", [[1, 2, 0], [2, 0, 1], [1, 0, 2], [2, 1, 0], [0, 2, 1]])
+    def test_following_the_advice_gives_the_fit_of_the_right_order(self, order: list[int]) -> None:
+        h, y = drawn(mix(0.6, 0.3, 0.1), 2000, 11)
+        table = exact(h, mix(0.6, 0.3, 0.1))
+        wrong = table[:, torch.tensor(order).argsort()]
+        kind: Any = "vector" if any(k == column for k, column in enumerate(order)) else "bias-corrected"
+        assert_refused(lambda: fit_calibration(wrong, y, kind), rf"log_probs\[:, \[{', '.join(map(str, order))}\]\] agrees")
+        torch.testing.assert_close(fit_calibration(wrong[:, order], y).bias, fit_calibration(table, y).bias)
+
+    def test_where_no_order_of_columns_helps_the_advice_is_a_method_that_works(self) -> None:
+        """Three classes that avoid their own columns: no order of the columns agrees, and BBSE needs no agreement."""
+        (x, _), (h, y) = drawn(mix(0.6, 0.3, 0.1), 4000, 12), drawn(equal(3), 4000, 13)
+        table, held = (torch.log_softmax(-each, 1) for each in (x, h))
+        assert_refused(lambda: estimate_prevalence(table, equal(3), held_out=(held, y)), "method='bbse'")
+        found = estimate_prevalence(table, equal(3), method="bbse", held_out=(held, y))
+        assert bool(((found.population - mix(0.6, 0.3, 0.1)).abs() < 4 * found.standard_error).all())
+
+    def test_one_reversed_class_is_answered_with_one_temperature_for_all(self) -> None:
+        h, y = drawn(equal(3), 600, 14)
+        table = torch.log_softmax(exact(h, equal(3)) * torch.tensor([1.5, 1.5, -1.0]), 1)
+        assert_refused(lambda: fit_calibration(table, y, "vector"), "one temperature, 'bias-corrected'")
+        fit_calibration(table, y, "bias-corrected")

@@ -300,7 +300,7 @@ class TestItsRules:
 
     @pytest.mark.parametrize("word", ["pos_weight", "scale_pos_weight"])
     @pytest.mark.parametrize("form", [9, 9.0, np.float32(9), torch.tensor(9.0), torch.tensor([9.0])])
-    def test_a_weight_of_class_1_is_that_of_class_1(self, word: str, form: Any) -> None:
+    def test_a_positive_weight_is_the_weight_of_class_1(self, word: str, form: Any) -> None:
         found = undo_sampling(table(2), **{word: form})
         torch.testing.assert_close(found.exp(), by_hand(table(2), [1, 9]), rtol=1e-12, atol=0)
 
@@ -359,7 +359,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         "'balanced' or `sampling`, but got both: .*write the weights themselves",
     ),
     "a Prevalence for a mix drawn": (
-        lambda: undo_sampling(table(2), sampling=Prevalence.binary(0.1), labels=PAIR),
+        lambda: undo_sampling(table(2), sampling=Prevalence.binary(0.1), labels=PAIR),  # type: ignore[arg-type]
         r"write `prevalence\.sampling`",
     ),
     "a positive class among three": (
@@ -371,7 +371,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "a weight of NaN": (lambda: undo_sampling(table(2), kept=[1, float("nan")]), "`kept` to be positive and finite"),
     "a weight in words": (lambda: undo_sampling(table(2), class_weight=["a", "b"]), "`class_weight` to be numbers"),
     "too few weights": (lambda: undo_sampling(table(3), class_weight=[1, 2]), r"3 numbers.*shape \(2,\)"),
-    "a class by its name": (lambda: undo_sampling(table(2), class_weight={"ill": 9}), r"numbered 0\.\.1, but got \['ill'\]"),
+    "a class by its name": (lambda: undo_sampling(table(2), class_weight={"ill": 9}), r"numbered 0\.\.1, but got \['ill'\]"),  # type: ignore[dict-item]
     "a class that is not there": (lambda: undo_sampling(table(2), kept={2: 9}), r"numbered 0\.\.1, but got \[2\]"),
     "another word": (
         lambda: undo_sampling(table(2), class_weight="balanced_subsample", labels=PAIR),

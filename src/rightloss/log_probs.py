@@ -1,4 +1,4 @@
-"""Predictions of any library → a checked table of log-probabilities, and back into the kind they came in.
+"""Tables of log-probabilities: check them, convert them from and to any library, multiply their classes by factors.
 
 Stage: arrays or tensors `(n, k)` → `log_probs`, as every stage after training takes them. Logits and probabilities are
 refused: which of the three an array holds is never guessed. `rows_of` makes rows of dense maps `(n, k, h, w, …)`.
@@ -13,23 +13,10 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-
-__all__ = [
-    "HasLogProbs",
-    "as_given",
-    "as_input",
-    "by_cell",
-    "first_float",
-    "is_missing",
-    "log_prob_table",
-    "map_of",
-    "row_blocks",
-    "rows_of",
-    "target_rows",
-    "tensor_of",
-]
 
 _BLOCK = 1 << 18  # rows looked at in one go, so that a check needs no second copy of a large table
 # Before torch 2.7 the two could not be told apart.
@@ -39,21 +26,26 @@ _ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-4}  # of a row's sum; log-pr
 
 @runtime_checkable
 class HasLogProbs(Protocol):
-    """A prediction that says more than its log-probabilities, such as a posterior's; it counts as these."""
+    """A prediction that holds more than its log-probabilities, such as a posterior's; it counts as these."""
 
     @property
     def log_probs(self) -> Any: ...
 
 
-def log_prob_table(values: Any, num_classes: int | None = None, name: str = "log_probs") -> Tensor:
-    """`values` as log-probabilities `(n, k)`, in the dtype they came in, or a ValueError that says how to mend them.
+# What `np.asarray` takes, tensors included; at run time NumPy's own alias leaves out tuples and single numbers.
+Numbers = ArrayLike | Sequence[Any] | float | int
+Predictions = Numbers | HasLogProbs
 
-    A probability of 0 is a fair prediction, −∞ here. What torch has no dtype for, as NumPy's longdouble, becomes float64.
+
+def log_prob_table(values: Predictions, num_classes: int | None = None, name: str = "log_probs") -> Tensor:
+    """Return `values` as log-probabilities `(n, k)`, in their own dtype, or raise a ValueError that says how to mend them.
+
+    A probability of 0, here −∞, is a valid prediction. Dtypes that torch lacks, such as NumPy's longdouble, become float64.
 
     Args:
         values: tensor, array, list or a posterior's prediction; row per example, column per class.
         num_classes: K, where it is known.
-        name: what the caller calls it.
+        name: the argument's name in messages.
     """
     table = tensor_of(values, name)
     if table.ndim != 2 or table.shape[1] < 2:
@@ -79,7 +71,7 @@ def log_prob_table(values: Any, num_classes: int | None = None, name: str = "log
 
 
 def tensor_of(values: Any, name: str) -> Tensor:
-    """A tensor that shares memory with `values` where torch can; else, as for read-only or reversed arrays, a copy."""
+    """Return a tensor that shares memory with `values` where torch can; else, as for read-only or reversed arrays, a copy."""
     if isinstance(values, Tensor):
         return values
     if isinstance(values, HasLogProbs):
@@ -103,37 +95,37 @@ def tensor_of(values: Any, name: str) -> Tensor:
 
 
 def as_given(result: Tensor, given: Any) -> Any:
-    """`result` as a tensor where `given` was one, else as an array."""
+    """Return `result` as a tensor where `given` was one, else as an array."""
     given = given.log_probs if isinstance(given, HasLogProbs) else given
     return result if isinstance(given, Tensor) else result.detach().cpu().numpy()
 
 
 def rows_of(table: Tensor) -> Tensor:
-    """Dense `(n, k, h, w, …)` as rows, one per cell, image by image: `(n·h·w·…, k)`; a table `(n, k)` as it is."""
+    """Return dense `(n, k, h, w, …)` as rows, one per cell, image by image: `(n·h·w·…, k)`; a table `(n, k)` as it is."""
     return table.movedim(1, -1).flatten(0, -2) if table.ndim > 2 else table
 
 
 def map_of(rows: Tensor, shape: Sequence[int]) -> Tensor:
-    """Rows `(n·h·w·…, k)`, or a value for each `(n·h·w·…,)`, as a map again, of predictions of that shape `(n, k, h, w, …)`."""
+    """Undo `rows_of`: rows `(n·h·w·…, k)`, or a value per row, as maps for predictions of that shape `(n, k, h, w, …)`."""
     if len(shape) <= 2:
         return rows
     dense = rows.unflatten(0, (shape[0], *shape[2:]))
     return dense if rows.ndim == 1 else dense.movedim(-1, 1)
 
 
-def target_rows(target: Any, shape: Sequence[int], name: str = "target") -> Tensor:
-    """Labels of predictions of `shape`, as a tensor in the order of `rows_of`.
+def target_rows(target: Numbers, shape: Sequence[int], name: str = "target") -> Tensor:
+    """Return the labels of predictions of `shape` as a tensor, in the order of `rows_of`.
 
-    Class numbers `(n,)` or `(n, h, w, …)` → `(n·h·w·…,)`, soft votes of the predictions' shape → `(n·h·w·…, k)`. Of two
+    Class numbers `(n,)` or `(n, h, w, …)` → `(n·h·w·…,)`, soft votes of the predictions' shape → `(n·h·w·…, k)`. With two
     classes False is 0 and True is 1. Labels of a table are not checked further.
 
     Args:
         target: tensor, array, list or pandas series.
         shape: that of the predictions, `(n, k)` or `(n, k, h, w, …)`.
-        name: what the caller calls them.
+        name: the argument's name in messages.
 
     Raises:
-        ValueError: labels that are no numbers or do not fit a dense map of that shape.
+        ValueError: labels that are not numbers or do not fit a dense map of that shape.
     """
     labels, cells = tensor_of(target, name), (shape[0], *shape[2:])
     if labels.dtype == torch.bool and shape[1] == 2:
@@ -158,21 +150,35 @@ def target_rows(target: Any, shape: Sequence[int], name: str = "target") -> Tens
 
 
 def by_cell(table: Callable[[Tensor], Tensor], outputs: Tensor) -> Tensor:
-    """`table`, which takes rows `(n, c)` to `(n, k)`, of dense outputs `(n, c, h, w, …)` cell by cell: `(n, k, h, w, …)`."""
+    """Apply `table`, which takes rows `(n, c)` to `(n, k)`, to dense outputs `(n, c, h, w, …)` cell by cell."""
     with _ExactLogSigmoid() if _is_exporting() else nullcontext():
-        if outputs.ndim <= 2:
-            return table(outputs)
-        cells = outputs.movedim(1, -1)
-        return table(cells.flatten(0, -2)).unflatten(0, cells.shape[:-1]).movedim(-1, 1)
+        return map_of(table(rows_of(outputs)), outputs.shape)
+
+
+def full_precision(tensor: Tensor) -> Tensor:
+    """Return float64 as it is, everything narrower in float32."""
+    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+
+
+def multiply_classes(table: Float[Tensor, "n k *dense"], log_factors: Float[Tensor, "*n k"]) -> Float[Tensor, "n k *dense"]:
+    """Multiply each class's probability by its factor, and scale each row to the sum it had before (1 but for rounding).
+
+    Keeping the sum, rather than dividing by it, makes factors of 1 exactly the identity.
+    """
+    wide = full_precision(table)
+    factors = log_factors.to(wide)
+    moved = wide + factors.reshape(*factors.shape, *[1] * (wide.ndim - 2))
+    change = torch.logsumexp(moved, 1, keepdim=True) - torch.logsumexp(wide, 1, keepdim=True)
+    return (moved - change).to(table.dtype)
 
 
 def as_input(x: Any, model: nn.Module, default: Tensor) -> Any:
-    """What `model` takes: an array becomes a tensor of its dtype, on its device, but ints stay for one with an `nn.Embedding`.
+    """Convert an array to a tensor of the model's dtype, on its device; ints stay ints for a model with an `nn.Embedding`.
 
     Args:
         x: anything; only arrays are changed.
-        model: where x goes.
-        default: whose dtype and device count where the model has no weights.
+        model: the model that takes x.
+        default: its dtype and device are used where the model has no weights.
     """
     if not isinstance(x, np.ndarray):
         return x
@@ -182,17 +188,17 @@ def as_input(x: Any, model: nn.Module, default: Tensor) -> Any:
 
 
 def first_float(model: nn.Module, default: Tensor) -> Tensor:
-    """The parameter whose dtype and device are taken for the model's."""
+    """Return the parameter whose dtype and device stand for the model's."""
     return next((each for each in model.parameters() if each.is_floating_point()), default)
 
 
 def is_missing(value: Any) -> bool:
-    """None, and what does not equal itself: NaN, NaT, pandas' NA."""
+    """Return True for None and for what does not equal itself: NaN, NaT, pandas' NA."""
     return value is None or not any((value != value) is no for no in (False, np.False_))
 
 
 def row_blocks(table: Tensor, rows: int = _BLOCK) -> list[tuple[int, Tensor]]:
-    """The table cut into blocks of at most `rows`, each with the number of its first row."""
+    """Cut the table into blocks of at most `rows`, each with the number of its first row."""
     return [(start, table[start : start + rows]) for start in range(0, len(table), rows)]
 
 
@@ -209,7 +215,7 @@ class _ExactLogSigmoid(TorchFunctionMode):
 
 
 def _how_to_number(labels: Any) -> str:
-    """What makes class numbers of labels that are none, in the words of pandas where they are its own."""
+    """Say how to number such labels, with pandas' functions where the labels are pandas'."""
     values = np.asarray(labels, dtype=object).ravel().tolist()
     if any(is_missing(value) for value in values):
         return "drop the rows without a label, such as by `y.notna()` of a pandas series, and number the classes from 0"
@@ -228,7 +234,7 @@ def _how_to_number(labels: Any) -> str:
 
 
 def _refuse_labels(labels: Tensor, given: Any, num_classes: int, name: str) -> None:
-    """A ValueError for floats and bools where class numbers are asked for."""
+    """Raise the ValueError for floats and bools in the place of class numbers."""
     call = f"{name}.long()" if isinstance(given, Tensor) else "y.astype(int)"
     remedy = f"call `{call}` on class numbers"
     if labels.dtype == torch.bool:

@@ -1,6 +1,6 @@
 """π, ρ, β, κ: class frequencies where a model is used and where it is trained.
 
-Stage: what is known about the classes → `Prevalence`, which every later stage takes.
+Stage: class frequencies, in any form → `Prevalence`, which every later stage takes; or → log-frequencies, checked (`log_mix`).
 """
 
 from __future__ import annotations
@@ -10,22 +10,27 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
+from jaxtyping import Float64
 from torch import Tensor
 
-from .log_probs import tensor_of
-
-__all__ = ["ContinuousPrevalence", "Density", "Prevalence", "PrevalenceWarning", "class_frequencies", "frequencies"]
+from .log_probs import Numbers, tensor_of
 
 
 class PrevalenceWarning(UserWarning):
-    """Warn that data, predictions and prevalence do not fit together; `warnings.filterwarnings` silences it as usual."""
+    """Data, predictions and prevalence do not fit together.
+
+    Example:
+        >>> import warnings
+        >>> import rightloss as rl
+        >>> warnings.filterwarnings("ignore", category=rl.PrevalenceWarning)
+    """
 
 
 Frequencies = float | Sequence[float | int] | Tensor | np.ndarray
 
 
 class Prevalence:
-    """How often each class occurs: π in the population, ρ in the minibatches (section "Notation" of the docs).
+    """Class frequencies: π in the population, ρ in the minibatches (section "Notation" of the docs).
 
     Immutable. Frequencies are kept in float64 and must be positive: the logarithm of each is needed.
 
@@ -34,6 +39,14 @@ class Prevalence:
         sampling: ρ, those of the minibatches the model is trained on. `None` means equal classes.
         evidence: κ ≥ 0, how firmly π is known: people counted by class alone, per training example. 1 is a known
             prevalence, 0 the paper's loss, which does not use that π is known.
+
+    Example:
+        >>> import rightloss as rl
+        >>> prevalence = rl.Prevalence([0.9, 0.09, 0.01], sampling=[0.5, 0.3, 0.2])
+        >>> prevalence.weights.round(decimals=3).tolist()
+        [1.8, 0.3, 0.05]
+        >>> rl.Prevalence.binary(population=0.001, sampling=0.5)
+        Prevalence(population=[0.999, 0.001], sampling=[0.5, 0.5])
     """
 
     __slots__ = ("_concentration", "_evidence", "_population", "_sampling")
@@ -59,14 +72,14 @@ class Prevalence:
 
     @classmethod
     def binary(cls, population: float, sampling: float = 0.5, evidence: float = 1.0) -> Prevalence:
-        """Two classes, by the frequency of class 1: `Prevalence.binary(population=0.001, sampling=0.5)`."""
+        """Make a prevalence of two classes from the frequency of class 1."""
         return cls(_pair(population, "population"), _pair(sampling, "sampling"), evidence)
 
     @classmethod
     def from_labels(
-        cls, labels: Any, population: Frequencies, evidence: float = 1.0, ignore_index: int | None = -100
+        cls, labels: Numbers, population: Frequencies, evidence: float = 1.0, ignore_index: int | None = -100
     ) -> Prevalence:
-        """`sampling` is the labels' own mix.
+        """Make a prevalence whose `sampling` is the labels' own mix.
 
         Args:
             labels: int labels `(n,)`, dense int masks `(n, h, w, …)`, or soft votes, float `(n, k)` with rows that sum to 1;
@@ -78,18 +91,11 @@ class Prevalence:
         pi = _pair(population, "population") if _is_number(population) else frequencies(population, "population")
         given = tensor_of(labels, "labels")
         given = given.long() if given.dtype == torch.bool and len(pi) == 2 else given
-        sampling = class_frequencies(given, len(pi), ignore_index)
-        never = torch.nonzero(sampling == 0).flatten().tolist()
-        if never:
-            raise ValueError(
-                f"Expected every class of the population among the labels, but class(es) {never} never occur: "
-                "no reweighting can learn a class that is never sampled; collect some, or drop it from `population`."
-            )
-        return cls(pi, sampling, evidence)
+        return cls(pi, mix_of_every_class(given, len(pi), ignore_index), evidence)
 
     @classmethod
     def beta(cls, a: float, b: float, sampling: float = 0.5, evidence: float | None = None) -> Prevalence:
-        """Two classes, class 1's frequency uncertain: Beta(a, b). `population` is its mean, a / (a + b).
+        """Make a prevalence of two classes, with class 1's frequency ~ Beta(a, b). `population` is the mean, a / (a + b).
 
         `evidence` is as in `dirichlet`.
         """
@@ -97,12 +103,12 @@ class Prevalence:
 
     @classmethod
     def dirichlet(cls, alpha: Frequencies, sampling: Frequencies | None = None, evidence: float | None = None) -> Prevalence:
-        """K classes of uncertain frequency: Dirichlet(alpha). `population` is its mean, alpha / Σ alpha.
+        """Make a prevalence of K classes, with π ~ Dirichlet(alpha). `population` is the mean, alpha / Σ alpha.
 
         Args:
             alpha: the K parameters; think of them as people counted by class.
             sampling: ρ, as in `Prevalence`.
-            evidence: κ. None: what the Dirichlet is worth against the N training examples, `evidence_for(N)`.
+            evidence: κ. None: the weight of the Dirichlet against the N training examples, `evidence_for(N)`.
         """
         concentration = _vector(alpha, "alpha")
         if not bool((concentration > 0).all()) or not bool(torch.isfinite(concentration).all()):
@@ -130,10 +136,10 @@ class Prevalence:
         return 1.0 if self._evidence is None else self._evidence
 
     def evidence_for(self, num_data: int | None, reference: Tensor | None = None) -> float:
-        """κ for N training examples, in the mix r.
+        """Return κ for N training examples, in the mix r.
 
-        A given κ stays. That of an uncertain prevalence, Dirichlet(α), is left open by default: its log-odds have a variance of
-        Σ_k 1/α_k, and those of κN people counted in the mix r one of Σ_k 1/(κ N r_k). So
+        A given κ is returned as it is. That of an uncertain prevalence, Dirichlet(α), is open by default: its log-odds have
+        a variance of Σ_k 1/α_k, and those of κN people counted in the mix r one of Σ_k 1/(κ N r_k). So
 
             κ = min(1, Σ_k 1/(N r_k) / Σ_k 1/α_k),
 
@@ -189,7 +195,7 @@ class Prevalence:
         return self._concentration is not None
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """n draws of π, `(n, K)`: from the Dirichlet, or π itself repeated where it is certain."""
+        """Draw π n times, `(n, K)`: from the Dirichlet, or π itself repeated where it is certain."""
         if self._concentration is None:
             return self._population.expand(n, -1).clone()
         # Normalised Gamma(α) draws, as Gamma(α + 1) U^(1/α) and in logarithms: where all α are small they would all underflow.
@@ -199,7 +205,7 @@ class Prevalence:
         return torch.softmax(log_gamma - exponential / alpha, dim=1).clamp_min(torch.finfo(alpha.dtype).tiny)
 
     def retarget(self, population: Frequencies | Prevalence) -> Prevalence:
-        """The same training mix, for another population (K frequencies; a number for two classes; a `Prevalence`)."""
+        """Return this training mix with another population (K frequencies; a number for two classes; a `Prevalence`)."""
         if isinstance(population, Prevalence):
             if population.num_classes != self.num_classes:
                 raise ValueError(
@@ -239,19 +245,25 @@ class Prevalence:
 
 @runtime_checkable
 class Density(Protocol):
-    """What `ContinuousPrevalence` needs of a density: any `torch.distributions` object has it."""
+    """The part of a density that `ContinuousPrevalence` needs: any `torch.distributions` object has it."""
 
     def log_prob(self, value: Tensor) -> Tensor: ...
 
 
 class ContinuousPrevalence:
-    """How often each *value* of y occurs, for regression: densities in the place of class frequencies.
+    """Densities of y in the place of class frequencies, for regression.
 
     Args:
         population: the density of y where the model will be used.
         sampling: that of the training minibatches. `None` where it is not known: the default reference, the sampled mix,
             needs only the batch's own labels; the paper's form and `WeightedLoss` need the density.
         evidence: κ, as in `Prevalence`.
+
+    Example:
+        >>> import rightloss as rl
+        >>> from torch.distributions import Normal
+        >>> rl.ContinuousPrevalence(population=Normal(0.0, 1.0), sampling=Normal(0.0, 3.0)).evidence
+        1.0
     """
 
     def __init__(self, population: Density, sampling: Density | None = None, evidence: float = 1.0) -> None:
@@ -269,8 +281,60 @@ class ContinuousPrevalence:
         return ContinuousPrevalence(self.population, self.sampling, evidence)
 
 
+@runtime_checkable
+class PopulationEstimate(Protocol):
+    """An estimated population that converts to an uncertain `Prevalence`: `rightloss.shift.PrevalenceEstimate`."""
+
+    @property
+    def standard_error(self) -> Tensor: ...
+
+    def prevalence(self) -> Prevalence: ...
+
+
+# A mix of classes: a number (two classes: how often class 1 occurs), K frequencies, a `Prevalence` (its population), an
+# estimate of one, or one mix per example, `(n, k)`.
+Mix = Numbers | Prevalence | PopulationEstimate
+
+
+def without_estimate(value: Any) -> Any:
+    """Return the uncertain `Prevalence` of an estimate, so that its uncertainty counts; anything else as it is."""
+    return value.prevalence() if isinstance(value, PopulationEstimate) else value
+
+
+def log_mix(value: Mix, name: str, num_classes: int, rows: int | None = None) -> Float64[Tensor, "*n k"]:
+    """Return log-frequencies `(k,)`, or `(n, k)` where `value` has a row per example.
+
+    Args:
+        value: a number (two classes: how often class 1 occurs), K frequencies, a `Prevalence` (its population, the mean where
+            it is uncertain), an estimate of one, or one mix per example, `(n, k)`, for two classes also `(n, 1)`.
+        name: the argument's name in messages.
+        num_classes: K.
+        rows: n; None where there can be only one mix.
+    """
+    value = without_estimate(value)
+    if isinstance(value, Prevalence):
+        if value.num_classes != num_classes:
+            raise ValueError(
+                f"Expected `{name}` to be a prevalence of {num_classes} classes, but got {value.num_classes}: "
+                "the prevalence and the predictions list the same classes in the same order."
+            )
+        return value.population.log()
+    mix = tensor_of(value, name).detach()
+    if mix.ndim == 2 and rows is not None:
+        return _row_frequencies(mix, name, num_classes, rows).log()
+    if num_classes == 2 and rows not in (None, 2) and mix.shape == (rows,):
+        raise ValueError(
+            f"Expected `{name}` to be the 2 frequencies of one mix, but got {rows} numbers, one per example: "
+            f"write a mix per example as a column, `{name}[:, None]`."
+        )
+    return frequencies(value, name, num_classes).log()
+
+
 def frequencies(values: Any, name: str, num_classes: int | None = None) -> Tensor:
-    """`values` as float64 frequencies that sum to 1 but for rounding, or a ValueError that says how to mend them."""
+    """Return `values` as float64 frequencies that sum to 1 but for rounding, or raise a ValueError that says how to mend them.
+
+    `values` may be anything: what is no list of frequencies is refused.
+    """
     vector = _pair(values, name) if num_classes == 2 and _is_number(values) else _vector(values, name)
     if num_classes is not None and len(vector) != num_classes:
         raise ValueError(
@@ -302,8 +366,8 @@ def frequencies(values: Any, name: str, num_classes: int | None = None) -> Tenso
     return vector if abs(total - 1) < 1e-14 else vector / total
 
 
-def class_frequencies(labels: Any, num_classes: int, ignore_index: int | None = None) -> Tensor:
-    """The mix of classes in `labels` (K,), float64: int labels of any shape, or soft votes `(n, k)`."""
+def class_frequencies(labels: Numbers, num_classes: int, ignore_index: int | None = None) -> Tensor:
+    """Return the mix of classes in `labels` (K,), float64: int labels of any shape, or soft votes `(n, k)`."""
     labels = tensor_of(labels, "labels").detach()
     if labels.is_complex():
         raise ValueError(f"Expected int labels, but got {labels.dtype}: number the classes from 0.")
@@ -339,6 +403,16 @@ def class_frequencies(labels: Any, num_classes: int, ignore_index: int | None = 
     return torch.bincount(labels, minlength=num_classes).double() / len(labels)
 
 
+def mix_of_every_class(labels: Numbers, num_classes: int, ignore_index: int | None = None, remedy: str | None = None) -> Tensor:
+    """Return `class_frequencies` on the CPU, or raise a ValueError where a class has no label."""
+    mix = class_frequencies(labels, num_classes, ignore_index).cpu()
+    never = torch.nonzero(mix == 0).flatten().tolist()
+    if never:
+        remedy = remedy or "a class that is never sampled cannot be learned; collect some, or drop it from the prevalence"
+        raise ValueError(f"Expected an example of every class in `labels`, but class(es) {never} have none: {remedy}.")
+    return mix
+
+
 def _kappa(evidence: Any) -> float:
     if not _is_number(evidence) or not 0 <= float(evidence) < float("inf"):
         raise ValueError(
@@ -355,7 +429,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _rounding(values: Tensor | np.ndarray) -> float:
-    """How far from 1 the sum of numbers of this dtype may be."""
+    """Return how far from 1 the sum of numbers of this dtype may be."""
     coarse = values.dtype if isinstance(values, Tensor) and values.is_floating_point() else torch.float32
     return max(1e-4, torch.finfo(coarse).eps)
 
@@ -373,7 +447,13 @@ def _pair(value: Any, name: str) -> Tensor:
 
 
 def _vector(values: Any, name: str) -> Tensor:
-    vector = _tensor(values, name, "write one frequency per class, such as [0.9, 0.1]")
+    remedy = "write one frequency per class, such as [0.9, 0.1]"
+    try:  # lists, arrays (read-only ones, too), pandas series and tensors alike
+        vector = values.detach() if isinstance(values, Tensor) else torch.tensor(np.asarray(values))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"Expected `{name}` to be numbers, but got {values!r}: {remedy}.") from error
+    if vector.is_complex():
+        raise ValueError(f"Expected `{name}` to be real numbers, but got {vector.dtype}: take `.real`, or {remedy}.")
     vector = vector.to("cpu", torch.float64, copy=True)
     if vector.ndim != 1:
         raise ValueError(
@@ -383,15 +463,28 @@ def _vector(values: Any, name: str) -> Tensor:
     return vector
 
 
-def _tensor(values: Any, name: str, remedy: str) -> Tensor:
-    """Lists, arrays (read-only ones, too), pandas series and tensors alike."""
-    try:
-        tensor = values.detach() if isinstance(values, Tensor) else torch.tensor(np.asarray(values))
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"Expected `{name}` to be numbers, but got {values!r}: {remedy}.") from error
-    if tensor.is_complex():
-        raise ValueError(f"Expected `{name}` to be real numbers, but got {tensor.dtype}: take `.real`, or {remedy}.")
-    return tensor
+def _row_frequencies(mix: Tensor, name: str, num_classes: int, rows: int) -> Float64[Tensor, "n k"]:
+    """Check a mix per example as `frequencies` checks one."""
+    tolerance = 1e-6 if mix.dtype == torch.float64 else 1e-4
+    mix = mix.to("cpu", torch.float64)
+    if num_classes == 2 and mix.shape[1] == 1:
+        mix = torch.cat([1 - mix, mix], 1)
+    if mix.shape != (rows, num_classes):
+        raise ValueError(
+            f"Expected `{name}` to have one mix per example, ({rows}, {num_classes}), but got shape {tuple(mix.shape)}: "
+            "give every row of the predictions its own, or one list of frequencies for all."
+        )
+    total = mix.sum(1, keepdim=True)
+    for bad, expected, remedy in (
+        (~(mix.isfinite() & (mix > 0)).all(1), "positive and finite", "a class cannot be ruled out"),
+        ((total[:, 0] - 1).abs() > tolerance, "frequencies that sum to 1", "divide each row by its sum"),
+    ):
+        if bool(bad.any()):
+            row = int(torch.nonzero(bad)[0])
+            raise ValueError(
+                f"Expected the rows of `{name}` to be {expected}, but row {row} is {mix[row, :10].tolist()}: {remedy}."
+            )
+    return torch.where((total - 1).abs() < 1e-14, mix, mix / total)
 
 
 def _rebuild(population: Tensor, sampling: Tensor, evidence: float | None, concentration: Tensor | None) -> Prevalence:

@@ -16,11 +16,10 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, S
 
 from ..inference import Posterior
 from ..likelihoods import Bernoulli, Categorical, Likelihood
-from ..log_probs import HasLogProbs, tensor_of
+from ..log_probs import HasLogProbs, rows_of, tensor_of
 from ..metrics.sample import Sample, labelled_sample
 from ..predictive import PrevalenceLayer, predictive
 from ..prevalence import Prevalence
-from ..shift.rows import cell_rows
 
 __all__ = ["Predictor", "is_table", "labelled", "sample_of"]
 
@@ -110,7 +109,7 @@ def labelled(predict: Predictor, data: Any) -> tuple[Tensor, Tensor, bool]:
 
 def sample_of(table: Tensor, labels: Any, prevalence: Prevalence, groups: Any, may_repeat: bool) -> tuple[Sample, bool]:
     """A `Sample` whose groups are those given, a dense map's images, or examples drawn repeatedly; and whether the last."""
-    labels, rows = tensor_of(labels, "labels").detach().cpu(), cell_rows(table, "log_probs").cpu()
+    labels, rows = tensor_of(labels, "labels").detach().cpu(), rows_of(tensor_of(table, "log_probs")).cpu()
     if table.ndim > 2:
         if labels.shape != (len(table), *table.shape[2:]):
             raise ValueError(

@@ -15,15 +15,13 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from ..log_probs import log_prob_table
+from ..log_probs import log_prob_table, multiply_classes, rows_of, tensor_of
 from ..metrics.averages import BLOCK, MOST_CLASSES_FOR_SLOPE
 from ..metrics.intervals import Design, Spread, design_of
 from ..metrics.recalibration import fit_recalibration
 from ..metrics.sample import Sample
-from ..mixes import multiply_classes
 from ..prevalence import Prevalence
 from ..shift import LabelShiftWarning, label_shift_test
-from ..shift.rows import cell_rows
 from .result import Finding, p_value
 
 __all__ = ["Evidence", "calibration", "label_mix", "label_shift", "logits", "mean_prediction", "skill", "unlabelled_mean"]
@@ -192,7 +190,7 @@ def label_shift(there: Tensor, seen: Evidence) -> Finding:
 def unlabelled_mean(there: Tensor, seen: Evidence) -> Finding:
     """Whether the mean prediction over unlabelled rows is π."""
     prevalence, pi = seen.sample.prevalence, seen.sample.prevalence.population
-    probs = log_prob_table(cell_rows(there, "unlabelled"), len(pi), "unlabelled").double().exp()
+    probs = log_prob_table(rows_of(tensor_of(there, "unlabelled")), len(pi), "unlabelled").double().exp()
     per_image = probs.view(len(there), -1, len(pi)).mean(1)
     means, n = per_image.mean(0), len(per_image)
     weights = (pi[seen.sample.labels] * seen.shares)[:, None]

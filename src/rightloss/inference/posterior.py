@@ -18,10 +18,9 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from ..likelihoods import Categorical, Likelihood
-from ..log_probs import as_input, first_float, tensor_of
+from ..log_probs import as_input, first_float, multiply_classes, tensor_of
 from ..losses.batch import check_pair
-from ..mixes import log_mix, multiply_classes
-from ..prevalence import ContinuousPrevalence, Prevalence
+from ..prevalence import ContinuousPrevalence, Prevalence, log_mix
 from ..rng import own_stream
 from ..serialization import PREVALENCE, Format, check_fit, prevalence_facts, read_file, saved_prevalence, write_file
 from .distributions import SAVED, Distribution, Layout, Particles, saved_distribution

@@ -1,18 +1,18 @@
-"""What a likelihood is to the rest of the library."""
+"""The interface of a likelihood, the checks that all likelihoods share, and the start of an output layer."""
 
 from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..prevalence import ContinuousPrevalence, Prevalence
 
 
 @runtime_checkable
 class Likelihood(Protocol):
-    """Outputs of a network → table of log-probabilities.
+    """The interface of a likelihood: outputs of a network → table of log-probabilities.
 
     `num_outputs` is how many numbers the network gives per example (None: as many as there are classes);
     `num_classes` how many labels there are (None: as many as in the prevalence); `over_classes` is False in regression.
@@ -28,7 +28,7 @@ class Likelihood(Protocol):
     def over_classes(self) -> bool: ...
 
     def table(self, outputs: Tensor, support: Tensor | None = None) -> Tensor:
-        """`table[i, j] = log p(y = s_j | x_i, w)`.
+        """Return `table[i, j] = log p(y = s_j | x_i, w)`.
 
         Args:
             outputs: `(n, num_outputs)`, unnormalised.
@@ -37,15 +37,55 @@ class Likelihood(Protocol):
         ...
 
     def starting_outputs(self, prevalence: Prevalence | ContinuousPrevalence) -> Tensor:
-        """The outputs `(num_outputs,)` that predict the population for every x, the inverse link of π.
+        """Return the outputs `(num_outputs,)` that predict the population for every x, the inverse link of π.
 
         A likelihood with parameters of its own that the outputs cannot stand in for sets them here.
         """
         ...
 
 
+def start_at_prevalence(
+    layer: nn.Module, prevalence: Prevalence | ContinuousPrevalence, likelihood: Likelihood | None = None
+) -> None:
+    """Set the bias of the output layer so that, before any x is looked at, the model predicts the population.
+
+    The bias becomes the likelihood's inverse link of π (log π for softmax, logit π for a single logit). At a small
+    prevalence the loss hardly depends on the intercept, so it stays near where it starts.
+
+    Args:
+        layer: the last layer, with a `bias` of `num_outputs` entries (`nn.Linear`, `nn.Conv2d`, …).
+        prevalence: π; the mean where it is uncertain.
+        likelihood: as given to the loss; Categorical by default. One with parameters of its own has them set too.
+
+    Example:
+        >>> import torch
+        >>> import rightloss as rl
+        >>> head = torch.nn.Linear(8, 2)
+        >>> rl.start_at_prevalence(head, rl.Prevalence.binary(0.001))
+        >>> head.bias.softmax(0).round(decimals=4).tolist()
+        [0.9990000128746033, 0.0010000000474974513]
+    """
+    name = "Categorical" if likelihood is None else type(likelihood).__name__
+    bias = getattr(layer, "bias", None)
+    if not isinstance(bias, Tensor):
+        raise ValueError(
+            f"Expected a layer with a bias, but {type(layer).__name__} has none: "
+            "pass the last layer itself, made with bias=True."
+        )
+    size = None if likelihood is None else likelihood.num_outputs
+    if size is None:
+        size = prevalence.num_classes if isinstance(prevalence, Prevalence) else len(bias)
+    if bias.shape != (size,):
+        raise ValueError(
+            f"Expected a layer with {size} output(s) for {name}, but its bias has shape {tuple(bias.shape)}: "
+            "match the layer to the likelihood, or pass `likelihood=…`."
+        )
+    with torch.no_grad():
+        bias.copy_(log_population(prevalence, None, name) if likelihood is None else likelihood.starting_outputs(prevalence))
+
+
 def check_outputs(outputs: Tensor, num_outputs: int, name: str) -> None:
-    """The network must give what the likelihood takes."""
+    """Raise the ValueError for outputs of another shape than the likelihood takes."""
     if outputs.ndim != 2 or outputs.shape[1] != num_outputs:
         raise ValueError(
             f"Expected outputs of shape (n, {num_outputs}) for {name}, but got {tuple(outputs.shape)}: "
@@ -54,7 +94,7 @@ def check_outputs(outputs: Tensor, num_outputs: int, name: str) -> None:
 
 
 def check_levels(levels: int, name: str) -> int:
-    """An ordinal likelihood needs two levels or more."""
+    """Return the number of levels, or raise the ValueError where it is below two."""
     if levels < 2 or levels != int(levels):
         raise ValueError(
             f"Expected {name} to have at least 2 levels, a whole number, but got {levels}: count the classes of the labels."
@@ -63,7 +103,7 @@ def check_levels(levels: int, name: str) -> int:
 
 
 def columns(table: Tensor, support: Tensor | None) -> Tensor:
-    """The columns of the classes asked for."""
+    """Return the columns of the classes in the support."""
     if support is None:
         return table
     if support.is_floating_point():
@@ -75,7 +115,7 @@ def columns(table: Tensor, support: Tensor | None) -> Tensor:
 
 
 def log_population(prevalence: Prevalence | ContinuousPrevalence, num_classes: int | None, name: str) -> Tensor:
-    """log π (K,) for a likelihood over classes."""
+    """Return log π (K,) for a likelihood over classes."""
     if not isinstance(prevalence, Prevalence):
         raise ValueError(
             f"Expected a Prevalence of classes for {name}, but got {type(prevalence).__name__}: "

@@ -16,6 +16,12 @@ class OnionPeeling(nn.Module):
     For 5 levels (here 1 to 5) and outputs z: softmax(z_1, z_2, 0) of {1, 5, neither}; if neither, softmax(z_3, z_4, 0)
     of {2, 4, neither}; if neither, 3. With an even number of levels the innermost pair is split by a logistic
     on the last output, its logit for the upper level. So there are levels − 1 outputs, for any number of levels ≥ 2.
+
+    Example:
+        >>> import torch
+        >>> import rightloss as rl
+        >>> rl.OnionPeeling(5).table(torch.zeros(1, 4)).exp().round(decimals=3)
+        tensor([[0.3330, 0.1110, 0.1110, 0.1110, 0.3330]])
     """
 
     over_classes = True
@@ -60,6 +66,12 @@ class StickBreaking(nn.Module):
     """Level by level from below (Khan et al. 2012): `p(y = k) = σ(z_k) Π_{j<k} σ(−z_j)`; levels − 1 outputs.
 
     A large output means "stop at this level", so with 2 levels z is the logit of the *lower* one.
+
+    Example:
+        >>> import torch
+        >>> import rightloss as rl
+        >>> rl.StickBreaking(4).table(torch.zeros(1, 3)).exp()
+        tensor([[0.5000, 0.2500, 0.1250, 0.1250]])
     """
 
     over_classes = True
@@ -91,6 +103,13 @@ class CumulativeLogit(nn.Module):
     The cutpoints are parameters of the likelihood, so give `criterion.parameters()` to the optimiser too. They are kept as the
     first one and the logarithms of the gaps, which keeps them in order and a rare level exact:
     `p(y = k) = σ(θ_k − z) σ(z − θ_{k−1}) (1 − exp(θ_{k−1} − θ_k))`.
+
+    Example:
+        >>> import torch
+        >>> import rightloss as rl
+        >>> likelihood = rl.CumulativeLogit(4)
+        >>> likelihood.table(torch.zeros(1, 1)).exp().round(decimals=3).tolist()  # all levels alike at the start
+        [[0.25, 0.25, 0.25, 0.25]]
     """
 
     over_classes = True
@@ -129,12 +148,12 @@ class CumulativeLogit(nn.Module):
 
 
 def _log_above(log_pi: Tensor) -> Tensor:
-    """log Σ_{j>k} π_j for k = 0 … K − 2."""
+    """Return log Σ_{j>k} π_j for k = 0 … K − 2."""
     return torch.logcumsumexp(log_pi.flip(0), 0).flip(0)[1:]
 
 
 def _cutpoints(log_pi: Tensor) -> tuple[Tensor, Tensor]:
-    """The first cutpoint (1,) and the log-gaps (K − 2,) at which z = 0 predicts π.
+    """Return the first cutpoint (1,) and the log-gaps (K − 2,) at which z = 0 predicts π.
 
     From π_k = σ(θ_k) σ(−θ_{k−1}) (1 − e^{−gap}). The gap is also the difference of the logits of p(y ≤ k), which loses a rare
     level to rounding, where that formula loses the neighbours of a common one.

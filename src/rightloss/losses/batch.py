@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..likelihoods import Likelihood
+from ..log_probs import full_precision as full_precision
 from ..log_probs import rows_of
 from ..marginals import cannot_be_read, gather_ranks, sum_over_ranks
 from ..prevalence import ContinuousPrevalence, Prevalence
@@ -246,11 +247,6 @@ def check_options(reduction: Reduction, nonfinite: NonFinite, ignore_index: int 
             f"Expected `ignore_index` to be an int label, or None where none is ignored, but got {ignore_index!r}: "
             "-100 is the default."
         )
-
-
-def full_precision(tensor: Tensor) -> Tensor:
-    """Return float64 as it is, everything narrower in float32."""
-    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
 
 
 def check_finite_rows(outputs: Tensor, nonfinite: NonFinite) -> Tensor:

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..inference.steps import checked_level
-from ..mixes import without_estimate
-from ..prevalence import Prevalence
+from ..prevalence import Prevalence, without_estimate
 from ..rng import own_stream
 from .decisions import threshold_log_odds
 from .one_vs_rest import (

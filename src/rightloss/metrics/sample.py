@@ -16,8 +16,7 @@ from torch import Tensor
 
 from ..log_probs import is_missing, log_prob_table, rows_of, target_rows, tensor_of
 from ..losses.batch import hard_labels, soft_labels
-from ..mixes import without_estimate
-from ..prevalence import Prevalence, frequencies
+from ..prevalence import Prevalence, frequencies, without_estimate
 
 IGNORED = -100  # as in torch and in the losses
 

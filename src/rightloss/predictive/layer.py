@@ -1,25 +1,26 @@
-"""A trained model whose prevalence is an input.
+"""PrevalenceLayer: a trained model with the prevalence as an input.
 
 Stage: model, prevalence → `nn.Module`: x, population → `log_probs`.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..inference.steps import in_mode
 from ..likelihoods import Categorical, Likelihood
-from ..log_probs import as_input, by_cell, first_float
-from ..losses.batch import check_pair, full_precision
+from ..log_probs import as_input, by_cell, first_float, full_precision, multiply_classes
+from ..losses.batch import check_pair
 from ..marginals import in_transform
-from ..mixes import PopulationEstimate, log_mix, multiply_classes
-from ..prevalence import Prevalence, frequencies
+from ..prevalence import Frequencies, Mix, PopulationEstimate, Prevalence, frequencies, log_mix
 from ..serialization import PREVALENCE, Format, copy_state, prevalence_facts, read_file, saved_prevalence, too_large, write_file
 
 _FORMAT = Format(
@@ -35,8 +36,8 @@ _FORMAT = Format(
 class PrevalenceLayer(nn.Module):
     """A model around which the prevalence can change, without retraining: the equation is in `retarget`.
 
-    The prevalence is fixed once the layer is made. A state dict holds its logarithms, by which `load_state_dict` knows weights
-    that were trained for another; it refuses them, and never loads the mixes themselves.
+    The prevalence is fixed once the layer is made. A state dict holds its logarithms; by these `load_state_dict` recognises
+    weights trained for another prevalence and refuses them. It never loads the mixes themselves.
 
     Exports with `torch.export` and `torch.onnx.export(…, dynamo=True)`, with x and the population as inputs
     ([example](../screening.md#6-hand-the-model-on)). For half precision convert the model, not the layer, whose log-frequencies
@@ -50,6 +51,17 @@ class PrevalenceLayer(nn.Module):
         outputs_at: the mix for which the model's outputs hold: "population" after one of rightloss's losses, "sampling" after
             plain cross-entropy on minibatches at ρ, or K frequencies.
         classes: names of the K classes, in the order of the columns.
+
+    Example:
+        >>> import torch
+        >>> import rightloss as rl
+        >>> model = torch.nn.Linear(4, 2)  # trained for a prevalence of 0.01, with one of rightloss's losses
+        >>> layer = rl.PrevalenceLayer(model, rl.Prevalence.binary(0.01), classes=["well", "ill"])
+        >>> x = torch.randn(3, 4)
+        >>> layer(x, torch.tensor(0.2)).shape
+        torch.Size([3, 2])
+        >>> torch.equal(layer.predict(x, population={"well": 0.99, "ill": 0.01}), layer.predict(x))
+        True
     """
 
     log_population: Tensor
@@ -60,7 +72,7 @@ class PrevalenceLayer(nn.Module):
         model: nn.Module,
         prevalence: Prevalence,
         likelihood: Likelihood | None = None,
-        outputs_at: Any = "population",
+        outputs_at: Literal["population", "sampling"] | Frequencies = "population",
         classes: Sequence[str] | None = None,
     ) -> None:
         super().__init__()
@@ -82,10 +94,10 @@ class PrevalenceLayer(nn.Module):
         self.register_buffer("log_outputs_at", mix.log().to(like))
 
     def forward(self, x: Any, population: Tensor | None = None) -> Float[Tensor, "n k *dense"]:
-        """Log-probabilities at `population`, by default the prevalence's own.
+        """Return log-probabilities at `population`, by default the prevalence's own.
 
         Args:
-            x: what the model takes.
+            x: the model's input, of any type that it takes.
             population: a tensor: `(K,)` for all rows, or `(n, K)` for each. For two classes the frequency of class 1 will do:
                 one number, a tensor without dimensions or `(1,)`, or `(n, 1)`.
         """
@@ -94,21 +106,16 @@ class PrevalenceLayer(nn.Module):
         return self._moved(table, log_pi)
 
     @torch.no_grad()
-    def predict(self, x: Any, population: Any = None) -> Any:
-        """Log-probabilities in eval mode, without gradient.
+    def predict(self, x: Any, population: Mix | Mapping[str, float | int] | None = None) -> Any:
+        """Return log-probabilities in eval mode, without gradient.
 
         Args:
-            x: what the model takes. Floats are cast to the model's dtype and device. An array or DataFrame of numbers becomes
+            x: the model's input. Floats are cast to the model's dtype and device. An array or DataFrame of numbers becomes
                 such a tensor (a model with an `nn.Embedding` gets ints as they are), and the predictions then an array.
-            population: whatever `retarget` takes as `to`, or a dict by the names in `classes`.
+            population: as `to` of `retarget`, or a dict by the names in `classes`.
         """
-        training = [module for module in self.modules() if module.training]
-        self.eval()
-        try:
+        with in_mode(self, training=False):
             table = self._table(self.model(_model_input(x, self.model, self.log_population)))
-        finally:
-            for module in training:
-                module.training = True
         log_pi = self.log_population
         if population is not None:
             log_pi = log_mix(self._by_column(population), "population", self.prevalence.num_classes, len(table))
@@ -117,17 +124,17 @@ class PrevalenceLayer(nn.Module):
             return moved
         return (moved.float() if moved.dtype == torch.bfloat16 else moved).cpu().numpy()  # NumPy has no bfloat16
 
-    def save(self, path: str | Path) -> None:
-        """Weights and prevalence in one safetensors file, written whole or not at all. Needs `rightloss[export]`.
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write weights and prevalence to one safetensors file, whole or not at all. Needs `rightloss[export]`.
 
-        A SHA-256 digest goes with it, by which `load` finds damage. It does not find a forger, who can write a new one: where
+        By the SHA-256 digest in the file `load` finds damage. It does not find a forgery, which can have a new digest: where
         that matters, sign the file.
         """
-        write_file(_FORMAT, path, self.state_dict(), self._facts())
+        write_file(_FORMAT, Path(path), self.state_dict(), self._facts())
 
     @classmethod
-    def load(cls, path: str | Path, model: nn.Module, likelihood: Likelihood | None = None) -> PrevalenceLayer:
-        """A saved layer. Nothing in the file is unpickled or run.
+    def load(cls, path: str | os.PathLike[str], model: nn.Module, likelihood: Likelihood | None = None) -> PrevalenceLayer:
+        """Return a saved layer. Nothing in the file is unpickled or run.
 
         Args:
             path: a file written by `save`.
@@ -139,6 +146,7 @@ class PrevalenceLayer(nn.Module):
             ValueError: the file is damaged, of another kind or of a newer version, or does not fit `model` and `likelihood`,
                 which then stay as they are.
         """
+        path = Path(path)
         tensors, facts = read_file(_FORMAT, path)
         prevalence = saved_prevalence(facts, path)
         try:
@@ -191,7 +199,7 @@ class PrevalenceLayer(nn.Module):
         return multiply_classes(table, log_pi.to(wide) - self.log_outputs_at.to(wide))
 
     def _log_population(self, population: Any, rows: int) -> Tensor:
-        """Values are looked at only outside a graph that is being traced."""
+        """Return log π for `forward`; values are checked only outside a graph that is being traced."""
         size = self.prevalence.num_classes
         if not isinstance(population, Tensor) or (population.ndim == 0 and size != 2):
             raise ValueError(
@@ -232,14 +240,14 @@ class PrevalenceLayer(nn.Module):
 
 
 def _model_input(x: Any, model: nn.Module, default: Tensor) -> Any:
-    """What `model` takes: floats of its dtype, on its device, from tensors, arrays and DataFrames alike."""
+    """Return x as `model` takes it: floats of its dtype, on its device, from tensors, arrays and DataFrames alike."""
     if isinstance(x, Tensor):
         return x.to(first_float(model, x)) if x.is_floating_point() else x
     return as_input(_numbers(x) if _is_frame(x) else x, model, default)
 
 
 def _is_frame(x: Any) -> bool:
-    """Whether x is a DataFrame, of pandas or one that is like it."""
+    """Return whether x is a DataFrame, of pandas or one that is like it."""
     return all(hasattr(x, name) for name in ("columns", "dtypes", "to_numpy"))
 
 
@@ -258,7 +266,7 @@ def _numbers(frame: Any) -> np.ndarray:
 
 
 def _outputs_at(value: Any, prevalence: Prevalence) -> tuple[str | list[float], Tensor]:
-    """As it is kept, and the mix."""
+    """Return `outputs_at` as the layer keeps it, and the mix that it means."""
     if not isinstance(value, str):
         mix = frequencies(value, "outputs_at", prevalence.num_classes)
         return mix.tolist(), mix

@@ -1,4 +1,4 @@
-"""The same predictions where the classes come in another mix.
+"""Restate predictions for another mix of classes.
 
 Stage: `log_probs` at one mix → `log_probs` at another.
 """
@@ -10,12 +10,12 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from ..log_probs import as_given, log_prob_table, rows_of, tensor_of
-from ..mixes import log_mix, multiply_classes
+from ..log_probs import Predictions, as_given, log_prob_table, multiply_classes, rows_of, tensor_of
+from ..prevalence import Mix, log_mix
 
 
-def retarget(log_probs: Any, from_: Any, to: Any) -> Any:
-    """Predictions made for one mix of classes, restated for another; no retraining.
+def retarget(log_probs: Predictions, from_: Mix, to: Mix) -> Any:
+    """Restate predictions made for one mix of classes for another; no retraining.
 
     By Bayes p_from(k|x) ∝ p(x|k) from_k and p_to(k|x) ∝ p(x|k) to_k. Where p(x|k), what a class looks like, is the same in
     both (label shift), it cancels:
@@ -44,6 +44,13 @@ def retarget(log_probs: Any, from_: Any, to: Any) -> Any:
 
     Raises:
         ValueError: `log_probs` that are not log-probabilities; frequencies that are not positive or do not sum to 1.
+
+    Example:
+        >>> import numpy as np
+        >>> import rightloss as rl
+        >>> log_probs = np.log([[0.2, 0.8]])  # of a model trained on equal classes
+        >>> np.exp(rl.retarget(log_probs, from_=0.5, to=0.01)).round(3)
+        array([[0.961, 0.039]])
     """
     table = class_table(log_probs)
     rows, num_classes = table.shape[:2]
@@ -51,8 +58,8 @@ def retarget(log_probs: Any, from_: Any, to: Any) -> Any:
     return as_given(multiply_classes(table, offset), log_probs)
 
 
-def class_table(log_probs: Any) -> Float[Tensor, "n k *dense"]:
-    """`log_probs` as a tensor, checked: `(n, k)`, or dense with the classes in dimension 1."""
+def class_table(log_probs: Predictions) -> Float[Tensor, "n k *dense"]:
+    """Return `log_probs` as a tensor, checked: `(n, k)`, or dense with the classes in dimension 1."""
     table = tensor_of(log_probs, "log_probs")
     log_prob_table(rows_of(table))
     return table

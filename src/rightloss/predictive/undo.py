@@ -1,4 +1,4 @@
-"""What rebalancing did to a model's probabilities, undone.
+"""Undo what rebalancing in training did to a model's probabilities.
 
 Stage: `log_probs` of a model fitted with weights or resampling → `log_probs` at the data's own mix, or at a population's.
 """
@@ -6,30 +6,29 @@ Stage: `log_probs` of a model fitted with weights or resampling → `log_probs` 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from ..log_probs import as_given, tensor_of
-from ..mixes import PopulationEstimate, log_mix, multiply_classes
-from ..prevalence import Prevalence, class_frequencies
+from ..log_probs import Numbers, Predictions, as_given, multiply_classes, tensor_of
+from ..prevalence import Frequencies, Mix, PopulationEstimate, Prevalence, log_mix, mix_of_every_class
 from .retarget import class_table
 
 
 def undo_sampling(
-    log_probs: Any,
+    log_probs: Predictions,
     *,
-    class_weight: Any = None,
-    pos_weight: Any = None,
-    scale_pos_weight: Any = None,
-    kept: Any = None,
-    sampling: Any = None,
-    population: Any = None,
-    labels: Any = None,
+    class_weight: Literal["balanced"] | Mapping[int, float | int] | Numbers | None = None,
+    pos_weight: Numbers | None = None,
+    scale_pos_weight: Numbers | None = None,
+    kept: Mapping[int, float | int] | Numbers | None = None,
+    sampling: Frequencies | None = None,
+    population: Mix | None = None,
+    labels: Numbers | None = None,
 ) -> Any:
-    """The probabilities that the model would have given without rebalancing.
+    """Return the log-probabilities that the model would have given without rebalancing.
 
     To weight class k by w_k in the loss, or to draw it w_k times as often, is to fit the model to data in which p(x, k) is
     multiplied by w_k. What it then learns is p_w(k|x) ∝ w_k p(k|x), so
@@ -78,6 +77,13 @@ def undo_sampling(
 
     Raises:
         ValueError: nothing to undo, something missing (the message says what to add), or two of them at odds.
+
+    Example:
+        >>> import numpy as np
+        >>> import rightloss as rl
+        >>> log_probs = np.log([[0.25, 0.75]])  # of a model trained with pos_weight=9
+        >>> np.exp(rl.undo_sampling(log_probs, pos_weight=9)).round(3)
+        array([[0.75, 0.25]])
     """
     table = class_table(log_probs)
     rows, num_classes = table.shape[:2]
@@ -140,18 +146,12 @@ def _required(data: Tensor | None, what: str, purpose: str) -> Tensor:
 
 
 def _log_data_mix(labels: Any, num_classes: int) -> Float64[Tensor, " k"]:
-    mix = class_frequencies(labels, num_classes, ignore_index=-100).cpu()
-    never = torch.nonzero(mix == 0).flatten().tolist()
-    if never:
-        raise ValueError(
-            f"Expected an example of every class in `labels`, but class(es) {never} have none: "
-            "give the labels that the model was trained on, numbered as the columns of `log_probs`."
-        )
-    return mix.log()
+    remedy = "give the labels that the model was trained on, numbered as the columns of `log_probs`"
+    return mix_of_every_class(labels, num_classes, -100, remedy).log()
 
 
 def _loss_weights(class_weight: Any, data: Tensor | None, copies: Tensor, num_classes: int) -> Float64[Tensor, " k"]:
-    """log w of the loss; "balanced" is n / (K n_k) of what was kept."""
+    """Return log w of the loss; "balanced" is n / (K n_k) of what was kept."""
     if not isinstance(class_weight, str):
         return _log_weights(class_weight, "class_weight", num_classes)
     if class_weight != "balanced":

@@ -3,5 +3,5 @@
 Stage: labels, `Prevalence` → dataset indices for a `DataLoader`, and the `Prevalence` they realise.
 """
 
-from .rebalanced import RebalancedSampler as RebalancedSampler
-from .stratified import StratifiedBatchSampler as StratifiedBatchSampler
+from .samplers import RebalancedSampler as RebalancedSampler
+from .samplers import StratifiedBatchSampler as StratifiedBatchSampler

@@ -5,8 +5,8 @@ Stage: `log_probs (n, k), ρ → PrevalenceEstimate → Prevalence`.
 
 from .calibration import Calibration as Calibration
 from .calibration import fit_calibration as fit_calibration
+from .estimate import PrevalenceEstimate as PrevalenceEstimate
 from .estimate import estimate_prevalence as estimate_prevalence
 from .label_shift import LabelShiftTest as LabelShiftTest
 from .label_shift import LabelShiftWarning as LabelShiftWarning
 from .label_shift import label_shift_test as label_shift_test
-from .result import PrevalenceEstimate as PrevalenceEstimate

@@ -1,23 +1,23 @@
-"""Labelled predictions → a calibration: temperature, biases, or a temperature per class.
+"""Held-out labelled predictions → a calibration: temperature, biases, or a temperature per class.
 
-Stage: held-out `log_probs (n, k)`, labels → `Calibration`, which maps `log_probs` to calibrated `log_probs`.
+Stage: held-out `log_probs (n, k)`, labels → `HeldOut` → `Calibration`, which maps `log_probs` to calibrated `log_probs`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, NamedTuple, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from ..log_probs import as_given, log_prob_table, tensor_of
-from .held_out import HeldOut, held_out_set, require_every_class
-from .rows import cell_rows
+from ..log_probs import Numbers, Predictions, as_given, log_prob_table, map_of, rows_of, tensor_of
+from ..prevalence import class_frequencies
 
-__all__ = ["KINDS", "Calibration", "calibrated", "fit_calibration"]
-
-KINDS = ("mean", "temperature", "bias-corrected", "vector")
+CalibrationKind = Literal["mean", "temperature", "bias-corrected", "vector"]
+KINDS = get_args(CalibrationKind)
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,18 @@ class Calibration:
             frequencies; without, they are only as good as the predictions.
         counts: how many held-out examples of each class there were (K,).
         covariance: of (a, b − log sampling), `(2K, 2K)`, but for a constant added to the second half: how uncertain the fit is.
+
+    Example:
+        >>> import torch
+        >>> from rightloss.shift import fit_calibration
+        >>> labels = torch.tensor([0, 0, 0, 1, 1, 1])
+        >>> log_probs = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.2, 0.8], [0.6, 0.4], [0.1, 0.9]]).log()
+        >>> calibration = fit_calibration(log_probs, labels)
+        >>> calibration(log_probs).exp().mean(0).round(decimals=3)  # the label frequencies
+        tensor([0.5000, 0.5000])
     """
 
-    kind: str
+    kind: CalibrationKind
     temperature: Tensor
     bias: Tensor
     sampling: Tensor
@@ -46,25 +55,22 @@ class Calibration:
 
     @property
     def has_biases(self) -> bool:
-        """Whether the held-out labels, rather than the predictions, say at which mix the calibrated predictions hold."""
+        """True if the held-out labels, rather than the predictions, tell at which mix the calibrated predictions hold."""
         return self.kind in ("bias-corrected", "vector")
 
-    def __call__(self, log_probs: Any) -> Any:
-        """Calibrated log-probabilities, `(n, k)` or dense `(n, k, h, w, …)`, in the kind and dtype that came."""
+    def __call__(self, log_probs: Predictions) -> Any:
+        """Return calibrated log-probabilities, `(n, k)` or dense `(n, k, h, w, …)`, in the kind and dtype given."""
         given = tensor_of(log_probs, "log_probs")
-        rows = log_prob_table(cell_rows(given, "log_probs"), len(self.bias))
-        moved = self.applied(rows.to("cpu", torch.float64)).to(rows)
-        if given.ndim > 2:
-            moved = moved.unflatten(0, (len(given), *given.shape[2:])).movedim(-1, 1)
-        return as_given(moved, log_probs)
+        rows = log_prob_table(rows_of(given), len(self.bias))
+        return as_given(map_of(self.apply(rows.to("cpu", torch.float64)).to(rows), given.shape), log_probs)
 
-    def applied(self, log_probs: Tensor) -> Tensor:
-        """The same without checks, in float64."""
+    def apply(self, log_probs: Tensor) -> Tensor:
+        """Calibrate a float64 table `(n, k)` without checks."""
         return log_probs if self.kind == "mean" else torch.log_softmax(log_probs / self.temperature + self.bias, 1)
 
 
-def fit_calibration(log_probs: Any, labels: Any, kind: str = "bias-corrected") -> Calibration:
-    """The calibration of greatest likelihood on labelled predictions, by Newton's method to full convergence.
+def fit_calibration(log_probs: Predictions, labels: Numbers, kind: CalibrationKind = "bias-corrected") -> Calibration:
+    """Fit a calibration to labelled predictions by maximum likelihood, with Newton's method to full convergence.
 
     "bias-corrected" is that of Alexandari, Kundaje, Shrikumar (2020), whose mean prediction equals the label frequencies; they
     found that the estimate of a prevalence needs the biases. The held-out set must not have been trained on, and needs every
@@ -74,15 +80,70 @@ def fit_calibration(log_probs: Any, labels: Any, kind: str = "bias-corrected") -
         log_probs: predictions `(n, k)`, or dense maps `(n, k, h, w, …)`.
         labels: class numbers `(n,)`, or `(n, h, w, …)`. Rows and cells labelled −100 are left out.
         kind: "mean", "temperature", "bias-corrected" or "vector".
+
+    Example:
+        >>> import torch
+        >>> from rightloss.shift import fit_calibration
+        >>> labels = torch.arange(2000) % 2
+        >>> logit = 2 * (torch.randn(2000) + 2 * labels - 1)
+        >>> overconfident = torch.log_softmax(torch.stack([0 * logit, 3 * logit], 1), 1)
+        >>> fit_calibration(overconfident, labels, "temperature").temperature.round()
+        tensor([3., 3.], dtype=torch.float64)
     """
     if kind not in KINDS:
         raise ValueError(f"Expected `kind` to be one of {', '.join(KINDS)}, but got {kind!r}: choose one of them.")
-    return calibrated(held_out_set((log_probs, labels)), kind)
+    return calibrate(held_out_set((log_probs, labels)), kind)
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Labelled predictions: log-probabilities `(n, k)` in float64, and labels `(n,)`."""
+
+    log_probs: Tensor
+    labels: Tensor
+
+    @property
+    def counts(self) -> np.ndarray:
+        """The number of examples of each class (K,)."""
+        return torch.bincount(self.labels, minlength=self.log_probs.shape[1]).double().numpy()
+
+
+def held_out_set(held_out: Any, num_classes: int | None = None) -> HeldOut:
+    """Check `(log_probs, labels)`, dense maps with a row per cell, and leave out the rows labelled −100."""
+    if not isinstance(held_out, tuple | list) or len(held_out) != 2:
+        raise ValueError(
+            f"Expected `held_out` to be a pair (log_probs, labels), but got {type(held_out).__name__}: "
+            "pass the predictions of the same model on labelled data, and the labels."
+        )
+    given = tensor_of(held_out[0], "held_out log_probs").detach()
+    table = log_prob_table(rows_of(given), num_classes, "held_out log_probs").to("cpu", torch.float64)
+    labels = tensor_of(held_out[1], "held_out labels").detach().cpu()
+    labels = labels.long() if labels.dtype == torch.bool and table.shape[1] == 2 else labels
+    expected = (len(given), *given.shape[2:])
+    if labels.shape != expected:
+        what = "row" if given.ndim == 2 else "cell"
+        raise ValueError(
+            f"Expected one held-out label per {what}, {expected}, but got shape {tuple(labels.shape)}: "
+            "were some examples dropped from one of the two?"
+        )
+    class_frequencies(labels, table.shape[1], ignore_index=-100)  # refuses what is no class number
+    index = labels.flatten().long()
+    kept = index != -100
+    return HeldOut(table, index) if bool(kept.all()) else HeldOut(table[kept], index[kept])
+
+
+def require_every_class(data: HeldOut) -> None:
+    """Raise the ValueError where a class has no held-out example."""
+    missing = np.flatnonzero(data.counts == 0).tolist()
+    if missing:
+        raise ValueError(
+            f"Expected held-out examples of every class, but class(es) {missing} have none: add some, or leave the class out."
+        )
 
 
 @torch.inference_mode(False)  # so that the calibration can be used in training, too
-def calibrated(data: HeldOut, kind: str) -> Calibration:
-    """The same for a set that was checked before."""
+def calibrate(data: HeldOut, kind: CalibrationKind) -> Calibration:
+    """Do the work of `fit_calibration` on a checked set."""
     size = data.log_probs.shape[1]
     require_every_class(data)
     if kind != "mean":
@@ -113,8 +174,8 @@ def _require_some_probability(data: HeldOut) -> None:
         )
 
 
-def _design(kind: str, size: int) -> Tensor:
-    """Which of (a_1 … a_K, b_1 … b_K) each parameter moves, `(2K, P)`."""
+def _design(kind: CalibrationKind, size: int) -> Tensor:
+    """Return which of (a_1 … a_K, b_1 … b_K) each parameter moves, `(2K, P)`."""
     eye = torch.eye(2 * size, dtype=torch.float64)
     shared = torch.cat([torch.ones(size, 1), torch.zeros(size, 1)]).double()
     return {
@@ -126,64 +187,79 @@ def _design(kind: str, size: int) -> Tensor:
 
 
 def _plain(size: int) -> Tensor:
-    """(a, b) that change nothing."""
+    """Return the (a, b) that change nothing."""
     return torch.cat([torch.ones(size), torch.zeros(size)]).double()
 
 
-def _fitted(table: Tensor, labels: Tensor, design: Tensor) -> Tensor:
-    """By Newton's method with halved steps; the log-likelihood is concave. Tables are `(K, n)` from here on.
+class _Point(NamedTuple):
+    """The log-likelihood at `params`, with its gradient and negative second derivatives."""
 
-    It starts from no change, or from slopes of 0.1, 0.01, … where these are likelier: certain and wrong predictions have a
-    curvature of 0.
-    """
+    params: Tensor
+    value: float
+    gradient: Tensor
+    curvature: Tensor
+
+
+def _fitted(table: Tensor, labels: Tensor, design: Tensor) -> Tensor:
+    """Maximise the log-likelihood, which is concave, by Newton's method with halved steps. Tables are `(K, n)` from here on."""
     size = len(table)
-    params = torch.zeros(design.shape[1], dtype=torch.float64)
     own = torch.nn.functional.one_hot(labels, size).double().T
     labelled = torch.cat([(own * table).sum(1), own.sum(1)])
 
-    def derivatives(params: Tensor) -> tuple[float, Tensor, Tensor]:
-        """Log-likelihood, gradient and negative second derivatives in the parameters."""
+    def likelihood(params: Tensor) -> _Point:
         both = _plain(size) + design @ params
         log_total, probs = _normalised(table, both)
         sums, information = _sums(table, probs)
         value = float(both @ labelled - log_total.sum())
-        return value, design.T @ (labelled - sums), design.T @ information @ design
+        return _Point(params, value, design.T @ (labelled - sums), design.T @ information @ design)
 
-    value, gradient, curvature = derivatives(params)
-    softer = torch.linalg.pinv(design) @ torch.cat([torch.ones(size), torch.zeros(size)]).double()
-    for slope in (0.1, 0.01, 1e-3, 1e-4, 1e-5):
-        found = derivatives((slope - 1) * softer)
-        if found[0] <= value:
-            break
-        params, (value, gradient, curvature) = (slope - 1) * softer, found
+    point = _start(likelihood, design)
     for _ in range(100):
-        step = torch.linalg.pinv(curvature, rtol=1e-12, hermitian=True) @ gradient
-        gain = float(gradient @ step)
-        if -value < 1e-6 and len(params):  # every label predicted for certain
+        step = torch.linalg.pinv(point.curvature, rtol=1e-12, hermitian=True) @ point.gradient
+        gain = float(point.gradient @ step)
+        if -point.value < 1e-6 and len(step):  # every label predicted for certain
             break
         if gain < 1e-10:  # the step itself still squares the error
-            _check_slopes((_plain(size) + design @ (params + step))[:size], table, labels)
-            return params + step
-        share = 1.0
-        while share > 1e-8:
-            found = derivatives(params + share * step)
-            if found[0] >= value + 1e-4 * share * gain - 1e-14 * abs(value):
-                break
-            share /= 2
-        else:
-            return params
-        params, (value, gradient, curvature) = params + share * step, found
-        if float((design @ params)[:size].abs().max()) > 1e4:
+            _check_slopes((_plain(size) + design @ (point.params + step))[:size], table, labels)
+            return point.params + step
+        found = _halved_step(likelihood, point, step, gain)
+        if found is None:
+            return point.params
+        point = found
+        if float((design @ point.params)[:size].abs().max()) > 1e4:
             break
-    _check_slopes((_plain(size) + design @ params)[:size], table, labels)
+    _check_slopes((_plain(size) + design @ point.params)[:size], table, labels)
     raise ValueError(
         "Expected a calibration that exists, but its likelihood grows without end: the predictions separate the held-out "
         "labels perfectly; use more held-out examples, or calibration='mean'."
     )
 
 
+def _start(likelihood: Callable[[Tensor], _Point], design: Tensor) -> _Point:
+    """Return the start: no change, or slopes of 0.1, 0.01, … where likelier (certain, wrong predictions have no curvature)."""
+    softer = torch.linalg.pinv(design) @ _plain(len(design) // 2)
+    point = likelihood(torch.zeros(design.shape[1], dtype=torch.float64))
+    for slope in (0.1, 0.01, 1e-3, 1e-4, 1e-5):
+        found = likelihood((slope - 1) * softer)
+        if found.value <= point.value:
+            break
+        point = found
+    return point
+
+
+def _halved_step(likelihood: Callable[[Tensor], _Point], point: _Point, step: Tensor, gain: float) -> _Point | None:
+    """Return the first point of step, step/2, step/4, … that gains enough, or None."""
+    share = 1.0
+    while share > 1e-8:
+        found = likelihood(point.params + share * step)
+        if found.value >= point.value + 1e-4 * share * gain - 1e-14 * abs(point.value):
+            return found
+        share /= 2
+    return None
+
+
 def _normalised(table: Tensor, params: Tensor) -> tuple[Tensor, Tensor]:
-    """log Σ_k exp(a_k log p_k + b_k) of each row (n,), and the calibrated probabilities `(K, n)`."""
+    """Return log Σ_k exp(a_k log p_k + b_k) of each row (n,), and the calibrated probabilities `(K, n)`."""
     slope, bias = params[:, None].split(len(table))
     logits = torch.addcmul(bias, slope, table)
     top = logits.amax(0)
@@ -193,7 +269,7 @@ def _normalised(table: Tensor, params: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _sums(table: Tensor, probs: Tensor) -> tuple[Tensor, Tensor]:
-    """Σ_n p_n (log p_n, 1), (2K,), and the negative second derivatives of the log-likelihood by (a, b), `(2K, 2K)`."""
+    """Return Σ_n p_n (log p_n, 1), (2K,), and the negative second derivatives of the log-likelihood by (a, b), `(2K, 2K)`."""
     moved = probs * table
     both = torch.cat([moved, probs])
     sums = both.sum(1)
@@ -202,9 +278,9 @@ def _sums(table: Tensor, probs: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _of_mean(probs: Tensor) -> Tensor:
-    """`_covariance` where nothing was fitted: that of the log of the mean prediction.
+    """Return `_covariance` where nothing was fitted: that of the log of the mean prediction.
 
-    As if one row more had shown the largest spread that this mean allows, that of one-hot rows: few rows do not show theirs.
+    One more row is added with the largest spread that this mean allows, that of one-hot rows: few rows do not show theirs.
     """
     size, rows = probs.shape
     spread = torch.zeros(2 * size, 2 * size, dtype=torch.float64)
@@ -215,10 +291,10 @@ def _of_mean(probs: Tensor) -> Tensor:
 
 
 def _covariance(table: Tensor, labels: Tensor, probs: Tensor, design: Tensor) -> Tensor:
-    """Of (a, b − log mean prediction), by the influence of each held-out row on both: right for any model.
+    """Return the covariance of (a, b − log mean prediction), by the influence of each held-out row: right for any model.
 
-    A row moves (a, b) by A times its score, and the mean prediction by its own and by what (a, b) do to all others', of which
-    the derivative is the information's lower half.
+    A row moves (a, b) by A times its score. It moves the mean prediction by its own prediction, and by the effect of (a, b)
+    on all others', whose derivative is the information's lower half.
     """
     size, rows = table.shape
     information = _sums(table, probs)[1]
@@ -254,7 +330,7 @@ def _check_slopes(slopes: Tensor, table: Tensor, labels: Tensor) -> None:
 
 
 def _better_order(table: Tensor, labels: Tensor) -> list[int] | None:
-    """Which column stands for each class, if that is another order than given: the one that its examples raise clearly most."""
+    """Return the column that each class's examples raise clearly most, if that is another order than given, else None."""
     size = len(table)
     own = torch.nn.functional.one_hot(labels, size).double()
     by_class = table.exp() @ (own / own.sum(0))  # the mean prediction of j among examples of k

@@ -1,55 +1,54 @@
 """Predictions on unlabelled data → the prevalence there, and how well it is known.
 
-Stage: `log_probs`, ρ → `PrevalenceEstimate` → `Prevalence`, which prediction and metrics take.
+Stage: `log_probs`, ρ → `PrevalenceEstimate` → an uncertain `Prevalence`, which prediction and metrics take.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..inference.steps import checked_level
-from ..prevalence import PrevalenceWarning
-from .calibration import KINDS, Calibration, calibrated
-from .confusion import covariance, fieller_region, moments, regularised, solved
-from .held_out import HeldOut, held_out_set, require_every_class
-from .label_shift import LabelShiftWarning, goodness_of_fit, mix_of
-from .likelihood import MixLikelihood
-from .regions import condition_number, curvature_at, curvature_region, profile_region, tangent_inverse
-from .result import PrevalenceEstimate
-from .rows import Rows
-from .simplex import maximise
+from ..log_probs import Numbers, Predictions
+from ..prevalence import Frequencies, Prevalence, PrevalenceWarning
+from .bbse_rlls import bbse, covariance, fieller_region, prediction_moments, rlls
+from .calibration import KINDS, Calibration, CalibrationKind, HeldOut, calibrate, held_out_set, require_every_class
+from .label_shift import LabelShiftWarning, goodness_of_fit, sampling_mix
+from .maximum_likelihood import MixLikelihood, maximise
+from .regions import condition_number, curvature_at, curvature_region, deviance_limit, profile_region, tangent_inverse
+from .stream import PredictionStream, Stream
 
-__all__ = ["METHODS", "estimate_prevalence"]
-
-METHODS = ("em", "bbse", "bbse-soft", "rlls", "rlls-soft")
+Method = Literal["em", "bbse", "bbse-soft", "rlls", "rlls-soft"]
+METHODS = get_args(Method)
+CalibrationChoice = CalibrationKind | Literal["assumed"] | Calibration | None
 _PROFILE_WORK = 1e10  # operations a profile may take before the curvature must do
 _FEW = 15  # held-out examples of a class below which regions may cover too little
 _BLURRED = 1e6  # condition number beyond which classes cannot be told apart
 
 
 def estimate_prevalence(
-    log_probs: Any,
-    sampling: Any,
+    log_probs: Stream,
+    sampling: Frequencies | Prevalence,
     *,
-    method: str = "em",
-    held_out: Any = None,
-    calibration: Any = None,
-    prior: Any = None,
-    region: str | None = "auto",
-    level: Any = 0.95,
+    method: Method = "em",
+    held_out: tuple[Predictions, Numbers] | list[Any] | None = None,
+    calibration: CalibrationChoice = None,
+    prior: Numbers | None = None,
+    region: Literal["auto", "profile", "curvature", "fieller"] | None = "auto",
+    level: float = 0.95,
 ) -> PrevalenceEstimate:
-    """The class frequencies of the data that `log_probs` are predictions on, assuming that p(x|y) is as in training.
+    """Estimate the class frequencies of the data that `log_probs` are predictions on, if p(x|y) is as in training.
 
-    - "em" maximises L(π) = Σ_n log Σ_k π_k p(k|x_n)/ρ_k (Saerens et al. 2002), by Newton's method rather than EM. It takes
-      predictions at their word, so they must be calibrated; a held-out set sees to that (Alexandari et al. 2020). Without one
-      there is a `PrevalenceWarning`: see `calibration`.
+    - "em" maximises L(π) = Σ_n log Σ_k π_k p(k|x_n)/ρ_k (Saerens et al. 2002), by Newton's method rather than EM. It trusts
+      the predictions, so they must be calibrated; with a held-out set they are (Alexandari et al. 2020). Without one there is
+      a `PrevalenceWarning`: see `calibration`.
     - "bbse" solves P π = μ with the confusion matrix of a held-out set (Lipton et al. 2018), "bbse-soft" with mean
       probabilities; calibration does not matter. Solutions outside the simplex are replaced by the π of least ‖P π − μ‖.
     - "rlls" and "rlls-soft" regularise that system (Azizzadenesheli et al. 2019).
@@ -84,68 +83,139 @@ def estimate_prevalence(
         prior: Dirichlet parameters (K,), all ≥ 1, for the maximum a posteriori ("em").
         region: "auto", "profile", "curvature", "fieller", or None for none.
         level: of the regions.
+
+    Example:
+        >>> import torch
+        >>> from rightloss.shift import estimate_prevalence
+        >>> def predict(x):  # at equal classes, N(−1, 1) and N(1, 1)
+        ...     return torch.log_softmax(torch.stack([-x, x], 1), 1)
+        >>> labels, unknown = torch.arange(2000) % 2, torch.arange(2000) % 10 == 0
+        >>> held_out, target = (predict(torch.randn(2000) + 2 * y.float() - 1) for y in (labels, unknown))
+        >>> estimate = estimate_prevalence(target, sampling=0.5, held_out=(held_out, labels))
+        >>> bool(estimate.low[1] < 0.1 < estimate.high[1])
+        True
     """
     level = checked_level(level)
-    _check_words(method, region, calibration, held_out, prior)
-    rows = Rows(log_probs, passes=method == "em")
-    size = rows.num_classes
-    rho = mix_of(sampling, size)
-    alpha = None if prior is None else _dirichlet(prior, size)
-    data = None if held_out is None else held_out_set(held_out, size)
-    if method == "em" and calibration is None:
-        if data is None:
-            _warn_of_trust()
-        else:
-            calibration = "bias-corrected"
-    if calibration == "assumed":
-        calibration = None
-    if isinstance(calibration, str):
-        assert data is not None
-        calibration = calibrated(data, calibration)
-    if calibration is not None:
-        if len(calibration.bias) != size:
-            raise ValueError(
-                f"Expected a calibration of {size} classes, but got one of {len(calibration.bias)}: fit it to this model."
-            )
-        stated, rho = rho, calibration.sampling.numpy()
-        if method == "em":
-            _warn_of_mix(calibration, stated)
-            _warn_of_few(calibration.counts.numpy())
+    _check_options(method, region, calibration, held_out, prior)
+    rows = PredictionStream(log_probs, passes=method == "em")
+    rho = sampling_mix(sampling, rows.num_classes)
+    alpha = None if prior is None else _dirichlet(prior, rows.num_classes)
+    data = None if held_out is None else held_out_set(held_out, rows.num_classes)
+    fitted = _fitted_calibration(calibration, method, data, rho)
+    rho = rho if fitted is None else fitted.sampling.numpy()
     if method == "em":
-        found = _likeliest(rows, rho, calibration, alpha, region, level)
+        found = _maximum_likelihood(rows, rho, fitted, alpha, region, level)
     else:
         assert data is not None
         require_every_class(data)
-        _warn_of_few(data.counts)
-        found = _linear(rows, data, calibration, method, region, level)
+        _warn_of_few(data.counts, stacklevel=3)
+        found = _linear_system(rows, data, fitted, method, region, level)
     if found.condition > _BLURRED or not found.converged:
         why = "its search did not converge" if not found.converged else "the predictions hardly tell some classes apart"
-        warnings.warn(f"The prevalence is not to be relied upon: {why}.", LabelShiftWarning, stacklevel=2)
-    assert rows.count is not None
+        warnings.warn(f"Do not rely on the estimated prevalence: {why}.", LabelShiftWarning, stacklevel=2)
     with torch.inference_mode(False):  # so that the tensors can be used in training, too
-        return PrevalenceEstimate(
-            population=torch.from_numpy(np.array(found.point)),
-            low=torch.from_numpy(np.array(found.low)),
-            high=torch.from_numpy(np.array(found.high)),
-            level=level,
-            region=found.region,
-            method=method,
-            covariance=torch.from_numpy(found.covariance),
-            condition=found.condition,
-            iterations=found.iterations,
-            converged=found.converged,
-            log_likelihood=found.value,
-            rows=rows.count,
-            calibration=calibration,
-            sampling=torch.from_numpy(np.array(rho)),
-        )
+        arrays = {name: torch.from_numpy(value.copy()) for name, value in vars(found).items() if isinstance(value, np.ndarray)}
+        context: dict[str, Any] = {"level": level, "method": method, "rows": rows.count, "calibration": fitted}
+        return PrevalenceEstimate(**{**vars(found), **arrays, **context, "sampling": torch.from_numpy(rho.copy())})
+
+
+@dataclass(frozen=True, eq=False)
+class PrevalenceEstimate:
+    """The result of `estimate_prevalence`: estimated class frequencies of a population.
+
+    Attributes:
+        population: π̂ (K,), float64; a class may have exactly 0.
+        low: lower ends of the regions per class (K,); π̂ itself where no region was asked for.
+        high: upper ends.
+        level: of the regions.
+        region: how they were made: "profile", "curvature", "fieller" or "none".
+        method: as asked for.
+        covariance: of π̂ `(K, K)`, with the calibration's uncertainty where one was fitted. A class at 0 has the variance whose
+            normal region at `level` ends where its likelihood's does; what the data do not tell has a standard error of 1.
+        condition: condition number: of the classes' likelihood ratios (EM) or of the confusion matrix. 1 is best.
+        iterations: Newton steps; 1 for linear systems.
+        converged: whether the maximum was reached.
+        log_likelihood: L(π̂) (with a prior: the log posterior, both up to a constant); None where none was maximised.
+        rows: how many predictions it rests on.
+        calibration: the one that was applied, if any.
+        sampling: ρ (K,), the mix at which the predictions hold.
+
+    Example:
+        >>> import torch
+        >>> from rightloss.shift import estimate_prevalence
+        >>> certain = torch.tensor([[0.999, 0.001]] * 90 + [[0.001, 0.999]] * 10).log()
+        >>> estimate = estimate_prevalence(certain, sampling=0.5, calibration="assumed")
+        >>> print(estimate)
+        Prevalence estimate (em, 100 predictions)
+          class 0: 0.9008  95 % profile [0.8319, 0.9495]
+          class 1: 0.0992  95 % profile [0.05051, 0.1681]
+        >>> estimate.prevalence().is_uncertain
+        True
+    """
+
+    population: Tensor
+    low: Tensor
+    high: Tensor
+    level: float
+    region: str
+    method: str
+    covariance: Tensor
+    condition: float
+    iterations: int
+    converged: bool
+    log_likelihood: float | None
+    rows: int
+    calibration: Calibration | None = field(repr=False)
+    sampling: Tensor = field(repr=False)
+
+    @property
+    def standard_error(self) -> Tensor:
+        """The standard error of each class's frequency (K,)."""
+        return self.covariance.diagonal().clamp_min(0).sqrt()
+
+    def prevalence(self, sampling: Frequencies | Prevalence | None = None) -> Prevalence:
+        """Return an uncertain `Prevalence`: the Dirichlet with the estimate's mean and Σ_k Var(π_k)/π_k.
+
+        For two classes that is the Beta with its mean and variance. A class closer to 0 than 0.8 of its standard error is put
+        at 0.8 of it, which is the mean of a normal distribution truncated at 0. Where a region ends at 0 or 1, or is
+        "fieller", its width gives the standard error. Σα is at least K, that of the uniform distribution over all mixes.
+
+        Args:
+            sampling: ρ of the model it will be used with; by default the mix at which the predictions hold.
+        """
+        errors, size = self._errors(), len(self.population)
+        mean = torch.maximum(self.population, (math.sqrt(2 / math.pi) * errors).clamp_max(1 / size))
+        mean = mean / mean.sum()
+        total = max((size - 1) / float((errors**2 / mean).sum()) - 1, size)
+        rho = self.sampling if sampling is None else torch.from_numpy(sampling_mix(sampling, size))
+        return Prevalence.dirichlet(total * mean, rho)
+
+    def _errors(self) -> Tensor:
+        """Return standard errors; where the region ends at 0 or 1, from its longer side: the curvature ignores the ends."""
+        errors = self.standard_error
+        if self.region == "none":
+            return errors
+        z = math.sqrt(deviance_limit(self.level))
+        up, down = (self.high - self.population) / z, (self.population - self.low) / z
+        wide = torch.maximum(up, down)
+        if self.region == "fieller":
+            return wide
+        return torch.where((self.low == 0) | (self.high == 1), wide, errors)
+
+    def __str__(self) -> str:
+        how = f"{self.method}, {self.rows:,} predictions" + (f", {self.calibration.kind}" if self.calibration else "")
+        lines = [f"Prevalence estimate ({how})"]
+        for k, (value, low, high) in enumerate(zip(self.population, self.low, self.high, strict=True)):
+            region = "" if self.region == "none" else f"  {100 * self.level:g} % {self.region} [{low:.4g}, {high:.4g}]"
+            lines.append(f"  class {k}: {value:.4g}{region}")
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True)
-class _Found:
-    """What either kind of method finds, in numpy."""
+class _Solution:
+    """The result of either kind of method, in numpy: the first attributes of `PrevalenceEstimate`."""
 
-    point: np.ndarray
+    population: np.ndarray
     low: np.ndarray
     high: np.ndarray
     region: str
@@ -153,12 +223,41 @@ class _Found:
     condition: float
     iterations: int = 1
     converged: bool = True
-    value: float | None = None
+    log_likelihood: float | None = None
 
 
-def _likeliest(
-    rows: Rows, rho: np.ndarray, calibration: Calibration | None, prior: np.ndarray | None, region: str | None, level: float
-) -> _Found:
+def _fitted_calibration(
+    calibration: CalibrationChoice, method: Method, data: HeldOut | None, rho: np.ndarray
+) -> Calibration | None:
+    """Return the calibration to apply, fitted where need be, with warnings of what makes it doubtful."""
+    if method == "em" and calibration is None:
+        if data is None:
+            _warn_of_trust(stacklevel=4)
+        else:
+            calibration = "bias-corrected"
+    if calibration is None or calibration == "assumed":
+        return None
+    if isinstance(calibration, str):
+        assert data is not None
+        calibration = calibrate(data, calibration)
+    if len(calibration.bias) != len(rho):
+        raise ValueError(
+            f"Expected a calibration of {len(rho)} classes, but got one of {len(calibration.bias)}: fit it to this model."
+        )
+    if method == "em":
+        _warn_of_mix(calibration, rho, stacklevel=4)
+        _warn_of_few(calibration.counts.numpy(), stacklevel=4)
+    return calibration
+
+
+def _maximum_likelihood(
+    rows: PredictionStream,
+    rho: np.ndarray,
+    calibration: Calibration | None,
+    prior: np.ndarray | None,
+    region: str | None,
+    level: float,
+) -> _Solution:
     likelihood = MixLikelihood(rows, rho, calibration, prior)
     some = likelihood.of_some_rows()
     # drawn in from the boundary, since other rows may need a class that these do without
@@ -178,70 +277,70 @@ def _likeliest(
         region = "profile" if cheap or near else "curvature"
     if region == "profile":
         # with no class held at 0: the calibration is as uncertain for one that is there as for one just beside it
-        alone, together = (np.diag(each) for each in _covariances(best.curve.curvature, by_calibration))
+        alone, together = (np.diag(each) for each in _covariances(best.model.curvature, by_calibration))
         widening = np.divide(together, alone, out=np.ones_like(alone), where=alone > 0)
         low, high = profile_region(likelihood, best, errors, level, widening)
     condition = condition_number(curvature)
-    return _Found(best.point, low, high, region or "none", full, condition, best.iterations, best.converged, best.value)
+    return _Solution(best.point, low, high, region or "none", full, condition, best.iterations, best.converged, best.value)
 
 
 def _covariances(curvature: np.ndarray, by_calibration: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """H⁻¹, and H⁻¹ (H + J Var(calibration) Jᵀ) H⁻¹."""
+    """Return H⁻¹, and H⁻¹ (H + J Var(calibration) Jᵀ) H⁻¹."""
     plain = tangent_inverse(curvature)
     return plain, plain if by_calibration is None else plain + plain @ by_calibration @ plain
 
 
-def _linear(
-    rows: Rows, data: HeldOut, calibration: Calibration | None, method: str, region: str | None, level: float
-) -> _Found:
+def _linear_system(
+    rows: PredictionStream, data: HeldOut, calibration: Calibration | None, method: str, region: str | None, level: float
+) -> _Solution:
     blocks: Iterable[Tensor] = rows
     if calibration is not None:
-        blocks = (calibration.applied(block) for block in rows)
-        data = HeldOut(calibration.applied(data.log_probs), data.labels)
-    means = moments(blocks, data, soft=method.endswith("soft"))
-    point = regularised(means) if method.startswith("rlls") else solved(means)
+        blocks = (calibration.apply(block) for block in rows)
+        data = HeldOut(calibration.apply(data.log_probs), data.labels)
+    means = prediction_moments(blocks, data, soft=method.endswith("soft"))
+    point = rlls(means) if method.startswith("rlls") else bbse(means)
     full, condition = covariance(means, point), float(np.linalg.cond(means.by_class))
     if region is None:
-        return _Found(point, point, point, "none", full, condition)
+        return _Solution(point, point, point, "none", full, condition)
     low, high = fieller_region(means, point, level)
-    return _Found(point, np.minimum(low, point), np.maximum(high, point), "fieller", full, condition)
+    return _Solution(point, np.minimum(low, point), np.maximum(high, point), "fieller", full, condition)
 
 
-def _warn_of_trust() -> None:
+def _warn_of_trust(stacklevel: int) -> None:
     warnings.warn(
-        "The predictions are taken at their word: whether they are calibrated cannot be seen from unlabelled rows, and where "
-        "they are not, as those of trees often, the estimate is wrong and its region too narrow; pass held_out=(log_probs, "
-        "labels) of rows that the model was not trained on, or calibration='assumed' where this was checked.",
+        "The predictions are trusted to be calibrated, which unlabelled rows cannot show. Where they are not, as often with "
+        "trees, the estimate is wrong and its region too narrow: pass held_out=(log_probs, labels) of rows that the model was "
+        "not trained on, or calibration='assumed' where this was checked.",
         PrevalenceWarning,
-        stacklevel=3,
+        stacklevel=stacklevel,
     )
 
 
-def _warn_of_mix(calibration: Calibration, rho: np.ndarray) -> None:
-    """Where a calibration supposes a held-out set at the mix ρ, and its labels contradict that."""
+def _warn_of_mix(calibration: Calibration, rho: np.ndarray, stacklevel: int) -> None:
+    """Warn where a calibration assumes a held-out set at the mix ρ, and its labels contradict that."""
     counts = calibration.counts.numpy()
     if not calibration.has_biases and goodness_of_fit(counts, rho) < 1e-3:
         shown = ", ".join(f"{share:.3g}" for share in counts / counts.sum())
         warnings.warn(
-            f"The held-out labels come at the mix ({shown}), but calibration={calibration.kind!r} supposes "
+            f"The held-out labels come at the mix ({shown}), but calibration={calibration.kind!r} assumes "
             "`sampling`: the prevalence may be far off; use calibration='bias-corrected'.",
             LabelShiftWarning,
-            stacklevel=3,
+            stacklevel=stacklevel,
         )
 
 
-def _warn_of_few(counts: np.ndarray) -> None:
-    """Of held-out examples of a class."""
+def _warn_of_few(counts: np.ndarray, stacklevel: int) -> None:
+    """Warn of classes with few held-out examples."""
     few = np.flatnonzero(counts < _FEW).tolist()
     if few:
         warnings.warn(
             f"Class(es) {few} have fewer than {_FEW} held-out examples: regions may cover less than they say; label more.",
             LabelShiftWarning,
-            stacklevel=3,
+            stacklevel=stacklevel,
         )
 
 
-def _check_words(method: Any, region: Any, calibration: Any, held_out: Any, prior: Any) -> None:
+def _check_options(method: Any, region: Any, calibration: Any, held_out: Any, prior: Any) -> None:
     if method not in METHODS:
         raise ValueError(f"Expected `method` to be one of {', '.join(METHODS)}, but got {method!r}: choose one of them.")
     kinds = ("auto", "profile", "curvature", None) if method == "em" else ("auto", "fieller", None)

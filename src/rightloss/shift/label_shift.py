@@ -14,13 +14,10 @@ import torch
 from torch import Tensor
 
 from ..inference.steps import checked_level
-from ..log_probs import log_prob_table
-from ..prevalence import Prevalence, frequencies
-from .confusion import covariance, moments
-from .held_out import HeldOut, held_out_set, require_every_class
-from .rows import cell_rows
-
-__all__ = ["LabelShiftTest", "LabelShiftWarning", "label_shift_test"]
+from ..log_probs import Numbers, Predictions, log_prob_table, rows_of, tensor_of
+from ..prevalence import Frequencies, Prevalence, frequencies
+from .bbse_rlls import covariance, prediction_moments
+from .calibration import HeldOut, held_out_set, require_every_class
 
 _MOST_BINS = 6  # into which a predicted class is cut
 _PER_BIN = 25  # rows of either set that a bin should have
@@ -29,12 +26,19 @@ _WORST_ERROR = 0.1
 
 
 class LabelShiftWarning(UserWarning):
-    """An estimate of a prevalence that should not be relied upon."""
+    """An estimate of a prevalence should not be relied upon.
+
+    Example:
+        >>> import warnings
+        >>> from rightloss.shift import LabelShiftWarning
+        >>> warnings.filterwarnings("error", category=LabelShiftWarning)  # stop instead of going on
+        >>> warnings.resetwarnings()
+    """
 
 
 @dataclass(frozen=True)
 class LabelShiftTest:
-    """What `label_shift_test` found.
+    """The result of `label_shift_test`.
 
     Attributes:
         p_value: of the hypothesis that only the mix of classes differs. Small: something else differs too.
@@ -44,8 +48,17 @@ class LabelShiftTest:
         sampling_p_value: of the hypothesis that the held-out labels come at the mix `sampling`; None where none was given.
         condition: condition number of the confusion matrix p(predicted|true): errors of the mean prediction grow by up to that.
         error: the largest standard error with which these two sets give a class's frequency.
-        well_conditioned: whether condition ≤ 30 and error ≤ 0.1: a prevalence can be had from these predictions at this size.
+        well_conditioned: whether condition ≤ 30 and error ≤ 0.1: these predictions, at this size, can give a prevalence.
         message: all of it in words.
+
+    Example:
+        >>> import torch
+        >>> from rightloss.shift import label_shift_test
+        >>> y = torch.arange(2000) % 2
+        >>> x = torch.randn(2000) + 2 * y - 1
+        >>> log_probs = torch.log_softmax(torch.stack([-x, x], 1), 1)
+        >>> label_shift_test(log_probs, held_out=(log_probs, y)).well_conditioned
+        True
     """
 
     p_value: float
@@ -62,8 +75,14 @@ class LabelShiftTest:
         return self.message
 
 
-def label_shift_test(log_probs: Any, held_out: Any, sampling: Any = None, *, level: Any = 0.95) -> LabelShiftTest:
-    """Whether the target is a mixture of the held-out set's classes; warns with `LabelShiftWarning` where it is not.
+def label_shift_test(
+    log_probs: Predictions,
+    held_out: tuple[Predictions, Numbers] | list[Any],
+    sampling: Frequencies | Prevalence | None = None,
+    *,
+    level: float = 0.95,
+) -> LabelShiftTest:
+    """Test whether the target is a mixture of the held-out set's classes; warn with `LabelShiftWarning` where it is not.
 
     Under label shift p(x|y) is the same in both sets, so every function of x, such as the bin that the prediction falls into,
     is distributed in the target as Σ_k π_k P_k, with P_k its distribution over held-out examples of class k. With more bins
@@ -79,15 +98,25 @@ def label_shift_test(log_probs: Any, held_out: Any, sampling: Any = None, *, lev
         held_out: `(log_probs, labels)` of the same model on labelled data that it was not trained on.
         sampling: ρ, the mix at which the predictions are stated; where given, the held-out labels are tested against it.
         level: a p-value below 1 − level is not tenable.
+
+    Example:
+        >>> import torch
+        >>> from rightloss.shift import label_shift_test
+        >>> def predict(x):  # at equal classes, N(−1, 1) and N(1, 1)
+        ...     return torch.log_softmax(torch.stack([-x, x], 1), 1)
+        >>> labels, unknown = torch.arange(2000) % 2, torch.arange(2000) % 10 == 0
+        >>> held_out, target = (predict(torch.randn(2000) + 2 * y.float() - 1) for y in (labels, unknown))
+        >>> label_shift_test(target, held_out=(held_out, labels)).tenable
+        True
     """
     level = checked_level(level)
-    target = log_prob_table(cell_rows(log_probs, "log_probs")).detach().to("cpu", torch.float64)
+    target = log_prob_table(rows_of(tensor_of(log_probs, "log_probs"))).detach().to("cpu", torch.float64)
     data = held_out_set(held_out, target.shape[1])
     require_every_class(data)
-    rho = None if sampling is None else mix_of(sampling, target.shape[1])
+    rho = None if sampling is None else sampling_mix(sampling, target.shape[1])
     counts, by_class = _binned(target, data)
     statistic, population = _distance(counts, by_class)
-    means = moments([target], data, soft=False)
+    means = prediction_moments([target], data, soft=False)
     errors = np.sqrt(np.diag(covariance(means, population)))
     degrees = len(counts) - max(1, int((population > 2 * errors).sum()))
     p_value = _tail(statistic, degrees) if degrees > 0 else 1.0
@@ -104,21 +133,20 @@ def label_shift_test(log_probs: Any, held_out: Any, sampling: Any = None, *, lev
     return LabelShiftTest(p_value, p_value >= 1 - level, statistic, degrees, of_mix, condition, error, fine, message)
 
 
-def mix_of(sampling: Any, num_classes: int) -> np.ndarray:
-    """K frequencies, for two classes that of class 1, or a `Prevalence`, whose sampling mix it is."""
-    if isinstance(sampling, Prevalence):
-        sampling = sampling.sampling
-    return frequencies(sampling, "sampling", num_classes).numpy()
+def sampling_mix(sampling: Frequencies | Prevalence, num_classes: int) -> np.ndarray:
+    """Return ρ (K,) from K frequencies, that of class 1 for two classes, or a `Prevalence`."""
+    given = sampling.sampling if isinstance(sampling, Prevalence) else sampling
+    return frequencies(given, "sampling", num_classes).numpy()
 
 
 def goodness_of_fit(counts: np.ndarray, rho: np.ndarray) -> float:
-    """The p-value of Pearson's test that labels with these counts (K,) come at the mix ρ."""
+    """Return the p-value of Pearson's test that labels with these counts (K,) come at the mix ρ."""
     expected = counts.sum() * rho
     return _tail(float(((counts - expected) ** 2 / expected).sum()), len(rho) - 1)
 
 
 def _binned(target: Tensor, data: HeldOut) -> tuple[np.ndarray, np.ndarray]:
-    """Rows in each bin: of the target (B,), and of each held-out class `(B, K)`."""
+    """Return the rows in each bin: of the target (B,), and of each held-out class `(B, K)`."""
     size = target.shape[1]
     both = torch.cat([target, data.log_probs])
     score, predicted = both.max(1)
@@ -141,7 +169,7 @@ def _binned(target: Tensor, data: HeldOut) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _edges(score: Tensor, is_target: Tensor, parts: int) -> Tensor:
-    """Quantiles of the scores, both sets weighing the same; below the greatest score, so that no bin is empty."""
+    """Return quantiles of the scores, with equal weight for both sets; below the greatest score, so that no bin is empty."""
     weight = torch.where(is_target, 0.5 / is_target.sum().clamp_min(1), 0.5 / (~is_target).sum().clamp_min(1)).double()
     order = score.argsort()
     reached = weight[order].cumsum(0) / weight.sum()
@@ -151,7 +179,7 @@ def _edges(score: Tensor, is_target: Tensor, parts: int) -> Tensor:
 
 
 def _distance(counts: np.ndarray, by_class: np.ndarray) -> tuple[float, np.ndarray]:
-    """Pearson's statistic over the cells of both sets, and the π of the fit."""
+    """Return Pearson's statistic over the cells of both sets, and the π of the fit."""
     shares, population = _fitted(counts, by_class)
     observed = np.concatenate([counts[:, None], by_class], 1)
     expected = np.concatenate([counts.sum() * (shares @ population)[:, None], by_class.sum(0) * shares], 1)
@@ -160,7 +188,7 @@ def _distance(counts: np.ndarray, by_class: np.ndarray) -> tuple[float, np.ndarr
 
 
 def _fitted(counts: np.ndarray, by_class: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """P `(B, K)` and π (K,) of greatest likelihood for the counts of both sets, by EM: which class is each target row of?
+    """Fit P `(B, K)` and π (K,) to the counts of both sets by maximum likelihood, with EM over the target rows' classes.
 
     Each step gains likelihood; the steps end where one gains less than 1e-6, far below what a χ² shows.
     """
@@ -181,7 +209,7 @@ def _fitted(counts: np.ndarray, by_class: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def _tail(statistic: float, degrees: int) -> float:
-    """P(χ² ≥ statistic)."""
+    """Return P(χ² ≥ statistic)."""
     half = torch.tensor([degrees / 2, statistic / 2], dtype=torch.float64)
     return float(torch.special.gammaincc(half[0], half[1]))
 
@@ -198,7 +226,7 @@ def _complaints(p: float, degrees: int, of_mix: float | None, condition: float, 
     if of_mix is not None and of_mix < size:
         found.append("The held-out labels do not come at the mix `sampling`; pass the mix at which the predictions are stated.")
     if condition > _WORST_CONDITION:
-        found.append("The model hardly tells some classes apart, so their frequencies cannot be had from its predictions.")
+        found.append("The model hardly tells some classes apart, so its predictions cannot give their frequencies.")
     elif error > _WORST_ERROR:
         found.append("The sets are too small for these predictions to give a prevalence; collect more of either.")
     return found

@@ -1,6 +1,6 @@
-"""Unlabelled predictions of any size → blocks of rows, as often as they are asked for.
+"""Unlabelled predictions of any size → blocks of rows, for any number of passes.
 
-Stage: a table, a map of a file, or a stream of tables → blocks `(b, k)` of log-probabilities, float64. Only a block is in
+Stage: a table, a memory map, or a stream of tables → blocks `(b, k)` of log-probabilities, float64. Only a block is in
 memory at a time; every row is checked the first time it is read.
 """
 
@@ -8,47 +8,48 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..log_probs import log_prob_table, tensor_of
+from ..log_probs import Predictions, log_prob_table, rows_of, tensor_of
 
-__all__ = ["Rows", "cell_rows"]
+# A table, or tables one after the other: a list, a loader, or a function that returns a fresh iterator.
+Stream = Predictions | Iterable[Any] | Callable[[], Iterable[Any]]
 
 _ELEMENTS = 1 << 18  # of a block: 2 MB in float64, which a processor's cache still holds
 
 
-class Rows:
-    """Predictions that can be read block by block, again and again.
+class PredictionStream:
+    """Predictions that can be read block by block, in as many passes as needed.
 
     Args:
-        values: a table `(n, k)` (tensor, array, map of a file, list of rows), dense maps `(n, k, h, w, …)`, or a stream of
-            these: a list of them, anything like a DataLoader that can be iterated anew, or a function without arguments that
-            returns a fresh iterator.
-        name: what the caller calls it.
+        values: a table `(n, k)` (tensor, array, memory map, list of rows), dense maps `(n, k, h, w, …)`, or a stream of
+            these: a list of them, anything like a DataLoader that can be iterated again, or a function without arguments
+            that returns a fresh iterator.
         passes: whether more than one pass will be made; an iterator that can be used once is then refused.
     """
 
-    def __init__(self, values: Any, name: str = "log_probs", passes: bool = True) -> None:
-        self._name, self._checked = name, False
+    def __init__(self, values: Any, passes: bool = True) -> None:
+        self._checked = False
         self.is_stream = _is_stream(values)
         if self.is_stream and passes and isinstance(values, Iterator):
             raise ValueError(
-                f"Expected `{name}` to be a table, or a stream that can be read more than once, but got a "
+                "Expected `log_probs` to be a table, or a stream that can be read more than once, but got a "
                 f"{type(values).__name__} that is used up after one pass: pass a list of tables, a loader, or a function "
                 "that returns a fresh iterator, such as `lambda: (model(x) for x in loader)`."
             )
         if not self.is_stream and not isinstance(values, np.memmap):
-            values = tensor_of(values, name).detach()
-            if values.ndim <= 2:  # maps are checked cut by cut
-                log_prob_table(values, name=name)
+            values = tensor_of(values, "log_probs").detach()
+            if values.ndim <= 2:  # maps are checked block by block
+                log_prob_table(values)
                 self._checked = True
         if not self.is_stream and not self._checked:
-            log_prob_table(cell_rows(values[:1], name), name=name)  # refuses the shape
+            log_prob_table(_rows(values[:1]))  # refuses the shape
         self._values = values
         self._opened: Iterator[Any] | None = None
         self._waiting: Iterator[Any] | None = None
@@ -56,7 +57,7 @@ class Rows:
         self.count: int | None = None if self.is_stream else len(values) * math.prod(values.shape[2:])
 
     def __iter__(self) -> Iterator[Tensor]:
-        """One pass."""
+        """Yield the blocks of one pass."""
         seen = 0
         for chunk in self._stream() if self.is_stream else [self._values]:
             for block in self._cut(_unwrapped(chunk), seen):
@@ -64,13 +65,13 @@ class Rows:
                 yield block
         if self.count not in (None, seen) or seen == 0:
             raise ValueError(
-                f"Expected `{self._name}` to give the same rows in every pass, but got {seen} after {self.count or 'none'}: "
+                f"Expected `log_probs` to give the same rows in every pass, but got {seen} after {self.count or 'none'}: "
                 "does the function return a fresh iterator each time, and the loader drop nothing?"
             )
         self.count, self._checked = seen, True
 
     def head(self, rows: int = 4096) -> Tensor:
-        """The first blocks, up to that many rows or a few more."""
+        """Return the first blocks, up to that many rows or a few more."""
         blocks, seen = [], 0
         for block in self:
             blocks.append(block)
@@ -81,16 +82,16 @@ class Rows:
 
     def _cut(self, table: Any, seen: int) -> Iterator[Tensor]:
         if self.is_stream and not isinstance(table, Tensor | np.ndarray):
-            table = log_prob_table(table, name=self._name)
+            table = log_prob_table(table)
         size = max(1, _ELEMENTS // max(1, math.prod(table.shape[1:])))
         for start in range(0, len(table), size):
             part = table[start : start + size]
             if isinstance(table, np.memmap):
                 part = np.array(part)
                 _forget(table)
-            part = cell_rows(part, self._name)
+            part = _rows(part)
             if not self._checked:
-                log_prob_table(part, self.num_classes, self._name if seen == 0 else f"{self._name}[{seen}:]")
+                log_prob_table(part, self.num_classes, "log_probs" if seen == 0 else f"log_probs[{seen}:]")
             seen += len(part)
             yield part.detach().to("cpu", torch.float64)
 
@@ -101,7 +102,7 @@ class Rows:
         opened = iter(self._values() if callable(self._values) else self._values)
         if opened is self._opened:
             raise ValueError(
-                f"Expected `{self._name}` to give the same rows in every pass, but the function returned the same iterator "
+                "Expected `log_probs` to give the same rows in every pass, but the function returned the same iterator "
                 "again: let it make a fresh one, such as `lambda: (model(x) for x in loader)`."
             )
         self._opened = opened
@@ -112,16 +113,14 @@ class Rows:
         stream = self._stream()
         first = next(stream, None)
         if first is None:
-            raise ValueError(f"Expected at least one table in `{self._name}`, but the stream is empty: is the loader?")
-        table = log_prob_table(cell_rows(_unwrapped(first), self._name), name=self._name)
-        self._waiting = _chained(first, stream)
+            raise ValueError("Expected at least one table in `log_probs`, but the stream is empty: is the loader?")
+        table = log_prob_table(_rows(_unwrapped(first)))
+        self._waiting = chain([first], stream)
         return int(table.shape[1])
 
 
-def cell_rows(values: Any, name: str) -> Tensor:
-    """A table `(n, k)` as it is, dense maps `(n, k, h, w, …)` with a row per cell, `(n·h·w·…, k)`."""
-    table = tensor_of(values, name)
-    return table.movedim(1, -1).flatten(0, -2) if table.ndim > 2 else table
+def _rows(values: Any) -> Tensor:
+    return rows_of(tensor_of(values, "log_probs"))
 
 
 def _is_stream(values: Any) -> bool:
@@ -133,7 +132,7 @@ def _is_stream(values: Any) -> bool:
 
 
 def _unwrapped(chunk: Any) -> Any:
-    """Loaders over a TensorDataset give lists of one tensor."""
+    """Return the tensor of a list of one, which loaders over a TensorDataset give."""
     if not isinstance(chunk, list | tuple) or len(chunk) == 0 or getattr(chunk[0], "ndim", 0) < 2:
         return chunk
     if len(chunk) > 1:
@@ -144,13 +143,8 @@ def _unwrapped(chunk: Any) -> Any:
     return chunk[0]
 
 
-def _chained(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
-    yield first
-    yield from rest
-
-
 def _forget(table: np.memmap) -> None:
-    """Let go of a map's pages, which would otherwise stay in memory; a private copy (mode 'c') must keep its changes."""
+    """Free a memory map's pages, which would otherwise stay in memory; a private copy (mode 'c') must keep its changes."""
     if getattr(table, "mode", "c") == "c" or not hasattr(mmap, "MADV_DONTNEED"):
         return
     base: Any = table

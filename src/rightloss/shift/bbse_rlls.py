@@ -1,4 +1,4 @@
-"""Predictions with labels, and predictions without → the prevalence that joins their means.
+"""BBSE and RLLS: predictions with labels, and predictions without → the prevalence that joins their means.
 
 Stage: held-out and target `log_probs` → moments → π by a linear system: P π = μ, where μ is the mean prediction in the target
 and P_jk the mean prediction of j over held-out examples of class k.
@@ -14,15 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .held_out import HeldOut
+from .calibration import HeldOut
+from .maximum_likelihood import QuadraticModel, maximise_model
 from .regions import deviance_limit, within_simplex
-from .simplex import Curve, nearest_in_model
-
-__all__ = ["Moments", "covariance", "fieller_region", "moments", "regularised", "solved", "unbounded"]
 
 
 @dataclass(frozen=True)
-class Moments:
+class PredictionMoments:
     """Means and covariances of the predictions, as numbers of class k (one-hot) or as probabilities.
 
     Attributes:
@@ -43,10 +41,10 @@ class Moments:
         return self.counts / self.counts.sum()
 
 
-def moments(blocks: Iterable[Tensor], held_out: HeldOut, soft: bool) -> Moments:
-    """One pass over the target, one over the held-out set.
+def prediction_moments(blocks: Iterable[Tensor], held_out: HeldOut, soft: bool) -> PredictionMoments:
+    """Compute the moments in one pass over the target and one over the held-out set.
 
-    Averaged are the probabilities, or else 1 for the likeliest class (the first of equals) and 0 for the others.
+    The average is over probabilities if `soft`, else over 1 for the likeliest class (the first of equals) and 0 for the others.
     """
     size = held_out.log_probs.shape[1]
     total, products, count = torch.zeros(size).double(), torch.zeros(size, size).double(), 0
@@ -57,35 +55,36 @@ def moments(blocks: Iterable[Tensor], held_out: HeldOut, soft: bool) -> Moments:
     by_class = torch.stack([sums / number for sums, _, number in columns], 1)
     spreads = torch.stack([_mean_spread(*column, soft) for column in columns])
     spread = _mean_spread(total, products, count, soft)
-    return Moments((total / count).numpy(), spread.numpy(), count, by_class.numpy(), spreads.numpy(), held_out.counts)
+    return PredictionMoments((total / count).numpy(), spread.numpy(), count, by_class.numpy(), spreads.numpy(), held_out.counts)
 
 
-def unbounded(data: Moments) -> np.ndarray:
-    """P⁻¹ μ: sums to 1, but may leave the simplex. Where P is singular, the solution nearest to equal classes."""
+def _unconstrained(data: PredictionMoments) -> np.ndarray:
+    """Return P⁻¹ μ: sums to 1, but may leave the simplex. Where P is singular, the solution nearest to equal classes."""
     equal = np.full(len(data.target), 1 / len(data.target))
     return equal + _inverse(data.by_class)[0] @ (data.target - data.by_class @ equal)
 
 
-def solved(data: Moments) -> np.ndarray:
-    """BBSE (Lipton, Wang, Smola 2018): P⁻¹ μ where that is a prevalence, else the π of least ‖P π − μ‖."""
-    free = unbounded(data)
+def bbse(data: PredictionMoments) -> np.ndarray:
+    """Return P⁻¹ μ where that is a prevalence, else the π of least ‖P π − μ‖ (Lipton, Wang, Smola 2018)."""
+    free = _unconstrained(data)
     if (free >= 0).all():
         return free / free.sum()
     curvature = data.by_class.T @ data.by_class
 
-    def fit(point: np.ndarray) -> Curve:
+    def fit(point: np.ndarray) -> QuadraticModel:
         left = data.target - data.by_class @ point
-        return Curve(point, -0.5 * float(left @ left), data.by_class.T @ left, curvature)
+        return QuadraticModel(point, -0.5 * float(left @ left), data.by_class.T @ left, curvature)
 
-    return nearest_in_model(fit(np.full(len(free), 1 / len(free))))
+    return maximise_model(fit(np.full(len(free), 1 / len(free))))
 
 
-def regularised(data: Moments, strength: float = 0.01, delta: float = 0.05) -> np.ndarray:
-    """RLLS (Azizzadenesheli, Liu, Yang, Anandkumar 2019): θ = π/ρ − 1 that minimises ‖C θ − b‖ + λ‖θ‖ with θ ≥ −1.
+def rlls(data: PredictionMoments, strength: float = 0.01, delta: float = 0.05) -> np.ndarray:
+    """Return π = ρ (1 + θ), where θ minimises ‖C θ − b‖ + λ‖θ‖ with θ ≥ −1.
 
-    C_jk = P_jk ρ_k and b = μ − C·1. λ = `strength` · 3 (2 log(2K/δ)/(3n) + √(2 log(2K/δ)/n)) is the authors' choice. Since the
-    norms are not squared, θ solves C θ = b exactly wherever λ is small against C's least singular value: then this is BBSE
-    with its constraint. The weights 1 + θ are at last scaled to a prevalence.
+    From Azizzadenesheli, Liu, Yang, Anandkumar (2019), with C_jk = P_jk ρ_k and b = μ − C·1, and with their choice of
+    λ = `strength` · 3 (2 log(2K/δ)/(3n) + √(2 log(2K/δ)/n)). Since the norms are not squared, θ solves C θ = b exactly
+    wherever λ is small against C's least singular value: then this is BBSE with its constraint. The weights 1 + θ are at last
+    scaled to a prevalence.
     """
     rho, size = data.frequencies, len(data.counts)
     joint = data.by_class * rho
@@ -93,7 +92,7 @@ def regularised(data: Moments, strength: float = 0.01, delta: float = 0.05) -> n
     spread = 2 * math.log(2 * size / delta)
     penalty = strength * 3 * (spread / (3 * data.counts.sum()) + math.sqrt(spread / data.counts.sum()))
 
-    exact = unbounded(data) / rho - 1
+    exact = _unconstrained(data) / rho - 1
     # where 0 lies in the subgradient at the solution of C θ = b, and that is allowed, there is nothing to search for
     push = np.linalg.lstsq(joint.T, exact, rcond=None)[0]
     if (exact >= -1).all() and np.linalg.matrix_rank(joint) == size and penalty * np.linalg.norm(push) <= np.linalg.norm(exact):
@@ -104,8 +103,8 @@ def regularised(data: Moments, strength: float = 0.01, delta: float = 0.05) -> n
     return weights / weights.sum()
 
 
-def covariance(data: Moments, population: np.ndarray) -> np.ndarray:
-    """Of P⁻¹ μ `(K, K)`, from the noise of the target's mean and of each held-out class's: P⁻¹ (V_μ + Σ_k π_k² V_k) P⁻ᵀ.
+def covariance(data: PredictionMoments, population: np.ndarray) -> np.ndarray:
+    """Return the covariance of P⁻¹ μ `(K, K)`, from the noise of both sets: P⁻¹ (V_μ + Σ_k π_k² V_k) P⁻ᵀ.
 
     In a direction that P maps to 0 the standard error is 1, as long as the simplex is wide.
     """
@@ -114,18 +113,18 @@ def covariance(data: Moments, population: np.ndarray) -> np.ndarray:
     return inverse @ noise @ inverse.T + unseen
 
 
-def fieller_region(data: Moments, population: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
-    """All v in [0, 1] that (P⁻¹ μ)_k could be by chance if π_k = v: (v − (P⁻¹ μ)_k)² ≤ z² σ_k²(v), per class.
+def fieller_region(data: PredictionMoments, population: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return per class the ends of all v in [0, 1] with (v − (P⁻¹ μ)_k)² ≤ z² σ_k²(v).
 
     σ_k² is `covariance` at π_k = v, with the others in their proportions: A + Q v² + R (1 − v)². For two classes this is
-    Fieller's region, which stays right where P is hardly known; it can be all of [0, 1]. Of two pieces it takes the hull.
+    Fieller's region, which stays right where P is hardly known; it can be all of [0, 1]. Two pieces are joined to their hull.
     """
     inverse, unseen = _inverse(data.by_class)
     by_target = np.einsum("ki,ij,kj->k", inverse, data.target_spread, inverse) + np.diag(unseen)
     by_class = np.einsum("ki,lij,kj->kl", inverse, data.spreads, inverse)
     others = np.where(np.eye(len(population), dtype=bool), 0.0, population + 1e-12)
     others = others / others.sum(1, keepdims=True)
-    z2, centre = deviance_limit(level), unbounded(data)
+    z2, centre = deviance_limit(level), _unconstrained(data)
     own, rest = z2 * np.diag(by_class), z2 * (others**2 * by_class).sum(1)
     square, linear, constant = 1 - own - rest, rest - centre, centre**2 - z2 * by_target - rest
     root = np.sqrt((linear**2 - square * constant).clip(0))
@@ -142,7 +141,7 @@ def fieller_region(data: Moments, population: np.ndarray, level: float) -> tuple
 
 
 def _inverse(by_class: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """P⁻¹ among changes that sum to 0 `(K, K)`, and the projection onto those of them that P maps to 0."""
+    """Return P⁻¹ among changes that sum to 0 `(K, K)`, and the projection onto those of them that P maps to 0."""
     size = len(by_class)
     basis = np.linalg.svd(np.ones((1, size)))[2][1:].T
     left, values, right = np.linalg.svd(basis.T @ by_class @ basis)
@@ -152,7 +151,7 @@ def _inverse(by_class: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _columns(held_out: HeldOut, soft: bool) -> list[tuple[Tensor, Tensor, int]]:
-    """`_summed` and the number of rows, for the held-out examples of each class."""
+    """Return `_summed` and the number of rows for the held-out examples of each class."""
     size = held_out.log_probs.shape[1]
     if soft:
         rows = [held_out.log_probs[held_out.labels == k] for k in range(size)]
@@ -163,7 +162,7 @@ def _columns(held_out: HeldOut, soft: bool) -> list[tuple[Tensor, Tensor, int]]:
 
 
 def _summed(log_probs: Tensor, soft: bool) -> tuple[Tensor, Tensor]:
-    """Σ_n s_n (K,) and Σ_n s_n s_nᵀ of what is averaged."""
+    """Return Σ_n s_n (K,) and Σ_n s_n s_nᵀ of the rows s_n that are averaged."""
     if soft:
         probs = log_probs.exp()
         return probs.sum(0), probs.T @ probs
@@ -172,10 +171,10 @@ def _summed(log_probs: Tensor, soft: bool) -> tuple[Tensor, Tensor]:
 
 
 def _mean_spread(total: Tensor, products: Tensor, count: int, soft: bool) -> Tensor:
-    """The covariance of a mean of `count` rows with these sums.
+    """Return the covariance of a mean of `count` rows with these sums.
 
-    That of one-hot rows with half a count more in every class: a class never predicted in n rows is not one that never will
-    be. Of probabilities, as if one row more had shown that, the largest spread there can be: few rows do not show theirs.
+    One-hot rows get half a count more in every class: a class not predicted in n rows may be predicted in the next. For
+    probabilities one more row is added with that spread, the largest possible: few rows do not show theirs.
     """
     smooth = (total + 0.5) / (count + 0.5 * len(total))
     largest = torch.diag(smooth) - torch.outer(smooth, smooth)
@@ -185,7 +184,7 @@ def _mean_spread(total: Tensor, products: Tensor, count: int, soft: bool) -> Ten
 
 
 def _least_cost(joint: np.ndarray, shift: np.ndarray, penalty: float) -> np.ndarray:
-    """The θ ≥ −1 of least ‖C θ − b‖ + λ‖θ‖.
+    """Return the θ ≥ −1 of least ‖C θ − b‖ + λ‖θ‖.
 
     The ridge solutions pass through every best trade of one norm for the other, and along them the cost has one valley.
     """
@@ -212,7 +211,7 @@ def _least_cost(joint: np.ndarray, shift: np.ndarray, penalty: float) -> np.ndar
 
 
 def _ridge(joint: np.ndarray, shift: np.ndarray, ridge: float) -> np.ndarray:
-    """The θ ≥ −1 of least ‖C θ − b‖² + ridge ‖θ‖²: Lawson and Hanson's active set for 1 + θ ≥ 0."""
+    """Return the θ ≥ −1 of least ‖C θ − b‖² + ridge ‖θ‖², by Lawson and Hanson's active set for 1 + θ ≥ 0."""
     size = len(shift)
     matrix = joint.T @ joint + ridge * np.eye(size)
     wanted = joint.T @ shift + matrix.sum(1)

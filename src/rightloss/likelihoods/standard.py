@@ -1,4 +1,7 @@
-"""Regression: densities of y, with the batch's own labels as the support."""
+"""The standard likelihoods: softmax and logistic for classes, normal and any `torch.distributions` density for regression.
+
+In regression the support of the table is the batch's own labels.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,70 @@ import math
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from ..prevalence import ContinuousPrevalence, Prevalence
-from .contract import check_outputs
+from .contract import check_levels, check_outputs, columns, log_population
+
+
+class Categorical(nn.Module):
+    """Softmax: `log p(k|x,w) = z_k − log Σ_j exp z_j`, K logits for K classes.
+
+    Args:
+        num_classes: K, where it is to be checked; by default as many as the prevalence has.
+
+    Example:
+        >>> import torch
+        >>> import rightloss as rl
+        >>> rl.Categorical().table(torch.tensor([[2.0, 1.0, 0.0]])).exp().round(decimals=3)
+        tensor([[0.6650, 0.2450, 0.0900]])
+    """
+
+    over_classes = True
+
+    def __init__(self, num_classes: int | None = None) -> None:
+        super().__init__()
+        self.num_classes = None if num_classes is None else check_levels(num_classes, "Categorical")
+
+    @property
+    def num_outputs(self) -> int | None:
+        return self.num_classes
+
+    def table(self, outputs: Tensor, support: Tensor | None = None) -> Tensor:
+        check_outputs(outputs, self.num_classes or max([2, *outputs.shape[1:2]]), "Categorical")
+        return columns(F.log_softmax(outputs, dim=1), support)
+
+    def starting_outputs(self, prevalence: Prevalence | ContinuousPrevalence) -> Tensor:
+        return log_population(prevalence, self.num_classes, "Categorical")
+
+    def extra_repr(self) -> str:
+        return "" if self.num_classes is None else str(self.num_classes)
+
+
+class Bernoulli(nn.Module):
+    """Logistic: one logit z of class 1, `log p(1|x,w) = log σ(z)`. Equal to two logits (0, z).
+
+    Example:
+        >>> import torch
+        >>> import rightloss as rl
+        >>> rl.Bernoulli().table(torch.tensor([[0.0], [2.0]])).exp().round(decimals=3)
+        tensor([[0.5000, 0.5000],
+                [0.1190, 0.8810]])
+    """
+
+    over_classes = True
+    num_outputs = 1
+    num_classes = 2
+
+    def table(self, outputs: Tensor, support: Tensor | None = None) -> Tensor:
+        check_outputs(outputs, 1, "Bernoulli")
+        return columns(torch.cat([F.logsigmoid(-outputs), F.logsigmoid(outputs)], dim=1), support)
+
+    def starting_outputs(self, prevalence: Prevalence | ContinuousPrevalence) -> Tensor:
+        log_pi = log_population(prevalence, 2, "Bernoulli")
+        return log_pi[1:] - log_pi[:1]
 
 
 class Gaussian(nn.Module):
@@ -23,6 +85,14 @@ class Gaussian(nn.Module):
         num_outputs: dimension of y.
         scale: where σ starts.
         learn_scale: False keeps σ fixed.
+
+    Example:
+        >>> import torch
+        >>> import rightloss as rl
+        >>> outputs, y = torch.tensor([[0.0], [1.0]]), torch.tensor([0.0, 2.0])
+        >>> rl.Gaussian().table(outputs, support=y).exp().round(decimals=3)
+        tensor([[0.3990, 0.0540],
+                [0.2420, 0.2420]], grad_fn=<RoundBackward1>)
     """
 
     over_classes = False
@@ -66,6 +136,13 @@ class FromDistribution(nn.Module):
             `lambda z: Laplace(z[:, 0], z[:, 1].exp())`, or `lambda z: Poisson(z[:, 0].exp())`.
         num_outputs: how many outputs `build` takes.
         start: population density → starting outputs `(num_outputs,)`; needed by `start_at_prevalence` alone.
+
+    Example:
+        >>> import torch
+        >>> import rightloss as rl
+        >>> counts = rl.FromDistribution(lambda z: torch.distributions.Poisson(z[:, 0].exp()), num_outputs=1)
+        >>> counts.table(torch.zeros(1, 1), support=torch.tensor([0.0, 1.0, 2.0])).exp().round(decimals=3)
+        tensor([[0.3680, 0.3680, 0.1840]])
     """
 
     over_classes = False
@@ -98,7 +175,7 @@ class FromDistribution(nn.Module):
 
 
 def _values(support: Tensor | None, shape: torch.Size) -> Tensor:
-    """The values of y `(m, *shape)`; a y of one dimension may come as `(m,)` or `(m, 1)`."""
+    """Return the values of y `(m, *shape)`; a y of one dimension may come as `(m,)` or `(m, 1)`."""
     if support is None:
         raise ValueError("Expected a support, but got None: a density has no list of classes; pass the values of y.")
     if support.shape[1:].numel() != shape.numel():

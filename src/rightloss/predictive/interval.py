@@ -1,0 +1,257 @@
+"""Intervals of predictions at an uncertain prevalence.
+
+Stage: `log_probs`, distribution of π → mean and interval of p(k|x,π).
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from ..inference.steps import checked_level
+from ..log_probs import Predictions, as_given, map_of, multiply_classes, row_blocks, rows_of
+from ..prevalence import Mix, Prevalence, log_mix, without_estimate
+from ..rng import checked_generator
+from .retarget import class_table
+
+_NODES, _WEIGHTS = (torch.from_numpy(each) for each in np.polynomial.legendre.leggauss(16))
+_NEGLIGIBLE = 50.0  # e^−50 of the mode
+_FARTHEST = 700.0  # from the mode, so that e^u is finite; the tail beyond is exponential to the last digit
+_NUMBERS = 1 << 22  # float64 numbers held at once, 32 MB
+_DRAWN = 1 << 25  # numbers drawn in all, 256 MB
+
+
+@dataclass(frozen=True)
+class PredictionInterval:
+    """The result of `retarget_interval`: probabilities of the shape and kind of the predictions.
+
+    Attributes:
+        mean: E[p(k|x,π)] over the distribution of π.
+        low: the lower end of the central interval of p(k|x,π), class by class.
+        high: its upper end.
+
+    Example:
+        >>> import numpy as np
+        >>> import rightloss as rl
+        >>> found = rl.retarget_interval(np.log([[0.2, 0.8]]), from_=0.5, to=rl.Prevalence.beta(10, 990))
+        >>> bool((found.low < found.mean).all() and (found.mean < found.high).all())
+        True
+    """
+
+    mean: Any
+    low: Any
+    high: Any
+
+
+def retarget_interval(
+    log_probs: Predictions,
+    from_: Mix,
+    to: Mix,
+    level: float = 0.95,
+    draws: int | None = None,
+    generator: torch.Generator | None = None,
+) -> PredictionInterval:
+    """Compute how far p(k|x,π) moves with a π that is not known exactly.
+
+    p(k|x,π) ∝ p_from(k|x) π_k / from_k is the prediction if π were known; with π ~ Beta or Dirichlet it has a distribution,
+    whose mean and central interval these are. The mean says what such predictions would be on average over π. The
+    probability to act on for one new person is another one, [`retarget`][rightloss.predictive.retarget.retarget].
+
+    Two classes: p(1|x,π) = σ(logit π + c(x)) grows with π, so its quantiles are those of π, carried over; both they and the
+    mean are computed without draws. More classes: by draws of π, the same for all rows.
+
+    Args:
+        log_probs: log-probabilities `(n, k)`, or dense maps `(n, k, h, w, …)`; tensor or array.
+        from_: the mix they are for, as in `retarget`.
+        to: an uncertain `Prevalence` (`Prevalence.beta`, `.dirichlet`), or an estimate of one (`estimate_prevalence`). Anything
+            certain, as in `retarget`, gives low = mean = high.
+        level: the share of π's distribution that the interval covers.
+        draws: of π, for more than two classes, at most 2²⁵ / K. None means 200 / (1 − level), a hundred beyond either end.
+        generator: of the draws, a torch.Generator; torch's own by default.
+
+    Example:
+        >>> import numpy as np
+        >>> import rightloss as rl
+        >>> found = rl.retarget_interval(np.log([[0.2, 0.8]]), from_=0.5, to=rl.Prevalence.beta(10, 990))
+        >>> found.low[0, 1].round(3), found.high[0, 1].round(3)  # of class 1
+        (np.float64(0.019), np.float64(0.065))
+    """
+    table = class_table(log_probs)
+    rows, num_classes = table.shape[:2]
+    level = checked_level(level)
+    count = _checked_draws(draws, level)
+    generator = checked_generator(generator)
+    to = without_estimate(to)
+    start = log_mix(from_, "from_", num_classes, rows)
+    target = log_mix(to, "to", num_classes, rows)
+    if not isinstance(to, Prevalence) or to.concentration is None:
+        same = multiply_classes(table.detach(), target - start).exp()
+        return PredictionInterval(*(as_given(same.clone(), log_probs) for _ in range(3)))
+    logits = rows_of(table.detach().to("cpu", torch.float64) - start.reshape(*start.shape, *[1] * (table.ndim - 2)))
+    if num_classes == 2:
+        b, a = to.concentration.tolist()
+        found = _two_classes(logits, BetaLogOdds(a, b), level)
+    else:
+        if count > _DRAWN // num_classes:
+            raise ValueError(
+                f"Expected at most {_DRAWN // num_classes} draws of {num_classes} classes, but got {count}: lower `level`, "
+                "which needs so many, or set `draws`."
+            )
+        found = _many_classes(logits, to.sample(count, generator), level)
+    return PredictionInterval(*(as_given(map_of(each, table.shape).to(table), log_probs) for each in found))
+
+
+def _checked_draws(draws: Any, level: float) -> int:
+    """Return the number of draws, enough to have some beyond the interval's ends."""
+    try:
+        count = math.ceil(200 / (1 - level)) if draws is None else operator.index(draws)
+    except TypeError:
+        raise ValueError(f"Expected `draws` to be a whole number, but got {draws!r}: round it.") from None
+    least = math.ceil(2 / (1 - level))
+    if count < least:
+        raise ValueError(
+            f"Expected at least {least} draws for level {level:g}, but got {count}: "
+            "fewer leave none beyond the interval's ends."
+        )
+    return count
+
+
+def _two_classes(logits: Float64[Tensor, "n 2"], beta: BetaLogOdds, level: float) -> list[Float64[Tensor, "n 2"]]:
+    nodes, weights = beta.rule()
+    signs = torch.tensor([-1.0, 1.0], dtype=torch.float64)
+    odds = (logits[:, 1] - logits[:, 0])[:, None]
+    low, high = (beta.quantile(share) for share in ((1 - level) / 2, (1 + level) / 2))
+
+    def mean(block: Tensor) -> Tensor:
+        return torch.stack([torch.sigmoid(sign * (block + nodes)) @ weights for sign in signs], 1)
+
+    return [
+        _blockwise(mean, odds, len(nodes)),
+        torch.sigmoid(signs * (odds + torch.tensor([high, low], dtype=torch.float64))),
+        torch.sigmoid(signs * (odds + torch.tensor([low, high], dtype=torch.float64))),
+    ]
+
+
+def _many_classes(logits: Float64[Tensor, "n k"], draws: Float64[Tensor, "s k"], level: float) -> list[Float64[Tensor, "n k"]]:
+    places = [share * (len(draws) - 1) for share in ((1 - level) / 2, (1 + level) / 2)]
+    nearest = sorted({end(place) for place in places for end in (math.floor, math.ceil)})
+
+    def summary(block: Tensor) -> Tensor:
+        # relative to the likeliest class, whose product with a draw is never 0
+        ratio = (block - block.amax(1, keepdim=True)).exp()
+        probs = ratio[:, :, None] * draws.T
+        probs /= probs.sum(1, keepdim=True)
+        mean = probs.mean(2)
+        probs.numpy().partition(nearest, axis=2)  # a quarter of the time of sorting
+        return torch.stack([mean, *(_between(probs, place) for place in places)], 1)
+
+    return list(_blockwise(summary, logits, draws.numel()).unbind(1))
+
+
+def _between(ordered: Float64[Tensor, "n k s"], place: float) -> Float64[Tensor, "n k"]:
+    """Return the quantile at `place`, between the two nearest draws."""
+    below, above = math.floor(place), math.ceil(place)
+    return torch.lerp(ordered[..., below], ordered[..., above], place - below)
+
+
+def _blockwise(function: Callable[[Tensor], Tensor], table: Tensor, numbers_per_row: int) -> Tensor:
+    """Apply `function` to some rows at a time, so that memory is bounded."""
+    return torch.cat([function(block) for _, block in row_blocks(table, max(1, _NUMBERS // numbers_per_row))])
+
+
+@dataclass(frozen=True)
+class BetaLogOdds:
+    """The distribution of the log-odds t = log π/(1 − π) for π ~ Beta(a, b): means and quantiles.
+
+    With t = t₀ + u and t₀ = log a/b, the mode of the density of t, that density is, relative to the mode,
+
+        g(u) = −a log(1 + b/(a+b) (e^{−u} − 1)) − b log(1 + a/(a+b) (e^u − 1)),
+
+    without the cancellation of a log σ(t) + b log σ(−t) at large counts, and without the poles of Beta(a, b) at a, b < 1.
+    """
+
+    a: float
+    b: float
+
+    def rule(self) -> tuple[Float64[Tensor, " m"], Float64[Tensor, " m"]]:
+        """Return nodes t and weights that sum to 1: E[f(t)] ≈ Σ w f(t), for f that is smooth on the scale of 1."""
+        edges = self._edges()
+        u, mass = self._cells(edges[:-1], edges[1:])
+        below, above = self._tails(edges)
+        nodes = torch.cat([edges[:1], u.flatten(), edges[-1:]]) + self._mode
+        weights = torch.cat([below[None], mass.flatten(), above[None]])
+        return nodes, weights / weights.sum()
+
+    def quantile(self, share: float) -> float:
+        """Return the t that a `share` of the distribution lies below."""
+        edges = self._edges()
+        below, above = self._tails(edges)
+        mass = self._cells(edges[:-1], edges[1:])[1].sum(1)
+        up_to = below + torch.cat([torch.zeros(1, dtype=torch.float64), mass.cumsum(0)])
+        wanted = share * float(up_to[-1] + above)
+        if wanted <= float(below):
+            return self._mode + float(edges[0]) + math.log(wanted / float(below)) / abs(self._slope(float(edges[0])))
+        if wanted >= float(up_to[-1]):
+            left = (1 - share) * float(up_to[-1] + above)
+            return self._mode + float(edges[-1]) - math.log(left / float(above)) / abs(self._slope(float(edges[-1])))
+        cell = int(torch.searchsorted(up_to, wanted)) - 1
+        return self._mode + self._within(edges[cell], edges[cell + 1], wanted - float(up_to[cell]))
+
+    @property
+    def _mode(self) -> float:
+        return math.log(self.a) - math.log(self.b)
+
+    def _log_density(self, u: Tensor) -> Tensor:
+        share = self.a / (self.a + self.b)
+        rest = self.b / (self.a + self.b)
+        return -self.a * torch.log1p(rest * torch.expm1(-u)) - self.b * torch.log1p(share * torch.expm1(u))
+
+    def _slope(self, u: float) -> float:
+        """Return dg/du."""
+        odds = math.exp(-abs(self._mode + u))
+        small, large = odds / (1 + odds), 1 / (1 + odds)
+        up, down = (small, large) if self._mode + u < 0 else (large, small)  # σ(t), σ(−t)
+        return self.a * down - self.b * up
+
+    def _edges(self) -> Float64[Tensor, " m"]:
+        width = math.sqrt(1 / self.a + 1 / self.b)
+        low, high = -self._reach(-1.0, width), self._reach(1.0, width)
+        return torch.linspace(low, high, math.ceil((high - low) / min(1.0, width)) + 1, dtype=torch.float64)
+
+    def _reach(self, direction: float, width: float) -> float:
+        distance = width
+        while distance < _FARTHEST and self._log_density(torch.tensor(direction * distance).double()) > -_NEGLIGIBLE:
+            distance *= 1.5
+        return min(distance, _FARTHEST)
+
+    def _cells(self, left: Tensor, right: Tensor) -> tuple[Float64[Tensor, "m q"], Float64[Tensor, "m q"]]:
+        """Return Gauss–Legendre nodes in each cell, and the mass of each."""
+        half = (right - left)[:, None] / 2
+        u = (right + left)[:, None] / 2 + half * _NODES
+        return u, half * _WEIGHTS * self._log_density(u).exp()
+
+    def _tails(self, edges: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mass beyond either end, where the density is exponential."""
+        ends = edges[[0, -1]]
+        slopes = torch.tensor([abs(self._slope(float(end))) for end in ends], dtype=torch.float64)
+        below, above = self._log_density(ends).exp() / slopes
+        return below, above
+
+    def _within(self, left: Tensor, right: Tensor, wanted: float) -> float:
+        """Return the u in a cell up to which it holds the mass `wanted`, by bisection."""
+        low, high = float(left), float(right)
+        for _ in range(60):
+            middle = (low + high) / 2
+            if float(self._cells(left[None], torch.tensor([middle], dtype=torch.float64))[1].sum()) < wanted:
+                low = middle
+            else:
+                high = middle
+        return (low + high) / 2

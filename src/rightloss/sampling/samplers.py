@@ -1,0 +1,368 @@
+"""Samplers whose classes come at chosen rates, sharded over ranks and resumable in the middle of an epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed
+from jaxtyping import Float64, Int64
+from torch import Tensor
+from torch.utils.data import Sampler
+
+from ..log_probs import Numbers
+from ..prevalence import Prevalence
+from ..rng import checked_generator
+from .checks import checked_int, checked_labels, checked_prevalence, whole_number
+
+Item = TypeVar("Item")
+
+# Randomness is drawn in whole blocks, so that a sequence does not depend on its length, nor on the number of replicas.
+_DRAWS_PER_BLOCK = 2**16
+_BATCHES_PER_BLOCK = 32
+
+
+class _ResumableSampler(Sampler[Item]):
+    """An abstract sampler: a seed per epoch, this rank's share of the sequence, and the place in it, saved and restored."""
+
+    def _set_up(
+        self,
+        prevalence: Prevalence,
+        sampling: Tensor,
+        total: int,
+        generator: torch.Generator | None,
+        num_replicas: int | None,
+        rank: int | None,
+        **config: int,
+    ) -> None:
+        """Set `prevalence` with the realised `sampling`, and share `total` items among the replicas."""
+        same = torch.equal(sampling, prevalence.sampling)
+        self._prevalence = prevalence if same else prevalence.with_sampling(sampling)
+        self._replicas, self._rank = _place(num_replicas, rank)
+        self._length = -(-total // self._replicas)
+        self._own_generator = checked_generator(generator)
+        if generator is None and self._replicas > 1:
+            self._own_generator = torch.Generator("cpu").manual_seed(0)
+        self._config = config | {"length": self._length, "replicas": self._replicas}
+        self._epoch: _Epoch | None = None
+        self._resume_at: Tensor | None = None
+
+    def _items(self, seed: int, positions: range) -> Iterator[Item]:
+        """Yield the items at `positions` of the sequence that the seed gives."""
+        raise NotImplementedError
+
+    @property
+    def prevalence(self) -> Prevalence:
+        """The given prevalence with the realised `sampling`: give this one to the loss."""
+        return self._prevalence
+
+    def __len__(self) -> int:
+        """Return the items (draws or batches) per epoch on this rank."""
+        return self._length
+
+    def __iter__(self) -> Iterator[Item]:
+        """Yield one epoch, or the rest of a loaded one."""
+        epoch = self._begin()
+        start = self._rank + epoch.handed * self._replicas
+        for item in self._items(epoch.seed, range(start, self._length * self._replicas, self._replicas)):
+            epoch.handed += 1
+            yield item
+        if self._epoch is epoch:
+            self._epoch = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the place in the epoch: its seed (−1 between epochs), the items handed out, the generator's state.
+
+        An item counts once it is handed out: a `DataLoader` with `num_workers > 0` asks ahead of the batch you see.
+        """
+        epoch = self._epoch or _Epoch(-1)
+        generator = self._generator.get_state() if self._resume_at is None else self._resume_at.clone()
+        place = {"seed": epoch.seed, "handed": epoch.handed, "generator": generator, "sampling": self._prevalence.sampling}
+        return {**place, **self._config}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on in the next `__iter__` where the saved epoch stood, and with later epochs as they would have come.
+
+        The generator, torch's global one where none was given, is set back now and once more when the epoch goes on.
+
+        Raises:
+            ValueError: the state is damaged, or that of a sampler made otherwise.
+        """
+        if not isinstance(state, Mapping):
+            raise ValueError(
+                f"Expected a state as `state_dict()` returns it, but got {type(state).__name__}: load what it returned."
+            )
+        expected, got = ({name: type(value).__name__ for name, value in each.items()} for each in (self.state_dict(), state))
+        if got != expected:
+            raise ValueError(
+                f"Expected a state that holds {expected}, but got {got}: "
+                "load what `state_dict()` of a sampler of the same kind returned."
+            )
+        config, sampling = {name: state[name] for name in self._config}, state["sampling"].cpu().double()
+        own = self._prevalence.sampling
+        if config != self._config or sampling.shape != own.shape or not torch.allclose(sampling, own, rtol=1e-9, atol=0):
+            raise ValueError(
+                f"Expected the state of a sampler with {self._config} at the rates {own.tolist()}, "
+                f"but got one with {config} at {sampling.tolist()}: make this sampler like the one that was saved."
+            )
+        seed, handed = state["seed"], state["handed"]
+        if not -1 <= seed < 2**63 or not 0 <= handed <= (0 if seed == -1 else self._length):
+            raise ValueError(f"Expected a place within an epoch, but got seed {seed}, handed {handed}: save it again.")
+        generator = state["generator"].detach().cpu().clone()
+        try:
+            self._generator.set_state(generator)
+        except (RuntimeError, TypeError) as error:
+            raise ValueError(
+                f"Expected the state of a {self._generator.device} generator, but got {generator.dtype} "
+                f"of shape {tuple(generator.shape)}: load it with the kind of generator it was saved with."
+            ) from error
+        self._epoch, self._resume_at = (None, None) if seed == -1 else (_Epoch(seed, handed), generator)
+
+    @property
+    def _generator(self) -> torch.Generator:
+        # Looked up each time: a pickled or copied sampler must still follow torch.manual_seed.
+        return torch.default_generator if self._own_generator is None else self._own_generator
+
+    def _begin(self) -> _Epoch:
+        if self._epoch is not None and self._resume_at is not None:
+            # Again, because a DataLoader draws a seed of its own from the global generator before it asks for an item.
+            self._generator.set_state(self._resume_at)
+            self._resume_at = None
+        else:
+            device = self._generator.device
+            self._epoch = _Epoch(int(torch.randint(2**63 - 1, (), generator=self._generator, device=device)))
+        return self._epoch
+
+
+class RebalancedSampler(_ResumableSampler[int]):
+    """Draw dataset indices with replacement so that the classes come at `prevalence.sampling`.
+
+    A class c is chosen with probability ρ_c, then an example of it: p(n) = Σ_c ρ_c v_nc / Σ_m v_mc, where v_nc is the
+    share of votes of example n for class c; an int label is a unanimous vote.
+
+    With several replicas (processes), rank r takes draws r, r + R, r + 2R, … of one sequence that all of them compute
+    alike; let nothing shard it again (Lightning: `use_distributed_sampler=False`).
+
+    Args:
+        labels: int labels `(n,)`, or soft votes, float `(n, k)` with rows that sum to 1.
+        prevalence: its `sampling` is the rate of each class.
+        num_samples: draws per epoch, of all replicas together; padded up to a multiple of `num_replicas`. `None` means
+            one per label.
+        generator: gives the seed of each epoch; with several replicas it must be in the same state on each.
+            `None` means torch's global generator for one replica, and one seeded with 0 for several.
+        num_replicas: R. `None` means torch.distributed's world size where that is initialised, else 1.
+        rank: this process's number. `None` means torch.distributed's where that is initialised, else 0.
+
+    Raises:
+        ValueError: labels that are empty, out of range, of the wrong dtype or shape; a class without an example;
+            `num_samples` or `num_replicas` below 1; `rank` missing or out of range; a `generator` that is no
+            torch.Generator, or a number that is no int.
+
+    Example:
+        >>> import torch
+        >>> import rightloss as rl
+        >>> labels = torch.tensor([0] * 990 + [1] * 10)
+        >>> prevalence = rl.Prevalence.binary(population=0.01, sampling=0.5)
+        >>> sampler = rl.RebalancedSampler(labels, prevalence, generator=torch.Generator().manual_seed(0))
+        >>> bool(0.4 < labels[list(sampler)].double().mean() < 0.6)  # about half of the draws are of class 1
+        True
+        >>> loader = torch.utils.data.DataLoader(labels, batch_size=50, sampler=sampler)
+    """
+
+    def __init__(
+        self,
+        labels: Numbers,
+        prevalence: Prevalence,
+        num_samples: int | None = None,
+        generator: torch.Generator | None = None,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+    ) -> None:
+        given = checked_labels(labels, checked_prevalence(prevalence).num_classes)
+        rates, sampling = _example_rates(given, prevalence.sampling)
+        self._cumulative = rates.cumsum(0)
+        total = whole_number(num_samples, "num_samples", len(given))
+        self._set_up(prevalence, sampling, total, generator, num_replicas, rank, labels=len(given))
+
+    @property
+    def sampling(self) -> Tensor:
+        """The mix of labels that the draws have in expectation (K,), float64: Σ_n p(n) v_n. For int labels it is ρ."""
+        return self._prevalence.sampling
+
+    def _items(self, seed: int, positions: range) -> Iterator[int]:
+        # The inverse of the cumulative rates, at uniform numbers; torch.multinomial takes no more than 2²⁴ examples.
+        generator = torch.Generator("cpu").manual_seed(seed)
+        for low in range(0, positions.stop, _DRAWS_PER_BLOCK):
+            uniform = torch.rand(_DRAWS_PER_BLOCK, dtype=torch.float64, generator=generator, device="cpu")
+            mine = uniform[_within(positions, low, _DRAWS_PER_BLOCK)] * self._cumulative[-1]
+            yield from torch.searchsorted(self._cumulative, mine, right=True).tolist()
+
+
+class StratifiedBatchSampler(_ResumableSampler[list[int]]):
+    """Draw batches of dataset indices with every class in every batch: `DataLoader(dataset, batch_sampler=…)`.
+
+    The count of each class is fixed: `batch_size` · ρ, rounded by largest remainder, and at least 1. The examples of a class
+    come in random order and are reshuffled when all were used; no batch has an example twice, unless the class has fewer
+    examples than the batch takes of it.
+
+    With several replicas, rank r takes batches r, r + R, r + 2R, … of one sequence that all of them compute alike; let
+    nothing shard it again (Lightning: `use_distributed_sampler=False`).
+
+    Args:
+        labels: int labels `(n,)`.
+        prevalence: its `sampling` is the rate of each class.
+        batch_size: examples per batch, at least one per class.
+        num_batches: batches per epoch, of all replicas together; padded up to a multiple of `num_replicas`. `None`
+            means as many as it takes to hand out n examples.
+        generator: as in `RebalancedSampler`.
+        num_replicas: as in `RebalancedSampler`.
+        rank: as in `RebalancedSampler`.
+
+    Raises:
+        ValueError: soft labels, a `batch_size` below the number of classes, and as in `RebalancedSampler`.
+
+    Example:
+        >>> import torch
+        >>> import rightloss as rl
+        >>> labels = torch.tensor([0] * 990 + [1] * 10)
+        >>> sampler = rl.StratifiedBatchSampler(labels, rl.Prevalence.binary(0.01, sampling=0.25), batch_size=8)
+        >>> {int(labels[batch].sum()) for batch in sampler}  # of class 1 in each batch
+        {2}
+        >>> loader = torch.utils.data.DataLoader(labels, batch_sampler=sampler)
+    """
+
+    def __init__(
+        self,
+        labels: Numbers,
+        prevalence: Prevalence,
+        batch_size: int,
+        num_batches: int | None = None,
+        generator: torch.Generator | None = None,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+    ) -> None:
+        given = checked_labels(labels, checked_prevalence(prevalence).num_classes)
+        if given.is_floating_point():
+            raise ValueError(
+                "Expected int labels, but got soft votes: a stratum holds whole examples; "
+                "take the majority's label, or use RebalancedSampler."
+            )
+        batch_size = whole_number(batch_size, "batch_size", 0)
+        if batch_size < prevalence.num_classes:
+            raise ValueError(
+                f"Expected `batch_size` to be at least the number of classes, {prevalence.num_classes}, "
+                f"but got {batch_size}: enlarge the batch, or use RebalancedSampler."
+            )
+        self._counts = _batch_counts(prevalence.sampling, batch_size)
+        self._members = given.argsort(stable=True).split(given.bincount().tolist())
+        total = whole_number(num_batches, "num_batches", -(-len(given) // batch_size))
+        sizes = {"labels": len(given), "batch_size": batch_size}
+        self._set_up(prevalence, self._counts.double() / batch_size, total, generator, num_replicas, rank, **sizes)
+
+    @property
+    def sampling(self) -> Tensor:
+        """The mix of classes in every batch (K,), float64: counts / batch size."""
+        return self._prevalence.sampling
+
+    def _items(self, seed: int, positions: range) -> Iterator[list[int]]:
+        generator = torch.Generator("cpu").manual_seed(seed)
+        decks = [_Deck(cards, count, generator) for cards, count in zip(self._members, self._counts.tolist(), strict=True)]
+        for low in range(0, positions.stop, _BATCHES_PER_BLOCK):
+            block = torch.cat([deck.deal(_BATCHES_PER_BLOCK) for deck in decks], 1)
+            keys = torch.rand(block.shape, dtype=torch.float64, generator=generator, device="cpu")
+            mine = _within(positions, low, _BATCHES_PER_BLOCK)
+            yield from block[mine].gather(1, keys[mine].argsort(1)).tolist()
+
+
+@dataclass
+class _Epoch:
+    seed: int
+    handed: int = 0
+
+
+@dataclass
+class _Deck:
+    """The examples of one class, dealt in hands of `count` and reshuffled when all were used."""
+
+    cards: Int64[Tensor, " m"]
+    count: int
+    generator: torch.Generator
+    dealt: int = 0
+
+    def deal(self, hands: int) -> Int64[Tensor, "hands count"]:
+        pieces, wanted = [], hands * self.count
+        while wanted:
+            used = self.dealt % len(self.cards)
+            if used == 0:
+                self._shuffle()
+            pieces.append(self.cards[used : used + wanted])
+            self.dealt += len(pieces[-1])
+            wanted -= len(pieces[-1])
+        return torch.cat(pieces).view(hands, self.count)
+
+    def _shuffle(self) -> None:
+        """Shuffle, uniformly among the orders that do not deal a card again to the hand that holds it."""
+        held = self.dealt % self.count if self.count <= len(self.cards) else 0
+        free, holding = self.cards.split([len(self.cards) - held, held])
+        free = self._shuffled(free)
+        if held == 0:
+            self.cards = free
+        else:
+            head, rest = free[: self.count - held], free[self.count - held :]
+            self.cards = torch.cat([head, self._shuffled(torch.cat([rest, holding]))])
+
+    def _shuffled(self, cards: Tensor) -> Tensor:
+        return cards[torch.randperm(len(cards), generator=self.generator, device="cpu")]
+
+
+def _place(num_replicas: int | None, rank: int | None) -> tuple[int, int]:
+    """Return the number of replicas and this one's rank, by default torch.distributed's."""
+    running = torch.distributed.is_available() and torch.distributed.is_initialized()
+    replicas = whole_number(num_replicas, "num_replicas", torch.distributed.get_world_size() if running else 1)
+    if rank is None and not running and replicas > 1:
+        raise ValueError(
+            f"Expected `rank` along with num_replicas={replicas}, but got None: "
+            "give each process its number, or initialise torch.distributed first."
+        )
+    own = torch.distributed.get_rank() if running else 0
+    rank = own if rank is None else checked_int(rank, "rank")
+    if not 0 <= rank < replicas:
+        raise ValueError(f"Expected `rank` in 0..{replicas - 1}, but got {rank}: pass the `num_replicas` that it belongs to.")
+    return replicas, rank
+
+
+def _within(positions: range, low: int, size: int) -> slice:
+    """Return which of `positions` lie in the block of `size` that starts at `low`, counted from there."""
+    ahead = positions.start - low
+    return slice(ahead if ahead >= 0 else ahead % positions.step, min(positions.stop - low, size), positions.step)
+
+
+def _example_rates(labels: Tensor, rho: Float64[Tensor, " k"]) -> tuple[Float64[Tensor, " n"], Float64[Tensor, " k"]]:
+    """Return p(n) of each example, and the mix of labels that it realises."""
+    if not labels.is_floating_point():
+        return (rho / labels.bincount())[labels], rho
+    votes = labels / labels.sum(1, keepdim=True)
+    rates = (votes / votes.sum(0)) @ rho
+    return rates, rates @ votes
+
+
+def _batch_counts(sampling: Float64[Tensor, " k"], batch_size: int) -> Int64[Tensor, " k"]:
+    """Round batch_size · ρ by largest remainder; a class that would get none gets 1, and the others share the rest."""
+    alone = torch.zeros_like(sampling, dtype=torch.bool)
+    while True:
+        counts = torch.ones_like(sampling, dtype=torch.int64)
+        counts[~alone] = _largest_remainder(sampling[~alone], batch_size - int(alone.sum()))
+        if bool((counts > 0).all()):
+            return counts
+        alone |= counts == 0
+
+
+def _largest_remainder(shares: Float64[Tensor, " k"], total: int) -> Int64[Tensor, " k"]:
+    # Rounded, so that ties go to the first class whatever the last bit of a share.
+    quota = (total * shares / shares.sum()).round(decimals=9)
+    counts = quota.floor().long()
+    order = (quota - counts).argsort(descending=True, stable=True)
+    counts[order[: total - int(counts.sum())]] += 1
+    return counts

@@ -1,0 +1,145 @@
+"""The test of label shift: its size and its power, small sets, tied scores, absent classes."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from members import assert_refused
+from normal_classes import (
+    DISTANCE,
+    drawn,
+    equal,
+    exact,
+    mix,
+    overconfident,
+    shift_test_quietly,
+)
+from scipy.stats import chi2, chisquare, kstest
+from torch import Tensor
+
+from rightloss.shift import (
+    LabelShiftWarning,
+    label_shift_test,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:The predictions are trusted to be calibrated:rightloss.PrevalenceWarning")
+
+
+class TestLabelShift:
+    @pytest.mark.parametrize(("pi", "rows"), [(mix(0.7, 0.3), 600), (mix(0.98, 0.02), 600), (mix(0.4, 0.3, 0.2, 0.1), 1500)])
+    def test_it_has_its_size_under_label_shift(self, pi: Tensor, rows: int) -> None:
+        found = []
+        for seed in range(300):
+            (x, _), (h, y) = drawn(pi, rows, 40_000 + 1000 * seed), drawn(equal(len(pi)), rows, 40_001 + 1000 * seed)
+            found.append(shift_test_quietly(x, h, y))
+        refused = np.mean([not each.tenable for each in found])
+        assert 0.005 < refused < 0.05 + 4 * math.sqrt(0.05 * 0.95 / 300), refused
+        # where a class may be absent the degrees are an upper bound, and the p-values too large
+        side = "two-sided" if float(pi.min()) > 0.05 else "greater"
+        assert kstest([each.p_value for each in found], "uniform", alternative=side).pvalue > 1e-4
+
+    @pytest.mark.parametrize("change", ["spread", "one class moved", "new kind of case"])
+    def test_it_has_power_where_more_than_the_mix_differs(self, change: str) -> None:
+        refused = []
+        for seed in range(40):
+            (x, y), (h, labels) = drawn(mix(0.8, 0.2), 3000, 50_000 + 1000 * seed), drawn(equal(2), 3000, 50_001 + 1000 * seed)
+            if change == "spread":
+                x = 1.2 * x
+            elif change == "one class moved":
+                x = x - 0.8 * DISTANCE * torch.nn.functional.one_hot(y, 2) * (y == 1)[:, None]
+            else:
+                x[:200] = torch.tensor([3.0, -3.0], dtype=torch.float64)
+            refused.append(not shift_test_quietly(x, h, labels).tenable)
+        assert np.mean(refused) > 0.8
+
+    def test_it_warns_rather_than_guesses(self) -> None:
+        (x, _), (h, y) = drawn(mix(0.8, 0.2), 3000, 60), drawn(equal(2), 3000, 61)
+        with pytest.warns(LabelShiftWarning, match="no mixture of the held-out classes"):
+            found = label_shift_test(overconfident(1.5 * x), (overconfident(h), y))
+        assert not found.tenable
+        assert str(found) == found.message
+
+    def test_it_gives_no_warning_under_label_shift(self) -> None:
+        (x, _), (h, y) = drawn(mix(0.8, 0.2), 3000, 62), drawn(equal(2), 3000, 63)
+        found = label_shift_test(overconfident(x), (overconfident(h), y), equal(2), level=0.9999)  # a warning would be an error
+        assert found.tenable
+        assert found.well_conditioned
+        assert found.p_value == pytest.approx(float(chi2.sf(found.statistic, found.degrees)), rel=1e-9)
+
+    def test_the_held_out_labels_are_tested_against_the_mix_given(self) -> None:
+        (x, _), (h, y) = drawn(mix(0.8, 0.2), 1000, 64), drawn(equal(2), 1000, 65)
+        found = shift_test_quietly(x, h, y, sampling=[0.45, 0.55])
+        expected = chisquare(torch.bincount(y).numpy(), [450, 550]).pvalue
+        assert found.sampling_p_value == pytest.approx(float(expected), rel=1e-9)
+        assert shift_test_quietly(x, h, y).sampling_p_value is None
+        with pytest.warns(LabelShiftWarning, match="do not come at the mix"):
+            label_shift_test(overconfident(x), (overconfident(h), y), 0.9)
+
+    def test_a_model_that_cannot_tell_classes_apart_is_ill_conditioned(self) -> None:
+        (x, _), (h, y) = drawn(equal(3), 1000, 66), drawn(equal(3), 1000, 67)
+        same = x[:, [0, 1, 1]], h[:, [0, 1, 1]]
+        found = shift_test_quietly(*same, y)
+        assert found.condition > 30
+        assert not found.well_conditioned
+        assert "hardly tells some classes apart" in found.message
+
+    def test_sets_too_small_for_an_estimate_are_named(self) -> None:
+        (x, _), (h, y) = drawn(equal(2), 12, 68), drawn(equal(2), 12, 69)
+        found = shift_test_quietly(x, h, y)
+        assert found.error > 0.1
+        assert not found.well_conditioned
+        assert "collect more" in found.message
+
+    def test_bad_input_is_refused(self) -> None:
+        (x, _), (h, y) = drawn(equal(2), 50, 70), drawn(equal(2), 50, 71)
+        table, pair = overconfident(x), (overconfident(h), y)
+        assert_refused(lambda: label_shift_test(table.exp(), pair), "look like probabilities")
+        assert_refused(lambda: label_shift_test(table, None), "a pair")  # type: ignore[arg-type]
+        assert_refused(lambda: label_shift_test(table, (pair[0], y * 0)), "every class")
+        assert_refused(lambda: label_shift_test(table, pair, level=0), "`level`")
+        assert_refused(lambda: label_shift_test(table, pair, [0.5, 0.2, 0.3]), "2 entries")
+
+
+class TestTiedScores:
+    def rounded(self, table: Tensor) -> Tensor:
+        probs = (table.exp() * 10).round() / 10
+        return (probs / probs.sum(1, keepdim=True)).log()
+
+    def test_they_are_rejected_as_scores_without_ties_are(self) -> None:
+        (x, _), (h, y) = drawn(mix(0.9, 0.1), 2000, 50), drawn(equal(2), 2000, 51)
+        table, held = self.rounded(exact(x, equal(2))), self.rounded(exact(h, equal(2)))
+        table[:1000] = math.log(0.5)
+        with pytest.warns(LabelShiftWarning, match="no mixture"):
+            found = label_shift_test(table, (held, y))
+        assert found.p_value < 1e-50
+        assert math.isfinite(found.statistic)
+        assert math.isfinite(found.error)
+
+    def test_constant_predictions_are_no_mixture_of_informative_ones(self) -> None:
+        h, y = drawn(equal(2), 2000, 52)
+        with pytest.warns(LabelShiftWarning, match="no mixture"):
+            found = label_shift_test(equal(2).log().expand(2000, 2), (self.rounded(exact(h, equal(2))), y))
+        assert not found.tenable
+
+    def test_under_label_shift_they_pass(self) -> None:
+        refused = 0
+        for seed in range(100):
+            (x, _), (h, y) = drawn(mix(0.8, 0.2), 600, 80_000 + 1000 * seed), drawn(equal(2), 600, 80_001 + 1000 * seed)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", LabelShiftWarning)
+                refused += int(
+                    not label_shift_test(self.rounded(exact(x, equal(2))), (self.rounded(exact(h, equal(2))), y)).tenable
+                )
+        assert refused / 100 < 0.05 + 4 * math.sqrt(0.05 * 0.95 / 100)
+
+
+def test_classes_absent_from_the_target_raise_no_false_alarm() -> None:
+    refused, pi = 0, mix(0.5, 0.5, 0, 0, 0)
+    for seed in range(200):
+        (x, _), (h, y) = drawn(pi, 200, 90_000 + 1000 * seed), drawn(equal(5), 150, 90_001 + 1000 * seed)
+        refused += int(not shift_test_quietly(x, h, y).tenable)
+    assert refused / 200 < 0.05 + 3 * math.sqrt(0.05 * 0.95 / 200)
