@@ -32,7 +32,7 @@ from rightloss import (
     retarget,
 )
 from rightloss.check import Check, check
-from rightloss.check.result import p_value
+from rightloss.check.diagnostics import p_value
 from rightloss.inference import ensemble, log_posterior
 
 
@@ -318,7 +318,7 @@ class TestFigures:
     def test_more_rows_than_the_binomial_sum_takes_give_the_same_verdict(self, monkeypatch: pytest.MonkeyPatch) -> None:
         table, y = right(RARE, 4000, 24)
         exactly = check(table, y, RARE)["label mix"].p_value
-        monkeypatch.setattr("rightloss.check.questions._EXACT", 0)
+        monkeypatch.setattr("rightloss.check.diagnostics._EXACT", 0)
         assert check(table, y, RARE)["label mix"].p_value == pytest.approx(exactly, abs=0.03)
 
 

@@ -15,10 +15,10 @@ from members import assert_refused, generator, population
 from sklearn import metrics as reference
 from torch import Tensor
 
+from rightloss.metrics.calibration import reliability_curve
+from rightloss.metrics.class_statistics import pairwise_areas, rank
 from rightloss.metrics.curves import precision_recall_curve, probability_histogram, roc_curve
 from rightloss.metrics.predictive_values import decision_curve, predictive_value_curve
-from rightloss.metrics.ranks import areas, rank
-from rightloss.metrics.reliability_curve import reliability_curve
 from rightloss.metrics.sample import labelled_sample
 from rightloss.prevalence import Prevalence
 
@@ -80,7 +80,7 @@ class TestRoc:
         log_probs, labels = predictions(1000, k)
         given, pi = torch.log_softmax(scale * log_probs.to(dtype), 1), population(k)
         sample = labelled_sample(given, labels, pi)
-        pairs = areas(sample, [rank(sample, c) for c in range(k)])[:, :, 0]
+        pairs = pairwise_areas(sample, tuple(rank(sample, c) for c in range(k)))[:, :, 0]
         for positive in range(k):
             rest = [c for c in range(k) if c != positive]
             expected = float(pairs[positive, rest] @ pi[rest] / pi[rest].sum())

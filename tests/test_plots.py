@@ -18,10 +18,10 @@ from members import assert_refused, generator
 from torch import Tensor
 
 from rightloss.metrics import plots
+from rightloss.metrics.calibration import reliability_curve
 from rightloss.metrics.curves import precision_recall_curve, probability_histogram, roc_curve
-from rightloss.metrics.plot_style import line_style, one_in, thinned
+from rightloss.metrics.plots import line_style, one_in, thinned
 from rightloss.metrics.predictive_values import decision_curve, predictive_value_curve
-from rightloss.metrics.reliability_curve import reliability_curve
 from rightloss.prevalence import Prevalence
 from rightloss.study.toy.population import TwoGaussians
 

@@ -12,8 +12,8 @@ from labelled import SEEDS, assert_covers, normals, predictions, true_rates, wei
 from members import population
 from sklearn.calibration import calibration_curve
 
+from rightloss.metrics.calibration import reliability_curve
 from rightloss.metrics.curves import probability_histogram
-from rightloss.metrics.reliability_curve import reliability_curve
 from rightloss.prevalence import Prevalence
 
 

@@ -7,9 +7,9 @@ in it, so that `rightloss.check` is both.
 import sys
 from types import ModuleType
 
-from .result import Check as Check
-from .result import CheckRow as CheckRow
-from .run import check as check
+from .diagnostics import CheckRow as CheckRow
+from .model_check import Check as Check
+from .model_check import check as check
 
 
 class _Callable(ModuleType):

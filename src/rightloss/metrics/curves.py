@@ -6,14 +6,14 @@ Stage: log_probs, target, π → a frozen curve of arrays, ready to plot. One cl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal
 
 import numpy as np
 import torch
 
 from ..log_probs import tensor_of
 from .one_vs_rest import Array, Scores, scores
-from .sample import IGNORED, num_classes_of
+from .sample import IGNORED, LogProbs, PrevalenceLike, Values, num_classes_of
 
 __all__ = [
     "PrecisionRecallCurve",
@@ -27,7 +27,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class RocCurve:
-    """A point per distinct prediction, from "nobody is called positive" (0, 0) to "everybody is" (1, 1).
+    """A ROC curve: a point per distinct prediction, from "nobody is called positive" (0, 0) to "everybody is" (1, 1).
 
     Attributes:
         false_positive_rate: share of the rest called positive.
@@ -47,7 +47,7 @@ class RocCurve:
 
 @dataclass(frozen=True)
 class PrecisionRecallCurve:
-    """A point per distinct prediction, the highest threshold first.
+    """Precision against recall: a point per distinct prediction, the highest threshold first.
 
     Attributes:
         recall: share of the positive class called positive (TPR).
@@ -84,9 +84,13 @@ class ProbabilityHistogram:
 
 
 def roc_curve(
-    log_probs: Any, target: Any, positive: Any = None, prevalence: Any = None, ignore_index: int = IGNORED
+    log_probs: LogProbs,
+    target: Values,
+    positive: int | None = None,
+    prevalence: PrevalenceLike | None = None,
+    ignore_index: int = IGNORED,
 ) -> RocCurve:
-    """True against false positive rate over all thresholds. For two classes it is the same at every prevalence.
+    """Compute true against false positive rate over all thresholds. For two classes it is the same at every prevalence.
 
     Args:
         log_probs: predictions `(n, k)`, or dense maps `(n, k, h, w, …)`, as log-probabilities.
@@ -102,9 +106,13 @@ def roc_curve(
 
 
 def precision_recall_curve(
-    log_probs: Any, target: Any, prevalence: Any, positive: Any = None, ignore_index: int = IGNORED
+    log_probs: LogProbs,
+    target: Values,
+    prevalence: PrevalenceLike,
+    positive: int | None = None,
+    ignore_index: int = IGNORED,
 ) -> PrecisionRecallCurve:
-    """Precision at π, `π TPR / (π TPR + (1 − π) FPR)`, against recall, over all thresholds.
+    """Compute precision at π, `π TPR / (π TPR + (1 − π) FPR)`, against recall, over all thresholds.
 
     Args:
         log_probs: predictions `(n, k)`, or dense maps `(n, k, h, w, …)`, as log-probabilities.
@@ -123,14 +131,14 @@ def precision_recall_curve(
 
 
 def probability_histogram(
-    log_probs: Any,
-    target: Any,
-    bins: Any = 30,
-    positive: Any = None,
-    scale: str = "probability",
+    log_probs: LogProbs,
+    target: Values,
+    bins: int | Values = 30,
+    positive: int | None = None,
+    scale: Literal["probability", "log-odds"] = "probability",
     ignore_index: int = IGNORED,
 ) -> ProbabilityHistogram:
-    """The predicted probability of one class by true class; no prevalence enters but through the predictions.
+    """Count the predicted probabilities of one class by true class; a prevalence enters only through the predictions.
 
     Args:
         log_probs: predictions `(n, k)`, or dense maps `(n, k, h, w, …)`, as log-probabilities.
@@ -156,7 +164,7 @@ def probability_histogram(
 
 
 def _rates(found: Scores) -> tuple[Array, Array, Array]:
-    """FPR, TPR and threshold, a point per distinct prediction after (0, 0, ∞)."""
+    """Return FPR, TPR and threshold, a point per distinct prediction after (0, 0, ∞)."""
     lowest = np.full(found.place.max() + 1, np.inf)
     np.minimum.at(lowest, found.place, found.probability)
     own = found.labels == found.positive
@@ -164,7 +172,7 @@ def _rates(found: Scores) -> tuple[Array, Array, Array]:
     return false / false[-1], true / true[-1], np.minimum.accumulate(np.append(np.inf, lowest[::-1]))
 
 
-def _edges(bins: Any, values: Array, scale: str) -> Array:
+def _edges(bins: int | Values, values: Array, scale: str) -> Array:
     if isinstance(bins, int | np.integer) and not isinstance(bins, bool):
         if bins < 1:
             raise ValueError(f"Expected at least one of `bins`, but got {bins}: such as 30.")

@@ -1,24 +1,18 @@
 """What a threshold is worth where the classes come at another rate: predictive values by prevalence, net benefit.
 
 Stage: log_probs, target, a threshold → PPV and NPV over prevalences; log_probs, target, π → net benefit over thresholds.
-
-Limits, for both: the share of each class that is called positive is drawn from Jeffreys' posterior, Beta(x + ½, n − x + ½),
-and π from its own distribution where it is uncertain; 4,000 draws, of a fixed seed unless a generator is given, and their
-pointwise quantiles. Rows are taken to be independent, unless they come in groups, as those of an image do: then n counts as
-n/d, with d the design effect of the share.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+import torch
 
-from ..inference.steps import checked_level
 from ..mixes import without_estimate
 from ..prevalence import Prevalence
-from ..rng import own_stream
+from ..rng import checked_level, own_stream
 from .decisions import threshold_log_odds
 from .one_vs_rest import (
     Array,
@@ -32,14 +26,14 @@ from .one_vs_rest import (
     scores,
     shares_of,
 )
-from .sample import IGNORED
+from .sample import IGNORED, LogProbs, PrevalenceLike, Values
 
 __all__ = ["DecisionCurve", "PredictiveValueCurve", "decision_curve", "predictive_value_curve"]
 
 
 @dataclass(frozen=True)
 class PredictiveValueCurve:
-    """PPV and NPV where the class occurs at other rates; each with pointwise limits.
+    """PPV and NPV where the class occurs at other rates, each with pointwise limits. See `predictive_value_curve`.
 
     Attributes:
         prevalence: how often the positive class occurs `(m,)`, rising.
@@ -69,6 +63,8 @@ class PredictiveValueCurve:
 class DecisionCurve:
     """Net benefit of acting on predictions, per person of the population, in units of one positive acted on.
 
+    See `decision_curve`.
+
     Attributes:
         threshold: t, the probability from which acting is worth it `(m,)`.
         net_benefit, low, high: of acting where p(positive|x) ≥ t `(m,)`.
@@ -89,31 +85,34 @@ class DecisionCurve:
 
     @property
     def treat_none(self) -> Array:
-        """0."""
+        """Return 0 for every threshold."""
         return np.zeros_like(self.threshold)
 
 
 def predictive_value_curve(
-    log_probs: Any,
-    target: Any,
+    log_probs: LogProbs,
+    target: Values,
     *,
-    threshold: Any = None,
-    tpr: Any = None,
-    tnr: Any = None,
-    prevalences: Any = None,
+    threshold: float | None = None,
+    tpr: float | None = None,
+    tnr: float | None = None,
+    prevalences: PrevalenceLike | None = None,
     retarget: bool = False,
-    from_: Any = None,
-    positive: Any = None,
-    level: Any = 0.95,
-    generator: Any = None,
-    groups: Any = None,
+    from_: PrevalenceLike | None = None,
+    positive: int | None = None,
+    level: float = 0.95,
+    generator: torch.Generator | None = None,
+    groups: Values | None = None,
     ignore_index: int = IGNORED,
 ) -> PredictiveValueCurve:
-    """`PPV = π TPR / (π TPR + (1 − π) FPR)` and `NPV = (1 − π) TNR / ((1 − π) TNR + π (1 − TPR))` over prevalences π.
+    """Compute PPV and NPV over prevalences π of the positive class.
+
+    `PPV = π TPR / (π TPR + (1 − π) FPR)` and `NPV = (1 − π) TNR / ((1 − π) TNR + π (1 − TPR))`.
 
     With a fixed threshold the same people are called positive everywhere, and the values follow by Bayes' rule alone. With
     `retarget=True` the predictions are moved to each prevalence first, as a model whose prevalence is an input does, and
-    `threshold` is applied to the moved ones: on the log-odds as given it moves by `logit from_ − logit π`.
+    `threshold` is applied to the moved ones: on the log-odds as given it moves by `logit from_ − logit π`. The limits are
+    made as those of `decision_curve`.
 
     Args:
         log_probs: predictions `(n, k)`, or dense maps `(n, k, h, w, …)`, as log-probabilities.
@@ -135,10 +134,10 @@ def predictive_value_curve(
     """
     level, stream = checked_level(level), own_stream(generator)
     _check_choice(threshold, tpr, tnr, retarget, from_)
-    prevalences = without_estimate(prevalences)
-    at = prevalences if isinstance(prevalences, Prevalence) else None
+    rates = without_estimate(prevalences)  # or one prevalence
+    at = rates if isinstance(rates, Prevalence) else None
     found = scores(log_probs, target, at if from_ is None else from_, positive, "predictive values", groups, ignore_index)
-    grid = shares_of(prevalences, "prevalences", lambda: np.geomspace(1e-4, 0.5, 61)) if at is None else _only(at, found)
+    grid = shares_of(rates, "prevalences", lambda: np.geomspace(1e-4, 0.5, 61)) if at is None else _only(at, found)
     t = _threshold_reaching(found, tpr, tnr) if threshold is None else np.full(1, float(threshold))
     moves = logit(grid) - logit(found.rate) if retarget else np.zeros(1)
     cuts = found.cuts(t) - moves
@@ -156,17 +155,22 @@ def predictive_value_curve(
 
 
 def decision_curve(
-    log_probs: Any,
-    target: Any,
-    prevalence: Any,
-    thresholds: Any = None,
-    positive: Any = None,
-    level: Any = 0.95,
-    generator: Any = None,
-    groups: Any = None,
+    log_probs: LogProbs,
+    target: Values,
+    prevalence: PrevalenceLike,
+    thresholds: Values | None = None,
+    positive: int | None = None,
+    level: float = 0.95,
+    generator: torch.Generator | None = None,
+    groups: Values | None = None,
     ignore_index: int = IGNORED,
 ) -> DecisionCurve:
-    """`NB(t) = π TPR(t) − (1 − π) FPR(t) t/(1 − t)`: positives acted on, less others acted on at what they cost.
+    """Compute net benefit over thresholds: positives acted on, less others acted on at what they cost.
+
+    `NB(t) = π TPR(t) − (1 − π) FPR(t) t/(1 − t)`. Limits: the share of each class that is called positive is drawn from
+    Jeffreys' posterior, Beta(x + ½, n − x + ½), and π from its own distribution where it is uncertain; 4,000 draws and their
+    pointwise quantiles. Rows are taken to be independent, unless they come in groups, as those of an image do: then n counts
+    as n/d, with d the design effect of the share.
 
     Args:
         log_probs: predictions for the population `(n, k)`, or dense maps `(n, k, h, w, …)`, as log-probabilities.
@@ -194,12 +198,12 @@ def decision_curve(
     return DecisionCurve(grid, value, low, high, everybody, found.rate, level, found.positive)
 
 
-def _net_benefit(tpr: Array, fpr: Array, pi: Any, cost: Array) -> Array:
+def _net_benefit(tpr: Array, fpr: Array, pi: Array | float, cost: Array) -> Array:
     return pi * tpr - (1 - pi) * fpr * cost
 
 
 def _predictive_values(tpr: Array, fpr: Array, pi: Array) -> tuple[Array, Array]:
-    """PPV and NPV; NaN where nobody is on that side."""
+    """Return PPV and NPV; NaN where nobody is on that side."""
     with np.errstate(invalid="ignore"):
         ppv = pi * tpr / (pi * tpr + (1 - pi) * fpr)
         npv = (1 - pi) * (1 - fpr) / ((1 - pi) * (1 - fpr) + pi * (1 - tpr))
@@ -207,13 +211,13 @@ def _predictive_values(tpr: Array, fpr: Array, pi: Array) -> tuple[Array, Array]
 
 
 def _limits(draws: Array, value: Array, level: float) -> tuple[Array, Array]:
-    """Those of the draws, and 0 and 1 where there is no value."""
+    """Return the limits of the draws, and 0 and 1 where there is no value."""
     low, high = limits(draws, value, level)
     return np.where(np.isnan(value), 0.0, low), np.where(np.isnan(value), 1.0, high)
 
 
 def _only(prevalence: Prevalence, found: Scores) -> Array:
-    """The one rate of the positive class."""
+    """Return the one rate of the positive class, as an array."""
     if prevalence.num_classes != len(found.totals):
         raise ValueError(
             f"Expected a prevalence of {len(found.totals)} classes, but got {prevalence.num_classes}: "
@@ -222,7 +226,9 @@ def _only(prevalence: Prevalence, found: Scores) -> Array:
     return prevalence.population.numpy()[[found.positive]]
 
 
-def _check_choice(threshold: Any, tpr: Any, tnr: Any, retarget: bool, from_: Any) -> None:
+def _check_choice(
+    threshold: float | None, tpr: float | None, tnr: float | None, retarget: bool, from_: PrevalenceLike | None
+) -> None:
     given = [name for name, value in (("threshold", threshold), ("tpr", tpr), ("tnr", tnr)) if value is not None]
     if len(given) != 1:
         raise ValueError(
@@ -237,8 +243,8 @@ def _check_choice(threshold: Any, tpr: Any, tnr: Any, retarget: bool, from_: Any
         )
 
 
-def _threshold_reaching(found: Scores, tpr: Any, tnr: Any) -> Array:
-    """The highest threshold with that TPR on this sample, or the lowest with that TNR `(1,)`.
+def _threshold_reaching(found: Scores, tpr: float | None, tnr: float | None) -> Array:
+    """Return the highest threshold with that TPR on this sample, or the lowest with that TNR `(1,)`.
 
     It lies midway, in log-odds, between two predictions that differ by more than rounding, so that `decide` parts them there.
     """

@@ -12,7 +12,7 @@ from jaxtyping import Float64
 
 from ...metrics import probability_histogram
 from ...metrics.one_vs_rest import expit, logit
-from ...metrics.plot_style import faint
+from ...metrics.plots import faint
 from ..pooled_predictions import Cell
 from ..summary.words import listed
 from .drawing import Drawing, drawn
