@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from members import assert_refused, generator, population
+from members import assert_refused, generator, population, unchecked_types
 from scipy.optimize import brentq
 from scipy.stats import binomtest, t
 from sklearn.linear_model import LogisticRegression
@@ -59,6 +59,7 @@ def right(prevalence: Prevalence, n: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 @cache
+@unchecked_types()
 def checks_of_right_models(setting: str) -> list[Check]:
     prevalence, n = SETTINGS[setting]
     found = []
@@ -419,6 +420,7 @@ class TestDependence:
         rows = (0.9**0.5 * (x - centre) + centre).repeat_interleave(6, 0) + 0.1**0.5 * own
         return exact(rows, RARE.population), y.repeat_interleave(6), torch.arange(100).repeat_interleave(6)
 
+    @unchecked_types()
     def test_rows_of_a_patient_raise_no_false_alarms_once_they_are_named(self) -> None:
         alarms = {"named": 0, "not": 0}
         for seed in range(60):
@@ -438,6 +440,7 @@ class TestDependence:
         assert unlabelled["label shift"].verdict == "not tested"
         assert unlabelled["unlabelled mean"].p_value is not None
 
+    @unchecked_types()
     def test_copies_that_a_sampler_draws_count_as_one_example(self) -> None:
         alarms = 0
         for seed in range(40):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Callable
+from functools import cache
 from itertools import combinations
 from typing import Any
 
@@ -28,6 +29,7 @@ from rightloss.study.toy.population import TwoGaussians
 RATES = [0.3, 0.01]
 
 
+@cache
 def screened(rate: float, seed: int = 0, per_class: int = 300) -> tuple[Tensor, Tensor]:
     truth = TwoGaussians(positive=rate)
     x, y = truth.sample(per_class, generator(seed).initial_seed())
@@ -38,27 +40,27 @@ def screened(rate: float, seed: int = 0, per_class: int = 300) -> tuple[Tensor, 
 PLOTS: dict[str, tuple[Callable[..., Axes], Callable[..., Any], Callable[[Any], list[tuple[Any, Any]]]]] = {
     "roc": (
         plots.plot_roc,
-        lambda rate, seed=0: roc_curve(*screened(rate, seed)),
+        cache(lambda rate, seed=0: roc_curve(*screened(rate, seed))),
         lambda curve: [(curve.false_positive_rate, curve.true_positive_rate)],
     ),
     "precision and recall": (
         plots.plot_precision_recall,
-        lambda rate, seed=0: precision_recall_curve(*screened(rate, seed), rate),
+        cache(lambda rate, seed=0: precision_recall_curve(*screened(rate, seed), rate)),
         lambda curve: [(curve.recall, curve.precision)],
     ),
     "predictive values": (
         plots.plot_predictive_values,
-        lambda rate, seed=0: predictive_value_curve(*screened(rate, seed), tpr=0.8),
+        cache(lambda rate, seed=0: predictive_value_curve(*screened(rate, seed), tpr=0.8)),
         lambda curve: [(curve.prevalence, curve.ppv), (curve.prevalence, curve.npv)],
     ),
     "reliability": (
         plots.plot_reliability,
-        lambda rate, seed=0: reliability_curve(*screened(rate, seed), rate, 5),
+        cache(lambda rate, seed=0: reliability_curve(*screened(rate, seed), rate, 5)),
         lambda curve: [(curve.predicted[curve.observed > 0], curve.observed[curve.observed > 0])],
     ),
     "decision curve": (
         plots.plot_decision_curve,
-        lambda rate, seed=0: decision_curve(*screened(rate, seed), rate),
+        cache(lambda rate, seed=0: decision_curve(*screened(rate, seed), rate)),
         lambda curve: [(curve.threshold, 1000 * curve.net_benefit), (curve.threshold, 1000 * curve.treat_all)],
     ),
 }

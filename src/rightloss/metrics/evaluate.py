@@ -225,14 +225,16 @@ def _confidence_limits(
     inputs: EvaluationInputs, bootstrap: bool, level: float, draws: int, generator: torch.Generator
 ) -> dict[Key, ConfidenceLimits]:
     """Make each quantity's interval: of decisions from draws of their shares, of the rest in one of the two ways."""
+    sample, design = inputs.sample, inputs.design
     influences, classes = _influences(inputs)
     make = _by_resampling if bootstrap else _by_delta_method
     limits = make(inputs, influences, level, draws, generator)
-    examples = inputs.design.clusters_by_class(inputs.sample.labels, inputs.sample.num_classes)
-    limits = {
-        key: _qualified(inputs, key, each, influences[key], classes[key], examples, level) for key, each in limits.items()
-    }
-    if inputs.design.clusters is None and inputs.sample.num_classes**2 * draws <= _MOST_DRAWN:
+    examples = design.clusters_by_class(sample.labels, sample.num_classes)
+    moved = _with_unseen(inputs.statistics, examples, level)
+    for key, formula in inputs.quantities.items():
+        counts, size = {c: int(examples[c]) for c in classes[key]}, influences[key].effective_size
+        limits[key] = _qualified(inputs, key, limits[key], size, counts, float(formula(moved)))
+    if design.clusters is None and sample.num_classes**2 * draws <= _MOST_DRAWN:
         limits |= _from_drawn_decisions(inputs, level, draws, generator)
     return limits
 
@@ -389,45 +391,46 @@ def _calibration_noise(inputs: EvaluationInputs) -> Tensor:
 
 
 def _qualified(
-    inputs: EvaluationInputs,
-    key: Key,
-    limits: ConfidenceLimits,
-    influence: Influence,
-    classes: list[int],
-    examples: Tensor,
-    level: float,
+    inputs: EvaluationInputs, key: Key, limits: ConfidenceLimits, size: float, examples: dict[int, int], with_unseen: float
 ) -> ConfidenceLimits:
-    """Widen limits by what may have gone unseen, and say where they should not be trusted; none where there are no data."""
-    groups, what = len(inputs.design.strata), "examples" if inputs.sample.groups is None else "groups"
-    single = [c for c in classes if examples[c] == 1]
-    if inputs.sample.groups is not None and groups < _FEWEST_GROUPS:
+    """Widen limits by what may have gone unseen, and say where they should not be trusted; none where there are no data.
+
+    Args:
+        inputs: the sample.
+        key: the quantity.
+        limits: its interval.
+        size: its effective sample size.
+        examples: by class that it depends on, how many there are, or how many groups with some.
+        with_unseen: the quantity by `_with_unseen`.
+    """
+    grouped, groups = inputs.sample.groups is not None, len(inputs.design.strata)
+    what = "group" if grouped else "example"
+    single, few = [c for c, n in examples.items() if n == 1], [c for c, n in examples.items() if n < _FEW_EXAMPLES]
+    if grouped and groups < _FEWEST_GROUPS:
         return ConfidenceLimits(math.nan, math.nan, f"no interval: {groups} groups are too few")
     if single:
-        return ConfidenceLimits(math.nan, math.nan, f"no interval: class(es) {single} occur in a single {what[:-1]}")
+        return ConfidenceLimits(math.nan, math.nan, f"no interval: class(es) {single} occur in a single {what}")
     if limits.reason:
         return limits
     reason = ""
-    if few := [c for c in classes if examples[c] < _FEW_EXAMPLES]:
-        reason = f"fewer than {_FEW_EXAMPLES} {what} of class(es) {few}: the interval is too short"
-    elif influence.effective_size < _SMALL_EFFECTIVE_SIZE and key[0] != "calibration_error":
-        reason = f"effective sample size ≈ {max(1, round(influence.effective_size))}: the interval may be too short"
-    other = _value_with_unseen(inputs, key, examples, level)
-    return ConfidenceLimits(min(limits.low, other), max(limits.high, other), reason)
+    if few:
+        reason = f"fewer than {_FEW_EXAMPLES} {what}s of class(es) {few}: the interval is too short"
+    elif size < _SMALL_EFFECTIVE_SIZE and key[0] != "calibration_error":
+        reason = f"effective sample size ≈ {max(1, round(size))}: the interval may be too short"
+    return ConfidenceLimits(min(limits.low, with_unseen), max(limits.high, with_unseen), reason)
 
 
-def _value_with_unseen(inputs: EvaluationInputs, key: Key, examples: Tensor, level: float) -> float:
-    """Return the quantity if as many examples were otherwise as may well have gone unseen (`unseen_share`).
+def _with_unseen(statistics: Statistics, examples: Tensor, level: float) -> Statistics:
+    """Return the statistics if as many examples were otherwise as may well have gone unseen (`unseen_share`).
 
     That is of each class all of whose examples were decided alike, or ranked above all of another: no resample shows them.
     """
-    statistics = inputs.statistics
-    share = unseen_share(examples, level)[:, None, None]
-    confusion = statistics.confusion
+    share, confusion, areas = unseen_share(examples, level)[:, None, None], statistics.confusion, statistics.areas
     alike = ((confusion == 1) | (confusion == 0)).all(1, keepdim=True)
     moved = torch.where(confusion == 1, 1 - share, share / max(1, len(examples) - 1))
     fewer = unseen_share(torch.minimum(examples[:, None], examples[None]), level)[..., None]
-    areas = torch.where(statistics.areas == 1, 1 - fewer, torch.where(statistics.areas == 0, fewer, statistics.areas))
-    return float(inputs.quantities[key](replace(statistics, areas=areas, decided=torch.where(alike, moved, confusion))))
+    moved_areas = torch.where(areas == 1, 1 - fewer, torch.where(areas == 0, fewer, areas))
+    return replace(statistics, areas=moved_areas, decided=torch.where(alike, moved, confusion))
 
 
 def _method(intervals: str | None, inputs: EvaluationInputs) -> str:
