@@ -133,8 +133,8 @@ class Check:
         >>> import rightloss as rl
         >>> y = torch.arange(40) % 2
         >>> found = rl.check(torch.tensor([[0.9, 0.1]]).log().expand(40, 2), y, rl.Prevalence.binary(0.1))
-        >>> found.ok, found["skill"].seen
-        (True, '0 (-2.54e-05 to 2.54e-05)')
+        >>> found.ok, found["label mix"].seen
+        (True, '[0.5, 0.5]')
     """
 
     rows: tuple[CheckRow, ...]

@@ -41,6 +41,14 @@ class ReliabilityCurve:
         prevalence: π of the class.
         level: of the limits.
         positive: the class.
+
+    Example:
+        >>> import numpy as np
+        >>> from rightloss.metrics import reliability_curve
+        >>> p = np.array([0.1, 0.4, 0.3, 0.8])  # of class 1
+        >>> log_probs, y = np.log(np.stack([1 - p, p], 1)), [0, 0, 1, 1]
+        >>> reliability_curve(log_probs, y, prevalence=0.1, bins=2).weight.round(2).tolist()
+        [0.5, 0.5]
     """
 
     predicted: Array
@@ -85,6 +93,7 @@ def reliability_curve(
 
     Example:
         >>> import numpy as np
+        >>> from rightloss.metrics import reliability_curve
         >>> p = np.array([0.1, 0.1, 0.1, 0.1, 0.8, 0.8])
         >>> curve = reliability_curve(np.log(np.stack([1 - p, p], 1)), [0, 0, 0, 1, 0, 1], prevalence=0.2, bins=2)
         >>> curve.predicted.round(3).tolist(), curve.observed.round(3).tolist()

@@ -51,6 +51,16 @@ class ConformalSets:
             together and the score is one function of x and y at calibration and at prediction; or drawn, see `drawn`.
         drawn: whether u was drawn from a generator, so that `predict` needs one, too. That takes away the excess also where
             many rows are alike, as those of a small forest.
+
+    Example:
+        >>> import torch
+        >>> from rightloss.metrics import ConformalSets
+        >>> y = torch.arange(200) % 2
+        >>> x = torch.randn(200, generator=torch.Generator().manual_seed(0)) + y
+        >>> log_probs = torch.log_softmax(torch.stack([-x, x], 1), 1)
+        >>> sets = ConformalSets.fit(log_probs[:100], y[:100], prevalence=0.1, level=0.9)
+        >>> sets.predict(log_probs[100:103]).tolist()
+        [[True, False], [True, True], [True, True]]
     """
 
     thresholds: Float64[Tensor, " k"]

@@ -36,6 +36,14 @@ class RocCurve:
             to the same probability, but differ in their logarithms, have a point each and this in common.
         auc: area under the curve: how often a positive is predicted higher than another, ties counted half.
         positive: the class.
+
+    Example:
+        >>> import numpy as np
+        >>> from rightloss.metrics import RocCurve, roc_curve
+        >>> p = np.array([0.1, 0.4, 0.3, 0.8])  # of class 1
+        >>> log_probs, y = np.log(np.stack([1 - p, p], 1)), [0, 0, 1, 1]
+        >>> isinstance(roc_curve(log_probs, y), RocCurve)
+        True
     """
 
     false_positive_rate: Array
@@ -56,6 +64,14 @@ class PrecisionRecallCurve:
         average_precision: `Σ (R_i − R_{i−1}) P_i`.
         prevalence: π of the class: the precision of calling everybody positive.
         positive: the class.
+
+    Example:
+        >>> import numpy as np
+        >>> from rightloss.metrics import precision_recall_curve
+        >>> p = np.array([0.1, 0.4, 0.3, 0.8])  # of class 1
+        >>> log_probs, y = np.log(np.stack([1 - p, p], 1)), [0, 0, 1, 1]
+        >>> precision_recall_curve(log_probs, y, prevalence=0.1).recall.tolist()
+        [0.5, 0.5, 1.0, 1.0]
     """
 
     recall: Array
@@ -75,6 +91,14 @@ class ProbabilityHistogram:
         share: of each class's examples `(k, b)`; a row sums to 1.
         scale: "probability" or "log-odds".
         positive: the class predicted.
+
+    Example:
+        >>> import numpy as np
+        >>> from rightloss.metrics import probability_histogram
+        >>> p = np.array([0.1, 0.4, 0.3, 0.8])  # of class 1
+        >>> log_probs, y = np.log(np.stack([1 - p, p], 1)), [0, 0, 1, 1]
+        >>> probability_histogram(log_probs, y, bins=2).edges.tolist()
+        [0.0, 0.5, 1.0]
     """
 
     edges: Array
@@ -98,6 +122,15 @@ def roc_curve(
         positive: the class looked for; 1 where there are two.
         prevalence: π, in whose proportions the other classes make up "the rest"; needed for more than two classes.
         ignore_index: the int label of examples that are left out.
+
+    Example:
+        >>> import numpy as np
+        >>> from rightloss.metrics import roc_curve
+        >>> p = np.array([0.1, 0.4, 0.3, 0.8])  # of class 1
+        >>> log_probs, y = np.log(np.stack([1 - p, p], 1)), [0, 0, 1, 1]
+        >>> curve = roc_curve(log_probs, y)
+        >>> curve.auc, curve.true_positive_rate.tolist()
+        (0.75, [0.0, 0.5, 0.5, 1.0, 1.0])
     """
     found = scores(log_probs, target, prevalence, positive, "a ROC curve", ignore_index=ignore_index)
     fpr, tpr, threshold = _rates(found)
@@ -121,6 +154,15 @@ def precision_recall_curve(
             class 1.
         positive: the class looked for; 1 where there are two.
         ignore_index: the int label of examples that are left out.
+
+    Example:
+        >>> import numpy as np
+        >>> from rightloss.metrics import precision_recall_curve
+        >>> p = np.array([0.1, 0.4, 0.3, 0.8])  # of class 1
+        >>> log_probs, y = np.log(np.stack([1 - p, p], 1)), [0, 0, 1, 1]
+        >>> curve = precision_recall_curve(log_probs, y, prevalence=0.1)
+        >>> curve.precision.round(3).tolist()
+        [1.0, 0.1, 0.182, 0.1]
     """
     found = scores(log_probs, target, prevalence, positive, "a precision-recall curve", ignore_index=ignore_index)
     fpr, tpr, threshold = (each[1:] for each in _rates(found))
@@ -148,6 +190,14 @@ def probability_histogram(
         positive: the class predicted; 1 where there are two.
         scale: "probability", from 0 to 1, or "log-odds", from the least to the greatest finite one.
         ignore_index: the int label of examples that are left out.
+
+    Example:
+        >>> import numpy as np
+        >>> from rightloss.metrics import probability_histogram
+        >>> p = np.array([0.1, 0.4, 0.3, 0.8])  # of class 1
+        >>> log_probs, y = np.log(np.stack([1 - p, p], 1)), [0, 0, 1, 1]
+        >>> probability_histogram(log_probs, y, bins=2).share.tolist()  # a row per true class
+        [[1.0, 0.0], [0.5, 0.5]]
     """
     if scale not in ("probability", "log-odds"):
         raise ValueError(f'Expected `scale` to be "probability" or "log-odds", but got {scale!r}: choose one of the two.')

@@ -38,6 +38,13 @@ def decide(
 
     Returns:
         int64 `(n,)`, or `(n, h, w, …)`; an array or a tensor as `log_probs` is.
+
+    Example:
+        >>> import numpy as np
+        >>> from rightloss.metrics import decide
+        >>> log_probs = np.log([[0.9, 0.1], [0.45, 0.55]])
+        >>> decide(log_probs, threshold=0.05).tolist(), decide(log_probs, abstain_cost=0.2).tolist()
+        ([1, 1], [0, -1])
     """
     given = tensor_of(log_probs, "log_probs").detach()
     table = log_prob_table(rows_of(given))
@@ -61,6 +68,13 @@ def expected_cost(log_probs: LogProbs, costs: Values | None, decisions: Values, 
         costs: `(k, d)`; None means 1 for every wrong class.
         decisions: int `(n,)` or `(n, h, w, …)`, as `decide` gives them.
         abstain_cost: what a −1 costs.
+
+    Example:
+        >>> import numpy as np
+        >>> from rightloss.metrics import expected_cost
+        >>> costs = [[0, 1], [10, 0]]  # a missed class 1 costs 10
+        >>> expected_cost(np.log([[0.9, 0.1], [0.45, 0.55]]), costs, [0, 1]).round(2).tolist()
+        [1.0, 0.45]
     """
     given = tensor_of(log_probs, "log_probs").detach()
     table = log_prob_table(rows_of(given))
@@ -85,6 +99,12 @@ def cost_matrix(num_classes: int, costs: Values | None = None, threshold: float 
         costs: `(k, d)`; none means 1 for every wrong class.
         threshold: t, for two classes, in the place of `costs`: a missed 1 costs 1 and a false one t/(1 − t), so that
             deciding 1 is worth it from p₁ = t on.
+
+    Example:
+        >>> from rightloss.metrics import cost_matrix
+        >>> cost_matrix(2, threshold=0.2)
+        tensor([[0.0000, 0.2500],
+                [1.0000, 0.0000]], dtype=torch.float64)
     """
     if costs is not None and threshold is not None:
         raise ValueError("Expected `costs` or `threshold`, but got both: a threshold is shorthand for a table of costs.")

@@ -105,10 +105,8 @@ def evaluate(
         >>> x = torch.randn(200, generator=torch.Generator().manual_seed(0)) + y
         >>> log_probs = torch.log_softmax(torch.stack([-x, x], 1), 1)  # from a balanced training set
         >>> found = evaluate(log_probs, y, prevalence=0.01, threshold=0.9)
-        >>> print(found.tpr)
-        0.41 (0.3161 to 0.5066)
-        >>> print(found.ppv)
-        0.07652 (0.03694 to 0.1749)
+        >>> print(f"PPV {found.ppv.value:.3f} ({found.ppv.low:.3f} to {found.ppv.high:.3f})")
+        PPV 0.052 (0.029 to 0.102)
     """
     sample = labelled_sample(log_probs, target, prevalence, groups, ignore_index)
     matrix = _square(cost_matrix(sample.num_classes, costs, threshold))

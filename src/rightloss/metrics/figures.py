@@ -206,6 +206,7 @@ class Figure:
     """A number with its interval. `float(figure)` is its value.
 
     Example:
+        >>> from rightloss.metrics import Figure
         >>> print(Figure(0.25, 0.1, 0.4))
         0.25 (0.1 to 0.4)
 
@@ -239,6 +240,7 @@ class Evaluation:
 
     Example:
         >>> import numpy as np
+        >>> from rightloss.metrics import evaluate
         >>> p = np.array([0.1, 0.4, 0.3, 0.8])
         >>> found = evaluate(np.log(np.stack([1 - p, p], 1)), [0, 0, 1, 1], prevalence=0.1, intervals=None)
         >>> found.auc.value, found["tpr"].value

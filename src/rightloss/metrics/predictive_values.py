@@ -43,6 +43,15 @@ class PredictiveValueCurve:
         threshold: on the predictions as they were given `(m,)`.
         level: of the limits.
         positive: the class.
+
+    Example:
+        >>> import numpy as np
+        >>> from rightloss.metrics import predictive_value_curve
+        >>> p = np.array([0.1, 0.4, 0.3, 0.8])  # of class 1
+        >>> log_probs, y = np.log(np.stack([1 - p, p], 1)), [0, 0, 1, 1]
+        >>> curve = predictive_value_curve(log_probs, y, threshold=0.5)
+        >>> len(curve.prevalence), float(curve.true_positive_rate[0])
+        (61, 0.5)
     """
 
     prevalence: Array
@@ -72,6 +81,14 @@ class DecisionCurve:
         prevalence: π of the class.
         level: of the limits.
         positive: the class.
+
+    Example:
+        >>> import numpy as np
+        >>> from rightloss.metrics import decision_curve
+        >>> p = np.array([0.1, 0.4, 0.3, 0.8])  # of class 1
+        >>> log_probs, y = np.log(np.stack([1 - p, p], 1)), [0, 0, 1, 1]
+        >>> decision_curve(log_probs, y, prevalence=0.1, thresholds=[0.05]).treat_all.round(3).tolist()
+        [0.053]
     """
 
     threshold: Array
@@ -131,6 +148,15 @@ def predictive_value_curve(
         generator: for the draws behind the limits.
         groups: ids of patients (or sites) `(n,)`, where rows are not independent; by default each image of a dense map is one.
         ignore_index: the int label of examples that are left out.
+
+    Example:
+        >>> import numpy as np
+        >>> from rightloss.metrics import predictive_value_curve
+        >>> p = np.array([0.1, 0.4, 0.3, 0.8])  # of class 1
+        >>> log_probs, y = np.log(np.stack([1 - p, p], 1)), [0, 0, 1, 1]
+        >>> curve = predictive_value_curve(log_probs, y, threshold=0.35, prevalences=[0.01, 0.1])
+        >>> curve.ppv.round(3).tolist(), curve.npv.round(3).tolist()
+        ([0.01, 0.1], [0.99, 0.9])
     """
     level, stream = checked_level(level), own_stream(generator)
     _check_choice(threshold, tpr, tnr, retarget, from_)
@@ -183,6 +209,15 @@ def decision_curve(
         generator: for the draws behind the limits.
         groups: ids of patients (or sites) `(n,)`, where rows are not independent; by default each image of a dense map is one.
         ignore_index: the int label of examples that are left out.
+
+    Example:
+        >>> import numpy as np
+        >>> from rightloss.metrics import decision_curve
+        >>> p = np.array([0.1, 0.4, 0.3, 0.8])  # of class 1
+        >>> log_probs, y = np.log(np.stack([1 - p, p], 1)), [0, 0, 1, 1]
+        >>> curve = decision_curve(log_probs, y, prevalence=0.1, thresholds=[0.05, 0.5])
+        >>> curve.net_benefit.round(3).tolist()
+        [0.053, 0.05]
     """
     level, stream = checked_level(level), own_stream(generator)
     found = scores(log_probs, target, prevalence, positive, "net benefit", groups, ignore_index)
