@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cases import Method
 from labelled import SEEDS, assert_covers, normals, predictions, true_rates, weights
 from members import generator, population, unchecked_types
 from scipy import optimize, special
@@ -126,7 +127,7 @@ class TestSlope:
 
     @pytest.mark.parametrize("intervals", ["analytic", "bootstrap"])
     @pytest.mark.parametrize("spread", [700.0, 1e100])
-    def test_every_figure_has_an_interval_where_log_odds_are_enormous(self, spread: float, intervals: str) -> None:
+    def test_every_figure_has_an_interval_where_log_odds_are_enormous(self, spread: float, intervals: Method) -> None:
         for seed in range(5):
             odds, y = drawn(spread, 50, seed)
             found = evaluate(table_of(odds), y, 0.01, intervals=intervals, draws=200)
@@ -192,7 +193,7 @@ class TestReliabilityCurve:
         tpr, fpr = true_rates(rate, edges)
         truth = rate * -np.diff(tpr) / (rate * -np.diff(tpr) + (1 - rate) * -np.diff(fpr))
         hits = []
-        for seed in range(200):
+        for seed in range(150):
             found = reliability_curve(*normals(rate, 300, seed), rate, bins=5, width="equal-width")
             first = 1 if rate > 0.1 else 0
             low, high = found.low[first : first + 2], found.high[first : first + 2]

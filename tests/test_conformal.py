@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -156,7 +156,7 @@ class TestSets:
         assert not bool(sets.predict(log_probs)[:, 1].all())
 
     @pytest.mark.parametrize("score", ["lac", "aps"])
-    def test_grow_with_the_level(self, score: str) -> None:
+    def test_grow_with_the_level(self, score: Literal["lac", "aps"]) -> None:
         log_probs, labels = people([200] * 5, 0)
         low, high = (ConformalSets.fit(log_probs, labels, SHIFTS[5][1], level=a, score=score) for a in (0.6, 0.9))
         small, large = low.predict(log_probs), high.predict(log_probs)
@@ -256,13 +256,13 @@ class TestSets:
 P, Y = people([20, 20], 0)
 BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "no population": (lambda: ConformalSets.fit(P, Y), "`prevalence`.*but got none: .*per_class=True"),
-    "another score": (lambda: ConformalSets.fit(P, Y, 0.1, score="raps"), "lac.*aps.*but got 'raps'"),
+    "another score": (lambda: ConformalSets.fit(P, Y, 0.1, score="raps"), "lac.*aps.*but got 'raps'"),  # type: ignore[arg-type]
     "lac at random": (lambda: ConformalSets.fit(P, Y, 0.1, randomised=True), "score=\"aps\".*but got 'lac'"),
     "a level in per cent": (lambda: ConformalSets.fit(P, Y, 0.1, level=90), "`level` .*but got 90"),
     "a class without examples": (lambda: ConformalSets.fit(P, Y * 0, 0.1), r"every class for conformal.*\[1\] have none"),
     "logits": (lambda: ConformalSets.fit(P + 1, Y, 0.1), "log-probabilities"),
     "a seed for a generator": (
-        lambda: ConformalSets.fit(P, Y, 0.1, score="aps", randomised=True, generator=0),
+        lambda: ConformalSets.fit(P, Y, 0.1, score="aps", randomised=True, generator=0),  # type: ignore[arg-type]
         r"torch\.Generator, but got int: .*manual_seed",
     ),
     "a generator at prediction alone": (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tracemalloc
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -197,7 +197,7 @@ class TestPrecisionRecall:
 
 class TestHistogram:
     @pytest.mark.parametrize("scale", ["probability", "log-odds"])
-    def test_is_that_of_numpy_by_class(self, scale: str) -> None:
+    def test_is_that_of_numpy_by_class(self, scale: Literal["probability", "log-odds"]) -> None:
         log_probs, labels = predictions(500, 3)
         found = probability_histogram(log_probs, labels, 12, positive=1, scale=scale)
         p = log_probs[:, 1].exp().numpy()
@@ -320,13 +320,13 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: predictive_value_curve(torch.tensor([[-50.0, 0.0], [-60.0, 0.0]]).double(), [0, 1], tnr=0.5),
         "`tnr` of 0.5, but .* certain of class 1: ",
     ),
-    "a seed for a generator": (lambda: decision_curve(P2, Y2, 0.1, generator=0), r"torch\.Generator, but got int: "),
+    "a seed for a generator": (lambda: decision_curve(P2, Y2, 0.1, generator=0), r"torch\.Generator, but got int: "),  # type: ignore[arg-type]
     "a generator of NumPy": (
-        lambda: reliability_curve(P2, Y2, 0.1, generator=np.random.default_rng(0)),
+        lambda: reliability_curve(P2, Y2, 0.1, generator=np.random.default_rng(0)),  # type: ignore[arg-type]
         r"torch\.Generator, but got Generator of numpy",
     ),
     "a number for a generator of values": (
-        lambda: predictive_value_curve(P2, Y2, threshold=0.5, generator=1.0),
+        lambda: predictive_value_curve(P2, Y2, threshold=0.5, generator=1.0),  # type: ignore[arg-type]
         r"torch\.Generator, but got float: ",
     ),
     "a rule for bins": (lambda: probability_histogram(P2, Y2, "auto"), "`bins` to be numbers, but got str"),
@@ -337,8 +337,8 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "a level in per cent": (lambda: decision_curve(P2, Y2, 0.1, level=95), "`level` .*but got 95"),
     "thresholds of 0": (lambda: decision_curve(P2, Y2, 0.1, thresholds=[0.0, 0.5]), "`thresholds` strictly"),
     "no bins": (lambda: reliability_curve(P2, Y2, 0.1, bins=0), "`bins` .*≥ 1, but got 0"),
-    "another width": (lambda: reliability_curve(P2, Y2, 0.1, width="equal"), "equal-mass.*but got 'equal'"),
-    "another scale": (lambda: probability_histogram(P2, Y2, scale="odds"), "log-odds.*but got 'odds'"),
+    "another width": (lambda: reliability_curve(P2, Y2, 0.1, width="equal"), "equal-mass.*but got 'equal'"),  # type: ignore[arg-type]
+    "another scale": (lambda: probability_histogram(P2, Y2, scale="odds"), "log-odds.*but got 'odds'"),  # type: ignore[arg-type]
     "no bins of a histogram": (lambda: probability_histogram(P2, Y2, 0), "at least one of `bins`, but got 0"),
     "falling edges": (lambda: probability_histogram(P2, Y2, [1.0, 0.0]), "rising edges, but got"),
 }

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cases import Method
 from labelled import PHI, assert_covers
 from members import assert_refused, generator, population, unchecked_types
 from torch import Tensor
@@ -39,7 +40,7 @@ def rows_by_loop(log_probs: Tensor, y: Tensor) -> tuple[list[list[float]], list[
 
 @each_shape
 @pytest.mark.parametrize("intervals", ["analytic", "bootstrap"])
-def test_a_map_is_evaluated_as_its_cells_with_images_as_groups(shape: tuple[int, ...], intervals: str) -> None:
+def test_a_map_is_evaluated_as_its_cells_with_images_as_groups(shape: tuple[int, ...], intervals: Method) -> None:
     log_probs, y = maps(shape)
     rows, labels, images = rows_by_loop(log_probs, y)
     pi = population(shape[1])
@@ -108,7 +109,7 @@ def test_decisions_and_their_costs_have_the_shape_of_the_labels(shape: tuple[int
 
 
 @pytest.mark.parametrize("intervals", ["analytic", "bootstrap"])
-def test_copies_of_a_cell_in_its_image_add_nothing(intervals: str) -> None:
+def test_copies_of_a_cell_in_its_image_add_nothing(intervals: Method) -> None:
     log_probs, y = maps((200, 2, 1))
     wide = [each.repeat_interleave(9, -1) for each in (log_probs, y)]
     single = metrics.evaluate(log_probs[..., 0], y[:, 0], 0.1, groups=range(200), intervals=intervals)

@@ -110,5 +110,5 @@ def test_where_two_mixes_are_asked_for_an_estimate_is_refused_with_what_to_write
 
 
 def test_what_holds_a_prevalence_is_no_estimate_of_one() -> None:
-    assert_refused(lambda: as_prevalence(layered(2), 2), "`prevalence` to be numbers")
+    assert_refused(lambda: as_prevalence(layered(2), 2), "`prevalence` to be numbers")  # type: ignore[arg-type]
     assert_refused(lambda: retarget(labelled(2)[0], 0.5, layered(2)), "`to` to be numbers")

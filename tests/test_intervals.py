@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from cases import Case, assert_close, figures, hard, logits
+from cases import Case, Method, assert_close, figures, hard, logits
 from members import generator, population, unchecked_types
 from scipy import stats
 
@@ -51,7 +52,7 @@ def test_analytic_standard_errors_equal_the_jackknifes(k: int) -> None:
 
 @pytest.mark.parametrize("intervals", ["bootstrap", "analytic"])
 @pytest.mark.parametrize(("n", "missed"), [(40, 0), (40, 1), (300, 60), (1, 0)])
-def test_the_interval_of_a_share_is_jeffreys(n: int, missed: int, intervals: str) -> None:
+def test_the_interval_of_a_share_is_jeffreys(n: int, missed: int, intervals: Method) -> None:
     y = torch.cat([torch.zeros(50, dtype=torch.int64), torch.ones(n, dtype=torch.int64)])
     odds = torch.where(y == 1, 2.0, -1.0).double() + 0.1 * torch.rand(50 + n, dtype=torch.float64, generator=generator(6))
     odds[50 : 50 + missed] = -2.0
@@ -98,7 +99,7 @@ def test_the_two_ways_agree_on_a_large_sample(k: int) -> None:
 
 @pytest.mark.parametrize("intervals", ["bootstrap", "analytic"])
 @pytest.mark.parametrize("k", [2, 3])
-def test_copies_of_examples_grouped_with_them_add_nothing(k: int, intervals: str) -> None:
+def test_copies_of_examples_grouped_with_them_add_nothing(k: int, intervals: Method) -> None:
     log_probs, y = logits(k, 300, 14)
     single = evaluate(log_probs, y, population(k), intervals=intervals)
     rows = torch.arange(300).repeat(3)
@@ -123,7 +124,7 @@ def test_groups_of_one_are_no_groups() -> None:
 
 
 @pytest.mark.parametrize("intervals", ["bootstrap", "analytic"])
-def test_an_uncertain_prevalence_widens_what_depends_on_it(intervals: str) -> None:
+def test_an_uncertain_prevalence_widens_what_depends_on_it(intervals: Method) -> None:
     log_probs, y = logits(2, 600, 16)
     certain = evaluate(log_probs, y, 0.05, intervals=intervals)
     vague = evaluate(log_probs, y, rl.Prevalence.beta(5.0, 95.0), intervals=intervals)
@@ -145,8 +146,8 @@ def test_an_uncertain_prevalence_widens_what_depends_on_it(intervals: str) -> No
 
 @pytest.mark.parametrize("intervals", ["bootstrap", "analytic"])
 @unchecked_types()
-def test_intervals_hold_the_truth_as_often_as_they_say(intervals: str) -> None:
-    world, draws = TwoGaussians(0.2), 150
+def test_intervals_hold_the_truth_as_often_as_they_say(intervals: Method) -> None:
+    world, draws = TwoGaussians(0.2), 120
     x, y = world.sample(200_000, 99)
     truth = evaluate(world.log_probs(x), y, 0.2, threshold=0.3, intervals=None)
     names = ["expected_log_likelihood", "brier", "ppv", "npv", "tpr", "tnr", "auc", "net_benefit", "calibration_slope"]
@@ -161,7 +162,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(intervals: str) -> None:
 
 
 @pytest.mark.parametrize("intervals", ["bootstrap", "analytic"])
-def test_an_interval_has_a_width_where_no_mistake_was_met(intervals: str) -> None:
+def test_an_interval_has_a_width_where_no_mistake_was_met(intervals: Method) -> None:
     y = torch.arange(60) % 2
     odds = (2.0 * y - 1) * (1 + torch.rand(60, dtype=torch.float64, generator=generator(5)))
     table = torch.stack([torch.nn.functional.logsigmoid(-odds), torch.nn.functional.logsigmoid(odds)], 1)
@@ -217,7 +218,7 @@ def test_a_resample_without_a_slope_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("intervals", ["bootstrap", "analytic"])
-def test_no_interval_leaves_the_possible(intervals: str) -> None:
+def test_no_interval_leaves_the_possible(intervals: Method) -> None:
     y = torch.cat([torch.zeros(300), torch.ones(4)]).long()
     odds = torch.cat([torch.randn(300, dtype=torch.float64, generator=generator(8)) - 9, torch.tensor([9.0, 9, 9, -3])])
     table = torch.stack([torch.nn.functional.logsigmoid(-odds), torch.nn.functional.logsigmoid(odds)], 1)
@@ -260,8 +261,9 @@ def test_equal_input_gives_equal_output_and_another_generator_another() -> None:
     first, second = evaluate(log_probs, y, 0.1), evaluate(log_probs, y, 0.1)
     assert first == second
     assert evaluate(log_probs, y, 0.1, generator=generator(77)).auc.low != first.auc.low
+    numbers: dict[str, Any] = {"level": np.float32(0.95), "draws": np.int64(1000)}
     with unchecked_types():
-        assert evaluate(log_probs, y, 0.1, level=np.float32(0.95), draws=np.int64(1000)).brier.value == first.brier.value
+        assert evaluate(log_probs, y, 0.1, **numbers).brier.value == first.brier.value
 
 
 def test_small_samples_are_resampled_and_large_ones_differentiated() -> None:

@@ -80,6 +80,7 @@ def every_picture() -> list[Any]:
         for name in PLOTS
         for rate in RATES
         for many in (False, True)
+        if many or rate == RATES[0]
     ]
     return [
         *made,
@@ -314,16 +315,16 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
 
 OTHER_SCALE = probability_histogram(*screened(0.3), 10, scale="log-odds")
 BAD: dict[str, tuple[Callable[[], Any], str]] = {
-    "another curve": (lambda: plots.plot_roc(HISTOGRAM), "a RocCurve.*but got ProbabilityHistogram: "),
-    "one wrong among them": (lambda: plots.plot_reliability({"a": HISTOGRAM}), "a ReliabilityCurve.*but got Prob"),
+    "another curve": (lambda: plots.plot_roc(HISTOGRAM), "a RocCurve.*but got ProbabilityHistogram: "),  # type: ignore[arg-type]
+    "one wrong among them": (lambda: plots.plot_reliability({"a": HISTOGRAM}), "a ReliabilityCurve.*but got Prob"),  # type: ignore[dict-item]
     "nothing": (lambda: plots.plot_decision_curve({}), "a DecisionCurve.*but got an empty dict"),
-    "a tensor": (lambda: plots.plot_precision_recall(torch.ones(3)), "PrecisionRecallCurve.*but got Tensor"),
+    "a tensor": (lambda: plots.plot_precision_recall(torch.ones(3)), "PrecisionRecallCurve.*but got Tensor"),  # type: ignore[arg-type]
     "names that read alike": (
-        lambda: plots.plot_roc({1: roc_curve(*screened(0.3)), "1": roc_curve(*screened(0.3, 1))}),
+        lambda: plots.plot_roc({1: roc_curve(*screened(0.3)), "1": roc_curve(*screened(0.3, 1))}),  # type: ignore[dict-item]
         r"names .*but got \['1'\] twice: ",
     ),
     "another value": (
-        lambda: plots.plot_predictive_values(PLOTS["predictive values"][1](0.3), values=("auc",)),
+        lambda: plots.plot_predictive_values(PLOTS["predictive values"][1](0.3), values=("auc",)),  # type: ignore[arg-type]
         "ppv.*npv.*but got",
     ),
     "two scales": (lambda: plots.plot_probability_histogram({"a": HISTOGRAM, "b": OTHER_SCALE}), "of one scale, but got"),

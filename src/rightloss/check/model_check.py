@@ -20,7 +20,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, S
 from ..inference import Posterior
 from ..likelihoods import Bernoulli, Categorical, Likelihood
 from ..log_probs import HasLogProbs, tensor_of
-from ..metrics.sample import LogProbs, Sample, Values, labelled_sample
+from ..metrics.sample import Numbers, Predictions, Sample, labelled_sample
 from ..predictive import PrevalenceLayer, predictive
 from ..prevalence import Prevalence
 from ..rng import checked_level
@@ -32,13 +32,13 @@ __all__ = ["Check", "check"]
 
 
 def check(
-    model: nn.Module | Posterior | Callable[[Any], LogProbs] | LogProbs,
-    data: Values | Dataset[Any] | Iterable[Any],
+    model: nn.Module | Posterior | Callable[[Any], Predictions] | Predictions,
+    data: Numbers | Dataset[Any] | Iterable[Any],
     prevalence: Prevalence,
     *,
     likelihood: Likelihood | None = None,
     unlabelled: Any = None,  # whatever the model takes
-    groups: Values | None = None,
+    groups: Numbers | None = None,
     sampled: bool = True,
     level: float = 0.95,
     batch_size: int = 1024,
@@ -264,7 +264,7 @@ def _predict(predict: _Predictor, data: Any) -> tuple[Tensor, Tensor, bool]:
 
 
 def _sample_of(
-    table: Tensor, labels: Any, prevalence: Prevalence, groups: Values | None, may_repeat: bool
+    table: Tensor, labels: Any, prevalence: Prevalence, groups: Numbers | None, may_repeat: bool
 ) -> tuple[Sample, bool]:
     """Make a `Sample` with groups as given, of a map's images, or of repeated examples; and tell whether these repeat."""
     labels, rows = tensor_of(labels, "labels").detach().cpu(), cell_rows(table, "log_probs").cpu()

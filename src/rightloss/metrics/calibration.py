@@ -17,8 +17,8 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from ..rng import checked_level, own_stream
-from .one_vs_rest import Array, Scores, against_rest, drawn_against_rest, drawn_mix, limits, scores
-from .sample import IGNORED, LogProbs, PrevalenceLike, Sample, Values
+from .one_vs_rest import Array, Scores, scores, with_limits
+from .sample import IGNORED, Mix, Numbers, Predictions, Sample
 
 __all__ = ["ReliabilityCurve", "reliability_curve"]
 
@@ -62,15 +62,15 @@ class ReliabilityCurve:
 
 
 def reliability_curve(
-    log_probs: LogProbs,
-    target: Values,
-    prevalence: PrevalenceLike,
+    log_probs: Predictions,
+    target: Numbers,
+    prevalence: Mix,
     bins: int = 15,
     positive: int | None = None,
     width: Literal["equal-mass", "equal-width"] = "equal-mass",
     level: float = 0.95,
     generator: torch.Generator | None = None,
-    groups: Values | None = None,
+    groups: Numbers | None = None,
     ignore_index: int = IGNORED,
 ) -> ReliabilityCurve:
     """Compare predicted probabilities of one class with how often it occurs, in bins of predictions, at the prevalence π.
@@ -111,15 +111,11 @@ def reliability_curve(
     weight: Array = np.bincount(index, found.weights).astype(np.float64)
     predicted = np.bincount(index, found.weights * found.probability) / weight
     counts = found.in_bins(index, len(weight))
-    mixes = drawn_mix(found.prevalence, stream)
-    mix = found.prevalence.population.numpy()
-    observed = _observed(*against_rest(counts.shares, mix, found.positive), found.rate)
-    drawn = drawn_against_rest(counts, mixes, found.positive, stream)
-    low, high = limits(_observed(*drawn, mixes[:, [found.positive]]), observed, level)
-    return ReliabilityCurve(predicted, observed, low, high, weight, found.rate, level, found.positive)
+    values = with_limits(_observed, counts, found.prevalence, found.positive, level, stream)
+    return ReliabilityCurve(predicted, *values, weight, found.rate, level, found.positive)
 
 
-def _observed(own: Array, rest: Array, pi: Array | float) -> Array:
+def _observed(own: Array, rest: Array, pi: Array) -> Array:
     """Turn shares of the positive class and of the rest in a bin into how often the positive one is met there."""
     return pi * own / (pi * own + (1 - pi) * rest)
 

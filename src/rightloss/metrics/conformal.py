@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..log_probs import as_given, log_prob_table, row_blocks
 from ..rng import checked_generator, checked_level
-from .sample import LogProbs, PrevalenceLike, Values, labelled_sample
+from .sample import Mix, Numbers, Predictions, labelled_sample
 
 __all__ = ["ConformalSets"]
 
@@ -73,9 +73,9 @@ class ConformalSets:
     @classmethod
     def fit(
         cls,
-        log_probs: LogProbs,
-        labels: Values,
-        prevalence: PrevalenceLike | None = None,
+        log_probs: Predictions,
+        labels: Numbers,
+        prevalence: Mix | None = None,
         level: float = 0.9,
         score: Literal["lac", "aps"] = "lac",
         per_class: bool = False,
@@ -120,7 +120,7 @@ class ConformalSets:
         _warn_of(unbounded & ~few, why, "use predictions that rule out less")
         return cls(thresholds, level, score, per_class, randomised, generator is not None)
 
-    def predict(self, log_probs: LogProbs, generator: torch.Generator | None = None) -> Any:
+    def predict(self, log_probs: Predictions, generator: torch.Generator | None = None) -> Any:
         """Return which classes are in the set of each row: bool `(n, k)`, an array or a tensor as `log_probs` is.
 
         Args:
@@ -195,7 +195,7 @@ def _warn_of(classes: Tensor, reason: str, remedy: str) -> None:
         warnings.warn(f"{reason}: class(es) {listed} are in every set. Lower the level, or {remedy}.", stacklevel=3)
 
 
-def _check_choices(score: str, per_class: bool, randomised: bool, prevalence: PrevalenceLike | None) -> None:
+def _check_choices(score: str, per_class: bool, randomised: bool, prevalence: Mix | None) -> None:
     if score not in ("lac", "aps"):
         raise ValueError(f'Expected `score` to be "lac" or "aps", but got {score!r}: choose one of the two.')
     if randomised and score != "aps":

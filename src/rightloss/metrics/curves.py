@@ -13,7 +13,7 @@ import torch
 
 from ..log_probs import tensor_of
 from .one_vs_rest import Array, Scores, scores
-from .sample import IGNORED, LogProbs, PrevalenceLike, Values, num_classes_of
+from .sample import IGNORED, Mix, Numbers, Predictions, num_classes_of
 
 __all__ = [
     "PrecisionRecallCurve",
@@ -108,10 +108,10 @@ class ProbabilityHistogram:
 
 
 def roc_curve(
-    log_probs: LogProbs,
-    target: Values,
+    log_probs: Predictions,
+    target: Numbers,
     positive: int | None = None,
-    prevalence: PrevalenceLike | None = None,
+    prevalence: Mix | None = None,
     ignore_index: int = IGNORED,
 ) -> RocCurve:
     """Compute true against false positive rate over all thresholds. For two classes it is the same at every prevalence.
@@ -139,9 +139,9 @@ def roc_curve(
 
 
 def precision_recall_curve(
-    log_probs: LogProbs,
-    target: Values,
-    prevalence: PrevalenceLike,
+    log_probs: Predictions,
+    target: Numbers,
+    prevalence: Mix,
     positive: int | None = None,
     ignore_index: int = IGNORED,
 ) -> PrecisionRecallCurve:
@@ -173,9 +173,9 @@ def precision_recall_curve(
 
 
 def probability_histogram(
-    log_probs: LogProbs,
-    target: Values,
-    bins: int | Values = 30,
+    log_probs: Predictions,
+    target: Numbers,
+    bins: int | Numbers = 30,
     positive: int | None = None,
     scale: Literal["probability", "log-odds"] = "probability",
     ignore_index: int = IGNORED,
@@ -222,7 +222,7 @@ def _rates(found: Scores) -> tuple[Array, Array, Array]:
     return false / false[-1], true / true[-1], np.minimum.accumulate(np.append(np.inf, lowest[::-1]))
 
 
-def _edges(bins: int | Values, values: Array, scale: str) -> Array:
+def _edges(bins: int | Numbers, values: Array, scale: str) -> Array:
     if isinstance(bins, int | np.integer) and not isinstance(bins, bool):
         if bins < 1:
             raise ValueError(f"Expected at least one of `bins`, but got {bins}: such as 30.")

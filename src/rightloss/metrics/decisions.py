@@ -14,7 +14,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from ..log_probs import as_given, log_prob_table, map_of, row_blocks, rows_of, tensor_of
-from .sample import LogProbs, Values
+from .sample import Numbers, Predictions
 
 __all__ = ["cost_matrix", "decide", "expected_cost", "threshold_log_odds"]
 
@@ -22,7 +22,7 @@ _ENTRIES = 1 << 22  # of the table, looked at in one go
 
 
 def decide(
-    log_probs: LogProbs, costs: Values | None = None, threshold: float | None = None, abstain_cost: float | None = None
+    log_probs: Predictions, costs: Numbers | None = None, threshold: float | None = None, abstain_cost: float | None = None
 ) -> Any:
     """Choose the decision of least expected cost for each row or cell, `argmin_d Σ_k p(k|x) cost[k, d]`; −1 to abstain.
 
@@ -60,7 +60,7 @@ def decide(
     return as_given(map_of(found, given.shape), log_probs)
 
 
-def expected_cost(log_probs: LogProbs, costs: Values | None, decisions: Values, abstain_cost: float | None = None) -> Any:
+def expected_cost(log_probs: Predictions, costs: Numbers | None, decisions: Numbers, abstain_cost: float | None = None) -> Any:
     """Return what each decision is expected to cost, `Σ_k p(k|x) cost[k, d]`, float64 `(n,)` or `(n, h, w, …)`.
 
     Args:
@@ -91,7 +91,7 @@ def expected_cost(log_probs: LogProbs, costs: Values | None, decisions: Values, 
     return as_given(map_of(found, given.shape), log_probs)
 
 
-def cost_matrix(num_classes: int, costs: Values | None = None, threshold: float | None = None) -> Float64[Tensor, "k d"]:
+def cost_matrix(num_classes: int, costs: Numbers | None = None, threshold: float | None = None) -> Float64[Tensor, "k d"]:
     """Return what decision d costs where class k is true, checked.
 
     Args:
@@ -183,7 +183,7 @@ def _cost_of_abstaining(value: float) -> float:
     return cost
 
 
-def _decisions(decisions: Values, shape: torch.Size, columns: int, may_abstain: bool) -> Int64[Tensor, " n"]:
+def _decisions(decisions: Numbers, shape: torch.Size, columns: int, may_abstain: bool) -> Int64[Tensor, " n"]:
     index, expected = tensor_of(decisions, "decisions").detach(), (shape[0], *shape[2:])
     if index.shape != expected or index.is_floating_point() or index.dtype == torch.bool:
         raise ValueError(

@@ -44,7 +44,7 @@ from .intervals import (
     resamples,
     unseen_share,
 )
-from .sample import IGNORED, LogProbs, PrevalenceLike, Sample, Values, labelled_sample
+from .sample import IGNORED, Mix, Numbers, Predictions, Sample, labelled_sample
 
 _MOST_RESAMPLED = 50_000  # entries × classes up to which "auto" draws resamples; beyond, the two ways agree and one is instant
 _MOST_CLASSES_SHOWN = 50
@@ -56,13 +56,13 @@ Key = tuple[str, int | None]  # a figure's name, and the class it is of where it
 
 
 def evaluate(
-    log_probs: LogProbs,
-    target: Values,
-    prevalence: PrevalenceLike,
+    log_probs: Predictions,
+    target: Numbers,
+    prevalence: Mix,
     *,
-    costs: Values | None = None,
+    costs: Numbers | None = None,
     threshold: float | None = None,
-    groups: Values | None = None,
+    groups: Numbers | None = None,
     intervals: Literal["auto", "bootstrap", "analytic"] | None = "auto",
     level: float = 0.95,
     draws: int = 1000,

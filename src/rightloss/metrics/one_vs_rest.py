@@ -17,11 +17,11 @@ from torch import Tensor
 
 from ..log_probs import tensor_of
 from ..prevalence import Prevalence
-from .sample import IGNORED, LogProbs, PrevalenceLike, Values, labelled_sample, num_classes_of
+from .sample import IGNORED, Mix, Numbers, Predictions, labelled_sample, num_classes_of
 
 Array = NDArray[np.float64]
 
-DRAWS = 4000  # the Monte Carlo error of a 95 % limit is then 4 % of the estimate's standard error
+_DRAWS = 4000  # the Monte Carlo error of a 95 % limit is then 4 % of the estimate's standard error
 
 
 @dataclass(frozen=True)
@@ -116,12 +116,12 @@ class Counts:
 
 
 def scores(
-    log_probs: LogProbs,
-    target: Values,
-    prevalence: PrevalenceLike | None,
+    log_probs: Predictions,
+    target: Numbers,
+    prevalence: Mix | None,
     positive: int | None,
     purpose: str,
-    groups: Values | None = None,
+    groups: Numbers | None = None,
     ignore_index: int = IGNORED,
 ) -> Scores:
     """Check predictions and labels, and state them as one class against the rest.
@@ -157,7 +157,41 @@ def scores(
     )
 
 
-def drawn_against_rest(counts: Counts, mixes: Array, positive: int, generator: torch.Generator) -> tuple[Array, Array]:
+def with_limits(
+    formula: Callable[[Array, Array, Array], Array],
+    counts: Counts,
+    prevalence: Prevalence,
+    positive: int,
+    level: float,
+    generator: torch.Generator,
+) -> tuple[Array, Array, Array]:
+    """Compute a curve from the shares of two sides, with pointwise limits: value, low and high `(c,)`.
+
+    The limits are quantiles of draws of the shares, and of π where it is uncertain, widened to hold the value: a share of 0 or
+    1 is no quantile.
+
+    Args:
+        formula: shares of the positive class and of the rest, and π of the class `(…, 1)`, → the curve `(…, c)`.
+        counts: examples of each class.
+        prevalence: π.
+        positive: the class.
+        level: coverage of the limits.
+        generator: random numbers for the draws.
+    """
+    mix, mixes = prevalence.population.numpy(), prevalence.sample(_DRAWS, generator).numpy()
+    value = formula(*against_rest(counts.shares, mix, positive), mix[[positive]])
+    draws = formula(*_drawn_against_rest(counts, mixes, positive, generator), mixes[:, [positive]])
+    low, high = np.quantile(draws, [(1 - level) / 2, 1 - (1 - level) / 2], axis=0)
+    return value, np.fmin(low, value), np.fmax(high, value)
+
+
+def against_rest(rates: Array, mix: Array, positive: int) -> tuple[Array, Array]:
+    """Turn rates by class `(c, k)`, in a mix `(k,)`, into those of the positive class and of the rest `(c,)`."""
+    others = np.delete(mix, positive)
+    return rates[:, positive], np.einsum("ck,k->c", np.delete(rates, positive, 1), others / others.sum())
+
+
+def _drawn_against_rest(counts: Counts, mixes: Array, positive: int, generator: torch.Generator) -> tuple[Array, Array]:
     """Draw the shares of the positive class and of the rest `(draws, c)`, in a mix for each draw `(draws, k)`.
 
     Each is Beta(x + ½, n − x + ½), Jeffreys' posterior, with n as many as the counts are worth. One class at a time, to bound
@@ -175,25 +209,6 @@ def drawn_against_rest(counts: Counts, mixes: Array, positive: int, generator: t
         else:
             rest += rate * (mixes[:, [c]] / others)
     return own, rest
-
-
-def drawn_mix(prevalence: Prevalence, generator: torch.Generator) -> Array:
-    """Draw π `(draws, k)`; all draws are alike where it is certain."""
-    return prevalence.sample(DRAWS, generator).numpy()
-
-
-def against_rest(rates: Array, mix: Array, positive: int) -> tuple[Array, Array]:
-    """Turn rates by class `(…, c, k)`, in a mix `(…, k)`, into those of the positive class and of the rest `(…, c)`."""
-    others = np.delete(mix, positive, -1)
-    others = others / others.sum(-1, keepdims=True)
-    return rates[..., positive], np.einsum("...ck,...k->...c", np.delete(rates, positive, -1), others)
-
-
-def limits(draws: Array, estimate: Array, level: float) -> tuple[Array, Array]:
-    """Return pointwise quantiles of draws `(draws, c)`, widened to hold the estimate: a share of 0 or 1 is no quantile."""
-    tail = (1 - level) / 2
-    low, high = np.quantile(draws, [tail, 1 - tail], axis=0)
-    return np.fmin(low, estimate), np.fmax(high, estimate)
 
 
 def _worth(called: Array, sizes: Array) -> Array:
@@ -216,7 +231,7 @@ def _worth(called: Array, sizes: Array) -> Array:
     return np.where(inner, total / np.maximum(design, 1), groups)
 
 
-def shares_of(values: Values | None, name: str, default: Callable[[], Array]) -> Array:
+def shares_of(values: Numbers | None, name: str, default: Callable[[], Array]) -> Array:
     """Return numbers strictly between 0 and 1 in rising order, checked; `default()` where none are given."""
     if values is None:
         return default()

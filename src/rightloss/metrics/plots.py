@@ -6,8 +6,8 @@ window or global state knows of: `plot_roc(curve).figure.savefig("roc.png")`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -28,6 +28,9 @@ __all__ = [
     "plot_roc",
 ]
 
+Curve = TypeVar("Curve")
+OneOrMore: TypeAlias = Curve | Mapping[str, Curve]  # a curve, or curves by name
+
 _RARE = 0.05  # below this prevalence an axis of probabilities is logarithmic
 # Okabe and Ito's colours, which colour-blind people tell apart; dark ones first, for they are lines on white.
 _COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00"]
@@ -37,8 +40,8 @@ _GREY = "0.45"
 _POINTS = 2000  # of a line, from which it is thinned to what can be seen
 
 
-def plot_roc(curves: Any, ax: Axes | None = None, positive_name: str | None = None) -> Axes:
-    """ROC curves, with the area under each.
+def plot_roc(curves: OneOrMore[RocCurve], ax: Axes | None = None, positive_name: str | None = None) -> Axes:
+    """Draw ROC curves, with the area under each.
 
     Args:
         curves: a `RocCurve`, or `{name: RocCurve}`.
@@ -57,8 +60,10 @@ def plot_roc(curves: Any, ax: Axes | None = None, positive_name: str | None = No
     return finish(ax, "lower right")
 
 
-def plot_precision_recall(curves: Any, ax: Axes | None = None, positive_name: str | None = None) -> Axes:
-    """Precision against recall at the population's prevalence, with the average precision (AP) of each.
+def plot_precision_recall(
+    curves: OneOrMore[PrecisionRecallCurve], ax: Axes | None = None, positive_name: str | None = None
+) -> Axes:
+    """Draw precision against recall at the population's prevalence, with the average precision (AP) of each.
 
     The prevalence is the lowest line: the precision of calling everybody positive.
 
@@ -81,9 +86,12 @@ def plot_precision_recall(curves: Any, ax: Axes | None = None, positive_name: st
 
 
 def plot_predictive_values(
-    curves: Any, ax: Axes | None = None, positive_name: str | None = None, values: tuple[str, ...] = ("ppv", "npv")
+    curves: OneOrMore[PredictiveValueCurve],
+    ax: Axes | None = None,
+    positive_name: str | None = None,
+    values: Sequence[Literal["ppv", "npv"]] = ("ppv", "npv"),
 ) -> Axes:
-    """Positive and negative predictive value against prevalence, with bands for their limits.
+    """Draw positive and negative predictive values against prevalence, with bands for their limits.
 
     Args:
         curves: a `PredictiveValueCurve`, or `{name: PredictiveValueCurve}`.
@@ -109,8 +117,10 @@ def plot_predictive_values(
     return finish(ax, "above")
 
 
-def plot_reliability(curves: Any, ax: Axes | None = None, positive_name: str | None = None, log: bool | None = None) -> Axes:
-    """Observed frequency against predicted probability, a bar for the limits of each bin.
+def plot_reliability(
+    curves: OneOrMore[ReliabilityCurve], ax: Axes | None = None, positive_name: str | None = None, log: bool | None = None
+) -> Axes:
+    """Draw observed frequency against predicted probability, a bar for the limits of each bin.
 
     Args:
         curves: a `ReliabilityCurve`, or `{name: ReliabilityCurve}`.
@@ -139,8 +149,8 @@ def plot_reliability(curves: Any, ax: Axes | None = None, positive_name: str | N
     return finish(ax, "upper left")
 
 
-def plot_decision_curve(curves: Any, ax: Axes | None = None, positive_name: str | None = None) -> Axes:
-    """Net benefit per 1,000 people against the threshold, beside acting on everybody and on nobody.
+def plot_decision_curve(curves: OneOrMore[DecisionCurve], ax: Axes | None = None, positive_name: str | None = None) -> Axes:
+    """Draw net benefit per 1,000 people against the threshold, beside acting on everybody and on nobody.
 
     Args:
         curves: a `DecisionCurve`, or `{name: DecisionCurve}`.
@@ -170,9 +180,12 @@ def plot_decision_curve(curves: Any, ax: Axes | None = None, positive_name: str 
 
 
 def plot_probability_histogram(
-    curves: Any, ax: Axes | None = None, positive_name: str | None = None, class_names: Any = None
+    curves: OneOrMore[ProbabilityHistogram],
+    ax: Axes | None = None,
+    positive_name: str | None = None,
+    class_names: Sequence[str] | None = None,
 ) -> Axes:
-    """How the predictions of each class's examples are distributed.
+    """Draw how the predictions of each class's examples are distributed.
 
     Args:
         curves: a `ProbabilityHistogram`, or `{name: ProbabilityHistogram}`, all on one scale.
@@ -205,25 +218,25 @@ def _who(positive_name: str | None, curves: Mapping[str, Any]) -> str:
 
 
 def _band(style: dict[str, Any]) -> dict[str, Any]:
-    """A filling light enough for lines to be seen through it."""
+    """Return the style of a filling through which lines can be seen."""
     return {"color": style["color"], "alpha": 0.15, "linewidth": 0}
 
 
 def _ends(grids: list[Array]) -> tuple[float, float]:
-    """Of an axis that shows all of them; with room to both sides of a single point."""
+    """Return the ends of an axis that shows all of them, with room to both sides of a single point."""
     low, high = min(float(grid.min()) for grid in grids), max(float(grid.max()) for grid in grids)
     return (low, high) if low < high else (low / 2, min(1.0, 2 * high))
 
 
 def _reliability_ends(curves: list[ReliabilityCurve]) -> tuple[float, float]:
-    """Of a logarithmic axis that shows all predictions, and all frequencies but 0."""
+    """Return the ends of a logarithmic axis that shows all predictions, and all frequencies but 0."""
     values = np.concatenate([np.concatenate([curve.predicted, curve.observed, curve.high]) for curve in curves])
     lows = np.concatenate([curve.low for curve in curves])
     visible = np.concatenate([values[values > 0], lows[lows > values[values > 0].min() / 10]])
     return float(visible.min()) / 1.3, min(1.0, 1.3 * float(visible.max()))
 
 
-def _class_names(names: Any, classes: int) -> list[str]:
+def _class_names(names: Sequence[str] | None, classes: int) -> list[str]:
     found = [f"class {c}" for c in range(classes)] if names is None else [str(name) for name in names]
     if len(found) != classes:
         raise ValueError(f"Expected {classes} `class_names`, but got {len(found)}: name every class, in order.")
@@ -231,7 +244,7 @@ def _class_names(names: Any, classes: int) -> list[str]:
 
 
 def axes(ax: Axes | None) -> Axes:
-    """`ax`, or the only one of a new figure that no global state knows of."""
+    """Return `ax`, or the only one of a new figure that no global state knows of."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -242,9 +255,9 @@ def axes(ax: Axes | None) -> Axes:
     return ax
 
 
-def named(curves: Any, kind: type) -> dict[str, Any]:
-    """A curve or `{name: curve}` → `{name: curve}`, checked; the only one has no name."""
-    given = curves if isinstance(curves, dict) else {"": curves}
+def named(curves: OneOrMore[Curve], kind: type[Curve]) -> dict[str, Curve]:
+    """Return `{name: curve}`, checked; a single curve has no name."""
+    given: dict[str, Curve] = dict(curves) if isinstance(curves, Mapping) else {"": curves}
     wrong = sorted({type(curve).__name__ for curve in given.values() if not isinstance(curve, kind)})
     if not given or wrong:
         raise ValueError(
@@ -259,13 +272,13 @@ def named(curves: Any, kind: type) -> dict[str, Any]:
 
 
 def label(name: str, figure: str, between: str | None = ": ") -> str:
-    """A line's words in the legend: the name, then the figure; where `between` is None, the figure only without a name."""
+    """Return a line's words in the legend: name and figure, or, where `between` is None, the figure only without a name."""
     text = name if name and between is None else f"{name}{between}{figure}" if name else figure
     return f" {text}" if text.startswith("_") else text  # which matplotlib would leave out
 
 
 def line_style(i: int, points: int, hollow: bool = False) -> dict[str, Any]:
-    """The i-th line's colour, dashes and a few markers."""
+    """Return the i-th line's colour, dashes and a few markers."""
     colour = _COLOURS[i % len(_COLOURS)]
     return {
         "color": colour,
@@ -279,12 +292,12 @@ def line_style(i: int, points: int, hollow: bool = False) -> dict[str, Any]:
 
 
 def faint(text: str, line: Any = (0, (1, 2))) -> dict[str, Any]:
-    """The style of what curves are compared with."""
+    """Return the style of what curves are compared with."""
     return {"color": _GREY, "linestyle": line, "linewidth": 1.0, "label": text, "zorder": 1}
 
 
 def thinned(x: Array, y: Array) -> tuple[Array, Array]:
-    """Of a long line the points that differ by a thousandth, and the last: less cannot be seen."""
+    """Keep the points of a long line that differ by a thousandth, and the last: less cannot be seen."""
     if len(x) <= _POINTS:
         return x, y
     cell = np.floor(1000 * x) * 10_000 + np.floor(1000 * y)
@@ -294,7 +307,7 @@ def thinned(x: Array, y: Array) -> tuple[Array, Array]:
 
 
 def shares(ax: Axes, which: str) -> None:
-    """Axes from 0 to 1, with room for a line along the border."""
+    """Set axes from 0 to 1, with room for a line along the border."""
     for name in which:
         (ax.set_xlim if name == "x" else ax.set_ylim)(-0.02, 1.02)
         axis = ax.xaxis if name == "x" else ax.yaxis
@@ -302,7 +315,7 @@ def shares(ax: Axes, which: str) -> None:
 
 
 def log_shares(ax: Axes, which: str, low: float, high: float) -> None:
-    """Logarithmic axes of shares, marked "1 in 1000": five marks at most, or they would overlap."""
+    """Set logarithmic axes of shares, marked "1 in 1000": five marks at most, or they would overlap."""
     from matplotlib.ticker import NullFormatter
 
     decades = [10.0**e for e in range(-15, 1) if low <= 1.001 * 10.0**e and 10.0**e <= 1.001 * high]
@@ -317,7 +330,7 @@ def log_shares(ax: Axes, which: str, low: float, high: float) -> None:
 
 
 def one_in(share: float) -> str:
-    """A share in words, to two digits: "1 in 1000", "37 %"."""
+    """Put a share in words, to two digits: "1 in 1000", "37 %"."""
     people = 1 / share
     whole = round(people) if people < 100 else round(float(f"{people:.2g}"))
     if people >= 10 or abs(people - whole) < 1e-6:
@@ -325,8 +338,8 @@ def one_in(share: float) -> str:
     return f"{100 * share:.2g} %"
 
 
-def finish(ax: Axes, place: Any) -> Axes:
-    """Small letters, and a legend, inside or "above", where it hides no line, with what the curves are compared with last."""
+def finish(ax: Axes, place: str) -> Axes:
+    """Set small letters, and a legend inside or "above" the axes, with what the curves are compared with last."""
     ax.xaxis.label.set_fontsize(9)
     ax.yaxis.label.set_fontsize(9)
     handles, texts = ax.get_legend_handles_labels()

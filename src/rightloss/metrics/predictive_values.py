@@ -14,19 +14,8 @@ from ..mixes import without_estimate
 from ..prevalence import Prevalence
 from ..rng import checked_level, own_stream
 from .decisions import threshold_log_odds
-from .one_vs_rest import (
-    Array,
-    Scores,
-    against_rest,
-    drawn_against_rest,
-    drawn_mix,
-    expit,
-    limits,
-    logit,
-    scores,
-    shares_of,
-)
-from .sample import IGNORED, LogProbs, PrevalenceLike, Values
+from .one_vs_rest import Array, Scores, against_rest, expit, logit, scores, shares_of, with_limits
+from .sample import IGNORED, Mix, Numbers, Predictions
 
 __all__ = ["DecisionCurve", "PredictiveValueCurve", "decision_curve", "predictive_value_curve"]
 
@@ -107,19 +96,19 @@ class DecisionCurve:
 
 
 def predictive_value_curve(
-    log_probs: LogProbs,
-    target: Values,
+    log_probs: Predictions,
+    target: Numbers,
     *,
     threshold: float | None = None,
     tpr: float | None = None,
     tnr: float | None = None,
-    prevalences: PrevalenceLike | None = None,
+    prevalences: Mix | None = None,
     retarget: bool = False,
-    from_: PrevalenceLike | None = None,
+    from_: Mix | None = None,
     positive: int | None = None,
     level: float = 0.95,
     generator: torch.Generator | None = None,
-    groups: Values | None = None,
+    groups: Numbers | None = None,
     ignore_index: int = IGNORED,
 ) -> PredictiveValueCurve:
     """Compute PPV and NPV over prevalences π of the positive class.
@@ -169,26 +158,30 @@ def predictive_value_curve(
     cuts = found.cuts(t) - moves
     counts = found.called_from(cuts)
     own, rest = against_rest(counts.shares, (at or found.prevalence).population.numpy(), found.positive)
-    ppv, npv = _predictive_values(own, rest, grid)
-    mixes = drawn_mix(at or found.prevalence, stream)
-    drawn = drawn_against_rest(counts, mixes, found.positive, stream)
-    ppvs, npvs = _predictive_values(*drawn, grid if at is None else mixes[:, [found.positive]])
     own, rest, where = (
         np.broadcast_to(each, grid.shape).copy() for each in (own, rest, expit(logit(t) - moves) if retarget else t)
     )
-    values = (ppv, *_limits(ppvs, ppv, level), npv, *_limits(npvs, npv, level))
-    return PredictiveValueCurve(grid, *values, own, 1 - rest, where, level, found.positive)
+
+    def both(tpr: Array, fpr: Array, pi: Array) -> Array:
+        return np.concatenate(_predictive_values(tpr, fpr, grid if at is None else pi), -1)
+
+    value, low, high = with_limits(both, counts, at or found.prevalence, found.positive, level, stream)
+    low, high = np.where(np.isnan(value), 0.0, low), np.where(np.isnan(value), 1.0, high)
+    ppv, npv = np.split(np.stack([value, low, high]), 2, axis=1)
+    return PredictiveValueCurve(
+        grid, ppv[0], ppv[1], ppv[2], npv[0], npv[1], npv[2], own, 1 - rest, where, level, found.positive
+    )
 
 
 def decision_curve(
-    log_probs: LogProbs,
-    target: Values,
-    prevalence: PrevalenceLike,
-    thresholds: Values | None = None,
+    log_probs: Predictions,
+    target: Numbers,
+    prevalence: Mix,
+    thresholds: Numbers | None = None,
     positive: int | None = None,
     level: float = 0.95,
     generator: torch.Generator | None = None,
-    groups: Values | None = None,
+    groups: Numbers | None = None,
     ignore_index: int = IGNORED,
 ) -> DecisionCurve:
     """Compute net benefit over thresholds: positives acted on, less others acted on at what they cost.
@@ -224,17 +217,14 @@ def decision_curve(
     reach = np.log(20.0)
     grid = shares_of(thresholds, "thresholds", lambda: expit(logit(found.rate) + np.linspace(-reach, reach, 101)))
     counts = found.called_from(found.cuts(grid))
-    mix, mixes = found.prevalence.population.numpy(), drawn_mix(found.prevalence, stream)
     cost = grid / (1 - grid)
-    value = _net_benefit(*against_rest(counts.shares, mix, found.positive), found.rate, cost)
-    drawn = drawn_against_rest(counts, mixes, found.positive, stream)
-    low, high = limits(_net_benefit(*drawn, mixes[:, found.positive, None], cost), value, level)
+
+    def net_benefit(tpr: Array, fpr: Array, pi: Array) -> Array:
+        return pi * tpr - (1 - pi) * fpr * cost
+
+    values = with_limits(net_benefit, counts, found.prevalence, found.positive, level, stream)
     everybody = found.rate - (1 - found.rate) * cost
-    return DecisionCurve(grid, value, low, high, everybody, found.rate, level, found.positive)
-
-
-def _net_benefit(tpr: Array, fpr: Array, pi: Array | float, cost: Array) -> Array:
-    return pi * tpr - (1 - pi) * fpr * cost
+    return DecisionCurve(grid, *values, everybody, found.rate, level, found.positive)
 
 
 def _predictive_values(tpr: Array, fpr: Array, pi: Array) -> tuple[Array, Array]:
@@ -243,12 +233,6 @@ def _predictive_values(tpr: Array, fpr: Array, pi: Array) -> tuple[Array, Array]
         ppv = pi * tpr / (pi * tpr + (1 - pi) * fpr)
         npv = (1 - pi) * (1 - fpr) / ((1 - pi) * (1 - fpr) + pi * (1 - tpr))
     return ppv, npv
-
-
-def _limits(draws: Array, value: Array, level: float) -> tuple[Array, Array]:
-    """Return the limits of the draws, and 0 and 1 where there is no value."""
-    low, high = limits(draws, value, level)
-    return np.where(np.isnan(value), 0.0, low), np.where(np.isnan(value), 1.0, high)
 
 
 def _only(prevalence: Prevalence, found: Scores) -> Array:
@@ -261,9 +245,7 @@ def _only(prevalence: Prevalence, found: Scores) -> Array:
     return prevalence.population.numpy()[[found.positive]]
 
 
-def _check_choice(
-    threshold: float | None, tpr: float | None, tnr: float | None, retarget: bool, from_: PrevalenceLike | None
-) -> None:
+def _check_choice(threshold: float | None, tpr: float | None, tnr: float | None, retarget: bool, from_: Mix | None) -> None:
     given = [name for name, value in (("threshold", threshold), ("tpr", tpr), ("tnr", tnr)) if value is not None]
     if len(given) != 1:
         raise ValueError(

@@ -21,9 +21,9 @@ from ..losses.labels import hard_labels, soft_labels
 from ..mixes import PopulationEstimate, without_estimate
 from ..prevalence import Prevalence, frequencies
 
-Values: TypeAlias = ArrayLike | Tensor | float | Sequence[object]  # whatever makes an array, such as a list or a pandas series
-LogProbs: TypeAlias = Values | HasLogProbs
-PrevalenceLike: TypeAlias = Values | Prevalence | PopulationEstimate
+Numbers: TypeAlias = ArrayLike | Tensor | float | Sequence[object]  # whatever makes an array, such as a list or a pandas series
+Predictions: TypeAlias = Numbers | HasLogProbs
+Mix: TypeAlias = Numbers | Prevalence | PopulationEstimate
 
 IGNORED = -100  # as in torch and in the losses
 
@@ -82,10 +82,10 @@ class Sample:
 
 
 def labelled_sample(
-    log_probs: LogProbs,
-    target: Values,
-    prevalence: PrevalenceLike,
-    groups: Values | None = None,
+    log_probs: Predictions,
+    target: Numbers,
+    prevalence: Mix,
+    groups: Numbers | None = None,
     ignore_index: int = IGNORED,
 ) -> Sample:
     """Check predictions and labels, and bring them into one form: a dense map has a row per cell.
@@ -126,7 +126,7 @@ def labelled_sample(
     return Sample(table, at, rows, index, None, clusters)
 
 
-def num_classes_of(log_probs: LogProbs) -> int:
+def num_classes_of(log_probs: Predictions) -> int:
     """Count the classes of predictions `(n, k)` or `(n, k, h, w, …)`."""
     given = tensor_of(log_probs, "log_probs")
     if given.ndim < 2 or given.shape[1] < 2:
@@ -134,7 +134,7 @@ def num_classes_of(log_probs: LogProbs) -> int:
     return given.shape[1]
 
 
-def as_prevalence(value: PrevalenceLike, num_classes: int) -> Prevalence:
+def as_prevalence(value: Mix, num_classes: int) -> Prevalence:
     """Return a `Prevalence` of `num_classes`, from one, an estimate, K frequencies, or for two classes that of class 1."""
     value = without_estimate(value)
     prevalence = value if isinstance(value, Prevalence) else Prevalence(frequencies(value, "prevalence", num_classes))
@@ -146,7 +146,7 @@ def as_prevalence(value: PrevalenceLike, num_classes: int) -> Prevalence:
     return prevalence
 
 
-def _clusters(groups: Values | None, shape: torch.Size) -> Int64[Tensor, " n"] | None:
+def _clusters(groups: Numbers | None, shape: torch.Size) -> Int64[Tensor, " n"] | None:
     """Number the group of each row: as given, or of a dense map each image's."""
     images = _numbered(groups, shape[0])
     if len(shape) == 2:
