@@ -22,8 +22,6 @@ from .calibration import BLOCK, Recalibration, fit_recalibration
 from .decisions import decide
 from .sample import Sample
 
-_LOG_LIKELIHOOD, _BRIER, _LAST, _SCORE = 0, 1, 2, 3
-
 
 @dataclass(frozen=True)
 class Ranking:
@@ -79,90 +77,67 @@ class MetricSpec:
         return self.costs.shape[0]
 
     @property
-    def num_scores(self) -> int:
-        """Count the parameters of the recalibration."""
-        return 0 if self.recalibration is None else self.num_classes
-
-    @property
-    def num_dense(self) -> int:
-        """Count the quantities of which every entry has a value."""
-        return _SCORE + self.num_scores * (1 + self.num_scores)
-
-    @property
     def num_cells(self) -> int:
         """Count the bins of all classes whose calibration is looked at."""
         return len(self.edges) * self.bins
 
     @property
+    def sizes(self) -> list[int]:
+        """Return how many places of an entry's vector each field of `ClassAverages` has, in order."""
+        parameters = 0 if self.recalibration is None else self.num_classes
+        return [1, 1, 1, parameters, parameters**2, self.num_classes, *[self.num_cells] * 3]
+
+    @property
     def size(self) -> int:
-        """Return the length of an entry's vector: dense quantities, one place per decision, three per bin of each class."""
-        return self.num_dense + self.num_classes + 3 * self.num_cells
+        """Return the length of an entry's vector."""
+        return sum(self.sizes)
+
+    @property
+    def num_dense(self) -> int:
+        """Count the places in which every entry has a value; of the decisions, and of each class's bins, it has one."""
+        return sum(self.sizes[:5])
 
 
 @dataclass(frozen=True)
 class ClassAverages:
-    """Means within each class, for a number of resamples b at once: `means[c, j, b]`.
+    """Means within each class c, for b resamples at once.
 
     Attributes:
-        spec: what the places j are.
-        means: class × place × resample.
+        spec: what is averaged.
+        means: all of them, class × place × resample; the others are parts of it.
         totals: examples of each class × resample.
+        log_likelihood: E[log p(c|x) | c], (k, b).
+        brier: of the squared error of the probabilities (k, b).
+        last: E[p(last class|x) | c], (k, b).
+        score: gradient of the recalibration's log-likelihood at the fit, (k, parameters, b).
+        curvature: its negative Hessian, (k, parameters, parameters, b).
+        confusion: P(decided d | class c), (k, k, b).
+        gaps: E[(p(j|x) − 1{c = j}) · 1{p(j|x) is in bin e} | c], (k, j·e, b).
+        squares: E[Σ_c' (π_c'/n_c') p(c'|x) (p(j|x) − 1{c' = j})² · 1{p(j|x) is in bin e} | c], (k, j·e, b). Over the
+            population: the mean squares that such a sample's gaps have if the model is right. By the model and not by the
+            labels, since a bin without an example of the rare class shows no noise, and has some.
+        products: E[p(j|x) (1 − p(j|x)) · 1{p(j|x) is in bin e} | c], (k, j·e, b).
     """
 
     spec: MetricSpec
     means: Float64[Tensor, "k j b"]
     totals: Float64[Tensor, "k b"]
+    log_likelihood: Tensor
+    brier: Tensor
+    last: Tensor
+    score: Tensor
+    curvature: Tensor
+    confusion: Tensor
+    gaps: Tensor
+    squares: Tensor
+    products: Tensor
 
-    @property
-    def log_likelihood(self) -> Tensor:
-        """E[log p(c|x) | c], (k, b)."""
-        return self.means[:, _LOG_LIKELIHOOD]
-
-    @property
-    def brier(self) -> Tensor:
-        return self.means[:, _BRIER]
-
-    @property
-    def last(self) -> Tensor:
-        """E[p(last class|x) | c]."""
-        return self.means[:, _LAST]
-
-    @property
-    def score(self) -> Tensor:
-        """Gradient of the recalibration's log-likelihood at the fit, (k, parameters, b)."""
-        return self.means[:, _SCORE : _SCORE + self.spec.num_scores]
-
-    @property
-    def curvature(self) -> Tensor:
-        """Its negative Hessian, (k, parameters, parameters, b)."""
-        p = self.spec.num_scores
-        return self.means[:, _SCORE + p : self.spec.num_dense].unflatten(1, (p, p))
-
-    @property
-    def confusion(self) -> Tensor:
-        """P(decided d | class c), (k, k, b)."""
-        start = self.spec.num_dense
-        return self.means[:, start : start + self.spec.num_classes]
-
-    @property
-    def gaps(self) -> Tensor:
-        """E[(p(j|x) − 1{c = j}) · 1{p(j|x) is in bin e} | c], (k, j·e, b)."""
-        start = self.spec.num_dense + self.spec.num_classes
-        return self.means[:, start : start + self.spec.num_cells]
-
-    @property
-    def squares(self) -> Tensor:
-        """E[Σ_c' (π_c'/n_c') p(c'|x) (p(j|x) − 1{c' = j})² · 1{p(j|x) is in bin e} | c], (k, j·e, b).
-
-        Over the population: the mean squares that such a sample's gaps have if the model is right. By the model and not by the
-        labels, since a bin without an example of the rare class shows no noise, and has some.
-        """
-        return self.means[:, -2 * self.spec.num_cells : -self.spec.num_cells]
-
-    @property
-    def products(self) -> Tensor:
-        """E[p(j|x) (1 − p(j|x)) · 1{p(j|x) is in bin e} | c], (k, j·e, b)."""
-        return self.means[:, -self.spec.num_cells :]
+    @classmethod
+    def of(cls, spec: MetricSpec, means: Tensor, totals: Tensor) -> ClassAverages:
+        """Split the means into their parts."""
+        ell, brier, last, score, curvature, *rest = means.split(spec.sizes, 1)
+        square = curvature.unflatten(1, (score.shape[1], score.shape[1]))
+        return cls(spec, means, totals, ell[:, 0], brier[:, 0], last[:, 0], score, square, *rest)
 
 
 @dataclass(frozen=True)
@@ -354,7 +329,7 @@ def _class_averages(sample: Sample, spec: MetricSpec, counts: Float64[Tensor, "m
         for place, value in zip(block.places, block.values, strict=True):
             _add_at(sums, block.labels * size + place, value, weight)
         _add_at(totals, block.labels, weights=weight)
-    return ClassAverages(spec, sums.view(k, size, resamples) / totals[:, None], totals)
+    return ClassAverages.of(spec, sums.view(k, size, resamples) / totals[:, None], totals)
 
 
 def _block(entries: slice, log_probs: Tensor, labels: Tensor, votes: Tensor | None, spec: MetricSpec) -> Block:

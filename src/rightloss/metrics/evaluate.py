@@ -354,7 +354,7 @@ def _gradients(inputs: EvaluationInputs) -> dict[Key, tuple[Tensor, ...]]:
     statistics, averages = inputs.statistics, inputs.statistics.averages
     at = tuple(each.clone().requires_grad_() for each in (averages.means, averages.totals, statistics.areas))
     spec = replace(inputs.spec, costs=inputs.spec.costs.clone())
-    live = Statistics(ClassAverages(spec, at[0], at[1]), at[2], statistics.population.clone())
+    live = Statistics(ClassAverages.of(spec, at[0], at[1]), at[2], statistics.population.clone())
     return {
         key: torch.autograd.grad(formula(live).sum(), at, allow_unused=True, materialize_grads=True)
         for key, formula in inputs.quantities.items()
