@@ -68,7 +68,7 @@ class TestSlope:
     @pytest.mark.parametrize("pi", [0.5, 0.01, 1e-5])
     @pytest.mark.parametrize("spread", SPREADS)
     @unchecked_types()
-    def test_of_log_odds_of_any_spread_it_is_that_of_bisection(self, spread: float, pi: float) -> None:
+    def test_equals_bisection_for_log_odds_of_any_spread(self, spread: float, pi: float) -> None:
         fitted = 0
         for seed in range(12):
             odds, y = drawn(spread, 8 if seed % 3 == 0 else 50, seed)
@@ -82,7 +82,7 @@ class TestSlope:
 
     @pytest.mark.parametrize("spread", [1.0, 400.0, 1e5])
     @pytest.mark.parametrize("k", [3, 5])
-    def test_of_more_classes_it_is_that_of_a_quasi_newton_search(self, k: int, spread: float) -> None:
+    def test_of_more_classes_equals_a_quasi_newton_search(self, k: int, spread: float) -> None:
         source = generator(k)
         table = torch.log_softmax(spread * torch.randn(60, k, dtype=torch.float64, generator=source), 1)
         y, pi = torch.arange(60) % k, torch.arange(1.0, k + 1, dtype=torch.float64) / (k * (k + 1) / 2)
@@ -111,7 +111,7 @@ class TestSlope:
                 assert factor * getattr(found, end) == pytest.approx(getattr(once, end), rel=1e-6)
 
     @pytest.mark.parametrize("k", [2, 4])
-    def test_there_is_none_where_the_classes_are_separated_and_one_as_soon_as_they_are_not(self, k: int) -> None:
+    def test_does_not_exist_where_the_classes_are_separated(self, k: int) -> None:
         y = torch.arange(40) % k
         ahead = 1 + torch.rand(40, dtype=torch.float64, generator=generator(5))
         table = torch.log_softmax(torch.nn.functional.one_hot(y, k) * ahead[:, None], 1)
@@ -127,7 +127,7 @@ class TestSlope:
 
     @pytest.mark.parametrize("intervals", ["analytic", "bootstrap"])
     @pytest.mark.parametrize("spread", [700.0, 1e100])
-    def test_every_figure_has_an_interval_where_log_odds_are_enormous(self, spread: float, intervals: Method) -> None:
+    def test_every_figure_has_an_interval_with_enormous_log_odds(self, spread: float, intervals: Method) -> None:
         for seed in range(5):
             odds, y = drawn(spread, 50, seed)
             found = evaluate(table_of(odds), y, 0.01, intervals=intervals, draws=200)

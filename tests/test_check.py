@@ -221,7 +221,7 @@ class TestMistakes:
         assert check(retarget(table, from_=RARE.sampling, to=RARE.population), y, RARE, level=0.9999).ok
 
     @pytest.mark.parametrize("loss", ["gain", "adjusted", "plain"])
-    def test_a_trained_net_is_told_by_its_loss(self, loss: str) -> None:
+    def test_trained_nets_pass_or_fail_by_their_loss(self, loss: str) -> None:
         x, y = drawn(RARE.sampling, 20_000, 11)
         model = nn.Linear(2, 2).double()
         criterion: nn.Module = {
@@ -302,7 +302,7 @@ class TestFigures:
 
     @pytest.mark.parametrize("weight", [2.0, 5.0, 10.0, 30.0, 1e6])
     @pytest.mark.parametrize("distance", [0.5, 2.0, 4.0])
-    def test_few_examples_are_held_against_students_t(self, weight: float, distance: float) -> None:
+    def test_few_examples_are_tested_by_students_t(self, weight: float, distance: float) -> None:
         exactly = 2 * t.sf(distance, weight - 1)
         assert p_value(3 * distance, 3.0, weight) == pytest.approx(exactly, rel=0.02 if weight >= 10 else 0.09)
         assert p_value(3 * distance, 3.0, weight) > 0.99 * exactly
@@ -401,7 +401,7 @@ class TestForms:
         called: Any = sys.modules["rightloss.check"]
         assert called(table, y, RARE).rows == check(table, y, RARE).rows
 
-    def test_rows_that_no_sampler_has_touched_are_not_held_against_its_mix(self) -> None:
+    def test_rows_drawn_without_the_sampler_are_not_tested_against_its_mix(self) -> None:
         x, y = drawn(mix(0.9, 0.1), 2000, 38)
         table = exact(x, RARE.population)
         assert check(table, y, RARE)["label mix"].verdict == "look"

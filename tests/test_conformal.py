@@ -186,7 +186,7 @@ class TestSets:
         assert torch.equal(sets.predict(log_probs), whole)
 
     @unchecked_types()
-    def test_randomised_ones_hold_the_level_row_by_row(self) -> None:
+    def test_randomised_ones_keep_the_level_row_by_row(self) -> None:
         counts = [100] * 5
         found = []
         for seed in range(5):

@@ -89,7 +89,7 @@ class TestRoc:
     @pytest.mark.parametrize("as_array", [False, True])
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
     @pytest.mark.parametrize("k", [2, 3])
-    def test_calls_positive_whom_the_threshold_does(self, k: int, dtype: torch.dtype, as_array: bool) -> None:
+    def test_has_the_rates_of_its_thresholds(self, k: int, dtype: torch.dtype, as_array: bool) -> None:
         log_probs, labels = predictions(1000, k)
         given: Any = torch.log_softmax(3 * log_probs, 1).to(dtype)
         p = given.exp()[:, 1].double().numpy()

@@ -162,7 +162,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(intervals: Method) -> Non
 
 
 @pytest.mark.parametrize("intervals", ["bootstrap", "analytic"])
-def test_an_interval_has_a_width_where_no_mistake_was_met(intervals: Method) -> None:
+def test_an_interval_has_a_width_where_no_mistake_was_seen(intervals: Method) -> None:
     y = torch.arange(60) % 2
     odds = (2.0 * y - 1) * (1 + torch.rand(60, dtype=torch.float64, generator=generator(5)))
     table = torch.stack([torch.nn.functional.logsigmoid(-odds), torch.nn.functional.logsigmoid(odds)], 1)
@@ -180,7 +180,7 @@ def test_an_interval_has_a_width_where_no_mistake_was_met(intervals: Method) -> 
     assert_close(grouped.ppv.low, 0.01 * (1 - unseen) / (0.01 * (1 - unseen) + 0.99 * unseen))
 
 
-def test_accuracy_in_the_population_knows_of_mistakes_that_were_not_met() -> None:
+def test_accuracy_in_the_population_allows_for_unseen_mistakes() -> None:
     # 1 in 100 is ill; all of 50 healthy are right, half of 50 ill: the healthy carry 99 % of the weight
     y = torch.arange(100) % 2
     odds = torch.where((y == 1) & (torch.arange(100) % 4 == 1), 3.0, -3.0).double()
@@ -192,7 +192,7 @@ def test_accuracy_in_the_population_knows_of_mistakes_that_were_not_met() -> Non
         assert found.net_benefit.low < -0.02
 
 
-def test_few_examples_or_groups_are_told() -> None:
+def test_few_examples_or_groups_are_reported() -> None:
     log_probs, y = logits(2, 100, 18)
     some = torch.cat([torch.nonzero(y == 0).flatten(), torch.nonzero(y == 1).flatten()[:6]])
     found = evaluate(log_probs[some], y[some], 0.1)
@@ -218,7 +218,7 @@ def test_a_resample_without_a_slope_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("intervals", ["bootstrap", "analytic"])
-def test_no_interval_leaves_the_possible(intervals: Method) -> None:
+def test_no_interval_leaves_the_figures_bounds(intervals: Method) -> None:
     y = torch.cat([torch.zeros(300), torch.ones(4)]).long()
     odds = torch.cat([torch.randn(300, dtype=torch.float64, generator=generator(8)) - 9, torch.tensor([9.0, 9, 9, -3])])
     table = torch.stack([torch.nn.functional.logsigmoid(-odds), torch.nn.functional.logsigmoid(odds)], 1)

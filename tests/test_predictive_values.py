@@ -86,9 +86,7 @@ class TestPredictiveValues:
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
     @pytest.mark.parametrize("decimals", [None, 1, 0])
     @pytest.mark.parametrize("k", [2, 3])
-    def test_at_a_rate_are_those_at_the_threshold_that_comes_with_it(
-        self, k: int, decimals: int | None, dtype: torch.dtype
-    ) -> None:
+    def test_at_a_rate_equal_those_at_its_threshold(self, k: int, decimals: int | None, dtype: torch.dtype) -> None:
         log_probs, labels = predictions(400, k, decimals=decimals)
         given, pi = log_probs.to(dtype), population(k)
         options: dict[str, Any] = {"prevalences": [0.1], "from_": pi, "positive": 1}

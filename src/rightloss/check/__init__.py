@@ -1,4 +1,4 @@
-"""A trained model and labelled rows → a table of what can be seen to be wrong, and what to do about it.
+"""Check a trained model on labelled rows: a table of what looks wrong, and what to do about it.
 
 Stage: model or `log_probs`, labels, `Prevalence` → `Check`. The package itself can be called: it is then the function `check`
 in it, so that `rightloss.check` is both.

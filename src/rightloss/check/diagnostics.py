@@ -220,7 +220,7 @@ def skill(seen: Evidence) -> list[Diagnosis]:
     error, weight = seen.spread(own, pi)
     value, error = 1 - float(pi @ seen.by_class(own)) / least, max(error / -least, _ROUNDING)
     below = p_value(value, error, weight) / 2
-    remedy = "always answering the population is better than this: mend the rows above, then regularise, or train on more"
+    remedy = "always answering the population is better than this: fix the rows above, then regularise, or train on more"
     p = below if value < 0 else 1 - below
     return [Diagnosis("skill", "≥ 0", remedy, p, value=value, error=error, weight=weight, bounds=(-math.inf, 1.0))]
 

@@ -74,8 +74,8 @@ def check(
         likelihood: what turns a module's outputs into probabilities; Categorical by default. One with parameters of its own
             must be the trained one, `criterion.likelihood`.
         unlabelled: rows from where the model will be used: x or a loader of x; with log-probabilities, such.
-        groups: ids of patients or sites, one per example: those that share one are not independent. Cells of a map share that
-            of their image. Copies of an example that a sampler drew repeatedly are recognised, unless augmented.
+        groups: ids of patients or sites, one per example: rows that share one are not independent. Cells of a map share that of
+            their image. Copies of an example that a sampler drew repeatedly are recognised, unless augmented.
         sampled: whether the rows were drawn as in training. False leaves out the row about their mix: held-out rows need not
             come at ρ.
         level: of the whole table.

@@ -52,7 +52,7 @@ class Ranking:
 
 @dataclass(frozen=True)
 class MetricSpec:
-    """What is fixed on the whole sample, and kept in every resample.
+    """Settings fixed on the whole sample, and kept in every resample.
 
     Attributes:
         costs: true class × decision `(k, k)`.

@@ -1,4 +1,4 @@
-"""How well one class is told from the rest, over all thresholds: ROC, precision and recall, the predictions by class.
+"""ROC and precision-recall curves over all thresholds, and histograms of the predictions by class.
 
 Stage: log_probs, target, π → a frozen curve of arrays, ready to plot. One class, `positive`, is set against the rest.
 """
@@ -84,7 +84,7 @@ class PrecisionRecallCurve:
 
 @dataclass(frozen=True)
 class ProbabilityHistogram:
-    """How the prediction of one class is distributed among the examples of each class.
+    """A histogram of the predicted probability of one class, by true class.
 
     Attributes:
         edges: of the bins `(b + 1,)`, probabilities or log-odds.

@@ -1,4 +1,4 @@
-"""Predictions and what mistakes cost → decisions.
+"""Decisions of least expected cost.
 
 Stage: log_probs `(n, k)` or dense `(n, k, h, w, …)`, costs `(k, d)` → int decisions, one per row or cell, and what they are
 expected to cost.

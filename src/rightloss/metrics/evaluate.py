@@ -130,7 +130,7 @@ class EvaluationInputs:
 
     Attributes:
         sample: labelled predictions.
-        design: who is drawn together.
+        design: which entries are drawn together.
         statistics: what the figures are functions of.
         reasons: the figures that have no value, and why.
         quantities: the formulas of the others.

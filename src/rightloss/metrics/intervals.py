@@ -1,4 +1,4 @@
-"""Confidence intervals: who is drawn together, resamples, standard errors, and the formulas of BCa and the delta method.
+"""Confidence intervals: sampling design, resamples, standard errors, and the formulas of BCa and the delta method.
 
 Stage: `Sample` → `Design` (clusters, strata) → resamples, or a standard error from what each entry adds → low and high.
 """
@@ -29,7 +29,7 @@ class ConfidenceLimits(NamedTuple):
 
 @dataclass(frozen=True)
 class Design:
-    """Who is drawn together, and out of whom: a cluster is a row, or all rows of a group.
+    """A sampling design: clusters are drawn within strata, and a cluster is a row, or all rows of a group.
 
     Attributes:
         clusters: the cluster of each entry `(m,)`; None where each entry is one of its own.
@@ -49,7 +49,7 @@ class Design:
 
 
 class Influence(NamedTuple):
-    """How what each example adds to a figure spreads.
+    """A summary of what each example adds to a figure.
 
     Attributes:
         error: the figure's standard error.

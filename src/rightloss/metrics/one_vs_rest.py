@@ -98,7 +98,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class Counts:
-    """How many examples of each class, a column of it per class and a row per threshold or bin.
+    """Counts of examples, a column per class and a row per threshold or bin.
 
     Attributes:
         found: those counted `(c, k)`.
@@ -272,7 +272,9 @@ def _positive_class(positive: int | None, classes: int) -> int:
     if positive is None:
         if classes == 2:
             return 1
-        raise ValueError(f"Expected `positive`, one of the classes 0..{classes - 1}, but got none: say which is looked for.")
+        raise ValueError(
+            f"Expected `positive`, one of the classes 0..{classes - 1}, but got none: choose the class to look for."
+        )
     if isinstance(positive, bool) or not isinstance(positive, int | np.integer) or not 0 <= int(positive) < classes:
         raise ValueError(f"Expected `positive` to be a class in 0..{classes - 1}, but got {positive!r}: number them from 0.")
     return int(positive)

@@ -1,4 +1,4 @@
-"""What a threshold is worth where the classes come at another rate: predictive values by prevalence, net benefit.
+"""Predictive values by prevalence, and net benefit by threshold.
 
 Stage: log_probs, target, a threshold → PPV and NPV over prevalences; log_probs, target, π → net benefit over thresholds.
 """
@@ -123,7 +123,7 @@ def predictive_value_curve(
     Args:
         log_probs: predictions `(n, k)`, or dense maps `(n, k, h, w, …)`, as log-probabilities.
         target: int labels `(n,)` or `(n, h, w, …)`, or soft votes of the predictions' shape, in any mix of classes.
-        threshold: positive is called who is predicted p(positive|x) ≥ this. Or one of:
+        threshold: called positive are predictions p(positive|x) ≥ this. Or one of:
         tpr: the highest threshold at which at least this share of the positive class is found,
         tnr: or the lowest at which at least this share of the rest is not called positive, midway between two predictions.
             Either is chosen on this sample, which the limits do not allow for; given as `threshold` it calls the same people.
@@ -248,9 +248,7 @@ def _only(prevalence: Prevalence, found: Scores) -> Array:
 def _check_choice(threshold: float | None, tpr: float | None, tnr: float | None, retarget: bool, from_: Mix | None) -> None:
     given = [name for name, value in (("threshold", threshold), ("tpr", tpr), ("tnr", tnr)) if value is not None]
     if len(given) != 1:
-        raise ValueError(
-            f"Expected one of `threshold`, `tpr` and `tnr`, but got {given or 'none'}: who is called positive is yours to say."
-        )
+        raise ValueError(f"Expected one of `threshold`, `tpr` and `tnr`, but got {given or 'none'}: choose one.")
     if threshold is not None:
         threshold_log_odds(threshold)
     if retarget and (from_ is None or threshold is None):
