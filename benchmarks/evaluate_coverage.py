@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import sys
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +21,8 @@ from torch import Tensor
 
 import rightloss as rl
 from rightloss.metrics import evaluate
+
+Method = Literal["bootstrap", "analytic"]
 
 DRAWS = 1000
 SEPARATION, STRETCH, MOVE = 0.8, 1.3, 0.2
@@ -88,7 +91,7 @@ def predictions(x: Tensor, pi: float) -> Tensor:
     return torch.stack([F.logsigmoid(-odds), F.logsigmoid(odds)], 1)
 
 
-def coverage(per_class: int, intervals: str, patients: bool, uncertain: bool, draws: int) -> dict[str, float]:
+def coverage(per_class: int, intervals: Method, patients: bool, uncertain: bool, draws: int) -> dict[str, float]:
     held = dict.fromkeys(FIGURES, 0)
     shared = 0.7 if patients else 0.0
     fixed = truth(0.05, shared, 0.05)
@@ -121,7 +124,7 @@ def coverage(per_class: int, intervals: str, patients: bool, uncertain: bool, dr
 def main(draws: int = DRAWS) -> None:
     out = folder()
     torch.set_num_threads(1)
-    cases = [
+    cases: list[tuple[str, tuple[int, Method, bool, bool]]] = [
         ("1,000 + 1,000 examples, bootstrap", (1000, "bootstrap", False, False)),
         ("1,000 + 1,000 examples, analytic", (1000, "analytic", False, False)),
         ("300 + 300 examples, bootstrap", (300, "bootstrap", False, False)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ from members import generator, population
 from torch import Tensor
 
 from rightloss.metrics import Evaluation, evaluate
+
+Method = Literal["bootstrap", "analytic"]  # of intervals
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,6 @@ CASES: dict[str, Callable[[], Case]] = {
     "2 classes, votes": lambda: with_votes(2),
     "3 classes, votes": lambda: with_votes(3),
 }
-PRECISE = {"xatol": 1e-9, "fatol": 1e-9, "maxiter": 20_000, "maxfev": 20_000, "adaptive": True}
 each_case = pytest.mark.parametrize("make", CASES.values(), ids=CASES)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from members import assert_refused, generator, population
+from members import assert_refused, generator, population, unchecked_types
 from normal_classes import DISTANCE, drawn, equal, exact
 from scipy.optimize import brentq
 from scipy.stats import binomtest, t
@@ -32,7 +32,7 @@ from rightloss import (
     retarget,
 )
 from rightloss.check import Check, check
-from rightloss.check.result import p_value
+from rightloss.check.diagnostics import p_value
 from rightloss.inference import ensemble, log_posterior
 
 
@@ -59,6 +59,7 @@ def right(prevalence: Prevalence, n: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 @cache
+@unchecked_types()
 def checks_of_right_models(setting: str) -> list[Check]:
     prevalence, n = SETTINGS[setting]
     found = []
@@ -220,7 +221,7 @@ class TestMistakes:
         assert check(retarget(table, from_=RARE.sampling, to=RARE.population), y, RARE, level=0.9999).ok
 
     @pytest.mark.parametrize("loss", ["gain", "adjusted", "plain"])
-    def test_a_trained_net_is_told_by_its_loss(self, loss: str) -> None:
+    def test_trained_nets_pass_or_fail_by_their_loss(self, loss: str) -> None:
         x, y = drawn(RARE.sampling, 20_000, 11)
         model = nn.Linear(2, 2).double()
         criterion: nn.Module = {
@@ -301,7 +302,7 @@ class TestFigures:
 
     @pytest.mark.parametrize("weight", [2.0, 5.0, 10.0, 30.0, 1e6])
     @pytest.mark.parametrize("distance", [0.5, 2.0, 4.0])
-    def test_few_examples_are_held_against_students_t(self, weight: float, distance: float) -> None:
+    def test_few_examples_are_tested_by_students_t(self, weight: float, distance: float) -> None:
         exactly = 2 * t.sf(distance, weight - 1)
         assert p_value(3 * distance, 3.0, weight) == pytest.approx(exactly, rel=0.02 if weight >= 10 else 0.09)
         assert p_value(3 * distance, 3.0, weight) > 0.99 * exactly
@@ -318,7 +319,7 @@ class TestFigures:
     def test_more_rows_than_the_binomial_sum_takes_give_the_same_verdict(self, monkeypatch: pytest.MonkeyPatch) -> None:
         table, y = right(RARE, 4000, 24)
         exactly = check(table, y, RARE)["label mix"].p_value
-        monkeypatch.setattr("rightloss.check.questions._EXACT", 0)
+        monkeypatch.setattr("rightloss.check.diagnostics._EXACT", 0)
         assert check(table, y, RARE)["label mix"].p_value == pytest.approx(exactly, abs=0.03)
 
 
@@ -400,7 +401,7 @@ class TestForms:
         called: Any = sys.modules["rightloss.check"]
         assert called(table, y, RARE).rows == check(table, y, RARE).rows
 
-    def test_rows_that_no_sampler_has_touched_are_not_held_against_its_mix(self) -> None:
+    def test_rows_drawn_without_the_sampler_are_not_tested_against_its_mix(self) -> None:
         x, y = drawn(mix(0.9, 0.1), 2000, 38)
         table = exact(x, RARE.population)
         assert check(table, y, RARE)["label mix"].verdict == "look"
@@ -419,6 +420,7 @@ class TestDependence:
         rows = (0.9**0.5 * (x - centre) + centre).repeat_interleave(6, 0) + 0.1**0.5 * own
         return exact(rows, RARE.population), y.repeat_interleave(6), torch.arange(100).repeat_interleave(6)
 
+    @unchecked_types()
     def test_rows_of_a_patient_raise_no_false_alarms_once_they_are_named(self) -> None:
         alarms = {"named": 0, "not": 0}
         for seed in range(60):
@@ -438,6 +440,7 @@ class TestDependence:
         assert unlabelled["label shift"].verdict == "not tested"
         assert unlabelled["unlabelled mean"].p_value is not None
 
+    @unchecked_types()
     def test_copies_that_a_sampler_draws_count_as_one_example(self) -> None:
         alarms = 0
         for seed in range(40):

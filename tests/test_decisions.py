@@ -196,14 +196,14 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "a percentage": (lambda: decide(TWO, threshold=20), "`threshold` .*but got 20: .*percentage"),
     "a threshold of 0": (lambda: decide(TWO, threshold=0.0), "strictly between 0 and 1, but got 0"),
     "a threshold of NaN": (lambda: decide(TWO, threshold=math.nan), "strictly between"),
-    "a threshold in words": (lambda: decide(TWO, threshold="high"), "one number, but got 'high'"),
+    "a threshold in words": (lambda: decide(TWO, threshold="high"), "one number, but got 'high'"),  # type: ignore[arg-type]
     "transposed costs": (lambda: decide(THREE, torch.ones(2, 3)), r"shape \(3, d\).*but got shape \(2, 3\): .*transposed"),
     "no decision": (lambda: decide(TWO, torch.ones(2, 0)), r"shape \(2, d\).*but got shape \(2, 0\)"),
     "a list of costs": (lambda: decide(TWO, [1.0, 2.0]), r"but got shape \(2,\)"),
     "infinite costs": (lambda: decide(TWO, [[0, math.inf], [1, 0]]), "finite `costs`"),
     "NaN costs": (lambda: decide(TWO, [[0, math.nan], [1, 0]]), "finite `costs`"),
     "an infinite cost of abstaining": (lambda: decide(TWO, abstain_cost=math.inf), "finite `abstain_cost`"),
-    "a cost of abstaining in words": (lambda: decide(TWO, abstain_cost="little"), "one number, but got 'little'"),
+    "a cost of abstaining in words": (lambda: decide(TWO, abstain_cost="little"), "one number, but got 'little'"),  # type: ignore[arg-type]
     "float decisions": (lambda: expected_cost(TWO, None, torch.zeros(5)), "int `decisions`"),
     "too few decisions": (lambda: expected_cost(TWO, None, torch.zeros(4).long()), r"shape \(5,\)"),
     "a decision too high": (lambda: expected_cost(TWO, None, torch.full((5,), 2)), r"0\.\.1, or −1 .*got 2\.\.2"),

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cases import Method
 from labelled import PHI, assert_covers
-from members import assert_refused, generator, population
+from members import assert_refused, generator, population, unchecked_types
 from torch import Tensor
 
 from rightloss import Prevalence, metrics
@@ -39,7 +40,7 @@ def rows_by_loop(log_probs: Tensor, y: Tensor) -> tuple[list[list[float]], list[
 
 @each_shape
 @pytest.mark.parametrize("intervals", ["analytic", "bootstrap"])
-def test_a_map_is_evaluated_as_its_cells_with_images_as_groups(shape: tuple[int, ...], intervals: str) -> None:
+def test_a_map_is_evaluated_as_its_cells_with_images_as_groups(shape: tuple[int, ...], intervals: Method) -> None:
     log_probs, y = maps(shape)
     rows, labels, images = rows_by_loop(log_probs, y)
     pi = population(shape[1])
@@ -108,7 +109,7 @@ def test_decisions_and_their_costs_have_the_shape_of_the_labels(shape: tuple[int
 
 
 @pytest.mark.parametrize("intervals", ["analytic", "bootstrap"])
-def test_copies_of_a_cell_in_its_image_add_nothing(intervals: str) -> None:
+def test_copies_of_a_cell_in_its_image_add_nothing(intervals: Method) -> None:
     log_probs, y = maps((200, 2, 1))
     wide = [each.repeat_interleave(9, -1) for each in (log_probs, y)]
     single = metrics.evaluate(log_probs[..., 0], y[:, 0], 0.1, groups=range(200), intervals=intervals)
@@ -149,6 +150,7 @@ def test_one_image_has_figures_and_no_interval() -> None:
     assert bool((curve.high - curve.low > 0.08).all())  # as from one example of each class
 
 
+@unchecked_types()
 def test_intervals_and_limits_hold_the_truth_where_cells_resemble_each_other() -> None:
     """Log-odds N(±1, 1) whose noise is 60 % the image's: 30 images of 36 cells, half of either class."""
     source, share, threshold = generator(8), 0.6, 0.4
@@ -157,7 +159,7 @@ def test_intervals_and_limits_hold_the_truth_where_cells_resemble_each_other() -
     benefit = 0.3 * truth["tpr"] - 0.7 * (1 - truth["tnr"]) * threshold / (1 - threshold)
     held: dict[str, list[bool]] = {name: [] for name in (*truth, "net benefit")}
     alone = []
-    for _ in range(200):
+    for _ in range(120):
         y = (torch.arange(36) % 2).expand(30, 36)
         noise = math.sqrt(share) * torch.randn(30, 1, dtype=torch.float64, generator=source)
         odds = 2 * y - 1 + noise + math.sqrt(1 - share) * torch.randn(30, 36, dtype=torch.float64, generator=source)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from labelled import assert_covers, normals, predictions, true_rates, weights
-from members import assert_refused, generator, population
+from members import assert_refused, generator, population, unchecked_types
 
 from rightloss.metrics.decisions import decide
 from rightloss.metrics.predictive_values import decision_curve, predictive_value_curve
@@ -86,9 +86,7 @@ class TestPredictiveValues:
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
     @pytest.mark.parametrize("decimals", [None, 1, 0])
     @pytest.mark.parametrize("k", [2, 3])
-    def test_at_a_rate_are_those_at_the_threshold_that_comes_with_it(
-        self, k: int, decimals: int | None, dtype: torch.dtype
-    ) -> None:
+    def test_at_a_rate_equal_those_at_its_threshold(self, k: int, decimals: int | None, dtype: torch.dtype) -> None:
         log_probs, labels = predictions(400, k, decimals=decimals)
         given, pi = log_probs.to(dtype), population(k)
         options: dict[str, Any] = {"prevalences": [0.1], "from_": pi, "positive": 1}
@@ -162,13 +160,14 @@ class TestPredictiveValues:
         assert (found.ppv_low[0], found.ppv_high[0], found.npv[0]) == (0.0, 1.0, 0.99)
 
     @pytest.mark.parametrize(("n0", "n1", "t"), [(150, 60, 0.5), (600, 25, 0.7)])
+    @unchecked_types()
     def test_limits_cover_the_truth(self, n0: int, n1: int, t: float) -> None:
         tpr, fpr = (float(rate[0]) for rate in true_rates(0.5, t))
         grid = np.array([0.001, 0.05, 0.4])
         ppv = grid * tpr / (grid * tpr + (1 - grid) * fpr)
         npv = (1 - grid) * (1 - fpr) / ((1 - grid) * (1 - fpr) + grid * (1 - tpr))
         hits = []
-        for seed in range(300):
+        for seed in range(200):
             log_probs, y = normals(0.5, max(n0, n1), seed)
             kept = torch.cat([torch.arange(n0), len(y) // 2 + torch.arange(n1)])
             found = predictive_value_curve(log_probs[kept], y[kept], threshold=t, prevalences=grid)
@@ -220,20 +219,22 @@ class TestDecisionCurve:
         np.testing.assert_allclose(found.net_benefit, truth, atol=2e-3)
         assert found.threshold[50] == pytest.approx(0.03)
 
+    @unchecked_types()
     def test_limits_cover_the_truth(self) -> None:
         grid = np.array([0.02, 0.05, 0.2])
         tpr, fpr = true_rates(0.05, grid)
         truth = 0.05 * tpr - 0.95 * fpr * grid / (1 - grid)
         hits = []
-        for seed in range(300):
+        for seed in range(200):
             found = decision_curve(*normals(0.05, 150, seed), 0.05, grid)
             hits.append((found.low <= truth) & (truth <= found.high))
         assert_covers(hits)
 
+    @unchecked_types()
     def test_limits_with_an_uncertain_prevalence_cover_a_truth_drawn_from_it(self) -> None:
         grid = np.array([0.02, 0.1])
         uncertain = Prevalence.beta(5.0, 95.0)
-        rates = uncertain.sample(300, generator(9))[:, 1].tolist()
+        rates = uncertain.sample(200, generator(9))[:, 1].tolist()
         tpr, fpr = true_rates(0.05, grid)
         hits = []
         for seed, rate in enumerate(rates):

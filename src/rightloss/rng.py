@@ -1,10 +1,11 @@
-"""Validate the source of random numbers.
+"""Options of everything that draws random numbers: the generator, and the level of the intervals made from the draws.
 
-Stage: the argument `generator` → a torch.Generator.
+Stage: whatever was given as `generator` and `level` → a torch.Generator and a float, checked.
 """
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 
 import torch
@@ -25,3 +26,12 @@ def checked_generator(generator: Any) -> torch.Generator | None:
 def own_stream(generator: Any) -> torch.Generator:
     """Return the generator given, checked, or one of a fixed seed: equal input then gives equal intervals."""
     return checked_generator(generator) or torch.Generator().manual_seed(0)
+
+
+def checked_level(level: Any) -> float:
+    """Return the level of an interval, a share strictly between 0 and 1, or raise a ValueError."""
+    if isinstance(level, bool) or not isinstance(level, Real) or not 0 < float(level) < 1:
+        raise ValueError(
+            f"Expected `level` to lie strictly between 0 and 1, but got {level!r}: write 0.95 for an interval of 95 %."
+        )
+    return float(level)

@@ -1,4 +1,4 @@
-"""A trained model and labelled rows → a table of what can be seen to be wrong, and what to do about it.
+"""Check a trained model on labelled rows: a table of what looks wrong, and what to do about it.
 
 Stage: model or `log_probs`, labels, `Prevalence` → `Check`. The package itself can be called: it is then the function `check`
 in it, so that `rightloss.check` is both.
@@ -7,9 +7,9 @@ in it, so that `rightloss.check` is both.
 import sys
 from types import ModuleType
 
-from .result import Check as Check
-from .result import CheckRow as CheckRow
-from .run import check as check
+from .diagnostics import CheckRow as CheckRow
+from .model_check import Check as Check
+from .model_check import check as check
 
 
 class _Callable(ModuleType):

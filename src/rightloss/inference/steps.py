@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..rng import checked_level as checked_level
 from .distributions import Diverged
 
 
@@ -53,15 +54,6 @@ def positive_number(value: Any, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < float("inf"):
         raise ValueError(f"Expected `{name}` to be positive and finite, but got {value!r}: choose a number above 0.")
     return float(value)
-
-
-def checked_level(level: Any) -> float:
-    """The level of an interval, a share strictly between 0 and 1."""
-    if isinstance(level, bool) or not isinstance(level, Real) or not 0 < float(level) < 1:
-        raise ValueError(
-            f"Expected `level` to lie strictly between 0 and 1, but got {level!r}: write 0.95 for an interval of 95 %."
-        )
-    return float(level)
 
 
 def ordinary(value: Any) -> Any:

@@ -1,5 +1,7 @@
 """Predictions and labels → figures, curves and decisions at a prevalence."""
 
+from .calibration import ReliabilityCurve as ReliabilityCurve
+from .calibration import reliability_curve as reliability_curve
 from .conformal import ConformalSets as ConformalSets
 from .curves import PrecisionRecallCurve as PrecisionRecallCurve
 from .curves import ProbabilityHistogram as ProbabilityHistogram
@@ -11,11 +13,9 @@ from .decisions import cost_matrix as cost_matrix
 from .decisions import decide as decide
 from .decisions import expected_cost as expected_cost
 from .evaluate import evaluate as evaluate
-from .evaluation import Evaluation as Evaluation
-from .evaluation import Figure as Figure
+from .figures import Evaluation as Evaluation
+from .figures import Figure as Figure
 from .predictive_values import DecisionCurve as DecisionCurve
 from .predictive_values import PredictiveValueCurve as PredictiveValueCurve
 from .predictive_values import decision_curve as decision_curve
 from .predictive_values import predictive_value_curve as predictive_value_curve
-from .reliability_curve import ReliabilityCurve as ReliabilityCurve
-from .reliability_curve import reliability_curve as reliability_curve

@@ -1,4 +1,4 @@
-"""Sets of classes that hold the true one as often as promised, in a population other than the one calibrated on.
+"""Conformal sets: sets of classes that hold the true one as often as promised, in another population than calibrated on.
 
 Stage: labelled predictions, π, a level → `ConformalSets`; log_probs `(n, k)` → bool `(n, k)`.
 """
@@ -15,10 +15,9 @@ from jaxtyping import Bool, Float64
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..inference.steps import checked_level
 from ..log_probs import as_given, log_prob_table, row_blocks
-from ..rng import checked_generator
-from .sample import labelled_sample
+from ..rng import checked_generator, checked_level
+from .sample import Mix, Numbers, Predictions, labelled_sample
 
 __all__ = ["ConformalSets"]
 
@@ -52,6 +51,16 @@ class ConformalSets:
             together and the score is one function of x and y at calibration and at prediction; or drawn, see `drawn`.
         drawn: whether u was drawn from a generator, so that `predict` needs one, too. That takes away the excess also where
             many rows are alike, as those of a small forest.
+
+    Example:
+        >>> import torch
+        >>> from rightloss.metrics import ConformalSets
+        >>> y = torch.arange(200) % 2
+        >>> x = torch.randn(200, generator=torch.Generator().manual_seed(0)) + y
+        >>> log_probs = torch.log_softmax(torch.stack([-x, x], 1), 1)
+        >>> sets = ConformalSets.fit(log_probs[:100], y[:100], prevalence=0.1, level=0.9)
+        >>> sets.predict(log_probs[100:103]).tolist()
+        [[True, False], [True, True], [True, True]]
     """
 
     thresholds: Float64[Tensor, " k"]
@@ -64,18 +73,18 @@ class ConformalSets:
     @classmethod
     def fit(
         cls,
-        log_probs: Any,
-        labels: Any,
-        prevalence: Any = None,
-        level: Any = 0.9,
-        score: Any = "lac",
+        log_probs: Predictions,
+        labels: Numbers,
+        prevalence: Mix | None = None,
+        level: float = 0.9,
+        score: Literal["lac", "aps"] = "lac",
         per_class: bool = False,
         randomised: bool = False,
-        generator: Any = None,
+        generator: torch.Generator | None = None,
     ) -> ConformalSets:
-        """Thresholds from a calibration sample that the model was not trained on.
+        """Fit the thresholds to a calibration sample that the model was not trained on.
 
-        Warns where a class is in every set, and why.
+        Warns where a class is in every set, and says why.
 
         Args:
             log_probs: predictions `(n, k)`, as log-probabilities.
@@ -111,8 +120,8 @@ class ConformalSets:
         _warn_of(unbounded & ~few, why, "use predictions that rule out less")
         return cls(thresholds, level, score, per_class, randomised, generator is not None)
 
-    def predict(self, log_probs: Any, generator: Any = None) -> Any:
-        """Which classes are in the set of each row: bool `(n, k)`, an array or a tensor as `log_probs` is.
+    def predict(self, log_probs: Predictions, generator: torch.Generator | None = None) -> Any:
+        """Return which classes are in the set of each row: bool `(n, k)`, an array or a tensor as `log_probs` is.
 
         Args:
             log_probs: predictions of the same model, in the same precision and at the same prevalence as those calibrated on.
@@ -138,7 +147,7 @@ class ConformalSets:
 
 
 def _scores(log_probs: Tensor, score: str, uniform: Tensor | None) -> Float64[Tensor, "n k"]:
-    """s(x, y) of every class."""
+    """Return s(x, y) of every class."""
     table = log_probs.double()
     if score == "lac":
         return -table
@@ -154,7 +163,7 @@ def _scores(log_probs: Tensor, score: str, uniform: Tensor | None) -> Float64[Te
 
 
 def _uniform(table: Tensor, randomised: bool, generator: torch.Generator | None) -> Float64[Tensor, " n"] | None:
-    """A number per row, the same for all of its classes: a hash of the row, or drawn."""
+    """Return a number per row, the same for all of its classes: a hash of the row, or drawn."""
     if not randomised:
         return None
     if generator is not None:
@@ -166,7 +175,7 @@ def _uniform(table: Tensor, randomised: bool, generator: torch.Generator | None)
 
 
 def _scrambled(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """SplitMix64's step (Steele, Lea & Flood 2014): every bit depends on every bit."""
+    """Apply SplitMix64's step (Steele, Lea & Flood 2014): every bit depends on every bit."""
     z = state + np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -174,7 +183,7 @@ def _scrambled(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def _quantile(scores: Tensor, weights: Tensor, mass: Tensor) -> Float64[Tensor, ""]:
-    """The smallest score up to which there is `mass` of the weights; ∞ where there is none."""
+    """Return the smallest score up to which there is `mass` of the weights; ∞ where there is none."""
     ordered, order = scores.sort()
     reached = weights[order].cumsum(0) >= mass
     return ordered[reached.to(torch.uint8).argmax()] if bool(reached[-1]) else ordered.new_tensor(torch.inf)
@@ -186,7 +195,7 @@ def _warn_of(classes: Tensor, reason: str, remedy: str) -> None:
         warnings.warn(f"{reason}: class(es) {listed} are in every set. Lower the level, or {remedy}.", stacklevel=3)
 
 
-def _check_choices(score: Any, per_class: bool, randomised: bool, prevalence: Any) -> None:
+def _check_choices(score: str, per_class: bool, randomised: bool, prevalence: Mix | None) -> None:
     if score not in ("lac", "aps"):
         raise ValueError(f'Expected `score` to be "lac" or "aps", but got {score!r}: choose one of the two.')
     if randomised and score != "aps":

@@ -1,4 +1,4 @@
-"""How well one class is told from the rest, over all thresholds: ROC, precision and recall, the predictions by class.
+"""ROC and precision-recall curves over all thresholds, and histograms of the predictions by class.
 
 Stage: log_probs, target, π → a frozen curve of arrays, ready to plot. One class, `positive`, is set against the rest.
 """
@@ -6,14 +6,14 @@ Stage: log_probs, target, π → a frozen curve of arrays, ready to plot. One cl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal
 
 import numpy as np
 import torch
 
 from ..log_probs import tensor_of
 from .one_vs_rest import Array, Scores, scores
-from .sample import IGNORED, num_classes_of
+from .sample import IGNORED, Mix, Numbers, Predictions, num_classes_of
 
 __all__ = [
     "PrecisionRecallCurve",
@@ -27,7 +27,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class RocCurve:
-    """A point per distinct prediction, from "nobody is called positive" (0, 0) to "everybody is" (1, 1).
+    """A ROC curve: a point per distinct prediction, from "nobody is called positive" (0, 0) to "everybody is" (1, 1).
 
     Attributes:
         false_positive_rate: share of the rest called positive.
@@ -36,6 +36,14 @@ class RocCurve:
             to the same probability, but differ in their logarithms, have a point each and this in common.
         auc: area under the curve: how often a positive is predicted higher than another, ties counted half.
         positive: the class.
+
+    Example:
+        >>> import numpy as np
+        >>> from rightloss.metrics import RocCurve, roc_curve
+        >>> p = np.array([0.1, 0.4, 0.3, 0.8])  # of class 1
+        >>> log_probs, y = np.log(np.stack([1 - p, p], 1)), [0, 0, 1, 1]
+        >>> isinstance(roc_curve(log_probs, y), RocCurve)
+        True
     """
 
     false_positive_rate: Array
@@ -47,7 +55,7 @@ class RocCurve:
 
 @dataclass(frozen=True)
 class PrecisionRecallCurve:
-    """A point per distinct prediction, the highest threshold first.
+    """Precision against recall: a point per distinct prediction, the highest threshold first.
 
     Attributes:
         recall: share of the positive class called positive (TPR).
@@ -56,6 +64,14 @@ class PrecisionRecallCurve:
         average_precision: `Σ (R_i − R_{i−1}) P_i`.
         prevalence: π of the class: the precision of calling everybody positive.
         positive: the class.
+
+    Example:
+        >>> import numpy as np
+        >>> from rightloss.metrics import precision_recall_curve
+        >>> p = np.array([0.1, 0.4, 0.3, 0.8])  # of class 1
+        >>> log_probs, y = np.log(np.stack([1 - p, p], 1)), [0, 0, 1, 1]
+        >>> precision_recall_curve(log_probs, y, prevalence=0.1).recall.tolist()
+        [0.5, 0.5, 1.0, 1.0]
     """
 
     recall: Array
@@ -68,13 +84,21 @@ class PrecisionRecallCurve:
 
 @dataclass(frozen=True)
 class ProbabilityHistogram:
-    """How the prediction of one class is distributed among the examples of each class.
+    """A histogram of the predicted probability of one class, by true class.
 
     Attributes:
         edges: of the bins `(b + 1,)`, probabilities or log-odds.
         share: of each class's examples `(k, b)`; a row sums to 1.
         scale: "probability" or "log-odds".
         positive: the class predicted.
+
+    Example:
+        >>> import numpy as np
+        >>> from rightloss.metrics import probability_histogram
+        >>> p = np.array([0.1, 0.4, 0.3, 0.8])  # of class 1
+        >>> log_probs, y = np.log(np.stack([1 - p, p], 1)), [0, 0, 1, 1]
+        >>> probability_histogram(log_probs, y, bins=2).edges.tolist()
+        [0.0, 0.5, 1.0]
     """
 
     edges: Array
@@ -84,9 +108,13 @@ class ProbabilityHistogram:
 
 
 def roc_curve(
-    log_probs: Any, target: Any, positive: Any = None, prevalence: Any = None, ignore_index: int = IGNORED
+    log_probs: Predictions,
+    target: Numbers,
+    positive: int | None = None,
+    prevalence: Mix | None = None,
+    ignore_index: int = IGNORED,
 ) -> RocCurve:
-    """True against false positive rate over all thresholds. For two classes it is the same at every prevalence.
+    """Compute true against false positive rate over all thresholds. For two classes it is the same at every prevalence.
 
     Args:
         log_probs: predictions `(n, k)`, or dense maps `(n, k, h, w, …)`, as log-probabilities.
@@ -94,6 +122,15 @@ def roc_curve(
         positive: the class looked for; 1 where there are two.
         prevalence: π, in whose proportions the other classes make up "the rest"; needed for more than two classes.
         ignore_index: the int label of examples that are left out.
+
+    Example:
+        >>> import numpy as np
+        >>> from rightloss.metrics import roc_curve
+        >>> p = np.array([0.1, 0.4, 0.3, 0.8])  # of class 1
+        >>> log_probs, y = np.log(np.stack([1 - p, p], 1)), [0, 0, 1, 1]
+        >>> curve = roc_curve(log_probs, y)
+        >>> curve.auc, curve.true_positive_rate.tolist()
+        (0.75, [0.0, 0.5, 0.5, 1.0, 1.0])
     """
     found = scores(log_probs, target, prevalence, positive, "a ROC curve", ignore_index=ignore_index)
     fpr, tpr, threshold = _rates(found)
@@ -102,9 +139,13 @@ def roc_curve(
 
 
 def precision_recall_curve(
-    log_probs: Any, target: Any, prevalence: Any, positive: Any = None, ignore_index: int = IGNORED
+    log_probs: Predictions,
+    target: Numbers,
+    prevalence: Mix,
+    positive: int | None = None,
+    ignore_index: int = IGNORED,
 ) -> PrecisionRecallCurve:
-    """Precision at π, `π TPR / (π TPR + (1 − π) FPR)`, against recall, over all thresholds.
+    """Compute precision at π, `π TPR / (π TPR + (1 − π) FPR)`, against recall, over all thresholds.
 
     Args:
         log_probs: predictions `(n, k)`, or dense maps `(n, k, h, w, …)`, as log-probabilities.
@@ -113,6 +154,15 @@ def precision_recall_curve(
             class 1.
         positive: the class looked for; 1 where there are two.
         ignore_index: the int label of examples that are left out.
+
+    Example:
+        >>> import numpy as np
+        >>> from rightloss.metrics import precision_recall_curve
+        >>> p = np.array([0.1, 0.4, 0.3, 0.8])  # of class 1
+        >>> log_probs, y = np.log(np.stack([1 - p, p], 1)), [0, 0, 1, 1]
+        >>> curve = precision_recall_curve(log_probs, y, prevalence=0.1)
+        >>> curve.precision.round(3).tolist()
+        [1.0, 0.1, 0.182, 0.1]
     """
     found = scores(log_probs, target, prevalence, positive, "a precision-recall curve", ignore_index=ignore_index)
     fpr, tpr, threshold = (each[1:] for each in _rates(found))
@@ -123,14 +173,14 @@ def precision_recall_curve(
 
 
 def probability_histogram(
-    log_probs: Any,
-    target: Any,
-    bins: Any = 30,
-    positive: Any = None,
-    scale: str = "probability",
+    log_probs: Predictions,
+    target: Numbers,
+    bins: int | Numbers = 30,
+    positive: int | None = None,
+    scale: Literal["probability", "log-odds"] = "probability",
     ignore_index: int = IGNORED,
 ) -> ProbabilityHistogram:
-    """The predicted probability of one class by true class; no prevalence enters but through the predictions.
+    """Count the predicted probabilities of one class by true class; a prevalence enters only through the predictions.
 
     Args:
         log_probs: predictions `(n, k)`, or dense maps `(n, k, h, w, …)`, as log-probabilities.
@@ -140,6 +190,14 @@ def probability_histogram(
         positive: the class predicted; 1 where there are two.
         scale: "probability", from 0 to 1, or "log-odds", from the least to the greatest finite one.
         ignore_index: the int label of examples that are left out.
+
+    Example:
+        >>> import numpy as np
+        >>> from rightloss.metrics import probability_histogram
+        >>> p = np.array([0.1, 0.4, 0.3, 0.8])  # of class 1
+        >>> log_probs, y = np.log(np.stack([1 - p, p], 1)), [0, 0, 1, 1]
+        >>> probability_histogram(log_probs, y, bins=2).share.tolist()  # a row per true class
+        [[1.0, 0.0], [0.5, 0.5]]
     """
     if scale not in ("probability", "log-odds"):
         raise ValueError(f'Expected `scale` to be "probability" or "log-odds", but got {scale!r}: choose one of the two.')
@@ -156,7 +214,7 @@ def probability_histogram(
 
 
 def _rates(found: Scores) -> tuple[Array, Array, Array]:
-    """FPR, TPR and threshold, a point per distinct prediction after (0, 0, ∞)."""
+    """Return FPR, TPR and threshold, a point per distinct prediction after (0, 0, ∞)."""
     lowest = np.full(found.place.max() + 1, np.inf)
     np.minimum.at(lowest, found.place, found.probability)
     own = found.labels == found.positive
@@ -164,7 +222,7 @@ def _rates(found: Scores) -> tuple[Array, Array, Array]:
     return false / false[-1], true / true[-1], np.minimum.accumulate(np.append(np.inf, lowest[::-1]))
 
 
-def _edges(bins: Any, values: Array, scale: str) -> Array:
+def _edges(bins: int | Numbers, values: Array, scale: str) -> Array:
     if isinstance(bins, int | np.integer) and not isinstance(bins, bool):
         if bins < 1:
             raise ValueError(f"Expected at least one of `bins`, but got {bins}: such as 30.")

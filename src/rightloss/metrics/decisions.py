@@ -1,4 +1,4 @@
-"""Predictions and what mistakes cost → decisions.
+"""Decisions of least expected cost.
 
 Stage: log_probs `(n, k)` or dense `(n, k, h, w, …)`, costs `(k, d)` → int decisions, one per row or cell, and what they are
 expected to cost.
@@ -14,14 +14,17 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from ..log_probs import as_given, log_prob_table, map_of, row_blocks, rows_of, tensor_of
+from .sample import Numbers, Predictions
 
 __all__ = ["cost_matrix", "decide", "expected_cost", "threshold_log_odds"]
 
 _ENTRIES = 1 << 22  # of the table, looked at in one go
 
 
-def decide(log_probs: Any, costs: Any = None, threshold: Any = None, abstain_cost: Any = None) -> Any:
-    """The decision of least expected cost for each row or cell, `argmin_d Σ_k p(k|x) cost[k, d]`; −1 where it is to abstain.
+def decide(
+    log_probs: Predictions, costs: Numbers | None = None, threshold: float | None = None, abstain_cost: float | None = None
+) -> Any:
+    """Choose the decision of least expected cost for each row or cell, `argmin_d Σ_k p(k|x) cost[k, d]`; −1 to abstain.
 
     One rule for ties: **the later decision wins, and abstaining never does.** So two classes at p₁ = ½ give 1, and
     `threshold=t` gives 1 from p₁ = t on. Costs are tied that agree to the rounding of `log_probs`' own precision, so that
@@ -35,6 +38,13 @@ def decide(log_probs: Any, costs: Any = None, threshold: Any = None, abstain_cos
 
     Returns:
         int64 `(n,)`, or `(n, h, w, …)`; an array or a tensor as `log_probs` is.
+
+    Example:
+        >>> import numpy as np
+        >>> from rightloss.metrics import decide
+        >>> log_probs = np.log([[0.9, 0.1], [0.45, 0.55]])
+        >>> decide(log_probs, threshold=0.05).tolist(), decide(log_probs, abstain_cost=0.2).tolist()
+        ([1, 1], [0, -1])
     """
     given = tensor_of(log_probs, "log_probs").detach()
     table = log_prob_table(rows_of(given))
@@ -50,14 +60,21 @@ def decide(log_probs: Any, costs: Any = None, threshold: Any = None, abstain_cos
     return as_given(map_of(found, given.shape), log_probs)
 
 
-def expected_cost(log_probs: Any, costs: Any, decisions: Any, abstain_cost: Any = None) -> Any:
-    """What each decision is expected to cost, `Σ_k p(k|x) cost[k, d]`, float64 `(n,)` or `(n, h, w, …)`.
+def expected_cost(log_probs: Predictions, costs: Numbers | None, decisions: Numbers, abstain_cost: float | None = None) -> Any:
+    """Return what each decision is expected to cost, `Σ_k p(k|x) cost[k, d]`, float64 `(n,)` or `(n, h, w, …)`.
 
     Args:
         log_probs: predictions for the population `(n, k)`, or dense maps `(n, k, h, w, …)`.
         costs: `(k, d)`; None means 1 for every wrong class.
         decisions: int `(n,)` or `(n, h, w, …)`, as `decide` gives them.
         abstain_cost: what a −1 costs.
+
+    Example:
+        >>> import numpy as np
+        >>> from rightloss.metrics import expected_cost
+        >>> costs = [[0, 1], [10, 0]]  # a missed class 1 costs 10
+        >>> expected_cost(np.log([[0.9, 0.1], [0.45, 0.55]]), costs, [0, 1]).round(2).tolist()
+        [1.0, 0.45]
     """
     given = tensor_of(log_probs, "log_probs").detach()
     table = log_prob_table(rows_of(given))
@@ -74,14 +91,20 @@ def expected_cost(log_probs: Any, costs: Any, decisions: Any, abstain_cost: Any 
     return as_given(map_of(found, given.shape), log_probs)
 
 
-def cost_matrix(num_classes: int, costs: Any = None, threshold: Any = None) -> Float64[Tensor, "k d"]:
-    """What decision d costs where class k is true, checked.
+def cost_matrix(num_classes: int, costs: Numbers | None = None, threshold: float | None = None) -> Float64[Tensor, "k d"]:
+    """Return what decision d costs where class k is true, checked.
 
     Args:
         num_classes: K.
         costs: `(k, d)`; none means 1 for every wrong class.
         threshold: t, for two classes, in the place of `costs`: a missed 1 costs 1 and a false one t/(1 − t), so that
             deciding 1 is worth it from p₁ = t on.
+
+    Example:
+        >>> from rightloss.metrics import cost_matrix
+        >>> cost_matrix(2, threshold=0.2)
+        tensor([[0.0000, 0.2500],
+                [1.0000, 0.0000]], dtype=torch.float64)
     """
     if costs is not None and threshold is not None:
         raise ValueError("Expected `costs` or `threshold`, but got both: a threshold is shorthand for a table of costs.")
@@ -107,8 +130,8 @@ def cost_matrix(num_classes: int, costs: Any = None, threshold: Any = None) -> F
     return matrix
 
 
-def threshold_log_odds(threshold: Any) -> float:
-    """log t/(1 − t) of a threshold on a probability, checked."""
+def threshold_log_odds(threshold: float) -> float:
+    """Return log t/(1 − t) of a threshold on a probability, checked."""
     try:
         t = float(threshold)
     except (TypeError, ValueError) as error:
@@ -138,19 +161,19 @@ def _cheapest(block: Tensor, log_regret: Tensor, abstain_cost: float | None, rou
 
 
 def _last(holds: Tensor) -> Int64[Tensor, " n"]:
-    """The last column that holds."""
+    """Return the last column that holds."""
     return holds.shape[1] - 1 - holds.flip(1).to(torch.uint8).argmax(1)
 
 
 def _log_regret(costs: Tensor, abstain_cost: float | None) -> Float64[Tensor, "k d"]:
-    """log of what each decision costs above the cheapest, which decides alike and is never negative."""
+    """Return the log of what each decision costs above the cheapest, which decides alike and is never negative."""
     if abstain_cost is not None:
         costs = torch.cat([costs, costs.new_full((len(costs), 1), abstain_cost)], 1)
     # halved, since the difference of two numbers can be too large for one; the same factor everywhere
     return (costs / 2 - costs.amin(1, keepdim=True) / 2).log()
 
 
-def _cost_of_abstaining(value: Any) -> float:
+def _cost_of_abstaining(value: float) -> float:
     try:
         cost = float(value)
     except (TypeError, ValueError) as error:
@@ -160,7 +183,7 @@ def _cost_of_abstaining(value: Any) -> float:
     return cost
 
 
-def _decisions(decisions: Any, shape: torch.Size, columns: int, may_abstain: bool) -> Int64[Tensor, " n"]:
+def _decisions(decisions: Numbers, shape: torch.Size, columns: int, may_abstain: bool) -> Int64[Tensor, " n"]:
     index, expected = tensor_of(decisions, "decisions").detach(), (shape[0], *shape[2:])
     if index.shape != expected or index.is_floating_point() or index.dtype == torch.bool:
         raise ValueError(

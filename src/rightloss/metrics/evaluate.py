@@ -1,45 +1,76 @@
 """Predictions, labels → every figure at a prevalence, with an interval.
 
-Stage: log_probs, target, prevalence → `Sample` → `State` → values, and their spread by one of two ways → `Evaluation`.
+Stage: log_probs, target, prevalence → `Sample` → `EvaluationInputs` → limits, by resampling or by the delta method →
+`Evaluation`.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from numbers import Integral
-from typing import Any
+from typing import Literal
 
+import torch
+from jaxtyping import Float64
 from torch import Tensor
 
-from ..inference.steps import checked_level
-from ..rng import own_stream
-from .bounds import Ends, bounds
+from ..rng import checked_level, own_stream
+from .class_statistics import (
+    ClassAverages,
+    MeanGradient,
+    MetricSpec,
+    Statistics,
+    area_influence,
+    blocks,
+    compute_statistics,
+    make_spec,
+)
 from .decisions import cost_matrix
-from .evaluation import Evaluation, Figure
-from .figures import FIGURES
-from .problem import Key, Problem, make_problem
-from .sample import IGNORED, labelled_sample
+from .figures import FIGURES, Evaluation, Figure, calibration_gaps
+from .intervals import (
+    ConfidenceLimits,
+    Design,
+    Influence,
+    InfluenceSum,
+    bca,
+    bca_weighted,
+    calibration_interval,
+    delta_draws,
+    design_of,
+    normal_interval,
+    percentiles,
+    resamples,
+    unseen_share,
+)
+from .sample import IGNORED, Mix, Numbers, Predictions, Sample, labelled_sample
 
 _MOST_RESAMPLED = 50_000  # entries × classes up to which "auto" draws resamples; beyond, the two ways agree and one is instant
+_MOST_CLASSES_SHOWN = 50
+_MOST_UNDEFINED = 0.05  # share of resamples in which a figure may be undefined and still have an interval
+_MOST_DRAWN = 1 << 23  # numbers in the table of drawn decisions
+_FEWEST_GROUPS, _FEW_EXAMPLES, _SMALL_EFFECTIVE_SIZE = 5, 10, 5.0
+
+Key = tuple[str, int | None]  # a figure's name, and the class it is of where it is shown by class
 
 
 def evaluate(
-    log_probs: Any,
-    target: Any,
-    prevalence: Any,
+    log_probs: Predictions,
+    target: Numbers,
+    prevalence: Mix,
     *,
-    costs: Any = None,
-    threshold: Any = None,
-    groups: Any = None,
-    intervals: str | None = "auto",
-    level: Any = 0.95,
-    draws: Any = 1000,
-    bins: Any = 15,
-    generator: Any = None,
+    costs: Numbers | None = None,
+    threshold: float | None = None,
+    groups: Numbers | None = None,
+    intervals: Literal["auto", "bootstrap", "analytic"] | None = "auto",
+    level: float = 0.95,
+    draws: int = 1000,
+    bins: int = 15,
+    generator: torch.Generator | None = None,
     ignore_index: int = IGNORED,
 ) -> Evaluation:
-    """How good predictions are where the classes come as `prevalence` says, whatever their mix among the labels.
+    """Evaluate predictions where the classes come as `prevalence` says, whatever their mix among the labels.
 
     Everything is averaged within each class, and the classes are weighted by π. Predictions are taken as they are: made for
     another prevalence, they must be moved to this one first (`retarget`), or they will look miscalibrated, as they are.
@@ -61,23 +92,31 @@ def evaluate(
         intervals: "bootstrap": stratified by class, BCa. "analytic": the delta method, for large samples; DeLong's for AUC.
             Figures of decisions alone are made from draws of each class's shares in both, unless there are groups or votes.
             "auto": the first up to 50,000 examples × classes, then the second. None: no intervals.
-        level: their coverage.
+        level: coverage of the intervals.
         draws: how many resamples.
         bins: of equal weight in the population, for the calibration error.
-        generator: source of the resamples; by default one with a fixed seed, so that equal input gives equal output.
+        generator: random numbers for the resamples; of a fixed seed by default, so that equal input gives equal output.
         ignore_index: the int label of examples that are left out.
+
+    Example:
+        >>> import torch
+        >>> from rightloss.metrics import evaluate
+        >>> y = torch.arange(200) % 2
+        >>> x = torch.randn(200, generator=torch.Generator().manual_seed(0)) + y
+        >>> log_probs = torch.log_softmax(torch.stack([-x, x], 1), 1)  # from a balanced training set
+        >>> found = evaluate(log_probs, y, prevalence=0.01, threshold=0.9)
+        >>> print(f"PPV {found.ppv.value:.3f} ({found.ppv.low:.3f} to {found.ppv.high:.3f})")
+        PPV 0.052 (0.029 to 0.102)
     """
     sample = labelled_sample(log_probs, target, prevalence, groups, ignore_index)
-    costs = _square(cost_matrix(sample.num_classes, costs, threshold))
+    matrix = _square(cost_matrix(sample.num_classes, costs, threshold))
     level, stream = checked_level(level), own_stream(generator)
     _check_options(intervals, draws, bins)
-    problem = make_problem(sample, costs, int(bins))
-    how = _method(intervals, problem)
-    ends: dict[Key, Ends] = {}
-    if how != "none":
-        ends = bounds(problem, how == "bootstrap", level, int(draws), stream)
+    inputs = _prepare(sample, make_spec(sample, matrix, int(bins)))
+    how = _method(intervals, inputs)
+    limits = {} if how == "none" else _confidence_limits(inputs, how == "bootstrap", level, int(draws), stream)
     return Evaluation(
-        **{name: _figure(problem, ends, name) for name in FIGURES},
+        **{name: _figure(inputs, limits, name) for name in FIGURES},
         level=level,
         intervals=how,
         num_examples=tuple(sample.totals.tolist()),
@@ -85,30 +124,318 @@ def evaluate(
     )
 
 
-def _figure(problem: Problem, ends: dict[Key, Ends], name: str) -> Figure:
+@dataclass(frozen=True)
+class EvaluationInputs:
+    """A sample with all that is computed of it before any interval.
+
+    Attributes:
+        sample: labelled predictions.
+        design: which entries are drawn together.
+        statistics: what the figures are functions of.
+        reasons: the figures that have no value, and why.
+        quantities: the formulas of the others.
+        values: their values.
+        impossible: how many entries were of a class given probability 0.
+    """
+
+    sample: Sample
+    design: Design
+    statistics: Statistics
+    reasons: dict[str, str]
+    quantities: dict[Key, Callable[[Statistics], Tensor]]
+    values: dict[Key, float]
+    impossible: int
+
+    @property
+    def spec(self) -> MetricSpec:
+        return self.statistics.averages.spec
+
+    def computed(self, statistics: Statistics, width: int) -> Float64[Tensor, "f b"]:
+        """Compute all quantities of each of `width` resamples."""
+        return torch.stack([formula(statistics).expand(width) for formula in self.quantities.values()])
+
+
+def _prepare(sample: Sample, spec: MetricSpec) -> EvaluationInputs:
+    k, statistics = sample.num_classes, compute_statistics(sample, spec)
+    reasons = _undefined(sample, statistics)
+    quantities: dict[Key, Callable[[Statistics], Tensor]] = {}
+    for name, formula in FIGURES.items():
+        if name in reasons:
+            continue
+        quantities[name, None] = formula.compute
+        if formula.by_class is not None and 2 < k <= _MOST_CLASSES_SHOWN:
+            for j in range(k):
+                quantities[name, j] = _of_class(formula.by_class, j)
+    values = {key: float(formula(statistics)) for key, formula in quantities.items()}
+    impossible = int(sample.per_entry(sample.log_probs).gather(1, sample.labels[:, None]).isneginf().sum())
+    return EvaluationInputs(sample, design_of(sample), statistics, reasons, quantities, values, impossible)
+
+
+def _of_class(by_class: Callable[[Statistics], Tensor], j: int) -> Callable[[Statistics], Tensor]:
+    return lambda statistics: by_class(statistics)[j]
+
+
+def _undefined(sample: Sample, statistics: Statistics) -> dict[str, str]:
+    """List the figures that this sample cannot have, with the reason."""
+    reasons: dict[str, str] = {}
+    spec, two = statistics.averages.spec, sample.num_classes == 2
+    if spec.recalibration is None:
+        reasons["calibration_slope"] = spec.reason
+    if not two:
+        reasons["net_benefit"] = "defined for two classes"
+    elif not float(spec.costs[1, 0] - spec.costs[1, 1]) > 0:
+        reasons["net_benefit"] = "a missed case costs nothing"
+    if sample.missing:
+        kept = ["accuracy"]
+        if two:
+            kept.append("tnr" if sample.missing == [1] else "tpr")
+        return reasons | {name: f"no example of class(es) {sample.missing}" for name in FIGURES if name not in kept}
+    confusion = statistics.confusion[:, :, 0]
+    never = torch.nonzero(confusion.sum(0) == 0).flatten().tolist()
+    always = torch.nonzero((confusion == 1).all(0)).flatten().tolist()
+    if 1 in never if two else never:
+        reasons["ppv"] = f"class(es) {never} are never decided"
+    if 1 in always if two else always:
+        reasons["npv"] = f"class {always[0]} is always decided"
+    return reasons
+
+
+def _figure(inputs: EvaluationInputs, limits: dict[Key, ConfidenceLimits], name: str) -> Figure:
     by_class = None
-    if (name, 0) in problem.quantities:
-        by_class = tuple(_one(problem, ends, (name, j)) for j in range(problem.sample.num_classes))
-    return replace(_one(problem, ends, (name, None)), by_class=by_class)
+    if (name, 0) in inputs.quantities:
+        by_class = tuple(_single_figure(inputs, limits, (name, j)) for j in range(inputs.sample.num_classes))
+    return replace(_single_figure(inputs, limits, (name, None)), by_class=by_class)
 
 
-def _one(problem: Problem, ends: dict[Key, Ends], key: Key) -> Figure:
-    if key not in problem.quantities:
-        return Figure(math.nan, reason=problem.reasons[key[0]])
-    value = problem.values[key]
-    if key[0] in ("expected_log_likelihood", "skill") and problem.impossible:
-        return Figure(-math.inf, reason=f"{problem.impossible} example(s) were given probability 0")
-    if key not in ends:
+def _single_figure(inputs: EvaluationInputs, limits: dict[Key, ConfidenceLimits], key: Key) -> Figure:
+    if key not in inputs.quantities:
+        return Figure(math.nan, reason=inputs.reasons[key[0]])
+    if key[0] in ("expected_log_likelihood", "skill") and inputs.impossible:
+        return Figure(-math.inf, reason=f"{inputs.impossible} example(s) were given probability 0")
+    value = inputs.values[key]
+    if key not in limits:
         return Figure(value)
-    low, high, reason = ends[key]
+    low, high, reason = limits[key]
     return Figure(value, low if math.isnan(low) else min(low, value), high if math.isnan(high) else max(high, value), reason)
 
 
-def _method(intervals: str | None, problem: Problem) -> str:
+def _confidence_limits(
+    inputs: EvaluationInputs, bootstrap: bool, level: float, draws: int, generator: torch.Generator
+) -> dict[Key, ConfidenceLimits]:
+    """Make each quantity's interval: of decisions from draws of their shares, of the rest in one of the two ways."""
+    sample, design = inputs.sample, inputs.design
+    influences, classes = _influences(inputs)
+    make = _by_resampling if bootstrap else _by_delta_method
+    limits = make(inputs, influences, level, draws, generator)
+    examples = design.clusters_by_class(sample.labels, sample.num_classes)
+    moved = _with_unseen(inputs.statistics, examples, level)
+    for key, formula in inputs.quantities.items():
+        counts, size = {c: int(examples[c]) for c in classes[key]}, influences[key].effective_size
+        limits[key] = _qualified(inputs, key, limits[key], size, counts, float(formula(moved)))
+    if design.clusters is None and sample.num_classes**2 * draws <= _MOST_DRAWN:
+        limits |= _from_drawn_decisions(inputs, level, draws, generator)
+    return limits
+
+
+def _by_resampling(
+    inputs: EvaluationInputs, influences: dict[Key, Influence], level: float, draws: int, generator: torch.Generator
+) -> dict[Key, ConfidenceLimits]:
+    """Make BCa intervals; each resample is also taken at a prevalence of its own where that is uncertain."""
+    sample, spec = inputs.sample, inputs.spec
+    uncertain = sample.prevalence.is_uncertain
+    parts, parts_moved = [], []
+    for counts in resamples(inputs.design, draws, sample.num_classes * spec.size, generator):
+        width = counts.shape[1]
+        statistics = compute_statistics(sample, spec, counts)
+        parts.append(inputs.computed(statistics, width))
+        if uncertain:
+            population = sample.prevalence.sample(width, generator).T
+            parts_moved.append(inputs.computed(replace(statistics, population=population), width))
+    table = torch.cat(parts, 1)
+    moved = torch.cat(parts_moved, 1) if uncertain else table
+    limits: dict[Key, ConfidenceLimits] = {}
+    for key, row, row_moved in zip(inputs.quantities, table, moved, strict=True):
+        value, influence = inputs.values[key], influences[key]
+        finite = torch.isfinite(row) & torch.isfinite(row_moved)
+        fine, fine_moved = row[finite], row_moved[finite]
+        if len(fine) < (1 - _MOST_UNDEFINED) * draws:
+            reason = f"undefined in {1 - len(fine) / draws:.0%} of the resamples"
+            limits[key] = ConfidenceLimits(math.nan, math.nan, reason)
+            continue
+        if key[0] == "calibration_error":
+            ends = _calibration_error_limits(inputs, influence.error, fine_moved if uncertain else None, level)
+        elif not uncertain:
+            ends = bca(fine, value, influence.acceleration, level)
+        elif float(fine.max() - fine.min()) <= 1e-13 * abs(value):  # the resamples agree
+            ends = percentiles(fine_moved, level)
+        else:
+            ends = bca_weighted(fine, fine_moved, value, influence.acceleration, level)
+        limits[key] = ConfidenceLimits(*ends)
+    return limits
+
+
+def _by_delta_method(
+    inputs: EvaluationInputs, influences: dict[Key, Influence], level: float, draws: int, generator: torch.Generator
+) -> dict[Key, ConfidenceLimits]:
+    """Make intervals on a scale without the figure's bounds; an uncertain prevalence is drawn."""
+    prevalence, moved = inputs.sample.prevalence, None
+    if prevalence.is_uncertain:
+        population = prevalence.sample(draws, generator).T
+        moved = inputs.computed(replace(inputs.statistics, population=population), draws)
+    noise = torch.randn(draws, dtype=torch.float64, generator=generator)
+    limits: dict[Key, ConfidenceLimits] = {}
+    for number, (key, value) in enumerate(inputs.values.items()):
+        error, bounds = influences[key].error, FIGURES[key[0]].bounds
+        row = None if moved is None else moved[number]
+        if key[0] == "calibration_error":
+            ends = _calibration_error_limits(inputs, error, row, level)
+        elif row is None:
+            ends = normal_interval(value, error, level, bounds)
+        else:
+            ends = percentiles(delta_draws(row, noise, value, error, bounds), level)
+        limits[key] = ConfidenceLimits(*ends)
+    return limits
+
+
+def _from_drawn_decisions(
+    inputs: EvaluationInputs, level: float, draws: int, generator: torch.Generator
+) -> dict[Key, ConfidenceLimits]:
+    """Make intervals of figures of decisions, from draws of each class's shares: Dirichlet(counts + 1/K), Jeffreys' for two.
+
+    Counts near 0 or n are what resampling is worst at: it never draws the mistake that was not met.
+    """
+    statistics, k = inputs.statistics, inputs.sample.num_classes
+    counts = (statistics.confusion * statistics.averages.totals[:, None]).nan_to_num()
+    gamma = torch._standard_gamma((counts + 1 / k).expand(k, k, draws).contiguous(), generator=generator)
+    drawn = replace(statistics, decided=gamma / gamma.sum(1, keepdim=True))
+    if inputs.sample.prevalence.is_uncertain:
+        drawn = replace(drawn, population=inputs.sample.prevalence.sample(draws, generator).T)
+    return {
+        key: ConfidenceLimits(*percentiles(formula(drawn).expand(draws), level))
+        for key, formula in inputs.quantities.items()
+        if FIGURES[key[0]].of_decisions
+    }
+
+
+def _influences(inputs: EvaluationInputs) -> tuple[dict[Key, Influence], dict[Key, list[int]]]:
+    """Sum up what each entry adds to each quantity, by its gradient; and list the classes that the quantity depends on."""
+    sample, statistics, design = inputs.sample, inputs.statistics, inputs.design
+    means, areas = statistics.averages.means[..., 0].nan_to_num(), statistics.areas[..., 0]
+    sums = {key: InfluenceSum(design) for key in inputs.quantities}
+    by_mean: dict[Key, MeanGradient] = {}
+    by_total, by_area, classes = {}, {}, {}
+    for key, found in _gradients(inputs).items():
+        of_means, by_total[key], by_area[key] = (each[..., 0].nan_to_num() for each in found)
+        if (gradient := MeanGradient.of(of_means, means)) is not None:
+            by_mean[key] = gradient
+        used = of_means.any(1) | by_area[key].any(0) | by_area[key].any(1)
+        classes[key] = torch.nonzero(used).flatten().tolist()
+    per_example = 1 / statistics.averages.totals[:, 0]
+    for block in blocks(sample, inputs.spec):
+        for key, gradient in by_mean.items():
+            added = gradient.influence(block) * per_example[block.labels]
+            if design.clusters is not None:  # then the mix of the classes varies, too
+                added += by_total[key][block.labels] * (1 if block.votes is None else block.votes)
+            sums[key].add(block.entries, added)
+    for key, of_areas in by_area.items():
+        if bool(of_areas.any()):
+            added = area_influence(sample, inputs.spec.rankings, of_areas, areas)
+            sums[key].add(slice(None), added * per_example[sample.labels])
+    return {key: each.summary() for key, each in sums.items()}, classes
+
+
+@torch.inference_mode(False)
+@torch.enable_grad()
+def _gradients(inputs: EvaluationInputs) -> dict[Key, tuple[Tensor, ...]]:
+    """Return the gradient of every quantity in the class means, totals and areas, whatever mode the caller is in.
+
+    They are taken at copies, since autograd keeps no tensor that was made in inference mode.
+    """
+    statistics, averages = inputs.statistics, inputs.statistics.averages
+    at = tuple(each.clone().requires_grad_() for each in (averages.means, averages.totals, statistics.areas))
+    spec = replace(inputs.spec, costs=inputs.spec.costs.clone())
+    live = Statistics(ClassAverages.of(spec, at[0], at[1]), at[2], statistics.population.clone())
+    return {
+        key: torch.autograd.grad(formula(live).sum(), at, allow_unused=True, materialize_grads=True)
+        for key, formula in inputs.quantities.items()
+    }
+
+
+def _calibration_error_limits(
+    inputs: EvaluationInputs, error: float, at_population: Tensor | None, level: float
+) -> tuple[float, float]:
+    """Return the `calibration_interval`, farther out by what an uncertain prevalence does to the value."""
+    parts = len(inputs.spec.edges)
+    gaps = calibration_gaps(inputs.statistics)[:, 0]
+    low, high = calibration_interval(gaps / parts, _calibration_noise(inputs) / parts, error, level)
+    if at_population is None:
+        return low, high
+    value = inputs.values["calibration_error", None]
+    least, most = percentiles(at_population, level)
+    return max(value - math.hypot(value - low, value - least), 0.0), value + math.hypot(high - value, most - value)
+
+
+def _calibration_noise(inputs: EvaluationInputs) -> Tensor:
+    """Return the standard error of each bin's gap if the model is right, (j·e,).
+
+    Σ_c (π_c²/n_c) Var(p_j − 1{c = j} in the bin | c). A class's mean there is M/π_c, with M = E[p_j (1 − p_j) in the bin] for j
+    and, together, for the rest; taken together, which is exact for two classes and leaves a little too much for more.
+    """
+    statistics, averages = inputs.statistics, inputs.statistics.averages
+    squares, products = ((statistics.population[:, None] * each).sum(0)[:, 0] for each in (averages.squares, averages.products))
+    totals = averages.totals[[1] if statistics.num_classes == 2 else slice(None), 0]
+    per_example = 1 / totals + 1 / (averages.totals.sum() - totals)
+    return (squares - products.square() * per_example.repeat_interleave(inputs.spec.bins)).clamp_min(0).sqrt()
+
+
+def _qualified(
+    inputs: EvaluationInputs, key: Key, limits: ConfidenceLimits, size: float, examples: dict[int, int], with_unseen: float
+) -> ConfidenceLimits:
+    """Widen limits by what may have gone unseen, and say where they should not be trusted; none where there are no data.
+
+    Args:
+        inputs: the sample.
+        key: the quantity.
+        limits: its interval.
+        size: its effective sample size.
+        examples: by class that it depends on, how many there are, or how many groups with some.
+        with_unseen: the quantity by `_with_unseen`.
+    """
+    grouped, groups = inputs.sample.groups is not None, len(inputs.design.strata)
+    what = "group" if grouped else "example"
+    single, few = [c for c, n in examples.items() if n == 1], [c for c, n in examples.items() if n < _FEW_EXAMPLES]
+    if grouped and groups < _FEWEST_GROUPS:
+        return ConfidenceLimits(math.nan, math.nan, f"no interval: {groups} groups are too few")
+    if single:
+        return ConfidenceLimits(math.nan, math.nan, f"no interval: class(es) {single} occur in a single {what}")
+    if limits.reason:
+        return limits
+    reason = ""
+    if few:
+        reason = f"fewer than {_FEW_EXAMPLES} {what}s of class(es) {few}: the interval is too short"
+    elif size < _SMALL_EFFECTIVE_SIZE and key[0] != "calibration_error":
+        reason = f"effective sample size ≈ {max(1, round(size))}: the interval may be too short"
+    return ConfidenceLimits(min(limits.low, with_unseen), max(limits.high, with_unseen), reason)
+
+
+def _with_unseen(statistics: Statistics, examples: Tensor, level: float) -> Statistics:
+    """Return the statistics if as many examples were otherwise as may well have gone unseen (`unseen_share`).
+
+    That is of each class all of whose examples were decided alike, or ranked above all of another: no resample shows them.
+    """
+    share, confusion, areas = unseen_share(examples, level)[:, None, None], statistics.confusion, statistics.areas
+    alike = ((confusion == 1) | (confusion == 0)).all(1, keepdim=True)
+    moved = torch.where(confusion == 1, 1 - share, share / max(1, len(examples) - 1))
+    fewer = unseen_share(torch.minimum(examples[:, None], examples[None]), level)[..., None]
+    moved_areas = torch.where(areas == 1, 1 - fewer, torch.where(areas == 0, fewer, areas))
+    return replace(statistics, areas=moved_areas, decided=torch.where(alike, moved, confusion))
+
+
+def _method(intervals: str | None, inputs: EvaluationInputs) -> str:
     if intervals != "auto":
         return "none" if intervals is None else intervals
-    recipe, sample = problem.state.averages.recipe, problem.sample
-    small = max(len(sample.labels), recipe.size) * sample.num_classes <= _MOST_RESAMPLED
+    sample = inputs.sample
+    small = max(len(sample.labels), inputs.spec.size) * sample.num_classes <= _MOST_RESAMPLED
     return "bootstrap" if small else "analytic"
 
 
@@ -121,9 +448,9 @@ def _square(costs: Tensor) -> Tensor:
     return costs
 
 
-def _check_options(intervals: Any, draws: Any, bins: Any) -> None:
+def _check_options(intervals: object, draws: object, bins: object) -> None:
     if intervals not in ("auto", "bootstrap", "analytic", None):
         raise ValueError(f'Expected `intervals` "auto", "bootstrap", "analytic" or None, but got {intervals!r}: choose one.')
     for name, value, least in (("draws", draws, 100), ("bins", bins, 1)):
-        if not isinstance(value, Integral) or value < least:
+        if not isinstance(value, Integral) or int(value) < least:
             raise ValueError(f"Expected `{name}` to be an int of at least {least}, but got {value!r}: leave it out?")

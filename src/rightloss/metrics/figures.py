@@ -1,130 +1,100 @@
-"""Each figure as a function of what was averaged within the classes, and of the population's mix.
+"""Each figure as a function of statistics within the classes and of the population's mix; all of them as an `Evaluation`.
 
-Stage: `Averages`, areas A, π → a number per resample. C[c, d] is the share of class c that is decided to be d; with more than
+Stage: `Statistics` → a number per resample. C[c, d] is the share of class c that is decided to be d; with more than
 two classes, `ppv`, `npv`, `tpr` and `tnr` are those of one class against the rest, averaged over the classes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from jaxtyping import Float64
 from torch import Tensor
 
-from .averages import Averages
+from .class_statistics import Statistics
 
 
-@dataclass(frozen=True)
-class State:
-    """All that a figure may depend on, for b resamples.
-
-    Attributes:
-        averages: within each class.
-        areas: A[k, c], see `ranks.py`.
-        population: π, class × resample, or class × 1.
-        decided: C in the place of the averages' own, where it is drawn by itself.
-    """
-
-    averages: Averages
-    areas: Float64[Tensor, "k k b"]
-    population: Float64[Tensor, "k _"]
-    decided: Float64[Tensor, "k k _"] | None = None
-
-    @property
-    def confusion(self) -> Tensor:
-        """C[c, d], class × decision × resample."""
-        return self.averages.confusion if self.decided is None else self.decided
-
-    @property
-    def num_classes(self) -> int:
-        return len(self.areas)
-
-    def at_population(self, by_class: Tensor) -> Tensor:
-        """Σ_c π_c (·)_c: the expectation over the population."""
-        return (self.population * by_class).sum(0)
-
-
-def expected_log_likelihood(s: State) -> Tensor:
+def expected_log_likelihood(s: Statistics) -> Tensor:
     """Σ_c π_c E[log p(c|x) | c], in nats."""
     return s.at_population(s.averages.log_likelihood)
 
 
-def skill(s: State) -> Tensor:
+def skill(s: Statistics) -> Tensor:
     """1 − (expected log-likelihood) / Σ_c π_c log π_c: 0 for always answering π, 1 for certainty about what happens."""
     return 1 - expected_log_likelihood(s) / (s.population * s.population.log()).sum(0)
 
 
-def brier(s: State) -> Tensor:
+def brier(s: Statistics) -> Tensor:
     """E[(p(1|x) − y)²] for two classes, E[Σ_k (p(k|x) − 1{y = k})²] for more."""
     return s.at_population(s.averages.brier)
 
 
-def mean_prediction(s: State) -> Tensor:
+def mean_prediction(s: Statistics) -> Tensor:
     """E[p(last class|x)]: equal to that class's π in a model that is right."""
     return s.at_population(s.averages.last)
 
 
-def accuracy(s: State) -> Tensor:
+def accuracy(s: Statistics) -> Tensor:
     """Share of right decisions in the sample as it is."""
     share = s.averages.totals / s.averages.totals.sum(0)
     return torch.where(share > 0, share * s.confusion.diagonal().T, 0.0).sum(0)
 
 
-def weighted_accuracy(s: State) -> Tensor:
+def weighted_accuracy(s: Statistics) -> Tensor:
     """Share of right decisions in the population, Σ_c π_c C[c, c]."""
     return s.at_population(s.confusion.diagonal().T)
 
 
-def balanced_accuracy(s: State) -> Tensor:
-    """The same were all classes equally frequent."""
+def balanced_accuracy(s: Statistics) -> Tensor:
+    """Share of right decisions if all classes were equally frequent."""
     return s.confusion.diagonal().mean(1)
 
 
-def tpr(s: State) -> Tensor:
+def tpr(s: Statistics) -> Tensor:
     """Sensitivity: the share of a class that is found."""
     return s.confusion[1, 1] if s.num_classes == 2 else tpr_by_class(s).mean(0)
 
 
-def tnr(s: State) -> Tensor:
+def tnr(s: Statistics) -> Tensor:
     """Specificity: the share of those not of a class that are not said to be of it."""
     return s.confusion[0, 0] if s.num_classes == 2 else tnr_by_class(s).mean(0)
 
 
-def ppv(s: State) -> Tensor:
+def ppv(s: Statistics) -> Tensor:
     """Precision: the share, of those said to be of a class, that are."""
     return ppv_by_class(s)[1] if s.num_classes == 2 else ppv_by_class(s).mean(0)
 
 
-def npv(s: State) -> Tensor:
+def npv(s: Statistics) -> Tensor:
     """The share, of those said not to be of a class, that are not."""
     return npv_by_class(s)[1] if s.num_classes == 2 else npv_by_class(s).mean(0)
 
 
-def tpr_by_class(s: State) -> Tensor:
+def tpr_by_class(s: Statistics) -> Tensor:
     """C[k, k], (k, b)."""
     return s.confusion.diagonal().T
 
 
-def tnr_by_class(s: State) -> Tensor:
+def tnr_by_class(s: Statistics) -> Tensor:
     """Σ_{c≠k} π_c (1 − C[c, k]) / (1 − π_k)."""
     return _not_said_and_not_of(s) / _others(s.population)
 
 
-def ppv_by_class(s: State) -> Tensor:
+def ppv_by_class(s: Statistics) -> Tensor:
     """π_k C[k, k] / Σ_c π_c C[c, k]."""
     return s.population * tpr_by_class(s) / _said(s)
 
 
-def npv_by_class(s: State) -> Tensor:
+def npv_by_class(s: Statistics) -> Tensor:
     """Σ_{c≠k} π_c (1 − C[c, k]) / Σ_c π_c (1 − C[c, k])."""
     right = _not_said_and_not_of(s)
     return right / (right + s.population * (1 - tpr_by_class(s)))
 
 
-def auc(s: State) -> Tensor:
+def auc(s: Statistics) -> Tensor:
     """P(score of a positive > score of a negative) + ½ P(equal); for more classes one against the rest at π, averaged."""
     if s.num_classes == 2:
         return s.areas[1, 0]
@@ -132,34 +102,34 @@ def auc(s: State) -> Tensor:
     return (share * s.areas).sum(1).div(_others(s.population)).mean(0)
 
 
-def auc_pairwise(s: State) -> Tensor:
+def auc_pairwise(s: Statistics) -> Tensor:
     """The mean over pairs of classes, Hand and Till's; the prevalence plays no part."""
     k = s.num_classes
     return (s.areas.sum((0, 1)) - k / 2) / (k * (k - 1))
 
 
-def off_by_one(s: State) -> Tensor:
+def off_by_one(s: Statistics) -> Tensor:
     """P(|decision − class| ≤ 1) in the population, for ordered classes."""
     near = torch.ones(s.num_classes, s.num_classes, dtype=torch.float64).tril(1).triu(-1)
     return s.at_population((near[:, :, None] * s.confusion).sum(1))
 
 
-def calibration_error(s: State) -> Tensor:
+def calibration_error(s: Statistics) -> Tensor:
     """Σ_bins |mean prediction − observed frequency| · share, at π; for more than two classes the mean over the classes."""
-    return calibration_gaps(s).abs().sum(0) / len(s.averages.recipe.edges)
+    return calibration_gaps(s).abs().sum(0) / len(s.averages.spec.edges)
 
 
-def calibration_gaps(s: State) -> Tensor:
+def calibration_gaps(s: Statistics) -> Tensor:
     """(mean prediction − observed frequency) · share of each bin, of each class looked at, (j·e, b)."""
     return (s.population[:, None] * s.averages.gaps).sum(0)
 
 
-def calibration_slope(s: State) -> Tensor:
-    """b of `recalibration.py`: 1 for a model that is right, less for one too sure of itself.
+def calibration_slope(s: Statistics) -> Tensor:
+    """b of `calibration.py`: 1 for a model that is right, less for one too sure of itself.
 
     In a resample, one Newton step from the fit to the whole sample, θ + H⁻¹ g: NaN where H is singular.
     """
-    fit = s.averages.recipe.recalibration
+    fit = s.averages.spec.recalibration
     assert fit is not None
     score = (s.population[:, None] * s.averages.score).sum(0)
     curvature = (s.population[:, None, None] * s.averages.curvature).sum(0)
@@ -167,14 +137,14 @@ def calibration_slope(s: State) -> Tensor:
     return (fit.theta[0] + torch.where(failed == 0, step[:, 0], torch.nan)) / fit.scale
 
 
-def expected_cost(s: State) -> Tensor:
+def expected_cost(s: Statistics) -> Tensor:
     """Σ_c π_c Σ_d C[c, d] cost[c, d]."""
-    return s.at_population((s.averages.recipe.costs[:, :, None] * s.confusion).sum(1))
+    return s.at_population((s.averages.spec.costs[:, :, None] * s.confusion).sum(1))
 
 
-def net_benefit(s: State) -> Tensor:
+def net_benefit(s: Statistics) -> Tensor:
     """π TPR − (1 − π) FPR t/(1 − t): true positives per person, less false ones at their price."""
-    costs = s.averages.recipe.costs
+    costs = s.averages.spec.costs
     price = (costs[0, 1] - costs[0, 0]) / (costs[1, 0] - costs[1, 1])
     return s.population[1] * s.confusion[1, 1] - s.population[0] * s.confusion[0, 1] * price
 
@@ -183,44 +153,44 @@ ANY, UNIT, POSITIVE = (-math.inf, math.inf), (0.0, 1.0), (0.0, math.inf)
 
 
 @dataclass(frozen=True)
-class Kind:
-    """A figure: its formula, its name in words, what it lies between, and whether it depends on the decisions alone."""
+class Formula:
+    """A figure's formula, its name in words, what it lies between, and whether it depends on the decisions alone."""
 
-    formula: Callable[[State], Tensor]
+    compute: Callable[[Statistics], Tensor]
     words: str
     bounds: tuple[float, float] = ANY
     of_decisions: bool = False
-    by_class: Callable[[State], Tensor] | None = None
+    by_class: Callable[[Statistics], Tensor] | None = None
 
 
-FIGURES: dict[str, Kind] = {
-    "expected_log_likelihood": Kind(expected_log_likelihood, "expected log-likelihood", (-math.inf, 0.0)),
-    "skill": Kind(skill, "skill against always answering the prevalence", (-math.inf, 1.0)),
-    "brier": Kind(brier, "Brier score", POSITIVE),
-    "mean_prediction": Kind(mean_prediction, "mean prediction of the last class", UNIT),
-    "accuracy": Kind(accuracy, "accuracy in the sample", UNIT, True),
-    "weighted_accuracy": Kind(weighted_accuracy, "accuracy in the population", UNIT, True),
-    "balanced_accuracy": Kind(balanced_accuracy, "balanced accuracy", UNIT, True),
-    "ppv": Kind(ppv, "positive predictive value", UNIT, True, ppv_by_class),
-    "npv": Kind(npv, "negative predictive value", UNIT, True, npv_by_class),
-    "tpr": Kind(tpr, "true positive rate (sensitivity)", UNIT, True, tpr_by_class),
-    "tnr": Kind(tnr, "true negative rate (specificity)", UNIT, True, tnr_by_class),
-    "auc": Kind(auc, "area under the ROC curve", UNIT),
-    "auc_pairwise": Kind(auc_pairwise, "the same, mean over pairs of classes", UNIT),
-    "off_by_one": Kind(off_by_one, "within one class of the truth", UNIT, True),
-    "calibration_error": Kind(calibration_error, "calibration error", POSITIVE),
-    "calibration_slope": Kind(calibration_slope, "calibration slope"),
-    "expected_cost": Kind(expected_cost, "expected cost of the decisions", ANY, True),
-    "net_benefit": Kind(net_benefit, "net benefit", ANY, True),
+FIGURES: dict[str, Formula] = {
+    "expected_log_likelihood": Formula(expected_log_likelihood, "expected log-likelihood", (-math.inf, 0.0)),
+    "skill": Formula(skill, "skill against always answering the prevalence", (-math.inf, 1.0)),
+    "brier": Formula(brier, "Brier score", POSITIVE),
+    "mean_prediction": Formula(mean_prediction, "mean prediction of the last class", UNIT),
+    "accuracy": Formula(accuracy, "accuracy in the sample", UNIT, True),
+    "weighted_accuracy": Formula(weighted_accuracy, "accuracy in the population", UNIT, True),
+    "balanced_accuracy": Formula(balanced_accuracy, "balanced accuracy", UNIT, True),
+    "ppv": Formula(ppv, "positive predictive value", UNIT, True, ppv_by_class),
+    "npv": Formula(npv, "negative predictive value", UNIT, True, npv_by_class),
+    "tpr": Formula(tpr, "true positive rate (sensitivity)", UNIT, True, tpr_by_class),
+    "tnr": Formula(tnr, "true negative rate (specificity)", UNIT, True, tnr_by_class),
+    "auc": Formula(auc, "area under the ROC curve", UNIT),
+    "auc_pairwise": Formula(auc_pairwise, "the same, mean over pairs of classes", UNIT),
+    "off_by_one": Formula(off_by_one, "within one class of the truth", UNIT, True),
+    "calibration_error": Formula(calibration_error, "calibration error", POSITIVE),
+    "calibration_slope": Formula(calibration_slope, "calibration slope"),
+    "expected_cost": Formula(expected_cost, "expected cost of the decisions", ANY, True),
+    "net_benefit": Formula(net_benefit, "net benefit", ANY, True),
 }
 
 
-def _said(s: State) -> Tensor:
+def _said(s: Statistics) -> Tensor:
     """Σ_c π_c C[c, k]: the share of the population that is said to be of class k."""
     return (s.population[:, None] * s.confusion).sum(0)
 
 
-def _not_said_and_not_of(s: State) -> Tensor:
+def _not_said_and_not_of(s: Statistics) -> Tensor:
     """Σ_{c≠k} π_c (1 − C[c, k])."""
     other = 1 - torch.eye(s.num_classes, dtype=torch.float64)[:, :, None]
     return (s.population[:, None] * other * (1 - s.confusion)).sum(0)
@@ -229,3 +199,120 @@ def _not_said_and_not_of(s: State) -> Tensor:
 def _others(population: Tensor) -> Tensor:
     """1 − π_k, by adding: nothing cancels where π_k is near 1."""
     return (1 - torch.eye(len(population), dtype=torch.float64)) @ population
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number with its interval. `float(figure)` is its value.
+
+    Example:
+        >>> from rightloss.metrics import Figure
+        >>> print(Figure(0.25, 0.1, 0.4))
+        0.25 (0.1 to 0.4)
+
+    Attributes:
+        value: the figure; NaN where it is not defined.
+        low: the interval's lower end; NaN where there is none.
+        high: its upper end.
+        reason: why something is NaN, or why the interval is not to be trusted; empty otherwise.
+        by_class: with more than two classes, the figure of each against the rest.
+    """
+
+    value: float
+    low: float = math.nan
+    high: float = math.nan
+    reason: str = ""
+    by_class: tuple[Figure, ...] | None = None
+
+    def __float__(self) -> float:
+        return self.value
+
+    def __str__(self) -> str:
+        if math.isnan(self.value):
+            return f"undefined: {self.reason}"
+        interval = "" if math.isnan(self.low) and math.isnan(self.high) else f" ({self.low:.4g} to {self.high:.4g})"
+        return f"{self.value:.4g}{interval}" + (f"; {self.reason}" if self.reason else "")
+
+
+@dataclass(frozen=True, repr=False)
+class Evaluation:
+    """Every figure at one prevalence, as `evaluate` returns it. Print it for a table.
+
+    Example:
+        >>> import numpy as np
+        >>> from rightloss.metrics import evaluate
+        >>> p = np.array([0.1, 0.4, 0.3, 0.8])
+        >>> found = evaluate(np.log(np.stack([1 - p, p], 1)), [0, 0, 1, 1], prevalence=0.1, intervals=None)
+        >>> found.auc.value, found["tpr"].value
+        (0.75, 0.5)
+
+    Attributes:
+        expected_log_likelihood: Σ_c π_c E[log p(c|x) | c], in nats.
+        skill: 1 − (expected log-likelihood) / Σ_c π_c log π_c: 0 for always answering π.
+        brier: mean squared error of the probabilities.
+        mean_prediction: of the last class; its π in a model that is right.
+        accuracy: share of right decisions in the sample as it is.
+        weighted_accuracy: in the population.
+        balanced_accuracy: were all classes equally frequent.
+        ppv: positive predictive value, or precision.
+        npv: negative predictive value.
+        tpr: true positive rate, sensitivity, or recall.
+        tnr: true negative rate, or specificity.
+        auc: area under the ROC curve; one against the rest for more than two classes.
+        auc_pairwise: its mean over pairs of classes.
+        off_by_one: share of decisions within one class of the truth.
+        calibration_error: mean distance between predicted and observed frequency, in bins of equal weight.
+        calibration_slope: 1 in a model that is right, less in one too sure of itself.
+        expected_cost: of the decisions.
+        net_benefit: true positives per person, less false ones at their price.
+        level: of the intervals.
+        intervals: how they were made: "bootstrap", "analytic" or "none".
+        num_examples: how many examples of each class there were, votes counted in fractions.
+        population: π.
+    """
+
+    expected_log_likelihood: Figure
+    skill: Figure
+    brier: Figure
+    mean_prediction: Figure
+    accuracy: Figure
+    weighted_accuracy: Figure
+    balanced_accuracy: Figure
+    ppv: Figure
+    npv: Figure
+    tpr: Figure
+    tnr: Figure
+    auc: Figure
+    auc_pairwise: Figure
+    off_by_one: Figure
+    calibration_error: Figure
+    calibration_slope: Figure
+    expected_cost: Figure
+    net_benefit: Figure
+    level: float
+    intervals: str
+    num_examples: tuple[float, ...]
+    population: tuple[float, ...]
+
+    def __getitem__(self, name: str) -> Figure:
+        if name not in FIGURES:
+            raise KeyError(f"there is no figure {name!r}; there are {', '.join(FIGURES)}")
+        figure: Figure = getattr(self, name)
+        return figure
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(FIGURES)
+
+    def to_dict(self) -> dict[str, dict[str, Any]]:
+        """Return plain numbers and words, for JSON or a data frame: `pandas.DataFrame(evaluation.to_dict()).T`."""
+        figures = {name: self[name] for name in FIGURES}
+        return {name: {"value": f.value, "low": f.low, "high": f.high, "reason": f.reason} for name, f in figures.items()}
+
+    def __repr__(self) -> str:
+        share = ", ".join(f"{value:.4g}" for value in self.population[:6]) + (", …" if len(self.population) > 6 else "")
+        counts = ", ".join(f"{value:g}" for value in self.num_examples[:6]) + (", …" if len(self.num_examples) > 6 else "")
+        how = "" if self.intervals == "none" else f"; {self.level:.0%} intervals, {self.intervals}"
+        lines = [f"At a population of [{share}], from [{counts}] examples{how}"]
+        width = max(len(kind.words) for kind in FIGURES.values())
+        lines += [f"  {FIGURES[name].words:<{width}}  {self[name]}" for name in FIGURES]
+        return "\n".join(lines)

@@ -1,6 +1,6 @@
-"""Intervals: by resampling, or by the delta method.
+"""Confidence intervals: sampling design, resamples, standard errors, and the formulas of BCa and the delta method.
 
-Stage: `Sample` → who is drawn together (clusters, strata) → resamples, or a standard error → low and high.
+Stage: `Sample` → `Design` (clusters, strata) → resamples, or a standard error from what each entry adds → low and high.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float64, Int64
@@ -18,9 +19,17 @@ from .sample import Sample
 _ENTRIES = 1 << 21  # of the table of counts, drawn in one go
 
 
+class ConfidenceLimits(NamedTuple):
+    """An interval, NaN where there is none; and why there is none, or why it should not be trusted."""
+
+    low: float
+    high: float
+    reason: str = ""
+
+
 @dataclass(frozen=True)
 class Design:
-    """Who is drawn together, and out of whom: a cluster is a row, or all rows of a group.
+    """A sampling design: clusters are drawn within strata, and a cluster is a row, or all rows of a group.
 
     Attributes:
         clusters: the cluster of each entry `(m,)`; None where each entry is one of its own.
@@ -30,8 +39,8 @@ class Design:
     clusters: Int64[Tensor, " m"] | None
     strata: Int64[Tensor, " g"]
 
-    def clusters_of_each(self, labels: Int64[Tensor, " m"], num_classes: int) -> Int64[Tensor, " k"]:
-        """In how many clusters each class occurs."""
+    def clusters_by_class(self, labels: Int64[Tensor, " m"], num_classes: int) -> Int64[Tensor, " k"]:
+        """Count the clusters in which each class occurs."""
         if self.clusters is None:
             return torch.bincount(labels, minlength=num_classes)
         met = torch.zeros(len(self.strata) * num_classes, dtype=torch.bool)
@@ -39,8 +48,22 @@ class Design:
         return met.view(-1, num_classes).sum(0)
 
 
-class Spread:
-    """What each entry adds to a figure, gathered block by block → how far the figure may be off.
+class Influence(NamedTuple):
+    """A summary of what each example adds to a figure.
+
+    Attributes:
+        error: the figure's standard error.
+        acceleration: a sixth of the skewness, BCa's a.
+        effective_size: (Σ δ²)² / Σ δ⁴ over examples, or groups: n where all add alike.
+    """
+
+    error: float
+    acceleration: float
+    effective_size: float
+
+
+class InfluenceSum:
+    """Sums of what each entry adds to a figure, gathered block by block.
 
     Contributions are distances from the class's mean, so those of a stratum sum to 0.
     """
@@ -53,6 +76,7 @@ class Spread:
         self.unit = 0.0  # the largest contribution so far, in which all is counted: powers of them could overflow
 
     def add(self, entries: slice, contributions: Float64[Tensor, " m"]) -> None:
+        """Add the contributions of some entries."""
         self._raise_unit(float(contributions.abs().max()))
         if self.unit == 0:
             return
@@ -72,9 +96,8 @@ class Spread:
             self.cubes *= ratio**3
             self.fourths *= ratio**4
 
-    def summary(self) -> tuple[float, float, float]:
-        """The standard error; the skewness by which an interval leans (BCa's a); and the number of examples or groups that
-        the figure hangs on, (Σ δ²)² / Σ δ⁴, which is n where all add alike."""
+    def summary(self) -> Influence:
+        """Return the standard error, the acceleration and the effective sample size."""
         strata = self.design.strata
         sizes = torch.bincount(strata).double()
         squares, cubes, fourths = self.sums, self.cubes, self.fourths
@@ -87,31 +110,35 @@ class Spread:
         variance = float(((sizes / (sizes - 1).clamp_min(1)) * squares).sum())
         total = float(squares.sum())
         if total == 0 or fourths == 0:
-            return 0.0, 0.0, float(len(strata))
-        return self.unit * math.sqrt(variance), cubes / (6 * total**1.5), total**2 / fourths
+            return Influence(0.0, 0.0, float(len(strata)))
+        return Influence(self.unit * math.sqrt(variance), cubes / (6 * total**1.5), total**2 / fourths)
 
 
 def design_of(sample: Sample) -> Design:
-    """Classes are strata. A group with several classes belongs to the rarest of them, so that none dies out in a resample;
-    strata of a single group, which could not vary, are thrown together. Votes are no strata: they are what readers said, not
-    what rows were chosen by."""
+    """Choose clusters and strata: rows or groups are drawn, and classes are strata.
+
+    A group with several classes belongs to the rarest of them, so that none dies out in a resample; strata of a single group,
+    which could not vary, are merged. Votes are no strata: they are what readers said, not what rows were chosen by.
+    """
     if sample.votes is None and sample.groups is None:
         return Design(None, sample.labels)
     rows = torch.arange(len(sample.labels)) if sample.rows is None else sample.rows
     named = rows if sample.groups is None else sample.groups[rows]
     _, clusters = torch.unique(named, return_inverse=True)
-    if sample.votes is not None:
-        return Design(clusters, torch.zeros(int(clusters.max()) + 1, dtype=torch.int64))
-    rarity = torch.argsort(torch.argsort(sample.totals, stable=True))  # 0 for the rarest class
     size = int(clusters.max()) + 1
+    if sample.votes is not None:
+        return Design(clusters, torch.zeros(size, dtype=torch.int64))
+    rarity = torch.argsort(torch.argsort(sample.totals, stable=True))  # 0 for the rarest class
     rarest = torch.full((size,), sample.num_classes).scatter_reduce(0, clusters, rarity[sample.labels], "amin")
     lonely = torch.bincount(rarest, minlength=sample.num_classes)[rarest] < 2
     return Design(clusters, torch.where(lonely, sample.num_classes, rarest))
 
 
 def resamples(design: Design, draws: int, numbers: int, generator: torch.Generator) -> Iterator[Float64[Tensor, "m b"]]:
-    """How often each entry occurs in each of `draws` resamples, as many at a time as memory allows, of which each needs
-    `numbers` more than its own counts."""
+    """Yield how often each entry occurs in each of `draws` resamples, as many at a time as memory allows.
+
+    A resample needs memory for its counts and for `numbers` more.
+    """
     strata = [torch.nonzero(design.strata == stratum).flatten() for stratum in design.strata.unique().tolist()]
     entries = len(design.strata) if design.clusters is None else len(design.clusters)
     step = max(1, min(draws, _ENTRIES // max(entries, numbers)))
@@ -125,32 +152,36 @@ def resamples(design: Design, draws: int, numbers: int, generator: torch.Generat
         yield counts if design.clusters is None else counts[design.clusters]
 
 
-def bca(draws: Float64[Tensor, " b"], value: float, lean: float, level: float) -> tuple[float, float]:
-    """Efron's bias-corrected and accelerated percentile interval."""
-    shift = _bias(draws, value)
-    ends = []
+def percentiles(draws: Float64[Tensor, " b"], level: float) -> tuple[float, float]:
+    """Return the central interval of draws."""
+    return _quantiles(draws, (1 - level) / 2, (1 + level) / 2)
+
+
+def bca(draws: Float64[Tensor, " b"], value: float, acceleration: float, level: float) -> tuple[float, float]:
+    """Return Efron's bias-corrected and accelerated percentile interval."""
+    bias = _bias(draws, value)
+    shares = []
     for tail in ((1 - level) / 2, (1 + level) / 2):
-        z = shift + _normal_quantile(tail)
-        slope = 1 - lean * z
-        ends.append(_normal_cdf(shift + z / slope) if slope > 0 else tail)
-    return percentiles(draws, ends[0], ends[1])
+        z = bias + _normal_quantile(tail)
+        slope = 1 - acceleration * z
+        shares.append(_normal_cdf(bias + z / slope) if slope > 0 else tail)
+    return _quantiles(draws, *shares)
 
 
-def bca_moved(
-    draws: Float64[Tensor, " b"], moved: Float64[Tensor, " b"], value: float, lean: float, level: float
+def bca_weighted(
+    draws: Float64[Tensor, " b"], moved: Float64[Tensor, " b"], value: float, acceleration: float, level: float
 ) -> tuple[float, float]:
-    """The same for resamples `moved` by something that has a distribution of its own, which is not to be corrected.
+    """Return the BCa interval of resamples `moved` by something with a distribution of its own, which is not corrected.
 
     Each resample is weighted by the density of BCa's confidence distribution to the bootstrap's, φ(z/(1 + az) − z₀) /
     ((1 + az)² φ(z + z₀)) at z = Φ⁻¹(its rank) − z₀, so that weighted percentiles of `draws` would be those of `bca`.
     """
-    b = len(draws)
-    shift = _bias(draws, value)
+    b, bias = len(draws), _bias(draws, value)
     _, run, sizes = torch.unique(draws, return_inverse=True, return_counts=True)
     rank = ((sizes.cumsum(0) - 0.5 * sizes) / b)[run]
-    z = torch.special.ndtri(rank) - shift
-    stretch = (1 + lean * z).clamp_min(0.1)
-    log_weight = ((z + shift).square() - (z / stretch - shift).square()) / 2 - 2 * stretch.log()
+    z = torch.special.ndtri(rank) - bias
+    stretch = (1 + acceleration * z).clamp_min(0.1)
+    log_weight = ((z + bias).square() - (z / stretch - bias).square()) / 2 - 2 * stretch.log()
     ordered, order = torch.sort(moved)
     share = torch.softmax(log_weight, 0)[order].cumsum(0)
     ends = torch.searchsorted(share, torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64))
@@ -158,23 +189,21 @@ def bca_moved(
     return low, high
 
 
-def percentiles(draws: Float64[Tensor, " b"], low: float, high: float) -> tuple[float, float]:
-    ends = torch.quantile(draws, torch.tensor([low, high], dtype=torch.float64))
-    return float(ends[0]), float(ends[1])
-
-
-def normal(value: float, error: float, level: float, bounds: tuple[float, float]) -> tuple[float, float]:
-    """value ± z·error, on a scale without the figure's bounds: log-odds between two, the logarithm on one side of one."""
+def normal_interval(value: float, error: float, level: float, bounds: tuple[float, float]) -> tuple[float, float]:
+    """Return value ± z·error, on the scale of `delta_draws`."""
     z = _normal_quantile((1 + level) / 2)
     noise = torch.tensor([-z, z], dtype=torch.float64)
-    ends = jittered(torch.full((2,), value, dtype=torch.float64), noise, value, error, bounds)
+    ends = delta_draws(torch.full((2,), value, dtype=torch.float64), noise, value, error, bounds)
     return float(ends.min()), float(ends.max())
 
 
-def jittered(
+def delta_draws(
     draws: Float64[Tensor, " b"], noise: Tensor, value: float, error: float, bounds: tuple[float, float]
 ) -> Float64[Tensor, " b"]:
-    """Draws of a figure with normal noise added on the scale of `normal`; at a bound there is none."""
+    """Add normal noise to draws of a figure, on a scale without the figure's bounds.
+
+    That is log-odds between two bounds, the logarithm of the distance from one; a value at a bound is moved as it is.
+    """
     low, high = bounds
     if not low < value < high or bounds == (-math.inf, math.inf):
         return draws + error * noise
@@ -187,8 +216,8 @@ def jittered(
     return low + (high - low) * torch.sigmoid(torch.logit(share) + slope * error * noise)
 
 
-def folded(gaps: Tensor, noise: Tensor, error: float, level: float) -> tuple[float, float]:
-    """An interval for Σ|γ_e| where each γ_e is only seen as `gaps[e]`, with standard error `noise[e]`.
+def calibration_interval(gaps: Tensor, noise: Tensor, error: float, level: float) -> tuple[float, float]:
+    """Return an interval for Σ|γ_e| where each γ_e is only seen as `gaps[e]`, with standard error `noise[e]`.
 
     Noise alone makes Σ|gaps| positive: E|g + σz| exceeds |g|. So that excess is taken off, and the interval reaches down to 0
     wherever noise alone would make the sum as large as it is in more than 1 − level of all samples.
@@ -201,7 +230,7 @@ def folded(gaps: Tensor, noise: Tensor, error: float, level: float) -> tuple[flo
     """
     value, total = float(gaps.abs().sum()), math.sqrt(float(noise.square().sum()))
     z = _normal_quantile((1 + level) / 2)
-    if error <= 1e-12 or total <= 1e-12:  # a constant predictor's gaps are exact; one that is certain leaves noise no part
+    if error <= 1e-12 or total <= 1e-12:  # a constant predictor's gaps are exact; one that is certain leaves no noise
         return max(value - z * error, 0.0), value + z * error
     noise, error = noise * max(1.0, error / total), max(error, total)
     ratio = gaps.abs() / noise.clamp_min(1e-300)
@@ -213,16 +242,21 @@ def folded(gaps: Tensor, noise: Tensor, error: float, level: float) -> tuple[flo
 
 
 def unseen_share(n: Tensor, level: float) -> Float64[Tensor, " *s"]:
-    """The largest share that may well go unseen among n: Wilson's upper limit where 0 of n were met, z²/(n + z²)."""
+    """Return the largest share that may well go unseen among n: Wilson's upper limit for 0 of n, z²/(n + z²)."""
     z = _normal_quantile((1 + level) / 2)
     return z * z / (n.double() + z * z)
 
 
 def _bias(draws: Tensor, value: float) -> float:
-    """BCa's z₀: where the value stands among the draws."""
+    """Return BCa's z₀: where the value stands among the draws."""
     b = len(draws)
     below = float(((draws < value).double().sum() + 0.5 * (draws == value).double().sum()) / b)
     return _normal_quantile(min(max(below, 0.5 / b), 1 - 0.5 / b))
+
+
+def _quantiles(draws: Tensor, low: float, high: float) -> tuple[float, float]:
+    ends = torch.quantile(draws, torch.tensor([low, high], dtype=torch.float64))
+    return float(ends[0]), float(ends[1])
 
 
 def _normal_quantile(p: float) -> float:

@@ -1,4 +1,4 @@
-"""One class against the rest: how often each class is called positive, and draws of how often that might be.
+"""One class against the rest: shares of each class called positive, and draws of these shares.
 
 Stage: predictions with labels → `Scores`, per entry → examples of every class at or above a threshold → draws of
 those shares, and of π. The curves are functions of these alone.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,11 +17,11 @@ from torch import Tensor
 
 from ..log_probs import tensor_of
 from ..prevalence import Prevalence
-from .sample import IGNORED, labelled_sample, num_classes_of
+from .sample import IGNORED, Mix, Numbers, Predictions, labelled_sample, num_classes_of
 
 Array = NDArray[np.float64]
 
-DRAWS = 4000  # the Monte Carlo error of a 95 % limit is then 4 % of the estimate's standard error
+_DRAWS = 4000  # the Monte Carlo error of a 95 % limit is then 4 % of the estimate's standard error
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class Scores:
     Attributes:
         probability: p(positive|x) `(m,)`, as exact as the predictions' own dtype.
         odds: `log p(positive|x) − log p(another|x)` `(m,)`; ±∞ where the model is certain.
-        place: which of the distinct predictions it is, numbered from the lowest `(m,)`. As in `ranks`, predictions are told
+        place: which of the distinct predictions it is, numbered from the lowest `(m,)`. As in `Ranking`, predictions are told
             apart by log p(positive|x), for two classes by the log-odds.
         labels: an entry's class `(m,)`.
         votes: its share of its row's label `(m,)`.
@@ -63,26 +62,26 @@ class Scores:
 
     @property
     def to_bin(self) -> Array:
-        """The probabilities, raised by their rounding, so that a round number is in the bin that begins with it."""
+        """Return the probabilities, raised by their rounding, so that a round number is in the bin that begins with it."""
         return self.probability + 2 * self.rounding
 
     def cuts(self, thresholds: Array) -> Array:
-        """Thresholds on the probability → on the log-odds, so low that a tie but for rounding is above."""
+        """Turn thresholds on the probability into ones on the log-odds, so low that a tie but for rounding is above."""
         odds = logit(thresholds)
         return odds - 2 * self.rounding * (1 + np.abs(np.log(thresholds)) + np.abs(odds))
 
     def called_from(self, cuts: Array) -> Counts:
-        """Examples of each class with log-odds at or above each of the cuts `(c,)`."""
+        """Count the examples of each class with log-odds at or above each of the cuts `(c,)`."""
         ordered, back = np.unique(cuts, return_inverse=True)
         reached = np.searchsorted(ordered, self.odds, side="right")  # how many of the cuts
         return self._counted(reached, len(ordered) + 1, lambda inside: inside[:, ::-1].cumsum(1)[:, ::-1][:, 1:][:, back])
 
     def in_bins(self, index: NDArray[np.int64], bins: int) -> Counts:
-        """Examples of each class in each of the bins, by the number of each entry's."""
+        """Count the examples of each class in each of the bins, by the number of each entry's."""
         return self._counted(index, bins, lambda inside: inside)
 
     def _counted(self, place: NDArray[np.int64], places: int, columns: Callable[[Array], Array]) -> Counts:
-        """Votes of each class by group and place `(g, places)` → as `columns` has them `(g, c)`, over all groups."""
+        """Sum the votes of each class by group and place `(g, places)`, then by `columns` `(g, c)`, then over the groups."""
         group = np.zeros_like(self.labels) if self.groups is None else self.groups
         groups = int(group.max()) + 1
         found, worth = [], []
@@ -99,7 +98,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class Counts:
-    """How many examples of each class, a column of it per class and a row per threshold or bin.
+    """Counts of examples, a column per class and a row per threshold or bin.
 
     Attributes:
         found: those counted `(c, k)`.
@@ -117,24 +116,18 @@ class Counts:
 
 
 def scores(
-    log_probs: Any,
-    target: Any,
-    prevalence: Any,
-    positive: Any,
+    log_probs: Predictions,
+    target: Numbers,
+    prevalence: Mix | None,
+    positive: int | None,
     purpose: str,
-    groups: Any = None,
+    groups: Numbers | None = None,
     ignore_index: int = IGNORED,
 ) -> Scores:
-    """Checks all and states the predictions as one class against the rest.
+    """Check predictions and labels, and state them as one class against the rest.
 
-    Args:
-        log_probs: `(n, k)`, or dense.
-        target: int labels or soft votes.
-        prevalence: π; None where there are two classes and `purpose` does not depend on it.
-        positive: the class; None means 1 of two.
-        purpose: what it is for, in the words of an error.
-        groups: ids of patients, as `evaluate` takes them.
-        ignore_index: the int label of examples that are left out.
+    The arguments are those of `evaluate`; `prevalence` may be None where there are two classes and `purpose`, the words for an
+    error message, does not depend on it; `positive` is the class, and None means 1 of two.
     """
     classes = num_classes_of(log_probs)
     chosen = _positive_class(positive, classes)
@@ -164,8 +157,42 @@ def scores(
     )
 
 
-def drawn_against_rest(counts: Counts, mixes: Array, positive: int, generator: torch.Generator) -> tuple[Array, Array]:
-    """Draws of the shares in a mix for each draw `(draws, k)` → those of the positive class and of the rest `(draws, c)`.
+def with_limits(
+    formula: Callable[[Array, Array, Array], Array],
+    counts: Counts,
+    prevalence: Prevalence,
+    positive: int,
+    level: float,
+    generator: torch.Generator,
+) -> tuple[Array, Array, Array]:
+    """Compute a curve from the shares of two sides, with pointwise limits: value, low and high `(c,)`.
+
+    The limits are quantiles of draws of the shares, and of π where it is uncertain, widened to hold the value: a share of 0 or
+    1 is no quantile.
+
+    Args:
+        formula: shares of the positive class and of the rest, and π of the class `(…, 1)`, → the curve `(…, c)`.
+        counts: examples of each class.
+        prevalence: π.
+        positive: the class.
+        level: coverage of the limits.
+        generator: random numbers for the draws.
+    """
+    mix, mixes = prevalence.population.numpy(), prevalence.sample(_DRAWS, generator).numpy()
+    value = formula(*against_rest(counts.shares, mix, positive), mix[[positive]])
+    draws = formula(*_drawn_against_rest(counts, mixes, positive, generator), mixes[:, [positive]])
+    low, high = np.quantile(draws, [(1 - level) / 2, 1 - (1 - level) / 2], axis=0)
+    return value, np.fmin(low, value), np.fmax(high, value)
+
+
+def against_rest(rates: Array, mix: Array, positive: int) -> tuple[Array, Array]:
+    """Turn rates by class `(c, k)`, in a mix `(k,)`, into those of the positive class and of the rest `(c,)`."""
+    others = np.delete(mix, positive)
+    return rates[:, positive], np.einsum("ck,k->c", np.delete(rates, positive, 1), others / others.sum())
+
+
+def _drawn_against_rest(counts: Counts, mixes: Array, positive: int, generator: torch.Generator) -> tuple[Array, Array]:
+    """Draw the shares of the positive class and of the rest `(draws, c)`, in a mix for each draw `(draws, k)`.
 
     Each is Beta(x + ½, n − x + ½), Jeffreys' posterior, with n as many as the counts are worth. One class at a time, to bound
     memory.
@@ -184,27 +211,8 @@ def drawn_against_rest(counts: Counts, mixes: Array, positive: int, generator: t
     return own, rest
 
 
-def drawn_mix(prevalence: Prevalence, generator: torch.Generator) -> Array:
-    """Draws of π `(draws, k)`; all alike where it is certain."""
-    return prevalence.sample(DRAWS, generator).numpy()
-
-
-def against_rest(rates: Array, mix: Array, positive: int) -> tuple[Array, Array]:
-    """Rates by class `(…, c, k)` in a mix of classes `(…, k)` → those of the positive class and of the rest `(…, c)`."""
-    others = np.delete(mix, positive, -1)
-    others = others / others.sum(-1, keepdims=True)
-    return rates[..., positive], np.einsum("...ck,...k->...c", np.delete(rates, positive, -1), others)
-
-
-def limits(draws: Array, estimate: Array, level: float) -> tuple[Array, Array]:
-    """Pointwise quantiles of draws `(draws, c)`, widened to hold the estimate: a share of 0 or 1 is no quantile."""
-    tail = (1 - level) / 2
-    low, high = np.quantile(draws, [tail, 1 - tail], axis=0)
-    return np.fmin(low, estimate), np.fmax(high, estimate)
-
-
 def _worth(called: Array, sizes: Array) -> Array:
-    """How many independent examples the shares of one class are worth `(c,)`.
+    """Return how many independent examples the shares of one class are worth `(c,)`.
 
     n/d, with d the design effect: the variance of a share that its groups show to a binomial one, and at least 1 (Korn &
     Graubard 1998). A share of 0 or 1 shows no variance, and is worth as many as there are groups.
@@ -223,8 +231,8 @@ def _worth(called: Array, sizes: Array) -> Array:
     return np.where(inner, total / np.maximum(design, 1), groups)
 
 
-def shares_of(values: Any, name: str, default: Callable[[], Array]) -> Array:
-    """A grid of numbers strictly between 0 and 1, in rising order, checked; `default()` where none is given."""
+def shares_of(values: Numbers | None, name: str, default: Callable[[], Array]) -> Array:
+    """Return numbers strictly between 0 and 1 in rising order, checked; `default()` where none are given."""
     if values is None:
         return default()
     grid = np.unique(tensor_of(values, name).detach().to("cpu", torch.float64).numpy())
@@ -234,18 +242,22 @@ def shares_of(values: Any, name: str, default: Callable[[], Array]) -> Array:
     return grid
 
 
-def logit(p: Any) -> Any:
-    return np.log(p) - np.log1p(-np.asarray(p))
+def logit(p: Array | float) -> Array:
+    """Return log p/(1 − p)."""
+    return np.asarray(np.log(p) - np.log1p(-np.asarray(p)))
 
 
-def expit(odds: Any) -> Any:
-    """1/(1 + e^−odds), of ±∞ too."""
-    return np.exp(-np.logaddexp(0.0, -np.asarray(odds)))
+def expit(odds: Array | float) -> Array:
+    """Return 1/(1 + e^−odds), of ±∞ too."""
+    return np.asarray(np.exp(-np.logaddexp(0.0, -np.asarray(odds))))
 
 
 def _log_odds(table: Tensor, positive: int) -> Float64[Tensor, " n"]:
-    """`log p − log (1 − p)` of one class: of its own column, so that equal predictions have equal odds, and of the others where
-    p rounds to 1; for two classes always of both."""
+    """Return `log p − log (1 − p)` of one class.
+
+    It is made of the class's own column, so that equal predictions have equal odds, and of the others where p rounds to 1; for
+    two classes always of both.
+    """
     if table.shape[1] == 2:
         return (table[:, positive] - table[:, 1 - positive]).double()
     others = [c for c in range(table.shape[1]) if c != positive]
@@ -256,11 +268,13 @@ def _log_odds(table: Tensor, positive: int) -> Float64[Tensor, " n"]:
     return odds
 
 
-def _positive_class(positive: Any, classes: int) -> int:
+def _positive_class(positive: int | None, classes: int) -> int:
     if positive is None:
         if classes == 2:
             return 1
-        raise ValueError(f"Expected `positive`, one of the classes 0..{classes - 1}, but got none: say which is looked for.")
+        raise ValueError(
+            f"Expected `positive`, one of the classes 0..{classes - 1}, but got none: choose the class to look for."
+        )
     if isinstance(positive, bool) or not isinstance(positive, int | np.integer) or not 0 <= int(positive) < classes:
         raise ValueError(f"Expected `positive` to be a class in 0..{classes - 1}, but got {positive!r}: number them from 0.")
     return int(positive)

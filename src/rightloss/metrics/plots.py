@@ -6,16 +6,15 @@ window or global state knows of: `plot_roc(curve).figure.savefig("roc.png")`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
+from .calibration import ReliabilityCurve
 from .curves import PrecisionRecallCurve, ProbabilityHistogram, RocCurve
 from .one_vs_rest import Array
-from .plot_style import axes, faint, finish, label, line_style, log_shares, named, one_in, shares, thinned
 from .predictive_values import DecisionCurve, PredictiveValueCurve
-from .reliability_curve import ReliabilityCurve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,11 +28,20 @@ __all__ = [
     "plot_roc",
 ]
 
+Curve = TypeVar("Curve")
+OneOrMore: TypeAlias = Curve | Mapping[str, Curve]  # a curve, or curves by name
+
 _RARE = 0.05  # below this prevalence an axis of probabilities is logarithmic
+# Okabe and Ito's colours, which colour-blind people tell apart; dark ones first, for they are lines on white.
+_COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00"]
+_LINES: list[Any] = ["-", "--", "-.", ":", (0, (6, 1.5, 1, 1.5, 1, 1.5)), (0, (2, 1))]
+_MARKERS = ["o", "s", "^", "D", "v", "P", "X"]  # seven, so that line and marker together repeat after 42
+_GREY = "0.45"
+_POINTS = 2000  # of a line, from which it is thinned to what can be seen
 
 
-def plot_roc(curves: Any, ax: Axes | None = None, positive_name: str | None = None) -> Axes:
-    """ROC curves, with the area under each.
+def plot_roc(curves: OneOrMore[RocCurve], ax: Axes | None = None, positive_name: str | None = None) -> Axes:
+    """Draw ROC curves, with the area under each.
 
     Args:
         curves: a `RocCurve`, or `{name: RocCurve}`.
@@ -52,8 +60,10 @@ def plot_roc(curves: Any, ax: Axes | None = None, positive_name: str | None = No
     return finish(ax, "lower right")
 
 
-def plot_precision_recall(curves: Any, ax: Axes | None = None, positive_name: str | None = None) -> Axes:
-    """Precision against recall at the population's prevalence, with the average precision (AP) of each.
+def plot_precision_recall(
+    curves: OneOrMore[PrecisionRecallCurve], ax: Axes | None = None, positive_name: str | None = None
+) -> Axes:
+    """Draw precision against recall at the population's prevalence, with the average precision (AP) of each.
 
     The prevalence is the lowest line: the precision of calling everybody positive.
 
@@ -76,9 +86,12 @@ def plot_precision_recall(curves: Any, ax: Axes | None = None, positive_name: st
 
 
 def plot_predictive_values(
-    curves: Any, ax: Axes | None = None, positive_name: str | None = None, values: tuple[str, ...] = ("ppv", "npv")
+    curves: OneOrMore[PredictiveValueCurve],
+    ax: Axes | None = None,
+    positive_name: str | None = None,
+    values: Sequence[Literal["ppv", "npv"]] = ("ppv", "npv"),
 ) -> Axes:
-    """Positive and negative predictive value against prevalence, with bands for their limits.
+    """Draw positive and negative predictive values against prevalence, with bands for their limits.
 
     Args:
         curves: a `PredictiveValueCurve`, or `{name: PredictiveValueCurve}`.
@@ -104,8 +117,10 @@ def plot_predictive_values(
     return finish(ax, "above")
 
 
-def plot_reliability(curves: Any, ax: Axes | None = None, positive_name: str | None = None, log: bool | None = None) -> Axes:
-    """Observed frequency against predicted probability, a bar for the limits of each bin.
+def plot_reliability(
+    curves: OneOrMore[ReliabilityCurve], ax: Axes | None = None, positive_name: str | None = None, log: bool | None = None
+) -> Axes:
+    """Draw observed frequency against predicted probability, a bar for the limits of each bin.
 
     Args:
         curves: a `ReliabilityCurve`, or `{name: ReliabilityCurve}`.
@@ -134,8 +149,8 @@ def plot_reliability(curves: Any, ax: Axes | None = None, positive_name: str | N
     return finish(ax, "upper left")
 
 
-def plot_decision_curve(curves: Any, ax: Axes | None = None, positive_name: str | None = None) -> Axes:
-    """Net benefit per 1,000 people against the threshold, beside acting on everybody and on nobody.
+def plot_decision_curve(curves: OneOrMore[DecisionCurve], ax: Axes | None = None, positive_name: str | None = None) -> Axes:
+    """Draw net benefit per 1,000 people against the threshold, beside acting on everybody and on nobody.
 
     Args:
         curves: a `DecisionCurve`, or `{name: DecisionCurve}`.
@@ -165,9 +180,12 @@ def plot_decision_curve(curves: Any, ax: Axes | None = None, positive_name: str 
 
 
 def plot_probability_histogram(
-    curves: Any, ax: Axes | None = None, positive_name: str | None = None, class_names: Any = None
+    curves: OneOrMore[ProbabilityHistogram],
+    ax: Axes | None = None,
+    positive_name: str | None = None,
+    class_names: Sequence[str] | None = None,
 ) -> Axes:
-    """How the predictions of each class's examples are distributed.
+    """Draw how the predictions of each class's examples are distributed.
 
     Args:
         curves: a `ProbabilityHistogram`, or `{name: ProbabilityHistogram}`, all on one scale.
@@ -200,26 +218,148 @@ def _who(positive_name: str | None, curves: Mapping[str, Any]) -> str:
 
 
 def _band(style: dict[str, Any]) -> dict[str, Any]:
-    """A filling light enough for lines to be seen through it."""
+    """Return the style of a filling through which lines can be seen."""
     return {"color": style["color"], "alpha": 0.15, "linewidth": 0}
 
 
 def _ends(grids: list[Array]) -> tuple[float, float]:
-    """Of an axis that shows all of them; with room to both sides of a single point."""
+    """Return the ends of an axis that shows all of them, with room to both sides of a single point."""
     low, high = min(float(grid.min()) for grid in grids), max(float(grid.max()) for grid in grids)
     return (low, high) if low < high else (low / 2, min(1.0, 2 * high))
 
 
 def _reliability_ends(curves: list[ReliabilityCurve]) -> tuple[float, float]:
-    """Of a logarithmic axis that shows all predictions, and all frequencies but 0."""
+    """Return the ends of a logarithmic axis that shows all predictions, and all frequencies but 0."""
     values = np.concatenate([np.concatenate([curve.predicted, curve.observed, curve.high]) for curve in curves])
     lows = np.concatenate([curve.low for curve in curves])
     visible = np.concatenate([values[values > 0], lows[lows > values[values > 0].min() / 10]])
     return float(visible.min()) / 1.3, min(1.0, 1.3 * float(visible.max()))
 
 
-def _class_names(names: Any, classes: int) -> list[str]:
+def _class_names(names: Sequence[str] | None, classes: int) -> list[str]:
     found = [f"class {c}" for c in range(classes)] if names is None else [str(name) for name in names]
     if len(found) != classes:
         raise ValueError(f"Expected {classes} `class_names`, but got {len(found)}: name every class, in order.")
     return found
+
+
+def axes(ax: Axes | None) -> Axes:
+    """Return `ax`, or the only one of a new figure that no global state knows of."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("Plots need matplotlib: pip install 'rightloss[study]'") from error
+    ax = Figure(figsize=(4, 3.5), dpi=150, layout="constrained").subplots() if ax is None else ax
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.tick_params(labelsize=8)
+    return ax
+
+
+def named(curves: OneOrMore[Curve], kind: type[Curve]) -> dict[str, Curve]:
+    """Return `{name: curve}`, checked; a single curve has no name."""
+    given: dict[str, Curve] = dict(curves) if isinstance(curves, Mapping) else {"": curves}
+    wrong = sorted({type(curve).__name__ for curve in given.values() if not isinstance(curve, kind)})
+    if not given or wrong:
+        raise ValueError(
+            f"Expected a {kind.__name__}, or a dict of them by name, but got {', '.join(wrong) or 'an empty dict'}: "
+            "make it by the function of that name."
+        )
+    names = [str(name) for name in given]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"Expected names that differ, but got {twice} twice: a legend cannot tell 1 from '1'.")
+    return dict(zip(names, given.values(), strict=True))
+
+
+def label(name: str, figure: str, between: str | None = ": ") -> str:
+    """Return a line's words in the legend: name and figure, or, where `between` is None, the figure only without a name."""
+    text = name if name and between is None else f"{name}{between}{figure}" if name else figure
+    return f" {text}" if text.startswith("_") else text  # which matplotlib would leave out
+
+
+def line_style(i: int, points: int, hollow: bool = False) -> dict[str, Any]:
+    """Return the i-th line's colour, dashes and a few markers."""
+    colour = _COLOURS[i % len(_COLOURS)]
+    return {
+        "color": colour,
+        "linestyle": _LINES[i % len(_LINES)],
+        "linewidth": 1.5,
+        "marker": _MARKERS[i % len(_MARKERS)],
+        "markersize": 4,
+        "markerfacecolor": "white" if hollow else colour,
+        "markevery": (max(1, points // 8) // 2, max(1, points // 8)),
+    }
+
+
+def faint(text: str, line: Any = (0, (1, 2))) -> dict[str, Any]:
+    """Return the style of what curves are compared with."""
+    return {"color": _GREY, "linestyle": line, "linewidth": 1.0, "label": text, "zorder": 1}
+
+
+def thinned(x: Array, y: Array) -> tuple[Array, Array]:
+    """Keep the points of a long line that differ by a thousandth, and the last: less cannot be seen."""
+    if len(x) <= _POINTS:
+        return x, y
+    cell = np.floor(1000 * x) * 10_000 + np.floor(1000 * y)
+    kept = np.append(True, cell[1:] != cell[:-1])
+    kept[-1] = True
+    return x[kept], y[kept]
+
+
+def shares(ax: Axes, which: str) -> None:
+    """Set axes from 0 to 1, with room for a line along the border."""
+    for name in which:
+        (ax.set_xlim if name == "x" else ax.set_ylim)(-0.02, 1.02)
+        axis = ax.xaxis if name == "x" else ax.yaxis
+        axis.set_ticks([0, 0.25, 0.5, 0.75, 1], labels=["0", "0.25", "0.5", "0.75", "1"])
+
+
+def log_shares(ax: Axes, which: str, low: float, high: float) -> None:
+    """Set logarithmic axes of shares, marked "1 in 1000": five marks at most, or they would overlap."""
+    from matplotlib.ticker import NullFormatter
+
+    decades = [10.0**e for e in range(-15, 1) if low <= 1.001 * 10.0**e and 10.0**e <= 1.001 * high]
+    ticks = decades[:: -max(1, -(-len(decades) // 4))][::-1] + [0.5] * (0.5 <= high < 1)
+    ticks = ticks if len(ticks) > 1 else [low, float(np.sqrt(low * high)), high]
+    for name in which:
+        axis = ax.xaxis if name == "x" else ax.yaxis
+        (ax.set_xscale if name == "x" else ax.set_yscale)("log")
+        (ax.set_xlim if name == "x" else ax.set_ylim)(low, high)
+        axis.set_ticks(ticks, labels=[one_in(tick) for tick in ticks])
+        axis.set_minor_formatter(NullFormatter())
+
+
+def one_in(share: float) -> str:
+    """Put a share in words, to two digits: "1 in 1000", "37 %"."""
+    people = 1 / share
+    whole = round(people) if people < 100 else round(float(f"{people:.2g}"))
+    if people >= 10 or abs(people - whole) < 1e-6:
+        return f"1 in {whole}" if whole > 1 else "all"
+    return f"{100 * share:.2g} %"
+
+
+def finish(ax: Axes, place: str) -> Axes:
+    """Set small letters, and a legend inside or "above" the axes, with what the curves are compared with last."""
+    ax.xaxis.label.set_fontsize(9)
+    ax.yaxis.label.set_fontsize(9)
+    handles, texts = ax.get_legend_handles_labels()
+    order = sorted(range(len(texts)), key=lambda i: texts[i] in _faint_texts(ax))
+    where: dict[str, Any] = {"loc": place}
+    if place == "above":
+        where = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "ncols": 2 if max(map(len, texts)) < 24 else 1}
+    ax.legend(
+        [handles[i] for i in order],
+        [texts[i] for i in order],
+        fontsize=8,
+        framealpha=0.85,
+        edgecolor="none",
+        handlelength=2.6,
+        columnspacing=1.2,
+        borderaxespad=0.3,
+        **where,
+    )
+    return ax
+
+
+def _faint_texts(ax: Axes) -> set[str]:
+    return {str(line.get_label()) for line in ax.get_lines() if line.get_color() == _GREY}

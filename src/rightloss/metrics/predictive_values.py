@@ -1,44 +1,27 @@
-"""What a threshold is worth where the classes come at another rate: predictive values by prevalence, net benefit.
+"""Predictive values by prevalence, and net benefit by threshold.
 
 Stage: log_probs, target, a threshold → PPV and NPV over prevalences; log_probs, target, π → net benefit over thresholds.
-
-Limits, for both: the share of each class that is called positive is drawn from Jeffreys' posterior, Beta(x + ½, n − x + ½),
-and π from its own distribution where it is uncertain; 4,000 draws, of a fixed seed unless a generator is given, and their
-pointwise quantiles. Rows are taken to be independent, unless they come in groups, as those of an image do: then n counts as
-n/d, with d the design effect of the share.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+import torch
 
-from ..inference.steps import checked_level
 from ..prevalence import Prevalence, without_estimate
-from ..rng import own_stream
+from ..rng import checked_level, own_stream
 from .decisions import threshold_log_odds
-from .one_vs_rest import (
-    Array,
-    Scores,
-    against_rest,
-    drawn_against_rest,
-    drawn_mix,
-    expit,
-    limits,
-    logit,
-    scores,
-    shares_of,
-)
-from .sample import IGNORED
+from .one_vs_rest import Array, Scores, against_rest, expit, logit, scores, shares_of, with_limits
+from .sample import IGNORED, Mix, Numbers, Predictions
 
 __all__ = ["DecisionCurve", "PredictiveValueCurve", "decision_curve", "predictive_value_curve"]
 
 
 @dataclass(frozen=True)
 class PredictiveValueCurve:
-    """PPV and NPV where the class occurs at other rates; each with pointwise limits.
+    """PPV and NPV where the class occurs at other rates, each with pointwise limits. See `predictive_value_curve`.
 
     Attributes:
         prevalence: how often the positive class occurs `(m,)`, rising.
@@ -48,6 +31,15 @@ class PredictiveValueCurve:
         threshold: on the predictions as they were given `(m,)`.
         level: of the limits.
         positive: the class.
+
+    Example:
+        >>> import numpy as np
+        >>> from rightloss.metrics import predictive_value_curve
+        >>> p = np.array([0.1, 0.4, 0.3, 0.8])  # of class 1
+        >>> log_probs, y = np.log(np.stack([1 - p, p], 1)), [0, 0, 1, 1]
+        >>> curve = predictive_value_curve(log_probs, y, threshold=0.5)
+        >>> len(curve.prevalence), float(curve.true_positive_rate[0])
+        (61, 0.5)
     """
 
     prevalence: Array
@@ -68,6 +60,8 @@ class PredictiveValueCurve:
 class DecisionCurve:
     """Net benefit of acting on predictions, per person of the population, in units of one positive acted on.
 
+    See `decision_curve`.
+
     Attributes:
         threshold: t, the probability from which acting is worth it `(m,)`.
         net_benefit, low, high: of acting where p(positive|x) ≥ t `(m,)`.
@@ -75,6 +69,14 @@ class DecisionCurve:
         prevalence: π of the class.
         level: of the limits.
         positive: the class.
+
+    Example:
+        >>> import numpy as np
+        >>> from rightloss.metrics import decision_curve
+        >>> p = np.array([0.1, 0.4, 0.3, 0.8])  # of class 1
+        >>> log_probs, y = np.log(np.stack([1 - p, p], 1)), [0, 0, 1, 1]
+        >>> decision_curve(log_probs, y, prevalence=0.1, thresholds=[0.05]).treat_all.round(3).tolist()
+        [0.053]
     """
 
     threshold: Array
@@ -88,36 +90,39 @@ class DecisionCurve:
 
     @property
     def treat_none(self) -> Array:
-        """0."""
+        """Return 0 for every threshold."""
         return np.zeros_like(self.threshold)
 
 
 def predictive_value_curve(
-    log_probs: Any,
-    target: Any,
+    log_probs: Predictions,
+    target: Numbers,
     *,
-    threshold: Any = None,
-    tpr: Any = None,
-    tnr: Any = None,
-    prevalences: Any = None,
+    threshold: float | None = None,
+    tpr: float | None = None,
+    tnr: float | None = None,
+    prevalences: Mix | None = None,
     retarget: bool = False,
-    from_: Any = None,
-    positive: Any = None,
-    level: Any = 0.95,
-    generator: Any = None,
-    groups: Any = None,
+    from_: Mix | None = None,
+    positive: int | None = None,
+    level: float = 0.95,
+    generator: torch.Generator | None = None,
+    groups: Numbers | None = None,
     ignore_index: int = IGNORED,
 ) -> PredictiveValueCurve:
-    """`PPV = π TPR / (π TPR + (1 − π) FPR)` and `NPV = (1 − π) TNR / ((1 − π) TNR + π (1 − TPR))` over prevalences π.
+    """Compute PPV and NPV over prevalences π of the positive class.
+
+    `PPV = π TPR / (π TPR + (1 − π) FPR)` and `NPV = (1 − π) TNR / ((1 − π) TNR + π (1 − TPR))`.
 
     With a fixed threshold the same people are called positive everywhere, and the values follow by Bayes' rule alone. With
     `retarget=True` the predictions are moved to each prevalence first, as a model whose prevalence is an input does, and
-    `threshold` is applied to the moved ones: on the log-odds as given it moves by `logit from_ − logit π`.
+    `threshold` is applied to the moved ones: on the log-odds as given it moves by `logit from_ − logit π`. The limits are
+    made as those of `decision_curve`.
 
     Args:
         log_probs: predictions `(n, k)`, or dense maps `(n, k, h, w, …)`, as log-probabilities.
         target: int labels `(n,)` or `(n, h, w, …)`, or soft votes of the predictions' shape, in any mix of classes.
-        threshold: positive is called who is predicted p(positive|x) ≥ this. Or one of:
+        threshold: called positive are predictions p(positive|x) ≥ this. Or one of:
         tpr: the highest threshold at which at least this share of the positive class is found,
         tnr: or the lowest at which at least this share of the rest is not called positive, midway between two predictions.
             Either is chosen on this sample, which the limits do not allow for; given as `threshold` it calls the same people.
@@ -131,41 +136,59 @@ def predictive_value_curve(
         generator: for the draws behind the limits.
         groups: ids of patients (or sites) `(n,)`, where rows are not independent; by default each image of a dense map is one.
         ignore_index: the int label of examples that are left out.
+
+    Example:
+        >>> import numpy as np
+        >>> from rightloss.metrics import predictive_value_curve
+        >>> p = np.array([0.1, 0.4, 0.3, 0.8])  # of class 1
+        >>> log_probs, y = np.log(np.stack([1 - p, p], 1)), [0, 0, 1, 1]
+        >>> curve = predictive_value_curve(log_probs, y, threshold=0.35, prevalences=[0.01, 0.1])
+        >>> curve.ppv.round(3).tolist(), curve.npv.round(3).tolist()
+        ([0.01, 0.1], [0.99, 0.9])
     """
     level, stream = checked_level(level), own_stream(generator)
     _check_choice(threshold, tpr, tnr, retarget, from_)
-    prevalences = without_estimate(prevalences)
-    at = prevalences if isinstance(prevalences, Prevalence) else None
+    rates = without_estimate(prevalences)  # or one prevalence
+    at = rates if isinstance(rates, Prevalence) else None
     found = scores(log_probs, target, at if from_ is None else from_, positive, "predictive values", groups, ignore_index)
-    grid = shares_of(prevalences, "prevalences", lambda: np.geomspace(1e-4, 0.5, 61)) if at is None else _only(at, found)
+    grid = shares_of(rates, "prevalences", lambda: np.geomspace(1e-4, 0.5, 61)) if at is None else _only(at, found)
     t = _threshold_reaching(found, tpr, tnr) if threshold is None else np.full(1, float(threshold))
     moves = logit(grid) - logit(found.rate) if retarget else np.zeros(1)
     cuts = found.cuts(t) - moves
     counts = found.called_from(cuts)
     own, rest = against_rest(counts.shares, (at or found.prevalence).population.numpy(), found.positive)
-    ppv, npv = _predictive_values(own, rest, grid)
-    mixes = drawn_mix(at or found.prevalence, stream)
-    drawn = drawn_against_rest(counts, mixes, found.positive, stream)
-    ppvs, npvs = _predictive_values(*drawn, grid if at is None else mixes[:, [found.positive]])
     own, rest, where = (
         np.broadcast_to(each, grid.shape).copy() for each in (own, rest, expit(logit(t) - moves) if retarget else t)
     )
-    values = (ppv, *_limits(ppvs, ppv, level), npv, *_limits(npvs, npv, level))
-    return PredictiveValueCurve(grid, *values, own, 1 - rest, where, level, found.positive)
+
+    def both(tpr: Array, fpr: Array, pi: Array) -> Array:
+        return np.concatenate(_predictive_values(tpr, fpr, grid if at is None else pi), -1)
+
+    value, low, high = with_limits(both, counts, at or found.prevalence, found.positive, level, stream)
+    low, high = np.where(np.isnan(value), 0.0, low), np.where(np.isnan(value), 1.0, high)
+    ppv, npv = np.split(np.stack([value, low, high]), 2, axis=1)
+    return PredictiveValueCurve(
+        grid, ppv[0], ppv[1], ppv[2], npv[0], npv[1], npv[2], own, 1 - rest, where, level, found.positive
+    )
 
 
 def decision_curve(
-    log_probs: Any,
-    target: Any,
-    prevalence: Any,
-    thresholds: Any = None,
-    positive: Any = None,
-    level: Any = 0.95,
-    generator: Any = None,
-    groups: Any = None,
+    log_probs: Predictions,
+    target: Numbers,
+    prevalence: Mix,
+    thresholds: Numbers | None = None,
+    positive: int | None = None,
+    level: float = 0.95,
+    generator: torch.Generator | None = None,
+    groups: Numbers | None = None,
     ignore_index: int = IGNORED,
 ) -> DecisionCurve:
-    """`NB(t) = π TPR(t) − (1 − π) FPR(t) t/(1 − t)`: positives acted on, less others acted on at what they cost.
+    """Compute net benefit over thresholds: positives acted on, less others acted on at what they cost.
+
+    `NB(t) = π TPR(t) − (1 − π) FPR(t) t/(1 − t)`. Limits: the share of each class that is called positive is drawn from
+    Jeffreys' posterior, Beta(x + ½, n − x + ½), and π from its own distribution where it is uncertain; 4,000 draws and their
+    pointwise quantiles. Rows are taken to be independent, unless they come in groups, as those of an image do: then n counts
+    as n/d, with d the design effect of the share.
 
     Args:
         log_probs: predictions for the population `(n, k)`, or dense maps `(n, k, h, w, …)`, as log-probabilities.
@@ -178,41 +201,41 @@ def decision_curve(
         generator: for the draws behind the limits.
         groups: ids of patients (or sites) `(n,)`, where rows are not independent; by default each image of a dense map is one.
         ignore_index: the int label of examples that are left out.
+
+    Example:
+        >>> import numpy as np
+        >>> from rightloss.metrics import decision_curve
+        >>> p = np.array([0.1, 0.4, 0.3, 0.8])  # of class 1
+        >>> log_probs, y = np.log(np.stack([1 - p, p], 1)), [0, 0, 1, 1]
+        >>> curve = decision_curve(log_probs, y, prevalence=0.1, thresholds=[0.05, 0.5])
+        >>> curve.net_benefit.round(3).tolist()
+        [0.053, 0.05]
     """
     level, stream = checked_level(level), own_stream(generator)
     found = scores(log_probs, target, prevalence, positive, "net benefit", groups, ignore_index)
     reach = np.log(20.0)
     grid = shares_of(thresholds, "thresholds", lambda: expit(logit(found.rate) + np.linspace(-reach, reach, 101)))
     counts = found.called_from(found.cuts(grid))
-    mix, mixes = found.prevalence.population.numpy(), drawn_mix(found.prevalence, stream)
     cost = grid / (1 - grid)
-    value = _net_benefit(*against_rest(counts.shares, mix, found.positive), found.rate, cost)
-    drawn = drawn_against_rest(counts, mixes, found.positive, stream)
-    low, high = limits(_net_benefit(*drawn, mixes[:, found.positive, None], cost), value, level)
+
+    def net_benefit(tpr: Array, fpr: Array, pi: Array) -> Array:
+        return pi * tpr - (1 - pi) * fpr * cost
+
+    values = with_limits(net_benefit, counts, found.prevalence, found.positive, level, stream)
     everybody = found.rate - (1 - found.rate) * cost
-    return DecisionCurve(grid, value, low, high, everybody, found.rate, level, found.positive)
-
-
-def _net_benefit(tpr: Array, fpr: Array, pi: Any, cost: Array) -> Array:
-    return pi * tpr - (1 - pi) * fpr * cost
+    return DecisionCurve(grid, *values, everybody, found.rate, level, found.positive)
 
 
 def _predictive_values(tpr: Array, fpr: Array, pi: Array) -> tuple[Array, Array]:
-    """PPV and NPV; NaN where nobody is on that side."""
+    """Return PPV and NPV; NaN where nobody is on that side."""
     with np.errstate(invalid="ignore"):
         ppv = pi * tpr / (pi * tpr + (1 - pi) * fpr)
         npv = (1 - pi) * (1 - fpr) / ((1 - pi) * (1 - fpr) + pi * (1 - tpr))
     return ppv, npv
 
 
-def _limits(draws: Array, value: Array, level: float) -> tuple[Array, Array]:
-    """Those of the draws, and 0 and 1 where there is no value."""
-    low, high = limits(draws, value, level)
-    return np.where(np.isnan(value), 0.0, low), np.where(np.isnan(value), 1.0, high)
-
-
 def _only(prevalence: Prevalence, found: Scores) -> Array:
-    """The one rate of the positive class."""
+    """Return the one rate of the positive class, as an array."""
     if prevalence.num_classes != len(found.totals):
         raise ValueError(
             f"Expected a prevalence of {len(found.totals)} classes, but got {prevalence.num_classes}: "
@@ -221,12 +244,10 @@ def _only(prevalence: Prevalence, found: Scores) -> Array:
     return prevalence.population.numpy()[[found.positive]]
 
 
-def _check_choice(threshold: Any, tpr: Any, tnr: Any, retarget: bool, from_: Any) -> None:
+def _check_choice(threshold: float | None, tpr: float | None, tnr: float | None, retarget: bool, from_: Mix | None) -> None:
     given = [name for name, value in (("threshold", threshold), ("tpr", tpr), ("tnr", tnr)) if value is not None]
     if len(given) != 1:
-        raise ValueError(
-            f"Expected one of `threshold`, `tpr` and `tnr`, but got {given or 'none'}: who is called positive is yours to say."
-        )
+        raise ValueError(f"Expected one of `threshold`, `tpr` and `tnr`, but got {given or 'none'}: choose one.")
     if threshold is not None:
         threshold_log_odds(threshold)
     if retarget and (from_ is None or threshold is None):
@@ -236,8 +257,8 @@ def _check_choice(threshold: Any, tpr: Any, tnr: Any, retarget: bool, from_: Any
         )
 
 
-def _threshold_reaching(found: Scores, tpr: Any, tnr: Any) -> Array:
-    """The highest threshold with that TPR on this sample, or the lowest with that TNR `(1,)`.
+def _threshold_reaching(found: Scores, tpr: float | None, tnr: float | None) -> Array:
+    """Return the highest threshold with that TPR on this sample, or the lowest with that TNR `(1,)`.
 
     It lies midway, in log-odds, between two predictions that differ by more than rounding, so that `decide` parts them there.
     """

@@ -14,8 +14,11 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from ..log_probs import Numbers as Numbers
+from ..log_probs import Predictions as Predictions
 from ..log_probs import is_missing, log_prob_table, rows_of, target_rows, tensor_of
 from ..losses.batch import hard_labels, soft_labels
+from ..prevalence import Mix as Mix
 from ..prevalence import Prevalence, frequencies, without_estimate
 
 IGNORED = -100  # as in torch and in the losses
@@ -47,26 +50,26 @@ class Sample:
 
     @property
     def totals(self) -> Float64[Tensor, " k"]:
-        """How many examples of each class there are, votes counted in fractions."""
+        """Count the examples of each class, votes in fractions."""
         return torch.bincount(self.labels, weights=self.votes, minlength=self.num_classes).double()
 
     @property
     def missing(self) -> list[int]:
-        """Classes of which there is no example."""
+        """List the classes without an example."""
         return torch.nonzero(self.totals == 0).flatten().tolist()
 
     @property
     def population_weights(self) -> Float64[Tensor, " m"]:
-        """π_c / n_c of each entry's class, times its vote: what it stands for in the population. They sum to 1."""
+        """Return π_c / n_c of each entry's class, times its vote: what it stands for in the population. They sum to 1."""
         each = (self.prevalence.population / self.totals)[self.labels]
         return each if self.votes is None else each * self.votes
 
     def per_entry(self, per_row: Tensor) -> Tensor:
-        """A value per row `(n, …)` → per entry `(m, …)`."""
+        """Turn a value per row `(n, …)` into one per entry `(m, …)`."""
         return per_row if self.rows is None else per_row[self.rows]
 
     def require_every_class(self, purpose: str) -> None:
-        """A ValueError where `purpose` cannot be had because a class has no example."""
+        """Raise a ValueError that names `purpose` where a class has no example."""
         if self.missing:
             raise ValueError(
                 f"Expected examples of every class for {purpose}, but class(es) {self.missing} have none: "
@@ -74,17 +77,17 @@ class Sample:
             )
 
 
-def labelled_sample(log_probs: Any, target: Any, prevalence: Any, groups: Any = None, ignore_index: int = IGNORED) -> Sample:
-    """Checks all and brings them into one form: a dense map has a row per cell.
+def labelled_sample(
+    log_probs: Predictions,
+    target: Numbers,
+    prevalence: Mix,
+    groups: Numbers | None = None,
+    ignore_index: int = IGNORED,
+) -> Sample:
+    """Check predictions and labels, and bring them into one form: a dense map has a row per cell.
 
-    Args:
-        log_probs: predictions for the population `(n, k)`, or dense maps `(n, k, h, w, …)`, as log-probabilities.
-        target: int labels `(n,)` or `(n, h, w, …)`, or soft votes of the predictions' shape, which sum to 1 over the classes.
-            Rows without a vote are left out.
-        prevalence: a `Prevalence`, an estimate of one, K frequencies, or for two classes that of class 1.
-        groups: ids of patients, sites or whatever else makes rows belong together `(n,)`: numbers or words. Of a dense map they
-            are the images', and where there are none each image is a group: cells next to each other are no new evidence.
-        ignore_index: the int label of rows to be left out.
+    The arguments are those of `evaluate`. Rows without a vote are left out. Of a dense map `groups` are the images', and where
+    there are none each image is a group: cells next to each other are no new evidence.
     """
     given = tensor_of(log_probs, "log_probs").detach()
     table = log_prob_table(rows_of(given)).cpu()
@@ -119,16 +122,16 @@ def labelled_sample(log_probs: Any, target: Any, prevalence: Any, groups: Any = 
     return Sample(table, at, rows, index, None, clusters)
 
 
-def num_classes_of(log_probs: Any) -> int:
-    """How many classes predictions `(n, k)` or `(n, k, h, w, …)` are of."""
+def num_classes_of(log_probs: Predictions) -> int:
+    """Count the classes of predictions `(n, k)` or `(n, k, h, w, …)`."""
     given = tensor_of(log_probs, "log_probs")
     if given.ndim < 2 or given.shape[1] < 2:
         log_prob_table(rows_of(given))  # refuses the shape
     return given.shape[1]
 
 
-def as_prevalence(value: Any, num_classes: int) -> Prevalence:
-    """A `Prevalence` of `num_classes`, from one, an estimate of one, K frequencies, or for two classes that of class 1."""
+def as_prevalence(value: Mix, num_classes: int) -> Prevalence:
+    """Return a `Prevalence` of `num_classes`, from one, an estimate, K frequencies, or for two classes that of class 1."""
     value = without_estimate(value)
     prevalence = value if isinstance(value, Prevalence) else Prevalence(frequencies(value, "prevalence", num_classes))
     if prevalence.num_classes != num_classes:
@@ -139,8 +142,8 @@ def as_prevalence(value: Any, num_classes: int) -> Prevalence:
     return prevalence
 
 
-def _clusters(groups: Any, shape: torch.Size) -> Int64[Tensor, " n"] | None:
-    """The group of each row: as given, or of a dense map each image's."""
+def _clusters(groups: Numbers | None, shape: torch.Size) -> Int64[Tensor, " n"] | None:
+    """Number the group of each row: as given, or of a dense map each image's."""
     images = _numbered(groups, shape[0])
     if len(shape) == 2:
         return images

@@ -16,10 +16,9 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from ..inference.steps import checked_level
 from ..log_probs import Predictions, as_given, map_of, multiply_classes, row_blocks, rows_of
 from ..prevalence import Mix, Prevalence, log_mix, without_estimate
-from ..rng import checked_generator
+from ..rng import checked_generator, checked_level
 from .retarget import class_table
 
 _NODES, _WEIGHTS = (torch.from_numpy(each) for each in np.polynomial.legendre.leggauss(16))

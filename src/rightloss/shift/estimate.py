@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..inference.steps import checked_level
 from ..log_probs import Numbers, Predictions
 from ..prevalence import Frequencies, Prevalence, PrevalenceWarning
+from ..rng import checked_level
 from .bbse_rlls import bbse, covariance, fieller_region, prediction_moments, rlls
 from .calibration import KINDS, Calibration, CalibrationKind, HeldOut, calibrate, held_out_set, require_every_class
 from .label_shift import LabelShiftWarning, goodness_of_fit, sampling_mix

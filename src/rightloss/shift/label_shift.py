@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..inference.steps import checked_level
 from ..log_probs import Numbers, Predictions, log_prob_table, rows_of, tensor_of
 from ..prevalence import Frequencies, Prevalence, frequencies
+from ..rng import checked_level
 from .bbse_rlls import covariance, prediction_moments
 from .calibration import HeldOut, held_out_set, require_every_class
 

@@ -5,14 +5,14 @@ Stage: `Panel` → `Drawing`: a column for each prevalence, a row of histograms 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from jaxtyping import Float64
 
 from ...metrics import probability_histogram
 from ...metrics.one_vs_rest import expit, logit
-from ...metrics.plot_style import faint
+from ...metrics.plots import faint
 from ..pooled_predictions import Cell
 from ..summary.words import listed
 from .drawing import Drawing, drawn
@@ -78,7 +78,7 @@ def _histogram(axes: Axes, cell: Cell, first: bool, last: bool) -> None:
     from ...metrics.plots import plot_probability_histogram
 
     rate = float(cell.population[-1])
-    scale = "log-odds" if rate < RARE else "probability"
+    scale: Literal["log-odds", "probability"] = "log-odds" if rate < RARE else "probability"
     odds = cell.log_probs[:, 1] - cell.log_probs[:, 0]
     edges = _edges(odds, scale)
     found = probability_histogram(cell.log_probs, cell.labels, edges, scale=scale)

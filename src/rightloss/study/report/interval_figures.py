@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...metrics.plot_style import axes as plain_axes
-from ...metrics.plot_style import faint, line_style, log_shares
+from ...metrics.plots import axes as plain_axes
+from ...metrics.plots import faint, line_style, log_shares
 from ..methods import METHODS
 from ..pooled_predictions import CellKey
 from ..summary import Row, Summary

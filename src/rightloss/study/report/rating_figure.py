@@ -12,7 +12,7 @@ from jaxtyping import Float64
 
 from ...lidc.votes import rounded_mean
 from ...metrics import Figure as Number
-from ...metrics.plot_style import axes as plain_axes
+from ...metrics.plots import axes as plain_axes
 from ..paper import RATINGS
 from ..pooled_predictions import Cell, cells
 from ..results import StudyResults

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...metrics import ReliabilityCurve, reliability_curve
-from ...metrics.plot_style import axes as plain_axes
-from ...metrics.plot_style import faint, line_style, log_shares, shares
+from ...metrics.plots import axes as plain_axes
+from ...metrics.plots import faint, line_style, log_shares, shares
 from ..summary.words import listed
 from .comparison_figure import RARE
 from .drawing import Drawing, drawn

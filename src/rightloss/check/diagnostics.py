@@ -1,7 +1,7 @@
-"""Labelled predictions → a `Finding` for each question.
+"""Labelled predictions → a `Diagnosis` for each row of the table that `check` returns.
 
-Stage: `Sample` → `Finding`s. Every statistic is a smooth function of averages within the classes; its standard error comes from
-what each example adds to it.
+Stage: `Sample` → `Diagnosis`, one per question → `CheckRow`. Every statistic is a smooth function of averages within the
+classes; its standard error comes from what each example adds to it.
 """
 
 from __future__ import annotations
@@ -10,21 +10,18 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 
 from ..log_probs import log_prob_table, multiply_classes, rows_of, tensor_of
-from ..metrics.averages import BLOCK, MOST_CLASSES_FOR_SLOPE
-from ..metrics.intervals import Design, Spread, design_of
-from ..metrics.recalibration import fit_recalibration
+from ..metrics.calibration import fit_recalibration, score_influence
+from ..metrics.intervals import Design, InfluenceSum, design_of
 from ..metrics.sample import Sample
 from ..prevalence import Prevalence
 from ..shift import LabelShiftWarning, label_shift_test
-from .result import Finding, p_value
-
-__all__ = ["Evidence", "calibration", "label_mix", "label_shift", "logits", "mean_prediction", "skill", "unlabelled_mean"]
 
 _EXACT = 10_000_000  # labels × classes up to which a mix is tested by the binomial distribution itself
 _ROUNDING = 1e-5  # relative, of figures made of float32 predictions
@@ -34,8 +31,75 @@ _SQUASHED = "the model ends in a softmax or sigmoid, and the likelihood applies 
 
 
 @dataclass(frozen=True)
+class CheckRow:
+    """One row of a `Check`: what was looked at, and the verdict.
+
+    Example:
+        >>> from rightloss.check import CheckRow
+        >>> CheckRow("skill", "0.3 (0.2 to 0.4)", "≥ 0", 0.99, "ok").verdict
+        'ok'
+
+    Attributes:
+        name: what was looked at.
+        seen: what was seen, with an interval where there is one.
+        expected: what a model that is right shows.
+        p_value: how often a model that is right shows as much by chance; None where chance plays no part.
+        verdict: "ok", "look" or "not tested".
+        remedy: what to do where the verdict is "look", why not where it is "not tested", else empty.
+    """
+
+    name: str
+    seen: str
+    expected: str
+    p_value: float | None
+    verdict: Literal["ok", "look", "not tested"]
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """A row before the level of its test is known.
+
+    Attributes:
+        name, expected, remedy: as in `CheckRow`.
+        p_value: None where no test decides.
+        wrong: the verdict then; None for "not tested".
+        seen: words before the figure, or in its place.
+        value: the figure.
+        error: its standard error.
+        weight: its effective sample size.
+        looks: from how many figures this one was chosen.
+        bounds: between which it lies.
+    """
+
+    name: str
+    expected: str
+    remedy: str
+    p_value: float | None = None
+    wrong: bool | None = None
+    seen: str = ""
+    value: float = math.nan
+    error: float = math.nan
+    weight: float = math.inf
+    looks: int = 1
+    bounds: tuple[float, float] = (-math.inf, math.inf)
+
+    def row(self, size: float) -> CheckRow:
+        """Make the row of the table, with a test of level `size`."""
+        if self.p_value is None and self.wrong is None:
+            return CheckRow(self.name, self.seen or "–", self.expected, None, "not tested", self.remedy)
+        wrong = self.wrong if self.p_value is None else self.p_value < size
+        seen = self.seen
+        if not math.isnan(self.error):
+            reach = _quantile(size / self.looks, self.weight) * self.error
+            low, high = max(self.value - reach, self.bounds[0]), min(self.value + reach, self.bounds[1])
+            seen += f"{self.value:.4g} ({low:.4g} to {high:.4g})"
+        return CheckRow(self.name, seen, self.expected, self.p_value, "look" if wrong else "ok", self.remedy if wrong else "")
+
+
+@dataclass(frozen=True)
 class Evidence:
-    """A sample, entry by entry.
+    """A sample and what all tests use of it, entry by entry.
 
     Attributes:
         sample: labelled predictions at π.
@@ -64,38 +128,38 @@ class Evidence:
 
     @property
     def is_simple(self) -> bool:
-        """Whether entries are independent examples, or copies of such."""
+        """Tell whether entries are independent examples, or copies of such."""
         return self.sample.votes is None and (self.sample.groups is None or self.repeats)
 
     def by_class(self, values: Tensor) -> Tensor:
-        """Means within each class, `(k, …)`, of values per entry `(m, …)`."""
+        """Average within each class, `(k, …)`, of values per entry `(m, …)`."""
         weighted = values * self.shares.view(-1, *[1] * (values.ndim - 1))
         return weighted.new_zeros(self.sample.num_classes, *values.shape[1:]).index_add_(0, self.sample.labels, weighted)
 
     def spread(self, values: Float64[Tensor, " m"], mix: Tensor, design: Design | None = None) -> tuple[float, float]:
-        """The standard error of Σ_c mix_c avg_c(values), and on how many examples it rests."""
+        """Return the standard error of Σ_c mix_c avg_c(values), and its effective sample size."""
         labels = self.sample.labels
-        spread = Spread(design or self.design)
-        spread.add(slice(None), mix[labels] * self.shares * (values - self.by_class(values)[labels]))
-        error, _, weight = spread.summary()
-        return error, weight
+        total = InfluenceSum(design or self.design)
+        total.add(slice(None), mix[labels] * self.shares * (values - self.by_class(values)[labels]))
+        influence = total.summary()
+        return influence.error, influence.effective_size
 
     def design_effect(self, values: Float64[Tensor, " m"], mix: Tensor) -> float:
-        """By how much groups make that error larger, at least 1."""
+        """Return the factor by which groups make that error larger, at least 1."""
         if self.design.clusters is None:
             return 1.0
         alone = self.spread(values, mix, Design(None, self.sample.labels))[0]
         return max(1.0, self.spread(values, mix)[0] / alone) if alone > 0 else 1.0
 
 
-def label_mix(seen: Evidence) -> Finding:
-    """Whether the labels come at ρ."""
+def label_mix(seen: Evidence) -> Diagnosis:
+    """Test whether the labels come at ρ."""
     rho, mix, n = seen.sample.prevalence.sampling, seen.mix, float(seen.sample.totals.sum())
     if seen.is_simple and n * len(rho) <= _EXACT:
         tests = [_binomial(int(count), int(n), float(rate)) for count, rate in zip(seen.sample.totals, rho, strict=True)]
     else:
         tests = [_of_share(seen, k, float(rho[k])) for k in range(len(rho))]
-    return Finding(
+    return Diagnosis(
         "label mix",
         _shown(rho),
         "say at which mix the rows come, Prevalence.from_labels(y, population) or the sampler's `sampler.prevalence`, and "
@@ -105,8 +169,8 @@ def label_mix(seen: Evidence) -> Finding:
     )
 
 
-def mean_prediction(seen: Evidence, remedy: str) -> Finding:
-    """Whether Σ_c π_c avg_c p(k|x) is π_k.
+def mean_prediction(seen: Evidence, remedy: str) -> Diagnosis:
+    """Test whether Σ_c π_c avg_c p(k|x) is π_k.
 
     The error is at least what it would be for a right model, for which the distribution of p within class c has the density
     p_c/π_c to that in the population: the few rows that a rare class rests on do not always show their spread.
@@ -125,8 +189,8 @@ def mean_prediction(seen: Evidence, remedy: str) -> Finding:
     return replace(_worst("mean prediction", figures, remedy), bounds=(0.0, 1.0))
 
 
-def calibration(seen: Evidence, mix_is_wrong: bool, squashed: bool) -> tuple[Finding, Finding, str]:
-    """Slope and intercept at the rows' own mix, and what to do about the latter."""
+def calibration(seen: Evidence, mix_is_wrong: bool, squashed: bool) -> tuple[Diagnosis, Diagnosis, str]:
+    """Test slope and intercept at the rows' own mix; also return what to do about the intercept."""
     sample, mix = seen.sample, seen.mix
     offset = mix.log() - sample.prevalence.population.log()
     there = replace(sample, log_probs=multiply_classes(sample.log_probs.double(), offset), prevalence=Prevalence(mix))
@@ -134,41 +198,41 @@ def calibration(seen: Evidence, mix_is_wrong: bool, squashed: bool) -> tuple[Fin
     if squashed or slope.value <= 0:  # one cause for all three
         remedy = _SQUASHED if squashed else slope.remedy
         return replace(slope, remedy=remedy), replace(intercept, remedy=remedy), remedy
-    remedy = _diagnosis(None if slope.value > 3 else offsets, seen, mix_is_wrong)
+    remedy = _name_offset(None if slope.value > 3 else offsets, seen, mix_is_wrong)
     return slope, replace(intercept, remedy=intercept.remedy or remedy), remedy
 
 
-def skill(seen: Evidence) -> list[Finding]:
-    """Whether the log-likelihood at π is that of always answering π, at least; and labels that were given probability 0."""
+def skill(seen: Evidence) -> list[Diagnosis]:
+    """Test the log-likelihood at π against always answering π, and count labels that were given probability 0."""
     sample, pi = seen.sample, seen.sample.prevalence.population
     own = sample.per_entry(sample.log_probs.double()).gather(1, sample.labels[:, None]).squeeze(1)
     impossible = int(own.isneginf().sum())
     if impossible:
-        finding = Finding("skill", "≥ 0", "some labels had probability 0", seen="−∞")
+        finding = Diagnosis("skill", "≥ 0", "some labels had probability 0", seen="−∞")
         remedy = (
-            "a probability of exactly 0 is a claim that no data support: use log_softmax rather than log(softmax), or mix a "
+            "no data support a probability of exactly 0: use log_softmax rather than log(softmax), or mix a "
             "little of the class frequencies into the predictions"
         )
-        return [finding, Finding("impossible labels", "0", remedy, wrong=True, seen=str(impossible))]
+        return [finding, Diagnosis("impossible labels", "0", remedy, wrong=True, seen=str(impossible))]
     least = float((pi * pi.log()).sum())
     error, weight = seen.spread(own, pi)
     value, error = 1 - float(pi @ seen.by_class(own)) / least, max(error / -least, _ROUNDING)
     below = p_value(value, error, weight) / 2
-    remedy = "always answering the population is better than this: mend the rows above, then regularise, or train on more"
+    remedy = "always answering the population is better than this: fix the rows above, then regularise, or train on more"
     p = below if value < 0 else 1 - below
-    return [Finding("skill", "≥ 0", remedy, p, value=value, error=error, weight=weight, bounds=(-math.inf, 1.0))]
+    return [Diagnosis("skill", "≥ 0", remedy, p, value=value, error=error, weight=weight, bounds=(-math.inf, 1.0))]
 
 
-def logits(squashed: bool) -> Finding:
-    """Whether outputs are probabilities taken for logits."""
-    return Finding("logits", "unbounded", _SQUASHED, wrong=squashed, seen="all in [0, 1]" if squashed else "unbounded")
+def logits(squashed: bool) -> Diagnosis:
+    """Report whether outputs are probabilities taken for logits."""
+    return Diagnosis("logits", "unbounded", _SQUASHED, wrong=squashed, seen="all in [0, 1]" if squashed else "unbounded")
 
 
-def label_shift(there: Tensor, seen: Evidence) -> Finding:
-    """Whether unlabelled predictions are a mixture of those of the labelled classes."""
+def label_shift(there: Tensor, seen: Evidence) -> Diagnosis:
+    """Test whether unlabelled predictions are a mixture of those of the labelled classes."""
     name, expected, sample = "label shift", "a mixture of the classes", seen.sample
     if not seen.is_simple or there.ndim > 2:
-        return Finding(name, expected, "rows in groups, of maps or with votes are not independent examples")
+        return Diagnosis(name, expected, "rows in groups, of maps or with votes are not independent examples")
     table, labels = sample.per_entry(sample.log_probs), sample.labels
     if seen.repeats:
         assert sample.groups is not None
@@ -179,16 +243,16 @@ def label_shift(there: Tensor, seen: Evidence) -> Finding:
         warnings.simplefilter("ignore", LabelShiftWarning)
         found = label_shift_test(there, (table, labels))
     if found.degrees < 1:
-        return Finding(name, expected, "too few rows for more bins of predictions than classes")
+        return Diagnosis(name, expected, "too few rows for more bins of predictions than classes")
     remedy = (
         "p(x|y) differs between the labelled and the unlabelled rows, and predictions do not carry over: look for changes of "
         "scanner, site or selection; where the labelled rows are the training's, for overfitting"
     )
-    return Finding(name, expected, remedy, found.p_value, seen=f"χ² = {found.statistic:.1f}, {found.degrees} degrees")
+    return Diagnosis(name, expected, remedy, found.p_value, seen=f"χ² = {found.statistic:.1f}, {found.degrees} degrees")
 
 
-def unlabelled_mean(there: Tensor, seen: Evidence) -> Finding:
-    """Whether the mean prediction over unlabelled rows is π."""
+def unlabelled_mean(there: Tensor, seen: Evidence) -> Diagnosis:
+    """Test whether the mean prediction over unlabelled rows is π."""
     prevalence, pi = seen.sample.prevalence, seen.sample.prevalence.population
     probs = log_prob_table(rows_of(tensor_of(there, "unlabelled")), len(pi), "unlabelled").double().exp()
     per_image = probs.view(len(there), -1, len(pi)).mean(1)
@@ -210,23 +274,12 @@ def unlabelled_mean(there: Tensor, seen: Evidence) -> Finding:
     return replace(_worst("unlabelled mean", figures, remedy), bounds=(0.0, 1.0))
 
 
-def _slope(seen: Evidence, there: Sample) -> Finding:
+def _slope(seen: Evidence, there: Sample) -> Diagnosis:
     name, expected = "calibration slope", "1"
-    if there.num_classes > MOST_CLASSES_FOR_SLOPE:
-        return Finding(name, expected, f"not fitted with more than {MOST_CLASSES_FOR_SLOPE} classes")
-    model, reason = fit_recalibration(there, BLOCK)
+    model, reason = fit_recalibration(there)
     if model is None:
-        return Finding(name, expected, reason)
-    curvature, scores = torch.zeros(there.num_classes**2, dtype=torch.float64), []
-    weights = there.population_weights
-    for start in range(0, len(there.labels), BLOCK // 8):
-        part = slice(start, start + BLOCK // 8)
-        rows = part if there.rows is None else there.rows[part]
-        _, score, second = model.terms(there.log_probs[rows].double(), there.labels[part])
-        curvature += weights[part] @ second
-        scores.append(score)
-    moves = torch.linalg.inv(curvature.view(there.num_classes, -1))[0] / model.scale
-    error, weight = seen.spread(torch.cat(scores) @ moves, there.prevalence.population)
+        return Diagnosis(name, expected, reason)
+    error, weight = seen.spread(score_influence(there, model), there.prevalence.population)
     value = float(model.theta[0]) / model.scale
     if value <= 0:
         remedy = "these predictions contradict the labels: are columns in the order of the class numbers, rows in that of y?"
@@ -234,11 +287,11 @@ def _slope(seen: Evidence, there: Sample) -> Finding:
         remedy = f"too sure of itself, as after overfitting: stop earlier, regularise, or {_RECALIBRATE}"
     else:
         remedy = f"not sure enough, as after a second softmax or too short a training: look for either, or {_RECALIBRATE}"
-    return Finding(name, expected, remedy, p_value(value - 1, error, weight), value=value, error=error, weight=weight)
+    return Diagnosis(name, expected, remedy, p_value(value - 1, error, weight), value=value, error=error, weight=weight)
 
 
-def _intercept(seen: Evidence, there: Sample) -> tuple[Float64[Tensor, " k"] | None, Finding]:
-    """a of mean 0 with avg softmax(log q + a) = the labels' frequencies, by Newton's method."""
+def _intercept(seen: Evidence, there: Sample) -> tuple[Float64[Tensor, " k"] | None, Diagnosis]:
+    """Fit the offsets a, of mean 0, with avg softmax(log q + a) = the labels' frequencies, by Newton's method."""
     mix, table = there.prevalence.population, there.per_entry(there.log_probs)
     a = torch.zeros_like(mix)
     for _ in range(100):
@@ -252,7 +305,7 @@ def _intercept(seen: Evidence, there: Sample) -> tuple[Float64[Tensor, " k"] | N
         if float(step.abs().max()) < 1e-9:
             break
     else:
-        return None, Finding("calibration intercept", "0", "no intercept makes up for these predictions")
+        return None, Diagnosis("calibration intercept", "0", "no intercept makes up for these predictions")
     figures = []
     for k in _classes(len(mix)):
         moves = inverse[k] if len(mix) > 2 else inverse[1] - inverse[0]
@@ -262,8 +315,8 @@ def _intercept(seen: Evidence, there: Sample) -> tuple[Float64[Tensor, " k"] | N
     return a, _worst("calibration intercept", figures, "")
 
 
-def _diagnosis(a: Tensor | None, seen: Evidence, mix_is_wrong: bool) -> str:
-    """What offsets of the log-odds by a, which would put the predictions right, are like."""
+def _name_offset(a: Tensor | None, seen: Evidence, mix_is_wrong: bool) -> str:
+    """Name the mistake that offsets of the log-odds by a, which would put the predictions right, point to."""
     prevalence = seen.sample.prevalence
     to_population = (prevalence.population / prevalence.sampling).log()
     to_rows = (prevalence.sampling / seen.mix).log()
@@ -284,24 +337,24 @@ def _diagnosis(a: Tensor | None, seen: Evidence, mix_is_wrong: bool) -> str:
     return f"off by log-odds that have no simple cause: {_RECALIBRATE}; or train again, with start_at_prevalence and longer"
 
 
-def _worst(name: str, figures: Sequence[tuple[int, float, float, float, float]], remedy: str) -> Finding:
-    """Return the one of (class, value, expected, error, weight) that is farthest out."""
+def _worst(name: str, figures: Sequence[tuple[int, float, float, float, float]], remedy: str) -> Diagnosis:
+    """Report the one of (class, value, expected, error, effective size) that is farthest out."""
     looks = len(figures)
     tests = [p_value(value - expected, error, weight, looks) for _, value, expected, error, weight in figures]
     scores = [abs(value - expected) / error for _, value, expected, error, _ in figures]
     number = min(range(looks), key=lambda i: (tests[i], -scores[i]))
     k, value, expected, error, weight = figures[number]
     label = f"class {k}: " if looks > 1 else ""
-    return Finding(name, f"{expected:.4g}", remedy, tests[number], None, label, value, error, weight, looks)
+    return Diagnosis(name, f"{expected:.4g}", remedy, tests[number], None, label, value, error, weight, looks)
 
 
 def _classes(size: int) -> Sequence[int]:
-    """Those to look at: of two the second tells of both."""
+    """List the classes to look at: of two the second tells of both."""
     return [1] if size == 2 else range(size)
 
 
 def _of_share(seen: Evidence, k: int, rate: float) -> float:
-    """By the spread of the share between groups, or of votes; groups are taken as they come, not by class."""
+    """Test a share by its spread between groups, or of votes; groups are taken as they come, not by class."""
     sample = seen.sample
     votes = torch.ones(len(sample.labels), dtype=torch.float64) if sample.votes is None else sample.votes
     value = float(seen.mix[k])
@@ -315,7 +368,7 @@ def _of_share(seen: Evidence, k: int, rate: float) -> float:
 
 
 def _binomial(count: int, n: int, rate: float) -> float:
-    """The exact two-sided p-value of `count` among n at `rate`: the probability of all counts that are no likelier."""
+    """Return the exact two-sided p-value of `count` among n at `rate`: the probability of all counts that are no likelier."""
     k = torch.arange(n + 1, dtype=torch.float64)
     log_p = torch.lgamma(torch.tensor(n + 1.0).double()) - torch.lgamma(k + 1) - torch.lgamma(n - k + 1)
     log_p += k * math.log(rate) + (n - k) * math.log1p(-rate)
@@ -324,3 +377,23 @@ def _binomial(count: int, n: int, rate: float) -> float:
 
 def _shown(mix: Tensor) -> str:
     return "[" + ", ".join([f"{share:.4g}" for share in mix[:6].tolist()] + ["…"] * (len(mix) > 6)) + "]"
+
+
+def p_value(distance: float, error: float, weight: float, looks: int = 1) -> float:
+    """Return P(|T| ≥ distance/error), with Student's t of as many degrees of freedom as `weight` examples have; times `looks`.
+
+    It is Wallace's normal approximation, within 2 % from 10 examples on where p > 0.003; with fewer a little too large.
+    """
+    degrees = max(weight - 1, 1.0)
+    score = math.sqrt(degrees * math.log1p((distance / error) ** 2 / degrees)) * (8 * degrees + 1) / (8 * degrees + 3)
+    return min(1.0, looks * math.erfc(score / math.sqrt(2)))
+
+
+def _quantile(size: float, weight: float) -> float:
+    """Return the distance, in standard errors, at which `p_value` is `size`."""
+    z = float(torch.special.ndtri(torch.tensor(1 - size / 2, dtype=torch.float64)))
+    if math.isinf(weight):
+        return z
+    degrees = max(weight - 1, 1.0)
+    z *= (8 * degrees + 3) / (8 * degrees + 1)
+    return math.sqrt(degrees * math.expm1(min(z * z / degrees, 500.0)))

@@ -1,0 +1,296 @@
+"""One call after training: a table of what can be seen to be wrong, and what to do about it.
+
+Stage: module, `Posterior`, function or `log_probs`; `(x, y)`, data set or loader; `Prevalence` → log-probabilities at the
+population and labels → `Check`.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, SequentialSampler
+
+from ..inference import Posterior
+from ..likelihoods import Bernoulli, Categorical, Likelihood
+from ..log_probs import HasLogProbs, rows_of, tensor_of
+from ..metrics.sample import Numbers, Predictions, Sample, labelled_sample
+from ..predictive import PrevalenceLayer, predictive
+from ..prevalence import Prevalence
+from ..rng import checked_level
+from . import diagnostics
+from .diagnostics import CheckRow
+
+__all__ = ["Check", "check"]
+
+
+def check(
+    model: nn.Module | Posterior | Callable[[Any], Predictions] | Predictions,
+    data: Numbers | Dataset[Any] | Iterable[Any],
+    prevalence: Prevalence,
+    *,
+    likelihood: Likelihood | None = None,
+    unlabelled: Any = None,  # whatever the model takes
+    groups: Numbers | None = None,
+    sampled: bool = True,
+    level: float = 0.95,
+    batch_size: int = 1024,
+) -> Check:
+    """Look at a trained model for what can be seen to be wrong, and say what to do about it.
+
+    | row | a model that is right |
+    |---|---|
+    | label mix | the labels come at ρ, `prevalence.sampling` |
+    | mean prediction | Σ_c π_c avg_c p(k given x) is π_k, avg_c being the mean over the rows of class c |
+    | calibration slope | 1: log-odds neither too far apart nor too close together |
+    | calibration intercept | 0: nothing has to be added to the log-odds |
+    | skill | no less than always answering π |
+    | logits | outputs are no probabilities yet (modules with a softmax or logistic likelihood) |
+    | impossible labels | none had probability 0 (where there are some) |
+    | label shift | unlabelled predictions are a mixture of those of the labelled classes (with `unlabelled`) |
+    | unlabelled mean | the mean prediction there is π (with `unlabelled`) |
+
+    Slope and intercept are fitted at the rows' own mix, where they are known best: log-odds that are right at one mix of
+    classes are right at every one. With more than two classes a row shows the class that stands out most.
+
+    A model that is right gets "ok" in all rows in at least `level` of all cases: each of m tests has the level (1 − `level`)/m,
+    and for each of K classes (1 − `level`)/(m K). Figures that rest on few rows are held against Student's t of that many.
+    On the rows it was trained on, an overfitted model looks right: use held-out ones.
+
+    Args:
+        model: a module, which is called in eval mode without gradients and left in the mode it was in; a `Posterior`; a
+            function from x to log-probabilities at the population, such as `PrevalenceLayer.predict` or scikit-learn's
+            `predict_log_proba`; or log-probabilities, `(n, k)` or dense `(n, k, h, w, …)`.
+        data: `(x, y)`, a data set of such pairs or a loader of batches of them; y alone with log-probabilities. y are class
+            numbers, −100 where a row is to be left out, or soft votes `(n, k)`. There must be rows of every class.
+        prevalence: π and ρ.
+        likelihood: what turns a module's outputs into probabilities; Categorical by default. One with parameters of its own
+            must be the trained one, `criterion.likelihood`.
+        unlabelled: rows from where the model will be used: x or a loader of x; with log-probabilities, such.
+        groups: ids of patients or sites, one per example: rows that share one are not independent. Cells of a map share that of
+            their image. Copies of an example that a sampler drew repeatedly are recognised, unless augmented.
+        sampled: whether the rows were drawn as in training. False leaves out the row about their mix: held-out rows need not
+            come at ρ.
+        level: of the whole table.
+        batch_size: rows that go through the model at once, where `data` is no loader.
+
+    Example:
+        >>> import torch
+        >>> import rightloss as rl
+        >>> prevalence = rl.Prevalence.binary(population=0.01, sampling=0.5)
+        >>> y = torch.arange(400) % 2
+        >>> x = torch.randn(400, generator=torch.Generator().manual_seed(0)) + 2.0 * y - 1
+        >>> at_sampling = torch.nn.functional.logsigmoid(torch.stack([-2 * x, 2 * x], 1))  # right where half are of class 1
+        >>> rl.check(at_sampling, y, prevalence)["mean prediction"].verdict
+        'look'
+        >>> rl.check(rl.retarget(at_sampling, prevalence.sampling, prevalence.population), y, prevalence).ok
+        True
+    """
+    if not isinstance(prevalence, Prevalence):
+        raise ValueError(
+            f"Expected a Prevalence, which has the population and the sampling mix, but got {type(prevalence).__name__}: write "
+            "rightloss.Prevalence([…], sampling=[…])."
+        )
+    level = checked_level(level)
+    with torch.no_grad():
+        predict = None if _is_table(model) else _Predictor(model, prevalence, likelihood, batch_size)
+        table, labels, may_repeat = (tensor_of(model, "log_probs"), data, False) if predict is None else _predict(predict, data)
+        sample, repeats = _sample_of(table, labels, prevalence, groups, may_repeat)
+        sample.require_every_class("a check")
+        seen = diagnostics.Evidence.of(sample, repeats)
+        mix = diagnostics.label_mix(seen) if sampled else None
+        squashed = None if predict is None else predict.squashed
+        mix_is_wrong = mix is not None and mix.p_value is not None and mix.p_value < 1e-3
+        slope, intercept, remedy = diagnostics.calibration(seen, mix_is_wrong, bool(squashed))
+        found = [*([mix] if mix else []), diagnostics.mean_prediction(seen, remedy), slope, intercept, *diagnostics.skill(seen)]
+        if squashed is not None:
+            found.append(diagnostics.logits(squashed))
+        if unlabelled is not None:
+            there = tensor_of(unlabelled, "unlabelled") if predict is None else predict(unlabelled)
+            found += [diagnostics.label_shift(there, seen), diagnostics.unlabelled_mean(there, seen)]
+    size = (1 - level) / max(1, sum(each.p_value is not None for each in found))
+    return Check(tuple(each.row(size) for each in found), level, tuple(sample.totals.tolist()))
+
+
+@dataclass(frozen=True, repr=False)
+class Check:
+    """The table that `check` returns. Print it.
+
+    Attributes:
+        rows: a `CheckRow` for each question.
+        level: the share of right models that get "ok" in all rows.
+        num_examples: how many examples of each class there were, votes counted in fractions.
+
+    Example:
+        >>> import torch
+        >>> import rightloss as rl
+        >>> y = torch.arange(40) % 2
+        >>> found = rl.check(torch.tensor([[0.9, 0.1]]).log().expand(40, 2), y, rl.Prevalence.binary(0.1))
+        >>> found.ok, found["label mix"].seen
+        (True, '[0.5, 0.5]')
+    """
+
+    rows: tuple[CheckRow, ...]
+    level: float
+    num_examples: tuple[float, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Tell whether no row says "look"."""
+        return all(row.verdict != "look" for row in self.rows)
+
+    def __getitem__(self, name: str) -> CheckRow:
+        found = {row.name: row for row in self.rows}
+        if name not in found:
+            raise KeyError(f"there is no row {name!r}; there are {', '.join(found)}")
+        return found[name]
+
+    def to_dict(self) -> dict[str, dict[str, Any]]:
+        """Return plain numbers and words by the rows' names: `pandas.DataFrame(check.to_dict()).T`."""
+        return {row.name: asdict(row) for row in self.rows}
+
+    def __repr__(self) -> str:
+        cells = [("", "seen", "expected", "p", ""), *map(_cells, self.rows)]
+        widths = [max(len(line[column]) for line in cells) for column in range(5)]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
+        about: dict[str, list[str]] = {}
+        for row in self.rows:
+            about.setdefault(row.remedy, []).append(row.name)
+        remarks = [f"- {', '.join(names)}: {remedy}" for remedy, names in about.items() if remedy]
+        return "\n".join([self._title(), *("  " + line for line in lines), *remarks])
+
+    def _repr_html_(self) -> str:
+        def line(cells: Iterable[str], tag: str) -> str:
+            return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+        head = line(("", "seen", "expected", "p", "", "what to do"), "th")
+        body = "".join(line((*_cells(row), row.remedy), "td") for row in self.rows)
+        return f"<p>{html.escape(self._title())}</p><table>{head}{body}</table>"
+
+    def _title(self) -> str:
+        bad = [row.name for row in self.rows if row.verdict == "look"]
+        counts = ", ".join(f"{count:g}" for count in self.num_examples[:6]) + (", …" if len(self.num_examples) > 6 else "")
+        return f"{'Look at: ' + ', '.join(bad) if bad else 'Nothing seen to be wrong'} (examples by class: {counts})"
+
+
+class _Predictor:
+    """Log-probabilities at the population, of any x.
+
+    Attributes:
+        squashed: whether all outputs seen so far could be probabilities taken for logits; None where that cannot be told.
+    """
+
+    def __init__(self, model: Any, prevalence: Prevalence, likelihood: Likelihood | None, batch_size: int) -> None:
+        if not callable(model) and not isinstance(model, Posterior):
+            raise ValueError(
+                f"Expected `model` to be a module, a Posterior, a function of x or log-probabilities, but got "
+                f"{type(model).__name__}: of a scikit-learn model pass `model.predict_log_proba`."
+            )
+        self._at: Prevalence | None = prevalence
+        if isinstance(model, nn.Module) and not isinstance(model, PrevalenceLayer):
+            model, self._at = PrevalenceLayer(model, prevalence, likelihood), None  # the layer's own
+        self.model, self.prevalence, self.batch_size = model, prevalence, batch_size
+        self.squashed: bool | None = None
+
+    def __call__(self, x: Any) -> Tensor:
+        if isinstance(x, DataLoader):
+            return torch.cat([self(batch[0] if isinstance(batch, list | tuple) else batch) for batch in x])
+        if isinstance(self.model, Posterior):
+            found = predictive(self.model, x, self.prevalence, batch_size=self.batch_size)
+        elif isinstance(self.model, PrevalenceLayer):
+            found = self._of_layer(self.model, x)
+        else:
+            found = self.model(x)
+        return tensor_of(found, "log_probs").detach().cpu()
+
+    def _of_layer(self, layer: PrevalenceLayer, x: Any) -> Tensor:
+        cut = isinstance(x, Tensor | np.ndarray) or hasattr(x, "columns")
+        parts = [x[start : start + self.batch_size] for start in range(0, len(x), self.batch_size)] if cut else [x]
+        hook = layer.model.register_forward_hook(lambda _, given, outputs: self._look(outputs, layer.likelihood))
+        try:
+            return torch.cat([tensor_of(layer.predict(part, self._at), "log_probs") for part in parts])
+        finally:
+            hook.remove()
+
+    def _look(self, outputs: Any, likelihood: Likelihood) -> None:
+        if not isinstance(outputs, Tensor) or not isinstance(likelihood, Categorical | Bernoulli):
+            return
+        log_pi = self.prevalence.population.log()
+        if isinstance(likelihood, Bernoulli) and 0 <= float(log_pi[1] - log_pi[0]) <= 1:
+            return  # between these are the logits of a weak model, too
+        inside = bool(((outputs >= 0) & (outputs <= 1)).all())
+        if isinstance(likelihood, Categorical):
+            inside = inside and bool(((outputs.float().sum(1) - 1).abs() < 1e-2).all())
+        self.squashed = inside and self.squashed is not False
+
+
+def _is_table(model: Any) -> bool:
+    """Tell whether these are predictions rather than what makes them."""
+    if isinstance(model, Tensor | np.ndarray | list | tuple):
+        return True
+    return not callable(model) and (hasattr(model, "__array__") or isinstance(model, HasLogProbs))
+
+
+def _predict(predict: _Predictor, data: Any) -> tuple[Tensor, Tensor, bool]:
+    """Return log-probabilities, labels, and whether a sampler may have drawn an example more than once."""
+    if isinstance(data, Dataset):
+        data = DataLoader(data, predict.batch_size)
+    if isinstance(data, tuple | list) and len(data) == 2:
+        return predict(data[0]), tensor_of(data[1], "labels"), False
+    if isinstance(data, Tensor | np.ndarray) or not isinstance(data, Iterable):
+        raise ValueError(
+            f"Expected `data` to be (x, y) or a loader of such batches, but got {type(data).__name__}: a model needs the "
+            "inputs and their labels."
+        )
+    tables, labels = [], []
+    for batch in data:
+        if not isinstance(batch, tuple | list) or len(batch) != 2:
+            raise ValueError(
+                f"Expected batches (x, y), but got a {type(batch).__name__}: make pairs of them, or pass log-probabilities and "
+                "labels."
+            )
+        tables.append(predict(batch[0]))
+        labels.append(tensor_of(batch[1], "labels").detach().cpu())
+    if not tables:
+        raise ValueError("Expected at least one batch in `data`, but got none: is the loader empty, or used up?")
+    return torch.cat(tables), torch.cat(labels), _may_repeat(data)
+
+
+def _sample_of(
+    table: Tensor, labels: Any, prevalence: Prevalence, groups: Numbers | None, may_repeat: bool
+) -> tuple[Sample, bool]:
+    """Make a `Sample` with groups as given, of a map's images, or of repeated examples; and tell whether these repeat."""
+    labels, rows = tensor_of(labels, "labels").detach().cpu(), rows_of(tensor_of(table, "log_probs")).cpu()
+    if table.ndim > 2:
+        if labels.shape != (len(table), *table.shape[2:]):
+            raise ValueError(
+                f"Expected one label per cell, {(len(table), *table.shape[2:])}, but got shape {tuple(labels.shape)}: "
+                "labels of maps are maps of class numbers."
+            )
+        labels, cells = labels.flatten(), math.prod(table.shape[2:])
+        named = np.arange(len(table)) if groups is None else np.asarray(groups)
+        groups = np.repeat(named, cells)
+    if groups is None and may_repeat and not labels.is_floating_point():
+        both = torch.cat([rows.double(), labels[:, None].double()], 1)
+        found, which = torch.unique(both, dim=0, return_inverse=True)
+        if len(found) < len(both):
+            return labelled_sample(rows, labels, prevalence, which), True
+    return labelled_sample(rows, labels, prevalence, groups), False
+
+
+def _may_repeat(data: Any) -> bool:
+    if not isinstance(data, DataLoader) or type(data.batch_sampler) is not BatchSampler:
+        return True
+    sampler = data.sampler
+    return not isinstance(sampler, SequentialSampler) and not (isinstance(sampler, RandomSampler) and not sampler.replacement)
+
+
+def _cells(row: CheckRow) -> tuple[str, str, str, str, str]:
+    p = "" if row.p_value is None else "< 1e-6" if row.p_value < 1e-6 else f"{row.p_value:.2g}"
+    return row.name, row.seen, row.expected, p, row.verdict

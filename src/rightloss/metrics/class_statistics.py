@@ -1,0 +1,388 @@
+"""Means within each class, and how well one class is ranked above another: all that a figure depends on.
+
+Stage: `Sample` → `MetricSpec`, fixed once on the whole sample → `Statistics`. Every figure is a smooth function of them, so a
+bootstrap only has to recompute them with new counts, and an analytic interval only has to differentiate.
+
+The area under the ROC curve of a pair of classes is A[k, c] = P(p(k|x) is higher for an x of class k than for one of class c)
++ ½ P(they are equal). Each AUC is a weighted mean of these: that of two classes is A[1, 0]; one against the rest, at the mix π,
+is Σ_c π_c/(1 − π_k) A[k, c]; the mean over pairs of ½ (A[k, c] + A[c, k]) is Hand and Till's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+from .calibration import BLOCK, Recalibration, fit_recalibration
+from .decisions import decide
+from .sample import Sample
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The entries in the order of one class's score.
+
+    Attributes:
+        positive: that class.
+        order: entry numbers from the lowest score to the highest `(m,)`.
+        run: which run of equal scores each place belongs to `(m,)`; None where no two are equal.
+        sizes: how long each run is.
+    """
+
+    positive: int
+    order: Int64[Tensor, " m"]
+    run: Int64[Tensor, " m"] | None
+    sizes: Int64[Tensor, " r"] | None
+
+    def below(self, mass: Float64[Tensor, "m b"]) -> Float64[Tensor, "m b"]:
+        """Sum the mass at lower scores, and half of that at the same score, for each place."""
+        reached = mass.cumsum(0)
+        if self.run is None:
+            return reached.sub_(mass, alpha=0.5)
+        assert self.sizes is not None
+        at_end = reached[self.sizes.cumsum(0) - 1]
+        before = torch.cat([torch.zeros_like(at_end[:1]), at_end[:-1]])
+        return ((at_end + before) / 2)[self.run]
+
+
+@dataclass(frozen=True)
+class MetricSpec:
+    """Settings fixed on the whole sample, and kept in every resample.
+
+    Attributes:
+        costs: true class × decision `(k, k)`.
+        weights: π_c / n_c `(k,)`, what an example stands for.
+        rankings: the entries ranked by class: class 1 of two, or every class; none where a class has no example.
+        edges: for each class whose calibration is looked at, the inner borders of its bins, as log-probabilities.
+        bins: how many there are at most.
+        recalibration: slope and intercepts; None where there is no such fit.
+        reason: why there is none.
+    """
+
+    costs: Float64[Tensor, "k k"]
+    weights: Float64[Tensor, " k"]
+    rankings: tuple[Ranking, ...]
+    edges: tuple[Tensor, ...]
+    bins: int
+    recalibration: Recalibration | None
+    reason: str
+
+    @property
+    def num_classes(self) -> int:
+        return self.costs.shape[0]
+
+    @property
+    def num_cells(self) -> int:
+        """Count the bins of all classes whose calibration is looked at."""
+        return len(self.edges) * self.bins
+
+    @property
+    def sizes(self) -> list[int]:
+        """Return how many places of an entry's vector each field of `ClassAverages` has, in order."""
+        parameters = 0 if self.recalibration is None else self.num_classes
+        return [1, 1, 1, parameters, parameters**2, self.num_classes, *[self.num_cells] * 3]
+
+    @property
+    def size(self) -> int:
+        """Return the length of an entry's vector."""
+        return sum(self.sizes)
+
+    @property
+    def num_dense(self) -> int:
+        """Count the places in which every entry has a value; of the decisions, and of each class's bins, it has one."""
+        return sum(self.sizes[:5])
+
+
+@dataclass(frozen=True)
+class ClassAverages:
+    """Means within each class c, for b resamples at once.
+
+    Attributes:
+        spec: what is averaged.
+        means: all of them, class × place × resample; the others are parts of it.
+        totals: examples of each class × resample.
+        log_likelihood: E[log p(c|x) | c], (k, b).
+        brier: of the squared error of the probabilities (k, b).
+        last: E[p(last class|x) | c], (k, b).
+        score: gradient of the recalibration's log-likelihood at the fit, (k, parameters, b).
+        curvature: its negative Hessian, (k, parameters, parameters, b).
+        confusion: P(decided d | class c), (k, k, b).
+        gaps: E[(p(j|x) − 1{c = j}) · 1{p(j|x) is in bin e} | c], (k, j·e, b).
+        squares: E[Σ_c' (π_c'/n_c') p(c'|x) (p(j|x) − 1{c' = j})² · 1{p(j|x) is in bin e} | c], (k, j·e, b). Over the
+            population: the mean squares that such a sample's gaps have if the model is right. By the model and not by the
+            labels, since a bin without an example of the rare class shows no noise, and has some.
+        products: E[p(j|x) (1 − p(j|x)) · 1{p(j|x) is in bin e} | c], (k, j·e, b).
+    """
+
+    spec: MetricSpec
+    means: Float64[Tensor, "k j b"]
+    totals: Float64[Tensor, "k b"]
+    log_likelihood: Tensor
+    brier: Tensor
+    last: Tensor
+    score: Tensor
+    curvature: Tensor
+    confusion: Tensor
+    gaps: Tensor
+    squares: Tensor
+    products: Tensor
+
+    @classmethod
+    def of(cls, spec: MetricSpec, means: Tensor, totals: Tensor) -> ClassAverages:
+        """Split the means into their parts."""
+        ell, brier, last, score, curvature, *rest = means.split(spec.sizes, 1)
+        square = curvature.unflatten(1, (score.shape[1], score.shape[1]))
+        return cls(spec, means, totals, ell[:, 0], brier[:, 0], last[:, 0], score, square, *rest)
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """All that a figure may depend on, for b resamples.
+
+    Attributes:
+        averages: within each class.
+        areas: A[k, c].
+        population: π, class × resample, or class × 1.
+        decided: C in the place of the averages' own, where it is drawn by itself.
+    """
+
+    averages: ClassAverages
+    areas: Float64[Tensor, "k k b"]
+    population: Float64[Tensor, "k _"]
+    decided: Float64[Tensor, "k k _"] | None = None
+
+    @property
+    def confusion(self) -> Tensor:
+        """C[c, d], class × decision × resample."""
+        return self.averages.confusion if self.decided is None else self.decided
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.areas)
+
+    def at_population(self, by_class: Tensor) -> Tensor:
+        """Σ_c π_c (·)_c: the expectation over the population."""
+        return (self.population * by_class).sum(0)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some entries and their vectors: dense values, and in each group of places the one where an entry has a value."""
+
+    entries: slice
+    labels: Int64[Tensor, " m"]
+    votes: Float64[Tensor, " m"] | None
+    dense: Float64[Tensor, "m d"]
+    places: tuple[Int64[Tensor, " m"], ...]
+    values: tuple[Float64[Tensor, " m"] | None, ...]
+
+
+@dataclass(frozen=True)
+class MeanGradient:
+    """The gradient of a figure in the class means, kept for the places that it depends on, `first` and on.
+
+    Attributes:
+        first: number of the first such place.
+        values: class × place.
+        base: Σ_j values[c, j] · mean[c, j], by class.
+    """
+
+    first: int
+    values: Float64[Tensor, "k j"]
+    base: Float64[Tensor, " k"]
+
+    @classmethod
+    def of(cls, gradient: Float64[Tensor, "k j"], means: Float64[Tensor, "k j"]) -> MeanGradient | None:
+        """Drop the places that the figure does not depend on; None where there is no other."""
+        used = torch.nonzero(gradient.any(0)).flatten()
+        if len(used) == 0:
+            return None
+        part = slice(int(used[0]), int(used[-1]) + 1)
+        values = gradient[:, part].clone()
+        return cls(part.start, values, torch.where(values == 0, 0.0, values * means[:, part]).sum(1))
+
+    def influence(self, block: Block) -> Float64[Tensor, " m"]:
+        """Return what each entry of a block adds to the figure, before division by its class's total."""
+        result = -self.base[block.labels]
+        width = self.values.shape[1]
+        for j in range(self.first, min(self.first + width, block.dense.shape[1])):
+            result += self.values[:, j - self.first][block.labels] * block.dense[:, j]
+        flat = self.values.flatten()
+        for place, value in zip(block.places, block.values, strict=True):
+            low, high = (int(each) - self.first for each in torch.aminmax(place))
+            if high < 0 or low >= width:
+                continue
+            at = place - self.first
+            part = flat[block.labels * width + at.clamp(0, width - 1)]
+            if low < 0 or high >= width:
+                part = torch.where((at >= 0) & (at < width), part, 0.0)
+            result += part if value is None else part * value
+        return result if block.votes is None else result * block.votes
+
+
+def make_spec(sample: Sample, costs: Tensor, bins: int) -> MetricSpec:
+    """Rank the sample, cut bins of equal weight in the population, and fit the recalibration."""
+    k, weights = sample.num_classes, sample.prevalence.population / sample.totals
+    looked_at = [1] if k == 2 else list(range(k))
+    if sample.missing:
+        no_edges = (torch.empty(0, dtype=torch.float64),) * len(looked_at)
+        return MetricSpec(costs, weights, (), no_edges, bins, None, f"no example of class(es) {sample.missing}")
+    rankings = tuple(rank(sample, j) for j in looked_at)
+    edges = tuple(_equal_weight_edges(sample, ranking, bins) for ranking in rankings)
+    return MetricSpec(costs, weights, rankings, edges, bins, *fit_recalibration(sample))
+
+
+def compute_statistics(sample: Sample, spec: MetricSpec, counts: Float64[Tensor, "m b"] | None = None) -> Statistics:
+    """Compute the statistics of a sample, or of b resamples in which entry i occurs `counts[i]` times."""
+    k = spec.num_classes
+    areas = pairwise_areas(sample, spec.rankings, counts)
+    if not spec.rankings:
+        areas = torch.full((k, k, 1), math.nan, dtype=torch.float64)
+    return Statistics(_class_averages(sample, spec, counts), areas, sample.prevalence.population[:, None])
+
+
+def rank(sample: Sample, positive: int) -> Ranking:
+    """Rank by p(positive|x); for two classes by its log-odds, which tell apart what rounds to a probability of 1."""
+    score = sample.log_probs[:, positive]
+    if sample.num_classes == 2:
+        score = score - sample.log_probs[:, 1 - positive]
+    ordered, order = torch.sort(sample.per_entry(score))
+    if bool((ordered[1:] != ordered[:-1]).all()):
+        return Ranking(positive, order, None, None)
+    _, run, sizes = torch.unique_consecutive(ordered, return_inverse=True, return_counts=True)
+    return Ranking(positive, order, run, sizes)
+
+
+def pairwise_areas(
+    sample: Sample, rankings: tuple[Ranking, ...], counts: Float64[Tensor, "m b"] | None = None
+) -> Float64[Tensor, "k k b"]:
+    """Return A[k, c] of each resample, a row per class k that is ranked.
+
+    The diagonal is ½; for two classes both entries are the same number.
+    """
+    k, resamples = sample.num_classes, 1 if counts is None else counts.shape[1]
+    result = torch.full((k, k, resamples), 0.5, dtype=torch.float64)
+    for ranking in rankings:
+        labels = sample.labels[ranking.order]
+        mass = _mass(sample, counts, ranking.order)
+        totals = _add_at(torch.zeros(k, resamples, dtype=torch.float64), labels, weights=mass)
+        positives = mass * (labels == ranking.positive)[:, None]
+        above = totals[ranking.positive] - ranking.below(positives)
+        won = _add_at(torch.zeros(k, resamples, dtype=torch.float64), labels, weights=above.mul_(mass))
+        result[ranking.positive] = won / (totals * totals[ranking.positive])
+        result[ranking.positive, ranking.positive] = 0.5
+    if k == 2:
+        result[0, 1] = result[1, 0]
+    return result
+
+
+def area_influence(
+    sample: Sample, rankings: tuple[Ranking, ...], gradient: Float64[Tensor, "k k"], area: Float64[Tensor, "k k"]
+) -> Float64[Tensor, " m"]:
+    """Return what each entry adds to a figure with that gradient in the areas, before division by its class's total.
+
+    For one area these are DeLong's placement values.
+    """
+    result = torch.zeros(len(sample.labels), dtype=torch.float64)
+    totals = sample.totals
+    if sample.num_classes == 2:  # one number stands in both places
+        gradient = torch.tensor([[0.0, 0.0], [float(gradient[1, 0] + gradient[0, 1]), 0.0]], dtype=torch.float64)
+    for ranking in rankings:
+        k = ranking.positive
+        labels = sample.labels[ranking.order]
+        mass = _mass(sample, None, ranking.order)
+        is_positive = labels == k
+        above = 1 - ranking.below(mass * is_positive[:, None])[:, 0] / totals[k]
+        below = ranking.below(mass * (gradient[k] / totals)[labels][:, None] * ~is_positive[:, None])[:, 0]
+        as_negative = gradient[k][labels] * (above - area[k][labels])
+        as_positive = below - (gradient[k] * area[k]).sum() + gradient[k, k] * area[k, k]
+        result[ranking.order] += torch.where(is_positive, as_positive, as_negative)
+    return result if sample.votes is None else result * sample.votes
+
+
+def blocks(sample: Sample, spec: MetricSpec) -> Iterator[Block]:
+    """Yield the sample's entries, a block at a time."""
+    size = max(BLOCK // max(1, spec.num_classes // 4), 1024)
+    for start in range(0, len(sample.labels), size):
+        entries = slice(start, start + size)
+        rows = entries if sample.rows is None else sample.rows[entries]
+        votes = None if sample.votes is None else sample.votes[entries]
+        yield _block(entries, sample.log_probs[rows], sample.labels[entries], votes, spec)
+
+
+def _class_averages(sample: Sample, spec: MetricSpec, counts: Float64[Tensor, "m b"] | None) -> ClassAverages:
+    k, size = spec.num_classes, spec.size
+    resamples = 1 if counts is None else counts.shape[1]
+    sums = torch.zeros(k * size, resamples, dtype=torch.float64)
+    totals = torch.zeros(k, resamples, dtype=torch.float64)
+    for block in blocks(sample, spec):
+        weight = None if counts is None else counts[block.entries]
+        if block.votes is not None:
+            weight = block.votes[:, None] if weight is None else weight * block.votes[:, None]
+        for j in range(spec.num_dense):
+            _add_at(sums, block.labels * size + j, block.dense[:, j], weight)
+        for place, value in zip(block.places, block.values, strict=True):
+            _add_at(sums, block.labels * size + place, value, weight)
+        _add_at(totals, block.labels, weights=weight)
+    return ClassAverages.of(spec, sums.view(k, size, resamples) / totals[:, None], totals)
+
+
+def _block(entries: slice, log_probs: Tensor, labels: Tensor, votes: Tensor | None, spec: MetricSpec) -> Block:
+    k, table = spec.num_classes, log_probs.double()
+    probs = table.exp()
+    own = table.gather(1, labels[:, None]).squeeze(1)
+    miss = 1 - probs.gather(1, labels[:, None]).squeeze(1)
+    brier = miss.square() if k == 2 else probs.square().sum(1) - (1 - miss).square() + miss.square()
+    # a probability of 0 for what happened makes the figure infinite, which `evaluate` reports
+    dense = [own.masked_fill(own.isneginf(), 0.0)[:, None], brier[:, None], probs[:, -1:]]
+    if spec.recalibration is not None:
+        dense += spec.recalibration.terms(table, labels)[1:]
+    places = [spec.num_dense + decide(log_probs, costs=spec.costs)]
+    values: list[Tensor | None] = [None]
+    total_weight = probs @ spec.weights
+    for number, edges in enumerate(spec.edges):
+        j = 1 if k == 2 else number
+        start = spec.num_dense + k + number * spec.bins
+        bin_ = start + torch.bucketize(table[:, j].contiguous(), edges, right=True)
+        p, weight = probs[:, j], spec.weights[j]
+        places += [bin_, bin_ + spec.num_cells, bin_ + 2 * spec.num_cells]
+        squares = (total_weight - weight * p) * p.square() + weight * p * (1 - p).square()
+        values += [p - (labels == j).double(), squares, p * (1 - p)]
+    return Block(entries, labels, votes, torch.cat(dense, 1), tuple(places), tuple(values))
+
+
+def _equal_weight_edges(sample: Sample, ranking: Ranking, bins: int) -> Tensor:
+    """Return the inner borders of the bins: a value belongs to bin ⌊bins · share of the population strictly below it⌋."""
+    weights = sample.population_weights[ranking.order]
+    below = weights.cumsum(0) - weights
+    starts = torch.arange(len(below)) if ranking.sizes is None else ranking.sizes.cumsum(0) - ranking.sizes
+    cuts = torch.arange(1, bins, dtype=torch.float64) / bins
+    opens = torch.searchsorted(below[starts], cuts - 1e-9)  # a share that is a cut but for rounding is one
+    entries = ranking.order[starts[opens[opens < len(starts)]]]
+    return torch.unique(sample.per_entry(sample.log_probs[:, ranking.positive])[entries].double())
+
+
+def _mass(sample: Sample, counts: Tensor | None, order: Tensor) -> Tensor:
+    mass = torch.ones(len(order), 1, dtype=torch.float64) if counts is None else counts[order]
+    return mass if sample.votes is None else mass * sample.votes[order][:, None]
+
+
+def _add_at(
+    sums: Float64[Tensor, "p b"],
+    places: Int64[Tensor, " m"],
+    values: Float64[Tensor, " m"] | None = None,
+    weights: Float64[Tensor, "m _"] | None = None,
+) -> Float64[Tensor, "p b"]:
+    """Add to `sums`, in place: `sums[places[i], :] += values[i] · weights[i, :]`, where None is 1."""
+    if (weights is None or weights.shape[1] == 1) and len(sums) <= 4 * len(places):  # far faster for a single column
+        single = None if weights is None else weights[:, 0]
+        product = single if values is None else values if single is None else values * single
+        return sums.add_(torch.bincount(places, weights=product, minlength=len(sums)).double()[:, None])
+    if weights is None:
+        weights = torch.ones(len(places), 1, dtype=sums.dtype)
+    return sums.index_add_(0, places, weights if values is None else values[:, None] * weights)
