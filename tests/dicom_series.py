@@ -1,4 +1,4 @@
-"""Synthetic CT series as DICOM files, of a volume that is known everywhere; and what workers do in tests.
+"""Synthetic CT series as DICOM files, of a volume that is known everywhere; and jobs for workers.
 
 Values are functions of the place in mm, so that what a reader and an interpolator make of the files has an independent answer.
 """
@@ -30,7 +30,8 @@ from pydicom.uid import (
     RLELossless,
 )
 
-from rightloss.lidc.ct.shards import make_part
+from rightloss.lidc.ct.shards import ShardJob, make_shard
+from rightloss.lidc.ct.workers import Failure, Isolated
 
 SYNTAXES = {
     "implicit": ImplicitVRLittleEndian,
@@ -167,40 +168,40 @@ def write_all(folder: Path, scans: dict[str, Scan]) -> None:
         write_scan(folder / patient, scan, ramp)
 
 
-def crash_in_one(job: dict[str, Any]) -> None:
-    """`make_part`, but the second of `several_scans` kills its process and the fourth never ends."""
-    first = Path(job["files"][0]).parent.name
-    if first == "P-01":
-        os.kill(os.getpid(), signal.SIGSEGV)
-    if first == "P-03":
+def crash_in_one(job: ShardJob) -> None:
+    """`make_shard`, but the second of `several_scans` crashes its process and the fourth never ends."""
+    patient = job.files[0].parent.name
+    if patient == "P-01":
+        segfault(0.1)
+    if patient == "P-03":
         time.sleep(1000)
-    make_part(job)
+    make_shard(job)
 
 
-def out_of_reach_in_one(job: dict[str, Any]) -> None:
-    """`make_part`, but the disk fails the second of `several_scans`."""
-    if Path(job["files"][0]).parent.name == "P-01":
+def out_of_reach_in_one(job: ShardJob) -> None:
+    """`make_shard`, but the disk fails the second of `several_scans`."""
+    if job.files[0].parent.name == "P-01":
         raise OSError(5, "Input/output error")
-    make_part(job)
+    make_shard(job)
 
 
-def without_scipy(job: dict[str, Any]) -> None:
+def without_scipy(job: ShardJob) -> None:
     raise ModuleNotFoundError("scipy is needed", name="scipy")
 
 
-def logged(job: dict[str, Any]) -> None:
-    """`make_part`; each call leaves a line in the log."""
+def logged(job: ShardJob) -> None:
+    """`make_shard`; each call leaves a line in the log."""
     with open(os.environ[LOG], "a") as log:
-        log.write(Path(job["files"][0]).parent.name + "\n")
-    make_part(job)
+        log.write(job.files[0].parent.name + "\n")
+    make_shard(job)
 
 
-def slow_and_logged(job: dict[str, Any]) -> None:
-    """`make_part`; each call leaves a line in the log, with its process."""
+def slow_and_logged(job: ShardJob) -> None:
+    """`make_shard`; each call leaves a line in the log, with its process."""
     with open(os.environ[LOG], "a") as log:
-        log.write(f"{Path(job['files'][0]).parent.name} {os.getpid()}\n")
+        log.write(f"{job.files[0].parent.name} {os.getpid()}\n")
     time.sleep(0.5)
-    make_part(job)
+    make_shard(job)
 
 
 def noisy_sum(job: Any) -> int:
@@ -216,8 +217,27 @@ def own_process(seconds: float) -> int:
     return os.getpid()
 
 
+def segfault(seconds: float) -> None:
+    time.sleep(seconds)
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+_nested = Isolated(own_process, 60.0)
+
+
+def nested_process(seconds: float) -> tuple[int, int | Failure]:
+    """The process of the job, and the one that this has started."""
+    return os.getpid(), _nested(seconds)
+
+
+def logged_nested(log: str) -> None:
+    """Write both processes of `nested_process` to a file, then take long."""
+    Path(log).write_text(" ".join(map(str, nested_process(0.0))))
+    time.sleep(1000)
+
+
 def is_running(pid: int) -> bool:
-    """Whether it is, and not only waiting for its parent to take note of its end."""
+    """Whether the process runs, and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:

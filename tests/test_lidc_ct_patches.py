@@ -20,8 +20,7 @@ from scipy.interpolate import RegularGridInterpolator
 
 from rightloss.lidc import contour_volumes
 from rightloss.lidc.bundled_tables import shipped_outlines
-from rightloss.lidc.ct.patches import cut_patch
-from rightloss.lidc.ct.series import Series, read_series
+from rightloss.lidc.ct.series import Series, cut_patch, read_series
 from rightloss.lidc.outlines import mask_of
 from rightloss.lidc.readings import nodules, reading_table, scan_positions
 

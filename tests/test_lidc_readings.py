@@ -12,9 +12,8 @@ from members import SEED
 from scipy.spatial.distance import cdist
 
 from rightloss.lidc import readings as module
-from rightloss.lidc.build import build
+from rightloss.lidc.build import build, group_readings
 from rightloss.lidc.bundled_tables import DATA, OUTLINES, READINGS, SCANS, shipped_outlines
-from rightloss.lidc.grouping import group_readings
 from rightloss.lidc.readings import annotations, nodules, scan_positions
 
 ROOT = Path(__file__).parent.parent

@@ -17,11 +17,11 @@ from .archive import Archive as Archive
 from .archive import read_archive as read_archive
 from .archive import write_archive as write_archive
 from .montage import montage as montage
-from .nodule_set import NoduleSet as NoduleSet
 from .nodulemnist import NoduleMNIST as NoduleMNIST
 from .nodulemnist import read_nodulemnist as read_nodulemnist
 from .readings import annotations as annotations
 from .readings import nodules as nodules
+from .sets import NoduleSet as NoduleSet
 from .sets import balanced_set as balanced_set
 from .sets import binary_set as binary_set
 from .sets import rating_set as rating_set

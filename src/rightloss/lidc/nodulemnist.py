@@ -19,8 +19,8 @@ from jaxtyping import Float32, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .nodule_set import NoduleSet, PatchSource
 from .npz import Npz, open_npz
+from .sets import NoduleSet, PatchSource
 
 __all__ = ["NoduleMNIST", "read_nodulemnist"]
 

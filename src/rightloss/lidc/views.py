@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from ..log_probs import log_prob_table, tensor_of
 from ..rng import checked_generator
 from ..sampling.checks import whole_number
-from .planes import checked_patches, inplane_views, is_number, orthogonal_views, per_example
-from .rotations import fixed_rotations, random_rotations
+from .planes import checked_patches, fixed_rotations, inplane_views, is_number, orthogonal_views, per_example, random_rotations
 
 __all__ = [
     "FixedViews",
