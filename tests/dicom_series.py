@@ -6,7 +6,6 @@ Values are functions of the place in mm, so that what a reader and an interpolat
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -29,9 +28,9 @@ from pydicom.uid import (
     JPEGLSLossless,
     RLELossless,
 )
+from worker_jobs import segfault
 
 from rightloss.lidc.ct.shards import ShardJob, make_shard
-from rightloss.lidc.ct.workers import Failure, Isolated
 
 SYNTAXES = {
     "implicit": ImplicitVRLittleEndian,
@@ -172,7 +171,7 @@ def crash_in_one(job: ShardJob) -> None:
     """`make_shard`, but the second of `several_scans` crashes its process and the fourth never ends."""
     patient = job.files[0].parent.name
     if patient == "P-01":
-        segfault(0.1)
+        segfault()
     if patient == "P-03":
         time.sleep(1000)
     make_shard(job)
@@ -202,46 +201,6 @@ def slow_and_logged(job: ShardJob) -> None:
         log.write(f"{job.files[0].parent.name} {os.getpid()}\n")
     time.sleep(0.5)
     make_shard(job)
-
-
-def noisy_sum(job: Any) -> int:
-    print("on standard output")
-    os.write(1, b"as a library would\n")
-    if isinstance(job, str):
-        raise ValueError(f"no numbers in {job!r}")
-    return sum(job)
-
-
-def own_process(seconds: float) -> int:
-    time.sleep(seconds)
-    return os.getpid()
-
-
-def segfault(seconds: float) -> None:
-    time.sleep(seconds)
-    os.kill(os.getpid(), signal.SIGSEGV)
-
-
-_nested = Isolated(own_process, 60.0)
-
-
-def nested_process(seconds: float) -> tuple[int, int | Failure]:
-    """The process of the job, and the one that this has started."""
-    return os.getpid(), _nested(seconds)
-
-
-def logged_nested(log: str) -> None:
-    """Write both processes of `nested_process` to a file, then take long."""
-    Path(log).write_text(" ".join(map(str, nested_process(0.0))))
-    time.sleep(1000)
-
-
-def is_running(pid: int) -> bool:
-    """Whether the process runs, and is not a zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def _recode(path: Path, syntax: str) -> None:

@@ -18,9 +18,10 @@ import dicom_series
 import numpy as np
 import pandas as pd
 import pytest
-from dicom_series import LOG, Scan, is_running, nodule_table, ramp, several_scans, write_all, write_scan, write_slice
+from dicom_series import LOG, Scan, nodule_table, ramp, several_scans, write_all, write_scan, write_slice
 from members import assert_refused, unchecked_types
 from typer.testing import CliRunner
+from worker_jobs import is_running
 
 from rightloss import cli
 from rightloss.lidc.archive import read_archive

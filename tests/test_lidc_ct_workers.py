@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import dicom_series
 import numpy as np
 import pytest
-from dicom_series import is_running, nodule_table, own_process, several_scans, write_all
+from dicom_series import nodule_table, several_scans, write_all
+from worker_jobs import is_running, noisy_sum, own_process
 
 from rightloss.lidc.ct import preparation
 from rightloss.lidc.ct.preparation import prepare
@@ -22,9 +25,9 @@ from rightloss.lidc.ct.workers import Failure, Isolated, run_jobs
 SCRIPT = """
 import sys
 sys.path.insert(0, sys.argv[1])
-import dicom_series
+import worker_jobs
 from rightloss.lidc.ct.workers import run_jobs
-for job, found in run_jobs(dicom_series.logged_nested, [sys.argv[2]], 1, 100.0):
+for job, found in run_jobs(worker_jobs.nested, [sys.argv[2]], 1, 100.0):
     print(found)
 """
 
@@ -63,7 +66,7 @@ def test_a_process_that_crashes_or_hangs_costs_one_scan_and_another_run_tries_it
     table = nodule_table(scans)
     with monkeypatch.context() as patch:
         patch.setattr(preparation, "make_shard", dicom_series.crash_in_one)
-        prepared = prepare(tmp_path / "dicom", out, 2, 8, nodules=table, timeout=2.0)
+        prepared = prepare(tmp_path / "dicom", out, 1, 8, nodules=table, timeout=2.0)
     with np.load(out) as file:
         assert file["patient_id"].tolist() == ["P-00", "P-00", "P-02", "P-02"]
     reasons = {remark.series_uid: remark.text for remark in prepared.remarks}
@@ -76,19 +79,21 @@ def test_a_process_that_crashes_or_hangs_costs_one_scan_and_another_run_tries_it
 def test_results_and_errors_come_back_with_their_jobs_and_no_process_is_left_after_a_stop(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    found = dict(run_jobs(dicom_series.noisy_sum, [(), (1, 2), "unbalanced"], 1, 60.0))
-    assert found == {(): 0, (1, 2): 3, "unbalanced": Failure("no numbers in 'unbalanced'", "ValueError")}
-    assert capfd.readouterr() == ("", "")  # whatever libraries print
-    results = run_jobs(own_process, [0.0] * 8, 1, 60.0)
-    _, pid = next(results)
+    jobs: list[str | tuple[int, ...]] = [(), (1, 2), "unbalanced", "process", "long"]
+    results = run_jobs(noisy_sum, jobs, 1, 60.0)
+    found = dict(next(results) for _ in jobs[:-1])
     results.close()
-    assert isinstance(pid, int)
-    assert not is_running(pid)
+    process = found.pop("process")
+    assert found == {(): 0, (1, 2): 3, "unbalanced": Failure("no numbers in 'unbalanced'", "ValueError")}
+    assert isinstance(process, int)
+    assert not is_running(process)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_an_isolated_function_outlives_a_crash_and_the_death_of_its_idle_process() -> None:
     call = Isolated(own_process, 60.0)
     try:
+        assert call(-1.0) == Failure("the process that read it died (SIGSEGV)", "SIGSEGV", True)
         first = call(0.0)
         assert isinstance(first, int)
         os.kill(first, signal.SIGKILL)
@@ -96,14 +101,24 @@ def test_an_isolated_function_outlives_a_crash_and_the_death_of_its_idle_process
         second = call(0.0)
         assert isinstance(second, int)
         assert second not in (first, os.getpid())
+        assert is_running(second)
     finally:
         call.close()
     assert not is_running(second)
-    crash = Isolated(dicom_series.segfault, 60.0)
-    try:
-        assert crash(0.1) == Failure("the process that read it died (SIGSEGV)", "SIGSEGV", True)
-    finally:
-        crash.close()
+
+
+def test_an_isolated_function_can_be_called_in_a_daemonic_process_such_as_a_data_loaders() -> None:
+    processes = multiprocessing.get_context("fork")
+    queue = processes.SimpleQueue()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a fork where there are threads
+        loader = processes.Process(target=lambda: queue.put(Isolated(own_process, 60.0)(0.0)), daemon=True)
+        loader.start()
+    found = queue.get()
+    loader.join(30)
+    assert isinstance(found, int)
+    assert found not in (loader.pid, os.getpid())
+    assert (loader.exitcode, is_running(found)) == (0, False)
 
 
 def test_ctrl_c_in_the_middle_of_a_job_leaves_no_process_behind(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnContext, SpawnProcess
 from multiprocessing.util import Finalize, is_exiting
 from types import ModuleType
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     from pebble import ProcessPool
@@ -126,21 +126,26 @@ class Isolated(Generic[Job, Answer]):
 class _WorkerProcess(SpawnProcess):
     """A new interpreter that does not run the user's script again, as "spawn" would: it needs no `if __name__ == "__main__"`.
 
-    Ctrl-C reaches this process alone, from the first moment on; it stops the others.
+    It can be started by a daemonic process, too, such as a worker of torch's DataLoader. Ctrl-C reaches the first process
+    alone, which stops the others.
     """
 
     def start(self) -> None:
         with _starting, _no_interrupts():
-            main, before = sys.modules["__main__"], {name: os.environ.get(name) for name in _ENVIRONMENT}
-            sys.modules["__main__"] = ModuleType("__main__")
+            own: dict[str, Any] = multiprocessing.current_process()._config  # type: ignore[attr-defined]
+            before = (own.copy(), os.environ.copy(), sys.modules["__main__"])
+            own["daemon"] = False
             os.environ.update(_ENVIRONMENT)
+            sys.modules["__main__"] = ModuleType("__main__")
             try:
                 super().start()
             finally:
-                sys.modules["__main__"] = main
-                for name, value in before.items():
+                own.clear()
+                own.update(before[0])
+                for name in _ENVIRONMENT:
                     os.environ.pop(name)
-                    os.environ.update({} if value is None else {name: value})
+                    os.environ.update({name: before[1][name]} if name in before[1] else {})
+                sys.modules["__main__"] = before[2]
 
 
 class _WorkerContext(SpawnContext):
