@@ -169,7 +169,7 @@ def test_prepare_that_is_interrupted_says_how_to_go_on(scans: Path, monkeypatch:
         patch.setattr(preparation, "write_patches", failing_with(KeyboardInterrupt()))
         result = invoke(*arguments, str(out))
     assert (result.exit_code, result.stderr) == (130, "rightloss: interrupted; run again to go on\n")
-    monkeypatch.setattr(preparation, "_MAKE_PART", "nowhere:nothing")  # all parts are there
+    monkeypatch.setattr(preparation, "make_shard", failing_with(AssertionError()))  # all shards are there
     assert invoke(*arguments, str(out)).exit_code == 0
 
 

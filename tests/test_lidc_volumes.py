@@ -194,5 +194,5 @@ def test_no_nodules_are_an_empty_batch() -> None:
         *(([0], size, "whole number of voxels") for size in (0, 64.0, True, 1000)),
     ],
 )
-def test_bad_input_is_refused(wanted: object, size: Any, words: str) -> None:
+def test_bad_input_is_refused(wanted: Any, size: Any, words: str) -> None:
     assert_refused(lambda: contour_volumes(wanted, size), words)
