@@ -1,4 +1,4 @@
-"""Synthetic CT series as DICOM files, of a volume that is known everywhere; and what workers do in tests.
+"""Synthetic CT series as DICOM files, of a volume that is known everywhere; and jobs for workers.
 
 Values are functions of the place in mm, so that what a reader and an interpolator make of the files has an independent answer.
 """
@@ -6,7 +6,6 @@ Values are functions of the place in mm, so that what a reader and an interpolat
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -29,8 +28,9 @@ from pydicom.uid import (
     JPEGLSLossless,
     RLELossless,
 )
+from worker_jobs import segfault
 
-from rightloss.lidc.ct.shards import make_part
+from rightloss.lidc.ct.shards import ShardJob, make_shard
 
 SYNTAXES = {
     "implicit": ImplicitVRLittleEndian,
@@ -167,61 +167,40 @@ def write_all(folder: Path, scans: dict[str, Scan]) -> None:
         write_scan(folder / patient, scan, ramp)
 
 
-def crash_in_one(job: dict[str, Any]) -> None:
-    """`make_part`, but the second of `several_scans` kills its process and the fourth never ends."""
-    first = Path(job["files"][0]).parent.name
-    if first == "P-01":
-        os.kill(os.getpid(), signal.SIGSEGV)
-    if first == "P-03":
+def crash_in_one(job: ShardJob) -> None:
+    """`make_shard`, but the second of `several_scans` crashes its process and the fourth never ends."""
+    patient = job.files[0].parent.name
+    if patient == "P-01":
+        segfault()
+    if patient == "P-03":
         time.sleep(1000)
-    make_part(job)
+    make_shard(job)
 
 
-def out_of_reach_in_one(job: dict[str, Any]) -> None:
-    """`make_part`, but the disk fails the second of `several_scans`."""
-    if Path(job["files"][0]).parent.name == "P-01":
+def out_of_reach_in_one(job: ShardJob) -> None:
+    """`make_shard`, but the disk fails the second of `several_scans`."""
+    if job.files[0].parent.name == "P-01":
         raise OSError(5, "Input/output error")
-    make_part(job)
+    make_shard(job)
 
 
-def without_scipy(job: dict[str, Any]) -> None:
+def without_scipy(job: ShardJob) -> None:
     raise ModuleNotFoundError("scipy is needed", name="scipy")
 
 
-def logged(job: dict[str, Any]) -> None:
-    """`make_part`; each call leaves a line in the log."""
+def logged(job: ShardJob) -> None:
+    """`make_shard`; each call leaves a line in the log."""
     with open(os.environ[LOG], "a") as log:
-        log.write(Path(job["files"][0]).parent.name + "\n")
-    make_part(job)
+        log.write(job.files[0].parent.name + "\n")
+    make_shard(job)
 
 
-def slow_and_logged(job: dict[str, Any]) -> None:
-    """`make_part`; each call leaves a line in the log, with its process."""
+def slow_and_logged(job: ShardJob) -> None:
+    """`make_shard`; each call leaves a line in the log, with its process."""
     with open(os.environ[LOG], "a") as log:
-        log.write(f"{Path(job['files'][0]).parent.name} {os.getpid()}\n")
+        log.write(f"{job.files[0].parent.name} {os.getpid()}\n")
     time.sleep(0.5)
-    make_part(job)
-
-
-def noisy_sum(job: Any) -> int:
-    print("on standard output")
-    os.write(1, b"as a library would\n")
-    if isinstance(job, str):
-        raise ValueError(f"no numbers in {job!r}")
-    return sum(job)
-
-
-def own_process(seconds: float) -> int:
-    time.sleep(seconds)
-    return os.getpid()
-
-
-def is_running(pid: int) -> bool:
-    """Whether it is, and not only waiting for its parent to take note of its end."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    make_shard(job)
 
 
 def _recode(path: Path, syntax: str) -> None:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 import rightloss
 from rightloss import cli
-from rightloss.lidc.ct import preparation as preparing
+from rightloss.lidc.ct import preparation
 from rightloss.study import toy
 from rightloss.study.methods import METHODS
 from rightloss.study.toy.table import COLUMNS
@@ -133,8 +133,8 @@ def scans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     every = several_scans(3)
     for patient, scan in list(every.items())[:2]:
         write_scan(tmp_path / "dicom" / patient, scan, ramp)
-    monkeypatch.setattr(preparing, "all_nodules", lambda: nodule_table(every))
-    monkeypatch.setattr(preparing, "scan_positions", dict)
+    monkeypatch.setattr(preparation, "all_nodules", lambda: nodule_table(every))
+    monkeypatch.setattr(preparation, "scan_positions", dict)
     return tmp_path
 
 
@@ -166,10 +166,10 @@ def test_prepare_that_could_cut_nothing_fails_and_says_where_to_look(scans: Path
 def test_prepare_that_is_interrupted_says_how_to_go_on(scans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, arguments = scans / "n.npz", ["lidc", "prepare", "--dicom", str(scans / "dicom"), "--workers", "0", "--out"]
     with monkeypatch.context() as patch:
-        patch.setattr(preparing, "write_patches", failing_with(KeyboardInterrupt()))
+        patch.setattr(preparation, "write_patches", failing_with(KeyboardInterrupt()))
         result = invoke(*arguments, str(out))
     assert (result.exit_code, result.stderr) == (130, "rightloss: interrupted; run again to go on\n")
-    monkeypatch.setattr(preparing, "_MAKE_PART", "nowhere:nothing")  # all parts are there
+    monkeypatch.setattr(preparation, "make_shard", failing_with(AssertionError()))  # all shards are there
     assert invoke(*arguments, str(out)).exit_code == 0
 
 

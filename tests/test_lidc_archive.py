@@ -303,9 +303,10 @@ class TestWrongFiles:
         assert set(expected) == {"patches", "ratings", "spacing_mm", "patients", "nodule_id"}
         with zipfile.ZipFile(path) as archive:
             bits = range(8 * archive.start_dir, 8 * len(whole))
+        every = 1 if save is np.savez else 4  # the directory is the same kind in both
         outcomes = {}
         with unchecked_types():
-            for bit in bits:
+            for bit in bits[SEED % every :: every]:
                 flipped = bytearray(whole)
                 flipped[bit // 8] ^= 1 << bit % 8
                 path.write_bytes(flipped)

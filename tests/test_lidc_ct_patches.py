@@ -20,8 +20,7 @@ from scipy.interpolate import RegularGridInterpolator
 
 from rightloss.lidc import contour_volumes
 from rightloss.lidc.bundled_tables import shipped_outlines
-from rightloss.lidc.ct.patches import cut_patch
-from rightloss.lidc.ct.series import Series, read_series
+from rightloss.lidc.ct.series import Series, cut_patch, read_series
 from rightloss.lidc.outlines import mask_of
 from rightloss.lidc.readings import nodules, reading_table, scan_positions
 
@@ -270,7 +269,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "above the scan": (lambda: cut_patch(scan_of_zeros(), 3, 3, 8.1), "z from 0 to 8 mm"),
     "no number": (lambda: cut_patch(scan_of_zeros(), float("nan"), 3, 4.0), "x = nan"),
     "a size of nothing": (lambda: cut_patch(scan_of_zeros(), 3, 3, 4.0, 0), "`size`"),
-    "half a voxel": (lambda: cut_patch(scan_of_zeros(), 3, 3, 4.0, 8.5), "`size`"),
+    "half a voxel": (lambda: cut_patch(scan_of_zeros(), 3, 3, 4.0, 8.5), "`size`"),  # type: ignore[arg-type]
     "a huge size": (lambda: cut_patch(scan_of_zeros(), 3, 3, 4.0, 5000), "`size`"),
     "a diameter of less than nothing": (lambda: cut_patch(scan_of_zeros(), 3, 3, 4.0, 8, 1.0, -1.0), "`diameter`"),
     "no spacing": (lambda: cut_patch(scan_of_zeros(), 3, 3, 4.0, 8, 0.0), "`spacing`"),

@@ -1,76 +1,137 @@
-"""Processes that do jobs: what they answer, and what is left when they die, hang, or lose their parent."""
+"""Jobs in other processes: results, and what is left when a process crashes, hangs, is interrupted or loses its parent."""
 
 from __future__ import annotations
 
-import json
+import multiprocessing
 import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
 from pathlib import Path
 
+import dicom_series
 import numpy as np
 import pytest
-from dicom_series import is_running, nodule_table, several_scans, write_all
+from dicom_series import nodule_table, several_scans, write_all
+from worker_jobs import is_running, noisy_sum, own_process
 
-from rightloss.lidc.ct import preparation as preparing
+from rightloss.lidc.ct import preparation
 from rightloss.lidc.ct.preparation import prepare
-from rightloss.lidc.ct.workers import Failure, Worker, run_jobs
+from rightloss.lidc.ct.workers import Failure, Isolated, run_jobs
+
+# No `if __name__ == "__main__"`, and a module in the current folder that hides one of Python's.
+SCRIPT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import worker_jobs
+from rightloss.lidc.ct.workers import run_jobs
+for job, found in run_jobs(worker_jobs.nested, [sys.argv[2]], 1, 100.0):
+    print(found)
+"""
 
 
-def test_a_process_that_dies_or_hangs_costs_only_its_series_and_another_run_tries_it_again(
+def start_script(folder: Path) -> tuple[subprocess.Popen[str], list[int]]:
+    """A script in the middle of a job, in a process group of its own, and all processes that it has started."""
+    (folder / "script.py").write_text(SCRIPT)
+    (folder / "elsewhere").mkdir()
+    (folder / "elsewhere" / "queue.py").write_text("raise SystemExit('a file in the current folder is no module')")
+    log = folder / "log"
+    run = subprocess.Popen(
+        [sys.executable, "-P", folder / "script.py", Path(__file__).parent, log],
+        cwd=folder / "elsewhere",
+        start_new_session=True,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not log.exists() or len(log.read_text().split()) < 2:
+        assert run.poll() is None
+        time.sleep(0.02)
+    return run, [int(number) for number in log.read_text().split()]
+
+
+def wait_until_gone(processes: list[int]) -> None:
+    end = time.monotonic() + 30
+    while any(map(is_running, processes)):
+        assert time.monotonic() < end, "a process is left"
+        time.sleep(0.02)
+
+
+def test_a_process_that_crashes_or_hangs_costs_one_scan_and_another_run_tries_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scans, out = several_scans(4), tmp_path / "n.npz"
     write_all(tmp_path / "dicom", scans)
     table = nodule_table(scans)
     with monkeypatch.context() as patch:
-        patch.setattr(preparing, "_MAKE_PART", "dicom_series:crash_in_one")
-        prepared = prepare(tmp_path / "dicom", out, 1, 8, nodules=table, timeout=8.0)
+        patch.setattr(preparation, "make_shard", dicom_series.crash_in_one)
+        prepared = prepare(tmp_path / "dicom", out, 1, 8, nodules=table, timeout=2.0)
     with np.load(out) as file:
         assert file["patient_id"].tolist() == ["P-00", "P-00", "P-02", "P-02"]
     reasons = {remark.series_uid: remark.text for remark in prepared.remarks}
     assert "SIGSEGV" in reasons[scans["P-01"].uid]
-    assert reasons[scans["P-03"].uid] == "given up after 8 s"
+    assert reasons[scans["P-03"].uid] == "given up after 2 s"
     assert set(prepared.series_failed) == set(reasons)
     assert prepare(tmp_path / "dicom", out, 0, 8, nodules=table).nodules == 8
 
 
-def test_results_and_errors_come_back_with_their_jobs_whatever_is_printed() -> None:
-    jobs = [[], [1, 2], "unbalanced"]
-    found = {json.dumps(job): result for job, result in run_jobs("dicom_series:noisy_sum", jobs, 1, 60.0)}
-    assert found == {"[]": 0, "[1, 2]": 3, '"unbalanced"': Failure("no numbers in 'unbalanced'", "ValueError")}
-
-
-def test_no_process_is_left_when_it_is_stopped() -> None:
-    results = run_jobs("dicom_series:own_process", [0] * 8, 1, 60.0)
-    pid = next(results)[1]
-    results.close()
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
-
-
-def test_one_that_died_while_idle_is_replaced_and_one_whose_parent_is_gone_ends_in_the_middle_of_a_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_results_and_errors_come_back_with_their_jobs_and_no_process_is_left_after_a_stop(
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "queue.py").write_text("raise SystemExit('what lies in the current folder is no module')")
-    worker = Worker("dicom_series:own_process", 60.0)
+    jobs: list[str | tuple[int, ...]] = [(), (1, 2), "unbalanced", "process", "long"]
+    results = run_jobs(noisy_sum, jobs, 1, 60.0)
+    found = dict(next(results) for _ in jobs[:-1])
+    results.close()
+    process = found.pop("process")
+    assert found == {(): 0, (1, 2): 3, "unbalanced": Failure("no numbers in 'unbalanced'", "ValueError")}
+    assert isinstance(process, int)
+    assert not is_running(process)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_isolated_function_outlives_a_crash_and_the_death_of_its_idle_process() -> None:
+    call = Isolated(own_process, 60.0)
     try:
-        first = worker.run(0)
-        assert worker.process is not None
-        worker.process.kill()
-        worker.process.wait()
-        second = worker.run(0)
+        assert call(-1.0) == Failure("the process that read it died (SIGSEGV)", "SIGSEGV", True)
+        first = call(0.0)
         assert isinstance(first, int)
+        os.kill(first, signal.SIGKILL)
+        wait_until_gone([first])
+        second = call(0.0)
         assert isinstance(second, int)
-        assert first != second
-        assert worker.process.stdin is not None
-        worker.process.stdin.write("1000\n")
-        worker.process.stdin.close()  # as when this process ends
-        assert worker.process.wait(30) == 0
-        assert not is_running(second)
+        assert second not in (first, os.getpid())
+        assert is_running(second)
     finally:
-        worker.close()
+        call.close()
+    assert not is_running(second)
 
 
-def test_one_that_does_not_start_is_the_runs_error_and_no_jobs() -> None:
-    with pytest.raises(ChildProcessError, match=r"could not be started .*No module named 'nowhere'"):
-        list(run_jobs("nowhere:nothing", [1, 2], 1, 60.0))
+def test_an_isolated_function_can_be_called_in_a_daemonic_process_such_as_a_data_loaders() -> None:
+    processes = multiprocessing.get_context("fork")
+    queue = processes.SimpleQueue()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a fork where there are threads
+        loader = processes.Process(target=lambda: queue.put(Isolated(own_process, 60.0)(0.0)), daemon=True)
+        loader.start()
+    found = queue.get()
+    loader.join(30)
+    assert isinstance(found, int)
+    assert found not in (loader.pid, os.getpid())
+    assert (loader.exitcode, is_running(found)) == (0, False)
+
+
+def test_ctrl_c_in_the_middle_of_a_job_leaves_no_process_behind(tmp_path: Path) -> None:
+    run, processes = start_script(tmp_path)
+    os.killpg(run.pid, signal.SIGINT)  # as a terminal does: to all processes
+    _, printed = run.communicate(timeout=60)
+    wait_until_gone(processes)
+    assert run.returncode == -signal.SIGINT
+    assert printed.count("Traceback") == 1, printed  # of the script alone
+    assert "leaked" not in printed
+
+
+def test_processes_that_do_not_start_are_the_runs_error_and_not_the_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("multiprocessing.spawn._python_exe", b"/nowhere/python")
+    with pytest.raises(ChildProcessError, match="could not be started"):
+        list(run_jobs(own_process, [0.0, 0.0], 1, 60.0))

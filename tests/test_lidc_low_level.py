@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -148,5 +149,5 @@ def test_images_of_other_shapes_are_refused(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("stride", [0, 3, "2", None, True, 2.0])
-def test_other_strides_are_refused(stride: object) -> None:
+def test_other_strides_are_refused(stride: Any) -> None:
     assert_refused(lambda: LowLevelBlock(stride=stride), "stride")

@@ -88,6 +88,7 @@ class TestRules:
         made, known = rating_set(), torch.tensor([0.074, 0.160, 0.491, 0.206, 0.069])
         shares = torch.bincount(made.labels, minlength=5) / len(made)
         assert float((shares - known).abs().max()) < 0.002
+        assert made.ratings is not None
         to_even = expected_score(made.ratings).round().long() - 1  # torch rounds halves to even
         assert float((torch.bincount(to_even, minlength=5) / len(made) - known).abs().max()) > 0.05
 
@@ -304,7 +305,7 @@ class TestArchives:
             "diameter_mm": [5, 9],
             "lobulation": [1, 2],
         }
-        columns = {name: [1, 2] for name in (answers + " " + numbers).split()} | known | {"site": ["a", "b"]}
+        columns: dict[str, Any] = {name: [1, 2] for name in (answers + " " + numbers).split()} | known | {"site": ["a", "b"]}
         write_archive(tmp_path / "a.npz", np.zeros((2, 1, 1)), [[1], [5]], ["a", "b"], columns=columns)
         return tmp_path / "a.npz"
 

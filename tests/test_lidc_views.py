@@ -208,7 +208,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "views that are no triplets": (lambda: RandomViews(views=8)(volumes()), "a multiple of 3 for volumes, but got 8"),
     "fixed views that are no triplets": (lambda: FixedViews(views=1)(volumes()), "a multiple of 3"),
     "no views": (lambda: RandomViews(views=0), "`views` to be at least 1"),
-    "half a view": (lambda: FixedViews(views=4.5), "`views` to be an int"),
+    "half a view": (lambda: FixedViews(views=4.5), "`views` to be an int"),  # type: ignore[arg-type]
     "more fixed views than there are": (lambda: FixedViews(views=51)(volumes()), "at most 16 fixed rotations, but got 17"),
     "size 0": (lambda: orthogonal_views(volumes(), EYE, size=0), "`size` to be at least 1"),
     "size 0 of a cutter": (lambda: RandomViews(size=0), "`size` to be at least 1"),
@@ -218,13 +218,13 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: orthogonal_views(volumes(), EYE, spacing=[1.0, 1.0, 2.0]),
         r"shape \(2,\), but got shape \(3,\)",
     ),
-    "a spacing per patch of a cutter": (lambda: RandomViews(spacing=[1.0, 2.0]), "`spacing_mm` of the call"),
+    "a spacing per patch of a cutter": (lambda: RandomViews(spacing=[1.0, 2.0]), "`spacing_mm` of the call"),  # type: ignore[arg-type]
     "spacing_mm below 0": (lambda: RandomViews()(volumes(), spacing_mm=-1), "`spacing_mm` to be positive"),
     "spacing_mm of other patches": (lambda: FixedViews()(volumes(), spacing_mm=torch.ones(3)), r"of shape \(2,\)"),
     "a negative shift": (lambda: RandomViews(shift=-1), "`shift` to be millimetres"),
     "a percentage for a scale": (lambda: RandomViews(scale=10), "`scale` to be a share"),
     "outside as a word": (
-        lambda: orthogonal_views(volumes(), EYE, outside="border"),
+        lambda: orthogonal_views(volumes(), EYE, outside="border"),  # type: ignore[arg-type]
         "`outside` to be a finite number or None",
     ),
     "outside NaN": (lambda: FixedViews(outside=math.nan), "`outside` to be a finite number"),
@@ -238,7 +238,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "no patches to average": (lambda: averaged(patches=volumes(0)), "at least one patch"),
     "one rotation for all": (lambda: orthogonal_views(volumes(), torch.eye(3)), r"\(2, t, 3, 3\), .*but got \(3, 3\)"),
     "rotations of other patches": (lambda: orthogonal_views(volumes(3), EYE), r"\(3, t, 3, 3\)"),
-    "an array of rotations": (lambda: orthogonal_views(volumes(), EYE.numpy()), "a tensor of shape"),
+    "an array of rotations": (lambda: orthogonal_views(volumes(), EYE.numpy()), "a tensor of shape"),  # type: ignore[arg-type]
     "no rotations": (lambda: orthogonal_views(volumes(), EYE[:, :0]), "at least one rotation"),
     "whole numbers for rotations": (lambda: orthogonal_views(volumes(), EYE.int()), "of floats"),
     "a mirror": (lambda: orthogonal_views(volumes(), torch.stack([EYE[0], -EYE[1]])), "but number 0 of example 1 is"),
@@ -254,7 +254,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: inplane_views(volumes(2, (9, 9)), torch.zeros(2, 3), torch.zeros(2, 4)),
         r"`flips` of shape \(2, 3\), but got \(2, 4\)",
     ),
-    "a seed for a generator": (lambda: RandomViews()(volumes(), generator=3), "to be a torch.Generator, but got int"),
+    "a seed for a generator": (lambda: RandomViews()(volumes(), generator=3), "to be a torch.Generator, but got int"),  # type: ignore[arg-type]
     "no rotations drawn": (lambda: random_rotations(0), "`n` to be at least 1"),
     "no draws": (lambda: averaged(draws=0), "`draws` to be at least 1"),
     "extra without its tuple": (lambda: averaged(extra=torch.ones(2, 3)), r"a tuple of tensors, .*extra=\(metadata,\)"),

@@ -15,12 +15,13 @@ from members import assert_mean_is, assert_refused, generator
 from scipy import stats
 from torch import Tensor
 
-from rightloss.lidc.votes import binary_votes, expected_score, majority, rounded_mean, vote_shares
+from rightloss.lidc.votes import UNDECIDED, binary_labels, binary_votes, expected_score, majority, rounded_mean, vote_shares
 from rightloss.likelihoods import CumulativeLogit
 
 # What up to eight readers can say, each on their own list: the most that a nodule has.
 READINGS = [list(each) for readers in range(1, 9) for each in combinations_with_replacement(range(1, 6), readers)]
 COUNTS = torch.tensor([[each.count(rating) for rating in range(1, 6)] for each in READINGS])
+MODES = [int(stats.mode(each).mode) - 1 for each in READINGS]  # the smallest of several, by its documentation
 FORMS: dict[str, Callable[[Tensor], Any]] = {
     "counts": lambda counts: counts,
     "an array": lambda counts: counts.numpy(),
@@ -49,10 +50,13 @@ class TestShares:
 
 
 class TestOneAnswer:
+    def test_for_two_classes_the_majority_decides_unless_it_is_three(self) -> None:
+        sides = {0: 0, 1: 0, 2: UNDECIDED, 3: 1, 4: 1}
+        assert binary_labels(COUNTS).tolist() == [sides[mode] for mode in MODES]
+
     @each_form
     def test_the_majority_is_scipys_mode(self, form: Callable[[Tensor], Any]) -> None:
-        expected = [int(stats.mode(each).mode) - 1 for each in READINGS]  # the smallest of several, by its documentation
-        assert majority(form(COUNTS)).tolist() == expected
+        assert majority(form(COUNTS)).tolist() == MODES
 
     @each_form
     def test_the_rounded_mean_is_exact_with_halves_up(self, form: Callable[[Tensor], Any]) -> None:

@@ -29,7 +29,7 @@ def _prepare(dicom: Path, out: Path, workers: int | None) -> None:
         raise ValueError(f"Expected a file to write, but got the folder {out}: nodules.npz, say.")
     with progress("series") as show:
         from ..lidc.ct import prepare as prepare_archive
-        from ..lidc.ct.pixels import printable
+        from ..lidc.ct.slices import printable
 
         prepared = prepare_archive(dicom, out, workers=workers, progress=show)
     print(prepared)

@@ -1,27 +1,26 @@
-"""The case study: nodules of LIDC-IDRI, with what their readers said.
+"""The case study: nodules of LIDC-IDRI, with their readers' ratings.
 
-Stage: shipped tables, CT series or files → data sets with labels, votes, patients, features and patches → views → logits.
+Stage: bundled tables, CT series or files → data sets with labels, votes, patients, features and patches → views → logits.
 
-    build, shipped, readings         the annotations: how the tables were made, how they lie on disk, as data frames
-    outlines, grouping, measures     what readers drew: pixels inside, which readings are one nodule, sizes
-    drawing, volumes, cache          outlines → contour volumes, kept on disk
-    votes, splits, nodule_set, sets  the paper's data sets
-    npz, archive, nodulemnist        data sets from files
-    ct/                              DICOM series → CT patches
-    rotations, planes, views         patches → views
-    nets/                            views → logits
-    pictures                         nodules side by side
+    build, bundled_tables, readings   the annotations: how the tables were made, how they are stored, as data frames
+    outlines, volumes                 readers' outlines: pixels inside, sizes, contour volumes, cached on disk
+    votes, splits, sets               how votes become labels; folds by patient; the paper's data sets
+    npz, archive, nodulemnist         data sets from files
+    ct/                               DICOM series → CT patches
+    planes, views                     patches → views
+    nets/                             views → logits
+    montage                           nodules side by side
 """
 
 from .archive import Archive as Archive
 from .archive import read_archive as read_archive
 from .archive import write_archive as write_archive
 from .montage import montage as montage
-from .nodule_set import NoduleSet as NoduleSet
 from .nodulemnist import NoduleMNIST as NoduleMNIST
 from .nodulemnist import read_nodulemnist as read_nodulemnist
 from .readings import annotations as annotations
 from .readings import nodules as nodules
+from .sets import NoduleSet as NoduleSet
 from .sets import balanced_set as balanced_set
 from .sets import binary_set as binary_set
 from .sets import rating_set as rating_set

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float64, Int64, Shaped
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from ..atomic_files import whole_file
@@ -37,15 +37,24 @@ _WIDER = {"u2": np.int32, "u4": np.int64, "u8": np.int64}  # torch does hardly a
 
 @dataclass(frozen=True, eq=False)
 class Archive:
-    """A nodule archive, read and checked by `read_archive`. Patches of an uncompressed file stay there until asked for.
+    """A nodule archive, read and checked by `read_archive`. Patches of an uncompressed file are read when asked for.
 
     Attributes:
         path: the file.
-        ratings: malignancy 1 … 5 by reader `(n, readers)`; 0 where that reader did not mark the nodule.
+        ratings: malignancy 1 … 5 by reader `(n, readers)`; 0 if that reader did not mark the nodule.
         patients: `(n,)` names; folds never split one.
-        spacing_mm: `(n,)` millimetres from voxel to voxel, the same along all axes; None where the file does not say.
+        spacing_mm: `(n,)` millimetres from voxel to voxel, the same along all axes; None if the file does not say.
         columns: the other arrays of the file, `(n,)` each, by name.
         shape: of all patches: `(n, d, h, w)`, or `(n, h, w)` for single slices.
+
+    Example:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> from rightloss.lidc import read_archive, write_archive
+        >>> path = tempfile.mkdtemp() + "/nodules.npz"
+        >>> write_archive(path, np.zeros((2, 8, 8)), ratings=[[1, 2], [5, 0]], patient_id=["a", "b"])
+        >>> read_archive(path)
+        Archive(nodules.npz: 2 patches of 8×8, 2 patients, columns [])
     """
 
     path: Path
@@ -64,9 +73,9 @@ class Archive:
         people = len(set(self.patients.tolist()))
         return f"Archive({self.path.name}: {len(self)} patches of {size}, {people} patients, columns {list(self.columns)})"
 
-    def patches(self, rows: Any = None) -> Tensor:
-        """A copy of the patches of these rows (numbers or a mask; all by default), in the file's own dtype."""
-        # Mapped anew each time: an archive that is handed to another process then takes its path along, not its content.
+    def patches(self, rows: ArrayLike | None = None) -> Tensor:
+        """Return a copy of the patches of these rows (numbers or a mask; all by default), in the file's dtype."""
+        # Mapped each time: an archive that is pickled for another process then has its path, not its content.
         array = self._patches.map("patches") if isinstance(self._patches, Npz) else self._patches
         chosen = np.array(array) if rows is None else array[row_numbers(rows, len(self))]
         dtype = _WIDER.get(chosen.dtype.str[1:], chosen.dtype.newbyteorder("="))
@@ -74,16 +83,25 @@ class Archive:
 
 
 def read_archive(path: str | PathLike[str]) -> Archive:
-    """A nodule archive from disk; nothing in it is unpickled.
+    """Read a nodule archive; nothing in it is unpickled.
 
     The file is an `.npz` with `patches` (n, d, h, w) or (n, h, w) in HU; `ratings` (n, readers), malignancy 1 … 5 and 0 for
-    none, at least one in a row; `patient_id` (n,); `spacing_mm`, a number or (n,), if it likes; and any further columns (n,).
+    none, at least one in a row; `patient_id` (n,); optionally `spacing_mm`, a number or (n,); and any further columns (n,).
     Patches of a file written by `write_archive` or `np.savez` are mapped, not loaded; of `np.savez_compressed`, loaded.
 
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: the file is damaged (its checksums are compared, and its directory must list all that is in it), of another
             kind, or its arrays do not fit each other.
+
+    Example:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> from rightloss.lidc import read_archive, write_archive
+        >>> path = tempfile.mkdtemp() + "/nodules.npz"
+        >>> write_archive(path, np.zeros((2, 8, 8)), ratings=[[1, 2], [5, 0]], patient_id=["a", "b"])
+        >>> read_archive(path).patches([1]).shape
+        torch.Size([1, 8, 8])
     """
     file = open_npz(path)
     _check_shapes({name: (member.shape, member.dtype) for name, member in file.members.items()}, str(file.path))
@@ -107,23 +125,32 @@ def read_archive(path: str | PathLike[str]) -> Archive:
 
 def write_archive(
     path: str | PathLike[str],
-    patches: Any,
-    ratings: Any,
-    patient_id: Any,
-    spacing_mm: Any = None,
-    columns: Mapping[str, Any] | None = None,
+    patches: ArrayLike,
+    ratings: ArrayLike,
+    patient_id: ArrayLike,
+    spacing_mm: float | int | ArrayLike | None = None,
+    columns: Mapping[str, ArrayLike] | None = None,
 ) -> None:
-    """A nodule archive that `read_archive` takes, written whole or not at all, uncompressed so that it can be mapped.
+    """Write a nodule archive for `read_archive`, whole or not at all, uncompressed so that it can be memory-mapped.
 
-    The same arrays give the same bytes. `patches` may be a memory map: no second copy of it is made.
+    Equal arrays give equal bytes. `patches` may be a memory map: no second copy of it is made.
 
     Args:
-        path: where to; a file there is replaced.
+        path: of the file; an existing one is replaced.
         patches: `(n, d, h, w)` or `(n, h, w)` in HU.
         ratings: `(n, readers)`, 1 … 5, or 0 for none.
         patient_id: `(n,)` names.
         spacing_mm: a number, or `(n,)`.
         columns: further `(n,)` numbers or strings by name.
+
+    Example:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> from rightloss.lidc import read_archive, write_archive
+        >>> path = tempfile.mkdtemp() + "/nodules.npz"
+        >>> write_archive(path, np.zeros((2, 8, 8)), [[1, 2], [5, 0]], ["a", "b"], columns={"age": [64, 71]})
+        >>> read_archive(path).columns["age"].tolist()
+        [64, 71]
     """
     path = Path(path)
     if path.is_dir() or not path.parent.is_dir():
@@ -145,8 +172,8 @@ def write_archive(
             _write(archive, name, array)
 
 
-def row_numbers(rows: Any, total: int) -> NDArray[np.int64]:
-    """Row numbers or a mask, in whatever they came, as numbers from 0 to `total` − 1."""
+def row_numbers(rows: int | ArrayLike, total: int) -> NDArray[np.int64]:
+    """Return row numbers, or a mask, as numbers from 0 to `total` − 1."""
     array = np.atleast_1d(_as_array(rows, "rows"))
     if array.dtype == bool and array.shape == (total,):
         return np.flatnonzero(array)
@@ -173,17 +200,17 @@ def _blocks(array: NDArray[Any]) -> list[NDArray[Any]]:
     return [array[start : start + rows] for start in range(0, len(array), rows)]
 
 
-def _as_array(values: Any, name: str) -> NDArray[Any]:
+def _as_array(values: int | float | ArrayLike, name: str) -> NDArray[Any]:
     try:
         array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
     except ValueError as error:
         raise ValueError(f"Expected `{name}` to be an array, but got rows of different lengths: fill them up.") from error
-    # Text of a data frame comes as objects; whatever else does stays so, and is refused.
+    # Text of a data frame comes as objects; other objects are refused later.
     return array.astype(np.str_) if array.dtype == object and all(isinstance(value, str) for value in array.flat) else array
 
 
 def _check_shapes(found: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]], where: str) -> None:
-    """What can be told before any array is read."""
+    """Check names, shapes and dtypes, before any array is read."""
     missing = [name for name in _PARTS[:3] if name not in found]
     if missing:
         raise ValueError(
@@ -213,12 +240,12 @@ def _check_column(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], rows:
     if not fits or dtype.kind not in kinds or (dtype.kind == "f" and dtype.itemsize > 8):
         raise ValueError(
             f"Expected `{name}` to have a row for each of the {rows} patches, of {words}, but {where} has "
-            f"{dtype}{list(shape)}: mend it, or leave it out."
+            f"{dtype}{list(shape)}: correct it, or leave it out."
         )
 
 
 def _checked(patches: NDArray[Any], arrays: Mapping[str, NDArray[Any]], where: str) -> dict[str, NDArray[Any]]:
-    """The columns with ratings as int64, patients as text and spacings spread over the rows; or what is wrong with a value."""
+    """Return the columns with ratings as int64, patients as text and a spacing per row; ValueError if a value is wrong."""
     ratings = arrays["ratings"].astype(np.int64)
     outside = (ratings < 0) | (ratings > 5)
     _refuse_rows(outside, "`ratings` from 1 to 5, or 0 for none", ratings, where, "check the scale")
@@ -242,7 +269,7 @@ def _finite_rows(patches: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _plain(array: NDArray[Any], name: str, where: str) -> NDArray[Any]:
-    """Native byte order, bytes as text; what is no text, NaN and infinities refused."""
+    """Return the array in native byte order, bytes as text; NaN and infinities are refused."""
     if array.dtype.kind in "US":
         try:
             return np.array([text.decode("ascii") if isinstance(text, bytes) else text for text in array.tolist()], np.str_)

@@ -1,8 +1,8 @@
-"""The tables that come with the package, as they lie on disk.
+"""The tables that come with the package, as stored on disk.
 
 Stage: arrays ⇄ `data/readings.csv`, `data/scans.csv`, `data/outlines.npz`.
 
-Nothing is compressed, so that the same tables are the same bytes whatever library wrote them. An outline is its first pixel
+Nothing is compressed, so that equal tables are equal bytes whatever library wrote them. An outline is its first pixel
 and a byte for each step to the next: the high half is the step in x, the low half that in y, each plus 8.
 """
 
@@ -45,11 +45,11 @@ class OutlineTable:
     slice_z: Float32[np.ndarray, " z"]
 
     def outlines_of(self, reading: int) -> list[Outline]:
-        """The outlines of the reading in that row of the table."""
+        """Return the outlines of the reading in that row of the table."""
         return [self._outline(c) for c in range(_start(self.reading_ends, reading), int(self.reading_ends[reading]))]
 
     def slice_z_of(self, scan: int) -> Float32[np.ndarray, " slices"]:
-        """The positions of the slices of the scan in that row of its table."""
+        """Return the positions of the slices of the scan in that row of its table."""
         return self.slice_z[_start(self.scan_ends, scan) : self.scan_ends[scan]]
 
     def _outline(self, c: int) -> Outline:
@@ -60,7 +60,7 @@ class OutlineTable:
 
 
 def encode_steps(points: Points) -> UInt8[np.ndarray, " s"]:
-    """The steps of an outline from its first pixel on, a byte each."""
+    """Return the steps of an outline from its first pixel on, a byte each."""
     moves = np.diff(points, axis=0) + 8
     if moves.size and not (moves.min() >= 0 and moves.max() < 16):
         raise ValueError(f"Expected steps of at most 7 pixels, but got one of {np.abs(moves - 8).max()}: split the outline.")
@@ -68,7 +68,7 @@ def encode_steps(points: Points) -> UInt8[np.ndarray, " s"]:
 
 
 def outline_table(readings: Sequence[Sequence[Outline]], slice_z: Sequence[np.ndarray]) -> OutlineTable:
-    """The table of all readings' outlines and all scans' slices."""
+    """Return the table of all readings' outlines and all scans' slices."""
     outlines = [outline for reading in readings for outline in reading]
     steps = [encode_steps(outline.points) for outline in outlines]
     return OutlineTable(
@@ -85,7 +85,7 @@ def outline_table(readings: Sequence[Sequence[Outline]], slice_z: Sequence[np.nd
 
 @cache
 def shipped_outlines() -> OutlineTable:
-    """`data/outlines.npz`, read once."""
+    """Read `data/outlines.npz`, once."""
     with np.load(DATA / OUTLINES, allow_pickle=False) as file:
         return OutlineTable(**{name: file[name] for name in file.files})
 

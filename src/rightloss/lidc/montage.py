@@ -1,4 +1,4 @@
-"""Nodules side by side, to be looked at before anything is trained on them.
+"""Nodules side by side, to look at the data before training.
 
 Stage: patches → a figure.
 """
@@ -7,22 +7,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def montage(images: Any, titles: Sequence[str] | None = None, columns: int = 6, window_mm: int = 40) -> Figure:
-    """The middle plane of each patch, axial for volumes, with its title above.
+def montage(images: ArrayLike, titles: Sequence[str] | None = None, columns: int = 6, window_mm: int = 40) -> Figure:
+    """Return a figure of the middle plane of each patch, axial for volumes, with its title above.
 
     Args:
         images: patches in [0, 1], `(n, d, h, w)` or `(n, h, w)`: `NoduleSet.images()` or rows of it.
         titles: one for each patch.
         columns: patches in a row.
-        window_mm: voxels of the plane that are shown along each side, around the middle; millimetres where a voxel is one.
+        window_mm: voxels of the plane that are shown along each side, around the middle; millimetres if a voxel is one.
+
+    Example:
+        >>> import torch
+        >>> from rightloss.lidc import montage
+        >>> len(montage(torch.rand(5, 8, 8, 8), titles=list("abcde"), columns=3).axes)
+        6
     """
     try:
         from matplotlib.figure import Figure

@@ -19,8 +19,8 @@ from jaxtyping import Float32, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .nodule_set import NoduleSet, PatchSource
 from .npz import Npz, open_npz
+from .sets import NoduleSet, PatchSource
 
 __all__ = ["NoduleMNIST", "read_nodulemnist"]
 
@@ -29,7 +29,13 @@ SIDES = (28, 64)
 
 
 class NoduleMNIST(NamedTuple):
-    """The published split."""
+    """The published split: three `NoduleSet`s.
+
+    Example:
+        >>> from rightloss.lidc import NoduleMNIST
+        >>> NoduleMNIST._fields
+        ('train', 'val', 'test')
+    """
 
     train: NoduleSet
     val: NoduleSet
@@ -37,10 +43,10 @@ class NoduleMNIST(NamedTuple):
 
 
 def read_nodulemnist(path: str | PathLike[str], check: bool = True) -> NoduleMNIST:
-    """The three sets of a published file.
+    """Return the three sets of a published file.
 
-    Neither readers nor patients are published: `.votes` are the labels, `.ratings` and `.patients` None, so that no folds can
-    be made. `.images()` are grey levels over 255; voxels are taken to be 1 mm, as published for 28³.
+    Neither readers nor patients are published: `.votes` are the labels, `.ratings` and `.patients` None, so that folds cannot
+    be made. `.images()` are grey levels over 255; voxels are assumed to be 1 mm, as published for 28³.
 
     Args:
         path: the `.npz` file.
@@ -49,6 +55,18 @@ def read_nodulemnist(path: str | PathLike[str], check: bool = True) -> NoduleMNI
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: the file is damaged or another one.
+
+    Example:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> from rightloss.lidc import read_nodulemnist
+        >>> path, arrays = tempfile.mkdtemp() + "/nodulemnist3d.npz", {}
+        >>> for part in ("train", "val", "test"):
+        ...     arrays[f"{part}_images"] = np.zeros((2, 28, 28, 28), np.uint8)
+        ...     arrays[f"{part}_labels"] = np.array([[0], [1]], np.uint8)
+        >>> np.savez(path, **arrays)
+        >>> read_nodulemnist(path, check=False).val
+        NoduleSet(nodulemnist-val: 2 nodules (1/1), unnamed patients, 0 features)
     """
     file = open_npz(path)
     for part in COUNTS:

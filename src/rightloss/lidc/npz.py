@@ -1,4 +1,4 @@
-"""Arrays of an `.npz` file that nobody need trust: never unpickled, never larger than the file says, mapped where they can be.
+"""Arrays of an untrusted `.npz` file: never unpickled, never larger than the file says, memory-mapped if possible.
 
 Stage: path → `Npz`: names, shapes and dtypes; name → array, or memory map.
 """
@@ -20,15 +20,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Member", "Npz", "open_npz"]
+__all__ = ["Npz", "StoredArray", "open_npz"]
 
 _BLOCK = 1 << 24  # bytes read in one go
-_LIMIT = 1 << 33  # bytes that a compressed array may unfold to: deflate makes a thousandfold of a hostile file
+_LIMIT = 1 << 33  # bytes of a compressed array in memory: a hostile file can be a thousand times smaller
 _LOCAL = struct.Struct("<4s22xHH")  # a member's own header: signature, …, lengths of its name and extra field
 _COUNT = struct.Struct("<10xH")  # the record at the file's end: …, the number of members (all bits set: it stands elsewhere)
 _COMMENT = 1 << 16  # bytes that may follow it
 _STREAMED = 1 << 3  # flag of a member whose checksum and sizes follow it, in 12 to 24 bytes
-# What damaged, foreign or hostile files make the zip reader and NumPy raise, line by line: streams that do not unfold or end
+# Errors of the zip reader and NumPy for damaged, foreign or hostile files, line by line: streams that do not decompress or end
 # early; headers, offsets and sizes that make no sense. RuntimeError: unknown compression (NotImplementedError) and encryption.
 _DAMAGE = (
     *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError),
@@ -38,8 +38,8 @@ _DAMAGE = (
 
 
 @dataclass(frozen=True)
-class Member:
-    """One array of the file, as its header describes it: nothing of its content has been read."""
+class StoredArray:
+    """The header of one array of the file; its content has not been read."""
 
     name: str
     shape: tuple[int, ...]
@@ -50,20 +50,20 @@ class Member:
 
     @property
     def stored(self) -> bool:
-        """Whether the numbers stand in the file as they are in memory, so that they can be mapped."""
+        """Return whether the numbers are uncompressed in the file, so that they can be memory-mapped."""
         return self.info.compress_type == zipfile.ZIP_STORED
 
 
 @dataclass(frozen=True)
 class Npz:
-    """The arrays of a file by name; made by `open_npz`."""
+    """The arrays of a file by name, made by `open_npz`."""
 
     path: Path
-    members: dict[str, Member]
+    members: dict[str, StoredArray]
     stamp: tuple[int, ...]  # of the file that was opened; another in its place has another
 
     def read(self, name: str) -> NDArray[Any]:
-        """The array in memory, its checksum compared."""
+        """Return the array in memory, its checksum compared."""
         member = self.members[name]
         with _reading(self.path), zipfile.ZipFile(self.path) as archive, archive.open(member.info) as file:
             file.read(member.start)  # seeking there would switch the checksum off
@@ -78,13 +78,13 @@ class Npz:
             return array.reshape(member.shape, order="F" if member.fortran else "C")
 
     def check(self, name: str) -> None:
-        """Reads the array through, a block at a time, for its checksum."""
+        """Compare the checksum of an array, reading a block at a time."""
         with _reading(self.path), zipfile.ZipFile(self.path) as archive, archive.open(self.members[name].info) as file:
             while file.read(_BLOCK):
                 pass
 
     def map(self, name: str) -> NDArray[Any]:
-        """A stored array where it stands in the file; only the rows looked at are read."""
+        """Return a memory map of an uncompressed array: only the rows used are read."""
         member = self.members[name]
         assert member.stored, "a compressed array cannot be mapped"
         if _stamp(self.path) != self.stamp:
@@ -100,7 +100,7 @@ class Npz:
 
 
 def open_npz(path: str | PathLike[str]) -> Npz:
-    """The file's table of contents, or a ValueError that says what is wrong with it (FileNotFoundError if it is not there)."""
+    """Return the file's arrays, unread; ValueError if it is damaged, FileNotFoundError if there is none."""
     path = Path(path)
     if path.is_dir():
         raise ValueError(f"Expected an .npz file, but {path} is a folder: give the path of the file in it.")
@@ -123,7 +123,7 @@ def _stamp(path: Path) -> tuple[int, ...]:
 
 
 def _check_complete(path: Path, infos: list[zipfile.ZipInfo], directory: int) -> None:
-    """Refuses a directory that leaves out a member: as many as the file's end says, filling the file up to the directory.
+    """Refuse a directory that leaves out a member: as many as the file's end says, filling the file up to the directory.
 
     One flipped bit in an entry's length makes the zip reader take the entries after it for a comment.
     """
@@ -145,7 +145,7 @@ def _check_complete(path: Path, infos: list[zipfile.ZipInfo], directory: int) ->
                 more = 24 if info.flag_bits & _STREAMED else 0
 
 
-def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Member:
+def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> StoredArray:
     name = info.filename.removesuffix(".npy")
     with archive.open(info) as file:
         shape, fortran, dtype = _header(file)
@@ -156,8 +156,8 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Member:
     if not dtype.itemsize or min(shape, default=0) < 0 or start + size != info.file_size:
         raise zipfile.BadZipFile(f"`{name}` is said to be {dtype}{list(shape)}, but has {info.file_size - start} bytes")
     if info.compress_type != zipfile.ZIP_STORED and size > _LIMIT:
-        raise zipfile.BadZipFile(f"`{name}` unfolds to {size / 1e9:.0f} GB: store it uncompressed")
-    return Member(name, shape, dtype, fortran, start, info)
+        raise zipfile.BadZipFile(f"`{name}` decompresses to {size / 1e9:.0f} GB: store it uncompressed")
+    return StoredArray(name, shape, dtype, fortran, start, info)
 
 
 def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
@@ -172,7 +172,7 @@ def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Damage as one kind of error."""
+    """Turn every error of a damaged file into a ValueError."""
     try:
         yield
     except _DAMAGE as error:

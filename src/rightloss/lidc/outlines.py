@@ -1,6 +1,6 @@
-"""Readers' outlines: what they enclose, and how large it is.
+"""Readers' outlines: the pixels inside, and their size and centre.
 
-Stage: points of an outline, in whole pixels → pixels inside, area, length, diameter.
+Stage: points of an outline, in whole pixels → pixels inside; outlines of one reading → diameter, volume, surface, centre.
 
 A reader of LIDC-IDRI drew, slice by slice, the first pixels *outside* the nodule. So the outline's own pixels are not part of
 it, and an outline may enclose nothing. A second kind of outline, an exclusion, cuts a hole.
@@ -41,13 +41,13 @@ class Mask:
 
 
 def mask_of(outlines: Sequence[Outline]) -> Mask:
-    """The pixels strictly inside one reader's outlines, and outside of every hole."""
+    """Return the pixels strictly inside one reader's outlines, and outside of every hole."""
     drawn = np.concatenate([outline.points for outline in outlines])
     low, high = drawn.min(0), drawn.max(0)
     slices = np.array([outline.slice_index for outline in outlines])
     first, shape = int(slices.min()), (int(high[1] - low[1]) + 1, int(high[0] - low[0]) + 1)
     inside = np.zeros((int(slices.max()) - first + 1, *shape), dtype=bool)
-    # Holes last: they cut whatever was drawn around them.
+    # Holes last: they cut all that was drawn around them.
     for outline in sorted(outlines, key=lambda outline: not outline.inclusion):
         filled, border = _filled(outline.points - low, shape)
         layer = inside[outline.slice_index - first]
@@ -59,13 +59,13 @@ def mask_of(outlines: Sequence[Outline]) -> Mask:
 
 
 def diameter(points: Points) -> float:
-    """Largest distance between two of its pixels' centres, in pixels."""
+    """Return the largest distance between two of its pixels' centres, in pixels."""
     x, y = points.T
     return float(np.sqrt(((x[:, None] - x) ** 2 + (y[:, None] - y) ** 2).max()))
 
 
 def connected(points: Points) -> Points:
-    """The same closed outline with every step to one of the eight neighbours, gaps filled along straight lines; not closed."""
+    """Return the outline with every step to one of the eight neighbours, gaps filled along straight lines; not closed."""
     steps = np.roll(points, -1, axis=0) - points
     counts = np.maximum(np.abs(steps).max(1), 1)
     owner = np.repeat(np.arange(len(points)), counts)
@@ -76,7 +76,7 @@ def connected(points: Points) -> Points:
 
 
 def _filled(points: Points, shape: tuple[int, int]) -> tuple[Bool[np.ndarray, "h w"], Bool[np.ndarray, "h w"]]:
-    """Inside by the even-odd rule, and the outline itself.
+    """Return the pixels inside by the even-odd rule, and those of the outline itself.
 
     A step between rows y and y + 1 crosses the line through row y at the end that lies there: from that pixel on to the right,
     inside and outside change places.
@@ -88,3 +88,54 @@ def _filled(points: Points, shape: tuple[int, int]) -> tuple[Bool[np.ndarray, "h
     border = np.zeros(shape, dtype=bool)
     border[points[:, 1], points[:, 0]] = True
     return np.cumsum(crossings, axis=1) % 2 == 1, border
+
+
+@dataclass(frozen=True)
+class Measures:
+    """Size and centre of one reading.
+
+    Attributes:
+        diameter_mm: the largest distance within a slice between two pixels of an outline.
+        volume_mm3: pixels inside, times the volume of one; 0 where the outlines enclose nothing.
+        surface_mm2: 2/3 of the area of all faces between a pixel inside and one outside. Each axis sees the surface S from both
+            sides as `∫ |n_axis| dS`, and the mean of `|n_x| + |n_y| + |n_z|` over all directions is 3/2.
+        x, y: column and row of the centre of mass of the pixels inside, or of the outlines where there are none.
+        slice_index: its centre along the scan, in slices.
+    """
+
+    diameter_mm: float
+    volume_mm3: float
+    surface_mm2: float
+    x: float
+    y: float
+    slice_index: float
+
+
+def measure(outlines: Sequence[Outline], pixel_spacing: float, slice_spacing: float) -> Measures:
+    """Return size and centre of one reading; spacings in mm."""
+    mask = mask_of(outlines)
+    slice_index, y, x = _centre(mask, outlines)
+    return Measures(
+        diameter_mm=max(diameter(outline.points) for outline in outlines) * pixel_spacing,
+        volume_mm3=float(mask.inside.sum()) * pixel_spacing**2 * slice_spacing,
+        surface_mm2=_surface(mask, pixel_spacing, slice_spacing),
+        x=x,
+        y=y,
+        slice_index=slice_index,
+    )
+
+
+def _centre(mask: Mask, outlines: Sequence[Outline]) -> tuple[float, float, float]:
+    if mask.inside.any():
+        slice_index, y, x = np.argwhere(mask.inside).mean(0) + mask.first
+    else:
+        points = np.concatenate([np.insert(outline.points, 2, outline.slice_index, axis=1) for outline in outlines])
+        x, y, slice_index = points.mean(0)
+    return float(slice_index), float(y), float(x)
+
+
+def _surface(mask: Mask, pixel_spacing: float, slice_spacing: float) -> float:
+    padded = np.pad(mask.inside, 1)
+    lid, side = pixel_spacing**2, pixel_spacing * slice_spacing
+    faces = sum(area * np.count_nonzero(np.diff(padded, axis=axis)) for axis, area in enumerate((lid, side, side)))
+    return float(faces * 2 / 3)

@@ -1,6 +1,7 @@
-"""Flat views through a batch of patches, cut all at once where they are asked for.
+"""Planes through a batch of patches, and the rotations that orient them.
 
-Stage: patches `(n, d, h, w)`, rotations, or slices `(n, h, w)`, angles → views `(n, s, size, size)`, float32.
+Stage: how many → rotation matrices `(…, 3, 3)`, which multiply columns (x, y, z); patches `(n, d, h, w)`, rotations, or slices
+`(n, h, w)`, angles → views `(n, s, size, size)`, float32.
 
 The frame: x runs along the columns of an array, y along its rows, z along its slices, in voxels from the patch's centre, which
 is between voxels 31 and 32 of 64. A pixel of a view has c and r, its column and row from the view's centre. A rotation R takes
@@ -12,42 +13,65 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from ..log_probs import tensor_of
+from ..rng import checked_generator
 from ..sampling.checks import whole_number
-from .rotations import checked_rotations
 
-__all__ = ["checked_patches", "inplane_views", "is_number", "orthogonal_views", "per_example"]
+__all__ = ["fixed_rotations", "inplane_views", "orthogonal_views", "random_rotations"]
 
-_BLOCK = (
-    1 << 16
-)  # points looked up in one go by a thread of a CPU, so that what lies between patches and views stays in its cache
+_BLOCK = 1 << 16  # points interpolated at once by a thread of a CPU, so that intermediate results stay in its cache
 _WIDER = {torch.uint16: torch.int32, torch.uint32: torch.int64, torch.uint64: torch.float64}  # torch cannot gather the former
 _ROUNDING = 1e-4  # voxels by which a point may lie beyond the border and still be on it
+# Quaternions (w, x, y, z), each chosen to have its three planes farthest from those of all before it; the closest two of the
+# first t triplets are 48°, 38°, 27°, 26°, 26°, 22°, 21°, 20°, 19°, 17°, 16°, 16°, 15°, 15°, 14° apart for t = 2 … 16.
+_SPREAD = (
+    (1.0, 0.0, 0.0, 0.0),
+    (0.866, 0.2887, -0.2887, -0.2887),
+    (0.8881, 0.3251, 0.0, 0.325),
+    (0.9564, -0.1626, 0.1716, -0.1716),
+    (0.9048, 0.1593, 0.3629, -0.1556),
+    (0.952, 0.2101, -0.1759, 0.1366),
+    (0.8948, -0.3668, -0.1595, -0.1981),
+    (0.9569, -0.2229, -0.0141, 0.1854),
+    (0.9184, 0.0965, 0.1395, 0.3574),
+    (0.9331, 0.0001, -0.2692, 0.2384),
+    (0.9632, 0.1874, 0.1908, 0.0288),
+    (0.9299, -0.2508, 0.2669, -0.0324),
+    (0.9308, 0.1329, -0.0865, -0.3293),
+    (0.9393, -0.3167, 0.0189, -0.1305),
+    (0.9597, -0.0643, -0.1142, -0.2484),
+    (0.9277, -0.0976, 0.352, 0.0767),
+)
 
 
 def orthogonal_views(
-    patches: Any, rotations: Any, size: Any = 32, spacing: Any = 1.0, outside: Any = None, shifts: Any = None
+    patches: ArrayLike,
+    rotations: Tensor,
+    size: int = 32,
+    spacing: float | int | ArrayLike = 1.0,
+    outside: float | int | None = None,
+    shifts: ArrayLike | None = None,
 ) -> Float[Tensor, "n views size size"]:
-    """For each rotation the three orthogonal planes through the patch's centre, interpolated trilinearly.
+    """Return, for each rotation, the three orthogonal planes through the patch's centre, interpolated trilinearly.
 
-    Patches are read where they lie, in their own dtype; only what is read becomes float32 (uint16 and wider unsigned numbers,
-    which torch cannot look up, are copied to a dtype that holds them first). Gradients reach float patches, not the rotations.
-    NaN in a patch is NaN in the views that touch it.
+    Patches are read in their own dtype; only values that are used become float32 (uint16 and wider unsigned numbers, which
+    torch cannot gather, are copied to a wider dtype first). Gradients reach float patches, not the rotations. NaN in a patch is
+    NaN in the views that touch it.
 
     Args:
         patches: `(n, d, h, w)`, at least two voxels along each axis.
-        rotations: `(n, t, 3, 3)`; the frame is at the head of this file. View 3i + j is plane j of rotation i.
+        rotations: `(n, t, 3, 3)`; the frame is described at the top of this file. View 3i + j is plane j of rotation i.
         size: pixels along the sides of a view.
         spacing: from pixel to pixel, in voxels of the patch: a number, or `(n,)`.
-        outside: what stands beyond the centres of the outermost voxels: a number, or None to repeat the nearest voxel.
-        shifts: `(n, t, 3)`, by how much the planes' common centre is off the patch's, (x, y, z) in voxels.
+        outside: the value beyond the centres of the outermost voxels, or None to repeat the nearest voxel.
+        shifts: `(n, t, 3)`, from the patch's centre to the planes' common centre, (x, y, z) in voxels.
     """
     patches = checked_patches(patches, 4)
     spacing = per_example(spacing, "spacing", patches)
@@ -60,11 +84,17 @@ def orthogonal_views(
 
 
 def inplane_views(
-    slices: Any, angles: Any, flips: Any = None, size: Any = 32, spacing: Any = 1.0, outside: Any = None, shifts: Any = None
+    slices: ArrayLike,
+    angles: ArrayLike,
+    flips: ArrayLike | None = None,
+    size: int = 32,
+    spacing: float | int | ArrayLike = 1.0,
+    outside: float | int | None = None,
+    shifts: ArrayLike | None = None,
 ) -> Float[Tensor, "n views size size"]:
-    """Views of slices turned in their plane, interpolated bilinearly: (x, y) = Q (c, r), or Q (−c, r) where flipped.
+    """Return views of slices turned in their plane, interpolated bilinearly: (x, y) = Q (c, r), or Q (−c, r) where flipped.
 
-    Q turns by the angle from the x axis towards the y axis, which points down in an image: a turn to the right by a quarter
+    Q turns by the angle from the x axis towards the y axis, which points down in an image: turning Q to the right by a quarter
     shows the slice turned to the left.
 
     Args:
@@ -74,7 +104,7 @@ def inplane_views(
         size: pixels along the sides of a view.
         spacing: from pixel to pixel, in pixels of the slice: a number, or `(n,)`.
         outside: as in `orthogonal_views`.
-        shifts: `(n, s, 2)`, by how much the view's centre is off the slice's, (x, y) in pixels of the slice.
+        shifts: `(n, s, 2)`, from the slice's centre to the view's, (x, y) in pixels of the slice.
     """
     slices = checked_patches(slices, 3)
     spacing = per_example(spacing, "spacing", slices)[:, None]
@@ -88,8 +118,8 @@ def inplane_views(
     return _cut(slices, across, down, shifts, whole_number(size, "size", 1), _checked_outside(outside))
 
 
-def checked_patches(patches: Any, *axes: int) -> Tensor:
-    """A tensor of real numbers, that can be gathered, with one of so many axes, or a ValueError."""
+def checked_patches(patches: ArrayLike, *axes: int) -> Tensor:
+    """Return a tensor of real numbers that torch can gather; ValueError unless its number of axes is one of `axes`."""
     given = tensor_of(patches, "patches")
     wanted = " or ".join({3: "(n, h, w)", 4: "(n, d, h, w)"}[each] for each in axes)
     if given.ndim not in axes or min(given.shape[1:]) < 2:
@@ -102,8 +132,8 @@ def checked_patches(patches: Any, *axes: int) -> Tensor:
     return given.to(_WIDER.get(given.dtype, given.dtype))
 
 
-def per_example(values: Any, name: str, patches: Tensor) -> Float[Tensor, " n"]:
-    """A positive number for each patch, where one for all was given, or one for each; or a ValueError."""
+def per_example(values: float | int | ArrayLike, name: str, patches: Tensor) -> Float[Tensor, " n"]:
+    """Return a positive number for each patch, from one number for all or one for each."""
     given = tensor_of(values, name).to(patches.device, torch.float32)
     if given.shape not in ((), (len(patches),)):
         raise ValueError(
@@ -115,19 +145,19 @@ def per_example(values: Any, name: str, patches: Tensor) -> Float[Tensor, " n"]:
     return given.expand(len(patches))
 
 
-def is_number(value: Any) -> bool:
-    """A finite real number, no bool."""
+def is_number(value: object) -> bool:
+    """Return whether it is a finite real number and no bool."""
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _checked_outside(outside: Any) -> float | None:
+def _checked_outside(outside: float | int | None) -> float | None:
     if outside is not None and not is_number(outside):
         raise ValueError(f"Expected `outside` to be a finite number or None, but got {outside!r}: such as -1000 HU, air.")
     return None if outside is None else float(outside)
 
 
-def _table(values: Any, name: str, shape: tuple[int | None, ...], patches: Tensor) -> Tensor:
-    """Finite float32 numbers of this shape, in which None is any length from 1, where the patches are."""
+def _table(values: ArrayLike, name: str, shape: tuple[int | None, ...], patches: Tensor) -> Tensor:
+    """Return finite float32 numbers of this shape, in which None is any length from 1, on the patches' device."""
     given = tensor_of(values, name).detach().to(patches.device, torch.float32)
     fits = given.ndim == len(shape) and all(a == b or (b is None and a > 0) for a, b in zip(given.shape, shape, strict=True))
     if not fits:
@@ -143,7 +173,7 @@ def _table(values: Any, name: str, shape: tuple[int | None, ...], patches: Tenso
 def _cut(
     patches: Tensor, across: Tensor, down: Tensor, shifts: Tensor | None, size: int, outside: float | None
 ) -> Float[Tensor, "n views size size"]:
-    """Pixel (r, c) of a view is what stands at centre + shift + c · across + r · down; vectors `(n, views, axes)`."""
+    """Return views whose pixel (r, c) is the value at centre + shift + c · across + r · down; vectors `(n, views, axes)`."""
     steps = torch.arange(size, device=patches.device) - (size - 1) / 2
     centre = (torch.tensor(patches.shape[1:], device=patches.device) - 1) / 2
     middle = (centre if shifts is None else centre + shifts)[..., None]
@@ -157,7 +187,7 @@ def _cut(
 def _interpolate(
     patches: Tensor, places: Sequence[Float[Tensor, "n views size size"]], outside: float | None
 ) -> Float[Tensor, "n views size size"]:
-    """Linear between the 4 or 8 voxels around each point, given by its places along the array's axes, which are used up."""
+    """Interpolate linearly between the 4 or 8 voxels around each point; `places` along the array's axes are overwritten."""
     lengths, flat, shape = patches.shape[1:], patches.flatten(1), places[0].shape
     beyond = None if outside is None else _beyond(places, lengths)
     index = torch.zeros((), dtype=torch.int32, device=patches.device)
@@ -182,3 +212,68 @@ def _beyond(places: Sequence[Float[Tensor, "n views size size"]], lengths: Seque
     pairs = zip(places, lengths, strict=True)
     off = [(place < -_ROUNDING) | (place > length - 1 + _ROUNDING) for place, length in pairs]
     return torch.stack(off).any(0)
+
+
+def random_rotations(
+    n: int,
+    generator: torch.Generator | None = None,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Float[Tensor, "n 3 3"]:
+    """Return n rotations, uniform (Haar) over SO(3): a Gaussian in four dimensions has no preferred direction.
+
+    Args:
+        n: how many.
+        generator: of the random numbers, on any device; torch's default generator on the CPU if None.
+        device: of the result. The numbers are drawn on the generator's device: a seed gives the same rotations everywhere.
+        dtype: of the result.
+    """
+    n = whole_number(n, "n", 1)
+    source = checked_generator(generator)
+    drawn = dtype if dtype == torch.float64 else torch.float32
+    quaternions = torch.randn(n, 4, generator=source, device="cpu" if source is None else source.device, dtype=drawn)
+    return _matrices(quaternions).to(device=device, dtype=dtype)
+
+
+def fixed_rotations(n: int) -> Float[Tensor, "n 3 3"]:
+    """Return the first n of 16 fixed rotations: the identity, then each with its three planes far from all before it."""
+    n = whole_number(n, "n", 1)
+    if n > len(_SPREAD):
+        raise ValueError(f"Expected at most {len(_SPREAD)} fixed rotations, but got {n}: draw `random_rotations` instead.")
+    return _matrices(torch.tensor(_SPREAD[:n], dtype=torch.float64)).float()
+
+
+def checked_rotations(rotations: Tensor, n: int) -> Float[Tensor, "n t 3 3"]:
+    """Return `rotations` for n examples; ValueError if their shape is wrong, or they mirror, stretch or shear."""
+    shape = tuple(rotations.shape) if isinstance(rotations, Tensor) else type(rotations).__name__
+    if not isinstance(rotations, Tensor) or rotations.ndim != 4 or rotations.shape[2:] != (3, 3) or len(rotations) != n:
+        raise ValueError(
+            f"Expected `rotations` to be a tensor of shape ({n}, t, 3, 3), t for each example, but got {shape}: "
+            "write random_rotations(n * t).unflatten(0, (n, t))."
+        )
+    if rotations.shape[1] == 0 or not rotations.is_floating_point():
+        raise ValueError(
+            f"Expected at least one rotation of floats for each example, but got {shape} of {rotations.dtype}: "
+            "one rotation gives three views."
+        )
+    wide = rotations.detach().double()
+    error = (wide @ wide.mT - torch.eye(3, dtype=wide.dtype, device=wide.device)).abs().amax((2, 3))
+    good = (error < 1e-3) & (torch.linalg.det(wide) > 0)  # NaN is not
+    if not bool(good.all()):
+        row, which = torch.nonzero(~good)[0].tolist()
+        raise ValueError(
+            f"Expected rotations, whose columns are orthonormal with determinant 1, but number {which} of example {row} is "
+            f"{rotations[row, which].tolist()}: stretch by `spacing`, and leave mirrors out."
+        )
+    return rotations.detach()
+
+
+def _matrices(quaternions: Float[Tensor, "n 4"]) -> Float[Tensor, "n 3 3"]:
+    """Return the rotations v ↦ q v q⁻¹ of quaternions of any length but 0."""
+    w, x, y, z = (quaternions / quaternions.norm(dim=1, keepdim=True)).unbind(1)
+    rows = [
+        [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
+        [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
+        [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
+    ]
+    return torch.stack([torch.stack(row, 1) for row in rows], 1)

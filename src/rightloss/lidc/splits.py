@@ -1,4 +1,4 @@
-"""Folds that never split a patient, have about the same mix of labels, and are the same for everyone.
+"""Folds that never split a patient, have about the same mix of labels, and are reproducible everywhere.
 
 Stage: labels `(n,)`, patients `(n,)`, a seed → row numbers to train, validate and test on.
 """
@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from hashlib import sha256
 from math import lcm
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Int64, Shaped
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from ..log_probs import tensor_of
@@ -21,21 +21,34 @@ __all__ = ["Parts", "fold_numbers", "folds", "train_valid_test"]
 
 
 class Parts(NamedTuple):
-    """Row numbers, ascending."""
+    """Row numbers of the training, validation and test part, ascending."""
 
     train: Int64[Tensor, " train"]
     valid: Int64[Tensor, " valid"]
     test: Int64[Tensor, " test"]
 
 
-def folds(labels: Any, groups: Any, num_folds: Any = 10, seed: Any = 0) -> list[tuple[Tensor, Tensor]]:
-    """Row numbers `(train, test)` of each fold; every row is in one test part. The rule is in `fold_numbers`."""
+def folds(labels: ArrayLike, groups: ArrayLike | None, num_folds: int = 10, seed: int = 0) -> list[tuple[Tensor, Tensor]]:
+    """Return row numbers `(train, test)` of each fold; every row is in one test part. Arguments as in `fold_numbers`.
+
+    Example:
+        >>> from rightloss.lidc import folds
+        >>> (train, test), _ = folds([0, 1, 0, 1], ["a", "a", "b", "c"], num_folds=2)
+        >>> train, test
+        (tensor([2, 3]), tensor([0, 1]))
+    """
     number = fold_numbers(labels, groups, num_folds, seed)
     return [(_rows(number != fold), _rows(number == fold)) for fold in range(num_folds)]
 
 
-def train_valid_test(labels: Any, groups: Any, fold: Any, num_folds: Any = 10, seed: Any = 0) -> Parts:
-    """One fold to test on, the next (the first after the last) to choose by, and the others to train on."""
+def train_valid_test(labels: ArrayLike, groups: ArrayLike | None, fold: int, num_folds: int = 10, seed: int = 0) -> Parts:
+    """Return one fold to test on, the next (the first after the last) to validate on, and the others to train on.
+
+    Example:
+        >>> from rightloss.lidc import train_valid_test
+        >>> train_valid_test([0, 1, 0, 1, 0], ["a", "a", "b", "c", "d"], fold=0, num_folds=3)
+        Parts(train=tensor([2, 3]), valid=tensor([4]), test=tensor([0, 1]))
+    """
     if not _whole(num_folds) or num_folds < 3:
         raise ValueError(f"Expected 3 folds or more, but got {num_folds!r}: one to test, one to validate, the others to train.")
     if not _whole(fold) or not 0 <= fold < num_folds:
@@ -44,16 +57,16 @@ def train_valid_test(labels: Any, groups: Any, fold: Any, num_folds: Any = 10, s
     return Parts(_rows((number != fold) & (number != following)), _rows(number == following), _rows(number == fold))
 
 
-def fold_numbers(labels: Any, groups: Any, num_folds: Any = 10, seed: Any = 0) -> Int64[Tensor, " n"]:
-    """The fold in which each row is tested.
+def fold_numbers(labels: ArrayLike, groups: ArrayLike | None, num_folds: int = 10, seed: int = 0) -> Int64[Tensor, " n"]:
+    """Return the fold in which each row is tested.
 
-    Patients are taken one by one, those with most rows first, equals in the order of SHA-256 of "seed:patient". Each goes into
-    the fold f where it adds least to the unevenness
+    Patients are assigned one by one, those with most rows first, equals in the order of SHA-256 of "seed:patient". Each goes
+    into the fold f where it adds least to the unevenness
 
         Σ_f Σ_k (n_fk / N_k)²,      n_fk rows of class k in fold f,   N_k of them in all,
 
-    where several tie the one with fewest rows so far, then the lowest f. It is computed in integers and takes no library's
-    random numbers, so that everyone gets the same folds, whatever the order of the rows.
+    in a tie the one with fewest rows so far, then the lowest f. It is computed in integers, without random numbers of a
+    library, so that the folds are the same everywhere, whatever the order of the rows.
 
     Args:
         labels: class numbers `(n,)`.
@@ -74,7 +87,7 @@ def fold_numbers(labels: Any, groups: Any, num_folds: Any = 10, seed: Any = 0) -
 
 
 def _assign(people: list[str], counts: list[list[int]], num_folds: int, seed: int) -> list[int]:
-    """The fold of each person: an added patient c changes Σ_k (n_fk / N_k)² by Σ_k (2 n_fk + c_k) c_k / N_k²."""
+    """Return the fold of each person: an added patient c changes Σ_k (n_fk / N_k)² by Σ_k (2 n_fk + c_k) c_k / N_k²."""
     totals = [sum(column) for column in zip(*counts, strict=True)]
     common = lcm(*totals)
     weights = [(common // total) ** 2 for total in totals]
@@ -95,7 +108,7 @@ def _rows(mask: Tensor) -> Int64[Tensor, " rows"]:
     return torch.nonzero(mask).flatten()
 
 
-def _labels(labels: Any) -> NDArray[np.int64]:
+def _labels(labels: ArrayLike) -> NDArray[np.int64]:
     target = tensor_of(labels, "labels").detach().cpu().numpy()
     if target.ndim != 1 or target.dtype.kind not in "iub" or not len(target):
         raise ValueError(
@@ -105,7 +118,7 @@ def _labels(labels: Any) -> NDArray[np.int64]:
     return target.astype(np.int64)
 
 
-def _names(groups: Any) -> Shaped[np.ndarray, " n"]:
+def _names(groups: ArrayLike | None) -> Shaped[np.ndarray, " n"]:
     if groups is None:
         raise ValueError(
             "Expected the patient of each row, but got None: this set does not name its patients, as NoduleMNIST3D does not; "
@@ -122,15 +135,15 @@ def _names(groups: Any) -> Shaped[np.ndarray, " n"]:
     return array.astype(np.str_)
 
 
-def _check_numbers(num_folds: Any, seed: Any, people: int) -> None:
+def _check_numbers(num_folds: int, seed: int, people: int) -> None:
     if not _whole(num_folds) or not 2 <= num_folds <= people:
         raise ValueError(
             f"Expected `num_folds` from 2 to the {people} patients there are, but got {num_folds!r}: a patient is never split."
         )
     if not _whole(seed):
-        raise ValueError(f"Expected `seed` to be an integer, but got {seed!r}: everyone who gives it gets the same folds.")
+        raise ValueError(f"Expected `seed` to be an integer, but got {seed!r}: the same seed gives the same folds.")
 
 
-def _whole(value: Any) -> bool:
-    """An integer of Python or NumPy."""
+def _whole(value: object) -> bool:
+    """Return whether it is an integer of Python or NumPy."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)

@@ -1,26 +1,25 @@
-"""Views for the nets: at random for training, fixed for evaluation, predictions averaged over draws of them.
+"""Views for the nets: random for training, fixed for evaluation; predictions averaged over draws of them.
 
-Stage: patches `(n, d, h, w)` or `(n, h, w)` of any real dtype → views `(n, s, size, size)`, float32. Which way a view looks
-is written at the head of `planes.py`.
+Stage: patches `(n, d, h, w)` or `(n, h, w)` of any real dtype → views `(n, s, size, size)`, float32. How a view is
+oriented is described at the top of `planes.py`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from ..log_probs import log_prob_table, tensor_of
 from ..rng import checked_generator
 from ..sampling.checks import whole_number
-from .planes import checked_patches, inplane_views, is_number, orthogonal_views, per_example
-from .rotations import fixed_rotations, random_rotations
+from .planes import checked_patches, fixed_rotations, inplane_views, is_number, orthogonal_views, per_example, random_rotations
 
 __all__ = [
     "FixedViews",
@@ -35,23 +34,29 @@ __all__ = [
 
 @dataclass(frozen=True)
 class RandomViews:
-    """Views at random, drawn anew in each call: of volumes triplets of orthogonal planes, of slices turned and flipped copies.
+    """Random views, drawn in each call: triplets of orthogonal planes of volumes, turned and flipped copies of slices.
 
     Args:
         views: how many of each patch; of volumes a multiple of 3.
         size: pixels along the sides of a view.
         spacing: millimetres from pixel to pixel.
         outside: as in `orthogonal_views`.
-        shift: the centre moves by up to so many millimetres along each axis, for all planes of a triplet alike.
-        scale: the spacing changes by up to this share of it, for all views of a patch alike: 0.1 is 0.9 … 1.1.
+        shift: largest random shift of the centre along each axis, millimetres; the same for all planes of a triplet.
+        scale: largest random relative change of the spacing, the same for all views of a patch: 0.1 is 0.9 … 1.1.
+
+    Example:
+        >>> import torch
+        >>> from rightloss.lidc import RandomViews
+        >>> RandomViews(views=9, size=32)(torch.rand(5, 64, 64, 64)).shape
+        torch.Size([5, 9, 32, 32])
     """
 
-    views: Any = 9
-    size: Any = 32
-    spacing: Any = 1.0
-    outside: Any = None
-    shift: Any = 0.0
-    scale: Any = 0.0
+    views: int = 9
+    size: int = 32
+    spacing: float | int = 1.0
+    outside: float | int | None = None
+    shift: float | int = 0.0
+    scale: float | int = 0.0
 
     def __post_init__(self) -> None:
         _check_settings(self)
@@ -60,8 +65,10 @@ class RandomViews:
         if not is_number(self.scale) or not 0 <= self.scale < 1:
             raise ValueError(f"Expected `scale` to be a share from 0 and below 1, but got {self.scale!r}: 0 leaves it out.")
 
-    def __call__(self, patches: Any, generator: Any = None, spacing_mm: Any = 1.0) -> Float[Tensor, "n views size size"]:
-        """Views of `patches`, whose voxels are `spacing_mm` apart.
+    def __call__(
+        self, patches: ArrayLike, generator: torch.Generator | None = None, spacing_mm: float | int | ArrayLike = 1.0
+    ) -> Float[Tensor, "n views size size"]:
+        """Return views of `patches`, whose voxels are `spacing_mm` apart.
 
         Args:
             patches: `(n, d, h, w)` or `(n, h, w)`.
@@ -76,67 +83,84 @@ class RandomViews:
             shifts = _uniform((n, groups, axes), source, patches) * (spacing * self.shift / self.spacing)[:, None, None]
         if self.scale:
             spacing = spacing * (1 + self.scale * _uniform((n,), source, patches))
-        settings = {"size": self.size, "spacing": spacing, "outside": self.outside, "shifts": shifts}
         if axes == 3:
             rotations = random_rotations(n * groups, source, patches.device).unflatten(0, (n, groups))
-            return orthogonal_views(patches, rotations, **settings)
+            return orthogonal_views(patches, rotations, self.size, spacing, self.outside, shifts)
         angles, flips = math.pi * _uniform((n, groups), source, patches), _uniform((n, groups), source, patches) < 0
-        return inplane_views(patches, angles, flips, **settings)
+        return inplane_views(patches, angles, flips, self.size, spacing, self.outside, shifts)
 
 
 @dataclass(frozen=True)
 class FixedViews:
-    """The same views in each call, for evaluation: of volumes the triplets of `fixed_rotations`, axial, coronal and sagittal
-    first, up to 48 views; of slices any number of turns by equal angles, the slice as it is first.
+    """The same views in each call, for evaluation.
+
+    Of volumes the triplets of `fixed_rotations`, axial, coronal and sagittal first, up to 48 views; of slices any number of
+    turns by equal angles, the slice itself first.
 
     Args:
         views: how many of each patch; of volumes a multiple of 3.
         size: pixels along the sides of a view.
         spacing: millimetres from pixel to pixel.
         outside: as in `orthogonal_views`.
+
+    Example:
+        >>> import torch
+        >>> from rightloss.lidc import FixedViews
+        >>> FixedViews(views=3, size=32)(torch.rand(5, 64, 64, 64)).shape
+        torch.Size([5, 3, 32, 32])
     """
 
-    views: Any = 9
-    size: Any = 32
-    spacing: Any = 1.0
-    outside: Any = None
+    views: int = 9
+    size: int = 32
+    spacing: float | int = 1.0
+    outside: float | int | None = None
 
     def __post_init__(self) -> None:
         _check_settings(self)
 
-    def __call__(self, patches: Any, generator: Any = None, spacing_mm: Any = 1.0) -> Float[Tensor, "n views size size"]:
-        """Called like `RandomViews`; nothing is drawn, and the generator stays as it is."""
+    def __call__(
+        self, patches: ArrayLike, generator: torch.Generator | None = None, spacing_mm: float | int | ArrayLike = 1.0
+    ) -> Float[Tensor, "n views size size"]:
+        """Return views, with the arguments of `RandomViews`; the generator is not used."""
         patches, spacing = _ready(self, patches, spacing_mm)
-        settings = {"size": self.size, "spacing": spacing, "outside": self.outside}
         if patches.ndim == 4:
-            return orthogonal_views(patches, fixed_rotations(self.views // 3).expand(len(patches), -1, 3, 3), **settings)
+            rotations = fixed_rotations(self.views // 3).expand(len(patches), -1, 3, 3)
+            return orthogonal_views(patches, rotations, self.size, spacing, self.outside)
         angles = torch.arange(self.views) * (2 * math.pi / self.views)
-        return inplane_views(patches, angles.expand(len(patches), -1), **settings)
+        return inplane_views(patches, angles.expand(len(patches), -1), None, self.size, spacing, self.outside)
 
 
 @torch.no_grad()
 def average_over_views(
-    model: Any,
-    patches: Any,
-    cutter: Any,
-    draws: Any = 10,
-    generator: Any = None,
-    spacing_mm: Any = 1.0,
-    batch_size: Any = 64,
-    extra: Any = (),
+    model: Callable[..., Tensor],
+    patches: ArrayLike,
+    cutter: Callable[..., Tensor],
+    draws: int = 10,
+    generator: torch.Generator | None = None,
+    spacing_mm: float | int | ArrayLike = 1.0,
+    batch_size: int = 64,
+    extra: Sequence[ArrayLike] = (),
 ) -> Float[Tensor, "n k"]:
-    """log (1/D Σ_d p(y|views_d)): probabilities averaged over D draws of views, without gradient.
+    """Return log (1/D Σ_d p(y|views_d)): probabilities averaged over D draws of views, without gradient.
 
     Args:
-        model: views, and what is in `extra`, → log-probabilities `(n, k)`. An nn.Module is put into eval mode and back. Any
-            other is called as it is: a function around a net wants `net.eval()` first.
+        model: views, and the tensors in `extra`, → log-probabilities `(n, k)`. An nn.Module is put into eval mode and back.
+            Other callables are not: call `net.eval()` before you wrap a net in a function.
         patches: `(n, d, h, w)` or `(n, h, w)`.
-        cutter: `RandomViews(…)`. With `FixedViews(…)`, the same in each draw, one draw is all it takes.
+        cutter: `RandomViews(…)`; with `FixedViews(…)`, the same in each draw, one draw is enough.
         draws: D.
         generator: as in `random_rotations`.
         spacing_mm: as for `RandomViews`.
         batch_size: patches that the model sees at once. The order of the draws depends on it.
-        extra: tensors `(n, …)`, split as the patches are and given to the model after the views, such as `(metadata,)`.
+        extra: tensors `(n, …)`, split like the patches and given to the model after the views, such as `(metadata,)`.
+
+    Example:
+        >>> import torch
+        >>> from rightloss.lidc import RandomViews, average_over_views
+        >>> from rightloss.lidc.nets import convnet
+        >>> net = convnet(2, small=True).eval()
+        >>> average_over_views(lambda views: net(views).log_softmax(1), torch.rand(5, 64, 64, 64), RandomViews(3), draws=2)[0]
+        tensor([-0.6931, -0.6931])
     """
     patches = checked_patches(patches, 3, 4)
     draws, rows = whole_number(draws, "draws", 1), whole_number(batch_size, "batch_size", 1)
@@ -156,7 +180,7 @@ def _log_mean(
     model: Callable[..., Tensor],
     cutter: Callable[..., Tensor],
     draws: int,
-    generator: Any,
+    generator: torch.Generator | None,
     patches: Tensor,
     spacing: Tensor,
     *extra: Tensor,
@@ -168,7 +192,7 @@ def _log_mean(
     return torch.logsumexp(torch.stack(tables), 0) - math.log(draws)
 
 
-def _checked_extra(extra: Any, n: int) -> list[Tensor]:
+def _checked_extra(extra: Sequence[ArrayLike], n: int) -> list[Tensor]:
     if not isinstance(extra, tuple | list):
         raise ValueError(f"Expected `extra` to be a tuple of tensors, but got {type(extra).__name__}: write extra=(metadata,).")
     found = [tensor_of(each, f"extra[{number}]") for number, each in enumerate(extra)]
@@ -182,7 +206,7 @@ def _checked_extra(extra: Any, n: int) -> list[Tensor]:
 
 
 @contextmanager
-def _evaluating(model: Any) -> Iterator[None]:
+def _evaluating(model: Callable[..., Tensor]) -> Iterator[None]:
     training = [module for module in model.modules() if module.training] if isinstance(model, nn.Module) else []
     for module in training:
         module.training = False
@@ -194,7 +218,7 @@ def _evaluating(model: Any) -> Iterator[None]:
 
 
 def _uniform(shape: tuple[int, ...], generator: torch.Generator | None, patches: Tensor) -> Tensor:
-    """Over [−1, 1), drawn where the generator is."""
+    """Return uniform numbers in [−1, 1), drawn on the generator's device."""
     drawn = torch.rand(shape, generator=generator, device="cpu" if generator is None else generator.device)
     return drawn.to(patches.device) * 2 - 1
 
@@ -211,8 +235,10 @@ def _check_settings(cutter: RandomViews | FixedViews) -> None:
         raise ValueError(f"Expected `outside` to be a finite number or None, but got {cutter.outside!r}: such as 0.")
 
 
-def _ready(cutter: RandomViews | FixedViews, patches: Any, spacing_mm: Any) -> tuple[Tensor, Float[Tensor, " n"]]:
-    """The patches, checked, and how many of their voxels are from pixel to pixel of a view."""
+def _ready(
+    cutter: RandomViews | FixedViews, patches: ArrayLike, spacing_mm: float | int | ArrayLike
+) -> tuple[Tensor, Float[Tensor, " n"]]:
+    """Return the patches, checked, and the spacing of a view's pixels in voxels of each patch."""
     patches = checked_patches(patches, 3, 4)
     if len(patches) == 0:
         raise ValueError("Expected at least one patch, but got none: is the data set empty?")

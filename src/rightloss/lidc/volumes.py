@@ -1,4 +1,4 @@
-"""Contour volumes: real shapes of nodules, from the readers' outlines alone.
+"""Contour volumes: shapes of nodules on a grid of 1 mm, from the readers' outlines alone.
 
 Stage: numbers of nodules → shares of readers, voxel by voxel, cached on disk.
 """
@@ -6,43 +6,53 @@ Stage: numbers of nodules → shares of readers, voxel by voxel, cached on disk.
 from __future__ import annotations
 
 import hashlib
+import os
 import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float16
+from jaxtyping import Float16, Float64, Int32, UInt8
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from ..atomic_files import whole_file
-from .bundled_tables import DATA, OUTLINES, READINGS, SCANS
-from .cache import cache_folder
+from .bundled_tables import DATA, OUTLINES, READINGS, SCANS, shipped_outlines
 from .npz import open_npz
-from .rasterise import Drawn, draw
-from .readings import NUM_NODULES, nodule_table
+from .outlines import Mask, mask_of
+from .readings import NUM_NODULES, nodule_table, reading_table, scan_table
 
-FORMAT = 1  # of the kept file: to be raised when the same outlines would give other volumes
-FEW = 100  # nodules that are sooner drawn than all
+FORMAT = 1  # of the cached file: raise it when the same outlines give other volumes
+FEW = 100  # up to so many nodules are computed without the cache
+
+Progress = Callable[[int, int], object]
 
 
-def contour_volumes(nodules: Any, size: int = 64, progress: Any = None) -> Float16[Tensor, "n d h w"]:
-    """For each voxel of 1 mm, the share of the nodule's readers who drew it inside.
+def contour_volumes(nodules: int | ArrayLike, size: int = 64, progress: Progress | None = None) -> Float16[Tensor, "n d h w"]:
+    """Return, for each voxel of 1 mm, the share of the nodule's readers who drew it inside.
 
     A voxel takes the value of the pixel and slice nearest to its centre, so it is `k/readers` exactly (to the precision of
     float16). An outline's own pixels are outside, and holes are cut out. The axes are z, y, x (ascending position, row,
-    column); voxel i lies `i − (size − 1)/2` mm from the nodule's centre, that of `nodules()`. What is larger than the box is
-    cut off: at 64³ six nodules reach its sides. One, number 2325, is too small to meet the centre of any voxel.
+    column); voxel i lies `i − (size − 1)/2` mm from the nodule's centre, that of `nodules()`. Nodules larger than the box are
+    cut off: at 64³ six reach its sides. One, number 2325, is too small to contain the centre of any voxel.
 
     Args:
         nodules: numbers of nodules, the column `nodule` of `nodules()`.
         size: voxels along each edge.
-        progress: called with (done, total) after each nodule that has to be drawn.
+        progress: called with (done, total) after each nodule that is computed.
 
     Returns:
-        shares in [0, 1]; 0.5 MB a nodule at 64³. The first call for more than 100 nodules draws all 2651, in a few seconds, and
-        keeps them in the folder that `RIGHTLOSS_CACHE` names, or the system's cache folder; later calls read them from there.
+        shares in [0, 1]; 0.5 MB a nodule at 64³. The first call for more than 100 nodules computes all 2651, in a few seconds,
+        and caches them in the folder `RIGHTLOSS_CACHE`, or the system's cache folder; later calls read them from there.
+
+    Example:
+        >>> from rightloss.lidc import contour_volumes
+        >>> volumes = contour_volumes([0, 7], size=32)
+        >>> volumes.shape, float(volumes.max())
+        (torch.Size([2, 32, 32, 32]), 1.0)
     """
     wanted = _checked(nodules, size)
     path = cache_folder() / f"contours-{size}-{FORMAT}-{_tables_digest()[:16]}.npz"
@@ -57,7 +67,7 @@ def contour_volumes(nodules: Any, size: int = 64, progress: Any = None) -> Float
     return torch.from_numpy(shares.reshape(-1, size, size, size))
 
 
-def _checked(nodules: Any, size: int) -> list[int]:
+def _checked(nodules: int | ArrayLike, size: int) -> list[int]:
     wanted = np.atleast_1d(np.asarray(nodules))
     if (
         wanted.ndim != 1
@@ -79,7 +89,7 @@ def _tables_digest() -> str:
 
 
 def _kept(path: Path, size: int) -> Drawn | None:
-    """What an earlier call drew, or None where there is nothing or it is damaged."""
+    """Return the result of an earlier call, or None if there is none or it is damaged."""
     try:
         file = open_npz(path)
         counts, voxels, votes = (file.read(name) for name in ("counts", "voxels", "votes"))
@@ -98,3 +108,99 @@ def _keep(path: Path, drawn: Drawn) -> None:
         warnings.warn(
             f"The contour volumes could not be kept ({error}): set RIGHTLOSS_CACHE to a folder to write to.", stacklevel=3
         )
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The voxels of some nodules that any reader drew inside, and by how many: nearly all of a box is empty.
+
+    Attributes:
+        counts: such voxels of each nodule.
+        voxels: their places in the flattened box, nodule by nodule.
+        votes: readers who drew each inside.
+    """
+
+    counts: Int32[np.ndarray, " n"]
+    voxels: Int32[np.ndarray, " v"]
+    votes: UInt8[np.ndarray, " v"]
+
+    def rows(self, wanted: Sequence[int]) -> Drawn:
+        """Return the voxels of these nodules, in this order."""
+        counts = self.counts[list(wanted)]
+        starts = (np.cumsum(self.counts) - self.counts)[list(wanted)]
+        places = np.repeat(starts - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+        return Drawn(counts, self.voxels[places], self.votes[places])
+
+
+def draw(nodules: Sequence[int], size: int, progress: Progress | None = None) -> Drawn:
+    """Compute the voxels of these nodules; `progress` is called with (done, total) after each."""
+    voxels, votes = [np.zeros(0, np.int32)], [np.zeros(0, np.uint8)]
+    for row, nodule in enumerate(nodules):
+        flat = contour_votes(nodule, size).ravel()
+        voxels.append(np.flatnonzero(flat).astype(np.int32))
+        votes.append(flat[voxels[-1]])
+        if progress is not None:
+            progress(row + 1, len(nodules))
+    counts = np.array([len(part) for part in voxels[1:]], np.int32)
+    return Drawn(counts, np.concatenate(voxels), np.concatenate(votes))
+
+
+def contour_votes(nodule: int, size: int = 64) -> UInt8[np.ndarray, "d h w"]:
+    """Compute how many readers drew each voxel of one nodule inside."""
+    frame = nodule_table().iloc[nodule]
+    scan_row = _scan_rows()[int(frame["scan"])]
+    slice_z = shipped_outlines().slice_z_of(scan_row).astype(np.float64)
+    offsets = np.arange(size) - (size - 1) / 2
+    slices = _nearest_slices(frame["z"] + offsets, slice_z)
+    rows = np.rint(frame["y"] + offsets / frame["pixel_spacing"]).astype(np.int64)
+    columns = np.rint(frame["x"] + offsets / frame["pixel_spacing"]).astype(np.int64)
+    votes = np.zeros((size, size, size), np.uint8)
+    for reading in _readings_of()[nodule]:
+        _add(votes, mask_of(shipped_outlines().outlines_of(reading)), slices, rows, columns)
+    return votes
+
+
+def _add(votes: np.ndarray, mask: Mask, slices: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> None:
+    """Add a vote to each voxel whose nearest pixel is in the mask."""
+    where, which = zip(
+        *(
+            _overlap(indices, first, extent)
+            for indices, first, extent in zip((slices, rows, columns), mask.first, mask.inside.shape, strict=True)
+        ),
+        strict=True,
+    )
+    votes[where] += mask.inside[np.ix_(*which)]
+
+
+def _overlap(indices: np.ndarray, first: int, extent: int) -> tuple[slice, np.ndarray]:
+    """Return the voxels whose pixel lies in the mask, and which pixel of it; the indices ascend."""
+    start, stop = np.searchsorted(indices, [first, first + extent])
+    return slice(int(start), int(stop)), indices[start:stop] - first
+
+
+def _nearest_slices(z: Float64[np.ndarray, " n"], slice_z: Float64[np.ndarray, " s"]) -> np.ndarray:
+    """Return the number of the nearest slice; −1 below and the number of slices above the scan."""
+    middles = (slice_z[1:] + slice_z[:-1]) / 2
+    ends = 1.5 * slice_z[[0, -1]] - 0.5 * slice_z[[1, -2]]
+    return np.searchsorted(np.concatenate([ends[:1], middles, ends[1:]]), z) - 1
+
+
+@cache
+def _readings_of() -> dict[int, list[int]]:
+    """Return rows of the table of readings, by nodule."""
+    frame = reading_table()
+    return {int(nodule): rows.tolist() for nodule, rows in frame.groupby("nodule").indices.items()}
+
+
+@cache
+def _scan_rows() -> dict[int, int]:
+    return {int(scan): row for row, scan in enumerate(scan_table()["scan"])}
+
+
+def cache_folder() -> Path:
+    """Return `RIGHTLOSS_CACHE` if set, else `rightloss` in the system's cache folder; it need not exist yet."""
+    if own := os.environ.get("RIGHTLOSS_CACHE"):
+        return Path(own)
+    from platformdirs import user_cache_path
+
+    return user_cache_path("rightloss", appauthor=False)

@@ -1,36 +1,49 @@
-"""Readers' malignancy ratings as soft labels, and one answer out of many: the same rules for readers and for predictions.
+"""How readers' votes become labels: soft labels, and one class or score out of many votes.
 
 Stage: counts of votes `(n, k)` → shares `(n, k)`; votes, shares or probabilities `(n, k)` → a class `(n,)` or a score `(n,)`.
+The same rules serve readers' ratings and predictions.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from jaxtyping import Float, Float64, Int64
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from ..log_probs import tensor_of
 
-__all__ = ["binary_votes", "expected_score", "majority", "rounded_mean", "vote_shares"]
+__all__ = ["UNDECIDED", "binary_labels", "binary_votes", "expected_score", "majority", "rounded_mean", "vote_shares"]
 
-_ROUNDING = 1e-6  # of a score: shares such as 1/6 in float32 must not take a half below itself
+UNDECIDED = -1
+_ROUNDING = 1e-6  # of a score: shares such as 1/6 in float32 must not move a half below itself
 
 
-def vote_shares(votes: Any) -> Float[Tensor, "n k"]:
-    """p_k, the share of an example's votes for each class: its soft label.
+def vote_shares(votes: ArrayLike) -> Float[Tensor, "n k"]:
+    """Return the share of an example's votes for each class: its soft label.
 
     Args:
-        votes: `(n, k)`, how many readers chose each class; or shares or probabilities, which come back as they are, to
-            rounding. Every row needs a vote. Log-probabilities are not votes: `log_probs.exp()` are.
+        votes: `(n, k)`, how many readers chose each class; shares or probabilities come back unchanged, to rounding. Every row
+            needs a vote. Log-probabilities are not votes: pass `log_probs.exp()`.
+
+    Example:
+        >>> from rightloss.lidc import vote_shares
+        >>> vote_shares([[3, 1], [0, 2]])
+        tensor([[0.7500, 0.2500],
+                [0.0000, 1.0000]])
     """
     table = _votes(votes)
     return (table / table.sum(1, keepdim=True)).to(torch.get_default_dtype())
 
 
-def binary_votes(votes: Any) -> Float[Tensor, "n 2"]:
-    """Shares for benign and malignant of ratings `(n, 5)`: 1 and 2 are benign, 4 and 5 malignant, a 3 is half of each."""
+def binary_votes(votes: ArrayLike) -> Float[Tensor, "n 2"]:
+    """Return shares for benign and malignant from ratings `(n, 5)`: 1 and 2 are benign, 4 and 5 malignant, a 3 is half of each.
+
+    Example:
+        >>> from rightloss.lidc import binary_votes
+        >>> binary_votes([[1, 0, 2, 1, 0]])
+        tensor([[0.5000, 0.5000]])
+    """
     shares = vote_shares(votes)
     if shares.shape[1] != 5:
         raise ValueError(f"Expected votes for the ratings 1 to 5, but got {shares.shape[1]} columns: pass `.ratings`.")
@@ -38,24 +51,48 @@ def binary_votes(votes: Any) -> Float[Tensor, "n 2"]:
     return torch.stack([1 - malignant, malignant], 1)
 
 
-def majority(votes: Any) -> Int64[Tensor, " n"]:
-    """The class with most votes, or the most probable one, counted from 0; the lowest where several tie."""
+def binary_labels(votes: ArrayLike) -> Int64[Tensor, " n"]:
+    """Return 0 (benign), 1 (malignant) or `UNDECIDED` (−1) from ratings `(n, 5)`: the majority below, above or at 3."""
+    rating = majority(votes) + 1
+    return torch.where(rating == 3, UNDECIDED, (rating > 3).long())
+
+
+def majority(votes: ArrayLike) -> Int64[Tensor, " n"]:
+    """Return the class with most votes, or the most probable one, counted from 0; the lowest in a tie.
+
+    Example:
+        >>> from rightloss.lidc import majority
+        >>> majority([[1, 2, 0], [1, 1, 0]])
+        tensor([1, 0])
+    """
     return _votes(votes).argmax(1)
 
 
-def expected_score(votes: Any) -> Float64[Tensor, " n"]:
-    """The mean rating, s = Σ_k k p_k, with classes counted from 1 as readers count them."""
+def expected_score(votes: ArrayLike) -> Float64[Tensor, " n"]:
+    """Return the mean rating, s = Σ_k k p_k, with classes counted from 1 as readers count them.
+
+    Example:
+        >>> from rightloss.lidc import expected_score
+        >>> expected_score([[1, 0, 0, 1, 0]])
+        tensor([2.5000], dtype=torch.float64)
+    """
     table = _votes(votes)
     scores = torch.arange(1, table.shape[1] + 1, dtype=torch.float64, device=table.device)
     return (table * scores).sum(1) / table.sum(1)
 
 
-def rounded_mean(votes: Any) -> Int64[Tensor, " n"]:
-    """The class nearest to the mean rating, ⌊s + ½⌋ − 1, counted from 0; halves go up, to the more malignant."""
+def rounded_mean(votes: ArrayLike) -> Int64[Tensor, " n"]:
+    """Return the class nearest to the mean rating, ⌊s + ½⌋ − 1, counted from 0; halves go up, to the more malignant.
+
+    Example:
+        >>> from rightloss.lidc import rounded_mean
+        >>> rounded_mean([[1, 0, 0, 1, 0]])
+        tensor([2])
+    """
     return (expected_score(votes) + 0.5 + _ROUNDING).floor().long() - 1
 
 
-def _votes(values: Any) -> Float64[Tensor, "n k"]:
+def _votes(values: ArrayLike) -> Float64[Tensor, "n k"]:
     table = tensor_of(values, "votes").detach().double()
     if table.ndim != 2 or table.shape[1] < 2:
         raise ValueError(
@@ -67,6 +104,6 @@ def _votes(values: Any) -> Float64[Tensor, "n k"]:
         row = int(torch.nonzero(wrong)[0])
         raise ValueError(
             f"Expected votes from 0 up, and some in every row, but row {row} is {table[row].tolist()}: "
-            "leave out rows without votes; of log-probabilities take `.exp()`."
+            "leave out rows without votes, and take `.exp()` of log-probabilities."
         )
     return table

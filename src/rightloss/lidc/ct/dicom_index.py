@@ -1,4 +1,4 @@
-"""CT series on disk, whatever the folders are called.
+"""Which files below a folder belong to which CT series.
 
 Stage: folder → `Found`: series UID → files.
 """
@@ -11,23 +11,26 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from .pixels import printable, require
-from .slices import series_uid_of
+from .slices import printable, require, series_uid_of
 
 __all__ = ["Found", "find_series"]
 
 
 @dataclass(frozen=True)
 class Found:
-    """What `find_series` found below a folder.
+    """The files that `find_series` found below a folder.
 
     Attributes:
-        series: the files of each series that was wanted, by its UID; sorted by path.
+        series: the files of each wanted series, by its UID; sorted by path.
         others: number of DICOM files of other series.
-        foreign: number of files that are no DICOM images, or whose header is damaged.
+        foreign: number of files that are no DICOM images, or have a damaged header.
         unreadable: files and folders that could not be opened, and why.
+
+    Example:
+        >>> from rightloss.lidc.ct import Found
+        >>> Found(series={}, others=0, foreign=1, unreadable=()).foreign
+        1
     """
 
     series: dict[str, tuple[Path, ...]]
@@ -36,14 +39,20 @@ class Found:
     unreadable: tuple[str, ...]
 
 
-def find_series(folder: Any, wanted: Collection[str] | None = None) -> Found:
-    """The DICOM files anywhere below a folder, by series. Only the first kilobytes of each file are read.
+def find_series(folder: str | os.PathLike[str], wanted: Collection[str] | None = None) -> Found:
+    """Return the DICOM files anywhere below a folder, by series. Only the first kilobytes of each file are read.
 
-    Names do not matter. Links are followed, each folder is looked into once; whatever is no DICOM image is passed over.
+    Names do not matter. Links are followed, each folder is searched once, files that are no DICOM images are skipped.
 
     Args:
         folder: where to look.
-        wanted: the UIDs of the series whose files are kept; all by default.
+        wanted: the UIDs of the series to keep; all by default.
+
+    Example:
+        >>> import tempfile
+        >>> from rightloss.lidc.ct import find_series
+        >>> find_series(tempfile.mkdtemp()).series
+        {}
     """
     require("pydicom")
     folder = Path(folder)
@@ -54,7 +63,7 @@ def find_series(folder: Any, wanted: Collection[str] | None = None) -> Found:
     counts = Counter[str]()
     unreadable: list[str] = []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # pydicom's, of values that are not to the letter
+        warnings.simplefilter("ignore")  # pydicom's, about values that break the standard
         for path in _files(folder, unreadable):
             try:
                 uid = series_uid_of(path)
@@ -72,7 +81,7 @@ def find_series(folder: Any, wanted: Collection[str] | None = None) -> Found:
 
 
 def _files(folder: Path, unreadable: list[str]) -> Iterator[str]:
-    """Regular files below `folder`: a pipe would never end, and a link may lead back up."""
+    """Yield the regular files below `folder`, once each: a pipe would never end, and a link may lead back up."""
     todo, seen = [str(folder)], set[tuple[int, int]]()
     while todo:
         here = todo.pop()
@@ -85,7 +94,7 @@ def _files(folder: Path, unreadable: list[str]) -> Iterator[str]:
                 for entry in entries:
                     try:
                         is_folder, is_file = entry.is_dir(), entry.is_file()
-                    except OSError as error:  # a link to itself, say: the others are still to be looked at
+                    except OSError as error:  # such as a link to itself; go on with the others
                         unreadable.append(printable(error))
                         continue
                     if is_folder:

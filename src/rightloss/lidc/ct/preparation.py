@@ -1,85 +1,177 @@
 """From the archive's DICOM files to one file of patches.
 
-Stage: folder of DICOM files, table of nodules → nodule archive (`.npz`), `Prepared`.
+Stage: folder of DICOM files, table of nodules → nodule archive (`.npz`), and `Prepared`: what was done and what was skipped.
 
-A series at a time, in several processes, each to a part file beside the archive (in `OUT.parts`): a run that was stopped goes
-on from them.
+Each series is read in one of several processes and written to a shard beside the archive (in `OUT.parts`): a run that was
+stopped continues from these.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ...atomic_files import write_whole
 from ...lock import only_run
 from ..readings import nodules as all_nodules
 from ..readings import scan_positions
 from .dicom_index import Found, find_series
-from .pixels import require
-from .prepare_report import Prepared, summary_of, write_remarks
-from .shards import PartNotWritten, part_job, read_part
-from .tables import checked_table
+from .shards import (
+    NAMES,
+    RATINGS,
+    Shard,
+    ShardJob,
+    ShardNotWritten,
+    make_shard,
+    nodules_written,
+    numeric_columns,
+    read_shard,
+    shard_job,
+    write_patches,
+)
+from .slices import printable, require
 from .workers import Failure, run_jobs
-from .writing import nodules_written, write_patches
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["prepare"]
+__all__ = ["Prepared", "Remark", "prepare"]
 
-_MAKE_PART = "rightloss.lidc.ct.shards:make_part"
-_RUNS_OWN = (PartNotWritten.__name__, ModuleNotFoundError.__name__)  # errors that every other series would meet, too
+Report = Callable[[int, int, str], object]
+
+_NEEDED = (*NAMES, "x", "y", "z", *RATINGS)
+_RESERVED = {"patches", "ratings", "spacing_mm", "nodule_id", "outside"}
+_ANY_SERIES = (ShardNotWritten.__name__, ModuleNotFoundError.__name__)  # errors that every other series would raise, too
+
+
+@dataclass(frozen=True)
+class Remark:
+    """A series (`nodule` None) or nodule that was skipped, or used with a reservation; `text` says why.
+
+    Example:
+        >>> from rightloss.lidc.ct import Remark
+        >>> Remark("1.2.3", nodule=None, skipped=True, text="not found").text
+        'not found'
+    """
+
+    series_uid: str
+    nodule: int | None
+    skipped: bool
+    text: str
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The result of `prepare`.
+
+    Attributes:
+        path: the archive; None if no nodule could be cut, and none was written.
+        remarks_path: the remarks, as a table.
+        nodules: number of nodules in the archive.
+        wanted: number of nodules in the series asked for.
+        series_read: number of series that were read.
+        series_missing: UIDs of series that are not in the folder.
+        series_failed: UIDs of series that failed by a crash, a time-out or the disk, and may be readable another time.
+        parts: the folder of shards, kept for another run; None if there is no need of one.
+        remarks: what was skipped, and what was used with reservations, by series and nodule.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from rightloss.lidc.ct import Prepared
+        >>> print(Prepared(Path("n.npz"), Path("n.skipped.csv"), 5, 5, 2, (), (), None, ()))
+        nodules: 5 of 5 written, 0 skipped in series that were read
+        series: 2 read, 0 not found, 0 unreadable; 0 remarks
+    """
+
+    path: Path | None
+    remarks_path: Path
+    nodules: int
+    wanted: int
+    series_read: int
+    series_missing: tuple[str, ...]
+    series_failed: tuple[str, ...]
+    parts: Path | None
+    remarks: tuple[Remark, ...]
+
+    def __str__(self) -> str:
+        unread = sum(remark.skipped and remark.nodule is None for remark in self.remarks)
+        unread -= len(self.series_missing) + len(self.series_failed)
+        skipped = sum(remark.skipped and remark.nodule is not None for remark in self.remarks)
+        notes = sum(not remark.skipped for remark in self.remarks)
+        lines = [
+            f"nodules: {self.nodules} of {self.wanted} written, {skipped} skipped in series that were read",
+            f"series: {self.series_read} read, {len(self.series_missing)} not found, {unread} unreadable; {notes} remarks",
+        ]
+        if self.parts is not None:
+            lines += [
+                f"incomplete: {len(self.series_failed)} series failed (crash, time-out or disk), or files did not open",
+                f"running the same again tries those again and keeps the rest, which is in {printable(self.parts)}",
+            ]
+        return "\n".join(lines)
 
 
 def prepare(
-    dicom: Any,
-    out: Any,
+    dicom: str | os.PathLike[str],
+    out: str | os.PathLike[str],
     workers: int | None = None,
-    size: Any = 64,
-    progress: Callable[[int, int, str], None] | None = None,
-    series: Iterable[str] | None = None,
+    size: int = 64,
+    progress: Report | None = None,
+    series: str | Iterable[str] | None = None,
     nodules: DataFrame | None = None,
     timeout: float = 600.0,
 ) -> Prepared:
-    """Cuts every nodule from the CT series below a folder, and writes them to a nodule archive.
+    """Cut every nodule from the CT series below a folder, and write them to a nodule archive.
 
     The archive has `patches` (n, size, size, size) int16 in HU at 1 mm, `ratings`, `patient_id`, `nodule_id`, `series_uid`,
     `spacing_mm`, `outside` (the share of the patch that lies outside the scan, and is air), and every numeric column of the
-    table, in its order. It is written whole or not at all, and is the same however often the run was interrupted. A nodule
-    takes 0.5 MB of it, and while it is written three times as much on disk. What was skipped, and why, goes to a table beside
-    it: `nodules.skipped.csv` for `nodules.npz`.
+    table, in its order. It is written whole or not at all, with the same bytes however often the run was interrupted. A nodule
+    takes 0.5 MB of it, and three times as much disk space while it is written. What was skipped, and why, goes to a table
+    beside it: `nodules.skipped.csv` for `nodules.npz`.
 
-    Series that failed by a crash, a time-out or the disk are left out of the archive, and `Prepared.parts` says where what was
-    done is kept: the same call again tries them again, and replaces the archive by one that has them, too.
+    Series that failed by a crash, a time-out or the disk are left out of the archive, and `Prepared.parts` is the folder that
+    keeps the rest: the same call again tries them again, and replaces the archive by one that includes them.
 
     Args:
         dicom: a folder with the series anywhere below it, see `find_series`.
-        out: the archive to write, `.npz`; it must not exist, unless it is of such a run.
+        out: the archive to write, `.npz`; it must not exist, unless such a run wrote it.
         workers: processes; as many as there are processors by default, at most 8. Each needs the memory of a scan, up to 1 GB.
-            0 does the work in this process, where a decoder that crashes takes it along.
+            0 does the work in this process.
         size: voxels along each axis.
-        progress: called with the number of series done, that of all, and a few words.
-        series: the UIDs of those to take; all in the table by default.
-        nodules: the table; `rightloss.lidc.readings.nodules()` by default.
+        progress: called with the number of series done, the number of all, and a few words.
+        series: the UIDs of the series to use; all in the table by default.
+        nodules: the table; `rightloss.lidc.nodules()` by default.
         timeout: seconds after which a series is given up.
 
     Raises:
         ValueError: an argument is wrong, the folder has no DICOM file, or none of the wanted series, or another run is writing
             the same archive. Nothing is written.
         OSError: the disk is full or cannot be written, a process cannot be started, or there would be fewer nodules than in the
-            archive that is there. Parts stay, and another run goes on from them.
+            archive that is there. Shards stay, and another run continues from them.
+
+    Example:
+        >>> from rightloss.lidc.ct import prepare
+        >>> prepare("no-such-folder", "nodules.npz")
+        Traceback (most recent call last):
+        ValueError: Expected a folder of DICOM files, but no-such-folder is none: is the path right?
     """
-    require("pydicom", "scipy")
+    require("pydicom", "scipy", "pebble")
     folder, target = Path(dicom), Path(out)
     parts = target.with_name(target.name + ".parts")
     _check(folder, target, parts, size, workers)
     expected = scan_positions() if nodules is None else {}
-    table = checked_table(all_nodules() if nodules is None else nodules, series)
+    table = _checked_table(all_nodules() if nodules is None else nodules, series)
     report = progress or (lambda done, total, text: None)
     with only_run(target):
         report(0, table["series_uid"].nunique(), "looking for series")
@@ -88,58 +180,102 @@ def prepare(
         parts.mkdir(exist_ok=True)
         jobs = {uid: _job(uid, files, table, folder, parts, size, expected) for uid, files in found.series.items()}
         count = min(8, os.cpu_count() or 1) if workers is None else workers
-        failures = _make_parts(jobs, count, timeout, report)
-        made = {uid: read_part(job["part"], patches=False) for uid, job in jobs.items() if uid not in failures}
-        prepared = summary_of(target, parts, table, found, made, failures)
+        failures = _make_shards(jobs, count, timeout, report)
+        shards = {uid: read_shard(job.path, patches=False) for uid, job in jobs.items() if uid not in failures}
+        prepared = _summary(target, parts, table, found, shards, failures)
         _check_progress(prepared, target, parts)
-        write_remarks(prepared, table)
+        _write_remarks(prepared, table)
         if prepared.path is not None:
             report(len(jobs), len(jobs), "writing the archive")
-            write_patches(target, table, made, {uid: jobs[uid]["part"] for uid in made}, parts, size)
+            write_patches(target, table, {jobs[uid].path: shard for uid, shard in shards.items()}, parts, size)
         if prepared.parts is None:
             shutil.rmtree(parts, ignore_errors=True)
     return prepared
 
 
-def _make_parts(
-    jobs: dict[str, dict[str, Any]], workers: int, timeout: float, report: Callable[[int, int, str], None]
-) -> dict[str, Failure]:
-    """Makes the parts that are not there yet; returns why a series has none."""
-    todo = {uid: job for uid, job in jobs.items() if not _is_sound(job["part"])}
-    uids = {job["part"]: uid for uid, job in todo.items()}
+def _make_shards(jobs: Mapping[str, ShardJob], workers: int, timeout: float, report: Report) -> dict[str, Failure]:
+    """Make the shards that are missing; return why a series has none."""
+    todo = {job: uid for uid, job in jobs.items() if not _is_sound(job.path)}
     failures: dict[str, Failure] = {}
     done = len(jobs) - len(todo)
     report(done, len(jobs), "reading")
-    with closing(run_jobs(_MAKE_PART, list(todo.values()), workers, timeout)) as results:
+    with closing(run_jobs(make_shard, list(todo), workers, timeout)) as results:
         for job, result in results:
             done += 1
             if isinstance(result, Failure):
-                if result.error in _RUNS_OWN:
+                if result.error in _ANY_SERIES:
                     raise OSError(result.reason)
-                failures[uids[job["part"]]] = result
-            report(done, len(jobs), f"…{uids[job['part']][-12:]}")
+                failures[todo[job]] = result
+            report(done, len(jobs), f"…{todo[job][-12:]}")
     return failures
 
 
-def _is_sound(part: str) -> bool:
+def _is_sound(shard: Path) -> bool:
     try:
-        read_part(part)
+        read_shard(shard)
     except (FileNotFoundError, ValueError, KeyError):
         return False
     return True
 
 
 def _job(
-    uid: str, files: tuple[Path, ...], table: DataFrame, root: Path, parts: Path, size: int, expected: Any
-) -> dict[str, Any]:
+    uid: str,
+    files: tuple[Path, ...],
+    table: DataFrame,
+    root: Path,
+    parts: Path,
+    size: int,
+    expected: Mapping[str, NDArray[np.float32]],
+) -> ShardJob:
     rows = table[table["series_uid"] == uid]
     diameters = rows["diameter_mm"] if "diameter_mm" in rows else [0.0] * len(rows)
     columns = zip(rows["nodule"], rows["x"], rows["y"], rows["z"], diameters, strict=True)
     nodules = {int(number): (x, y, z, diameter) for number, x, y, z, diameter in columns}
-    return part_job(parts, root, files, nodules, size, expected.get(uid))
+    return shard_job(parts, root, files, nodules, size, expected.get(uid))
 
 
-def _check(folder: Path, target: Path, parts: Path, size: Any, workers: Any) -> None:
+def _summary(
+    target: Path, parts: Path, table: DataFrame, found: Found, shards: Mapping[str, Shard], failures: Mapping[str, Failure]
+) -> Prepared:
+    uids = list(dict.fromkeys(table["series_uid"]))
+    remarks = [Remark("", None, False, f"not looked at: {text}") for text in found.unreadable]
+    for uid in uids:
+        if uid not in found.series:
+            remarks.append(Remark(uid, None, True, "not found"))
+        elif uid in failures:
+            remarks.append(Remark(uid, None, True, printable(failures[uid].reason)))
+        else:
+            remarks += [Remark(uid, number, True, text) for number, text in shards[uid].skipped.items()]
+            remarks += [Remark(uid, number, False, text) for number, text in shards[uid].notes]
+    count = sum(len(shard.nodules) for shard in shards.values())
+    failed = tuple(uid for uid, failure in failures.items() if failure.again)
+    incomplete = bool(failed) or (bool(found.unreadable) and count < len(table))
+    return Prepared(
+        path=target if count else None,
+        remarks_path=target.with_suffix(".skipped.csv"),
+        nodules=count,
+        wanted=len(table),
+        series_read=len(shards),
+        series_missing=tuple(uid for uid in uids if uid not in found.series),
+        series_failed=failed,
+        parts=parts if incomplete else None,
+        remarks=tuple(remarks),
+    )
+
+
+def _write_remarks(prepared: Prepared, table: DataFrame) -> None:
+    patients = dict(zip(table["series_uid"], table["patient_id"], strict=True))
+    lines = io.StringIO()
+    writer = csv.writer(lines, lineterminator="\n")
+    writer.writerow(["patient_id", "series_uid", "nodule", "outcome", "reason"])
+    for remark in prepared.remarks:
+        number = "" if remark.nodule is None else remark.nodule
+        outcome = "skipped" if remark.skipped else "used"
+        writer.writerow([patients.get(remark.series_uid, ""), remark.series_uid, number, outcome, remark.text])
+    write_whole(prepared.remarks_path, lines.getvalue())
+
+
+def _check(folder: Path, target: Path, parts: Path, size: int, workers: int | None) -> None:
     if not folder.is_dir():
         raise ValueError(f"Expected a folder of DICOM files, but {folder} is none: is the path right?")
     if target.suffix != ".npz" or not target.parent.is_dir():
@@ -167,10 +303,60 @@ def _check_found(found: Found, folder: Path) -> None:
 
 
 def _check_progress(prepared: Prepared, target: Path, parts: Path) -> None:
-    """That nothing is lost where a run goes on."""
+    """Check that a run that continues another loses no nodule."""
     before = nodules_written(target, parts)
     if before is not None and prepared.nodules < before:
         raise OSError(
-            f"{target} has {before} nodules, and this run could cut only {prepared.nodules}, so that it stays as it is: are "
-            "files gone? If they are to be left out, remove it."
+            f"{target} has {before} nodules, and this run could cut only {prepared.nodules}, so it was not replaced: are "
+            "files gone? To leave them out, remove it."
         )
+
+
+def _checked_table(table: DataFrame, series: str | Iterable[str] | None) -> DataFrame:
+    """Return the rows of these series, or all, with whole `nodule` numbers; ValueError if the archive could not hold them."""
+    missing = [name for name in _NEEDED if name not in table]
+    clash = sorted({*(_RESERVED & set(table.columns)), *map(str, table.columns[table.columns.duplicated()])})
+    if missing or clash:
+        raise ValueError(
+            f"Expected a table like `nodules()`, but it lacks {missing} and has {clash}: add the first, rename the second."
+        )
+    if series is not None:
+        wanted = [series] if isinstance(series, str) else list(series)
+        if unknown := sorted(set(wanted) - set(table["series_uid"])):
+            raise ValueError(
+                f"Expected series of the table, but {unknown[:3]} are not in it: UIDs are in its column `series_uid`."
+            )
+        table = table[table["series_uid"].isin(wanted)]
+    _check_names(table)
+    _check_numbers(table)
+    return table.assign(nodule=table["nodule"].astype(np.int64))
+
+
+def _check_names(table: DataFrame) -> None:
+    numbers = table["nodule"].to_numpy()
+    whole = numbers.dtype.kind in "iu" or (numbers.dtype.kind == "f" and (numbers % 1 == 0).all())
+    if len(table) == 0 or not whole or table["nodule"].duplicated().any():
+        raise ValueError(
+            "Expected nodules with whole numbers of their own in `nodule`, but the table has none, doubles or others: "
+            "number them."
+        )
+    if table["patient_id"].isna().any() or (table["patient_id"].astype(str) == "").any():
+        raise ValueError("Expected a `patient_id` for every nodule, but some have none: name every patient.")
+    odd = [uid for uid in table["series_uid"].unique() if not re.fullmatch(r"[0-9.]{1,64}", str(uid))]
+    if odd:
+        raise ValueError(f"Expected DICOM UIDs in `series_uid`, but got {odd[:3]}: digits and dots, at most 64.")
+
+
+def _check_numbers(table: DataFrame) -> None:
+    columns = numeric_columns(table)
+    odd = [name for name, values in columns.items() if values.dtype.kind not in "biuf" or values.dtype.itemsize > 8]
+    odd += [name for name in ("x", "y", "z", *RATINGS) if name not in columns]
+    gaps = [name for name, values in columns.items() if name not in odd and not np.isfinite(values).all()]
+    if odd or gaps:
+        raise ValueError(
+            f"Expected finite columns of whole or floating-point numbers, but {odd} are none and {gaps} have gaps: fill the "
+            "gaps, or leave the columns out."
+        )
+    counts = table[RATINGS].to_numpy(dtype=float)
+    if (counts.sum(1) < 1).any() or (counts < 0).any() or (counts % 1 != 0).any():
+        raise ValueError("Expected whole counts and a rating for every nodule, but some have others or none: leave them out.")

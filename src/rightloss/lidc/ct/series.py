@@ -1,26 +1,27 @@
-"""The files of a CT series as one volume.
+"""A CT series as one volume, and cubes cut from it.
 
-Stage: files of one series → `Series`: HU `(slices, rows, columns)`, and where each slice lies.
+Stage: files of one series → `Series`: HU `(slices, rows, columns)`, and the position of each slice; `Series`, centre →
+`Patch`: HU `(size, size, size)` along (z, y, x) = (slices' normal, image rows, image columns).
 
-Slices are put in order by their positions, never by file names or instance numbers.
+Slices are ordered by their positions, never by file names or instance numbers.
 """
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Float64, Int16
 from numpy.typing import NDArray
 
-from .pixels import UnreadableSlice, printable, require
-from .slices import Slice, read_hu, read_slice
+from .slices import AIR, Slice, UnreadableSlice, printable, read_hu, read_slice, require
 
-__all__ = ["SAME_PLACE", "Series", "read_series"]
+__all__ = ["Patch", "Series", "cut_patch", "read_series"]
 
 SAME_PLACE = 0.01  # mm
 
@@ -45,8 +46,15 @@ class Series:
         shifts: how far each slice's first pixel lies from that of slice 0 within the plane `(slices, 2)`, mm: down the image,
             and to its right. 0 unless the gantry was tilted.
         pixel_spacing: mm between rows, and between columns.
-        problems: what was left out, doubled or missing, by name; for people to read.
-        missing: the third coordinate of each slice that is missing, mm, ascending.
+        problems: files that were left out, and slices that are missing, as text.
+        missing: the third coordinate of each missing slice, mm, ascending.
+
+    Example:
+        >>> import numpy as np
+        >>> from rightloss.lidc.ct import Series
+        >>> z, hu = np.arange(12.0), np.zeros((12, 16, 16), np.int16)
+        >>> Series("1.2.3", hu, z, z, np.zeros((12, 2)), (1.0, 1.0), ()).hu.shape
+        (12, 16, 16)
     """
 
     uid: str
@@ -59,13 +67,15 @@ class Series:
     missing: Float64[np.ndarray, " m"] = field(default_factory=lambda: np.empty(0))
 
 
-def read_series(files: Sequence[Any], expected: Any = None) -> Series:
-    """The volume in the files of one series, as `find_series` gives them.
+def read_series(
+    files: Sequence[str | os.PathLike[str]], expected: Sequence[float] | NDArray[np.floating] | None = None
+) -> Series:
+    """Return the volume in the files of one series, as `find_series` gives them.
 
     Files that are damaged, or that differ from most in size, orientation or pixel spacing (localisers), are left out. Of
-    several slices at one place the first is kept (by acquisition, instance number, UID), and one that differs from it is named.
-    Missing are those of `expected` that are not there, or else as many slices as fill a distance of more than 1.5 times the
-    median. All of that is told in `problems`.
+    several slices at one place the first is kept (by acquisition, instance number, UID). Slices are missing where one of
+    `expected` is not found, or, without it, where the distance of two is more than 1.5 times the median. `problems` lists all
+    of that.
 
     Args:
         files: their paths.
@@ -75,6 +85,12 @@ def read_series(files: Sequence[Any], expected: Any = None) -> Series:
     Raises:
         ValueError: fewer than two slices could be read, they are of several series, or they are not transverse.
         OSError: a file cannot be read from the disk.
+
+    Example:
+        >>> from rightloss.lidc.ct import read_series
+        >>> read_series([])
+        Traceback (most recent call last):
+        ValueError: Expected a series of at least 2 slices, but got 0 out of 0 files: download it again?
     """
     require("pydicom")
     problems: list[str] = []
@@ -109,7 +125,7 @@ def read_series(files: Sequence[Any], expected: Any = None) -> Series:
     )
 
 
-def _headers(files: Sequence[Any], problems: list[str]) -> list[Slice]:
+def _headers(files: Sequence[str | os.PathLike[str]], problems: list[str]) -> list[Slice]:
     headers = []
     for path in files:
         try:
@@ -120,7 +136,7 @@ def _headers(files: Sequence[Any], problems: list[str]) -> list[Slice]:
 
 
 def _majority(headers: list[Slice], problems: list[str]) -> list[Slice]:
-    """Those of the commonest size, orientation and spacing."""
+    """Return the slices of the commonest size, orientation and spacing."""
     if not headers:
         return headers
     kinds = Counter(_kind(header) for header in headers)
@@ -144,7 +160,7 @@ def _kind(header: Slice) -> tuple[int | float, ...]:
 
 
 def _normal(headers: list[Slice]) -> Float64[np.ndarray, " 3"]:
-    """The slices' common normal, upwards."""
+    """Return the slices' common normal, upwards."""
     across = np.cross(*headers[0].orientation)
     normal = across / np.linalg.norm(across)
     if abs(normal[2]) < _TRANSVERSE:
@@ -155,7 +171,7 @@ def _normal(headers: list[Slice]) -> Float64[np.ndarray, " 3"]:
 
 
 def _places(headers: list[Slice], normal: NDArray[np.float64]) -> list[list[Slice]]:
-    """The slices in order, those at one place together."""
+    """Return the slices in order, grouped by place."""
     ordered = sorted(headers, key=lambda header: (float(header.position @ normal), header.rank))
     places: list[list[Slice]] = []
     for header in ordered:
@@ -167,7 +183,7 @@ def _places(headers: list[Slice], normal: NDArray[np.float64]) -> list[list[Slic
 
 
 def _volume(places: list[list[Slice]], problems: list[str]) -> tuple[list[Slice], NDArray[Any]]:
-    """The first readable slice of each place, and all their pixels."""
+    """Return the first readable slice of each place, and the pixels of these."""
     every = [header for place in places for header in place]
     if len(places) * every[0].shape[0] * every[0].shape[1] > _LARGEST_VOLUME:
         raise ValueError(
@@ -201,8 +217,8 @@ def _as(dtype: np.dtype[Any], hu: NDArray[np.float64]) -> NDArray[Any]:
     return np.clip(np.rint(hu), -(1 << 15), (1 << 15) - 1).astype(dtype)
 
 
-def _missing(z: NDArray[np.float64], expected: Any) -> NDArray[np.float64]:
-    """z of the slices that are not there."""
+def _missing(z: NDArray[np.float64], expected: Sequence[float] | NDArray[np.floating] | None) -> NDArray[np.float64]:
+    """Return z of the missing slices."""
     if expected is not None:
         every = np.unique(np.asarray(expected, np.float64))
         near = max(SAME_PLACE, _FOUND * np.diff(every).min()) if len(every) > 1 else SAME_PLACE
@@ -219,7 +235,7 @@ def _missing(z: NDArray[np.float64], expected: Any) -> NDArray[np.float64]:
 
 def _report_gaps(kept: list[Slice], missing: NDArray[np.float64], problems: list[str]) -> None:
     names = [f"{_name(header.path)} (z = {header.position[2]:g} mm)" for header in kept]
-    gaps = Counter(np.searchsorted([header.position[2] for header in kept], missing).tolist())  # by how many slices lie below
+    gaps = Counter(np.searchsorted([header.position[2] for header in kept], missing).tolist())  # by the number of slices below
     for above, number in list(gaps.items())[:_GAPS_TOLD]:
         where = f"between {names[above - 1]} and {names[above]}" if 0 < above < len(kept) else ""
         where = where or (f"below {names[0]}, the first" if above == 0 else f"above {names[-1]}, the last")
@@ -229,13 +245,165 @@ def _report_gaps(kept: list[Slice], missing: NDArray[np.float64], problems: list
         problems.append(f"{sum(more)} slices missing in {len(more)} further places")
 
 
-def _name(path: Any) -> str:
+def _name(path: str | os.PathLike[str]) -> str:
     return printable(Path(path).name)
 
 
-def _check_number(headers: list[Slice], files: Sequence[Any], problems: list[str]) -> None:
+def _check_number(headers: list[Slice], files: Sequence[str | os.PathLike[str]], problems: list[str]) -> None:
     if len(headers) < 2:
         why = f" ({problems[0]})" if problems else ""
         raise ValueError(
             f"Expected a series of at least 2 slices, but got {len(headers)} out of {len(files)} files{why}: download it again?"
+        )
+
+
+class Patch(NamedTuple):
+    """A cube of CT.
+
+    Attributes:
+        hu: the values, rounded.
+        outside: the share of voxels that lie outside the scan, and are air.
+        problems: missing slices within it that were interpolated.
+
+    Example:
+        >>> import numpy as np
+        >>> from rightloss.lidc.ct import Patch
+        >>> Patch(np.zeros((8, 8, 8), np.int16), outside=0.0, problems=()).hu.shape
+        (8, 8, 8)
+    """
+
+    hu: Int16[np.ndarray, "d h w"]
+    outside: float
+    problems: tuple[str, ...]
+
+
+def cut_patch(
+    series: Series,
+    x: float | int,
+    y: float | int,
+    z: float | int,
+    size: int = 64,
+    spacing: float | int = 1.0,
+    diameter: float | int = 0.0,
+) -> Patch:
+    """Return the cube around a point, interpolated trilinearly between the voxels of the scan.
+
+    Voxel i of an axis lies (i − (size − 1)/2) · spacing mm from the centre. The axes are the slices' normal, upwards, and the
+    directions of increasing row and column numbers, also with a tilted gantry. The scan ends half a voxel beyond the centres of
+    its outermost voxels; further out is air, −1000 HU.
+
+    Args:
+        series: the scan.
+        x: column of the centre, counted from 0, at pixels' centres.
+        y: its row.
+        z: its position in mm: ImagePositionPatient[2], also between slices.
+        size: voxels along each axis.
+        spacing: mm from voxel to voxel.
+        diameter: of the nodule, mm.
+
+    Raises:
+        ValueError: the centre lies outside the scan; or a slice is missing through the nodule, or next to its centre; or more
+            than one in a row is missing elsewhere in the cube, or one at the end of the scan.
+
+    Example:
+        >>> import numpy as np
+        >>> from rightloss.lidc.ct import Series, cut_patch
+        >>> z, hu = np.arange(12.0), np.full((12, 16, 16), 40, np.int16)
+        >>> series = Series("1.2.3", hu, z, z, np.zeros((12, 2)), (1.0, 1.0), ())
+        >>> patch = cut_patch(series, x=8, y=8, z=5.5, size=8)
+        >>> patch.hu.shape, int(patch.hu.max()), patch.outside
+        ((8, 8, 8), 40, 0.0)
+    """
+    require("scipy")
+    _check(series, x, y, z, size, spacing, diameter)
+    away = (np.arange(size, dtype=np.float64) - (size - 1) / 2) * spacing
+    centre = np.interp(z, series.z, series.positions)
+    problems = _interpolated(series, float(centre), float(away[-1]), float(diameter) / 2)
+    axes = _coordinates(series, centre, float(x), float(y), away)
+    inside = np.ones((size, size, size), dtype=bool)
+    for coordinate, length in zip(axes, series.hu.shape, strict=True):
+        inside &= (coordinate >= -0.5) & (coordinate <= length - 0.5)
+    cube = np.full((size, size, size), float(AIR))
+    cube[inside] = _trilinear(series.hu, [np.broadcast_to(axis, inside.shape)[inside] for axis in axes])
+    rounded = np.clip(np.rint(cube), -(1 << 15), (1 << 15) - 1).astype(np.int16)
+    return Patch(rounded, 1 - float(inside.mean()), problems)
+
+
+def _coordinates(series: Series, centre: float, x: float, y: float, away: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+    """Return slice, row and column numbers of the voxels, to be broadcast; a tilted gantry moves slices within their plane."""
+    index = np.arange(len(series.positions))
+    slices = _extended_interp(centre + away, series.positions, index)
+    own = _extended_interp(np.array([centre]), series.positions, index)
+    moved = np.stack(
+        [_extended_interp(slices, index, shift) - _extended_interp(own, index, shift) for shift in series.shifts.T]
+    )
+    rows = y + (away[None, :] - moved[0][:, None]) / series.pixel_spacing[0]
+    columns = x + (away[None, :] - moved[1][:, None]) / series.pixel_spacing[1]
+    return [slices[:, None, None], rows[:, :, None], columns[:, None, :]]
+
+
+def _extended_interp(at: NDArray[np.float64], xs: NDArray[Any], ys: NDArray[Any]) -> NDArray[np.float64]:
+    """Interpolate linearly between the points, and extrapolate beyond them."""
+    k = np.clip(np.searchsorted(xs, at, side="right") - 1, 0, len(xs) - 2)
+    return ys[k] + (at - xs[k]) * ((ys[k + 1] - ys[k]) / (xs[k + 1] - xs[k]))
+
+
+def _trilinear(volume: NDArray[Any], coordinates: list[NDArray[np.float64]]) -> NDArray[np.float64]:
+    from scipy.ndimage import map_coordinates
+
+    if not coordinates[0].size:
+        return np.empty(0)
+    # The box around the cube: map_coordinates would convert the whole scan.
+    starts = [max(0, int(np.floor(axis.min()))) for axis in coordinates]
+    ends = [int(np.ceil(axis.max())) + 1 for axis in coordinates]
+    box = volume[tuple(slice(start, max(start + 1, end)) for start, end in zip(starts, ends, strict=True))]
+    shifted = [axis - start for axis, start in zip(coordinates, starts, strict=True)]
+    return map_coordinates(box, shifted, output=np.float64, order=1, mode="nearest")
+
+
+def _interpolated(series: Series, centre: float, reach: float, radius: float) -> tuple[str, ...]:
+    """Return notes on missing slices within `centre` ± `reach`; a ValueError where interpolation would not be enough."""
+    places = series.positions
+    missing = _extended_interp(series.missing, series.z, places)
+    through = np.abs(missing - centre) <= max(radius, float(np.median(np.diff(places)))) + SAME_PLACE
+    if through.any():
+        raise ValueError(
+            f"Expected every slice through the nodule, but {through.sum()} of them, the first at z = "
+            f"{series.missing[through][0]:g} mm, are missing: download the series again?"
+        )
+    above = np.searchsorted(places, missing)  # how many slices lie below each
+    low, high = centre - reach, centre + reach
+    ends = ((above == 0) & (low < places[0] - SAME_PLACE)) | ((above == len(places)) & (high > places[-1] + SAME_PLACE))
+    if ends.any():
+        raise ValueError(
+            f"Expected slices up to the patch's ends, but {ends.sum()} are missing at the scan's end, beyond z = "
+            f"{series.z[0] if above[ends][0] == 0 else series.z[-1]:g} mm: download the series again?"
+        )
+    notes = []
+    for k, number in zip(*np.unique(above[(above > 0) & (above < len(places))], return_counts=True), strict=True):
+        if places[k - 1] < high and places[k] > low:
+            between = f"{places[k - 1]:g} and {places[k]:g} mm"
+            if number > 1:
+                raise ValueError(
+                    f"Expected at most one slice in a row to be missing, but {number} are between {between}: download the "
+                    "series again?"
+                )
+            notes.append(f"one slice interpolated between {between}")
+    return tuple(notes)
+
+
+def _check(
+    series: Series, x: float | int, y: float | int, z: float | int, size: int, spacing: float | int, diameter: float | int
+) -> None:
+    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= 512:
+        raise ValueError(f"Expected `size` to be a whole number from 1 to 512, but got {size!r}: 64 is usual.")
+    if not 0 < spacing < 1000:
+        raise ValueError(f"Expected `spacing` to be positive, but got {spacing!r}: give millimetres.")
+    if not 0 <= diameter < 1000:
+        raise ValueError(f"Expected `diameter` to be 0 or more, but got {diameter!r}: give millimetres.")
+    _, rows, columns = series.hu.shape
+    if not (-0.5 <= x <= columns - 0.5 and -0.5 <= y <= rows - 0.5 and series.z[0] - 0.01 <= z <= series.z[-1] + 0.01):
+        raise ValueError(
+            f"Expected a centre within the scan, {columns} × {rows} pixels and z from {series.z[0]:g} to {series.z[-1]:g} mm, "
+            f"but got x = {x:g}, y = {y:g}, z = {z:g}: are slices missing at the scan's end?"
         )

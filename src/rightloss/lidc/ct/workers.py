@@ -1,43 +1,50 @@
-"""Work in other processes that may crash, hang or run out of memory without taking the rest along.
+"""Functions called in other processes, which may crash, hang or run out of memory without ending this one.
 
-Stage: name of a function, jobs → (job, its result or `Failure`), as they are done.
+Stage: function, jobs → (job, its result or `Failure`), as they are done.
 
-A job and its result are JSON. A worker is a plain `python` that takes job after job from its input, so that nothing is pickled,
-a script needs no `if __name__ == "__main__"`, and a worker whose parent is gone ends at once.
+The pool is pebble's, which replaces a process that died and ends one that takes too long. Added here are processes that end
+with their parent, also in the middle of a job, and that can be started from any script (see `_WorkerProcess`).
 """
 
 from __future__ import annotations
 
-import json
 import math
+import multiprocessing
 import os
 import signal
-import subprocess
 import sys
-import tempfile
 import threading
-from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module
-from queue import SimpleQueue
-from typing import Any
+from multiprocessing import resource_tracker
+from multiprocessing.context import SpawnContext, SpawnProcess
+from multiprocessing.util import Finalize, is_exiting
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ...process_pool import close_pipes, last_line, let_go
+if TYPE_CHECKING:
+    from pebble import ProcessPool
 
-__all__ = ["Failure", "Worker", "run_jobs", "serve"]
+__all__ = ["Failure", "Isolated", "run_jobs"]
 
-_COMMAND = "import sys; from rightloss.lidc.ct.workers import serve; serve(sys.argv[1], float(sys.argv[2]))"
+Job = TypeVar("Job")
+Answer = TypeVar("Answer")
+
+_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}  # one thread each; no modules from the current folder
+_starting = threading.Lock()
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A job that gave no result.
+    """A job without a result.
 
     Attributes:
         reason: why.
-        error: the name of the error, or of the signal that ended the process.
-        again: it may go well another time: the process died or took too long, or the disk or memory failed it.
+        error: name of the error, or of the signal that ended the process.
+        again: whether it may succeed another time: the process died or took too long, or the disk or memory failed it.
     """
 
     reason: str
@@ -45,153 +52,180 @@ class Failure:
     again: bool = False
 
 
-def run_jobs(function: str, jobs: Sequence[Any], workers: int, timeout: float) -> Generator[tuple[Any, Any]]:
-    """Each job with what the function made of it, or a `Failure`, in the order in which they are done.
+def run_jobs(
+    function: Callable[[Job], Answer], jobs: Sequence[Job], workers: int, timeout: float
+) -> Generator[tuple[Job, Answer | Failure]]:
+    """Yield each job with the function's result, or a `Failure`, in the order in which they are done.
+
+    No process is left when the generator is exhausted or closed.
 
     Args:
-        function: "package.module:name", of one argument.
-        jobs: what to call it with, one after the other.
-        workers: number of processes; 0 calls it in this one, without protection.
+        function: of one argument, at the top of a module.
+        jobs: the arguments.
+        workers: number of processes; 0 calls the function in this one, without protection.
         timeout: seconds after which a job is given up.
 
     Raises:
-        ChildProcessError: a process could not be started, which is no job's fault.
+        ChildProcessError: processes cannot be started, which is no job's fault.
     """
-    if workers == 0:
+    if workers == 0 or not jobs:
         for job in jobs:
-            yield job, _call(function, job)
+            yield job, _attempt(function, job)
         return
-    crew = [Worker(function, timeout) for _ in range(min(workers, len(jobs)))]
-    idle = list(crew)
-
-    def run(job: Any) -> Any:
-        worker = idle.pop()  # as many threads as workers: there is always one
-        try:
-            return worker.run(job)
-        finally:
-            idle.append(worker)
-
-    pool = ThreadPoolExecutor(max(1, len(crew)))
-    with let_go(crew, pool):
-        tasks = {pool.submit(run, job): job for job in jobs}
-        for task in as_completed(tasks):
-            yield tasks[task], task.result()
-
-
-def serve(function: str, timeout: float) -> None:
-    """A worker's life: "ready" out, then job in and `[result, failure]` out, a line each, until the input ends."""
-    jobs: SimpleQueue[str] = SimpleQueue()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's business
-    # Libraries may print: that goes to standard error, and the answers to what was standard output.
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    _imported(function)
-    print("ready", file=answers, flush=True)
-    threading.Thread(target=_listen, args=(jobs,), daemon=True).start()
-    while True:
-        job = json.loads(jobs.get())
-        # Nobody may be left to end it, and a decoder that hangs may not let the listening thread do so.
-        _alarm(math.ceil(timeout) + 5)
-        found = _call(function, job)
-        _alarm(0)
-        answer = [None, [found.reason, found.error, found.again]] if isinstance(found, Failure) else [found, None]
-        print(json.dumps(answer), file=answers, flush=True)
-
-
-class Worker:
-    """One process, started when it is needed, and again after one that died."""
-
-    def __init__(self, function: str, timeout: float) -> None:
-        self.function, self.timeout = function, timeout
-        self.process: subprocess.Popen[str] | None = None
-        self.stopped, self.lock = threading.Event(), threading.Lock()
-
-    def run(self, job: Any) -> Any:
-        process, late = self._started(), threading.Event()
-        if process is None:
-            return Failure("stopped")
-
-        def give_up() -> None:
-            late.set()
-            process.kill()
-
-        timer = threading.Timer(self.timeout, give_up)
-        timer.start()
-        answer = _asked(process, json.dumps(job))
-        timer.cancel()
-        timer.join()  # or it might still be about to kill
-        if answer.endswith("\n"):
-            if late.is_set():
-                self.close()
-            found, failure = json.loads(answer)
-            return found if failure is None else Failure(*failure)
-        last = self.close()
-        if late.is_set():
-            return Failure(f"given up after {self.timeout:g} s", TimeoutError.__name__, True)
-        cause = _cause(process.returncode)
-        return Failure(f"the process that read it died ({', '.join([cause, *last])})", cause, True)
-
-    def stop(self) -> None:
-        """From another thread: the job under way fails, and no other is taken."""
-        with self.lock:
-            self.stopped.set()
-            if self.process is not None:
-                self.process.kill()
-
-    def close(self) -> list[str]:
-        """Leaves no process and no open pipe; the last line it printed, if any."""
-        process, self.process = self.process, None
-        if process is None:
-            return []
-        process.kill()  # unless it is dead already
-        process.wait()
-        close_pipes(process)
-        return last_line(self.printed)
-
-    def _started(self) -> subprocess.Popen[str] | None:
-        """The process, ready for a job; None where no other is to be taken."""
-        if self.process is not None and self.process.poll() is not None:
-            self.close()  # it died while it had nothing to do
-        with self.lock:
-            if self.stopped.is_set() or self.process is not None:
-                return None if self.stopped.is_set() else self.process
-            path = os.pathsep.join(part for part in sys.path if part)
-            self.printed = tempfile.TemporaryFile()
-            self.process = process = subprocess.Popen(
-                # -P: what lies in the current folder is no module
-                [sys.executable, "-P", "-c", _COMMAND, self.function, str(self.timeout)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self.printed,
-                text=True,
-                encoding="utf-8",
-                env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-            )
-        assert process.stdout is not None
-        if process.stdout.readline() == "ready\n":  # imports are not the job's time
-            return process
-        last = self.close()
-        if self.stopped.is_set():
-            return None
-        raise ChildProcessError(f"a process could not be started ({', '.join([_cause(process.returncode), *last])})")
-
-
-def _asked(process: subprocess.Popen[str], question: str) -> str:
-    """The answer, a line; less than a line where the process died."""
-    assert process.stdin is not None
-    assert process.stdout is not None
+    pool = _started(min(workers, len(jobs)))
     try:
-        process.stdin.write(question + "\n")
-        process.stdin.flush()
-        return process.stdout.readline()
-    except OSError:  # it died before it had the job
-        return ""
+        futures = {_scheduled(pool, function, job, timeout): job for job in jobs}
+        for future in _completed(pool, futures):
+            yield futures[future], _outcome(future, timeout)
+    except BrokenProcessPool as error:
+        raise ChildProcessError(f"a process could not be started ({error.__cause__ or error})") from error
+    finally:
+        _stop(pool)
 
 
-def _listen(jobs: SimpleQueue[str]) -> None:
-    for line in sys.stdin:
-        jobs.put(line)
-    os._exit(0)
+class Isolated(Generic[Job, Answer]):
+    """A function called in one other process, which is started when needed, and again after it died.
+
+    Args:
+        function: of one argument, at the top of a module.
+        timeout: seconds after which a call is given up.
+    """
+
+    def __init__(self, function: Callable[[Job], Answer], timeout: float) -> None:
+        self.function, self.timeout = function, timeout
+        self._pools: dict[int, ProcessPool] = {}  # by process: a fork must not use its parent's
+        self._lock = threading.Lock()
+
+    def __call__(self, job: Job) -> Answer | Failure:
+        """Return the result, or a `Failure`."""
+        with self._lock:
+            for _ in range(2):  # pebble gives up a pool whose only process died while idle
+                try:
+                    pool = self._pool()
+                    (future,) = _completed(pool, [_scheduled(pool, self.function, job, self.timeout)])
+                    return _outcome(future, self.timeout)
+                except RuntimeError as error:  # BrokenProcessPool is one, too
+                    broken = error
+                    self.close()
+        raise ChildProcessError(f"a process could not be started ({broken.__cause__ or broken})") from broken
+
+    def close(self) -> None:
+        """End the process, if there is one."""
+        if pool := self._pools.pop(os.getpid(), None):
+            _stop(pool)
+
+    def _pool(self) -> ProcessPool:
+        own = os.getpid()
+        if own not in self._pools:
+            self._pools[own] = _started(1)
+            # Before this process waits for its children, which a worker does when it is told to end.
+            Finalize(None, self.close, exitpriority=10)
+        return self._pools[own]
+
+
+class _WorkerProcess(SpawnProcess):
+    """A new interpreter that does not run the user's script again, as "spawn" would: it needs no `if __name__ == "__main__"`.
+
+    It can be started by a daemonic process, too, such as a worker of torch's DataLoader. Ctrl-C reaches the first process
+    alone, which stops the others.
+    """
+
+    def start(self) -> None:
+        with _starting, _no_interrupts():
+            own: dict[str, Any] = multiprocessing.current_process()._config  # type: ignore[attr-defined]
+            before = (own.copy(), os.environ.copy(), sys.modules["__main__"])
+            own["daemon"] = False
+            os.environ.update(_ENVIRONMENT)
+            sys.modules["__main__"] = ModuleType("__main__")
+            try:
+                super().start()
+            finally:
+                own.clear()
+                own.update(before[0])
+                for name in _ENVIRONMENT:
+                    os.environ.pop(name)
+                    os.environ.update({name: before[1][name]} if name in before[1] else {})
+                sys.modules["__main__"] = before[2]
+
+
+class _WorkerContext(SpawnContext):
+    Process = _WorkerProcess
+
+
+@contextmanager
+def _no_interrupts() -> Iterator[None]:
+    """Block SIGINT for the block, and for all of the life of a process that is started in it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if hasattr(signal, "pthread_sigmask") else None
+    try:
+        yield
+    finally:
+        if before is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _started(workers: int) -> ProcessPool:
+    from pebble import ProcessPool
+
+    resource_tracker.ensure_running()  # it unblocks SIGINT when it starts
+    return ProcessPool(workers, initializer=_set_up, context=_WorkerContext())
+
+
+def _stop(pool: ProcessPool) -> None:
+    pool.stop()
+    pool.join()
+
+
+def _scheduled(pool: ProcessPool, function: Callable[[Job], Answer], job: Job, timeout: float) -> Future[Answer | Failure]:
+    return pool.schedule(_guarded, (function, job, timeout), timeout=timeout)
+
+
+def _completed(pool: ProcessPool, futures: Iterable[Future[Answer]]) -> Iterator[Future[Answer]]:
+    pending = set(futures)
+    while pending:
+        done, pending = wait(pending, 1.0, FIRST_COMPLETED)
+        if not done and not pool.active:  # pebble forgets jobs that were not sent yet when it gives up
+            raise BrokenProcessPool("all processes ended")
+        yield from done
+
+
+def _outcome(future: Future[Answer | Failure], timeout: float) -> Answer | Failure:
+    from pebble import ProcessExpired
+
+    try:
+        return future.result()
+    except TimeoutError:
+        return Failure(f"given up after {timeout:g} s", TimeoutError.__name__, True)
+    except ProcessExpired as error:
+        cause = signal.Signals(-error.exitcode).name if error.exitcode < 0 else f"exit code {error.exitcode}"
+        return Failure(f"the process that read it died ({cause})", cause, True)
+
+
+def _set_up() -> None:
+    """Called in a new process."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)  # decoders print what they find
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    end = signal.getsignal(signal.SIGTERM)
+    # Not a second time: a process that is ending has processes of its own to end first.
+    signal.signal(signal.SIGTERM, lambda *given: None if is_exiting() or not callable(end) else end(*given))
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """End in the middle of a job: pebble's would finish it first."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _guarded(function: Callable[[Job], Answer], job: Job, timeout: float) -> Answer | Failure:
+    """Called in a worker; SIGALRM ends a decoder that hangs and holds Python's lock, also when the parent is gone."""
+    _alarm(math.ceil(timeout) + 5)
+    try:
+        return _attempt(function, job)
+    finally:
+        _alarm(0)
 
 
 def _alarm(seconds: int) -> None:
@@ -199,18 +233,9 @@ def _alarm(seconds: int) -> None:
         signal.alarm(seconds)
 
 
-def _call(function: str, job: Any) -> Any:
+def _attempt(function: Callable[[Job], Answer], job: Job) -> Answer | Failure:
     try:
-        return _imported(function)(job)
+        return function(job)
     except Exception as error:  # of one job; the others go on
         name = type(error).__name__
         return Failure(str(error) or name, name, isinstance(error, OSError | MemoryError))
-
-
-def _imported(function: str) -> Callable[[Any], Any]:
-    module, _, name = function.partition(":")
-    return getattr(import_module(module), name)
-
-
-def _cause(code: int) -> str:
-    return signal.Signals(-code).name if code < 0 else f"exit code {code}"

@@ -1,15 +1,23 @@
-"""Views (n, s, h, w) in [0, 1] → logits (n, num_outputs)."""
+"""The paper's nets: views (n, s, h, w) in [0, 1] → logits (n, num_outputs).
+
+layers        convolutions, initial weights, checks of arguments
+low_level     VGG16's first two convolutions
+bodies        features of one view: ConvNet, InceptionNet, gated
+multiview     features of all views → logits
+metadata      columns beside the image → logits that are added
+ready_made    nets of fixed sizes, by name
+"""
 
 from .bodies import ConvBody as ConvBody
+from .bodies import GatedBody as GatedBody
 from .bodies import InceptionBlock as InceptionBlock
 from .bodies import InceptionBody as InceptionBody
-from .fully_convolutional import FullyConvolutionalNet as FullyConvolutionalNet
-from .gated import GatedBody as GatedBody
-from .gated import GatedNet as GatedNet
-from .gated import RecurrentGate as RecurrentGate
+from .bodies import RecurrentGate as RecurrentGate
 from .low_level import LowLevelBlock as LowLevelBlock
 from .metadata import MetadataBlock as MetadataBlock
 from .metadata import WithMetadata as WithMetadata
+from .multiview import FullyConvolutionalNet as FullyConvolutionalNet
+from .multiview import GatedNet as GatedNet
 from .multiview import MultiViewNet as MultiViewNet
 from .multiview import each_view as each_view
 from .multiview import pool_views as pool_views

@@ -6,7 +6,6 @@ Stage: grey images (n, 1, h, w) in [0, 1] → low-level features (n, 64, h, w).
 from __future__ import annotations
 
 from importlib.resources import files
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,12 +13,11 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from .checks import check_images, checked_count
-from .start import he_start
+from .layers import checked_count, he_start
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's red, green and blue, in [0, 1]
 CHANNELS = 64
-_BLOCK = 64  # images at a time: what lies between the convolutions then stays in the processor's cache
+_BLOCK = 64  # images at a time: the activations between the convolutions then stay in the processor's cache
 
 
 class LowLevelBlock(nn.Module):
@@ -32,18 +30,24 @@ class LowLevelBlock(nn.Module):
 
     where 1 is an image of ones: a convolution of two channels, g and 1, each with a border of zeros. Within the image U ∗ 1
     is a constant that a bias could hold; at its edge it is not, since the border's zeros are there *after* normalisation. So
-    the features are VGG16's own everywhere.
+    the features equal VGG16's everywhere.
 
     Args:
         pretrained: VGG16's weights; otherwise He's random ones.
-        frozen: whether the weights stay as they are; then no graph is kept. By default if they are pretrained.
-        stride: of the second convolution. 2 gives every second of the same features, `features[:, :, ::2, ::2]`, at a
-            quarter of its cost.
-        generator: of the random weights; torch's own by default.
+        frozen: whether the weights stay fixed (no graph is kept then). By default if they are pretrained.
+        stride: of the second convolution, 1 or 2. 2 gives every second of the same features, `features[:, :, ::2, ::2]`, at a
+            quarter of the cost.
+        generator: for the random weights; torch's default generator if None.
+
+    Example:
+        >>> import torch
+        >>> from rightloss.lidc.nets import LowLevelBlock
+        >>> LowLevelBlock(stride=2)(torch.rand(5, 1, 32, 32)).shape
+        torch.Size([5, 64, 16, 16])
     """
 
     def __init__(
-        self, pretrained: bool = True, frozen: bool | None = None, stride: Any = 1, generator: torch.Generator | None = None
+        self, pretrained: bool = True, frozen: bool | None = None, stride: int = 1, generator: torch.Generator | None = None
     ) -> None:
         super().__init__()
         stride = checked_count(stride, "stride")
@@ -58,20 +62,29 @@ class LowLevelBlock(nn.Module):
         self.requires_grad_(not (pretrained if frozen is None else frozen))
 
     def forward(self, images: Float[Tensor, "n 1 h w"]) -> Float[Tensor, "n c h2 w2"]:
-        check_images(images)
+        _check_images(images)
         images = images.to(self.first.weight.dtype)
         if torch.compiler.is_compiling():  # an exported graph must not depend on the number of images
             return self._features(images)
         return torch.cat([self._features(block) for block in images.split(_BLOCK)])
 
     def _features(self, images: Tensor) -> Tensor:
-        # stacked last, so that channels lie next to each other in memory: half the time on a CPU, also of all that follows
+        # Stacked last, so that channels are contiguous in memory: half the time on a CPU, also for all layers that follow.
         both = torch.stack([images[:, 0], torch.ones_like(images[:, 0])], -1).movedim(-1, 1)
         return F.relu_(self.second(F.relu_(self.first(both))))
 
 
+def _check_images(images: Tensor) -> None:
+    if not isinstance(images, Tensor) or images.ndim != 4 or images.shape[1] != 1:
+        came = f"shape {tuple(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
+        raise ValueError(
+            f"Expected grey images, a tensor of shape (n, 1, h, w), but got {came}: "
+            "images[:, None] where there is no channel, images.mean(1, keepdim=True) where there are several."
+        )
+
+
 def _grey_weights() -> dict[str, Tensor]:
-    """The shipped weights, those of the first convolution turned from (64, 3, 3, 3) into V and U, (64, 2, 3, 3)."""
+    """Load the bundled weights, those of the first convolution turned from (64, 3, 3, 3) into V and U, (64, 2, 3, 3)."""
     with (files("rightloss.lidc") / "data" / "vgg16_conv1.npz").open("rb") as file:
         raw = {name: torch.from_numpy(array) for name, array in np.load(file, allow_pickle=False).items()}
     mean, std = torch.tensor([MEAN, STD], dtype=torch.float64)[:, None, :, None, None]

@@ -1,4 +1,4 @@
-"""Metadata beside the image: a two-layer predictor whose logits add to the image's.
+"""Metadata beside the image: a two-layer predictor whose logits are added to the image's.
 
 Stage: metadata (n, d) → logits (n, num_outputs); views, metadata → logits.
 """
@@ -6,20 +6,22 @@ Stage: metadata (n, d) → logits (n, num_outputs); views, metadata → logits.
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from collections.abc import Callable
+from typing import cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ...likelihoods import Likelihood
 from ...marginals import cannot_be_read
-from .checks import check_finite, check_metadata, checked_count, checked_outputs
+from .layers import checked_count, checked_outputs
 
 _LARGE = 20  # for columns of mean 0 and standard deviation 1
 
 
 class MetadataBlock(nn.Module):
-    """Affine predictors, each within a band of its own: the logits of x are
+    """Affine predictors, each active within a band of its own: the logits of x are
 
         b + Σ_u K(g_u(x)) l_u(x),      K(t) = exp(−t²),      u = 1 … H,
 
@@ -27,16 +29,24 @@ class MetadataBlock(nn.Module):
     nothing at first, and a net with it starts at π wherever `start_at_prevalence` puts its image's head. Without an image,
     start the block itself: `start_at_prevalence(block.head, …)`.
 
-    The bands lie where standardised columns have their numbers. Raw columns, as volumes in mm³, lie outside all of them, and
-    nothing is learnt there: standardise them, or have the block do it, `block.standardise_by(training_metadata)`. Their means
+    The bands cover the range of standardised columns. Raw columns, such as volumes in mm³, lie outside all of them, and
+    nothing is learnt there: standardise them, or let the block do it, `block.standardise_by(training_metadata)`. Their means
     and standard deviations are kept in float32, whatever the weights are converted to.
 
     Args:
         num_features: d, columns of the metadata.
-        num_outputs: of the logits, or the likelihood that they are for.
+        num_outputs: number of logits, or the likelihood they are for.
         units: H.
         bias: whether there is b; beside an image, whose head has one, it is not needed.
-        generator: of the random g_u; torch's own by default.
+        generator: for the random g_u; torch's default generator if None.
+
+    Example:
+        >>> import torch
+        >>> from rightloss.lidc.nets import MetadataBlock
+        >>> block = MetadataBlock(num_features=4, num_outputs=2)
+        >>> block.standardise_by(100 * torch.rand(50, 4))
+        >>> block(100 * torch.rand(3, 4)).shape
+        torch.Size([3, 2])
     """
 
     bias: Tensor | None
@@ -45,9 +55,9 @@ class MetadataBlock(nn.Module):
 
     def __init__(
         self,
-        num_features: Any,
-        num_outputs: Any = 2,
-        units: Any = 16,
+        num_features: int,
+        num_outputs: int | Likelihood = 2,
+        units: int = 16,
         bias: bool = True,
         generator: torch.Generator | None = None,
     ) -> None:
@@ -68,13 +78,13 @@ class MetadataBlock(nn.Module):
 
     @property
     def head(self) -> MetadataBlock:
-        """What `start_at_prevalence` takes: the block itself, by its bias."""
+        """Return the block itself, whose bias `start_at_prevalence` sets."""
         return self
 
     def forward(self, metadata: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
-        check_metadata(metadata, self.num_features)
+        _check_metadata(metadata, self.num_features)
         if not cannot_be_read(metadata):
-            check_finite(metadata)
+            _check_finite(metadata)
             self._warn_of_raw_columns(metadata)
         x = ((metadata - self.centre) / self.scale).to(self.where.weight.dtype)  # standardised in float32, or wider
         kernel = torch.exp(-self.where(x).square())
@@ -82,18 +92,18 @@ class MetadataBlock(nn.Module):
         return logits if self.bias is None else logits + self.bias
 
     @torch.no_grad()
-    def standardise_by(self, metadata: Any) -> None:
-        """Take the columns' means and standard deviations, of the training set, as 0 and 1 from here on.
+    def standardise_by(self, metadata: Float[Tensor, "n d"]) -> None:
+        """Standardise columns by the means and standard deviations of `metadata`, the training set's, from now on.
 
-        They are saved with the weights. A column that is the same in every row is only centred.
+        They are saved with the weights. A constant column is only centred.
         """
-        check_metadata(metadata, self.num_features)
+        _check_metadata(metadata, self.num_features)
         if len(metadata) < 2:
             raise ValueError(
                 f"Expected two rows or more of metadata, but got {len(metadata)}: a standard deviation takes two; "
                 "give the whole training set."
             )
-        check_finite(metadata)
+        _check_finite(metadata)
         spread = metadata.double().std(0)
         self.centre.copy_(metadata.double().mean(0))
         self.scale.copy_(spread.where(spread > 0, torch.ones_like(spread)))
@@ -101,8 +111,8 @@ class MetadataBlock(nn.Module):
     def extra_repr(self) -> str:
         return f"{self.num_features}, {self.num_outputs}, units={self.units}"
 
-    def _apply(self, fn: Any, recurse: bool = True) -> MetadataBlock:
-        """Conversion, as of every module, but of centre and scale never below float32: half precision ends at 65504."""
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> MetadataBlock:
+        """Convert dtype and device, but keep centre and scale in float32 or wider: half precision ends at 65504."""
         before = {"centre": self.centre, "scale": self.scale}
         super()._apply(fn, recurse)
         for name, old in before.items():
@@ -127,13 +137,19 @@ class MetadataBlock(nn.Module):
 class WithMetadata(nn.Module):
     """Logits of the image plus logits of the metadata: `net(views, metadata)`.
 
-    The bias of the sum is that of the image's `head`. A block that has one too, as after a start by itself, hands it over: it
-    is added to the head's and set to 0, in the modules given. So the sum stays what it was, and
-    `start_at_prevalence(net.head, …)` sets all of it.
+    The bias of the sum is that of the image's `head`. If the block has a bias too, it is added to the head's and set to 0, in
+    the modules given: the sum stays the same, and `start_at_prevalence(net.head, …)` sets all of it.
 
     Args:
         image: a net of this package: views → logits, its last layer `head`.
         metadata: the block, with as many outputs.
+
+    Example:
+        >>> import torch
+        >>> from rightloss.lidc.nets import MetadataBlock, WithMetadata, convnet
+        >>> net = WithMetadata(convnet(2, small=True), MetadataBlock(4, 2))
+        >>> net(torch.rand(5, 9, 32, 32), torch.randn(5, 4)).shape
+        torch.Size([5, 2])
     """
 
     def __init__(self, image: nn.Module, metadata: MetadataBlock) -> None:
@@ -147,14 +163,15 @@ class WithMetadata(nn.Module):
             )
         self.image, self.metadata = image, metadata
         if metadata.bias is not None:
+            assert bias is not None
             with torch.no_grad():
-                self.head.bias += metadata.bias
+                bias += metadata.bias
                 metadata.bias.zero_()
 
     @property
-    def head(self) -> Any:
-        """The image's last layer, whose bias is the whole net's."""
-        return self.image.head
+    def head(self) -> nn.Linear | nn.Conv2d:
+        """Return the image's last layer, whose bias is that of the whole net."""
+        return cast(nn.Linear | nn.Conv2d, self.image.head)
 
     def forward(self, views: Float[Tensor, "n s *chw"], metadata: Float[Tensor, "n2 d"]) -> Float[Tensor, "n k"]:
         if views.shape[0] != metadata.shape[0]:  # not len, which would fix both in an exported graph
@@ -163,3 +180,24 @@ class WithMetadata(nn.Module):
                 "take both from the same batch."
             )
         return self.image(views) + self.metadata(metadata)
+
+
+def _check_metadata(metadata: Tensor, num_features: int) -> None:
+    if not isinstance(metadata, Tensor) or metadata.ndim != 2 or metadata.shape[1] != num_features:
+        came = f"shape {tuple(metadata.shape)}" if isinstance(metadata, Tensor) else type(metadata).__name__
+        raise ValueError(
+            f"Expected metadata, a tensor of shape (n, {num_features}), but got {came}: a row per nodule, "
+            "with the columns that the block was made for."
+        )
+    if not metadata.is_floating_point():
+        raise ValueError(f"Expected metadata of floating-point numbers, but got {metadata.dtype}: metadata.float().")
+
+
+def _check_finite(metadata: Tensor) -> None:
+    good = torch.isfinite(metadata)
+    if not bool(good.all()):
+        row, column = torch.nonzero(~good)[0].tolist()
+        raise ValueError(
+            f"Expected metadata of finite numbers, but row {row}, column {column} is {float(metadata[row, column])}, and "
+            f"{int((~good).sum())} of the numbers are not finite: fill in missing values, for example by the column's mean."
+        )

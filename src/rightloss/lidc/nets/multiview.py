@@ -1,39 +1,53 @@
-"""Many views of one nodule, one answer.
+"""Nets that take several views of one nodule.
 
 Stage: views (n, s, h, w) → features of each (n, s, m) → pooled (n, m) → logits (n, num_outputs).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from .checks import check_views, checked_count, checked_outputs
-from .start import zero_start
+from ...likelihoods import Likelihood
+from ...marginals import cannot_be_read
+from .bodies import GatedBody
+from .layers import checked_count, checked_outputs, checked_widths, conv_layers, he_start, zero_start
+from .low_level import CHANNELS
 
-POOLS: dict[str, Callable[..., Tensor]] = {"min": torch.amin, "max": torch.amax, "mean": torch.mean}
+Pool = Literal["min", "max", "mean"]
+POOLS: dict[Pool, Callable[..., Tensor]] = {"min": torch.amin, "max": torch.amax, "mean": torch.mean}
 
 
 class MultiViewNet(nn.Module):
-    """Features of each view, with the same weights for all; their smallest, largest or mean over views; a linear layer.
+    """The same features of each view; their minimum, maximum or mean over views; a linear layer.
 
     The linear layer, `head`, starts at zero: see `zero_start`.
 
     Args:
         low_level: images (n, 1, h, w) → (n, c, h', w'), a `LowLevelBlock`.
-        body: (n, c, h', w') → (n, m): `ConvBody`, `InceptionBody`.
+        body: (n, c, h', w') → (n, m): `ConvBody`, `InceptionBody`, `GatedBody`.
         num_features: m.
-        num_outputs: of the head, or the likelihood that they are for.
-        pool: "min", "max" or "mean", for each feature by itself.
+        num_outputs: of the head, or the likelihood they are for.
+        pool: "min", "max" or "mean" over views, for each feature separately.
+
+    Example:
+        >>> import torch
+        >>> from rightloss.lidc.nets import ConvBody, LowLevelBlock, MultiViewNet
+        >>> net = MultiViewNet(LowLevelBlock(), ConvBody(64, [32]), num_features=32, num_outputs=2)
+        >>> net(torch.rand(5, 9, 32, 32)).shape
+        torch.Size([5, 2])
     """
 
-    def __init__(self, low_level: nn.Module, body: nn.Module, num_features: Any, num_outputs: Any, pool: Any = "max") -> None:
+    def __init__(
+        self, low_level: nn.Module, body: nn.Module, num_features: int, num_outputs: int | Likelihood, pool: Pool = "max"
+    ) -> None:
         super().__init__()
-        self.pool = checked_pool(pool)
+        self.pool = _checked_pool(pool)
         self.low_level, self.body = low_level, body
         self.head = nn.Linear(checked_count(num_features, "num_features"), checked_outputs(num_outputs))
         zero_start(self.head)
@@ -42,35 +56,163 @@ class MultiViewNet(nn.Module):
         return self.head(self.features(views))
 
     def features(self, views: Float[Tensor, "n s *chw"]) -> Float[Tensor, "n m"]:
-        """Pooled over views: what the head sees."""
+        """Return the features pooled over views, the head's input."""
         return pool_views(each_view(views, self.low_level, self.body), self.pool)
 
     def extra_repr(self) -> str:
         return f"pool={self.pool!r}"
 
 
-def each_view(views: Tensor, low_level: nn.Module, *stages: nn.Module) -> Float[Tensor, "n s ..."]:
-    """The stages, one after the other, on every view as an image (n·s, 1, h, w) of its own.
+class GatedNet(nn.Module):
+    """`MultiViewNet` with a `GatedBody`, whose maps can be shown: `gates(views)`.
 
-    Nets whose low-level blocks are the same can share what it gives, `each_view(views, block)`: with nn.Identity in its place
-    they take (n, s, c, h, w).
+    Args:
+        low_level: images (n, 1, h, w) → (n, 64, h', w'), a `LowLevelBlock`.
+        body: a `GatedBody`.
+        num_outputs: of the head, or the likelihood they are for.
+        pool: "min", "max" or "mean" of the features over views.
+
+    Example:
+        >>> import torch
+        >>> from rightloss.lidc.nets import GatedBody, GatedNet, LowLevelBlock
+        >>> net = GatedNet(LowLevelBlock(), GatedBody([32], hidden=8), num_outputs=2)
+        >>> net(torch.rand(5, 9, 32, 32)).shape, net.gates(torch.rand(5, 9, 32, 32)).shape
+        (torch.Size([5, 2]), torch.Size([5, 9, 32, 32]))
+    """
+
+    def __init__(self, low_level: nn.Module, body: GatedBody, num_outputs: int | Likelihood, pool: Pool = "max") -> None:
+        super().__init__()
+        self.pool = _checked_pool(pool)
+        self.low_level, self.body = low_level, body
+        self.head = nn.Linear(body.num_features, checked_outputs(num_outputs))
+        zero_start(self.head)
+
+    def forward(self, views: Float[Tensor, "n s *chw"]) -> Float[Tensor, "n k"]:
+        return self.head(pool_views(each_view(views, self.low_level, self.body), self.pool))
+
+    @torch.no_grad()
+    def gates(self, views: Float[Tensor, "n s h w"]) -> Float[Tensor, "n s h w"]:
+        """Return the last map of each view, enlarged to its size: 1 where positions count fully, 0 where they do not."""
+        maps = each_view(views, self.low_level, self.body.encoder, self.body.gate)
+        return F.interpolate(maps.flatten(1, 2), views.shape[2:], mode="bilinear")
+
+
+class FullyConvolutionalNet(nn.Module):
+    """A map of each class's logit over the view, and its mean.
+
+    Meant for one view per nodule (s = 1), of any size; of several views the mean is over all their positions.
+    The last convolution, of 1×1, is `head`, and starts at zero: see `zero_start`.
+
+    Args:
+        low_level: images (n, 1, h, w) → (n, 64, h', w'), a `LowLevelBlock`.
+        widths: channels of the 3×3 convolutions.
+        strides: of each of them.
+        num_outputs: of the head, or the likelihood they are for.
+        dropout: share of the channels that is dropped.
+        generator: for the random weights; torch's default generator if None.
+
+    Example:
+        >>> import torch
+        >>> from rightloss.lidc.nets import FullyConvolutionalNet, LowLevelBlock
+        >>> net = FullyConvolutionalNet(LowLevelBlock(), widths=[32, 64], strides=[2, 1], num_outputs=2)
+        >>> net(torch.rand(5, 1, 32, 32)).shape, net.class_maps(torch.rand(5, 1, 32, 32)).shape
+        (torch.Size([5, 2]), torch.Size([5, 1, 2, 16, 16]))
+    """
+
+    def __init__(
+        self,
+        low_level: nn.Module,
+        widths: Sequence[int],
+        strides: Sequence[int],
+        num_outputs: int | Likelihood,
+        dropout: float = 0.1,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        widths, strides = checked_widths(widths), checked_widths(strides, "strides")
+        if len(strides) != len(widths):
+            raise ValueError(
+                f"Expected as many strides as widths, but got {len(strides)} for {len(widths)}: "
+                "1 for layers that do not shrink maps."
+            )
+        self.low_level = low_level
+        self.body = nn.Sequential(*conv_layers(CHANNELS, widths, strides, dropout))
+        he_start(self.body, generator)
+        self.head = nn.Conv2d(widths[-1], checked_outputs(num_outputs), 1)
+        zero_start(self.head)
+
+    def forward(self, views: Float[Tensor, "n s *chw"]) -> Float[Tensor, "n k"]:
+        return self._maps(views).mean((1, 3, 4))
+
+    def class_maps(self, views: Float[Tensor, "n s h w"]) -> Float[Tensor, "n s k h2 w2"]:
+        """Return the logits of each class by position in each view."""
+        return self._maps(views).contiguous()
+
+    def _maps(self, views: Tensor) -> Tensor:
+        """With channels last in memory, as convolutions on a CPU leave them."""
+        return each_view(views, self.low_level, self.body, self.head)
+
+
+def each_view(views: Tensor, low_level: nn.Module, *stages: nn.Module) -> Float[Tensor, "n s ..."]:
+    """Apply the stages, one after the other, to every view as an image (n·s, 1, h, w).
+
+    Nets with equal low-level blocks can share its result, `each_view(views, block)`: with nn.Identity as their own block they
+    take (n, s, c, h, w).
+
+    Example:
+        >>> import torch
+        >>> from rightloss.lidc.nets import LowLevelBlock, each_view
+        >>> each_view(torch.rand(5, 9, 32, 32), LowLevelBlock(stride=2)).shape
+        torch.Size([5, 9, 64, 16, 16])
     """
     if isinstance(low_level, nn.Identity) and isinstance(views, Tensor) and views.ndim == 5:
         found = views.flatten(0, 1)
     else:
-        check_views(views)
+        _check_views(views)
         found = low_level(views.flatten(0, 1)[:, None])
     for stage in stages:
         found = stage(found)
     return found.unflatten(0, views.shape[:2])
 
 
-def pool_views(features: Float[Tensor, "n s m"], pool: str) -> Float[Tensor, "n m"]:
-    """Over views, elementwise."""
+def pool_views(features: Float[Tensor, "n s m"], pool: Pool) -> Float[Tensor, "n m"]:
+    """Return the "min", "max" or "mean" over views, elementwise.
+
+    Example:
+        >>> import torch
+        >>> from rightloss.lidc.nets import pool_views
+        >>> pool_views(torch.tensor([[[1.0, 4.0], [3.0, 2.0]]]), "max")
+        tensor([[3., 4.]])
+    """
     return POOLS[pool](features, 1)
 
 
-def checked_pool(pool: Any) -> str:
+def _checked_pool(pool: Pool) -> Pool:
     if not isinstance(pool, str) or pool not in POOLS:
         raise ValueError(f'Expected `pool` to be "min", "max" or "mean", but got {pool!r}: choose one of the three.')
     return pool
+
+
+def _check_views(views: Tensor) -> None:
+    """Check shape and dtype always, values where that costs no wait for an accelerator.
+
+    Values a little outside [0, 1] pass, for augmented images.
+    """
+    if not isinstance(views, Tensor) or views.ndim != 4:
+        came = f"shape {tuple(views.shape)}" if isinstance(views, Tensor) else type(views).__name__
+        raise ValueError(
+            f"Expected views, a tensor of shape (n, s, h, w), but got {came}: for one view per nodule, images[:, None]."
+        )
+    if not views.is_floating_point():
+        raise ValueError(f"Expected views of floating-point numbers, but got {views.dtype}: scale them to [0, 1] first.")
+    if 0 in views.shape[1:]:
+        raise ValueError(
+            f"Expected at least one view of at least one pixel, but got shape {tuple(views.shape)}: cut views of 32×32, say."
+        )
+    if views.numel() and not cannot_be_read(views):
+        low, high = (float(end) for end in views.detach().aminmax())
+        if not (-1 <= low and high <= 2):
+            raise ValueError(
+                f"Expected views with numbers in [0, 1], but they range from {low:g} to {high:g}: "
+                "pass HU through `window` first, divide grey levels up to 255 by 255, fill in NaN."
+            )

@@ -1,0 +1,486 @@
+"""From a folder of DICOM series to a nodule archive: its content, what is skipped, and runs that are stopped or killed."""
+
+from __future__ import annotations
+
+import csv
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import dicom_series
+import numpy as np
+import pandas as pd
+import pytest
+from dicom_series import LOG, Scan, nodule_table, ramp, several_scans, write_all, write_scan, write_slice
+from members import assert_refused, unchecked_types
+from typer.testing import CliRunner
+from worker_jobs import is_running
+
+from rightloss import cli
+from rightloss.lidc.archive import read_archive
+from rightloss.lidc.ct import preparation
+from rightloss.lidc.ct.preparation import prepare
+from rightloss.lidc.ct.shards import make_shard, read_shard, shard_job
+
+SIZE = 8
+
+
+def arrays(path: Path) -> dict[str, np.ndarray]:
+    with np.load(path, allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}
+
+
+def remarks(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+class TestTheArchive:
+    def test_it_holds_the_patches_and_the_table_in_its_order(self, tmp_path: Path) -> None:
+        scans = several_scans(3)
+        write_all(tmp_path / "dicom", scans)
+        table = nodule_table(scans).iloc[[3, 0, 4, 5, 1, 2]]  # series mixed
+        prepared = prepare(tmp_path / "dicom", tmp_path / "n.npz", workers=0, size=SIZE, nodules=table)
+        found = arrays(tmp_path / "n.npz")
+        assert (prepared.nodules, prepared.wanted, prepared.series_read, prepared.remarks) == (6, 6, 3, ())
+        assert found["patches"].dtype == np.int16
+        away = np.arange(SIZE) - (SIZE - 1) / 2
+        by_patient = {scan.uid: scan for scan in scans.values()}
+        for row, patch in zip(table.itertuples(), found["patches"], strict=True):
+            scan = by_patient[row.series_uid]
+            centre = scan.place(row.x, row.y, (row.z - scan.origin[2]) / scan.step[2])
+            k, j, i = np.meshgrid(away, away, away, indexing="ij")
+            assert np.abs(patch - ramp(centre + np.stack([i, j, k], -1))).max() <= 1 + 1e-6
+        for name in ("patient_id", "series_uid", "x", "y", "z", "diameter_mm", "contrast", "scan", "rating_2"):
+            np.testing.assert_array_equal(found[name], table[name].to_numpy(dtype=found[name].dtype))
+        np.testing.assert_array_equal(found["nodule_id"], table["nodule"])
+        np.testing.assert_array_equal(found["spacing_mm"], 1.0)
+        np.testing.assert_array_equal(found["outside"], 0.0)
+        assert "nodule" not in found
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["dicom", "n.npz", "n.skipped.csv"]
+
+    def test_ratings_are_what_the_readers_gave_a_column_each(self, tmp_path: Path) -> None:
+        scans = several_scans(1)
+        write_all(tmp_path / "dicom", scans)
+        table = nodule_table(scans, per_scan=3)
+        table[[f"rating_{r}" for r in range(1, 6)]] = [[0, 2, 0, 1, 0], [0, 0, 0, 0, 1], [1, 1, 1, 1, 1]]
+        prepare(tmp_path / "dicom", tmp_path / "n.npz", workers=0, size=SIZE, nodules=table)
+        assert arrays(tmp_path / "n.npz")["ratings"].tolist() == [[2, 2, 4, 0, 0], [5, 0, 0, 0, 0], [1, 2, 3, 4, 5]]
+
+    def test_it_is_a_nodule_archive_and_the_same_bytes_from_several_processes(self, tmp_path: Path) -> None:
+        scans = several_scans(4)
+        write_all(tmp_path / "dicom", scans)
+        table, seen = nodule_table(scans), []
+        with unchecked_types():
+            prepare(tmp_path / "dicom", tmp_path / "a.npz", workers=0, size=SIZE, nodules=table)
+            prepare(tmp_path / "dicom", tmp_path / "b.npz", 2, SIZE, lambda *step: seen.append(step), nodules=table)
+        assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+        assert [done for done, _, _ in seen] == [0, 0, 1, 2, 3, 4, 4]
+        assert {total for _, total, _ in seen} == {4}
+        archive = read_archive(tmp_path / "a.npz")
+        assert archive.shape == (8, SIZE, SIZE, SIZE)
+        assert set(archive.patients.tolist()) == set(scans)
+
+    def test_patients_and_nodules_of_a_users_table_may_be_any_numbers(self, tmp_path: Path) -> None:
+        scans = several_scans(1)
+        write_all(tmp_path / "dicom", scans)
+        table = nodule_table(scans).assign(patient_id=7, nodule=[4.0, 2.0]).drop(columns="diameter_mm")
+        prepare(tmp_path / "dicom", tmp_path / "n.npz", workers=0, size=SIZE, nodules=table)
+        archive = read_archive(tmp_path / "n.npz")
+        assert archive.patients.tolist() == ["7", "7"]
+        assert archive.columns["nodule_id"].tolist() == [4, 2]
+
+    def test_only_the_series_asked_for_are_cut(self, tmp_path: Path) -> None:
+        scans = several_scans(3)
+        write_all(tmp_path / "dicom", scans)
+        wanted = scans["P-01"].uid
+        prepare(tmp_path / "dicom", tmp_path / "n.npz", workers=0, size=SIZE, series=[wanted], nodules=nodule_table(scans))
+        assert set(arrays(tmp_path / "n.npz")["series_uid"]) == {wanted}
+
+
+class TestWhatIsSkipped:
+    def test_one_bad_series_or_nodule_does_not_stop_the_rest_and_is_reported(self, tmp_path: Path) -> None:
+        scans = several_scans(5)
+        present = {patient: scan for patient, scan in scans.items() if patient != "P-04"}
+        write_all(tmp_path / "dicom", present)
+        for path in (tmp_path / "dicom" / "P-01").iterdir():
+            path.write_bytes(path.read_bytes()[:-3])  # every slice cut short
+        write_slice(tmp_path / "dicom" / "P-02" / "double.dcm", scans["P-02"], 3, np.full((16, 18), 9.0), number=2)
+        table = nodule_table(scans)
+        table.loc[7, "z"] = 0.0  # of P-03, and nowhere near its scan
+        prepared = prepare(tmp_path / "dicom", tmp_path / "n.npz", workers=0, size=SIZE, nodules=table)
+        found = arrays(tmp_path / "n.npz")
+        assert found["patient_id"].tolist() == ["P-00", "P-00", "P-02", "P-02", "P-03"]
+        assert (prepared.nodules, prepared.wanted, prepared.series_read) == (5, 10, 3)
+        assert prepared.series_missing == (scans["P-04"].uid,)
+        rows = {(row["patient_id"], row["nodule"], row["outcome"]): row["reason"] for row in remarks(prepared.remarks_path)}
+        assert len(rows) == 4
+        assert "at least 2 slices" in rows["P-01", "", "skipped"]
+        assert "double.dcm left out" in rows["P-02", "", "used"]
+        assert "a centre within the scan" in rows["P-03", "73", "skipped"]
+        assert rows["P-04", "", "skipped"] == "not found"
+        assert "5 of 10 written, 1 skipped" in str(prepared)
+        assert "3 read, 1 not found, 1 unreadable; 1 remarks" in str(prepared)
+
+    def test_no_archive_is_written_of_nothing(self, tmp_path: Path) -> None:
+        scans = several_scans(1)
+        write_all(tmp_path / "dicom", scans)
+        table = nodule_table(scans)
+        table["z"] = 0.0
+        prepared = prepare(tmp_path / "dicom", tmp_path / "n.npz", workers=0, size=SIZE, nodules=table)
+        assert (prepared.path, prepared.nodules) == (None, 0)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["dicom", "n.skipped.csv"]
+        assert len(remarks(prepared.remarks_path)) == 2
+
+    def test_missing_slices_are_found_by_the_table_of_positions(self, tmp_path: Path) -> None:
+        (scan,) = several_scans(1, slices=30).values()
+        files = write_scan(tmp_path, scan, ramp)
+        z = [float(scan.origin_of(index)[2]) for index in range(30)]
+        nodules = {number: (9.0, 8.0, z[at], 3.0) for number, at in ((1, 8), (2, 16), (3, 17), (4, 4))}
+        have = [files[index] for index in range(20) if index != 4]  # the download stopped here
+        job = shard_job(tmp_path, tmp_path, have, nodules, SIZE, z)
+        make_shard(job)
+        shard = read_shard(job.path)
+        assert shard.nodules.tolist() == [1, 2]
+        assert "10 are missing at the scan's end" in shard.skipped[3]
+        assert "every slice through the nodule" in shard.skipped[4]
+        assert [text for number, text in shard.notes if number is None] == [
+            f"1 slice missing between {files[3].name} (z = {z[3]:g} mm) and {files[5].name} (z = {z[5]:g} mm)",
+            f"10 slices missing above {files[19].name} (z = {z[19]:g} mm), the last",
+        ]
+        unaware = shard_job(tmp_path, tmp_path, have, nodules, SIZE)
+        make_shard(unaware)
+        assert read_shard(unaware.path).nodules.tolist() == [1, 2, 3]
+
+    def test_names_that_are_not_utf8_are_reported(self, tmp_path: Path) -> None:
+        scans = several_scans(1)
+        write_all(tmp_path / "dicom", scans)
+        odd = os.fsdecode(os.fsencode(tmp_path / "dicom" / "P-00") + b"/double\xff.dcm")
+        write_slice(Path(odd), scans["P-00"], 3, np.full((16, 18), 9.0), number=2)
+        prepared = prepare(tmp_path / "dicom", tmp_path / "n.npz", workers=0, size=SIZE, nodules=nodule_table(scans))
+        (row,) = remarks(prepared.remarks_path)
+        assert row["reason"].startswith(r"double\udcff.dcm left out")
+
+
+def in_place(folder: Path, **changes: Any) -> Callable[[], Any]:
+    """A call that works but for what is changed."""
+    scans = several_scans(1)
+    write_all(folder / "dicom", scans)
+    table = nodule_table(scans)
+    given = {"dicom": folder / "dicom", "out": folder / "n.npz", "workers": 0, "size": SIZE, "nodules": table}
+    given |= {name: change(table) if callable(change) else change for name, change in changes.items()}
+    return lambda: prepare(**given)
+
+
+BAD: dict[str, tuple[Callable[[Path], Callable[[], Any]], str]] = {
+    "no folder": (lambda at: in_place(at, dicom=at / "nowhere"), "a folder of DICOM files"),
+    "a folder without DICOM": (lambda at: in_place(at, dicom=at), "DICOM files in .* but got none"),
+    "other series": (
+        lambda at: in_place(at, nodules=lambda table: table.assign(series_uid="1.2.3")),
+        "series of the table .* but got 12 DICOM files of other series",
+    ),
+    "no .npz": (lambda at: in_place(at, out=at / "n.h5"), r"an \.npz file"),
+    "no folder to write to": (lambda at: in_place(at, out=at / "nowhere" / "n.npz"), "make the folder"),
+    "a size of nothing": (lambda at: in_place(at, size=0), "`size`"),
+    "fewer than no workers": (lambda at: in_place(at, workers=-1), "`workers`"),
+    "unknown series": (lambda at: in_place(at, series=["1.2.3"]), r"\['1.2.3'\] are not in it"),
+    "half a nodule": (
+        lambda at: in_place(at, nodules=lambda table: table.assign(nodule=table["nodule"] + 0.5)),
+        "whole numbers",
+    ),
+    "complex numbers": (lambda at: in_place(at, nodules=lambda table: table.assign(extra=1j)), r"\['extra'\] are none"),
+    "durations": (
+        lambda at: in_place(at, nodules=lambda table: table.assign(extra=pd.Timedelta(1, "s"))),
+        r"\['extra'\] are none",
+    ),
+    "x in words": (lambda at: in_place(at, nodules=lambda table: table.assign(x="left")), r"\['x'\] are none"),
+    "half a reader": (lambda at: in_place(at, nodules=lambda table: table.assign(rating_2=1.5)), "whole counts"),
+    "no patient": (lambda at: in_place(at, nodules=lambda table: table.assign(patient_id="")), "a `patient_id`"),
+    "no z": (lambda at: in_place(at, nodules=lambda table: table.drop(columns="z")), r"lacks \['z'\]"),
+    "a name of ours": (lambda at: in_place(at, nodules=lambda table: table.assign(patches=1)), r"has \['patches'\]"),
+    "a gap": (lambda at: in_place(at, nodules=lambda table: table.assign(x=np.nan)), "finite columns"),
+    "doubles": (lambda at: in_place(at, nodules=lambda table: table.assign(nodule=1)), "numbers of their own"),
+    "no nodules": (lambda at: in_place(at, nodules=lambda table: table.iloc[:0]), "the table has none"),
+    "no ratings": (
+        lambda at: in_place(at, nodules=lambda table: table.assign(**{f"rating_{r}": 0 for r in range(1, 6)})),
+        "a rating for every nodule",
+    ),
+    "a path for a UID": (lambda at: in_place(at, nodules=lambda table: table.assign(series_uid="../x")), "DICOM UIDs"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_input_is_refused_at_once_and_leaves_nothing(what: str, tmp_path: Path) -> None:
+    make, words = BAD[what]
+    call = make(tmp_path)
+    if what == "a folder without DICOM":
+        for path in (tmp_path / "dicom" / "P-00").iterdir():
+            path.unlink()
+    assert_refused(call, words)
+    assert [path.name for path in tmp_path.iterdir()] == ["dicom"]
+
+
+def test_an_archive_that_is_there_is_not_written_over(tmp_path: Path) -> None:
+    call = in_place(tmp_path)
+    (tmp_path / "n.npz").write_bytes(b"precious")
+    assert_refused(call, "a new file")
+    assert (tmp_path / "n.npz").read_bytes() == b"precious"
+
+
+def test_the_shipped_table_is_the_default(tmp_path: Path) -> None:
+    """A synthetic scan under the name of a real one, with the slices that the table says it has."""
+    table, positions = preparation.all_nodules(), preparation.scan_positions()
+    row = table[(table["slice_spacing"] == 1.0) & (table["x"] < 200)].iloc[0]
+    own = table[table["series_uid"] == row.series_uid]
+    z = positions[row.series_uid].astype(float)
+    low, high = own["z"].min() - 40, own["z"].max() + 40
+    scan = Scan(row.series_uid, rows=8, columns=8, spacing=(1.0, 1.0), origin=(0.0, 0.0, 0.0))
+    (tmp_path / "dicom").mkdir()
+    for k in np.flatnonzero((z > low) & (z < high)):
+        at = replace(scan, origin=(0.0, 0.0, float(z[k])))
+        write_slice(tmp_path / "dicom" / f"{k}", at, 0, np.full((8, 8), 1.0))
+    prepared = prepare(tmp_path / "dicom", tmp_path / "n.npz", workers=0, series=[row.series_uid])
+    assert prepared.wanted == len(own)
+    # The images are smaller than where the nodules lie: all are skipped, for that reason and no other.
+    assert {remark.nodule for remark in prepared.remarks if remark.skipped} == set(own["nodule"])
+    assert all("a centre within the scan, 8 × 8 pixels" in remark.text for remark in prepared.remarks if remark.skipped)
+
+
+def reasons(path: Path) -> dict[str, str]:
+    table = pd.read_csv(path)
+    return dict(zip(table["patient_id"], table["reason"], strict=True))
+
+
+class TestFailures:
+    def test_files_that_vanish_are_tried_again_and_what_was_done_stays(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        scans, dicom, out, log = several_scans(4), tmp_path / "dicom", tmp_path / "n.npz", tmp_path / "log"
+        write_all(dicom, scans)
+        arguments: dict[str, Any] = {"workers": 0, "size": SIZE, "nodules": nodule_table(scans)}
+
+        def unmount(done: int, total: int, text: str) -> None:
+            if done == 2 and dicom.exists():
+                dicom.rename(tmp_path / "away")
+
+        half = prepare(dicom, out, progress=unmount, **arguments)
+        assert (half.nodules, half.series_failed) == (4, (scans["P-02"].uid, scans["P-03"].uid))
+        assert half.parts == tmp_path / "n.npz.parts"
+        assert "2 series failed" in str(half)
+        assert "again" in str(half)
+        assert [patient for patient, why in reasons(half.remarks_path).items() if "No such file" in why] == ["P-02", "P-03"]
+        (tmp_path / "away").rename(dicom)
+        log.touch()
+        monkeypatch.setenv(LOG, str(log))
+        monkeypatch.setattr(preparation, "make_shard", dicom_series.logged)
+        whole = prepare(dicom, out, **arguments)
+        assert log.read_text().split() == ["P-02", "P-03"]
+        assert (whole.nodules, whole.series_failed, whole.parts) == (8, (), None)
+        prepare(dicom, tmp_path / "fresh.npz", **arguments)
+        assert out.read_bytes() == (tmp_path / "fresh.npz").read_bytes()
+        assert not (tmp_path / "n.npz.parts").exists()
+        assert_refused(lambda: prepare(dicom, out, **arguments), "a new file")
+
+    def test_a_resumed_run_never_replaces_an_archive_by_a_smaller_or_another_one(self, tmp_path: Path) -> None:
+        scans, dicom, out = several_scans(3), tmp_path / "dicom", tmp_path / "n.npz"
+        write_all(dicom, scans)
+        arguments: dict[str, Any] = {"workers": 0, "size": SIZE, "nodules": nodule_table(scans)}
+
+        def lose(done: int, total: int, text: str) -> None:
+            if done == 2 and (dicom / "P-02").exists():
+                (dicom / "P-02").rename(tmp_path / "P-02")
+
+        assert prepare(dicom, out, progress=lose, **arguments).nodules == 4
+        (dicom / "P-01").rename(tmp_path / "P-01")
+        before = out.read_bytes()
+        with pytest.raises(OSError, match="has 4 nodules, and this run could cut only 2, so it was not replaced"):
+            prepare(dicom, out, **arguments)
+        assert out.read_bytes() == before
+        out.write_bytes(before + b" ")
+        assert_refused(lambda: prepare(dicom, out, **arguments), "a new file")
+
+    def test_a_folder_that_cannot_be_opened_is_tried_again(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        scans, out, scandir = several_scans(2), tmp_path / "n.npz", os.scandir
+        write_all(tmp_path / "dicom", scans)
+        arguments: dict[str, Any] = {"workers": 0, "size": SIZE, "nodules": nodule_table(scans)}
+
+        def locked(path: Any) -> Any:
+            if str(path).endswith("P-01"):
+                raise PermissionError(13, "Permission denied", str(path))
+            return scandir(path)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "scandir", locked)
+            half = prepare(tmp_path / "dicom", out, **arguments)
+        assert (half.nodules, half.parts) == (2, tmp_path / "n.npz.parts")
+        assert "Permission denied" in half.remarks[0].text
+        assert prepare(tmp_path / "dicom", out, **arguments).nodules == 4
+
+    def test_the_command_says_that_its_archive_is_incomplete(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        scans, arguments = several_scans(2), ["lidc", "prepare", "--dicom", str(tmp_path / "dicom"), "--workers", "0", "--out"]
+        write_all(tmp_path / "dicom", scans)
+        monkeypatch.setattr(preparation, "all_nodules", lambda: nodule_table(scans))
+        monkeypatch.setattr(preparation, "scan_positions", dict)
+        with monkeypatch.context() as patch:
+            patch.setattr(preparation, "make_shard", dicom_series.out_of_reach_in_one)
+            result = CliRunner().invoke(cli.application(), [*arguments, str(tmp_path / "n.npz")])
+        assert (result.exit_code, result.stderr) == (
+            1,
+            "rightloss: the archive is incomplete; run again to try again what failed\n",
+        )
+        assert str(tmp_path / "n.npz") in result.stdout.splitlines()
+        assert CliRunner().invoke(cli.application(), [*arguments, str(tmp_path / "n.npz")]).exit_code == 0
+
+    def test_an_error_that_all_series_would_raise_stops_the_run(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        scans = several_scans(2)
+        write_all(tmp_path / "dicom", scans)
+        monkeypatch.setattr(preparation, "make_shard", dicom_series.without_scipy)
+        with pytest.raises(OSError, match="scipy is needed"):
+            prepare(tmp_path / "dicom", tmp_path / "n.npz", workers=0, size=SIZE, nodules=nodule_table(scans))
+        assert not (tmp_path / "n.npz").exists()
+
+    def test_a_second_run_for_the_same_archive_is_refused(self, tmp_path: Path) -> None:
+        scans, out, lock = several_scans(2), tmp_path / "n.npz", tmp_path / "n.npz.lock"
+        write_all(tmp_path / "dicom", scans)
+        arguments: dict[str, Any] = {"workers": 0, "size": SIZE, "nodules": nodule_table(scans)}
+        refused = []
+
+        def other(done: int, total: int, text: str) -> None:
+            assert_refused(lambda: prepare(tmp_path / "dicom", out, **arguments), "no other run to write")
+            refused.append(text)
+
+        ended = subprocess.Popen([sys.executable, "-c", ""])
+        ended.wait()
+        lock.write_text(f"{ended.pid} {socket.gethostname()}\n")  # left by a kill
+        assert prepare(tmp_path / "dicom", out, progress=other, **arguments).nodules == 4
+        assert len(refused) == 5
+        assert not lock.exists()
+
+    def test_the_spelling_of_the_folder_makes_no_difference_to_a_resumed_run(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        scans, out, log = several_scans(2), tmp_path / "n.npz", tmp_path / "log"
+        write_all(tmp_path / "dicom", scans)
+        arguments: dict[str, Any] = {"workers": 0, "size": SIZE, "nodules": nodule_table(scans)}
+        log.touch()
+        monkeypatch.setenv(LOG, str(log))
+        monkeypatch.setattr(preparation, "make_shard", dicom_series.logged)
+        monkeypatch.chdir(tmp_path)
+
+        def interrupt(done: int, total: int, text: str) -> None:
+            if done == 2:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            prepare("dicom", out, progress=interrupt, **arguments)
+        assert prepare(tmp_path / "." / "dicom", "n.npz", **arguments).nodules == 4
+        assert len(log.read_text().split()) == 2
+
+
+KILLED = """
+import sys, pandas as pd
+sys.path.insert(0, sys.argv[1])
+import dicom_series
+from rightloss.lidc.ct import preparation
+preparation.make_shard = dicom_series.slow_and_logged
+preparation.prepare(sys.argv[2], sys.argv[3], workers=1, size=8, nodules=pd.read_csv(sys.argv[4]))
+"""
+
+
+def number_of_shards(out: Path) -> int:
+    return len(list(out.with_name(out.name + ".parts").glob("[0-9a-f]*.npz")))
+
+
+class TestResuming:
+    def test_a_killed_run_resumes_with_the_same_bytes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        scans, out, log = several_scans(5), tmp_path / "n.npz", tmp_path / "log"
+        write_all(tmp_path / "dicom", scans)
+        nodule_table(scans).to_csv(tmp_path / "table.csv", index=False)
+        table = pd.read_csv(tmp_path / "table.csv")
+        monkeypatch.setenv(LOG, str(log))
+        arguments = [str(path) for path in (Path(__file__).parent, tmp_path / "dicom", out, tmp_path / "table.csv")]
+        run = subprocess.Popen([sys.executable, "-c", KILLED, *arguments])
+        while number_of_shards(out) < 2:
+            assert run.poll() is None
+            time.sleep(0.02)
+        run.send_signal(signal.SIGKILL)
+        run.wait()
+        while is_running(int(log.read_text().split()[-1])):  # a worker whose parent is gone
+            time.sleep(0.02)
+        assert not out.exists()
+        made = number_of_shards(out)
+        assert 2 <= made < 5
+        before = log.read_text().splitlines()
+        monkeypatch.setattr(preparation, "make_shard", dicom_series.slow_and_logged)
+        prepare(tmp_path / "dicom", out, workers=0, size=8, nodules=table)
+        assert len(log.read_text().splitlines()) - len(before) == 5 - made  # none of those that were done
+        prepare(tmp_path / "dicom", tmp_path / "fresh.npz", workers=0, size=8, nodules=table)
+        assert out.read_bytes() == (tmp_path / "fresh.npz").read_bytes()
+        assert not (tmp_path / "n.npz.parts").exists()
+
+    @pytest.mark.parametrize(
+        "flaw", ["none", "truncated", "flipped", "foreign", "another size", "another table", "another file"]
+    )
+    def test_shards_that_are_damaged_or_of_something_else_are_made_again(
+        self, flaw: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        scans, out, log = several_scans(3), tmp_path / "n.npz", tmp_path / "log"
+        write_all(tmp_path / "dicom", scans)
+        table, size = nodule_table(scans), 6
+        arguments: dict[str, Any] = {"workers": 0, "size": size, "nodules": table}
+
+        def interrupt(done: int, total: int, text: str) -> None:
+            if done == 3:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            prepare(tmp_path / "dicom", out, progress=interrupt, **arguments)
+        shard = sorted((tmp_path / "n.npz.parts").iterdir())[1]
+        content = shard.read_bytes()
+        if flaw == "truncated":
+            shard.write_bytes(content[:-30])
+        elif flaw == "flipped":
+            shard.write_bytes(content[:700] + bytes([content[700] ^ 1]) + content[701:])
+        elif flaw == "foreign":
+            shard.write_text("not a shard")
+        elif flaw == "another size":
+            arguments["size"] = 7
+        elif flaw == "another table":
+            table.loc[0, "x"] += 0.5
+        elif flaw == "another file":
+            os.utime(next((tmp_path / "dicom" / "P-01").iterdir()), ns=(1, 1))
+        monkeypatch.setenv(LOG, str(log))
+        monkeypatch.setattr(preparation, "make_shard", dicom_series.logged)
+        log.touch()
+        prepare(tmp_path / "dicom", out, **arguments)
+        assert len(log.read_text().splitlines()) == {"none": 0, "another size": 3}.get(flaw, 1)
+        prepare(tmp_path / "dicom", tmp_path / "fresh.npz", **arguments)
+        assert out.read_bytes() == (tmp_path / "fresh.npz").read_bytes()
+
+
+def test_a_full_disk_stops_it_and_keeps_what_was_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scans = several_scans(3)
+    write_all(tmp_path / "dicom", scans)
+    arguments: dict[str, Any] = {"workers": 0, "size": SIZE, "nodules": nodule_table(scans)}
+    save, calls = np.savez, []
+
+    def full_after_one(file: Any, **arrays: Any) -> None:
+        calls.append(file)
+        if len(calls) > 1:
+            raise OSError(28, "No space left on device")
+        save(file, **arrays)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "savez", full_after_one)
+        with pytest.raises(OSError, match="No space left on device: is the disk full"):
+            prepare(tmp_path / "dicom", tmp_path / "n.npz", **arguments)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dicom", "n.npz.parts"]
+    assert [path.suffix for path in (tmp_path / "n.npz.parts").iterdir()] == [".npz"]
+    assert prepare(tmp_path / "dicom", tmp_path / "n.npz", **arguments).nodules == 6
