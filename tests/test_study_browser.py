@@ -20,11 +20,11 @@ from rightloss.study.config import Source
 from rightloss.study.pooled_predictions import Cell
 from rightloss.study.presets import PRESETS
 from rightloss.study.report import write_report
-from rightloss.study.report.panels import Column, Panel, panels
+from rightloss.study.report.panel_figures import Column, Panel, panels_of
 from rightloss.study.report.slider import grid
 from rightloss.study.results import read_study
 from rightloss.study.summary import summarise
-from rightloss.study.summary.words import method
+from rightloss.study.summary.wording import method
 
 pytestmark = pytest.mark.skipif(browser_path() is None, reason="no Chromium here: apt-get install chromium, or Chrome")
 
@@ -42,7 +42,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Panel]]
     results = read_study(folder)
     assert sum(len(run.rows) for run in results.runs) == 5 * 280 * 2 * 2 * 5 * 2
     with unchecked_types():  # other tests check them on small studies
-        return write_report(results, summarise(results), folder), panels(results)
+        return write_report(results, summarise(results), folder), panels_of(results)
 
 
 @pytest.fixture(scope="module")

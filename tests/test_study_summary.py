@@ -16,12 +16,11 @@ from rightloss.metrics import evaluate
 from rightloss.study.config import Source, StudyConfig
 from rightloss.study.pooled_predictions import Cell, cells
 from rightloss.study.results import StudyResults, read_study
-from rightloss.study.summary import Comparison, Row, Summary, summarise
-from rightloss.study.summary.areas import areas_of, mean_area, weighted_auc
-from rightloss.study.summary.binary import EVALUATED
+from rightloss.study.summary import CellSummary, Comparison, Summary, summarise
 from rightloss.study.summary.comparisons import compare
 from rightloss.study.summary.contract import CONSTANT
-from rightloss.study.summary.resampling import resamples_of
+from rightloss.study.summary.resampling import areas_of, mean_area, resamples_of, weighted_auc
+from rightloss.study.summary.summarise import BINARY_FIGURES
 
 CONFIG = StudyConfig("quick", populations=(0.3, 0.001), folds=3, num_folds=5, seeds=2)
 
@@ -49,7 +48,7 @@ def summary(results: StudyResults) -> Summary:
     return summarise(results)
 
 
-def row_of(summary: Summary, loss: str, population: float | None) -> Row:
+def row_of(summary: Summary, loss: str, population: float | None) -> CellSummary:
     return next(row for row in summary.rows if (row.key.loss, row.key.population) == (loss, population))
 
 
@@ -98,7 +97,7 @@ def test_other_figures_are_those_of_evaluate_by_patient(results: StudyResults, s
     cell = cell_of(results, "published", 0.001)
     expected = evaluate(cell.log_probs, cell.labels, 0.001, groups=cell.patients)
     found = row_of(summary, "published", 0.001).figures
-    for name in EVALUATED:
+    for name in BINARY_FIGURES:
         for end in ("value", "low", "high"):
             assert getattr(found[name], end) == pytest.approx(getattr(expected[name], end), rel=1e-8, nan_ok=True)
 
