@@ -54,7 +54,7 @@ def figures_csv(summary: Summary) -> str:
     for row in summary.rows:
         figures = [text for name in names for text in _numbers(row.figures.get(name, Figure(math.nan)))]
         lines.append([*_fields(row.key), *(str(getattr(row, name)) for name in _COUNTS), *figures])
-    return to_csv(lines)
+    return csv_text(lines)
 
 
 def comparisons_csv(summary: Summary) -> str:
@@ -66,11 +66,11 @@ def comparisons_csv(summary: Summary) -> str:
             counts = [str(count) for count in (found.folds, found.ahead, found.behind)]
             keys = [*_fields(each.ours), *_fields(each.theirs)]
             lines.append([each.about, *keys, name, *_numbers(found.figure), found.standing, *counts])
-    return to_csv(lines)
+    return csv_text(lines)
 
 
-def to_csv(lines: Iterable[Sequence[str]]) -> str:
-    """Return the lines as CSV."""
+def csv_text(lines: Iterable[Sequence[str | None]]) -> str:
+    """Return the lines as CSV; None is an empty cell."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(lines)
     return text.getvalue()
