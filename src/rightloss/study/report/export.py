@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,12 +27,26 @@ if TYPE_CHECKING:
 _COUNTS = ("folds", "seeds", "nodules", "patients")
 
 
-def write_tables(summary: Summary, out: Path) -> list[Path]:
-    """Write every table to `out`, the same to the byte for the same summary; tables of another study in this folder go.
+def write_tables(summary: Summary, out: str | os.PathLike[str]) -> list[Path]:
+    """Write every table, the same to the byte for the same summary; tables of another study in the folder are removed.
+
+    Args:
+        summary: of the study, by `summarise`.
+        out: folder for `table.csv`, `comparisons.csv`, `summary.json` and `tables/`.
 
     Returns:
         the paths of the files.
+
+    Example:
+        >>> import tempfile
+        >>> from rightloss.study import PRESETS, StudyResults
+        >>> from rightloss.study.summary import summarise
+        >>> from rightloss.study.report import write_tables
+        >>> results = StudyResults(PRESETS["quick"], data={}, runs=())
+        >>> [path.name for path in write_tables(summarise(results), tempfile.mkdtemp())]
+        ['table.csv', 'comparisons.csv', 'summary.json']
     """
+    out = Path(out)
     texts = {"table.csv": figures_csv(summary), "comparisons.csv": comparisons_csv(summary), "summary.json": summary.to_json()}
     for table in tables(summary):
         texts |= {f"tables/{table.name}.tex": to_latex(table), f"tables/{table.name}.md": to_markdown(table)}
@@ -198,7 +213,15 @@ def open_console() -> Console:
 
 
 def print_summary(summary: Summary) -> None:
-    """Print the summary in 80 columns or more, with intervals and more figures if there is room; missing runs come first."""
+    """Print the summary in 80 columns or more, with intervals and more figures if there is room; missing runs come first.
+
+    Example:
+        >>> from rightloss.study import PRESETS, StudyResults
+        >>> from rightloss.study.summary import summarise
+        >>> from rightloss.study.report import print_summary
+        >>> print_summary(summarise(StudyResults(PRESETS["quick"], data={}, runs=())))
+        The study is incomplete: 40 of 40 runs are missing, ...
+    """
     console = open_console()
     for sentence in (*summary.findings[: bool(summary.missing)], summary.question):
         console.print(sentence, markup=False)

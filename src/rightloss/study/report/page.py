@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -43,7 +44,7 @@ _SECTIONS = {
 }
 
 
-def write_report(results: StudyResults, summary: Summary, out: Path) -> Path:
+def write_report(results: StudyResults, summary: Summary, out: str | os.PathLike[str]) -> Path:
     """Write the page, the same as Markdown, and the figures; the same results give the same bytes.
 
     Args:
@@ -53,7 +54,17 @@ def write_report(results: StudyResults, summary: Summary, out: Path) -> Path:
 
     Returns:
         the path of `report.html`, which is written last.
+
+    Example:
+        >>> import tempfile
+        >>> from rightloss.study import PRESETS, StudyResults
+        >>> from rightloss.study.summary import summarise
+        >>> from rightloss.study.report import write_report
+        >>> results = StudyResults(PRESETS["quick"], data={}, runs=())
+        >>> write_report(results, summarise(results), tempfile.mkdtemp()).name
+        'report.html'
     """
+    out = Path(out)
     panels = panels_of(results)
     drawings = _draw(results, summary, panels)
     (out / "figures").mkdir(parents=True, exist_ok=True)

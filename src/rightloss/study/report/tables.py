@@ -129,6 +129,13 @@ class Table:
         columns: headers; the labels of the lines have none.
         sections: in order.
         notes: below it.
+
+    Example:
+        >>> from rightloss.study.report.tables import Table, TableEntry, TableLine, TableSection
+        >>> lines = (TableLine("weighted loss", (TableEntry("0.90", "0.85 to 0.94"),)),)
+        >>> table = Table("auc", "AUC", ("AUC",), (TableSection("ConvNet", lines),))
+        >>> print(table.sections[0].lines[0].entries[0])
+        0.90 (0.85 to 0.94)
     """
 
     name: str
@@ -142,7 +149,19 @@ PaperLines = Callable[[CellKey], Iterable[TableLine]]
 
 
 def tables(summary: Summary, *, more: bool = False) -> list[Table]:
-    """Return the tables that fit the study, none of them empty; with more columns and notes where there is room."""
+    """Return the tables that fit the study, none of them empty.
+
+    Args:
+        summary: of the study.
+        more: with more columns and notes, where there is room.
+
+    Example:
+        >>> from rightloss.study import PRESETS, StudyResults
+        >>> from rightloss.study.summary import summarise
+        >>> from rightloss.study.report import tables
+        >>> tables(summarise(StudyResults(PRESETS["quick"], data={}, runs=())))  # no run is done
+        []
+    """
     columns = _MORE_COLUMNS if more else COLUMNS
     if summary.config.task == "rating":
         found = [_ratings(summary, _MORE_RATING_COLUMNS if more else RATING_COLUMNS), _ratings_by_class(summary)]

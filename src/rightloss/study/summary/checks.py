@@ -80,7 +80,7 @@ def _similar(context: _Context) -> PaperCheck | None:
         return None
     verdicts = [_is_similar(each) for _, differences in have for each in differences.values()]
     verdict: Verdict = "does not" if False in verdicts else "undecided" if None in verdicts else "reproduces"
-    parts = [f"{METHODS[loss].title} less weighted loss {_both(differences)}" for loss, differences in have]
+    parts = [f"{METHODS[loss].title} minus weighted loss {_both(differences)}" for loss, differences in have]
     sentence = f"At π = {COMMON:g}: {'; '.join(parts)}; similar is up to {SIMILAR:g}."
     return PaperCheck("the losses are similar at a prevalence of 0.3", context.where, verdict, sentence)
 
@@ -122,7 +122,7 @@ def _lower_auc(context: _Context) -> PaperCheck | None:
     for loss, each in have:
         folds = f"ahead in {each.ahead} of {wording.counted(each.folds, 'fold')}"
         parts.append(f"{METHODS[loss].title} {wording.difference(each.figure)}, {folds}")
-    sentence = f"AUC at π = {RARE:g}, less that of the weighted loss: {'; '.join(parts)}."
+    sentence = f"AUC at π = {RARE:g}, minus that of the weighted loss: {'; '.join(parts)}."
     return PaperCheck("the weighted loss has a lower AUC at a prevalence of 0.001", context.where, verdict, sentence)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
@@ -32,6 +33,15 @@ class CellSummary:
             `summarise.py`.
         folds, seeds: how many it covers.
         nodules, patients: how many were tested.
+
+    Example:
+        >>> from rightloss.metrics import Figure
+        >>> from rightloss.study.pooled_predictions import CellKey
+        >>> from rightloss.study.summary import CellSummary
+        >>> key = CellKey("contours", "rebalanced", "convnet", "categorical", "own", "map", 0.001, "weighted")
+        >>> row = CellSummary(key, {"auc": Figure(0.9, 0.85, 0.94)}, folds=5, seeds=1, nodules=700, patients=400)
+        >>> print(row.figures["auc"])
+        0.9 (0.85 to 0.94)
     """
 
     key: CellKey
@@ -51,6 +61,12 @@ class Difference:
         folds: number of folds in which it is defined.
         ahead: number of folds in which ours is larger.
         behind: number of folds in which theirs is larger.
+
+    Example:
+        >>> from rightloss.metrics import Figure
+        >>> from rightloss.study.summary import Difference
+        >>> Difference(Figure(0.02, 0.01, 0.03), folds=5, ahead=5, behind=0).standing
+        'ahead'
     """
 
     figure: Figure
@@ -75,6 +91,15 @@ class Comparison:
             "net", "inference" or "likelihood".
         ours, theirs: the cells.
         differences: by figure: `expected_log_likelihood`, and for two classes `auc`.
+
+    Example:
+        >>> from rightloss.metrics import Figure
+        >>> from rightloss.study.pooled_predictions import CellKey
+        >>> from rightloss.study.summary import Comparison, Difference
+        >>> ours = CellKey("contours", "rebalanced", "convnet", "categorical", "own", "map", 0.001, "information-gain")
+        >>> auc = Difference(Figure(0.02, -0.01, 0.05), folds=5, ahead=3, behind=2)
+        >>> Comparison("loss", ours, ours._replace(loss="weighted"), {"auc": auc}).differences["auc"].standing
+        'undecided'
     """
 
     about: str
@@ -92,6 +117,11 @@ class PaperCheck:
         where: data set, net, and what else the study varies.
         verdict: "reproduces", "does not" or "undecided".
         sentence: the figures behind the verdict.
+
+    Example:
+        >>> from rightloss.study.summary import PaperCheck
+        >>> PaperCheck("the weighted loss has a lower AUC", "ConvNet", "reproduces", "By 0.04 (0.02 to 0.06).").verdict
+        'reproduces'
     """
 
     about: str
@@ -113,6 +143,12 @@ class Summary:
         comparisons: between rows.
         checks: of the paper's findings.
         findings: sentences; the first says so where the study is incomplete.
+
+    Example:
+        >>> from rightloss.study import PRESETS
+        >>> from rightloss.study.summary import Summary
+        >>> Summary(PRESETS["quick"], 40, "Why?", "", (), (), (), ()).to_json().splitlines()[1]
+        ' "config": {'
     """
 
     config: StudyConfig
@@ -130,8 +166,9 @@ class Summary:
         return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
     @classmethod
-    def read(cls, path: Path) -> Summary:
+    def read(cls, path: str | os.PathLike[str]) -> Summary:
         """Read `summary.json`."""
+        path = Path(path)
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             return cls(

@@ -166,8 +166,10 @@ def _paper(checks: Sequence[PaperCheck], config: StudyConfig, missing: int) -> s
     parts = []
     for about in dict.fromkeys(check.about for check in checks):
         own = [check for check in checks if check.about == about]
-        verdicts = dict.fromkeys(check.verdict for check in own)
-        places = [f"{verdict} ({'; '.join(each.where for each in own if each.verdict == verdict)})" for verdict in verdicts]
+        places = []
+        for verdict in dict.fromkeys(check.verdict for check in own):
+            where = "; ".join(each.where for each in own if each.verdict == verdict)
+            places.append(f"{'does not reproduce' if verdict == 'does not' else verdict} ({where})")
         parts.append(f"{capitalised(about)}: {', '.join(places)}.")
     return f"Does what the paper found reproduce? {' '.join(parts)}"
 

@@ -76,6 +76,13 @@ def summarise(results: StudyResults) -> Summary:
 
     Returns:
         the summary; the same results give the same to the last digit.
+
+    Example:
+        >>> from rightloss.study import PRESETS, StudyResults
+        >>> from rightloss.study.summary import summarise
+        >>> summary = summarise(StudyResults(PRESETS["quick"], data={}, runs=()))
+        >>> summary.findings[0]
+        'The study is incomplete: 40 of 40 runs are missing, and this report covers the others. Run it again to go on.'
     """
     found = cells(results)
     names = dict.fromkeys(cell.key.data for cell in found)
