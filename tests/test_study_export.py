@@ -177,7 +177,7 @@ def test_latex_uses_nothing_that_plain_article_with_booktabs_does_not_know(summa
         assert len(re.findall(r"(?<!\\)\$", text)) % 2 == 0
 
 
-def test_every_sign_that_latex_takes_for_its_own_is_latex_text() -> None:
+def test_every_special_character_of_latex_is_escaped() -> None:
     assert latex_text("50% a_b & {c} #1 $2") == r"50\% a\_b \& \{c\} \#1 \$2"
     assert latex_text("\\~^") == r"\textbackslash{}\textasciitilde{}\textasciicircum{}"
     assert latex_text("π − 1 – ±½ é 结") == r"$\pi$ $-$ 1 -- $\pm$$\frac12$ é ?"

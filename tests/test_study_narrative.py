@@ -1,4 +1,4 @@
-"""What is said of figures: verdicts on the paper's findings, wins and losses, the claim, calibration, what is missing."""
+"""The report's sentences: checks of the paper's findings, wins and losses, the claim, calibration, missing runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rightloss.study.summary import CellSummary, Comparison, Difference, PaperCh
 from rightloss.study.summary.checks import paper_checks
 
 CONFIG = StudyConfig("table1", losses=("information-gain", "published", "weighted"))
-SIMILAR, NOBODY, RANKS, CONSTANT = range(4)
+SIMILAR, SENSITIVITY, RANKING, CONSTANT = range(4)
 BLIND = 0.999 * math.log(0.999) + 0.001 * math.log(0.001)
 
 
@@ -99,14 +99,14 @@ def test_similar_is_within_three_hundredths(difference: Figure, expected: str) -
 )
 def test_near_zero_is_up_to_a_twentieth(tpr: Figure, expected: str) -> None:
     rows = [*all_rows()[:-1], row("weighted", 0.001, BETTER, tpr)]
-    assert verdicts(rows, all_comparisons())[NOBODY] == expected
+    assert verdicts(rows, all_comparisons())[SENSITIVITY] == expected
 
 
-def test_who_else_finds_nobody_is_said_beside() -> None:
+def test_the_sensitivity_of_the_default_is_given_beside_that_of_the_weighted_loss() -> None:
     rows = [each for each in all_rows() if each.key != key("information-gain", 0.001)]
-    without = paper_checks(rows, all_comparisons(), CONFIG)[NOBODY].sentence
+    without = paper_checks(rows, all_comparisons(), CONFIG)[SENSITIVITY].sentence
     default = row("information-gain", 0.001, BETTER, Figure(0.125, 0.1, 0.2))
-    beside = paper_checks([*rows, default], all_comparisons(), CONFIG)[NOBODY].sentence
+    beside = paper_checks([*rows, default], all_comparisons(), CONFIG)[SENSITIVITY].sentence
     assert "default" not in without
     assert "That of the default information gain is 0.125 (0.100 to 0.200)." in beside
 
@@ -126,7 +126,7 @@ def test_who_else_finds_nobody_is_said_beside() -> None:
 def test_the_weighted_loss_ranks_worse_if_one_form_is_ahead_and_none_behind(
     default: Figure, published: Figure, expected: str
 ) -> None:
-    assert verdicts(all_rows(), all_comparisons(rare=default, rare_published=published))[RANKS] == expected
+    assert verdicts(all_rows(), all_comparisons(rare=default, rare_published=published))[RANKING] == expected
 
 
 @pytest.mark.parametrize(
@@ -145,8 +145,8 @@ def test_worse_than_always_answering_the_prevalence_is_by_interval(default: Figu
     assert verdicts(rows, all_comparisons())[CONSTANT] == expected
 
 
-def test_a_check_tells_its_figures() -> None:
-    check = paper_checks(all_rows(), all_comparisons(), CONFIG)[RANKS]
+def test_a_check_gives_its_figures() -> None:
+    check = paper_checks(all_rows(), all_comparisons(), CONFIG)[RANKING]
     assert check.where == "ConvNet"
     assert "information gain (default) +0.200 (+0.100 to +0.300), ahead in 4 of 5 folds" in check.sentence
     constant = paper_checks(all_rows(), all_comparisons(), CONFIG)[CONSTANT]
@@ -180,14 +180,14 @@ def test_losses_are_named_with_their_figures_worst_first() -> None:
     assert text.index(f"It loses to: {worst}") < text.index(other)
 
 
-def test_where_nothing_is_lost_the_furthest_is_named_all_the_same() -> None:
+def test_without_a_loss_the_largest_undecided_difference_is_named() -> None:
     comparisons = [comparison("information-gain", "weighted", 0.3, Figure(-0.02, -0.03, 0.01), BETTER)]
     text = said(all_rows(), comparisons)
     assert "nowhere clearly behind; furthest, though undecided, weighted loss (ConvNet, π = 0.3) −0.020" in text
     assert "It is nowhere behind." in text
 
 
-def test_a_difference_that_is_not_defined_is_no_sign_that_nothing_is_lost() -> None:
+def test_an_undefined_difference_is_counted_as_such() -> None:
     undefined = Figure(math.nan, reason="a class has no nodule")
     text = said(all_rows(), [comparison("information-gain", "weighted", 0.3, undefined, undefined)])
     assert "nowhere" not in text
@@ -195,7 +195,7 @@ def test_a_difference_that_is_not_defined_is_no_sign_that_nothing_is_lost() -> N
 
 
 @pytest.mark.parametrize(("pairs", "expected"), [(5, ""), (9, ""), (10, "Of 20 differences, about 1 would")])
-def test_what_chance_would_decide_is_told_from_one_on(pairs: int, expected: str) -> None:
+def test_differences_decided_by_chance_are_mentioned_from_one_on(pairs: int, expected: str) -> None:
     text = said(all_rows(), [comparison("information-gain", "weighted", 0.3, EVEN, EVEN)] * pairs)
     assert expected in text
     assert ("by chance alone" in text) == bool(expected)
@@ -222,7 +222,7 @@ def test_the_claim_is_checked_by_interval_and_failures_are_named() -> None:
 
 
 @pytest.mark.parametrize("mean", [Figure(0.6, 0.5, 0.7), Figure(0.1, 0.05, 0.2)])
-def test_calibration_is_told_by_chance_and_by_the_mean_prediction(mean: Figure) -> None:
+def test_calibration_is_compared_with_chance_and_by_the_mean_prediction(mean: Figure) -> None:
     off = row("information-gain", 0.3, BETTER, calibration_error=Figure(0.1, 0.05, 0.2), mean_prediction=mean)
     text = said([off, *all_rows()[1:]], all_comparisons())
     assert "in 1 of 2 cases the calibration error is no larger than chance would make it" in text
@@ -241,7 +241,7 @@ def results_of(out: Path, config: StudyConfig, skip: int = 0) -> StudyResults:
     return read_study(out)
 
 
-def test_the_question_tells_data_population_and_test(tmp_path: Path) -> None:
+def test_the_question_names_data_population_and_test(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, sources=(Source("contours"), Source("slices", "1")), folds=2, num_folds=4, seeds=2)
     results = results_of(tmp_path, config, skip=1)
     found = summarise(results)
@@ -288,7 +288,7 @@ def test_figures_of_a_rare_class_show_more_places(population: float, places: int
     assert wording.decimals("auc", population) == 3
 
 
-def test_the_answer_counts_cases_and_comparisons_and_names_whom_it_equals() -> None:
+def test_the_answer_counts_cases_and_comparisons_and_names_undecided_rivals() -> None:
     even = comparison("information-gain", "logit-adjusted", 0.001, EVEN, EVEN)
     lost = comparison("information-gain", "weighted", 0.3, WORSE, EVEN)
     won = comparison("information-gain", "weighted", 0.001, BETTER, EVEN)

@@ -54,7 +54,7 @@ def test_the_figures_of_ratings_are_those_of_the_paper(latex: str) -> None:
     assert numbers == list(paper.RATINGS.values())
 
 
-def test_the_papers_rows_are_found_by_case_and_table_1_has_no_auc() -> None:
+def test_the_papers_figures_are_found_by_case_and_table_1_has_no_auc() -> None:
     assert paper.TABLES["raw"]["convnet", 0.001, "weighted"]["auc"] == 0.86
     assert all("auc" not in figures for figures in paper.TABLE_1.values())
     cases = (*paper.TABLE_1, *paper.TABLE_2)

@@ -78,7 +78,7 @@ def written(hostile: tuple[StudyResults, Summary], tmp_path_factory: pytest.Temp
 
 
 class Elements(HTMLParser):
-    """What a browser would make of a page: elements with attributes, text, and whatever is not closed in order."""
+    """The elements of a page as a browser sees them: attributes, text, and tags that are not closed in order."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ def test_the_page_refers_to_nothing_outside_itself(elements: Elements) -> None:
     assert "script-src 'sha256-" in policy
 
 
-def test_pictures_have_words_and_controls_have_labels(elements: Elements) -> None:
+def test_images_have_descriptions_and_controls_have_labels(elements: Elements) -> None:
     assert all(attributes.get("alt") for name, attributes in elements.found if name == "img")
     labelled = set(elements.all("for"))
     controls = [attributes["id"] for name, attributes in elements.found if name in ("input", "select")]
@@ -244,7 +244,7 @@ def test_misjudged_nodules_are_those_with_most_probability_on_the_wrong_side(sma
             assert set(each.by_loss) == set(SMALL.losses)
 
 
-def test_ratings_are_told_in_words() -> None:
+def test_ratings_are_described_in_words() -> None:
     assert describe_ratings(np.array([1, 2, 0, 0, 0])) == "rated 1, 2, 2 by three readers"
     assert describe_ratings(np.array([0, 0, 0, 0, 1])) == "rated 5 by one reader"
     assert describe_ratings(np.array([0, 0, 9, 0, 0])) == "rated 3, 3, 3, 3, 3, 3, 3, 3, 3 by 9 readers"
@@ -345,7 +345,9 @@ def test_nodules_are_judged_by_a_loss_that_predicts_for_the_prevalence(tmp_path:
     assert judging_loss(dataclasses.replace(results, runs=())) is None
 
 
-def test_how_it_was_done_is_told_as_it_was(small: tuple[StudyResults, Summary], ratings: tuple[StudyResults, Summary]) -> None:
+def test_the_methods_section_describes_the_config(
+    small: tuple[StudyResults, Summary], ratings: tuple[StudyResults, Summary]
+) -> None:
     results = small[0]
     usual = " ".join(methods(results))
     assert "Tested: 2 folds of 3, by patient" in usual
@@ -401,7 +403,7 @@ def test_every_loss_has_a_short_name() -> None:
     assert set(SHORT_LOSSES) == set(METHODS)
 
 
-def test_shares_are_said_as_people_say_them() -> None:
+def test_shares_are_written_as_people_say_them() -> None:
     assert [one_in(rate) for rate in (0.001, 0.1, 0.3, 0.5, 0.003, 1 / 3)] == [
         "1 in 1,000",
         "1 in 10",

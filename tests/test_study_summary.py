@@ -142,7 +142,7 @@ def test_the_default_is_compared_with_every_rival_and_the_published_form_with_th
     assert sorted(pairs) == sorted((*each, rate) for each in expected for rate in (0.3, 0.001))
 
 
-def test_folds_are_counted_for_whoever_is_ahead_in_them(results: StudyResults, summary: Summary) -> None:
+def test_folds_ahead_and_behind_are_counted(results: StudyResults, summary: Summary) -> None:
     ours, theirs = (cell_of(results, loss, 0.001) for loss in ("information-gain", "weighted"))
     gains = []
     for fold in range(3):
@@ -226,7 +226,7 @@ def with_ill_patients(results: StudyResults, count: int) -> Cell:
     return dataclasses.replace(cell, data=dataclasses.replace(cell.data, labels=labels))
 
 
-def test_the_draws_of_a_fold_do_not_hang_on_the_other_folds(results: StudyResults) -> None:
+def test_the_draws_of_a_fold_do_not_depend_on_the_other_folds(results: StudyResults) -> None:
     whole = cell_of(results, "weighted", 0.3)
     keep = whole.fold != 1
     fields = {name: getattr(whole, name)[keep] for name in ("rows", "log_probs", "fold", "seed")}
@@ -316,7 +316,7 @@ def test_no_run_at_all_is_no_error(tmp_path: Path) -> None:
     assert (found.rows, found.comparisons, found.missing) == ((), (), len(CONFIG.runs()))
 
 
-def test_a_fold_with_one_class_is_left_out_of_the_auc_and_said(few: StudyResults) -> None:
+def test_a_fold_with_one_class_is_left_out_of_the_auc_with_a_reason(few: StudyResults) -> None:
     name, data = next(iter(few.data.items()))
     labels = data.labels.copy()
     labels[few.runs[0].rows] = 0
