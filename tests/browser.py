@@ -38,7 +38,7 @@ _ADVICE = ("deprecation", "intervention", "recommendation")  # log entries of th
 
 
 def browser_path() -> str | None:
-    """Of the browser found first, or None."""
+    """Return the path of the first browser found, or None."""
     return next((found for name in _NAMES if (found := shutil.which(name))), None)
 
 
@@ -54,7 +54,7 @@ class Browser:
     events: list[dict[str, Any]] = field(default_factory=list)
 
     def call(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
-        """Sends, and waits for the answer; what happens meanwhile goes to `events`."""
+        """Send a command and return its answer; other messages go to `events`."""
         self.number += 1
         message = {"id": self.number, "method": method, "params": params, **({"sessionId": session} if session else {})}
         os.write(self.write, json.dumps(message).encode() + b"\0")
@@ -68,7 +68,7 @@ class Browser:
             self.events.append(answer)
 
     def wait_for(self, method: str) -> None:
-        """Until an event of that name has come."""
+        """Wait until an event of that name has come."""
         deadline = time.monotonic() + _PATIENCE
         while not any(event.get("method") == method for event in self.events):
             self.events.append(self._next(deadline))
@@ -96,7 +96,7 @@ class Page:
         return self.browser.call(method, self.session, **params)
 
     def evaluate(self, expression: str) -> Any:
-        """What the script gives, as JSON."""
+        """Return the value of a script."""
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
@@ -113,7 +113,7 @@ class Page:
         self.browser.wait_for("Page.loadEventFired")
 
     def press(self, key: str, code: int) -> None:
-        """A key on what has the focus."""
+        """Press a key on the focused element."""
         for kind in ("keyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
 
@@ -122,7 +122,7 @@ class Page:
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
     def click_within(self, selector: str, share: float) -> None:
-        """At that share of an element's width, scrolled into view first."""
+        """Click at that share of an element's width, scrolled into view first."""
         place = self.evaluate(
             f"(() => {{ const e = document.querySelector({json.dumps(selector)}); "
             "e.scrollIntoView({behavior: 'instant', block: 'center'}); "
@@ -131,12 +131,12 @@ class Page:
         self.click(place[0] + share * place[1], place[2])
 
     def screenshot(self, path: Path) -> None:
-        """Of the whole page."""
+        """Save an image of the whole page."""
         answer = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(answer["data"]))
 
     def complaints(self) -> list[str]:
-        """Errors and warnings so far: of the console, of scripts, of the page's own rules."""
+        """Return errors and warnings so far: of the console, of scripts, of the content security policy."""
         found = []
         for event in self.browser.events:
             method, params = event.get("method"), event.get("params", {})
@@ -150,7 +150,7 @@ class Page:
         return found
 
     def requests(self) -> list[str]:
-        """Whatever the page asked for, but for its own file and what stands in it."""
+        """Return the URLs that the page requested, but for its own file and data URIs."""
         sent = [event["params"] for event in self.browser.events if event.get("method") == "Network.requestWillBeSent"]
         urls = [each["request"]["url"] for each in sent if each["request"]["url"] != each["documentURL"]]
         return [url for url in urls if not url.startswith("data:")]
@@ -158,7 +158,7 @@ class Page:
 
 @contextmanager
 def open_browser(folder: Path) -> Iterator[Page]:
-    """A tab of a browser of its own, whose profile is in `folder`."""
+    """Open a tab in a new browser whose profile is in `folder`."""
     path = browser_path()
     assert path is not None
     (their_read, our_write), (our_read, their_write) = os.pipe(), os.pipe()

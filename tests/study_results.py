@@ -1,4 +1,4 @@
-"""Studies that were never run: a folder of results as a study leaves it, with predictions from a simple model."""
+"""Fake studies: a folder of results as a study leaves it, with predictions from a simple model instead of training."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FAULTS = {"published": (2.5, 0.3), "weighted": (0.5, 0.8), "plain": (0.0, 0.0)}
 
 
 def fake_study(out: Path, config: StudyConfig, nodules: int = 300, skip: int = 0) -> None:
-    """Every run of `config` but the last `skip`, on `nodules` made-up nodules per source.
+    """Write every run of `config` but the last `skip`, on `nodules` made-up nodules per source.
 
     Benign and malignant nodules have a score from N(∓1, 1), so that log-odds are logit π + 2 score; a rating follows the score.
     """

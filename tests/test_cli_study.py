@@ -26,7 +26,7 @@ from rightloss.study.config import StudyConfig
 from rightloss.study.engines import InProcess, OnRay, Processes
 from rightloss.study.estimate import disk_space
 from rightloss.study.presets import PRESETS
-from rightloss.study.report.command import command
+from rightloss.study.report.methods_section import command
 from rightloss.study.results import read_study, write_config
 from rightloss.study.training import Hardware, train_group
 

@@ -1,4 +1,4 @@
-"""The report in a real browser: no complaint, nothing fetched, fits a phone, a slider that agrees with rightloss.metrics."""
+"""The report in a real browser: no console messages, no requests, fits a phone, a slider that agrees with rightloss.metrics."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from rightloss.study.config import Source
 from rightloss.study.pooled_predictions import Cell
 from rightloss.study.presets import PRESETS
 from rightloss.study.report import write_report
-from rightloss.study.report.panels import Column, Panel, panels
+from rightloss.study.report.panel_figures import Column, Panel, panels_of
 from rightloss.study.report.slider import grid
 from rightloss.study.results import read_study
 from rightloss.study.summary import summarise
-from rightloss.study.summary.words import method
+from rightloss.study.summary.wording import method
 
 pytestmark = pytest.mark.skipif(browser_path() is None, reason="no Chromium here: apt-get install chromium, or Chrome")
 
@@ -41,8 +41,10 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Panel]]
     fake_study(folder, TABLE_1, nodules=NODULES)
     results = read_study(folder)
     assert sum(len(run.rows) for run in results.runs) == 5 * 280 * 2 * 2 * 5 * 2
+    fake_study(folder / "few", TABLE_1, nodules=300)
     with unchecked_types():  # other tests check them on small studies
-        return write_report(results, summarise(results), folder), panels(results)
+        summary = summarise(read_study(folder / "few"))  # as many rows, in less time
+        return write_report(results, summary, folder), panels_of(results)
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +178,7 @@ def test_the_marker_stands_at_the_sliders_prevalence(page: Page) -> None:
     assert curves == [5, 5]
 
 
-def test_what_a_reader_hears_follows_the_slider(page: Page) -> None:
+def test_screen_reader_text_follows_the_slider(page: Page) -> None:
     page.evaluate("prevalence.value = 21; prevalence.dispatchEvent(new Event('input'))")
     spoken = "document.getElementById('spoken').textContent"
     assert page.evaluate(spoken).startswith("Where 1 in 1,000 nodules is malignant")
@@ -205,7 +207,7 @@ def test_what_a_reader_hears_follows_the_slider(page: Page) -> None:
     ]
 
 
-def test_a_ppv_of_one_says_on_how_little_it_rests(page: Page, report: tuple[Path, list[Panel]]) -> None:
+def test_a_ppv_of_one_is_shown_with_its_number_of_benign_nodules(page: Page, report: tuple[Path, list[Panel]]) -> None:
     choose(page, "panel", 0)
     choose(page, "trained", 1)
     column = report[1][0].columns[1]
@@ -233,7 +235,7 @@ def test_no_width_needs_scrolling_sideways(page: Page, report: tuple[Path, list[
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_letters_stand_out_from_the_paper(page: Page, report: tuple[Path, list[Panel]], dark: bool) -> None:
+def test_text_has_enough_contrast(page: Page, report: tuple[Path, list[Panel]], dark: bool) -> None:
     page.resize(1280, dark=dark)
     page.open(report[0])
     pairs = {"body": "body", "caption": "figcaption", "paper's row": "tr.paper td", "link": "nav a", "hint": ".hint"}
@@ -252,7 +254,7 @@ def luminance(colour: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def test_the_page_complains_of_nothing_and_fetches_nothing(page: Page, report: tuple[Path, list[Panel]]) -> None:
+def test_the_page_has_no_console_messages_and_no_requests(page: Page, report: tuple[Path, list[Panel]]) -> None:
     page.resize(1280)
     page.open(report[0])
     page.click_within("#prevalence", 0.6)
@@ -264,7 +266,7 @@ def test_the_page_complains_of_nothing_and_fetches_nothing(page: Page, report: t
     assert page.requests() == []
 
 
-def test_the_page_may_not_fetch_nor_run_what_is_put_into_it(page: Page, report: tuple[Path, list[Panel]]) -> None:
+def test_the_content_security_policy_blocks_requests_and_injected_scripts(page: Page, report: tuple[Path, list[Panel]]) -> None:
     page.open(report[0])
     refused = page.evaluate(
         "new Promise((done) => { const found = []; document.addEventListener('securitypolicyviolation', (event) => {"
@@ -278,7 +280,7 @@ def test_the_page_may_not_fetch_nor_run_what_is_put_into_it(page: Page, report: 
     assert page.evaluate("window.ran") is None
 
 
-def test_a_page_with_faults_is_found_out(page: Page, tmp_path: Path) -> None:
+def test_a_faulty_page_is_detected(page: Page, tmp_path: Path) -> None:
     faulty = tmp_path / "faulty.html"
     faulty.write_text(
         "<!doctype html><script>console.error('fault 1'); console.warn('fault 2'); fault3()</script><img src='http://127.0.0.1:9/x.png'>"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import re
+import shlex
 from collections import Counter
 from functools import lru_cache
 from html.parser import HTMLParser
@@ -14,26 +15,28 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import typer
+from markupsafe import escape
 from sklearn.metrics import roc_auc_score
 from study_results import fake_study
 
 from rightloss import retarget
+from rightloss.cli import application
+from rightloss.cli.grid import GRID, TRAINING, configured
 from rightloss.study.config import Source, StudyConfig
+from rightloss.study.methods import METHODS
 from rightloss.study.pooled_predictions import cells
 from rightloss.study.presets import PRESETS
 from rightloss.study.report import write_report
-from rightloss.study.report.hardest_cases import judging_loss, misjudged
-from rightloss.study.report.markup import html
-from rightloss.study.report.methods_section import how_it_was_done
-from rightloss.study.report.nodule_cards import rated
-from rightloss.study.report.panels import panels
-from rightloss.study.report.rating_figure import confusion
-from rightloss.study.report.roc import mean_roc
-from rightloss.study.report.slider import grid, slider_data, to_script
-from rightloss.study.report.table_text import to_html, to_markdown
-from rightloss.study.report.tables import result_tables
+from rightloss.study.report.figures import confusion
+from rightloss.study.report.hardest_cases import describe_ratings, hardest_cases, judging_loss
+from rightloss.study.report.methods_section import command, methods
+from rightloss.study.report.panel_figures import mean_roc, panels_of
+from rightloss.study.report.slider import grid, slider_data
+from rightloss.study.report.tables import comparison_table, tables
 from rightloss.study.results import StudyResults, read_study
 from rightloss.study.summary import Summary, summarise
+from rightloss.study.summary.wording import SHORT_LOSSES, one_in
 
 HOSTILE = "<img src=x onerror=alert(1)> $\\frac | `a` </script>"
 SMALL = StudyConfig("quick", losses=("information-gain", "published", "weighted"), folds=2, num_folds=3)
@@ -75,7 +78,7 @@ def written(hostile: tuple[StudyResults, Summary], tmp_path_factory: pytest.Temp
 
 
 class Elements(HTMLParser):
-    """What a browser would make of a page: elements with attributes, text, and whatever is not closed in order."""
+    """The elements of a page as a browser sees them: attributes, text, and tags that are not closed in order."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -137,7 +140,7 @@ def test_the_page_refers_to_nothing_outside_itself(elements: Elements) -> None:
     assert "script-src 'sha256-" in policy
 
 
-def test_pictures_have_words_and_controls_have_labels(elements: Elements) -> None:
+def test_images_have_descriptions_and_controls_have_labels(elements: Elements) -> None:
     assert all(attributes.get("alt") for name, attributes in elements.found if name == "img")
     labelled = set(elements.all("for"))
     controls = [attributes["id"] for name, attributes in elements.found if name in ("input", "select")]
@@ -199,7 +202,7 @@ def test_the_mean_curve_is_right_where_predictions_tie(small: tuple[StudyResults
 
 
 def test_the_page_holds_the_log_odds_to_the_last_bit(small: tuple[StudyResults, Summary]) -> None:
-    shown = panels(small[0])
+    shown = panels_of(small[0])
     content = slider_data(shown)
     assert [column["rate"] for column in content["panels"][0]["columns"]] == [0.3, 0.001]
     cell = shown[0].columns[1].cells[2]
@@ -221,10 +224,6 @@ def test_sliders_run_over_round_numbers_from_end_to_end() -> None:
         assert {0.001, 0.03, 0.05, 0.3} <= set(values)
 
 
-def test_data_in_the_page_cannot_end_their_element() -> None:
-    assert "<" not in to_script({"title": "</script><script>"})
-
-
 def test_misjudged_nodules_are_those_with_most_probability_on_the_wrong_side(small: tuple[StudyResults, Summary]) -> None:
     results, _ = small
     data = results.data["contours"]
@@ -235,7 +234,7 @@ def test_misjudged_nodules_are_those_with_most_probability_on_the_wrong_side(sma
             equal = retarget(torch.from_numpy(run.log_probs), from_=run.config.population, to=0.5).exp().numpy()
             for row, probability in zip(run.rows.tolist(), equal, strict=True):
                 wrong.setdefault(row, []).append(float(probability[1 - data.labels[row]]))
-    found = misjudged(results, "contours", most=10)
+    found = hardest_cases(results, "contours", most=10)
     for side in (0, 1):
         order = sorted((row for row in wrong if data.labels[row] == side), key=lambda row: -float(np.mean(wrong[row])))
         assert [each.row for each in found[side]] == order[:10]
@@ -245,28 +244,35 @@ def test_misjudged_nodules_are_those_with_most_probability_on_the_wrong_side(sma
             assert set(each.by_loss) == set(SMALL.losses)
 
 
-def test_ratings_are_told_in_words() -> None:
-    assert rated(np.array([1, 2, 0, 0, 0])) == "rated 1, 2, 2 by three readers"
-    assert rated(np.array([0, 0, 0, 0, 1])) == "rated 5 by one reader"
-    assert rated(np.array([0, 0, 9, 0, 0])) == "rated 3, 3, 3, 3, 3, 3, 3, 3, 3 by 9 readers"
-    assert rated(np.zeros(5, dtype=np.int64)) == "not rated"
+def test_ratings_are_described_in_words() -> None:
+    assert describe_ratings(np.array([1, 2, 0, 0, 0])) == "rated 1, 2, 2 by three readers"
+    assert describe_ratings(np.array([0, 0, 0, 0, 1])) == "rated 5 by one reader"
+    assert describe_ratings(np.array([0, 0, 9, 0, 0])) == "rated 3, 3, 3, 3, 3, 3, 3, 3, 3 by 9 readers"
+    assert describe_ratings(np.zeros(5, dtype=np.int64)) == "not rated"
 
 
-def test_tables_have_our_figures_and_the_papers(small: tuple[StudyResults, Summary]) -> None:
+def test_the_page_has_every_table_with_our_figures_and_the_papers(small: tuple[StudyResults, Summary], tmp_path: Path) -> None:
     _, summary = small
-    (table,) = result_tables(summary)
+    (table,) = tables(summary, more=True)
     assert table.title.startswith("The paper's Table 1")
-    lines = [line for _, group in table.groups for line in group]
-    values = {line.label: [value for value, _ in line.cells] for line in lines}
-    assert values["the paper's wLoss"][:3] == ["−0.0074", "0.74", "0.9989"]
+    lines = [line for section in table.sections for line in section.lines]
+    values = {line.label: [entry.value for entry in line.entries] for line in lines}
+    assert values["wLoss (paper)"][:3] == ["−0.0074", "0.74", "0.9989"]
     for row in summary.rows:
         text = f"{row.figures['tpr'].value:.3f}"
-        assert any(line.cells[6][0] == text for line in lines), (row.key, text)
-    drawn = Elements(to_html(table))
-    assert not drawn.wrong
-    assert len([name for name, _ in drawn.found if name == "tr"]) == len(lines) + len(table.groups) + 1
-    rows = [line for line in to_markdown(table) if line.startswith("|")]
-    assert {line.count("|") - line.count("\\|") for line in rows} == {len(table.columns) + 2}
+        assert any(line.entries[6].value == text for line in lines), (row.key, text)
+    compared = comparison_table(summary)
+    assert compared is not None
+    page = Elements(write_report(*small, tmp_path).read_text(encoding="utf-8"))
+    text = "".join(page.text)
+    shown = [line for each in (table, compared) for section in each.sections for line in section.lines]
+    for line in shown:
+        assert line.label in text
+        assert all(entry.value in text for entry in line.entries)
+        assert all(entry.interval in text or entry.interval.replace(" to ", "–") in text for entry in line.entries)
+    sections = len(table.sections) + len(compared.sections)
+    rows = [name for name, _ in page.found if name == "tr"]
+    assert len(rows) == len(shown) + sections + 3  # the heads of both, and of the slider's
 
 
 def test_an_unfinished_study_says_so(tmp_path: Path) -> None:
@@ -274,7 +280,7 @@ def test_an_unfinished_study_says_so(tmp_path: Path) -> None:
     results, summary = study(config, tmp_path, skip=1)
     page = write_report(results, summary, tmp_path).read_text(encoding="utf-8")
     assert "1 of 4 runs are missing" in summary.findings[0]
-    assert page.count(f'role="note">{html(summary.findings[0])}</p>') == page.count(html(summary.findings[0])) == 1
+    assert page.count(f'role="note">{escape(summary.findings[0])}</p>') == page.count(escape(summary.findings[0])) == 1
 
 
 def test_a_study_without_a_run_has_a_page_that_says_so(tmp_path: Path) -> None:
@@ -301,7 +307,7 @@ def test_confusion_agrees_with_the_figures_of_the_table(ratings: tuple[StudyResu
 
 def test_ratings_have_a_page_without_a_slider(ratings: tuple[StudyResults, Summary], tmp_path: Path) -> None:
     found = Elements(write_report(*ratings, tmp_path).read_text(encoding="utf-8"))
-    assert {"ratings", "tables", "nodules", "how"} <= set(found.all("id"))
+    assert {"ratings", "tables", "nodules", "methods"} <= set(found.all("id"))
     assert "slider" not in found.all("id")
     assert [file.name for file in sorted((tmp_path / "figures").glob("*.svg"))] == ["ratings-readers-outlines-convnet.svg"]
     colours = re.findall(r"(?:fill|stroke): ([^;\"]+)", "; ".join(found.all("style")))
@@ -331,26 +337,78 @@ def test_nodules_are_judged_by_a_loss_that_predicts_for_the_prevalence(tmp_path:
     config = dataclasses.replace(SMALL, losses=("plain", "weighted"))
     results, summary = study(config, tmp_path)
     assert judging_loss(results) == "weighted"
-    assert {loss for side in misjudged(results, "contours").values() for each in side for loss in each.by_loss} == {"weighted"}
+    assert {loss for side in hardest_cases(results, "contours").values() for each in side for loss in each.by_loss} == {
+        "weighted"
+    }
     page = write_report(results, summary, tmp_path).read_text(encoding="utf-8")
     assert "Judged by the weighted loss over all nets" in page
     assert judging_loss(dataclasses.replace(results, runs=())) is None
 
 
-def test_how_it_was_done_is_told_as_it_was(small: tuple[StudyResults, Summary], ratings: tuple[StudyResults, Summary]) -> None:
+def test_the_methods_section_describes_the_config(
+    small: tuple[StudyResults, Summary], ratings: tuple[StudyResults, Summary]
+) -> None:
     results = small[0]
-    usual = " ".join(how_it_was_done(results))
+    usual = " ".join(methods(results))
     assert "Tested: 2 folds of 3, by patient" in usual
     assert "weights averaged over steps" in usual
     assert "Prevalence of malignant nodules passed to the losses: 30 % and 0.1 % (known: κ = 1)." in usual
     training = dataclasses.replace(SMALL.training, averaging=0.0)
     config = dataclasses.replace(SMALL, evidence=0.5, training=training)
     published = {name: dataclasses.replace(each, ratings=each.ratings[:0]) for name, each in results.data.items()}
-    other = " ".join(how_it_was_done(StudyResults(config, published, results.runs)))
+    other = " ".join(methods(StudyResults(config, published, results.runs)))
     assert "Tested: the parts to train on" in other
     assert "by patient" not in other
     assert "weights not averaged over steps" in other
     assert "0.1 %, as if counted in 0.5 people per training example." in other
-    of_ratings = " ".join(how_it_was_done(ratings[0]))
+    of_ratings = " ".join(methods(ratings[0]))
     assert "Shares of the ratings passed to the losses: those of the readers' votes" in of_ratings
     assert "Prevalence of malignant" not in of_ratings
+
+
+CONFIGS = [
+    PRESETS["quick"],
+    dataclasses.replace(PRESETS["quick"], folds=2, seeds=3, losses=("weighted", "plain"), populations=(0.25, 1e-5)),
+    dataclasses.replace(PRESETS["features"], inferences=("map", "ensemble"), evidence=0.5),
+    dataclasses.replace(PRESETS["table1"], marginals=("own", "auxiliary"), minibatches=("raw", "rebalanced")),
+    dataclasses.replace(
+        PRESETS["ratings"],
+        training=dataclasses.replace(PRESETS["ratings"].training, steps=7, checkpoints=3, learning_rates=(0.1,)),
+    ),
+    dataclasses.replace(PRESETS["table2"], training=dataclasses.replace(PRESETS["table2"].training, small=True, views=6)),
+    dataclasses.replace(
+        PRESETS["features"],
+        training=dataclasses.replace(PRESETS["features"].training, weight_decay=0.0, averaging=0.9, prior_scales=(0.1, 3.0)),
+    ),
+    dataclasses.replace(PRESETS["quick"], training=dataclasses.replace(PRESETS["quick"].training, precision="bf16-mixed")),
+]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=[command(config) for config in CONFIGS])
+def test_the_command_makes_the_same_study(config: StudyConfig) -> None:
+    words = shlex.split(command(config))
+    group = typer.main.get_command(application())
+    study_command = group.get_command(None, "study")  # type: ignore[attr-defined]
+    given = study_command.make_context("study", words[2:]).params
+    options = {name: value for name, value in given.items() if name in {**GRID, **TRAINING} and value not in (None, ())}
+    assert configured(given["preset"], options) == config
+
+
+def test_the_command_is_safe_to_paste_whatever_a_file_is_called() -> None:
+    config = dataclasses.replace(PRESETS["quick"], sources=(Source("contours"), Source("a; rm -rf $HOME")))
+    assert shlex.split(command(config))[5:9] == ["--data", "contours", "--data", "a; rm -rf $HOME.npz"]
+
+
+def test_every_loss_has_a_short_name() -> None:
+    assert set(SHORT_LOSSES) == set(METHODS)
+
+
+def test_shares_are_written_as_people_say_them() -> None:
+    assert [one_in(rate) for rate in (0.001, 0.1, 0.3, 0.5, 0.003, 1 / 3)] == [
+        "1 in 1,000",
+        "1 in 10",
+        "30 %",
+        "50 %",
+        "0.3 %",
+        "33.3 %",
+    ]

@@ -15,8 +15,9 @@ from study_results import fake_study
 
 import rightloss
 from rightloss.study.config import RunConfig, StudyConfig
+from rightloss.study.report import write_tables
 from rightloss.study.results import data_path, read_study
-from rightloss.study.summary import Summary, summarise, write_tables
+from rightloss.study.summary import Summary, summarise
 
 CONFIG = StudyConfig("small", losses=("information-gain", "weighted"), populations=(0.3,), folds=3, num_folds=4)
 NODULES = 100

@@ -16,12 +16,11 @@ from rightloss.metrics import evaluate
 from rightloss.study.config import Source, StudyConfig
 from rightloss.study.pooled_predictions import Cell, cells
 from rightloss.study.results import StudyResults, read_study
-from rightloss.study.summary import Comparison, Row, Summary, summarise
-from rightloss.study.summary.areas import areas_of, mean_area, weighted_auc
-from rightloss.study.summary.binary import EVALUATED
+from rightloss.study.summary import CellSummary, Comparison, Summary, summarise
 from rightloss.study.summary.comparisons import compare
 from rightloss.study.summary.contract import CONSTANT
-from rightloss.study.summary.resampling import resamples_of
+from rightloss.study.summary.resampling import areas_of, mean_area, resamples_of, weighted_auc
+from rightloss.study.summary.summarise import BINARY_FIGURES
 
 CONFIG = StudyConfig("quick", populations=(0.3, 0.001), folds=3, num_folds=5, seeds=2)
 
@@ -49,7 +48,7 @@ def summary(results: StudyResults) -> Summary:
     return summarise(results)
 
 
-def row_of(summary: Summary, loss: str, population: float | None) -> Row:
+def row_of(summary: Summary, loss: str, population: float | None) -> CellSummary:
     return next(row for row in summary.rows if (row.key.loss, row.key.population) == (loss, population))
 
 
@@ -98,7 +97,7 @@ def test_other_figures_are_those_of_evaluate_by_patient(results: StudyResults, s
     cell = cell_of(results, "published", 0.001)
     expected = evaluate(cell.log_probs, cell.labels, 0.001, groups=cell.patients)
     found = row_of(summary, "published", 0.001).figures
-    for name in EVALUATED:
+    for name in BINARY_FIGURES:
         for end in ("value", "low", "high"):
             assert getattr(found[name], end) == pytest.approx(getattr(expected[name], end), rel=1e-8, nan_ok=True)
 
@@ -143,7 +142,7 @@ def test_the_default_is_compared_with_every_rival_and_the_published_form_with_th
     assert sorted(pairs) == sorted((*each, rate) for each in expected for rate in (0.3, 0.001))
 
 
-def test_folds_are_counted_for_whoever_is_ahead_in_them(results: StudyResults, summary: Summary) -> None:
+def test_folds_ahead_and_behind_are_counted(results: StudyResults, summary: Summary) -> None:
     ours, theirs = (cell_of(results, loss, 0.001) for loss in ("information-gain", "weighted"))
     gains = []
     for fold in range(3):
@@ -227,7 +226,7 @@ def with_ill_patients(results: StudyResults, count: int) -> Cell:
     return dataclasses.replace(cell, data=dataclasses.replace(cell.data, labels=labels))
 
 
-def test_the_draws_of_a_fold_do_not_hang_on_the_other_folds(results: StudyResults) -> None:
+def test_the_draws_of_a_fold_do_not_depend_on_the_other_folds(results: StudyResults) -> None:
     whole = cell_of(results, "weighted", 0.3)
     keep = whole.fold != 1
     fields = {name: getattr(whole, name)[keep] for name in ("rows", "log_probs", "fold", "seed")}
@@ -317,7 +316,7 @@ def test_no_run_at_all_is_no_error(tmp_path: Path) -> None:
     assert (found.rows, found.comparisons, found.missing) == ((), (), len(CONFIG.runs()))
 
 
-def test_a_fold_with_one_class_is_left_out_of_the_auc_and_said(few: StudyResults) -> None:
+def test_a_fold_with_one_class_is_left_out_of_the_auc_with_a_reason(few: StudyResults) -> None:
     name, data = next(iter(few.data.items()))
     labels = data.labels.copy()
     labels[few.runs[0].rows] = 0

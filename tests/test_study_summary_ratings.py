@@ -14,7 +14,7 @@ from rightloss.metrics import evaluate
 from rightloss.study.config import StudyConfig
 from rightloss.study.pooled_predictions import Cell, cells
 from rightloss.study.results import StudyResults, read_study
-from rightloss.study.summary import Row, Summary, summarise
+from rightloss.study.summary import CellSummary, Summary, summarise
 from rightloss.study.summary.contract import CONSTANT
 
 CONFIG = StudyConfig(
@@ -51,7 +51,7 @@ def cell(results: StudyResults) -> Cell:
 
 
 @pytest.fixture(scope="module")
-def row(summary: Summary, cell: Cell) -> Row:
+def row(summary: Summary, cell: Cell) -> CellSummary:
     return next(row for row in summary.rows if row.key == cell.key)
 
 
@@ -61,7 +61,7 @@ def answers(cell: Cell, rule: str) -> tuple[np.ndarray, np.ndarray]:
     return make(cell.data.votes[cell.rows].astype(np.float64)), make(np.exp(cell.log_probs))
 
 
-def test_the_log_likelihood_takes_votes_as_soft_labels_at_their_shares(cell: Cell, row: Row) -> None:
+def test_the_log_likelihood_takes_votes_as_soft_labels_at_their_shares(cell: Cell, row: CellSummary) -> None:
     votes = cell.data.votes[cell.rows].astype(np.float64)
     expected = evaluate(cell.log_probs, votes, cell.population, groups=cell.patients, intervals="analytic")
     found = row.figures["expected_log_likelihood"]
@@ -74,14 +74,14 @@ def test_the_log_likelihood_takes_votes_as_soft_labels_at_their_shares(cell: Cel
 
 
 @EACH_RULE
-def test_accuracies_are_those_of_sklearn(cell: Cell, row: Row, rule: str) -> None:
+def test_accuracies_are_those_of_sklearn(cell: Cell, row: CellSummary, rule: str) -> None:
     truth, answer = answers(cell, rule)
     assert row.figures[f"{rule}_accuracy"].value == pytest.approx(np.mean(truth == answer))
     assert row.figures[f"{rule}_balanced_accuracy"].value == pytest.approx(balanced_accuracy_score(truth, answer))
 
 
 @EACH_RULE
-def test_off_by_one_counts_the_rating_beside(cell: Cell, row: Row, rule: str) -> None:
+def test_off_by_one_counts_the_rating_beside(cell: Cell, row: CellSummary, rule: str) -> None:
     truth, answer = answers(cell, rule)
     # An answer beside the truth is moved onto it, so that sklearn's recalls are those off by one.
     moved = np.where(np.abs(answer - truth) <= 1, truth, answer)
@@ -93,7 +93,7 @@ def test_off_by_one_counts_the_rating_beside(cell: Cell, row: Row, rule: str) ->
 
 
 @EACH_RULE
-def test_benign_or_malignant_leaves_out_the_nodules_rated_3(cell: Cell, row: Row, rule: str) -> None:
+def test_benign_or_malignant_leaves_out_the_nodules_rated_3(cell: Cell, row: CellSummary, rule: str) -> None:
     truth, _ = answers(cell, rule)
     probs = np.exp(cell.log_probs)
     # With half of P(3) on each side, which must not matter.
@@ -112,7 +112,7 @@ def test_benign_or_malignant_leaves_out_the_nodules_rated_3(cell: Cell, row: Row
         assert row.figures[f"{rule}_malignant_{name}"].value == pytest.approx(value), name
 
 
-def test_scores_are_compared_as_numbers(cell: Cell, row: Row) -> None:
+def test_scores_are_compared_as_numbers(cell: Cell, row: CellSummary) -> None:
     scale = np.arange(1, 6)
     off = np.abs(np.exp(cell.log_probs) @ scale - cell.data.votes[cell.rows].astype(np.float64) @ scale)
     assert row.figures["score_error"].value == pytest.approx(off.mean(), rel=1e-6)
@@ -120,7 +120,7 @@ def test_scores_are_compared_as_numbers(cell: Cell, row: Row) -> None:
     assert row.figures["score_within_one"].value == pytest.approx(np.mean(off <= 1))
 
 
-def test_every_figure_of_ratings_has_an_interval_around_it(row: Row) -> None:
+def test_every_figure_of_ratings_has_an_interval_around_it(row: CellSummary) -> None:
     for name, figure in row.figures.items():
         assert figure.low <= figure.value <= figure.high, name
         assert figure.low < figure.high, name
@@ -142,7 +142,7 @@ def test_a_recall_of_one_is_not_taken_for_certain(summary: Summary) -> None:
         assert figure.high == 1.0
 
 
-def test_the_interval_of_an_accuracy_is_as_wide_as_binomial_noise_of_patients_makes_it(cell: Cell, row: Row) -> None:
+def test_the_interval_of_an_accuracy_is_as_wide_as_binomial_noise_of_patients_makes_it(cell: Cell, row: CellSummary) -> None:
     truth, answer = answers(cell, "majority")
     names, number = np.unique(cell.patients, return_inverse=True)
     by_patient = np.bincount(number, weights=truth == answer) - np.bincount(number) * np.mean(truth == answer)

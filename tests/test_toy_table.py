@@ -5,19 +5,19 @@ import pytest
 from rightloss.study import FiveRatings
 from rightloss.study.methods import METHODS
 from rightloss.study.toy import table
-from rightloss.study.toy.table import BEST, COLUMNS, CONSTANT, Row
+from rightloss.study.toy.table import BEST, COLUMNS, CONSTANT, ToyRow
 
 DEFAULT, PLAIN = METHODS["information-gain"].title, METHODS["plain"].title
 
 
-def row(method: str, by_seed: list[float], from_best: float = 0.0, model: str = "linear") -> Row:
+def row(method: str, by_seed: list[float], from_best: float = 0.0, model: str = "linear") -> ToyRow:
     mean = sum(by_seed) / len(by_seed)
-    return Row("0.05", model, method, mean, 0.001, from_best, None, 0.0, None, 0.05, by_seed, [])
+    return ToyRow("0.05", model, method, mean, 0.001, from_best, None, 0.0, None, 0.05, by_seed, [])
 
 
-def findings(*rows: Row) -> list[str]:
+def findings(*rows: ToyRow) -> list[str]:
     ends = [
-        Row("0.05", "any", name, value, None, None, None, 0.0, None, 0.05, [], [])
+        ToyRow("0.05", "any", name, value, None, None, None, 0.0, None, 0.05, [], [])
         for name, value in ((BEST, -0.1), (CONSTANT, -0.2))
     ]
     return table.findings([*ends, *rows], DEFAULT, PLAIN, "linear")

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from ..atomic_files import write_whole
 from ..study.config import StudyConfig
+from ..study.report import print_summary, write_report, write_tables
 from ..study.results import StudyResults, data_path, read_config
-from ..study.summary import Summary, print_summary, summarise, write_tables
+from ..study.summary import Summary, summarise
 
 PAGES_SIZE = 30_000_000  # bytes of tables, figures and report, with room to spare
 _STAMP = ".made"  # digest of the results that the pages are of; written after them
@@ -22,8 +23,6 @@ def make_pages(results: StudyResults, out: Path) -> Summary:
     """Summary, tables and report, written to `out`."""
     if not results.runs:
         raise ValueError(f"Expected a run that is done in {out}, but there is none: run `rightloss study` again.")
-    from ..study.report import write_report
-
     summary = summarise(results)
     try:
         write_tables(summary, out)

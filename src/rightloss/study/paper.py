@@ -1,6 +1,6 @@
 """The paper's figures, to set beside ours: Tables 1 and 2, and what it says of ratings.
 
-Stage: none → `PaperRow`s and figures by name, as `rightloss.metrics` names them.
+Stage: none → figures by case and by name, as `rightloss.metrics` names them.
 
 Le Folgoc et al., "Bayesian Sampling Bias Correction: Training with the Right Loss Function", 2020. All are averages over 5
 folds of 10, of one run each, on LIDC-IDRI's CT (1,065 benign and 342 malignant nodules; 1,086 with ratings), without intervals.
@@ -9,7 +9,6 @@ folds of 10, of one run each, on LIDC-IDRI's CT (1,065 benign and 342 malignant 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 COLUMNS = (
     "expected_log_likelihood",
@@ -22,50 +21,40 @@ COLUMNS = (
     "tnr",
     "auc",
 )
+Case = tuple[str, float, str]  # net, population, loss, as our studies name them: bayesIG is "published", wLoss is "weighted"
+PaperTable = Mapping[Case, Mapping[str, float]]
 
 
-@dataclass(frozen=True)
-class PaperRow:
-    """A line of Table 1 or 2.
-
-    Attributes:
-        table: 1 (rebalanced minibatches) or 2 (raw ones).
-        net, population, loss: as our studies name them; the paper's bayesIG is "published", its wLoss is "weighted".
-        figures: by name. Table 1 has no AUC.
-    """
-
-    table: int
-    net: str
-    population: float
-    loss: str
-    figures: Mapping[str, float]
+def _table(rows: Mapping[Case, tuple[float, ...]]) -> PaperTable:
+    return {case: dict(zip(COLUMNS, figures, strict=False)) for case, figures in rows.items()}
 
 
-def _row(table: int, net: str, population: float, loss: str, *figures: float) -> PaperRow:
-    return PaperRow(table, net, population, loss, dict(zip(COLUMNS, figures, strict=False)))
-
-
-TABLE_1 = (
-    _row(1, "convnet", 0.3, "published", -0.3483, 0.88, 0.872, 0.826, 0.843, 0.885, 0.712, 0.941),
-    _row(1, "convnet", 0.3, "weighted", -0.3488, 0.87, 0.867, 0.831, 0.807, 0.893, 0.740, 0.921),
-    _row(1, "inception", 0.3, "published", -0.39, 0.86, 0.84, 0.78, 0.79, 0.86, 0.64, 0.92),
-    _row(1, "inception", 0.3, "weighted", -0.36, 0.87, 0.85, 0.81, 0.81, 0.87, 0.69, 0.93),
-    _row(1, "convnet", 0.001, "published", -0.027, 0.82, 0.9925, 0.66, 0.67, 0.999, 0.33, 0.99),
-    _row(1, "convnet", 0.001, "weighted", -0.0074, 0.74, 0.9989, 0.5, 0.0, 0.9989, 0.0, 1.0),
-    _row(1, "inception", 0.001, "published", -0.36, 0.83, 0.86, 0.81, 0.81, 0.93, 0.69, 0.928),
-    _row(1, "inception", 0.001, "weighted", -0.006, 0.74, 0.9989, 0.5, 0.0, 0.9989, 0.0, 1.0),
+# Without AUC.
+TABLE_1 = _table(
+    {
+        ("convnet", 0.3, "published"): (-0.3483, 0.88, 0.872, 0.826, 0.843, 0.885, 0.712, 0.941),
+        ("convnet", 0.3, "weighted"): (-0.3488, 0.87, 0.867, 0.831, 0.807, 0.893, 0.740, 0.921),
+        ("inception", 0.3, "published"): (-0.39, 0.86, 0.84, 0.78, 0.79, 0.86, 0.64, 0.92),
+        ("inception", 0.3, "weighted"): (-0.36, 0.87, 0.85, 0.81, 0.81, 0.87, 0.69, 0.93),
+        ("convnet", 0.001, "published"): (-0.027, 0.82, 0.9925, 0.66, 0.67, 0.999, 0.33, 0.99),
+        ("convnet", 0.001, "weighted"): (-0.0074, 0.74, 0.9989, 0.5, 0.0, 0.9989, 0.0, 1.0),
+        ("inception", 0.001, "published"): (-0.36, 0.83, 0.86, 0.81, 0.81, 0.93, 0.69, 0.928),
+        ("inception", 0.001, "weighted"): (-0.006, 0.74, 0.9989, 0.5, 0.0, 0.9989, 0.0, 1.0),
+    }
 )
-TABLE_2 = (
-    _row(2, "convnet", 0.3, "published", -0.33, 0.89, 0.88, 0.83, 0.86, 0.89, 0.72, 0.95, 0.91),
-    _row(2, "convnet", 0.3, "weighted", -0.33, 0.89, 0.88, 0.83, 0.84, 0.89, 0.72, 0.94, 0.90),
-    _row(2, "inception", 0.3, "published", -0.36, 0.88, 0.85, 0.78, 0.86, 0.85, 0.61, 0.96, 0.90),
-    _row(2, "inception", 0.3, "weighted", -0.33, 0.88, 0.85, 0.79, 0.84, 0.86, 0.64, 0.95, 0.91),
-    _row(2, "convnet", 0.001, "published", -0.008, 0.82, 0.999, 0.61, 1.0, 0.999, 0.2, 1.0, 0.90),
-    _row(2, "convnet", 0.001, "weighted", -0.006, 0.77, 0.999, 0.50, 0.0, 0.999, 0.0, 1.0, 0.86),
-    _row(2, "inception", 0.001, "published", -0.033, 0.82, 0.992, 0.65, 0.67, 0.999, 0.31, 0.99, 0.90),
-    _row(2, "inception", 0.001, "weighted", -0.006, 0.74, 0.999, 0.5, 0.0, 0.999, 0.0, 1.0, 0.90),
+TABLE_2 = _table(
+    {
+        ("convnet", 0.3, "published"): (-0.33, 0.89, 0.88, 0.83, 0.86, 0.89, 0.72, 0.95, 0.91),
+        ("convnet", 0.3, "weighted"): (-0.33, 0.89, 0.88, 0.83, 0.84, 0.89, 0.72, 0.94, 0.90),
+        ("inception", 0.3, "published"): (-0.36, 0.88, 0.85, 0.78, 0.86, 0.85, 0.61, 0.96, 0.90),
+        ("inception", 0.3, "weighted"): (-0.33, 0.88, 0.85, 0.79, 0.84, 0.86, 0.64, 0.95, 0.91),
+        ("convnet", 0.001, "published"): (-0.008, 0.82, 0.999, 0.61, 1.0, 0.999, 0.2, 1.0, 0.90),
+        ("convnet", 0.001, "weighted"): (-0.006, 0.77, 0.999, 0.50, 0.0, 0.999, 0.0, 1.0, 0.86),
+        ("inception", 0.001, "published"): (-0.033, 0.82, 0.992, 0.65, 0.67, 0.999, 0.31, 0.99, 0.90),
+        ("inception", 0.001, "weighted"): (-0.006, 0.74, 0.999, 0.5, 0.0, 0.999, 0.0, 1.0, 0.90),
+    }
 )
-TABLES = {"rebalanced": TABLE_1, "raw": TABLE_2}
+TABLES: Mapping[str, PaperTable] = {"rebalanced": TABLE_1, "raw": TABLE_2}
 POPULATIONS = (0.3, 0.001)
 NETS = ("convnet", "inception")
 
@@ -96,11 +85,3 @@ MISPRINT = (
     "The paper's InceptionNet with bayesIG at 0.001 in Table 1 has the wAcc. that its TPR of 0.69 and TNR of 0.928 make at 0.3 "
     "(0.86), not at 0.001 (0.93): take that line with care."
 )
-
-
-def paper_row(minibatches: str, net: str, population: float | None, loss: str) -> PaperRow | None:
-    """The paper's line for this case, if it has one."""
-    for row in TABLES[minibatches]:
-        if (row.net, row.population, row.loss) == (net, population, loss):
-            return row
-    return None

@@ -1,3 +1,7 @@
-"""Results of a study → one page that opens anywhere, its figures, and the same as Markdown."""
+"""Results and summary of a study → tables, figures, and one page that opens anywhere."""
 
-from .writing import write_report as write_report
+from .export import print_summary as print_summary
+from .export import write_tables as write_tables
+from .page import write_report as write_report
+from .tables import Table as Table
+from .tables import tables as tables

@@ -1,28 +1,32 @@
-"""The nodules that the nets get wrong most often.
+"""The nodules that the nets most often get wrong, with their pictures and what readers said.
 
-Stage: `StudyResults` → `Misjudged` nodules of each side, the worst first.
+Stage: `StudyResults` → `HardCase`s of each side, the worst first → `NoduleCard`s for the page.
 """
 
 from __future__ import annotations
 
+import base64
+import io
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Float64, Int64, UInt8
 
 from ...lidc.votes import rounded_mean
 from ...metrics.one_vs_rest import expit
 from ..methods import DEFAULT
 from ..pooled_predictions import Cell, cells
 from ..results import DataSummary, StudyResults
+from ..summary.wording import SHORT_LOSSES, capitalised, source
 
-Odds = Float64[np.ndarray, " n"]
 BENIGN, MALIGNANT, NEITHER = 0, 1, -1
+_SIDES = {BENIGN: "benign", MALIGNANT: "malignant"}
 _NOT_MOVED = "plain"
+_READERS = ("no reader", "one reader", "two readers", "three readers", "four readers", "five readers", "six readers")
 
 
 @dataclass(frozen=True)
-class Misjudged:
+class HardCase:
     """A nodule, and how wrong the nets are about it.
 
     Attributes:
@@ -40,11 +44,22 @@ class Misjudged:
     by_loss: dict[str, float]
 
 
-def misjudged(results: StudyResults, data: str, most: int = 12) -> dict[int, list[Misjudged]]:
-    """Of each side those that the judging loss gets most wrong, over all nets, prevalences, folds and seeds.
+@dataclass(frozen=True)
+class NoduleCard:
+    """A nodule as the page shows it: its name, a PNG as data URI with a description, and sentences."""
 
-    Predictions are moved to equally frequent sides first, so that no prevalence decides. Cross-entropy as it is predicts for
-    its minibatches whatever π is: it is not asked.
+    name: str
+    picture: str
+    alt: str
+    sentences: tuple[str, ...]
+    other_losses: str
+
+
+def hardest_cases(results: StudyResults, data: str, most: int = 12) -> dict[int, list[HardCase]]:
+    """Return for each side the nodules that the judging loss gets most wrong, over all nets, prevalences, folds and seeds.
+
+    Predictions are moved to equally frequent sides first, so that the prevalence plays no part. Plain cross-entropy, which
+    predicts for its minibatches whatever π is, is left out.
     """
     by_loss: dict[str, list[Cell]] = {}
     for cell in cells(results):
@@ -53,27 +68,71 @@ def misjudged(results: StudyResults, data: str, most: int = 12) -> dict[int, lis
     judge = judging_loss(results)
     if judge not in by_loss:
         return {BENIGN: [], MALIGNANT: []}
-    side = sides(results.data[data])
-    tables = {loss: _wrong(some, side) for loss, some in by_loss.items()}
-    return {which: _worst(tables, judge, np.flatnonzero(side == which), which, most) for which in (BENIGN, MALIGNANT)}
+    side = _sides(results.data[data])
+    errors = {loss: _errors(some, side) for loss, some in by_loss.items()}
+    return {which: _worst(errors, judge, np.flatnonzero(side == which), which, most) for which in (BENIGN, MALIGNANT)}
 
 
 def judging_loss(results: StudyResults) -> str | None:
-    """The default, or the first of which there are runs; None where there are none."""
+    """Return the default loss, or else the first that has runs; None where there are none."""
     done = dict.fromkeys(run.config.loss for run in results.runs if run.config.loss != _NOT_MOVED)
     return DEFAULT if DEFAULT in done else next(iter(done), None)
 
 
-def sides(data: DataSummary) -> Int64[np.ndarray, " n"]:
-    """Benign, malignant or neither: of five ratings by the readers' rounded mean, where 3 is neither."""
+def nodule_cards(results: StudyResults) -> dict[str, list[NoduleCard]]:
+    """Return the cards of each data set and side, by title."""
+    found = {}
+    for name, data in results.data.items():
+        for side, cases in hardest_cases(results, name).items():
+            title = f"{capitalised(_SIDES[side])}, taken for {_SIDES[1 - side]}"
+            title += f" ({source(name)})" if len(results.data) > 1 else ""
+            if cases:
+                found[title] = [_card(case, data, judging_loss(results)) for case in cases]
+    return found
+
+
+def describe_ratings(counts: Int64[np.ndarray, " 5"]) -> str:
+    """Return "rated 1, 2, 2 by three readers"."""
+    ratings = np.repeat(np.arange(1, 6), counts).tolist()
+    readers = _READERS[len(ratings)] if len(ratings) < len(_READERS) else f"{len(ratings)} readers"
+    return f"rated {', '.join(map(str, ratings))} by {readers}" if ratings else "not rated"
+
+
+def _card(case: HardCase, data: DataSummary, judge: str | None) -> NoduleCard:
+    nodule = int(data.nodules[case.row])
+    ratings = [f"{capitalised(describe_ratings(data.ratings[case.row]))}."] if len(data.ratings) else []
+    judged = (
+        f"{capitalised(_SIDES[1 - case.side])} with {100 * case.wrong:.0f} % on average; on the wrong side in "
+        f"{100 * case.share:.0f} % of tests."
+    )
+    others = [f"{SHORT_LOSSES[loss]} {100 * wrong:.0f} %" for loss, wrong in case.by_loss.items() if loss != judge]
+    return NoduleCard(
+        f"Nodule {nodule}",
+        _data_uri(data.pictures[case.row]),
+        f"Middle plane of nodule {nodule}, {_SIDES[case.side]}",
+        (*ratings, judged),
+        ", ".join(others),
+    )
+
+
+def _data_uri(plane: UInt8[np.ndarray, "h w"]) -> str:
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(plane).save(file, "PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")
+
+
+def _sides(data: DataSummary) -> Int64[np.ndarray, " n"]:
+    """Return benign, malignant or neither: for five ratings by the readers' rounded mean, where 3 is neither."""
     if data.votes.shape[1] == 2:
         return data.labels
     rating = rounded_mean(data.votes).numpy()
     return np.select([rating < 2, rating > 2], [BENIGN, MALIGNANT], NEITHER)
 
 
-def side_odds(cell: Cell) -> Odds:
-    """Log-odds of malignant against benign, were both sides equally frequent."""
+def _side_odds(cell: Cell) -> Float64[np.ndarray, " n"]:
+    """Return log-odds of malignant against benign, were both sides equally frequent."""
     table = np.concatenate([cell.log_probs, np.log(cell.population)[None]])
     middle = table.shape[1] // 2
     benign = np.logaddexp.reduce(table[:, :middle], axis=1)
@@ -81,28 +140,24 @@ def side_odds(cell: Cell) -> Odds:
     return (malignant - benign)[:-1] - (malignant - benign)[-1]
 
 
-def _wrong(some: list[Cell], side: Int64[np.ndarray, " n"]) -> Float64[np.ndarray, "n 2"]:
-    """By row: mean probability of the other side, share of predictions there; NaN for what was not tested."""
+def _errors(some: list[Cell], side: Int64[np.ndarray, " n"]) -> Float64[np.ndarray, "n 2"]:
+    """Return by row the mean probability of the other side and the share of predictions there; NaN for what was not tested."""
     total = np.zeros((len(side), 3))
     for cell in some:
-        odds = side_odds(cell) * np.where(side[cell.rows] == MALIGNANT, -1.0, 1.0)
+        odds = _side_odds(cell) * np.where(side[cell.rows] == MALIGNANT, -1.0, 1.0)
         np.add.at(total, cell.rows, np.stack([expit(odds), odds > 0, np.ones(len(odds))], 1))
     tested = total[:, 2:] > 0
     return np.where(tested, total[:, :2] / np.where(tested, total[:, 2:], 1), np.nan)
 
 
 def _worst(
-    tables: dict[str, Float64[np.ndarray, "n 2"]], judge: str, rows: Int64[np.ndarray, " m"], side: int, most: int
-) -> list[Misjudged]:
-    tested = rows[~np.isnan(tables[judge][rows, 0])]
-    order = tested[np.argsort(-tables[judge][tested, 0], kind="stable")][:most]
-    return [
-        Misjudged(
-            int(row),
-            side,
-            float(tables[judge][row, 0]),
-            float(tables[judge][row, 1]),
-            {loss: float(table[row, 0]) for loss, table in tables.items() if not np.isnan(table[row, 0])},
-        )
-        for row in order
-    ]
+    errors: dict[str, Float64[np.ndarray, "n 2"]], judge: str, rows: Int64[np.ndarray, " m"], side: int, most: int
+) -> list[HardCase]:
+    tested = rows[~np.isnan(errors[judge][rows, 0])]
+    order = tested[np.argsort(-errors[judge][tested, 0], kind="stable")][:most].tolist()
+    found = []
+    for row in order:
+        by_loss = {loss: float(table[row, 0]) for loss, table in errors.items() if not np.isnan(table[row, 0])}
+        wrong, share = errors[judge][row].tolist()
+        found.append(HardCase(row, side, wrong, share, by_loss))
+    return found

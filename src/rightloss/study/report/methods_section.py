@@ -1,15 +1,46 @@
-"""How the study was done, and what it cannot say.
+"""The report's methods section: how the study was done, its limits, and the command that makes it again.
 
-Stage: `StudyResults`, `Summary` → sentences.
+Stage: `StudyResults` → sentences; `StudyConfig` → a line for the shell.
 """
 
 from __future__ import annotations
 
-from ... import __version__
-from ..config import CONTOURS, IMAGE_NETS, OF_TABLES, StudyConfig
-from ..results import StudyResults
-from ..summary.words import INFERENCES, LIKELIHOODS, NETS, counted, listed, source
+import dataclasses
+import shlex
 
+from ... import __version__
+from ..config import CONTOURS, IMAGE_NETS, OF_TABLES, StudyConfig, Training
+from ..presets import PRESETS
+from ..results import StudyResults
+from ..summary.wording import INFERENCES, LIKELIHOODS, NETS, counted, listed, source
+
+# The option of `rightloss study` for each field of `StudyConfig` and of `Training`.
+GRID_OPTIONS = {
+    "nets": "--net",
+    "losses": "--loss",
+    "populations": "--prevalence",
+    "likelihoods": "--likelihood",
+    "marginals": "--marginal",
+    "inferences": "--inference",
+    "minibatches": "--minibatches",
+    "folds": "--folds",
+    "num_folds": "--num-folds",
+    "seeds": "--seeds",
+    "evidence": "--evidence",
+}
+TRAINING_OPTIONS = {
+    "steps": "--steps",
+    "batch_size": "--batch-size",
+    "views": "--views",
+    "test_views": "--test-views",
+    "learning_rates": "--learning-rate",
+    "checkpoints": "--checkpoints",
+    "weight_decay": "--weight-decay",
+    "averaging": "--averaging",
+    "prior_scales": "--prior-scale",
+    "precision": "--precision",
+    "members": "--members",
+}
 _SETS = {
     "binary": "nodules that most readers rated clearly benign (1, 2) or clearly malignant (4, 5)",
     "rating": "nodules with their readers' ratings of malignancy, 1 to 5",
@@ -17,8 +48,8 @@ _SETS = {
 }
 
 
-def how_it_was_done(results: StudyResults) -> list[str]:
-    """The config in words."""
+def methods(results: StudyResults) -> list[str]:
+    """Return the config in words."""
     config = results.config
     return [
         f"Data: {listed([source(each.name) for each in config.sources])}; {_SETS[config.task]}.",
@@ -34,7 +65,7 @@ def how_it_was_done(results: StudyResults) -> list[str]:
 
 
 def limits(config: StudyConfig) -> list[str]:
-    """What a reader should keep in mind."""
+    """Return what the study cannot say."""
     found = [
         "Malignant means that readers said so of an image; few of these nodules have a diagnosis behind them.",
         "A low prevalence is not sampled but computed: the same nodules are weighted as they would come in that "
@@ -72,13 +103,13 @@ def _rates(config: StudyConfig) -> str:
 
 
 def _evidence(config: StudyConfig) -> str:
-    """How firmly the information gain takes the prevalence to be known."""
+    """Say how firmly the information gain takes the prevalence to be known."""
     words = {1.0: " (known: κ = 1)", 0.0: " (its being known is not used: κ = 0)"}
     return words.get(config.evidence, f", as if counted in {config.evidence:g} people per training example")
 
 
 def _tested(results: StudyResults) -> str:
-    """Where no ratings are published, as in NoduleMNIST3D, neither are patients."""
+    """Name the folds, or the published parts: NoduleMNIST3D has neither ratings nor patients."""
     config, published = results.config, [not len(each.ratings) for each in results.data.values()]
     folds = (
         f"{counted(config.folds, 'fold')} of {config.num_folds}, by patient, so that no patient is both trained on and tested; "
@@ -102,3 +133,27 @@ def _training(config: StudyConfig) -> str:
         "every loss; nothing was chosen on the test fold."
         f"{prior if any(each in OF_TABLES for each in config.inferences) else ''}"
     )
+
+
+def command(config: StudyConfig) -> str:
+    """Return the preset, and options for everything that differs from it."""
+    preset = PRESETS.get(config.preset, StudyConfig(config.preset, task=config.task, populations=config.populations))
+    words = ["rightloss", "study", config.preset, "--out", "FOLDER"]
+    if [source.name for source in config.sources] != [CONTOURS]:
+        names = [source.name if source.name == CONTOURS else f"{source.name}.npz" for source in config.sources]
+        words += [word for name in names for word in ("--data", name)]
+    words += _differences(config, preset, GRID_OPTIONS)
+    words += _differences(config.training, preset.training, TRAINING_OPTIONS)
+    if config.training.small != preset.training.small:
+        words.append("--small" if config.training.small else "--full")
+    return shlex.join(words)
+
+
+def _differences(own: StudyConfig | Training, usual: StudyConfig | Training, options: dict[str, str]) -> list[str]:
+    words = []
+    for field in dataclasses.fields(own):
+        value = getattr(own, field.name)
+        if field.name in options and value != getattr(usual, field.name):
+            values = value if isinstance(value, tuple) else (value,)
+            words += [word for each in values if each is not None for word in (options[field.name], f"{each}")]
+    return words

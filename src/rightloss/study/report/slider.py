@@ -1,6 +1,6 @@
-"""What the page needs to show any prevalence: each method's log-odds, by class.
+"""The slider: what the page needs to show any prevalence, each method's log-odds by class.
 
-Stage: `Panel`s → JSON that the page's script reads.
+Stage: `Panel`s → JSON for `templates/page.js`; `templates/slider.html.j2` has the controls.
 
 The script moves the log-odds from the trained prevalence to the slider's, counts those from the threshold up, and follows
 Bayes' rule: `metrics.predictive_value_curve(…, retarget=True)` and `metrics.decision_curve`, to the last digit.
@@ -9,41 +9,50 @@ Bayes' rule: `metrics.predictive_value_curve(…, retarget=True)` and `metrics.d
 from __future__ import annotations
 
 import base64
-import json
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
 
 from ..pooled_predictions import Cell
-from ..summary.words import method
-from .panels import Column, Panel
-from .words import one_in
+from ..summary.wording import method, one_in
+from .panel_figures import Panel
 
 _MANTISSAS = "1 1.1 1.2 1.3 1.4 1.6 1.8 2 2.2 2.5 2.8 3 3.5 4 4.5 5 5.5 6 7 8 9".split()
+_TICKS = (1e-4, 1e-3, 0.01, 0.1, 0.5)
 
 
 def grid(lowest: int) -> list[float]:
-    """Round numbers from 10^lowest to 0.5, nearly even in the logarithm."""
+    """Return round numbers from 10^lowest to 0.5, nearly even in the logarithm."""
     numbers = [float(f"{mantissa}e{power}") for power in range(lowest, 0) for mantissa in _MANTISSAS]
     return [number for number in numbers if number <= 0.5]
 
 
-def slider_data(shown: list[Panel]) -> dict[str, Any]:
+PREVALENCES, THRESHOLDS = grid(-4), grid(-3)
+
+
+def ticks(values: list[float]) -> dict[str, float]:
+    """Return the labels below a slider, with their places in percent of its width."""
+    return {f"{100 * each:g} %": 100 * values.index(each) / (len(values) - 1) for each in values if each in _TICKS}
+
+
+def slider_data(panels: Iterable[Panel]) -> dict[str, Any]:
+    """Return what the script reads."""
     return {
-        "prevalences": grid(-4),
-        "thresholds": grid(-3),
-        "panels": [{"title": panel.title, "columns": [_column(each) for each in panel.columns]} for panel in shown],
+        "prevalences": PREVALENCES,
+        "thresholds": THRESHOLDS,
+        "panels": [
+            {
+                "title": panel.title,
+                "columns": [
+                    {"label": one_in(column.rate), "rate": column.rate, "methods": [_method(cell) for cell in column.cells]}
+                    for column in panel.columns
+                ],
+            }
+            for panel in panels
+        ],
     }
-
-
-def to_script(content: dict[str, Any]) -> str:
-    """JSON that cannot end the element it stands in."""
-    return json.dumps(content, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-
-
-def _column(column: Column) -> dict[str, Any]:
-    return {"label": one_in(column.rate), "rate": column.rate, "methods": [_method(cell) for cell in column.cells]}
 
 
 def _method(cell: Cell) -> dict[str, str]:
@@ -52,5 +61,5 @@ def _method(cell: Cell) -> dict[str, str]:
 
 
 def _packed(odds: Float64[np.ndarray, " n"]) -> str:
-    """Sorted, as the bytes of float64 in base64: nothing is rounded."""
+    """Return the sorted values as bytes of float64 in base64: nothing is rounded."""
     return base64.b64encode(np.sort(odds).astype("<f8").tobytes()).decode("ascii")

@@ -1,200 +1,325 @@
-"""The study's tables, the paper's figures beside ours.
+"""The tables of a study, before they are written in any format.
 
-Stage: `Summary` → `Table`s, which `table_text` writes as HTML or Markdown.
+Stage: `Summary` → `Table`s: like the paper's Table 1 and 2 with its figures beside ours, ratings, metadata, or by population;
+and the paired differences. `export` writes them as LaTeX, Markdown and to the terminal, the page's template as HTML.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from ...metrics import Figure
-from ..paper import AVERAGES, MISPRINT, RATINGS, paper_row
+from .. import paper
 from ..pooled_predictions import CellKey
-from ..summary import Row, Summary
-from ..summary.contract import CONSTANT
-from ..summary.layouts import PAPER_COLUMNS
-from ..summary.words import MINIBATCHES, decimals, difference, interval, method, number, source, where
-from .words import chief_loss
+from ..summary import CellSummary, Comparison, Summary, wording
+from ..summary.comparisons import main_loss
+from ..summary.contract import AUC, CONSTANT, LOG_LIKELIHOOD
 
-RATING = {
-    "accuracy": "Acc.",
-    "balanced_accuracy": "BA",
-    "off_by_one": "off by one: Acc.",
-    "balanced_off_by_one": "off by one: BA",
-    "malignant_accuracy": "malignant or not: Acc.",
-    "malignant_tpr": "TPR",
-    "malignant_tnr": "TNR",
-    "malignant_ppv": "PPV",
-    "malignant_npv": "NPV",
-}
-SCORE = {
+PAPER_COLUMNS = {
     "expected_log_likelihood": "exp. log-lik.",
-    "skill": "gain over answering π",
-    "score_within_half": "score within ½",
-    "score_within_one": "score within 1",
-    "score_error": "mean distance",
+    "accuracy": "Acc.",
+    "weighted_accuracy": "wAcc.",
+    "balanced_accuracy": "BA",
+    "ppv": "PPV",
+    "npv": "NPV",
+    "tpr": "TPR",
+    "tnr": "TNR",
+    "auc": "AUC",
 }
-_PAPERS_NAMES = {"published": "the paper's bayesIG", "weighted": "the paper's wLoss"}
+COLUMNS = {
+    "expected_log_likelihood": "exp. log-lik.",
+    "skill": "skill",
+    "auc": "AUC",
+    "balanced_accuracy": "BA",
+    "ppv": "PPV",
+    "tpr": "TPR",
+    "tnr": "TNR",
+    "mean_prediction": "mean pred.",
+    "calibration_error": "cal. error",
+}
+RATING_COLUMNS = {
+    "expected_log_likelihood": "exp. log-lik.",
+    **{
+        f"{rule}_{name}": f"{title}, {rule}"
+        for rule in ("majority", "mean")
+        for name, title in (
+            ("accuracy", "Acc."),
+            ("balanced_accuracy", "BA"),
+            ("off_by_one", "Acc. ±1"),
+            ("balanced_off_by_one", "BA ±1"),
+        )
+    },
+    "score_within_half": "score ±½",
+    "score_within_one": "score ±1",
+    "score_error": "score error",
+}
+_CLASS_COLUMNS = {
+    **{f"off_by_one_recall_{rating}": f"{rating} ±1" for rating in range(1, 6)},
+    **{f"malignant_{name}": title for name, title in (("accuracy", "Acc."), ("tpr", "TPR"), ("tnr", "TNR"))},
+    **{f"malignant_{name}": title for name, title in (("ppv", "PPV"), ("npv", "NPV"))},
+}
+# Where there is room, on the page.
+_MORE_COLUMNS = {**COLUMNS, "npv": "NPV", "accuracy": "Acc.", "weighted_accuracy": "wAcc."}
+_MORE_RATING_COLUMNS = {**RATING_COLUMNS, "skill": "skill"}
+NAMES = ("table1", "table2", "populations", "metadata", "ratings", "ratings_by_class")
+_PAPER_NAMES = {"published": "bayesIG (paper)", "weighted": "wLoss (paper)"}
 LEGEND = (
-    "exp. log-lik.: expected log-likelihood in the population, higher is better. Acc., wAcc., BA: share of right decisions "
-    "among the nodules as they are, in the population, were both classes equally frequent. PPV, NPV: share of those called "
-    "malignant, or benign, who are, in the population. TPR, TNR: share of malignant, and of benign, nodules called so. "
-    "AUC: how often a malignant nodule is ranked above a benign one, the mean over folds. Small print: 95 % intervals, by "
-    "patient."
+    "Intervals: 95 %, with patients drawn anew; none where the figure is undefined in too many of the draws. Exp. log-lik.: "
+    "expected log-likelihood at π, the higher the better. AUC: how often a malignant nodule is ranked above a benign one, the "
+    "mean over folds and seeds. Called malignant is what has a probability of ½ or more. TPR, TNR: share of malignant, of "
+    "benign nodules called so; BA: the mean of the two. PPV, NPV: share of those called malignant, or benign, that are, in the "
+    "population. A dash: not defined, as PPV is where nothing is called malignant."
 )
+PREDICTED = (
+    "Mean pred.: the mean prediction in the population, π where it is right. Cal. error: the mean distance between predicted "
+    "and observed shares."
+)
+SKILL = "Skill: the expected log-likelihood on a scale where 0 is always answering π, and 1 is certainty."
+ACCURACY = "Acc., wAcc.: share of right decisions among the nodules as they are, and in the population."
+RATING_LEGEND = (
+    "Intervals: 95 %, with patients drawn anew. Readers and predictions are made one answer by the same rule: majority, the "
+    "class nearest to the mean rating, or the mean rating itself (score). ±1: the rating or one beside it."
+)
+_ABOUT_RATINGS = "The paper's line is of onion peeling with bayesIG; it does not say for which net and rule."
 
 
 @dataclass(frozen=True)
-class Line:
-    """A row: its name, cells of a value and a range, and what kind of row it is."""
+class TableEntry:
+    """A figure as text, and its interval, empty where there is none."""
+
+    value: str
+    interval: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.value} ({self.interval})" if self.interval else self.value
+
+
+@dataclass(frozen=True)
+class TableLine:
+    """A line of a table.
+
+    Attributes:
+        label: in the first column.
+        entries: in the other columns.
+        origin: whose figures they are; "main" for those of the loss that the study is about.
+    """
 
     label: str
-    cells: tuple[tuple[str, str], ...]
-    kind: str = ""
+    entries: tuple[TableEntry, ...]
+    origin: Literal["main", "other", "paper", "constant"] = "other"
+
+
+@dataclass(frozen=True)
+class TableSection:
+    """Lines under a title."""
+
+    title: str
+    lines: tuple[TableLine, ...]
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows in groups, each with a title.
+    """A table.
 
     Attributes:
-        title: above the table.
-        columns: their heads, after the first.
-        groups: title (may be empty) and rows.
+        name: of its files.
+        title: above it.
+        columns: headers; the labels of the lines have none.
+        sections: in order.
         notes: below it.
+
+    Example:
+        >>> from rightloss.study.report.tables import Table, TableEntry, TableLine, TableSection
+        >>> lines = (TableLine("weighted loss", (TableEntry("0.90", "0.85 to 0.94"),)),)
+        >>> table = Table("auc", "AUC", ("AUC",), (TableSection("ConvNet", lines),))
+        >>> print(table.sections[0].lines[0].entries[0])
+        0.90 (0.85 to 0.94)
     """
 
+    name: str
     title: str
     columns: tuple[str, ...]
-    groups: tuple[tuple[str, tuple[Line, ...]], ...]
+    sections: tuple[TableSection, ...]
     notes: tuple[str, ...] = ()
 
 
-def result_tables(summary: Summary) -> list[Table]:
-    """One for each data set and way of drawing minibatches; of ratings one for each way of aggregating them."""
+PaperLines = Callable[[CellKey], Iterable[TableLine]]
+
+
+def tables(summary: Summary, *, more: bool = False) -> list[Table]:
+    """Return the tables that fit the study, none of them empty.
+
+    Args:
+        summary: of the study.
+        more: with more columns and notes, where there is room.
+
+    Example:
+        >>> from rightloss.study import PRESETS, StudyResults
+        >>> from rightloss.study.summary import summarise
+        >>> from rightloss.study.report import tables
+        >>> tables(summarise(StudyResults(PRESETS["quick"], data={}, runs=())))  # no run is done
+        []
+    """
+    columns = _MORE_COLUMNS if more else COLUMNS
+    if summary.config.task == "rating":
+        found = [_ratings(summary, _MORE_RATING_COLUMNS if more else RATING_COLUMNS), _ratings_by_class(summary)]
+    elif summary.config.task == "balanced":
+        found = [_metadata(summary, columns)]
+    else:
+        found = [_like_paper(summary, "rebalanced"), _like_paper(summary, "raw"), _by_population(summary, columns)]
+    notes = (ACCURACY,) if more and summary.config.task != "rating" else ()
+    return [replace(table, notes=(*table.notes, *notes)) for table in found if table.sections]
+
+
+def sections(
+    summary: Summary,
+    columns: Iterable[str],
+    rows: Iterable[CellSummary] | None = None,
+    paper_lines: PaperLines = lambda key: (),
+    with_constant: bool = True,
+) -> list[TableSection]:
+    """Return all rows, or these, by data set, net and population; the paper's lines and always answering π come first."""
+    names = tuple(columns)
+    groups: dict[CellKey, list[CellSummary]] = {}
+    for row in summary.rows if rows is None else rows:
+        if row.key.loss != CONSTANT:
+            groups.setdefault(row.key._replace(loss="", marginal=""), []).append(row)
     found = []
-    for name, minibatches in dict.fromkeys((row.key.data, row.key.minibatches) for row in summary.rows):
-        rows = [row for row in summary.rows if (row.key.data, row.key.minibatches) == (name, minibatches)]
-        title = f"{source(name)}, {MINIBATCHES[minibatches]}"
-        if summary.config.task == "rating":
-            found += _rating_tables(rows, summary, title)
-        else:
-            found.append(_binary_table(rows, summary, title))
+    for key, some in groups.items():
+        constant = [_constant(key, summary, names)] if with_constant else []
+        lines = [_line(row, summary, names) for row in some]
+        found.append(TableSection(wording.where(key, summary.config), (*paper_lines(key), *constant, *lines)))
     return found
 
 
 def comparison_table(summary: Summary) -> Table | None:
-    """Paired differences; None where nothing is compared."""
-    if not summary.comparisons:
-        return None
-    groups: dict[str, list[Line]] = {}
+    """Return the paired differences; None where nothing is compared."""
+    groups: dict[str, list[TableLine]] = {}
     for each in summary.comparisons:
-        ours, theirs = _parties(each.about, each.ours, each.theirs, summary)
-        cells = []
-        for name in ("expected_log_likelihood", "auc"):
+        ours, theirs = _parties(each, summary)
+        entries = []
+        for name in (LOG_LIKELIHOOD, AUC):
             found = each.differences.get(name)
-            cells.append(("–", "") if found is None else (difference(found.figure), ""))
-            cells.append(("–", "") if found is None else (f"{found.standing}, {found.ahead} of {found.folds}", ""))
-        groups.setdefault(f"{ours} less", []).append(Line(theirs, tuple(cells)))
+            entries.append("–" if found is None else wording.difference(found.figure))
+            entries.append("–" if found is None else f"{found.standing}, {found.ahead} of {found.folds}")
+        groups.setdefault(f"{ours} minus", []).append(TableLine(theirs, tuple(map(TableEntry, entries))))
     columns = ("exp. log-lik.", "verdict, folds ahead", "AUC", "verdict, folds ahead")
-    return Table("Paired differences", columns, tuple((title, tuple(lines)) for title, lines in groups.items()))
+    found_sections = tuple(TableSection(title, tuple(lines)) for title, lines in groups.items())
+    return Table("comparisons", "Paired differences", columns, found_sections) if groups else None
 
 
-def _parties(about: str, ours: CellKey, theirs: CellKey, summary: Summary) -> tuple[str, str]:
-    config = summary.config
-    if about in ("loss", "published"):
-        return f"{where(ours, config)}: {method(ours)}", method(theirs)
-    own = where(ours, config, without=("data",))
-    place = f"{source(ours.data)}, " if len(config.sources) > 1 else ""
-    return f"{place}{own}, {method(ours)}", where(theirs, config, without=("data", "population"))
-
-
-def _binary_table(rows: Sequence[Row], summary: Summary, title: str) -> Table:
-    constants = {row.key.population: row for row in rows if row.key.loss == CONSTANT}
-    groups: dict[str, list[Line]] = {}
-    beside = False
-    for row in rows:
-        if row.key.loss == CONSTANT:
-            continue
-        name = where(row.key, summary.config, without=("data", "minibatches"))
-        if name not in groups:
-            groups[name] = (
-                [_line(constants[row.key.population], PAPER_COLUMNS, "faint")] if row.key.population in constants else []
-            )
-        groups[name].append(_line(row, PAPER_COLUMNS, "ours" if row.key.loss == chief_loss(summary.config) else ""))
-        if (papers := _papers_line(row, summary)) is not None:
-            groups[name].append(papers)
-            beside = True
-    number_of = {"rebalanced": 1, "raw": 2}[rows[0].key.minibatches]
-    heading = f"The paper's Table {number_of} ({title})" if beside else title[:1].upper() + title[1:]
-    notes = (LEGEND, AVERAGES, *([MISPRINT] if _has_misprint(rows) else [])) if beside else (LEGEND,)
-    return Table(heading, tuple(PAPER_COLUMNS.values()), tuple((each, tuple(lines)) for each, lines in groups.items()), notes)
-
-
-def _has_misprint(rows: Sequence[Row]) -> bool:
-    return any(row.key[1:3] == ("rebalanced", "inception") and row.key.population == 0.001 for row in rows)
-
-
-def _papers_line(row: Row, summary: Summary) -> Line | None:
-    key = row.key
-    plain = (key.likelihood, key.marginal, key.inference) == ("categorical", "own", "map")
-    found = paper_row(key.minibatches, key.net, key.population, key.loss) if plain and summary.config.task == "binary" else None
-    if found is None:
-        return None
-    cells = tuple((_papers_number(found.figures.get(name)), "") for name in PAPER_COLUMNS)
-    return Line(_PAPERS_NAMES[key.loss], cells, "paper")
-
-
-def _papers_number(value: float | None) -> str:
-    """As many digits as it is known to."""
-    return "–" if value is None else f"{value:g}".replace("-", "−")
-
-
-def _rating_tables(rows: Sequence[Row], summary: Summary, title: str) -> list[Table]:
-    kinds = [
-        (f"Ratings by the rounded mean of readers and predictions ({title})", "mean_", RATING),
-        (f"Ratings by majority ({title})", "majority_", RATING),
-        (f"The mean rating itself ({title})", "", SCORE),
-    ]
-    return [_rating_table(rows, summary, *kind) for kind in kinds]
-
-
-def _rating_table(rows: Sequence[Row], summary: Summary, title: str, prefix: str, columns: dict[str, str]) -> Table:
-    groups: dict[str, list[Line]] = {}
-    for row in rows:
-        if row.key.loss == CONSTANT:
-            continue
-        own = groups.setdefault(where(row.key, summary.config, without=("data", "minibatches")), [])
-        own.append(_line(row, {f"{prefix}{name}": head for name, head in columns.items()}, _chief(row, summary)))
-        if prefix and (row.key.likelihood, row.key.loss) == ("onion-peeling", "published"):
-            cells = tuple((f"{RATINGS[name]:g}", "") for name in columns)
-            own.append(Line("the paper's bayesIG", cells, "paper"))
-    notes = (
-        "off by one: right if no more than one rating away. BA: the mean over ratings. Malignant or not: 4 and 5 against 1 "
-        "and 2, nodules rated 3 left out. Small print: 95 % intervals, by patient.",
+def _parties(comparison: Comparison, summary: Summary) -> tuple[str, str]:
+    config, ours, theirs = summary.config, comparison.ours, comparison.theirs
+    if comparison.about in ("loss", "published"):
+        return f"{wording.where(ours, config)}: {wording.method(ours)}", wording.method(theirs)
+    return (
+        f"{wording.where(ours, config)}, {wording.method(ours)}",
+        wording.where(theirs, config, without=("data", "population")),
     )
-    if not prefix:
-        notes = ("Score: the mean rating, expected by the net and given by readers. Small print: 95 % intervals, by patient.",)
-    return Table(title, tuple(columns.values()), tuple((name, tuple(lines)) for name, lines in groups.items()), notes)
 
 
-def _chief(row: Row, summary: Summary) -> str:
-    return "ours" if row.key.loss == chief_loss(summary.config) else ""
+def _constant(key: CellKey, summary: Summary, names: Iterable[str]) -> TableLine:
+    same = (key.data, key.minibatches, key.population)
+    for row in summary.rows:
+        if row.key.loss == CONSTANT and (row.key.data, row.key.minibatches, row.key.population) == same:
+            return _line(row, summary, names)
+    raise AssertionError(f"no row that always answers π for {key}")
 
 
-def _line(row: Row, columns: dict[str, str], kind: str) -> Line:
-    return Line(method(row.key), tuple(_cell(row, name) for name in columns), kind)
+def _line(row: CellSummary, summary: Summary, names: Iterable[str], label: str = "") -> TableLine:
+    entries = (_entry(row.figures.get(name), wording.decimals(name, row.key.population)) for name in names)
+    origin: Literal["constant", "main", "other"] = "main" if row.key.loss == main_loss(summary.config) else "other"
+    return TableLine(label or wording.method(row.key), tuple(entries), "constant" if row.key.loss == CONSTANT else origin)
 
 
-def _cell(row: Row, name: str) -> tuple[str, str]:
-    figure = row.figures.get(name, Figure(math.nan))
-    places = decimals(name, row.key.population)
-    return number(figure.value, places), _range(figure, places)
+def _entry(figure: Figure | None, places: int) -> TableEntry:
+    if figure is None:
+        return TableEntry("–")
+    return TableEntry(wording.number(figure.value, places), wording.interval(figure, places))
 
 
-def _range(figure: Figure, places: int) -> str:
-    """Shorter than in a sentence, where no minus sign is in the way."""
-    ends = interval(figure, places)
-    return ends if "−" in ends else ends.replace(" to ", "–")
+def _paper_line(label: str, figures: Mapping[str, float], names: Iterable[str]) -> TableLine:
+    """Return figures as printed, and with two places at least."""
+    values = [figures.get(name) for name in names]
+    texts = ["–" if each is None else wording.number(each, max(2, len(f"{each:g}".partition(".")[2]))) for each in values]
+    return TableLine(label, tuple(map(TableEntry, texts)), "paper")
+
+
+def _like_paper(summary: Summary, minibatches: str) -> Table:
+    """Return rows of the paper's nets and populations, population first, with its own lines on top of each section."""
+    number, printed = (1 if minibatches == "rebalanced" else 2), paper.TABLES[minibatches]
+
+    def paper_lines(key: CellKey) -> Iterable[TableLine]:
+        for loss, label in _PAPER_NAMES.items():
+            if key.population is not None and (figures := printed.get((key.net, key.population, loss))):
+                yield _paper_line(label, figures, PAPER_COLUMNS)
+
+    own = [row for row in summary.rows if row.key.minibatches == minibatches and _is_of_paper(row.key, summary)]
+    own.sort(key=lambda row: paper.POPULATIONS.index(row.key.population) if row.key.population is not None else 0)
+    found = sections(summary, PAPER_COLUMNS, own, paper_lines)
+    misprint = [paper.MISPRINT] if number == 1 and any(row.key.net == "inception" for row in own) else []
+    title = f"The paper's Table {number}: {wording.MINIBATCHES[minibatches]}"
+    return _table(f"table{number}", title, PAPER_COLUMNS, found, LEGEND, paper.AVERAGES, *misprint)
+
+
+def _is_of_paper(key: CellKey, summary: Summary) -> bool:
+    plain = key.inference == ("map" if "map" in summary.config.inferences else summary.config.inferences[0])
+    return key.loss != CONSTANT and key.net in paper.NETS and key.population in paper.POPULATIONS and plain
+
+
+def _by_population(summary: Summary, columns: Mapping[str, str]) -> Table:
+    """Return everything, if the paper's tables do not have it all."""
+    own = [row for row in summary.rows if row.key.loss != CONSTANT]
+    rest = [] if all(_is_of_paper(row.key, summary) for row in own) else own
+    found = sections(summary, columns, rest)
+    return _table("populations", "Figures by population", columns, found, LEGEND, SKILL, PREDICTED)
+
+
+def _metadata(summary: Summary, columns: Mapping[str, str]) -> Table:
+    """Return rows by population; the nets of one loss below each other."""
+    groups: dict[CellKey, list[CellSummary]] = {}
+    for row in summary.rows:
+        if row.key.loss != CONSTANT:
+            groups.setdefault(row.key._replace(loss="", marginal="", net=""), []).append(row)
+    found = []
+    for key, rows in groups.items():
+        methods = list(dict.fromkeys(wording.method(row.key) for row in rows))
+        rows.sort(key=lambda row: methods.index(wording.method(row.key)))
+        labels = [f"{wording.method(row.key)}: {wording.net(row.key, summary.config)}" for row in rows]
+        lines = [_line(row, summary, columns, label) for row, label in zip(rows, labels, strict=True)]
+        found.append(TableSection(wording.where(key, summary.config), (_constant(key, summary, columns), *lines)))
+    return _table("metadata", "Image, metadata and both, by population", columns, found, LEGEND, SKILL, PREDICTED)
+
+
+def _ratings(summary: Summary, columns: Mapping[str, str]) -> Table:
+    found = sections(summary, columns, paper_lines=_paper_ratings(columns))
+    return _table("ratings", "Ratings 1 to 5", columns, found, RATING_LEGEND, _ABOUT_RATINGS)
+
+
+def _ratings_by_class(summary: Summary) -> Table:
+    """Return accuracy within one of each rating, and benign or malignant, for both rules."""
+    found: list[TableSection] = []
+    for rule in ("majority", "mean"):
+        names = [f"{rule}_{name}" for name in _CLASS_COLUMNS]
+        some = sections(summary, names, paper_lines=_paper_ratings(names), with_constant=False)
+        found += [replace(section, title=f"{section.title}, by {rule}") for section in some]
+    title = "Recall off by one of each rating, and benign or malignant from ratings"
+    about = "Benign or malignant: nodules rated 3 are left out, 4 and 5 are malignant."
+    return _table("ratings_by_class", title, _CLASS_COLUMNS, found, RATING_LEGEND, _ABOUT_RATINGS, about)
+
+
+def _paper_ratings(columns: Iterable[str]) -> PaperLines:
+    """Return the paper's line, where likelihood and minibatches are its own."""
+    names = [name.removeprefix("majority_").removeprefix("mean_") for name in columns]
+
+    def paper_lines(key: CellKey) -> Iterable[TableLine]:
+        if (key.likelihood, key.minibatches) == ("onion-peeling", "rebalanced"):
+            yield _paper_line(_PAPER_NAMES["published"], paper.RATINGS, names)
+
+    return paper_lines
+
+
+def _table(name: str, title: str, columns: Mapping[str, str], found: Iterable[TableSection], *notes: str) -> Table:
+    return Table(name, title, tuple(columns.values()), tuple(found), notes)

@@ -1,15 +1,8 @@
-"""Results of a study → figures with intervals, comparisons, findings in words, tables."""
+"""Results of a study → figures with intervals, comparisons, and what they say in words."""
 
-from .contract import Check as Check
+from .contract import CellSummary as CellSummary
 from .contract import Comparison as Comparison
 from .contract import Difference as Difference
-from .contract import Row as Row
+from .contract import PaperCheck as PaperCheck
 from .contract import Summary as Summary
-from .export import write_tables as write_tables
-from .layouts import Entry as Entry
-from .layouts import Line as Line
-from .layouts import Section as Section
-from .layouts import Table as Table
-from .layouts import tables as tables
 from .summarise import summarise as summarise
-from .terminal import print_summary as print_summary

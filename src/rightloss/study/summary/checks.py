@@ -1,6 +1,6 @@
-"""Does what the paper found show here? Four checks for each data set and net, by interval.
+"""Does what the paper found reproduce? Four checks for each data set and net, by interval.
 
-Stage: `Row`s, `Comparison`s → `Check`s: "reproduces", "does not" or "undecided", with the figures.
+Stage: `CellSummary`s, `Comparison`s → `PaperCheck`s: "reproduces", "does not" or "undecided", with the figures.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from ..config import StudyConfig
 from ..methods import DEFAULT, METHODS
 from ..paper import POPULATIONS
 from ..pooled_predictions import CellKey
-from . import words
-from .comparisons import AUC, LOG_LIKELIHOOD, PUBLISHED, WEIGHTED, is_default
-from .contract import Check, Comparison, Difference, Row, Verdict
+from . import wording
+from .comparisons import PUBLISHED, WEIGHTED, is_default
+from .contract import AUC, LOG_LIKELIHOOD, CellSummary, Comparison, Difference, PaperCheck, Verdict
 
 COMMON, RARE = POPULATIONS
 SIMILAR = 0.03  # as the paper's own −0.39 and −0.36
@@ -24,30 +24,30 @@ NEAR_ZERO = 0.05
 
 @dataclass(frozen=True)
 class _Context:
-    """What the checks look at: one data set and net.
+    """The rows and differences of one data set and net.
 
     Attributes:
-        where: in words.
-        rows: by population and loss; of the information gain the default one.
+        where: in wording.
+        rows: by population and loss; for the information gain, the default one.
         differences: from the weighted loss, by population and loss.
     """
 
     where: str
-    rows: Mapping[tuple[float | None, str], Row]
+    rows: Mapping[tuple[float | None, str], CellSummary]
     differences: Mapping[tuple[float | None, str], Mapping[str, Difference]]
 
 
-def checks_of(rows: Sequence[Row], comparisons: Sequence[Comparison], config: StudyConfig) -> tuple[Check, ...]:
-    """Those that the study has the runs for; none of ratings."""
+def paper_checks(rows: Sequence[CellSummary], comparisons: Sequence[Comparison], config: StudyConfig) -> tuple[PaperCheck, ...]:
+    """Make the checks that the study has the runs for; none for ratings."""
     if config.task == "rating":
         return ()
     found = []
     for context in _contexts(rows, comparisons, config):
-        found += [_similar(context), _finds_nobody(context), _ranks_worse(context), _worse_than_constant(context)]
+        found += [_similar(context), _no_sensitivity(context), _lower_auc(context), _worse_than_constant(context)]
     return tuple(check for check in found if check is not None)
 
 
-def _contexts(rows: Sequence[Row], comparisons: Sequence[Comparison], config: StudyConfig) -> Iterable[_Context]:
+def _contexts(rows: Sequence[CellSummary], comparisons: Sequence[Comparison], config: StudyConfig) -> Iterable[_Context]:
     shown = [row for row in rows if _is_shown(row.key, config)]
     for start in dict.fromkeys(_start(row.key) for row in shown):
         own = {(row.key.population, row.key.loss): row for row in shown if _start(row.key) == start}
@@ -57,7 +57,7 @@ def _contexts(rows: Sequence[Row], comparisons: Sequence[Comparison], config: St
             if _start(each.ours) == start and _is_shown(each.ours, config)
             if each.about in ("loss", "published") and (each.theirs.loss, each.theirs.marginal) == (WEIGHTED, "own")
         }
-        yield _Context(words.where(start, config, without=["population"]), own, differences)
+        yield _Context(wording.where(start, config, without=["population"]), own, differences)
 
 
 def _is_shown(key: CellKey, config: StudyConfig) -> bool:
@@ -72,40 +72,42 @@ def _start(key: CellKey) -> CellKey:
     return key._replace(population=None, loss="", marginal="")
 
 
-def _similar(context: _Context) -> Check | None:
-    """At a prevalence near the data's own."""
+def _similar(context: _Context) -> PaperCheck | None:
+    """Check that the losses are similar at a prevalence near the data's own."""
     found = [(loss, context.differences.get((COMMON, loss))) for loss in (DEFAULT, PUBLISHED)]
     have = [(loss, differences) for loss, differences in found if differences is not None]
     if not have:
         return None
     verdicts = [_is_similar(each) for _, differences in have for each in differences.values()]
     verdict: Verdict = "does not" if False in verdicts else "undecided" if None in verdicts else "reproduces"
-    parts = [f"{METHODS[loss].title} less weighted loss {_both(differences)}" for loss, differences in have]
-    return _check("similar at 0.3", context, verdict, f"At π = {COMMON:g}: {'; '.join(parts)}; similar is up to {SIMILAR:g}.")
+    parts = [f"{METHODS[loss].title} minus weighted loss {_both(differences)}" for loss, differences in have]
+    sentence = f"At π = {COMMON:g}: {'; '.join(parts)}; similar is up to {SIMILAR:g}."
+    return PaperCheck("the losses are similar at a prevalence of 0.3", context.where, verdict, sentence)
 
 
 def _is_similar(difference: Difference) -> bool | None:
-    """Within 0.03; None where it is further, but not told apart, or there is no interval."""
+    """Return whether it is within 0.03; None where it is larger but undecided, or has no interval."""
     if math.isnan(difference.figure.low):
         return None
     near = abs(difference.figure.value) <= SIMILAR
     return None if not near and difference.standing == "undecided" else near
 
 
-def _finds_nobody(context: _Context) -> Check | None:
+def _no_sensitivity(context: _Context) -> PaperCheck | None:
+    """Check that the weighted loss calls nobody malignant at a low prevalence."""
     row = context.rows.get((RARE, WEIGHTED))
     if row is None:
         return None
     tpr = row.figures["tpr"]
     verdict: Verdict = "reproduces" if tpr.value <= NEAR_ZERO else "does not" if tpr.low > NEAR_ZERO else "undecided"
-    sentence = f"At π = {RARE:g} the weighted loss has a TPR of {words.told(tpr, 3)}; near 0 is up to {NEAR_ZERO:g}."
+    sentence = f"At π = {RARE:g} the weighted loss has a TPR of {wording.with_interval(tpr, 3)}; near 0 is up to {NEAR_ZERO:g}."
     if (default := context.rows.get((RARE, DEFAULT))) is not None:
-        sentence += f" That of the default information gain is {words.told(default.figures['tpr'], 3)}."
-    return _check("the weighted loss finds nobody at 0.001", context, verdict, sentence)
+        sentence += f" That of the default information gain is {wording.with_interval(default.figures['tpr'], 3)}."
+    return PaperCheck("the weighted loss has a sensitivity of 0 at a prevalence of 0.001", context.where, verdict, sentence)
 
 
-def _ranks_worse(context: _Context) -> Check | None:
-    """Than the information gain: it does where one of its forms is ahead and none behind, and does not in the reverse case."""
+def _lower_auc(context: _Context) -> PaperCheck | None:
+    """Check that the weighted loss ranks worse than the information gain: one of its forms is ahead and none behind."""
     found = [(loss, context.differences.get((RARE, loss))) for loss in (DEFAULT, PUBLISHED)]
     have = [(loss, differences[AUC]) for loss, differences in found if differences is not None]
     if not have:
@@ -116,16 +118,16 @@ def _ranks_worse(context: _Context) -> Check | None:
         verdict = "reproduces"
     elif "behind" in standings and "ahead" not in standings:
         verdict = "does not"
-    parts = [
-        f"{METHODS[loss].title} {words.difference(each.figure)}, ahead in {each.ahead} of {words.counted(each.folds, 'fold')}"
-        for loss, each in have
-    ]
-    sentence = f"AUC at π = {RARE:g}, less that of the weighted loss: {'; '.join(parts)}."
-    return _check("the weighted loss ranks worse at 0.001", context, verdict, sentence)
+    parts = []
+    for loss, each in have:
+        folds = f"ahead in {each.ahead} of {wording.counted(each.folds, 'fold')}"
+        parts.append(f"{METHODS[loss].title} {wording.difference(each.figure)}, {folds}")
+    sentence = f"AUC at π = {RARE:g}, minus that of the weighted loss: {'; '.join(parts)}."
+    return PaperCheck("the weighted loss has a lower AUC at a prevalence of 0.001", context.where, verdict, sentence)
 
 
-def _worse_than_constant(context: _Context) -> Check | None:
-    """As published, and not by default."""
+def _worse_than_constant(context: _Context) -> PaperCheck | None:
+    """Check that the published form is worse than always answering π, and the default is not."""
     have = [(loss, context.rows[RARE, loss].figures) for loss in (PUBLISHED, DEFAULT) if (RARE, loss) in context.rows]
     if len(have) < 2:
         return None
@@ -135,16 +137,15 @@ def _worse_than_constant(context: _Context) -> Check | None:
     else:
         verdict = "does not" if published.low > 0 or default.high < 0 else "undecided"
     blind = (1 - RARE) * math.log1p(-RARE) + RARE * math.log(RARE)
-    places = words.decimals(LOG_LIKELIHOOD, RARE)
-    parts = [f"{METHODS[loss].title} {words.told(figures[LOG_LIKELIHOOD], places)}" for loss, figures in have]
-    sentence = f"Expected log-likelihood at π = {RARE:g}: {', '.join(parts)}, always answering π {words.number(blind, places)}."
-    return _check("as published worse than always answering π at 0.001, by default not", context, verdict, sentence)
+    places = wording.decimals(LOG_LIKELIHOOD, RARE)
+    parts = [f"{METHODS[loss].title} {wording.with_interval(figures[LOG_LIKELIHOOD], places)}" for loss, figures in have]
+    sentence = (
+        f"Expected log-likelihood at π = {RARE:g}: {', '.join(parts)}, always answering π {wording.number(blind, places)}."
+    )
+    about = "as published, worse than always answering π at a prevalence of 0.001; by default, not"
+    return PaperCheck(about, context.where, verdict, sentence)
 
 
 def _both(differences: Mapping[str, Difference]) -> str:
-    likelihood, auc = (words.difference(differences[name].figure) for name in (LOG_LIKELIHOOD, AUC))
+    likelihood, auc = (wording.difference(differences[name].figure) for name in (LOG_LIKELIHOOD, AUC))
     return f"{likelihood} in expected log-likelihood, {auc} in AUC"
-
-
-def _check(about: str, context: _Context, verdict: Verdict, sentence: str) -> Check:
-    return Check(about, context.where, verdict, sentence)

@@ -1,4 +1,4 @@
-"""Which cells are compared with which, and by how much one is ahead on the same nodules.
+"""Paired comparisons: which cells are compared, and by how much one is ahead on the same nodules.
 
 Stage: `Cell`s, their AUCs, `Resamples` → `Comparison`s.
 """
@@ -14,17 +14,14 @@ from ...metrics import Figure
 from ..config import StudyConfig
 from ..methods import DEFAULT
 from ..pooled_predictions import Cell, CellKey
-from .areas import Areas, differences, mean_area
-from .contract import Comparison, Difference
-from .likelihood import expected_at, expected_in_folds, votes_of
-from .resampling import Resamples
+from .contract import AUC, LOG_LIKELIHOOD, Comparison, Difference
+from .resampling import Areas, Resamples, expected_at, expected_in_folds, mean_area, votes_of
 
-LOG_LIKELIHOOD, AUC = "expected_log_likelihood", "auc"
 PUBLISHED, WEIGHTED, BOTH = "published", "weighted", "both"
 
 
 def pairs(keys: Sequence[CellKey], config: StudyConfig) -> Iterator[tuple[str, CellKey, CellKey]]:
-    """In what they differ, ours, theirs.
+    """Yield the respect in which two cells differ, ours, and theirs.
 
     The default against every rival; the published form against the weighted loss, as in the paper; image and metadata against
     either alone; each inference against a single net, and each likelihood against the softmax.
@@ -42,19 +39,24 @@ def pairs(keys: Sequence[CellKey], config: StudyConfig) -> Iterator[tuple[str, C
 
 
 def is_default(key: CellKey, config: StudyConfig) -> bool:
-    """The information gain as users get it: with its own marginal, or the first that the study names."""
+    """Return whether this is the information gain as users get it: with its own marginal, or the first of the study."""
     usual = "own" if "own" in config.marginals else config.marginals[0]
     return key.loss == DEFAULT and key.marginal == usual
 
 
+def main_loss(config: StudyConfig) -> str:
+    """Return the loss shown where there is room for one: the default, or else the study's first."""
+    return DEFAULT if DEFAULT in config.losses else config.losses[0]
+
+
 def compare(about: str, ours: Cell, theirs: Cell, areas: tuple[Areas, Areas] | None, resamples: Resamples) -> Comparison | None:
-    """On the runs that both have; None where there are none."""
+    """Compare two cells on the runs that both have; None where there are none."""
     own, other = _shared(ours, theirs)
     if len(own) == 0:
         return None
-    found = {LOG_LIKELIHOOD: _of_likelihood(ours, theirs, own, other, resamples)}
+    found = {LOG_LIKELIHOOD: _likelihood_difference(ours, theirs, own, other, resamples)}
     if areas is not None:
-        found[AUC] = _of_areas(differences(*areas), resamples)
+        found[AUC] = _area_difference(*areas, resamples)
     return Comparison(about, ours.key, theirs.key, found)
 
 
@@ -63,7 +65,7 @@ def _context(key: CellKey) -> CellKey:
 
 
 def _shared(ours: Cell, theirs: Cell) -> tuple[np.ndarray, np.ndarray]:
-    """Positions of the entries that both have, in the same order."""
+    """Return the positions of the entries that both have, in the same order."""
     places = [
         {key: number for number, key in enumerate(zip(cell.rows.tolist(), cell.seed.tolist(), strict=True))}
         for cell in (ours, theirs)
@@ -73,7 +75,7 @@ def _shared(ours: Cell, theirs: Cell) -> tuple[np.ndarray, np.ndarray]:
     return own, other
 
 
-def _of_likelihood(ours: Cell, theirs: Cell, own: np.ndarray, other: np.ndarray, resamples: Resamples) -> Difference:
+def _likelihood_difference(ours: Cell, theirs: Cell, own: np.ndarray, other: np.ndarray, resamples: Resamples) -> Difference:
     votes, patient = votes_of(ours)[own], resamples.patient[ours.rows[own]]
     with np.errstate(invalid="ignore"):
         values = ours.log_probs[own] - theirs.log_probs[other]
@@ -83,7 +85,8 @@ def _of_likelihood(ours: Cell, theirs: Cell, own: np.ndarray, other: np.ndarray,
     return _counted(figure, expected_in_folds(values, votes, ours.fold[own], ours.population))
 
 
-def _of_areas(areas: Areas, resamples: Resamples) -> Difference:
+def _area_difference(ours: Areas, theirs: Areas, resamples: Resamples) -> Difference:
+    areas = {run: ours[run] - theirs[run] for run in ours if run in theirs}
     by_fold: dict[int, list[float]] = {}
     for (fold, _), area in areas.items():
         by_fold.setdefault(fold, []).append(area.value)

@@ -1,14 +1,15 @@
-"""What a study found, as figures and sentences: all that tables and pages are made from.
+"""The summary of a study: all that tables, figures and the page are made from.
 
-Stage: `Row`s, `Comparison`s, `Check`s, sentences → `Summary` → `summary.json`, and back.
+Stage: `CellSummary`s, `Comparison`s, `PaperCheck`s, sentences → `Summary` → `summary.json`, and back.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,21 +17,31 @@ from ...metrics import Figure
 from ..config import StudyConfig
 from ..pooled_predictions import CellKey
 
-CONSTANT = "constant"  # in the place of a loss: always answering π
+CONSTANT = "constant"  # in place of a loss: always answering π
+LOG_LIKELIHOOD, AUC = "expected_log_likelihood", "auc"
 Verdict = Literal["reproduces", "does not", "undecided"]
 Standing = Literal["ahead", "behind", "undecided"]
 
 
 @dataclass(frozen=True)
-class Row:
-    """A cell of the study, and its figures.
+class CellSummary:
+    """The figures of one cell of the study.
 
     Attributes:
-        key: what its runs have in common; for the row that always answers π the loss is "constant" and the net "".
-        figures: by name, as `rightloss.metrics.evaluate` names them; `auc` is the mean over folds and seeds. Of ratings, see
-            `ratings.py`.
-        folds, seeds: how many went into it.
+        key: what its runs have in common; where π is always answered, the loss is "constant" and the net "".
+        figures: by name, as `rightloss.metrics.evaluate` names them; `auc` is the mean over folds and seeds. For ratings, see
+            `summarise.py`.
+        folds, seeds: how many it covers.
         nodules, patients: how many were tested.
+
+    Example:
+        >>> from rightloss.metrics import Figure
+        >>> from rightloss.study.pooled_predictions import CellKey
+        >>> from rightloss.study.summary import CellSummary
+        >>> key = CellKey("contours", "rebalanced", "convnet", "categorical", "own", "map", 0.001, "weighted")
+        >>> row = CellSummary(key, {"auc": Figure(0.9, 0.85, 0.94)}, folds=5, seeds=1, nodules=700, patients=400)
+        >>> print(row.figures["auc"])
+        0.9 (0.85 to 0.94)
     """
 
     key: CellKey
@@ -43,13 +54,19 @@ class Row:
 
 @dataclass(frozen=True)
 class Difference:
-    """Ours less theirs, of one figure, on the same nodules.
+    """Ours minus theirs in one figure, on the same nodules.
 
     Attributes:
         figure: the difference and its interval.
-        folds: in which it is defined.
-        ahead: how many of them have ours ahead.
-        behind: how many have theirs ahead.
+        folds: number of folds in which it is defined.
+        ahead: number of folds in which ours is larger.
+        behind: number of folds in which theirs is larger.
+
+    Example:
+        >>> from rightloss.metrics import Figure
+        >>> from rightloss.study.summary import Difference
+        >>> Difference(Figure(0.02, 0.01, 0.03), folds=5, ahead=5, behind=0).standing
+        'ahead'
     """
 
     figure: Figure
@@ -59,7 +76,7 @@ class Difference:
 
     @property
     def standing(self) -> Standing:
-        """Of ours: undecided where the interval holds 0, or there is none."""
+        """Whether ours is ahead; undecided where the interval contains 0 or is missing."""
         if self.figure.low > 0:
             return "ahead"
         return "behind" if self.figure.high < 0 else "undecided"
@@ -70,10 +87,19 @@ class Comparison:
     """Two cells that differ in one respect.
 
     Attributes:
-        about: in what: "loss" (ours is the default), "published" (ours is the published form, theirs the weighted loss),
+        about: the respect: "loss" (ours is the default), "published" (ours is the published form, theirs the weighted loss),
             "net", "inference" or "likelihood".
         ours, theirs: the cells.
         differences: by figure: `expected_log_likelihood`, and for two classes `auc`.
+
+    Example:
+        >>> from rightloss.metrics import Figure
+        >>> from rightloss.study.pooled_predictions import CellKey
+        >>> from rightloss.study.summary import Comparison, Difference
+        >>> ours = CellKey("contours", "rebalanced", "convnet", "categorical", "own", "map", 0.001, "information-gain")
+        >>> auc = Difference(Figure(0.02, -0.01, 0.05), folds=5, ahead=3, behind=2)
+        >>> Comparison("loss", ours, ours._replace(loss="weighted"), {"auc": auc}).differences["auc"].standing
+        'undecided'
     """
 
     about: str
@@ -83,14 +109,19 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Check:
-    """Whether something that the paper found shows here, too.
+class PaperCheck:
+    """Whether a finding of the paper is seen in this study.
 
     Attributes:
-        about: what, in a few words.
-        where: data set, net, and whatever else the study varies.
+        about: the finding, in a few words.
+        where: data set, net, and what else the study varies.
         verdict: "reproduces", "does not" or "undecided".
-        sentence: with the figures.
+        sentence: the figures behind the verdict.
+
+    Example:
+        >>> from rightloss.study.summary import PaperCheck
+        >>> PaperCheck("the weighted loss has a lower AUC", "ConvNet", "reproduces", "By 0.04 (0.02 to 0.06).").verdict
+        'reproduces'
     """
 
     about: str
@@ -104,42 +135,40 @@ class Summary:
     """What a study found.
 
     Attributes:
-        config: of the study.
-        missing: runs that are not done.
+        config: the study.
+        missing: number of runs that are not done.
         question: what was asked, a paragraph.
-        answer: what was found, in a few plain words; "" where the default loss was not run.
+        answer: what was found, in two or three sentences; "" where the default loss was not run.
         rows: in the study's order; before the first row of a population and data set, the one that always answers π.
         comparisons: between rows.
         checks: of the paper's findings.
-        findings: sentences for those who read no table; the first says so where the study is incomplete.
+        findings: sentences; the first says so where the study is incomplete.
+
+    Example:
+        >>> from rightloss.study import PRESETS
+        >>> from rightloss.study.summary import Summary
+        >>> Summary(PRESETS["quick"], 40, "Why?", "", (), (), (), ()).to_json().splitlines()[1]
+        ' "config": {'
     """
 
     config: StudyConfig
     missing: int
     question: str
     answer: str
-    rows: tuple[Row, ...]
+    rows: tuple[CellSummary, ...]
     comparisons: tuple[Comparison, ...]
-    checks: tuple[Check, ...]
+    checks: tuple[PaperCheck, ...]
     findings: tuple[str, ...]
 
     def to_json(self) -> str:
-        """Without NaN: what is not defined is null."""
-        content = {
-            "config": self.config.to_dict(),
-            "missing": self.missing,
-            "question": self.question,
-            "answer": self.answer,
-            "rows": [_plain_row(row) for row in self.rows],
-            "comparisons": [_plain_comparison(each) for each in self.comparisons],
-            "checks": [vars(check) for check in self.checks],
-            "findings": self.findings,
-        }
+        """Return the text of `summary.json`, in which undefined numbers are null."""
+        content = {**{name: _plain(each) for name, each in vars(self).items()}, "config": self.config.to_dict()}
         return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
     @classmethod
-    def read(cls, path: Path) -> Summary:
-        """From `summary.json`."""
+    def read(cls, path: str | os.PathLike[str]) -> Summary:
+        """Read `summary.json`."""
+        path = Path(path)
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             return cls(
@@ -147,9 +176,9 @@ class Summary:
                 content["missing"],
                 content["question"],
                 content["answer"],
-                tuple(_row(row) for row in content["rows"]),
+                tuple(_cell_summary(row) for row in content["rows"]),
                 tuple(_comparison(each) for each in content["comparisons"]),
-                tuple(Check(**check) for check in content["checks"]),
+                tuple(PaperCheck(**check) for check in content["checks"]),
                 tuple(content["findings"]),
             )
         except FileNotFoundError:
@@ -160,47 +189,32 @@ class Summary:
             ) from error
 
 
-def rounded(figure: Figure) -> Figure:
-    """To nine digits: the last ones hang on the order in which a machine adds."""
-    value, low, high = (float(f"{each:.9g}") for each in (figure.value, figure.low, figure.high))
-    return Figure(value, low, high, figure.reason)
+def _plain(value: Any) -> Any:
+    """Return `value` as JSON has it: objects as dictionaries, NaN as null, infinity as text."""
+    if isinstance(value, Figure):
+        ends = {name: _plain(getattr(value, name)) for name in ("value", "low", "high")}
+        return {**ends, "reason": value.reason} if value.reason else ends
+    if isinstance(value, CellKey):
+        return value._asdict()
+    if isinstance(value, Mapping) or is_dataclass(value):
+        return {name: _plain(each) for name, each in (value if isinstance(value, Mapping) else vars(value)).items()}
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    return value
 
 
-def _plain_row(row: Row) -> dict[str, Any]:
-    figures = {name: _plain_figure(figure) for name, figure in row.figures.items()}
-    return {**vars(row), "key": row.key._asdict(), "figures": figures}
-
-
-def _row(content: dict[str, Any]) -> Row:
+def _cell_summary(content: dict[str, Any]) -> CellSummary:
     figures = {name: _figure(each) for name, each in content["figures"].items()}
-    return Row(**{**content, "key": CellKey(**content["key"]), "figures": figures})
-
-
-def _plain_comparison(comparison: Comparison) -> dict[str, Any]:
-    differences = {name: {**vars(each), "figure": _plain_figure(each.figure)} for name, each in comparison.differences.items()}
-    keys = {"ours": comparison.ours._asdict(), "theirs": comparison.theirs._asdict()}
-    return {"about": comparison.about, **keys, "differences": differences}
+    return CellSummary(**{**content, "key": CellKey(**content["key"]), "figures": figures})
 
 
 def _comparison(content: dict[str, Any]) -> Comparison:
-    differences = {
-        name: Difference(**{**each, "figure": _figure(each["figure"])}) for name, each in content["differences"].items()
-    }
-    return Comparison(content["about"], CellKey(**content["ours"]), CellKey(**content["theirs"]), differences)
-
-
-def _plain_figure(figure: Figure) -> dict[str, Any]:
-    numbers = {name: _plain(getattr(figure, name)) for name in ("value", "low", "high")}
-    return {**numbers, "reason": figure.reason} if figure.reason else numbers
+    found = {name: Difference(**{**each, "figure": _figure(each["figure"])}) for name, each in content["differences"].items()}
+    return Comparison(content["about"], CellKey(**content["ours"]), CellKey(**content["theirs"]), found)
 
 
 def _figure(content: dict[str, Any]) -> Figure:
     value, low, high = (math.nan if content[name] is None else float(content[name]) for name in ("value", "low", "high"))
     return Figure(value, low, high, content.get("reason", ""))
-
-
-def _plain(number: float) -> float | str | None:
-    """JSON has neither NaN nor infinity."""
-    if math.isnan(number):
-        return None
-    return number if math.isfinite(number) else str(number)

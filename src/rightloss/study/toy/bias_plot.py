@@ -1,6 +1,6 @@
-"""The picture of the three kinds of sampling bias: who is selected, and what each remedy then loses.
+"""The figure of the three kinds of sampling bias: the people selected, and what each remedy then loses.
 
-Stage: `BiasRow`s, `BiasConfig` → matplotlib Figure → PNG and SVG.
+Stage: `BiasRow`s, `BiasConfig` → matplotlib figure → PNG and SVG.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .selection import BY_BOTH, BY_FEATURE, BY_LABEL, CurvedRisk, Selection, met
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Canvas
 
 _PEOPLE = 500  # in the small pictures
 _LEAST = 2e-5  # nats: the left end of the axis
@@ -28,12 +28,12 @@ _WORDS = {
 _WRONG, _RIGHT = "#D55E00", "#0072B2"  # told apart by the filling, too
 
 
-def plot_biases(rows: list[BiasRow], config: BiasConfig | None = None) -> Figure:
-    """A column per kind of selection; above who is selected, below what each remedy loses, for either model."""
-    from matplotlib.figure import Figure
+def plot_biases(rows: list[BiasRow], config: BiasConfig | None = None) -> Canvas:
+    """Draw a column per kind of selection: above the people selected, below what each remedy loses, for either model."""
+    import matplotlib.figure
 
     config = BiasConfig() if config is None else config
-    figure = Figure(figsize=(10, 8.2), dpi=150, layout="constrained")
+    figure = matplotlib.figure.Figure(figsize=(10, 8.2), dpi=150, layout="constrained")
     axes = figure.subplots(3, len(config.selections), height_ratios=(1.15, 1, 1), squeeze=False)
     for column, selection in enumerate(config.selections):
         _show_people(axes[0, column], config.population, selection)
@@ -45,7 +45,7 @@ def plot_biases(rows: list[BiasRow], config: BiasConfig | None = None) -> Figure
 
 
 def save_biases(rows: list[BiasRow], config: BiasConfig, paths: tuple[Path, ...]) -> None:
-    """The picture, once for each path, in the format of its ending; the same bytes for the same rows."""
+    """Write the figure to each path, in the format of its ending; the same bytes for the same rows."""
     from matplotlib import rc_context
 
     with rc_context({"svg.hashsalt": "biases"}):
@@ -95,7 +95,7 @@ def _show_remedies(ax: Axes, rows: list[BiasRow], first: bool) -> None:
     ax.spines[["top", "right"]].set_visible(False)
 
 
-def _explain(figure: Figure, people: Axes, curved: Axes, straight: Axes) -> None:
+def _explain(figure: Canvas, people: Axes, curved: Axes, straight: Axes) -> None:
     people.legend(loc="center right", bbox_to_anchor=(-0.12, 0.5), fontsize=9, frameon=False)
     curved.set_ylabel(f"{CURVED} model:\ncan express the truth", fontsize=10)
     straight.set_ylabel("straight model:\ncannot", fontsize=10)

@@ -21,7 +21,7 @@ from .bias_plot import save_biases
 from .biases import BiasConfig, BiasFigures, BiasRun, bias_rows, biases_csv, run_seed
 from .population import FiveRatings, Population, TwoGaussians
 from .runs import Figures, Net, Problem, RunConfig, run
-from .table import Results, Row, constant_rows, findings, to_csv, to_markdown
+from .table import Results, ToyRow, constant_rows, findings, to_csv, to_markdown
 
 Progress = Callable[[int, int, str], None]
 
@@ -122,7 +122,7 @@ def _kept(config: Config, work: Callable[[Config], list[Found]], kind: type[Foun
         raise ValueError(f"Expected the figures of one run in {path}, but it does not hold them: delete it.") from error
 
 
-def _written(config: ToyConfig, rows: list[Row], found: list[BiasFigures], out: Path) -> Results:
+def _written(config: ToyConfig, rows: list[ToyRow], found: list[BiasFigures], out: Path) -> Results:
     """All of `FILES`; results.json last, for it says that the others are there."""
     titles = (METHODS[DEFAULT].title, METHODS["plain"].title)
     results = Results(config.settings(), rows, findings(rows, *titles, LINEAR.name))
@@ -144,7 +144,7 @@ def _finished(out: Path, config: ToyConfig) -> Results | None:
     return results if complete and results.settings == config.settings() else None
 
 
-def _rows(config: ToyConfig, figures: dict[RunConfig, Figures]) -> list[Row]:
+def _rows(config: ToyConfig, figures: dict[RunConfig, Figures]) -> list[ToyRow]:
     """By population, then by network, then by method; each over its seeds."""
     rows = []
     for population in config.populations():
@@ -163,11 +163,11 @@ def _rows(config: ToyConfig, figures: dict[RunConfig, Figures]) -> list[Row]:
     return rows
 
 
-def _row(runs: list[Figures], population: Population, model: str, method: str) -> Row:
+def _row(runs: list[Figures], population: Population, model: str, method: str) -> ToyRow:
     by_seed = [each.log_likelihood for each in runs]
     aucs = [each.auc for each in runs if each.auc is not None]
     error = math.sqrt(math.fsum(each.variance for each in runs)) / len(runs)
-    return Row(
+    return ToyRow(
         prevalence=population.title,
         model=model,
         method=method,

@@ -1,22 +1,20 @@
-"""Rows of figures → a table, a few sentences, files.
+"""The toy study's table and sentences.
 
-Stage: `Row`s → `Results` → CSV, Markdown, JSON, the terminal.
+Stage: `ToyRow`s → `Results` → CSV, Markdown, JSON, the terminal.
 """
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 import json
 import math
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Literal
 
+from ..report.export import csv_text, markdown_rows, open_console
 from .population import Population
 
 TITLE = "Trained on equal classes, used where they are not: how close does each loss come to the best possible?"
@@ -37,7 +35,7 @@ CLEAR = 3  # standard errors
 
 
 @dataclass(frozen=True)
-class Row:
+class ToyRow:
     """One line of the table: a method on a population, over the seeds.
 
     Attributes:
@@ -52,8 +50,7 @@ class Row:
         lost: mean of log p_true(y|x) − log p(y|x) on the same test examples, in which most of the test noise cancels.
         auc: None for more than two classes.
         mean_prediction: of the last class, at π.
-        log_likelihood_by_seed: what it is the mean of.
-        auc_by_seed: likewise.
+        log_likelihood_by_seed, auc_by_seed: the values that are averaged.
     """
 
     prevalence: str
@@ -71,16 +68,16 @@ class Row:
 
     @property
     def case(self) -> str:
-        """What a method is tried on."""
+        """Population and network."""
         return f"{self.prevalence} {self.model}"
 
 
 @dataclass(frozen=True)
 class Results:
-    """All that the study found."""
+    """The settings, rows and sentences of the study."""
 
     settings: dict[str, Any]
-    rows: list[Row]
+    rows: list[ToyRow]
     findings: list[str]
 
     def to_json(self) -> str:
@@ -88,32 +85,32 @@ class Results:
 
     @classmethod
     def read(cls, path: Path) -> Results:
-        """From `results.json`."""
+        """Read `results.json`."""
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             if content["study"] != "toy":
                 raise ValueError(f"of the study {content['study']!r}")
-            return cls(content["settings"], [Row(**row) for row in content["rows"]], content["findings"])
+            return cls(content["settings"], [ToyRow(**row) for row in content["rows"]], content["findings"])
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(
                 f"Expected {path} to hold results of this study, but it does not: choose another folder."
             ) from error
 
 
-def constant_rows(population: Population) -> list[Row]:
-    """What bounds the others: the best possible, and always answering π."""
+def constant_rows(population: Population) -> list[ToyRow]:
+    """Return the rows that bound the others: the best possible, and always answering π."""
     prevalence, best = population.prevalence.population, population.best_log_likelihood
     blind = float(prevalence @ prevalence.log())
     last = float(prevalence[-1])
     auc = None if population.best_auc is None else 0.5
     return [
-        Row(population.title, "any", BEST, best, None, None, None, 0.0, population.best_auc, last, [], []),
-        Row(population.title, "any", CONSTANT, blind, None, None, None, best - blind, auc, last, [], []),
+        ToyRow(population.title, "any", BEST, best, None, None, None, 0.0, population.best_auc, last, [], []),
+        ToyRow(population.title, "any", CONSTANT, blind, None, None, None, best - blind, auc, last, [], []),
     ]
 
 
-def findings(rows: list[Row], default: str, plain: str, truthful: str) -> list[str]:
-    """What the rows say, in sentences.
+def findings(rows: list[ToyRow], default: str, plain: str, truthful: str) -> list[str]:
+    """Return what the rows say, in sentences.
 
     Args:
         rows: of the table.
@@ -129,38 +126,28 @@ def findings(rows: list[Row], default: str, plain: str, truthful: str) -> list[s
 
 
 def to_csv(results: Results) -> str:
-    """Every figure of the table, and the standard error in a column of its own."""
-    names = [field.name for field in dataclasses.fields(Row) if not field.name.endswith("_by_seed")]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(names)
-    for row in results.rows:
-        values = [getattr(row, name) for name in names]
-        writer.writerow([f"{value:.6g}" if isinstance(value, float) else value for value in values])
-    return text.getvalue()
+    """Return every figure of the table, with the standard error in a column of its own."""
+    names = [field.name for field in dataclasses.fields(ToyRow) if not field.name.endswith("_by_seed")]
+    lines = [[getattr(row, name) for name in names] for row in results.rows]
+    return csv_text([names, *([f"{each:.6g}" if isinstance(each, float) else each for each in line] for line in lines)])
 
 
 def to_markdown(results: Results) -> str:
-    """The report: the question, the answers, the table, and how to read it."""
-    table = [
-        list(COLUMNS.values()),
-        ["---"] * 3 + ["--:"] * (len(COLUMNS) - 3),
-        *(list(cells(row).values()) for row in results.rows),
-    ]
-    lines = [f"# {TITLE}", "", *(f"- {each}" for each in results.findings), ""]
-    lines += ["| " + " | ".join(row) + " |" for row in table]
-    return "\n".join([*lines, "", *(f"- {each}" for each in legend(results)), ""])
+    """Return the report: the question, the answers, the table, and how to read it."""
+    rows = [list(cells(row).values()) for row in results.rows]
+    table = markdown_rows([list(COLUMNS.values()), ["---"] * 3 + ["--:"] * (len(COLUMNS) - 3), *rows])
+    answers, notes = ([f"- {each}" for each in some] for some in (results.findings, legend(results)))
+    return "\n".join([f"# {TITLE}", "", *answers, "", table, "", *notes, ""])
 
 
 def print_results(results: Results) -> None:
-    """To the terminal: all columns where they fit, else the chief ones."""
+    """Print all columns where they fit, else the most important ones."""
     from rich import box
-    from rich.console import Console
-    from rich.table import Table
+    from rich.table import Table as RichTable
 
-    console = Console(width=None if sys.stdout.isatty() else 130, highlight=False)
+    console = open_console()
     wide = console.width >= 124
-    table = Table(title=TITLE, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, int(wide), 0, 0), pad_edge=False)
+    table = RichTable(title=TITLE, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, int(wide), 0, 0), pad_edge=False)
     lines = [cells(row) for row in results.rows]
     for name in COLUMNS if wide else NARROW:
         width = max(map(len, [*COLUMNS[name].split(), *(line[name] for line in lines)]))
@@ -179,8 +166,8 @@ def print_results(results: Results) -> None:
         console.print(sentence, markup=False)
 
 
-def cells(row: Row) -> dict[str, str]:
-    """A row as the table shows it, by column."""
+def cells(row: ToyRow) -> dict[str, str]:
+    """Return a row as the table shows it, by column."""
     error = "" if row.standard_error is None else f" ± {row.standard_error:.6f}"
     return {
         "prevalence": row.prevalence,
@@ -196,7 +183,7 @@ def cells(row: Row) -> dict[str, str]:
 
 
 def legend(results: Results) -> list[str]:
-    """How to read the table."""
+    """Return how to read the table."""
     settings = results.settings
     return [
         f"Means over {settings['seeds']} seed(s). Expected log-likelihood: higher is better, 0 would be certainty.",
@@ -207,7 +194,7 @@ def legend(results: Results) -> list[str]:
     ]
 
 
-def _near_best(rows: list[Row], default: str, plain: str, truthful: str) -> str:
+def _near_best(rows: list[ToyRow], default: str, plain: str, truthful: str) -> str:
     parts = []
     for method in (default, plain):
         chosen = [row for row in rows if (row.method, row.model) == (method, truthful)]
@@ -223,7 +210,7 @@ def _near_best(rows: list[Row], default: str, plain: str, truthful: str) -> str:
 
 @dataclass(frozen=True)
 class _Lead:
-    """By how much a method is ahead of the default, seed by seed: mean and standard error over the seeds."""
+    """A method's lead over the default, seed by seed: mean and standard error over the seeds."""
 
     method: str
     case: str
@@ -234,7 +221,7 @@ class _Lead:
         return f"{self.method} ({self.case}: {self.mean:.2g} ± {self.error:.1g})"
 
 
-def _leads(rows: list[Row], default: str, figure: str) -> Iterator[_Lead]:
+def _leads(rows: list[ToyRow], default: str, figure: str) -> Iterator[_Lead]:
     ours = {row.case: getattr(row, f"{figure}_by_seed") for row in rows if row.method == default}
     for row in rows:
         theirs = getattr(row, f"{figure}_by_seed")
@@ -243,7 +230,7 @@ def _leads(rows: list[Row], default: str, figure: str) -> Iterator[_Lead]:
             yield _Lead(row.method, row.case, fmean(leads), stdev(leads) / math.sqrt(len(leads)))
 
 
-def _against_others(rows: list[Row], default: str, figure: str) -> str:
+def _against_others(rows: list[ToyRow], default: str, figure: str) -> str:
     name = {"log_likelihood": "expected log-likelihood", "auc": "AUC"}[figure]
     leads = list(_leads(rows, default, figure))
     if not leads:
@@ -261,7 +248,7 @@ def _against_others(rows: list[Row], default: str, figure: str) -> str:
     return text if furthest is None or furthest in clearly_lost else text + f" It is furthest behind {furthest}."
 
 
-def _below_constant(rows: list[Row]) -> str:
+def _below_constant(rows: list[ToyRow]) -> str:
     constant = {row.prevalence: row.log_likelihood for row in rows if row.method == CONSTANT}
     cases: dict[str, list[str]] = {}
     for row in rows:

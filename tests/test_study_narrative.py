@@ -1,4 +1,4 @@
-"""What is said of figures: verdicts on the paper's findings, wins and losses, the claim, calibration, what is missing."""
+"""The report's sentences: checks of the paper's findings, wins and losses, the claim, calibration, missing runs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from rightloss.metrics import Figure
 from rightloss.study.config import Source, StudyConfig
 from rightloss.study.pooled_predictions import CellKey
 from rightloss.study.results import StudyResults, read_study
-from rightloss.study.summary import Check, Comparison, Difference, Row, Summary, summarise, words
-from rightloss.study.summary.answer import answer_of
-from rightloss.study.summary.checks import checks_of
-from rightloss.study.summary.findings import findings_of
+from rightloss.study.summary import CellSummary, Comparison, Difference, PaperCheck, Summary, narrative, summarise, wording
+from rightloss.study.summary.checks import paper_checks
 
 CONFIG = StudyConfig("table1", losses=("information-gain", "published", "weighted"))
-SIMILAR, NOBODY, RANKS, CONSTANT = range(4)
+SIMILAR, SENSITIVITY, RANKING, CONSTANT = range(4)
 BLIND = 0.999 * math.log(0.999) + 0.001 * math.log(0.001)
 
 
@@ -27,7 +25,7 @@ def key(loss: str, population: float) -> CellKey:
     return CellKey("contours", "rebalanced", "convnet", "categorical", "own", "map", population, loss)
 
 
-def row(loss: str, population: float, skill: Figure, tpr: Figure | None = None, **others: Figure) -> Row:
+def row(loss: str, population: float, skill: Figure, tpr: Figure | None = None, **others: Figure) -> CellSummary:
     figures = {
         "skill": skill,
         "expected_log_likelihood": Figure(BLIND * (1 - skill.value), BLIND * (1 - skill.low), BLIND * (1 - skill.high)),
@@ -36,7 +34,7 @@ def row(loss: str, population: float, skill: Figure, tpr: Figure | None = None, 
         "mean_prediction": Figure(population, 0.9 * population, 1.1 * population),
         **others,
     }
-    return Row(key(loss, population), figures, 5, 1, 700, 400)
+    return CellSummary(key(loss, population), figures, 5, 1, 700, 400)
 
 
 def comparison(ours: str, theirs: str, population: float, likelihood: Figure, auc: Figure) -> Comparison:
@@ -49,7 +47,7 @@ BETTER, EVEN, WORSE = Figure(0.2, 0.1, 0.3), Figure(0.0, -0.1, 0.1), Figure(-0.2
 NONE = Figure(0.1, reason="no interval")
 
 
-def all_rows(**skills: Figure) -> list[Row]:
+def all_rows(**skills: Figure) -> list[CellSummary]:
     default = {"information-gain": BETTER, "published": WORSE, "weighted": BETTER} | {
         name.replace("_", "-"): skill for name, skill in skills.items()
     }
@@ -66,8 +64,8 @@ def all_comparisons(common: Figure = EVEN, rare: Figure = BETTER, rare_published
     ]
 
 
-def verdicts(rows: list[Row], comparisons: list[Comparison]) -> list[str]:
-    return [check.verdict for check in checks_of(rows, comparisons, CONFIG)]
+def verdicts(rows: list[CellSummary], comparisons: list[Comparison]) -> list[str]:
+    return [check.verdict for check in paper_checks(rows, comparisons, CONFIG)]
 
 
 def test_the_papers_own_pattern_reproduces_in_all_four_checks() -> None:
@@ -101,14 +99,14 @@ def test_similar_is_within_three_hundredths(difference: Figure, expected: str) -
 )
 def test_near_zero_is_up_to_a_twentieth(tpr: Figure, expected: str) -> None:
     rows = [*all_rows()[:-1], row("weighted", 0.001, BETTER, tpr)]
-    assert verdicts(rows, all_comparisons())[NOBODY] == expected
+    assert verdicts(rows, all_comparisons())[SENSITIVITY] == expected
 
 
-def test_who_else_finds_nobody_is_said_beside() -> None:
+def test_the_sensitivity_of_the_default_is_given_beside_that_of_the_weighted_loss() -> None:
     rows = [each for each in all_rows() if each.key != key("information-gain", 0.001)]
-    without = checks_of(rows, all_comparisons(), CONFIG)[NOBODY].sentence
+    without = paper_checks(rows, all_comparisons(), CONFIG)[SENSITIVITY].sentence
     default = row("information-gain", 0.001, BETTER, Figure(0.125, 0.1, 0.2))
-    beside = checks_of([*rows, default], all_comparisons(), CONFIG)[NOBODY].sentence
+    beside = paper_checks([*rows, default], all_comparisons(), CONFIG)[SENSITIVITY].sentence
     assert "default" not in without
     assert "That of the default information gain is 0.125 (0.100 to 0.200)." in beside
 
@@ -128,7 +126,7 @@ def test_who_else_finds_nobody_is_said_beside() -> None:
 def test_the_weighted_loss_ranks_worse_if_one_form_is_ahead_and_none_behind(
     default: Figure, published: Figure, expected: str
 ) -> None:
-    assert verdicts(all_rows(), all_comparisons(rare=default, rare_published=published))[RANKS] == expected
+    assert verdicts(all_rows(), all_comparisons(rare=default, rare_published=published))[RANKING] == expected
 
 
 @pytest.mark.parametrize(
@@ -147,11 +145,11 @@ def test_worse_than_always_answering_the_prevalence_is_by_interval(default: Figu
     assert verdicts(rows, all_comparisons())[CONSTANT] == expected
 
 
-def test_a_check_tells_its_figures() -> None:
-    check = checks_of(all_rows(), all_comparisons(), CONFIG)[RANKS]
+def test_a_check_gives_its_figures() -> None:
+    check = paper_checks(all_rows(), all_comparisons(), CONFIG)[RANKING]
     assert check.where == "ConvNet"
     assert "information gain (default) +0.200 (+0.100 to +0.300), ahead in 4 of 5 folds" in check.sentence
-    constant = checks_of(all_rows(), all_comparisons(), CONFIG)[CONSTANT]
+    constant = paper_checks(all_rows(), all_comparisons(), CONFIG)[CONSTANT]
     assert f"always answering π {BLIND:.5f}".replace("-", "−") in constant.sentence
 
 
@@ -159,14 +157,16 @@ def test_without_the_papers_losses_or_prevalences_there_is_no_check_and_that_is_
     config = StudyConfig("sweep", losses=("information-gain", "corrected"), populations=(0.1,))
     rows = [row("information-gain", 0.1, BETTER), row("corrected", 0.1, BETTER)]
     comparisons = [comparison("information-gain", "corrected", 0.1, EVEN, EVEN)]
-    checks = checks_of(rows, comparisons, config)
+    checks = paper_checks(rows, comparisons, config)
     assert checks == ()
-    assert any("was not asked" in each for each in findings_of(rows, comparisons, checks, config, 0))
-    assert not any("was not asked" in each for each in findings_of(rows, comparisons, checks, config, 1)), "it may be missing"
+    assert any("was not asked" in each for each in narrative.findings(rows, comparisons, checks, config, 0))
+    assert not any("was not asked" in each for each in narrative.findings(rows, comparisons, checks, config, 1)), (
+        "it may be missing"
+    )
 
 
-def said(rows: list[Row], comparisons: list[Comparison], missing: int = 0) -> str:
-    return "\n".join(findings_of(rows, comparisons, checks_of(rows, comparisons, CONFIG), CONFIG, missing))
+def said(rows: list[CellSummary], comparisons: list[Comparison], missing: int = 0) -> str:
+    return "\n".join(narrative.findings(rows, comparisons, paper_checks(rows, comparisons, CONFIG), CONFIG, missing))
 
 
 def test_losses_are_named_with_their_figures_worst_first() -> None:
@@ -180,14 +180,14 @@ def test_losses_are_named_with_their_figures_worst_first() -> None:
     assert text.index(f"It loses to: {worst}") < text.index(other)
 
 
-def test_where_nothing_is_lost_the_furthest_is_named_all_the_same() -> None:
+def test_without_a_loss_the_largest_undecided_difference_is_named() -> None:
     comparisons = [comparison("information-gain", "weighted", 0.3, Figure(-0.02, -0.03, 0.01), BETTER)]
     text = said(all_rows(), comparisons)
     assert "nowhere clearly behind; furthest, though undecided, weighted loss (ConvNet, π = 0.3) −0.020" in text
     assert "It is nowhere behind." in text
 
 
-def test_a_difference_that_is_not_defined_is_no_sign_that_nothing_is_lost() -> None:
+def test_an_undefined_difference_is_counted_as_such() -> None:
     undefined = Figure(math.nan, reason="a class has no nodule")
     text = said(all_rows(), [comparison("information-gain", "weighted", 0.3, undefined, undefined)])
     assert "nowhere" not in text
@@ -195,7 +195,7 @@ def test_a_difference_that_is_not_defined_is_no_sign_that_nothing_is_lost() -> N
 
 
 @pytest.mark.parametrize(("pairs", "expected"), [(5, ""), (9, ""), (10, "Of 20 differences, about 1 would")])
-def test_what_chance_would_decide_is_told_from_one_on(pairs: int, expected: str) -> None:
+def test_differences_decided_by_chance_are_mentioned_from_one_on(pairs: int, expected: str) -> None:
     text = said(all_rows(), [comparison("information-gain", "weighted", 0.3, EVEN, EVEN)] * pairs)
     assert expected in text
     assert ("by chance alone" in text) == bool(expected)
@@ -222,7 +222,7 @@ def test_the_claim_is_checked_by_interval_and_failures_are_named() -> None:
 
 
 @pytest.mark.parametrize("mean", [Figure(0.6, 0.5, 0.7), Figure(0.1, 0.05, 0.2)])
-def test_calibration_is_told_by_chance_and_by_the_mean_prediction(mean: Figure) -> None:
+def test_calibration_is_compared_with_chance_and_by_the_mean_prediction(mean: Figure) -> None:
     off = row("information-gain", 0.3, BETTER, calibration_error=Figure(0.1, 0.05, 0.2), mean_prediction=mean)
     text = said([off, *all_rows()[1:]], all_comparisons())
     assert "in 1 of 2 cases the calibration error is no larger than chance would make it" in text
@@ -231,9 +231,9 @@ def test_calibration_is_told_by_chance_and_by_the_mean_prediction(mean: Figure) 
 
 def test_an_incomplete_study_says_so_first() -> None:
     config = dataclasses.replace(CONFIG, folds=2)
-    found = findings_of(all_rows(), all_comparisons(), (), config, 7)
+    found = narrative.findings(all_rows(), all_comparisons(), (), config, 7)
     assert found[0].startswith("The study is incomplete: 7 of 12 runs are missing")
-    assert not any("incomplete" in each for each in findings_of(all_rows(), all_comparisons(), (), config, 0))
+    assert not any("incomplete" in each for each in narrative.findings(all_rows(), all_comparisons(), (), config, 0))
 
 
 def results_of(out: Path, config: StudyConfig, skip: int = 0) -> StudyResults:
@@ -241,7 +241,7 @@ def results_of(out: Path, config: StudyConfig, skip: int = 0) -> StudyResults:
     return read_study(out)
 
 
-def test_the_question_tells_data_population_and_test(tmp_path: Path) -> None:
+def test_the_question_names_data_population_and_test(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, sources=(Source("contours"), Source("slices", "1")), folds=2, num_folds=4, seeds=2)
     results = results_of(tmp_path, config, skip=1)
     found = summarise(results)
@@ -265,7 +265,7 @@ def test_each_check_is_made_for_each_data_set_net_and_minibatches(tmp_path: Path
     assert len(found.checks) == 16
     assert len(set(where)) == 4
     assert all(where.count(each) == 4 for each in where)
-    assert isinstance(found.checks[0], Check)
+    assert isinstance(found.checks[0], PaperCheck)
 
 
 @pytest.mark.parametrize(
@@ -279,30 +279,30 @@ def test_each_check_is_made_for_each_data_set_net_and_minibatches(tmp_path: Path
     ],
 )
 def test_differences_show_as_many_places_as_they_need(figure: Figure, expected: str) -> None:
-    assert words.difference(figure) == expected
+    assert wording.difference(figure) == expected
 
 
 @pytest.mark.parametrize(("population", "places"), [(0.5, 3), (0.3, 3), (0.1, 3), (0.03, 4), (0.01, 4), (0.001, 5), (0.999, 5)])
 def test_figures_of_a_rare_class_show_more_places(population: float, places: int) -> None:
-    assert words.decimals("expected_log_likelihood", population) == places
-    assert words.decimals("auc", population) == 3
+    assert wording.decimals("expected_log_likelihood", population) == places
+    assert wording.decimals("auc", population) == 3
 
 
-def test_the_answer_counts_cases_and_comparisons_and_names_whom_it_equals() -> None:
+def test_the_answer_counts_cases_and_comparisons_and_names_undecided_rivals() -> None:
     even = comparison("information-gain", "logit-adjusted", 0.001, EVEN, EVEN)
     lost = comparison("information-gain", "weighted", 0.3, WORSE, EVEN)
     won = comparison("information-gain", "weighted", 0.001, BETTER, EVEN)
-    found = answer_of(all_rows(), [even, lost, won], CONFIG)
-    assert "in 2 of 2 cases, and clearly less in none" in found
-    assert "clearly better in 1 of 3 comparisons, clearly worse in 1, and not told apart in 1" in found
-    assert "Nowhere told apart: logit-adjusted loss." in found
+    found = narrative.answer(all_rows(), [even, lost, won], CONFIG)
+    assert "in 2 of 2 cases, and clearly worse in none" in found
+    assert "clearly better in 1 of 3 comparisons, clearly worse in 1, and undecided in 1" in found
+    assert "Undecided in every comparison: logit-adjusted loss." in found
     assert "as published is worse than always answering the prevalence in 2 of 2 cases" in found
-    below = answer_of(all_rows(information_gain=WORSE), [], CONFIG)
-    assert "in 0 of 2 cases, and less in 2" in below
+    below = narrative.answer(all_rows(information_gain=WORSE), [], CONFIG)
+    assert "in 0 of 2 cases, and clearly worse in 2" in below
     assert "comparison" not in below
 
 
 def test_without_the_default_loss_there_is_no_answer() -> None:
     config = dataclasses.replace(CONFIG, losses=("published", "weighted"))
     rows = [each for each in all_rows() if each.key.loss != "information-gain"]
-    assert answer_of(rows, [], config) == ""
+    assert narrative.answer(rows, [], config) == ""

@@ -1,11 +1,12 @@
 """Names and numbers as readers see them.
 
-Stage: a `CellKey`, a `Figure`, a population → a few words.
+Stage: a `CellKey`, a `Figure`, a prevalence → a few words.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 from ...metrics import Figure
@@ -38,53 +39,85 @@ INFERENCES = {
     "sghmc": "SGHMC",
 }
 MINIBATCHES = {"rebalanced": "rebalanced minibatches", "raw": "raw minibatches"}
+# Losses in figures, where there is little room.
+SHORT_LOSSES = {
+    "information-gain": "information gain",
+    "published": "as published",
+    "weighted": "weighted",
+    "logit-adjusted": "logit-adjusted",
+    "corrected": "corrected after",
+    "plain": "cross-entropy",
+}
 # On the population's scale, where 0.999 and 0.9989 are far apart.
 _FINE = ("expected_log_likelihood", "weighted_accuracy", "npv", "brier", "calibration_error", "mean_prediction")
 
 
 def method(key: CellKey) -> str:
-    """The loss, and its marginal where that is not its own."""
+    """Return the loss, and its marginal where that is not its own."""
     if key.loss == CONSTANT:
         return "always answering π"
     return METHODS[key.loss].title + ("" if key.marginal == "own" else f", {key.marginal} marginal")
 
 
+def short_method(key: CellKey) -> str:
+    """Return the same in fewer words, for figures."""
+    return SHORT_LOSSES[key.loss] + ("" if key.marginal == "own" else f", {key.marginal}")
+
+
 def source(name: str) -> str:
+    """Return the name of a data set."""
     return "readers' outlines" if name == CONTOURS else name
 
 
 def net(key: CellKey, config: StudyConfig) -> str:
-    """In the study of metadata an image net is what it looks at."""
+    """Return the net's name; in the study of metadata an image net is called by its input."""
     name = NETS[key.net]
     return f"image alone ({name})" if config.task == "balanced" and key.net not in ("both", "metadata", "mlp") else name
 
 
-def rate(population: float | None) -> str:
-    return "the data's own shares" if population is None else f"π = {population:g}"
-
-
 def where(key: CellKey, config: StudyConfig, *, without: Sequence[str] = ()) -> str:
-    """What of a cell the study varies, but for its loss, and but for `without`; the net in any case."""
+    """Return the net and every other field of a cell that the study varies, but for its loss and those in `without`."""
     parts = {
         "data": source(key.data) if len(config.sources) > 1 else "",
         "minibatches": MINIBATCHES[key.minibatches] if len(config.minibatches) > 1 else "",
         "net": net(key, config) if key.net else "",
         "likelihood": LIKELIHOODS[key.likelihood] if len(config.likelihoods) > 1 and key.likelihood else "",
         "inference": INFERENCES[key.inference] if len(config.inferences) > 1 and key.inference else "",
-        "population": "" if key.population is None else rate(key.population),
+        "population": "" if key.population is None else f"π = {key.population:g}",
     }
     return ", ".join(text for name, text in parts.items() if text and name not in without)
 
 
+def panel_title(key: CellKey, config: StudyConfig, without: tuple[str, ...] = ()) -> str:
+    """Return data and net, and what else the study varies or is unusual, but for `without`."""
+    parts = [source(key.data), where(key, config, without=("data", "population", "minibatches", *without))]
+    if key.minibatches != "rebalanced" or len(config.minibatches) > 1:
+        parts.append(MINIBATCHES[key.minibatches])
+    return ", ".join(parts)
+
+
+def file_name(title: str) -> str:
+    """Return `title` in letters, digits and dashes."""
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:60] or "panel"
+
+
+def one_in(rate: float) -> str:
+    """Return a share as people say it: "1 in 1,000", "30 %"."""
+    people = round(1 / rate)
+    if rate <= 0.2 and abs(people * rate - 1) < 1e-6:
+        return f"1 in {people:,}"
+    return f"{100 * rate:.3g} %"
+
+
 def decimals(name: str, population: float | None) -> int:
-    """Enough to tell figures of that population apart."""
+    """Return how many decimal places tell figures of that population apart."""
     if population is None or name not in _FINE:
         return 3
     return max(3, math.ceil(-math.log10(min(population, 1 - population)) - 1e-9) + 2)
 
 
 def number(value: float, places: int, *, sign: bool = False) -> str:
-    """With a real minus sign; an en dash for what is not defined."""
+    """Return a number with a real minus sign, or an en dash if it is not defined."""
     if math.isnan(value):
         return "–"
     if math.isinf(value):
@@ -96,32 +129,37 @@ def number(value: float, places: int, *, sign: bool = False) -> str:
 
 
 def interval(figure: Figure, places: int, *, sign: bool = False) -> str:
-    """Nothing where there is none."""
+    """Return "low to high", or "" if there is no interval."""
     if math.isnan(figure.low) or math.isnan(figure.high):
         return ""
     return f"{number(figure.low, places, sign=sign)} to {number(figure.high, places, sign=sign)}"
 
 
-def told(figure: Figure, places: int, *, sign: bool = False) -> str:
-    """A figure with its interval, in a sentence."""
+def with_interval(figure: Figure, places: int, *, sign: bool = False) -> str:
+    """Return "value (low to high)"."""
     ends = interval(figure, places, sign=sign)
     return number(figure.value, places, sign=sign) + (f" ({ends})" if ends else "")
 
 
 def difference(figure: Figure) -> str:
-    """With two digits of its largest number, and three places at least."""
+    """Return a difference and its interval, with two digits of the largest number and three places at least."""
     sizes = [abs(each) for each in (figure.value, figure.low, figure.high) if math.isfinite(each) and each != 0]
     places = 3 if not sizes else min(9, max(3, 1 - math.floor(math.log10(max(sizes)))))
-    return told(figure, places, sign=True)
+    return with_interval(figure, places, sign=True)
 
 
 def listed(parts: Sequence[str]) -> str:
-    """ "a, b and c"."""
+    """Return "a, b and c"."""
     if len(parts) < 2:
         return parts[0] if parts else "none"
     return ", ".join(parts[:-1]) + f" and {parts[-1]}"
 
 
 def counted(count: int, word: str) -> str:
-    """ "1 fold", "5 folds"."""
+    """Return "1 fold", "5 folds"."""
     return f"{count:,} {word}" + ("" if count == 1 else "s")
+
+
+def capitalised(text: str) -> str:
+    """Return `text` with a capital first letter."""
+    return text[:1].upper() + text[1:]

@@ -17,10 +17,10 @@ from study_results import fake_study
 
 from rightloss.study.config import Source, StudyConfig
 from rightloss.study.pooled_predictions import CellKey
+from rightloss.study.report import print_summary, tables, write_tables
+from rightloss.study.report.export import figures_csv, latex_text, markdown_text, to_latex
 from rightloss.study.results import read_study
-from rightloss.study.summary import Summary, print_summary, summarise, tables, write_tables
-from rightloss.study.summary.export import to_csv
-from rightloss.study.summary.latex import escaped, to_latex
+from rightloss.study.summary import Summary, summarise
 
 HOSTILE = "my_nodules & 50% {of} $x^2$ ~ #1 \\end | 结"
 BASE = StudyConfig("small", losses=("information-gain", "published", "weighted"), folds=2, num_folds=4)
@@ -110,7 +110,7 @@ def test_a_missing_summary_is_refused(tmp_path: Path) -> None:
 @EACH
 def test_the_csv_holds_every_figure_of_every_row(summaries: dict[str, Summary], name: str) -> None:
     summary = summaries[name]
-    lines = list(csv.DictReader(io.StringIO(to_csv(summary))))
+    lines = list(csv.DictReader(io.StringIO(figures_csv(summary))))
     assert len(lines) == len(summary.rows)
     for line, row in zip(lines, summary.rows, strict=True):
         assert line["data"] == row.key.data
@@ -177,10 +177,14 @@ def test_latex_uses_nothing_that_plain_article_with_booktabs_does_not_know(summa
         assert len(re.findall(r"(?<!\\)\$", text)) % 2 == 0
 
 
-def test_every_sign_that_latex_takes_for_its_own_is_escaped() -> None:
-    assert escaped("50% a_b & {c} #1 $2") == r"50\% a\_b \& \{c\} \#1 \$2"
-    assert escaped("\\~^") == r"\textbackslash{}\textasciitilde{}\textasciicircum{}"
-    assert escaped("π − 1 – ±½ é 结") == r"$\pi$ $-$ 1 -- $\pm$$\frac12$ é ?"
+def test_every_special_character_of_latex_is_escaped() -> None:
+    assert latex_text("50% a_b & {c} #1 $2") == r"50\% a\_b \& \{c\} \#1 \$2"
+    assert latex_text("\\~^") == r"\textbackslash{}\textasciitilde{}\textasciicircum{}"
+    assert latex_text("π − 1 – ±½ é 结") == r"$\pi$ $-$ 1 -- $\pm$$\frac12$ é ?"
+
+
+def test_markup_in_names_stays_text_in_markdown() -> None:
+    assert markdown_text("a|b <img> *c* [d] `e` \\ lidc_slices _f_") == r"a\|b \<img> \*c\* \[d\] \`e\` \\ lidc_slices \_f\_"
 
 
 @EACH
@@ -198,7 +202,7 @@ def test_the_papers_figures_stand_beside_ours_in_its_order(summaries: dict[str, 
     nets, rates = ("ConvNet", "InceptionNet"), ("0.3", "0.001")
     assert titles == [f"{net}, π = {rate}" for rate in rates for net in nets]
     first = table.sections[0].lines
-    assert [line.origin for line in first] == ["paper", "paper", "constant", *["ours"] * 3]
+    assert [line.origin for line in first] == ["paper", "paper", "constant", "main", "other", "other"]
     printed = dict(zip(table.columns, first[0].entries, strict=True))
     assert (printed["exp. log-lik."].value, printed["TPR"].value, printed["AUC"].value) == ("−0.3483", "0.712", "–")
     assert not any(entry.interval for entry in first[0].entries)

@@ -1,0 +1,284 @@
+"""Tables as CSV, LaTeX and Markdown files, and on the terminal. (The page has them by its template.)
+
+Stage: `Summary` → `table.csv`, `comparisons.csv`, `summary.json`, `tables/NAME.tex` and `.md`, each written whole.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from ...atomic_files import write_whole
+from ...metrics import Figure
+from ..pooled_predictions import CellKey
+from ..summary import Summary
+from .tables import COLUMNS, LEGEND, NAMES, PREDICTED, RATING_LEGEND, Table, TableLine, TableSection, sections, tables
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_COUNTS = ("folds", "seeds", "nodules", "patients")
+
+
+def write_tables(summary: Summary, out: str | os.PathLike[str]) -> list[Path]:
+    """Write every table, the same to the byte for the same summary; tables of another study in the folder are removed.
+
+    Args:
+        summary: of the study, by `summarise`.
+        out: folder for `table.csv`, `comparisons.csv`, `summary.json` and `tables/`.
+
+    Returns:
+        the paths of the files.
+
+    Example:
+        >>> import tempfile
+        >>> from rightloss.study import PRESETS, StudyResults
+        >>> from rightloss.study.summary import summarise
+        >>> from rightloss.study.report import write_tables
+        >>> results = StudyResults(PRESETS["quick"], data={}, runs=())
+        >>> [path.name for path in write_tables(summarise(results), tempfile.mkdtemp())]
+        ['table.csv', 'comparisons.csv', 'summary.json']
+    """
+    out = Path(out)
+    texts = {"table.csv": figures_csv(summary), "comparisons.csv": comparisons_csv(summary), "summary.json": summary.to_json()}
+    for table in tables(summary):
+        texts |= {f"tables/{table.name}.tex": to_latex(table), f"tables/{table.name}.md": to_markdown(table)}
+    (out / "tables").mkdir(parents=True, exist_ok=True)
+    for name in {f"tables/{name}.{ending}" for name in NAMES for ending in ("tex", "md")} - set(texts):
+        (out / name).unlink(missing_ok=True)
+    for name, text in texts.items():
+        write_whole(out / name, text)
+    return [out / name for name in texts]
+
+
+# CSV: the csv module, since pandas would have to be told about every column's digits.
+
+
+def figures_csv(summary: Summary) -> str:
+    """Return a line per row of the summary: of each figure the value and both ends, empty where undefined (`summary.json` says
+    why)."""
+    names = list(dict.fromkeys(name for row in summary.rows for name in row.figures))
+    lines = [[*CellKey._fields, *_COUNTS, *(column for name in names for column in (name, f"{name}_low", f"{name}_high"))]]
+    for row in summary.rows:
+        figures = [text for name in names for text in _numbers(row.figures.get(name, Figure(math.nan)))]
+        lines.append([*_fields(row.key), *(str(getattr(row, name)) for name in _COUNTS), *figures])
+    return csv_text(lines)
+
+
+def comparisons_csv(summary: Summary) -> str:
+    """Return a line per difference, ours minus theirs."""
+    lines = [["about", *CellKey._fields, *(f"their_{name}" for name in CellKey._fields)]]
+    lines[0] += ["figure", "difference", "low", "high", "standing", "folds", "folds_ahead", "folds_behind"]
+    for each in summary.comparisons:
+        for name, found in each.differences.items():
+            counts = [str(count) for count in (found.folds, found.ahead, found.behind)]
+            keys = [*_fields(each.ours), *_fields(each.theirs)]
+            lines.append([each.about, *keys, name, *_numbers(found.figure), found.standing, *counts])
+    return csv_text(lines)
+
+
+def csv_text(lines: Iterable[Sequence[str | None]]) -> str:
+    """Return the lines as CSV; None is an empty cell."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(lines)
+    return text.getvalue()
+
+
+def _fields(key: CellKey) -> list[str]:
+    return ["" if each is None else f"{each:.12g}" if isinstance(each, float) else each for each in key]
+
+
+def _numbers(figure: Figure) -> list[str]:
+    return ["" if math.isnan(each) else f"{each:.9g}" for each in (figure.value, figure.low, figure.high)]
+
+
+# Markdown.
+
+
+def to_markdown(table: Table) -> str:
+    """Return a table with its title and notes; intervals are in brackets."""
+    lines = [["", *table.columns], ["---", *("--:" for _ in table.columns)]]
+    for section in table.sections:
+        lines.append([f"**{markdown_text(section.title)}**", *("" for _ in table.columns)])
+        lines += [[markdown_text(line.label), *map(str, line.entries)] for line in section.lines]
+    notes = "".join(f"{note}\n\n" for note in table.notes)
+    return f"**{table.title}**\n\n{markdown_rows(lines)}\n\n{notes}"[:-1]
+
+
+def markdown_rows(lines: Iterable[Sequence[str]]) -> str:
+    """Return the lines as rows of a Markdown table."""
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def markdown_text(text: str) -> str:
+    """Escape what Markdown would take for markup; an underscore within a word is none."""
+    return re.sub(r"[\\|<*`\[\]]|(?<!\w)_|_(?!\w)", r"\\\g<0>", text).replace("\n", " ")
+
+
+# LaTeX: needs `booktabs`, and nothing else.
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "%": r"\%",
+    "_": r"\_",
+    "&": r"\&",
+    "#": r"\#",
+    "$": r"\$",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "π": r"$\pi$",
+    "−": "$-$",
+    "–": "--",
+    "±": r"$\pm$",
+    "½": r"$\frac12$",
+    "∞": r"$\infty$",
+}
+_LAST_KNOWN = "\u017f"  # up to here, every letter prints in plain LaTeX
+
+
+def to_latex(table: Table) -> str:
+    """Return a float with the title above and the notes below; intervals are in small print under the figures."""
+    width = len(table.columns) + 1
+    body = [line for section in table.sections for line in _latex_section(section, width)]
+    head = " & ".join(["", *map(latex_text, table.columns)])
+    notes = [rf"  \par\smallskip\parbox{{\textwidth}}{{\scriptsize {latex_text(note)}}}" for note in table.notes]
+    lines = [
+        r"% needs \usepackage{booktabs}",
+        r"\begin{table}[htbp]",
+        r"  \centering",
+        rf"  \caption{{{latex_text(table.title)}}}",
+        rf"  \label{{tab:{table.name.replace('_', '-')}}}",
+        r"  \footnotesize\setlength{\tabcolsep}{3pt}",
+        r"  \makebox[\textwidth][c]{%",
+        rf"  \begin{{tabular}}{{l{'r' * (width - 1)}}}",
+        r"    \toprule",
+        rf"    {head} \\",
+        *body,
+        r"    \bottomrule",
+        r"  \end{tabular}}",
+        *notes,
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def latex_text(text: str) -> str:
+    """Escape what LaTeX would take for markup."""
+    return "".join(_LATEX.get(sign, sign if sign <= _LAST_KNOWN else "?") for sign in text)
+
+
+def _latex_section(section: TableSection, width: int) -> list[str]:
+    title = rf"    \multicolumn{{{width}}}{{l}}{{\textit{{{latex_text(section.title)}}}}} \\"
+    return [r"    \midrule", title, *(text for line in section.lines for text in _latex_line(line))]
+
+
+def _latex_line(line: TableLine) -> list[str]:
+    values = " & ".join([latex_text(line.label), *(latex_text(entry.value) for entry in line.entries)])
+    if not any(entry.interval for entry in line.entries):
+        return [rf"    {values} \\"]
+    ends = [rf"{{\tiny {latex_text(entry.interval)}}}" if entry.interval else "" for entry in line.entries]
+    return [rf"    {values} \\", rf"    {' & '.join(['', *ends])} \\[2pt]"]
+
+
+# The terminal.
+
+_WIDE = {name: title for name, title in COLUMNS.items() if name != "skill"}
+_NARROW = {name: title for name, title in _WIDE.items() if name != "calibration_error"}
+_RATINGS_NARROW = {
+    "expected_log_likelihood": "exp. log-lik.",
+    "majority_accuracy": "Acc.",
+    "majority_balanced_accuracy": "BA",
+    "majority_off_by_one": "Acc. ±1",
+    "majority_balanced_off_by_one": "BA ±1",
+    "score_error": "score error",
+}
+_RATINGS_WIDE = {**_RATINGS_NARROW, "majority_malignant_accuracy": "benign or malignant"}
+_WITH_INTERVAL = ("expected_log_likelihood", "auc", "majority_balanced_off_by_one")  # where there is room
+
+
+def open_console() -> Console:
+    """Return the terminal, 130 columns wide where output goes to a file."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 130, highlight=False)
+
+
+def print_summary(summary: Summary) -> None:
+    """Print the summary in 80 columns or more, with intervals and more figures if there is room; missing runs come first.
+
+    Example:
+        >>> from rightloss.study import PRESETS, StudyResults
+        >>> from rightloss.study.summary import summarise
+        >>> from rightloss.study.report import print_summary
+        >>> print_summary(summarise(StudyResults(PRESETS["quick"], data={}, runs=())))
+        The study is incomplete: 40 of 40 runs are missing, ...
+    """
+    console = open_console()
+    for sentence in (*summary.findings[: bool(summary.missing)], summary.question):
+        console.print(sentence, markup=False)
+        console.print()
+    if summary.rows:
+        _print_figures(summary, console)
+    checks = [f"Paper: {check.about} ({check.where}): {check.verdict}. {check.sentence}" for check in summary.checks]
+    answer = [summary.answer] if summary.answer else []
+    for sentence in (*answer, *summary.findings[bool(summary.missing) :], *checks):
+        console.print()
+        console.print(sentence, markup=False)
+
+
+def _print_figures(summary: Summary, console: Console) -> None:
+    """Print one table per section, all with the same columns, under one header."""
+    rating = summary.config.task == "rating"
+    for columns, shown in (
+        (_RATINGS_WIDE if rating else _WIDE, _WITH_INTERVAL),
+        (_RATINGS_NARROW if rating else _NARROW, ()),
+    ):
+        found = [(section.title, _cells(section, columns, shown)) for section in sections(summary, columns)]
+        headers = ["", *columns.values()]
+        lines = [line for _, some in found for line in some]
+        widths = [
+            max(len(each) for each in (*head.split(), *(line[at] for line in lines), "")) for at, head in enumerate(headers)
+        ]
+        if sum(widths) + len(widths) <= console.width:
+            break
+    widths[0] = max(16, min(widths[0], console.width - sum(widths[1:]) - len(widths)))
+    _print_lines(console, "", [], headers, widths)
+    for title, some in found:
+        _print_lines(console, title, some, [], widths)
+    console.print()
+    console.print(RATING_LEGEND if rating else f"{LEGEND} {PREDICTED}", markup=False)
+
+
+def _cells(section: TableSection, columns: Mapping[str, str], with_interval: Sequence[str]) -> list[list[str]]:
+    return [
+        [
+            line.label,
+            *(str(each) if name in with_interval else each.value for name, each in zip(columns, line.entries, strict=True)),
+        ]
+        for line in section.lines
+    ]
+
+
+def _print_lines(
+    console: Console, title: str, lines: Sequence[Sequence[str]], headers: Sequence[str], widths: Sequence[int]
+) -> None:
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    table = RichTable(box=None, padding=(0, 1, 0, 0), pad_edge=False, show_header=bool(headers), title_justify="left")
+    table.title = Text(f"\n{title}", style="italic") if title else None
+    for number, width in enumerate(widths):
+        side: Literal["left", "right"] = "right" if number else "left"
+        table.add_column(headers[number] if headers else "", justify=side, width=width, overflow="fold", vertical="bottom")
+    for line in lines:
+        table.add_row(*map(Text, line))
+    console.print(table)
