@@ -17,8 +17,9 @@ from nodule_files import small_archive
 from study_results import fake_study
 from test_cli import invoke
 
-from rightloss.cli.pages import make_pages
-from rightloss.study.presets import PRESETS
+import rightloss
+from rightloss.cli.report import make_pages
+from rightloss.study.config import PRESETS
 from rightloss.study.results import read_study
 
 ROOT = Path(__file__).parent.parent
@@ -111,6 +112,13 @@ def test_ctrl_c_while_torch_is_imported_ends_it_at_once_and_quietly(tmp_path: Pa
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
     assert not (tmp_path / "out").exists()
+
+
+def test_the_version_is_printed_without_importing_torch(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise SystemExit('torch was imported')\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    done = subprocess.run(command("--version"), env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{rightloss.__version__}\n", "")
 
 
 def test_nothing_but_pythons_own_modules_is_imported_before_ctrl_c_is_looked_after() -> None:

@@ -25,11 +25,11 @@ from test_cli import failing_with, invoke
 from test_cli_study import SMALL, contents
 
 import rightloss
-from rightloss.cli import machine, pages, running
+from rightloss.cli import study as command
 from rightloss.lock import only_run
-from rightloss.study import execute
+from rightloss.study import execute, summary
+from rightloss.study.config import PRESETS
 from rightloss.study.datasets import source_of, study_data
-from rightloss.study.presets import PRESETS
 
 
 def png(path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_file_that_is_no_data_set_is_refused(name: str, tmp_path: Path, monkey
 def test_an_option_that_makes_no_study_is_refused(
     arguments: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "cores", lambda: 2)
+    monkeypatch.setattr(command, "processors", lambda: 2)
     refused(invoke("study", "quick", "--out", str(tmp_path / "out"), *arguments.split()), words, codes=(2,))
     assert list(tmp_path.iterdir()) == []
 
@@ -250,7 +250,7 @@ def test_a_disk_that_fills_up_meanwhile_leaves_nothing_half_written(
     archive: Path, mounted: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = mounted("size=96k")
-    monkeypatch.setattr(running, "check_folder", lambda out, needed: None)
+    monkeypatch.setattr(execute, "check_folder", lambda out, needed=0: None)
     refused(
         invoke("study", "quick", "--data", str(archive), "--out", str(place / "out"), *SMALL), "No space left on device", (1,)
     )
@@ -263,7 +263,7 @@ def test_a_full_disk_is_told_and_the_study_goes_on_when_there_is_room(
     out = tmp_path / "out"
     arguments = ["study", "quick", "--data", str(archive), "--out", str(out), *SMALL, "--folds", "1"]
     full = OSError(errno.ENOSPC, "No space left on device", str(out))
-    places = [(execute, "write_data"), (execute, "write_config"), (execute, "write_run"), (pages, "write_tables")]
+    places = [(execute, "write_data"), (execute, "write_config"), (execute, "write_run"), (summary, "write_tables")]
     for module, name in places:  # further and further
         with monkeypatch.context() as patch:
             patch.setattr(module, name, failing_with(full))

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from members import assert_refused
 
-from rightloss.study.config import RunConfig, Source, StudyConfig, Training
-from rightloss.study.presets import PRESETS
+from rightloss.study.config import PRESETS, RunConfig, Source, StudyConfig, Training
 from rightloss.study.results import read_config
 
 OTHER: dict[str, Any] = {

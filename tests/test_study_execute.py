@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -142,10 +143,16 @@ class TestWhatIsRefused:
         assert content(place.out) == {"study.json": b'{"mine": 1}'}
 
     def test_a_folder_that_cannot_be_written(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-        with pytest.raises(OSError, match=r"Expected to write the results to .proc.study, but could not \(No such file"):
+        with pytest.raises(OSError, match=r"Expected a folder that can be written, but .proc cannot \(No such file.*choose"):
             run_study(place.config, Path("/proc/study"), work=place.work)
-        monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write wherever others may not
-        with pytest.raises(PermissionError, match=r"Expected a folder that can be written, but .* cannot: choose another"):
+
+        def refuse(**_: Any) -> None:
+            raise PermissionError(13, "Permission denied")
+
+        monkeypatch.setattr(tempfile, "TemporaryFile", refuse)  # root may write wherever others may not
+        with pytest.raises(
+            OSError, match=r"Expected a folder that can be written, but .* cannot \(Permission denied\): choose"
+        ):
             run_study(place.config, place.out, work=place.work)
         assert not place.out.exists()
 

@@ -18,9 +18,8 @@ from sklearn.metrics import roc_auc_score
 from study_results import fake_study
 
 from rightloss import retarget
-from rightloss.study.config import Source, StudyConfig
+from rightloss.study.config import PRESETS, Source, StudyConfig
 from rightloss.study.pooled_predictions import cells
-from rightloss.study.presets import PRESETS
 from rightloss.study.report import write_report
 from rightloss.study.report.hardest_cases import judging_loss, misjudged
 from rightloss.study.report.markup import html

@@ -9,14 +9,14 @@ import pytest
 import typer
 
 from rightloss.cli import application
-from rightloss.cli.grid import GRID, TRAINING, configured
-from rightloss.study.config import Source, StudyConfig
+from rightloss.cli.study import configured
+from rightloss.study.config import PRESETS, Source, StudyConfig, Training, options_of
 from rightloss.study.methods import METHODS
-from rightloss.study.presets import PRESETS
 from rightloss.study.report.command import command
 from rightloss.study.report.markup import Html, html, tag
 from rightloss.study.report.words import SHORT, one_in
 
+OPTIONS = {option.name.replace("-", "_") for each in (StudyConfig, Training) for option in options_of(each).values()}
 CONFIGS = [
     PRESETS["quick"],
     dataclasses.replace(PRESETS["quick"], folds=2, seeds=3, losses=("weighted", "plain"), populations=(0.25, 1e-5)),
@@ -41,7 +41,7 @@ def test_the_command_makes_the_same_study(config: StudyConfig) -> None:
     group = typer.main.get_command(application())
     study_command = group.get_command(None, "study")  # type: ignore[attr-defined]
     given = study_command.make_context("study", words[2:]).params
-    options = {name: value for name, value in given.items() if name in {**GRID, **TRAINING} and value not in (None, ())}
+    options = {name: value for name, value in given.items() if name in OPTIONS and value not in (None, ())}
     assert configured(given["preset"], options) == config
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable, Generator, Iterator, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,10 +19,9 @@ from typing import Any
 from ... import __version__
 from ..config import Group
 from ..results import RunResult
-from .attempt import attempt
-from .contract import Work
+from .contract import Finished, GroupReport, Report, Work, attempt
 
-_PAUSE = 0.5  # seconds between two looks at the shares
+_PAUSE = 0.5  # seconds between two messages about the share of a group that is done
 _STORE = 100 << 20  # bytes: results are small
 _QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
 
@@ -51,9 +51,7 @@ class OnRay:
         if self.retries < 0:
             raise ValueError(f"Expected no fewer than 0 retries, but got {self.retries}: 3 is the default.")
 
-    def run(
-        self, work: Work, groups: Sequence[Group], report: Callable[[int, float], None]
-    ) -> Generator[tuple[int, list[RunResult]], None, None]:
+    def run(self, work: Work, groups: Sequence[Group], report: GroupReport) -> Finished:
         """See `Engine`."""
         if not groups:
             return
@@ -81,12 +79,12 @@ class OnRay:
 
 
 class _Shares:
-    """An actor that is told how far tasks are, and asked what is new. What it forgets with its machine is soon told again."""
+    """An actor that keeps how far tasks are. What it forgets with its machine is soon reported again."""
 
     def __init__(self) -> None:
         self.shares: dict[int, float] = {}
 
-    def tell(self, number: int, share: float) -> None:
+    def update(self, number: int, share: float) -> None:
         self.shares[number] = share
 
     def news(self) -> dict[int, float]:
@@ -101,10 +99,23 @@ def _task(version: str, work: Work, group: Group, number: int, shares: Any) -> l
             f"Expected rightloss {version} on every machine of the cluster, but {socket.gethostname()} has {__version__}: "
             "install the same."
         )
-    return attempt(work, group, lambda share: shares.tell.remote(number, share))
+    return attempt(work, group, _seldom(lambda share: shares.update.remote(number, share)))
 
 
-def _done(ray: Any, tasks: list[Any], shares: Any, report: Callable[[int, float], None]) -> Iterator[Any]:
+def _seldom(report: Report) -> Report:
+    """Return `report`, called a few times a second at most: each call costs a message."""
+    last = -_PAUSE
+
+    def limited(share: float) -> None:
+        nonlocal last
+        if time.monotonic() - last >= _PAUSE:
+            last = time.monotonic()
+            report(float(share))
+
+    return limited
+
+
+def _done(ray: Any, tasks: list[Any], shares: Any, report: GroupReport) -> Iterator[Any]:
     asked = shares.news.remote()
     while tasks:
         ready, tasks = ray.wait(tasks, num_returns=1, timeout=_PAUSE)

@@ -9,8 +9,7 @@ import dataclasses
 import shlex
 from typing import Any
 
-from ..config import CONTOURS, StudyConfig
-from ..presets import PRESETS
+from ..config import CONTOURS, PRESETS, StudyConfig
 
 _OPTIONS = {
     "nets": "--net",
