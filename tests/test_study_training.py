@@ -129,7 +129,7 @@ def untrained(run: RunConfig, source: Source) -> tuple[Candidate, Batches]:
 def test_before_training_nets_answer_the_prevalence_that_their_loss_takes_them_to_have(source: Source, loss: str) -> None:
     (run,) = group_of(source, losses=(loss,)).runs
     candidate, batches = untrained(run, source)
-    found = candidate.log_probs(batches.held(batches.parts.valid)).exp()[:, 1]
+    found = candidate.log_probs(batches.fixed(batches.parts.valid)).exp()[:, 1]
     expected = 0.5 if loss in ("published", "plain") else 0.1
     torch.testing.assert_close(found, torch.full_like(found, expected), rtol=1e-6, atol=0)
 
@@ -157,7 +157,7 @@ def test_an_ensemble_of_one_is_a_single_net_and_one_of_two_is_not(source: Source
 def test_masks_of_dropout_are_averaged_as_probabilities(source: Source) -> None:
     (run,) = group_of(source, losses=("weighted",), nets=("mlp",), inferences=("mc-dropout",)).runs
     candidate, batches = untrained(run, source)
-    held = batches.held(batches.parts.valid)
+    held = batches.fixed(batches.parts.valid)
     both = candidate.log_probs(held).exp()
     with torch.no_grad():
         candidate.nets[0].averaged.train()

@@ -36,7 +36,7 @@ from rightloss.study.toy.biases import (
     run_biases,
     run_seed,
 )
-from rightloss.study.toy.selection import BY_BOTH, BY_FEATURE, BY_LABEL, EVERYONE, SELECTIONS, CurvedRisk, Selection, drawn
+from rightloss.study.toy.population import BY_BOTH, BY_FEATURE, BY_LABEL, EVERYONE, SELECTIONS, CurvedRisk, Selection, drawn
 
 POPULATION = CurvedRisk()
 LABEL_REMEDIES = {"information-gain", "published", "weighted", "corrected"}

@@ -42,7 +42,7 @@ def progress(things: str) -> Iterator[Show]:
         nonlocal calls, last
         calls += 1
         if calls <= 2:  # before and after the data were read: done by an earlier run, and no sign of the speed
-            bar.reset(task, completed=done, total=total, description=words, visible=True)
+            bar.reset(task, completed=done, total=total, description=words, visible=True)  # type: ignore[arg-type]
             return
         bar.update(task, completed=done, total=total, description=words)
         if bar.disable and done < total and time.monotonic() - last >= _EVERY:
