@@ -220,6 +220,7 @@ class StudyConfig:
         training: how every net is trained.
 
     Example:
+        >>> from rightloss.study import StudyConfig
         >>> config = StudyConfig("quick", losses=("information-gain", "weighted"), populations=(0.3, 0.001), folds=2)
         >>> len(config.runs()), len(config.groups())
         (8, 2)

@@ -63,13 +63,12 @@ def run_study(
             again and again. What is done is kept.
 
     Example:
-        >>> import tempfile
         >>> from pathlib import Path
+        >>> from rightloss.study import StudyConfig, run_study
         >>> config = StudyConfig("quick", nets=("mlp",), losses=("weighted",), populations=(0.3,), folds=1)
         >>> len(config.runs())
         1
-        >>> with tempfile.TemporaryDirectory() as folder:  # doctest: +SKIP
-        ...     results = run_study(config, Path(folder) / "out")
+        >>> results = run_study(config, Path("results"))  # doctest: +SKIP
     """
     check_folder(out)
     if (out / "study.json").exists():

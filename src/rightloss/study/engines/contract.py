@@ -53,9 +53,9 @@ class InProcess:
 
     Example:
         >>> from rightloss.study import StudyConfig
+        >>> from rightloss.study.engines import InProcess
         >>> groups = StudyConfig("quick", folds=2).groups()
-        >>> engine = InProcess()
-        >>> [(number, results) for number, results in engine.run(lambda group, report: [], groups, lambda number, share: None)]
+        >>> list(InProcess().run(lambda group, report: [], groups, lambda number, share: None))
         [(0, []), (1, [])]
     """
 

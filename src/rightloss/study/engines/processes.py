@@ -44,6 +44,12 @@ class Processes:
     Attributes:
         workers: how many at once; by default as many as processors. Each has the data in memory.
         retries: how often a group is run again when its process dies, for lack of memory, say.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from rightloss.study import PRESETS, run_study
+        >>> from rightloss.study.engines import Processes
+        >>> results = run_study(PRESETS["quick"], Path("results/quick"), Processes(workers=2))  # doctest: +SKIP
     """
 
     workers: int | None = None

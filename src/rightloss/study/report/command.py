@@ -5,38 +5,13 @@ Stage: `StudyConfig` → a line for the shell.
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
-from typing import Any
+from dataclasses import replace
+from typing import TypeVar
 
-from ..config import CONTOURS, PRESETS, StudyConfig
+from ..config import CONTOURS, PRESETS, StudyConfig, Training, options_of
 
-_OPTIONS = {
-    "nets": "--net",
-    "losses": "--loss",
-    "populations": "--prevalence",
-    "likelihoods": "--likelihood",
-    "marginals": "--marginal",
-    "inferences": "--inference",
-    "minibatches": "--minibatches",
-    "folds": "--folds",
-    "num_folds": "--num-folds",
-    "seeds": "--seeds",
-    "evidence": "--evidence",
-}
-_TRAINING = {
-    "steps": "--steps",
-    "batch_size": "--batch-size",
-    "views": "--views",
-    "test_views": "--test-views",
-    "learning_rates": "--learning-rate",
-    "checkpoints": "--checkpoints",
-    "weight_decay": "--weight-decay",
-    "averaging": "--averaging",
-    "prior_scales": "--prior-scale",
-    "precision": "--precision",
-    "members": "--members",
-}
+Config = TypeVar("Config", StudyConfig, Training)
 
 
 def command(config: StudyConfig) -> str:
@@ -46,18 +21,21 @@ def command(config: StudyConfig) -> str:
     if [source.name for source in config.sources] != [CONTOURS]:
         names = [source.name if source.name == CONTOURS else f"{source.name}.npz" for source in config.sources]
         words += [word for name in names for word in ("--data", name)]
-    words += _differences(config, preset, _OPTIONS)
-    words += _differences(config.training, preset.training, _TRAINING)
-    if config.training.small != preset.training.small:
-        words.append("--small" if config.training.small else "--full")
+    words += _differences(replace(config, sources=preset.sources), preset)
+    words += _differences(config.training, preset.training)
     return shlex.join(words)
 
 
-def _differences(own: Any, usual: Any, options: dict[str, str]) -> list[str]:
+def _differences(own: Config, usual: Config) -> list[str]:
+    """Return the options of the fields that differ, as the config has them beside its defaults."""
     words = []
-    for field in dataclasses.fields(own):
-        value = getattr(own, field.name)
-        if field.name in options and value != getattr(usual, field.name):
+    for field, option in options_of(type(own)).items():
+        value = getattr(own, field)
+        if value == getattr(usual, field):
+            continue
+        if isinstance(value, bool):
+            words.append(f"--{option.name}" if value else "--full")
+        else:
             values = value if isinstance(value, tuple) else (value,)
-            words += [word for each in values if each is not None for word in (options[field.name], f"{each}")]
+            words += [word for each in values if each is not None for word in (f"--{option.name}", f"{each}")]
     return words

@@ -32,9 +32,10 @@ class TwoGaussians:
         separation: |μ|. The AUC is Φ(√2 |μ|), 0.871 at 0.8.
 
     Example:
+        >>> from rightloss.study import TwoGaussians
         >>> population = TwoGaussians(0.001)
         >>> round(population.best_log_likelihood, 4), round(population.best_auc, 3)
-        (-0.0062, 0.871)
+        (-0.0066, 0.871)
         >>> x, y = population.sample(per_class=3, seed=0)
         >>> tuple(x.shape), y.tolist()
         ((6, 5), [0, 0, 0, 1, 1, 1])
@@ -95,6 +96,7 @@ class FiveRatings:
     The first says how high the rating is, the second how clear the case; π is what follows, (0.07, 0.20, 0.45, 0.20, 0.08).
 
     Example:
+        >>> from rightloss.study import FiveRatings
         >>> [round(rate, 2) for rate in FiveRatings().prevalence.population.tolist()]
         [0.07, 0.2, 0.45, 0.2, 0.08]
     """

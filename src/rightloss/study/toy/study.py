@@ -49,6 +49,7 @@ class ToyConfig:
         biases: the simulation of the three kinds of sampling bias, with seeds of its own.
 
     Example:
+        >>> from rightloss.study import ToyConfig
         >>> config = ToyConfig(seeds=2)
         >>> len(config.runs()), config.runs()[0].label
         (96, '0.3, linear, information-gain, seed 0')
@@ -93,6 +94,14 @@ def run_toy(config: ToyConfig, out: Path, progress: Progress = lambda done, tota
         config: what to run.
         out: a folder for `FILES` and `runs/`, created if need be.
         progress: called after each run with (runs done, runs in all, what was run).
+
+    Example:
+        >>> from pathlib import Path
+        >>> from rightloss.study import ToyConfig, run_toy
+        >>> config = ToyConfig(seeds=2, positives=(0.3,))
+        >>> len(config.runs())
+        48
+        >>> results = run_toy(config, Path("results/toy"))  # doctest: +SKIP
     """
     check_folder(out)
     finished = _finished(out, config)

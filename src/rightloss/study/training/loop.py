@@ -35,6 +35,7 @@ class Hardware:
         devices: how many; with more than one, processes that train together (DDP) share each minibatch.
 
     Example:
+        >>> from rightloss.study.training import Hardware
         >>> Hardware()
         Hardware(accelerator='cpu', devices=1)
     """
