@@ -15,7 +15,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from .. import __version__
 from .methods import EVIDENCE, METHODS
@@ -58,17 +58,28 @@ def _option(default: Any, name: str, help: str, panel: str = TRAINED, metavar: s
     return field(default=default, metadata={"option": Option(name, panel, help, metavar)})
 
 
-def options_of(config: type[StudyConfig] | type[Training]) -> dict[str, Option]:
+Config = TypeVar("Config", bound=type)
+
+
+def _documented(config: Config) -> Config:
+    """Add what the options say of the fields to the docstring."""
+    lines = [f"        {name}: {option.help}" for name, option in options_of(config).items()]
+    config.__doc__ = f"{config.__doc__}\n    Fields that the command line can set:\n\n" + "\n".join(lines)
+    return config
+
+
+def options_of(config: type) -> dict[str, Option]:
     """Return the option of each field that the command line can set, by the field's name."""
     return {each.name: each.metadata["option"] for each in dataclasses.fields(config) if "option" in each.metadata}
 
 
+@_documented
 @dataclass(frozen=True)
 class Training:
     """How every net is trained, whatever its loss; what is chosen is chosen on the validation part, by one rule for all.
 
-    The fields are explained by the options beside their defaults. Step sizes are Adam's first, and fall to 0 as a half cosine;
-    views are drawn anew for each minibatch in training, and are the same each time in validation and test.
+    Step sizes are Adam's first, and fall to 0 as a half cosine. Views are drawn again for each minibatch in training, and are
+    the same each time in validation and test.
     """
 
     steps: int = _option(300, "steps", "Minibatches that each net is trained on.")
@@ -206,12 +217,12 @@ class Group:
         return f"{first.data}, fold {first.fold + 1}, seed {first.seed}: {runs}"
 
 
+@_documented
 @dataclass(frozen=True)
 class StudyConfig:
     """The grid: every combination of its choices is a run.
 
-    The fields are explained by the options beside their defaults. A loss without a marginal is run with "own" alone; the
-    evidence of the published form is 0.
+    A loss without a marginal is run with "own" alone; the evidence of the published form is 0.
 
     Attributes:
         preset: the study's name.
