@@ -57,14 +57,14 @@ def test_what_was_done_before_says_nothing_of_the_speed(clock: Clock, capsys: py
     assert capsys.readouterr().err.splitlines() == ["8.1 of 10 groups; fold 9", "8.5 of 10 groups; 0:03:45 left"]
 
 
-def test_whole_numbers_will_do(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_takes_integers(capsys: pytest.CaptureFixture[str]) -> None:
     with progress("series") as show:
         for done in range(3):
             show(done, 2, "")
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_folder_is_looked_at_without_a_trace(tmp_path: Path) -> None:
+def test_checking_a_folder_leaves_nothing_there(tmp_path: Path) -> None:
     check_folder(tmp_path / "not" / "there", 10)
     assert list(tmp_path.iterdir()) == []
 

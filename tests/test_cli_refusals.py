@@ -170,7 +170,7 @@ def test_ratings_take_no_prevalence(tmp_path: Path) -> None:
         ("pandas", "quick"),
     ],
 )
-def test_what_is_not_installed_is_told_before_anything_is_done(
+def test_a_package_that_is_not_installed_is_named_before_anything_is_done(
     missing: str, arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in [missing, *(name for name in sys.modules if name.startswith(f"{missing}."))]:
@@ -257,7 +257,7 @@ def test_a_disk_that_fills_up_meanwhile_leaves_nothing_half_written(
     assert not [path for path in place.rglob("*") if path.name.startswith(".saving") or path.name.endswith(".lock")]
 
 
-def test_a_full_disk_is_told_and_the_study_goes_on_when_there_is_room(
+def test_a_full_disk_is_an_error_and_the_study_goes_on_when_there_is_room(
     archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
@@ -324,7 +324,7 @@ def test_a_batch_larger_than_the_training_part_is_refused_at_once(archive: Path,
         MemoryError(),
     ],
 )
-def test_more_memory_than_there_is_is_told_in_one_line(
+def test_running_out_of_memory_gives_one_line(
     error: BaseException, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(execute, "run_study", failing_with(error))
@@ -340,7 +340,7 @@ def test_more_memory_than_there_is_is_told_in_one_line(
     ("given", "meant"),
     [("--population", "--prevalence"), ("--pi", "--prevalence"), ("--kappa", "--evidence"), ("--lr", "--learning-rate")],
 )
-def test_an_option_by_another_name_is_told_by_its_own(given: str, meant: str) -> None:
+def test_an_option_by_another_name_is_answered_with_its_own(given: str, meant: str) -> None:
     for arguments in ([given, "0.3"], [f"{given}=0.3"]):
         result = invoke("study", "quick", "--out", "unused", *arguments)
         assert result.exit_code == 2
@@ -349,7 +349,7 @@ def test_an_option_by_another_name_is_told_by_its_own(given: str, meant: str) ->
     assert (nonsense.exit_code, "--prevalence" in nonsense.stderr) == (2, False)
 
 
-def test_a_reader_that_has_seen_enough_ends_it_quietly() -> None:
+def test_a_closed_pipe_ends_the_command_quietly() -> None:
     program = (
         "from rightloss.cli.errors import plain_errors\nwith plain_errors():\n  for row in range(9999): print(row, flush=True)"
     )

@@ -103,7 +103,7 @@ def test_what_is_lost_is_made_again_as_it_was(finished: tuple[list[str], Path, s
     assert contents(out) == before
 
 
-def test_a_report_made_anew_is_the_same(finished: tuple[list[str], Path, str]) -> None:
+def test_a_report_made_again_is_the_same(finished: tuple[list[str], Path, str]) -> None:
     _, out, printed = finished
     before = contents(out)
     again = invoke("report", str(out))
@@ -195,7 +195,7 @@ def test_help_tells_what_the_presets_have(monkeypatch: pytest.MonkeyPatch) -> No
     assert "By default 2000; quick: 300; features: 1000." in text
 
 
-def test_a_dry_run_tells_the_grid_and_the_time_and_writes_nothing(archive: Path, tmp_path: Path) -> None:
+def test_a_dry_run_prints_the_grid_and_the_time_and_writes_nothing(archive: Path, tmp_path: Path) -> None:
     arguments = ["study", "quick", "--data", str(archive), *SMALL, "--seeds", "2", "--dry-run"]
     result = invoke(*arguments, "--out", str(tmp_path / "new"))
     assert result.exit_code == 0, result.stderr
@@ -275,7 +275,7 @@ def test_room_is_asked_for_what_a_study_writes(tmp_path: Path) -> None:
     assert written < disk_space(len(config.runs()), 1) < 20 * written
 
 
-def test_ctrl_c_is_told_in_one_line_and_leaves_no_process(archive: Path, tmp_path: Path) -> None:
+def test_ctrl_c_gives_one_line_and_leaves_no_process(archive: Path, tmp_path: Path) -> None:
     arguments = ["study", "quick", "--data", str(archive), "--out", str(tmp_path / "out"), "--workers", "2", "--steps", "9999"]
     command = [sys.executable, "-c", "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"]
     command[-1] += "from rightloss.cli import main; main()"

@@ -73,7 +73,7 @@ CASES = {
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
 @pytest.mark.parametrize("name", CASES)
-def test_what_few_steps_tell_is_what_all_take(name: str, workers: int, worker: Worker) -> None:
+def test_a_few_steps_predict_the_time_of_all(name: str, workers: int, worker: Worker) -> None:
     config: StudyConfig = CASES[name]
     found = estimate_duration(config.groups(), worker, workers, seconds=100.0)
     lengths = worker.seconds(config.groups())
@@ -84,12 +84,12 @@ def test_what_few_steps_tell_is_what_all_take(name: str, workers: int, worker: W
 
 
 @pytest.mark.parametrize("name", ["quick", "the paper's nets", "posteriors"])
-def test_it_ends_after_a_while(name: str, worker: Worker) -> None:
+def test_the_estimate_takes_seconds(name: str, worker: Worker) -> None:
     estimate_duration(CASES[name].groups(), worker, 2)
     assert worker.now < 20
 
 
-def test_short_of_time_it_still_has_an_answer(worker: Worker) -> None:
+def test_an_estimate_without_time_to_measure_everything_is_near(worker: Worker) -> None:
     hurried = estimate_duration(TWO_SOURCES.groups(), worker, 2, seconds=0.0)
     assert worker.loaded == {"contours"}
     calm = estimate_duration(TWO_SOURCES.groups(), worker, 2, seconds=100.0)

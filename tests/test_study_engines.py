@@ -69,7 +69,7 @@ def test_an_error_of_the_work_comes_through_as_it_is_and_is_not_tried_again(engi
     assert len(processes_of(log)) == 1
 
 
-def test_an_error_that_cannot_travel_comes_as_words_with_the_place_where_it_was_raised() -> None:
+def test_an_error_that_cannot_be_pickled_becomes_a_runtime_error_with_its_traceback() -> None:
     found = pickle.loads(pickle.dumps(attempt(study_work.unspeakable, GROUPS[0], lambda share: None)))
     assert isinstance(found, RuntimeError)
     assert str(found) == "Unspeakable: this and that"
@@ -95,7 +95,7 @@ def test_a_group_whose_process_is_always_killed_is_given_up_by_name(tmp_path: Pa
     assert_gone(processes_of(log))
 
 
-def test_a_process_that_ends_by_itself_is_told_with_its_last_words() -> None:
+def test_the_last_line_of_a_process_that_ends_by_itself_is_in_the_error() -> None:
     with pytest.raises(ChildProcessError, match=r"\(exit code 1, no licence\)"):
         run(Processes(1, retries=0), study_work.leaves, GROUPS[:1])
 

@@ -130,7 +130,7 @@ class TestWhatIsRun:
 
 
 class TestWhatIsRefused:
-    def test_a_file_in_the_way_or_somebody_elses_folder(self, place: Place) -> None:
+    def test_a_file_in_the_way_or_a_folder_of_something_else(self, place: Place) -> None:
         place.out.write_text("")
         assert_refused(lambda: run_study(place.config, place.out, work=place.work), "out to be a folder, but .*out is a file")
         assert_refused(

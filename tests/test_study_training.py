@@ -126,7 +126,7 @@ def untrained(run: RunConfig, source: Source) -> tuple[Candidate, Batches]:
 
 
 @pytest.mark.parametrize("loss", METHODS)
-def test_before_training_nets_answer_the_prevalence_that_their_loss_takes_them_to_have(source: Source, loss: str) -> None:
+def test_untrained_nets_predict_the_prevalence_that_their_loss_starts_at(source: Source, loss: str) -> None:
     (run,) = group_of(source, losses=(loss,)).runs
     candidate, batches = untrained(run, source)
     found = candidate.log_probs(batches.fixed(batches.parts.valid)).exp()[:, 1]
@@ -278,7 +278,7 @@ def test_weights_may_be_wider_or_narrower(source: Source, precision: str) -> Non
     np.testing.assert_allclose(other.log_probs, whole.log_probs, rtol=0, atol=1e-4 if precision == "64-true" else 0.2)
 
 
-def test_progress_is_told_and_ends_at_one(source: Source) -> None:
+def test_progress_rises_and_ends_at_one(source: Source) -> None:
     told: list[float] = []
     group = group_of(source, nets=("mlp",), losses=("weighted",), inferences=("map", "laplace"), minibatches=("raw",))
     train_group(group, told.append)
