@@ -16,7 +16,7 @@ from rightloss.study.report.command import command
 from rightloss.study.report.markup import Html, html, tag
 from rightloss.study.report.words import SHORT, one_in
 
-OPTIONS = {option.name.replace("-", "_") for each in (StudyConfig, Training) for option in options_of(each).values()}
+OPTIONS = {option.parameter for each in (StudyConfig, Training) for option in options_of(each).values()}
 CONFIGS = [
     PRESETS["quick"],
     dataclasses.replace(PRESETS["quick"], folds=2, seeds=3, losses=("weighted", "plain"), populations=(0.25, 1e-5)),

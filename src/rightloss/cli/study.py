@@ -127,12 +127,8 @@ def _grid_parameters() -> Iterator[inspect.Parameter]:
             name = "--small/--full" if kind is bool else f"--{option.name}"
             info = typer.Option(name, help=text, rich_help_panel=option.panel, show_default=False, metavar=metavar)
             yield inspect.Parameter(
-                _parameter(option.name), inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, info]
+                option.parameter, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, info]
             )
-
-
-def _parameter(option: str) -> str:
-    return option.replace("-", "_")
 
 
 def _signature() -> inspect.Signature:
@@ -177,7 +173,7 @@ def configured(preset: str, options: Mapping[str, Any]) -> StudyConfig:
 
 def _given(config: type[StudyConfig] | type[Training], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of the options that were given, by the field of the config that they set."""
-    given = {field: options.get(_parameter(option.name)) for field, option in options_of(config).items()}
+    given = {field: options.get(option.parameter) for field, option in options_of(config).items()}
     return {field: tuple(value) if isinstance(value, list) else value for field, value in given.items() if value is not None}
 
 
@@ -192,14 +188,12 @@ def default_of(parameter: str) -> str:
     """Return what the presets have for an option: the commonest value first, the others by preset; "" if none has it."""
     from .dry_run import words
 
-    fields = {_parameter(option.name): field for field, option in options_of(StudyConfig).items()}
-    training = {_parameter(option.name): field for field, option in options_of(Training).items()}
     by_value: dict[str, list[str]] = {}
-    for name, config in PRESETS.items():
-        if parameter in fields:
-            by_value.setdefault(words(getattr(config, fields[parameter])), []).append(name)
-        elif parameter in training:
-            by_value.setdefault(words(getattr(config.training, training[parameter])), []).append(name)
+    for name, preset in PRESETS.items():
+        for config in (preset, preset.training):
+            for field, option in options_of(type(config)).items():
+                if option.parameter == parameter:
+                    by_value.setdefault(words(getattr(config, field)), []).append(name)
     if not by_value:
         return ""
     usual, *others = sorted(by_value.items(), key=lambda item: -len(item[1]))

@@ -53,6 +53,11 @@ class Option:
     help: str
     metavar: str | None = None
 
+    @property
+    def parameter(self) -> str:
+        """Name of the command's parameter."""
+        return self.name.replace("-", "_")
+
 
 def _option(default: Any, name: str, help: str, panel: str = TRAINED, metavar: str | None = None) -> Any:
     return field(default=default, metadata={"option": Option(name, panel, help, metavar)})
