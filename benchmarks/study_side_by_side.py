@@ -15,9 +15,8 @@ import numpy as np
 import torch
 from report import folder, table
 
-from rightloss.study.config import Group, StudyConfig
+from rightloss.study.config import PRESETS, Group, StudyConfig
 from rightloss.study.datasets import study_images
-from rightloss.study.presets import PRESETS
 from rightloss.study.results import RunResult
 from rightloss.study.training import train_group
 

@@ -16,7 +16,7 @@ from report import folder, table
 from rightloss.study.methods import DEFAULT
 from rightloss.study.methods import METHODS as ALL
 from rightloss.study.toy.population import Population
-from rightloss.study.toy.runs import Figures, Problem, RunConfig, run
+from rightloss.study.toy.runs import ToyFigures, ToyProblem, ToyRun, run
 from rightloss.study.toy.study import LINEAR, ToyConfig
 from rightloss.study.toy.table import constant_rows
 
@@ -25,12 +25,12 @@ BLOCK = 5
 METHODS = (DEFAULT, "logit-adjusted")
 
 
-def one(config: RunConfig) -> Figures:
+def one(config: ToyRun) -> ToyFigures:
     torch.set_num_threads(1)
     return run(config)
 
 
-def distances(runs: list[Figures], best: float) -> list[float]:
+def distances(runs: list[ToyFigures], best: float) -> list[float]:
     """Return the distance of each block's mean from the best possible, in standard errors, and last that of all seeds."""
     blocks = [runs[start : start + BLOCK] for start in range(0, len(runs), BLOCK)]
     results = []
@@ -44,7 +44,7 @@ def rows(population: Population, pool: ProcessPoolExecutor) -> list[list[str]]:
     best = constant_rows(population)[0].log_likelihood
     made = []
     for method in METHODS:
-        configs = [RunConfig(Problem(population, LINEAR, seed, ToyConfig().test_examples), method) for seed in SEEDS]
+        configs = [ToyRun(ToyProblem(population, LINEAR, seed, ToyConfig().test_examples), method) for seed in SEEDS]
         *blocks, pooled = distances(list(pool.map(one, configs)), best)
         outside = sum(abs(z) > 3 for z in blocks)
         shown = [" ".join(f"{z:.1f}" for z in blocks), f"{outside} of {len(blocks)}", f"{pooled:.1f}"]

@@ -1,19 +1,20 @@
-"""`rightloss` in a shell, up to the import of the package, which takes seconds.
+"""The command `rightloss`, up to the import of the package, which takes seconds.
 
 Stage: the process as the shell started it → standard streams that take any text, Ctrl-C without a traceback → `rightloss.cli`.
 
-It stands beside the package, since importing anything within imports torch. Nothing here imports more than Python itself.
+It is beside the package, because importing anything inside imports torch. Nothing here imports more than Python itself.
 """
 
 from __future__ import annotations
 
 import codecs
+import importlib.metadata
 import io
 import os
 import signal
 import sys
 
-# For terminals and pipes that know fewer letters: what the tables and messages have beyond ASCII.
+# Letters of the tables and messages beyond ASCII, for terminals and pipes that cannot encode them.
 _PLAIN = {
     **{"−": "-", "–": "-", "—": "-", "…": "...", "→": "->", "×": "x", "±": "+-", "½": "1/2", "²": "^2", "³": "^3", "∞": "inf"},
     **{"π": "pi", "ρ": "rho", "κ": "kappa", "Σ": "sum"},
@@ -21,9 +22,11 @@ _PLAIN = {
 
 
 def main() -> None:
-    """The entry point."""
+    """Run the command: the entry point."""
     open_closed_streams()
     spell_out()
+    if sys.argv[1:] == ["--version"]:  # at once
+        return print(importlib.metadata.version("rightloss"))
     usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # and not ignored, as in the background
     if usual:
         signal.signal(signal.SIGINT, _leave)
@@ -35,14 +38,14 @@ def main() -> None:
 
 
 def open_closed_streams() -> None:
-    """What would go to a stream that the shell has closed, as by `>&-`, goes nowhere; no file gets its number."""
+    """Open a stream to nowhere for each one that the shell has closed, as by `>&-`, so that no file gets its number."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))
 
 
 def spell_out() -> None:
-    """Letters that standard output and error cannot encode are written in ASCII, or as question marks."""
+    """Write letters that standard output and error cannot encode in ASCII, or as question marks."""
     codecs.register_error("rightloss", _spelled)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -56,5 +59,5 @@ def _spelled(error: UnicodeError) -> tuple[str, int]:
 
 
 def _leave(*_: object) -> None:
-    """At once: nothing has been done yet, and an exception might be caught on its way through other packages' imports."""
+    """Exit at once: nothing has been done yet, and other packages might catch an exception while they are imported."""
     os._exit(130)

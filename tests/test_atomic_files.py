@@ -1,6 +1,9 @@
 """Files are written whole or not at all."""
 
 import errno
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import NoReturn
 
@@ -56,16 +59,32 @@ def test_a_file_has_the_permissions_of_any_other(tmp_path: Path) -> None:
     assert (tmp_path / "whole").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
-def test_a_lock_that_cannot_be_written_is_not_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a full disk the file can be made, but nothing written into it: empty, it would keep everybody out for ever."""
+def test_a_lock_names_its_holder_and_leaves_no_file(tmp_path: Path) -> None:
+    with only_run(tmp_path / "out"):
+        assert [path.name for path in tmp_path.iterdir()] == ["out.lock"]
+        with pytest.raises(ValueError, match=rf"but process {os.getpid()} on .* does: wait"), only_run(tmp_path / "out"):
+            pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_lock_of_a_killed_process_locks_nobody_out(tmp_path: Path) -> None:
+    program = "import os, pathlib, sys; from rightloss.lock import only_run\n"
+    program += "with only_run(pathlib.Path(sys.argv[1])): os.kill(os.getpid(), 9)"
+    killed = subprocess.run([sys.executable, "-c", program, str(tmp_path / "out")])
+    assert (killed.returncode, (tmp_path / "out.lock").exists()) == (-9, True)
+    with only_run(tmp_path / "out"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_holds_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a full disk the file can be created, but nothing written into it."""
 
     def full(*_: object) -> NoReturn:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with monkeypatch.context() as patched:
-        patched.setattr("rightloss.lock.socket.gethostname", full)
-        with pytest.raises(OSError, match="No space"), only_run(tmp_path / "out"):
+    monkeypatch.setattr("pathlib.Path.write_text", full)
+    with only_run(tmp_path / "out"):
+        with pytest.raises(ValueError, match="but process of an unknown number does"), only_run(tmp_path / "out"):
             pass
     assert list(tmp_path.iterdir()) == []
-    with only_run(tmp_path / "out"):
-        assert [path.name for path in tmp_path.iterdir()] == ["out.lock"]

@@ -98,7 +98,7 @@ def test_a_second_call_prints_the_same_and_runs_nothing(small: None, tmp_path: P
         (["lidc", "prepare", "--dicom", ".", "--out", "nowhere/n.npz"], "make the folder first"),
     ],
 )
-def test_a_mistake_is_told_in_one_line_and_writes_nothing(
+def test_a_users_mistake_gives_one_line_and_writes_nothing(
     arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -117,7 +117,7 @@ def test_a_mistake_is_told_in_one_line_and_writes_nothing(
         (ModuleNotFoundError("No module named 'sklearn'", name="sklearn"), 1, 'pip install "rightloss[study]"'),
     ],
 )
-def test_what_stops_a_study_is_told_in_one_line(
+def test_an_error_that_stops_a_study_gives_one_line(
     error: BaseException, code: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(toy, "run_toy", failing_with(error))
@@ -179,7 +179,7 @@ def test_an_error_of_our_own_keeps_its_traceback(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("missing", ["typer", "rich", "lightning", "matplotlib"])
-def test_a_missing_extra_is_told_in_one_line(
+def test_a_missing_extra_gives_one_line(
     missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in [missing, *(name for name in sys.modules if name.startswith(f"{missing}."))]:
@@ -192,7 +192,7 @@ def test_a_missing_extra_is_told_in_one_line(
     assert capsys.readouterr().err == f'rightloss: {missing} is needed for this: pip install "rightloss[study]"\n'
 
 
-def test_a_missing_reader_of_dicom_is_told_in_one_line(scans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_pydicom_gives_one_line(scans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ["pydicom", *(name for name in sys.modules if name.startswith("pydicom."))]:
         monkeypatch.setitem(sys.modules, name, None)
     result = invoke("lidc", "prepare", "--dicom", str(scans / "dicom"), "--out", str(scans / "n.npz"))

@@ -17,8 +17,9 @@ from nodule_files import small_archive
 from study_results import fake_study
 from test_cli import invoke
 
-from rightloss.cli.pages import make_pages
-from rightloss.study.presets import PRESETS
+import rightloss
+from rightloss.cli.report import make_pages
+from rightloss.study.config import PRESETS
 from rightloss.study.results import read_study
 
 ROOT = Path(__file__).parent.parent
@@ -64,7 +65,7 @@ def processes(study: list[str]) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
 
 
 @pytest.mark.parametrize("encoding", ["cp1252", "ascii"])
-def test_a_stream_that_knows_few_letters_gets_the_whole_table_with_every_sign_of_a_number(
+def test_a_stream_of_another_encoding_gets_the_whole_table_with_every_minus_sign(
     study: list[str], processes: dict[str, subprocess.Popen[bytes]], encoding: str
 ) -> None:
     printed, errors = processes[encoding].communicate()
@@ -84,7 +85,7 @@ def test_a_closed_stream_is_no_error(processes: dict[str, subprocess.Popen[bytes
     assert processes["closed"].returncode == 0
 
 
-def test_letters_that_nothing_stands_for_become_question_marks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_letters_without_an_ascii_spelling_become_question_marks(monkeypatch: pytest.MonkeyPatch) -> None:
     from rightloss_command import spell_out
 
     written = {name: io.BytesIO() for name in ("stdout", "stderr")}
@@ -113,7 +114,14 @@ def test_ctrl_c_while_torch_is_imported_ends_it_at_once_and_quietly(tmp_path: Pa
     assert not (tmp_path / "out").exists()
 
 
-def test_nothing_but_pythons_own_modules_is_imported_before_ctrl_c_is_looked_after() -> None:
+def test_the_version_is_printed_without_importing_torch(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise SystemExit('torch was imported')\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    done = subprocess.run(command("--version"), env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{rightloss.__version__}\n", "")
+
+
+def test_only_the_standard_library_is_imported_before_ctrl_c_is_handled() -> None:
     program = "import sys; before = set(sys.modules); import rightloss_command; print(*set(sys.modules) - before)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     imported = {name.partition(".")[0] for name in done.stdout.split()}

@@ -25,11 +25,11 @@ from test_cli import failing_with, invoke
 from test_cli_study import SMALL, contents
 
 import rightloss
-from rightloss.cli import machine, pages, running
+from rightloss.cli import study as command
 from rightloss.lock import only_run
-from rightloss.study import execute
+from rightloss.study import execute, summary
+from rightloss.study.config import PRESETS
 from rightloss.study.datasets import source_of, study_data
-from rightloss.study.presets import PRESETS
 
 
 def png(path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_file_that_is_no_data_set_is_refused(name: str, tmp_path: Path, monkey
 def test_an_option_that_makes_no_study_is_refused(
     arguments: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "cores", lambda: 2)
+    monkeypatch.setattr(command, "processors", lambda: 2)
     refused(invoke("study", "quick", "--out", str(tmp_path / "out"), *arguments.split()), words, codes=(2,))
     assert list(tmp_path.iterdir()) == []
 
@@ -170,7 +170,7 @@ def test_ratings_take_no_prevalence(tmp_path: Path) -> None:
         ("pandas", "quick"),
     ],
 )
-def test_what_is_not_installed_is_told_before_anything_is_done(
+def test_a_package_that_is_not_installed_is_named_before_anything_is_done(
     missing: str, arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in [missing, *(name for name in sys.modules if name.startswith(f"{missing}."))]:
@@ -250,20 +250,20 @@ def test_a_disk_that_fills_up_meanwhile_leaves_nothing_half_written(
     archive: Path, mounted: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = mounted("size=96k")
-    monkeypatch.setattr(running, "check_folder", lambda out, needed: None)
+    monkeypatch.setattr(execute, "check_folder", lambda out, needed=0: None)
     refused(
         invoke("study", "quick", "--data", str(archive), "--out", str(place / "out"), *SMALL), "No space left on device", (1,)
     )
     assert not [path for path in place.rglob("*") if path.name.startswith(".saving") or path.name.endswith(".lock")]
 
 
-def test_a_full_disk_is_told_and_the_study_goes_on_when_there_is_room(
+def test_a_full_disk_is_an_error_and_the_study_goes_on_when_there_is_room(
     archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
     arguments = ["study", "quick", "--data", str(archive), "--out", str(out), *SMALL, "--folds", "1"]
     full = OSError(errno.ENOSPC, "No space left on device", str(out))
-    places = [(execute, "write_data"), (execute, "write_config"), (execute, "write_run"), (pages, "write_tables")]
+    places = [(execute, "write_data"), (execute, "write_config"), (execute, "write_run"), (summary, "write_tables")]
     for module, name in places:  # further and further
         with monkeypatch.context() as patch:
             patch.setattr(module, name, failing_with(full))
@@ -324,7 +324,7 @@ def test_a_batch_larger_than_the_training_part_is_refused_at_once(archive: Path,
         MemoryError(),
     ],
 )
-def test_more_memory_than_there_is_is_told_in_one_line(
+def test_running_out_of_memory_gives_one_line(
     error: BaseException, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(execute, "run_study", failing_with(error))
@@ -340,7 +340,7 @@ def test_more_memory_than_there_is_is_told_in_one_line(
     ("given", "meant"),
     [("--population", "--prevalence"), ("--pi", "--prevalence"), ("--kappa", "--evidence"), ("--lr", "--learning-rate")],
 )
-def test_an_option_by_another_name_is_told_by_its_own(given: str, meant: str) -> None:
+def test_an_option_by_another_name_is_answered_with_its_own(given: str, meant: str) -> None:
     for arguments in ([given, "0.3"], [f"{given}=0.3"]):
         result = invoke("study", "quick", "--out", "unused", *arguments)
         assert result.exit_code == 2
@@ -349,7 +349,7 @@ def test_an_option_by_another_name_is_told_by_its_own(given: str, meant: str) ->
     assert (nonsense.exit_code, "--prevalence" in nonsense.stderr) == (2, False)
 
 
-def test_a_reader_that_has_seen_enough_ends_it_quietly() -> None:
+def test_a_closed_pipe_ends_the_command_quietly() -> None:
     program = (
         "from rightloss.cli.errors import plain_errors\nwith plain_errors():\n  for row in range(9999): print(row, flush=True)"
     )

@@ -41,7 +41,7 @@ def stamp(checkout: Path, *names: str) -> None:
         (checkout / ".venv" / name).touch()
 
 
-def test_alone_it_lists_the_targets(checkout: Path) -> None:
+def test_make_alone_lists_the_targets(checkout: Path) -> None:
     listed = [line.split() for line in printed(checkout)]
     assert tuple(words[0] for words in listed) == TARGETS
     assert all(len(words) > 2 for words in listed)
@@ -95,7 +95,7 @@ def test_a_browser_that_is_missing_is_installed(tmp_path: Path) -> None:
     assert (tmp_path / "asked").read_text().splitlines() == ["-qq update", "-qq install -y --no-install-recommends chromium"]
 
 
-def test_a_browser_that_cannot_be_installed_is_told_and_the_tests_run(tmp_path: Path) -> None:
+def test_a_browser_that_cannot_be_installed_gives_a_warning_and_the_tests_run(tmp_path: Path) -> None:
     done = ci(tmp_path, id="echo 0", apt_get="exit 100", make='echo "make $@"')
     assert (done.returncode, done.stdout) == (0, "make test\n")
     assert "chromium could not be installed" in done.stderr
@@ -106,5 +106,5 @@ def test_other_users_install_nothing(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr, (tmp_path / "asked").exists()) == ("make test\n", "", False)
 
 
-def test_what_make_says_is_what_ci_says(tmp_path: Path) -> None:
+def test_ci_has_the_exit_code_of_make(tmp_path: Path) -> None:
     assert ci(tmp_path, id="echo 1000", make="exit 2").returncode == 2

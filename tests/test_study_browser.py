@@ -16,9 +16,8 @@ from study_results import fake_study
 
 from rightloss import retarget
 from rightloss.metrics import decision_curve, predictive_value_curve
-from rightloss.study.config import Source
+from rightloss.study.config import PRESETS, Source
 from rightloss.study.pooled_predictions import Cell
-from rightloss.study.presets import PRESETS
 from rightloss.study.report import write_report
 from rightloss.study.report.panel_figures import Column, Panel, panels_of
 from rightloss.study.report.slider import grid

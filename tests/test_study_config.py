@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from members import assert_refused
 
-from rightloss.study.config import RunConfig, Source, StudyConfig, Training
-from rightloss.study.presets import PRESETS
+from rightloss.study.config import PRESETS, RunConfig, Source, StudyConfig, Training
 from rightloss.study.results import read_config
 
 OTHER: dict[str, Any] = {
@@ -40,7 +39,7 @@ def test_a_config_and_its_runs_come_back_from_json_as_they_were(name: str) -> No
 
 
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(RunConfig)])
-def test_whatever_a_result_depends_on_is_in_its_files_name(field: str) -> None:
+def test_everything_that_a_result_depends_on_is_in_its_files_name(field: str) -> None:
     run = PRESETS["quick"].runs()[0]
     assert dataclasses.replace(run, **{field: OTHER[field]}).key != run.key
 
@@ -62,7 +61,7 @@ OTHER_TRAINING: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Training)])
-def test_so_is_all_of_the_training(field: str) -> None:
+def test_every_field_of_the_training_is_in_the_files_name(field: str) -> None:
     run = PRESETS["quick"].runs()[0]
     other = dataclasses.replace(run.training, **{field: OTHER_TRAINING[field]})
     assert dataclasses.replace(run, training=other).key != run.key
@@ -171,5 +170,5 @@ def test_a_study_file_that_holds_no_config_is_refused(tmp_path: Path, content: s
         {"precision": "7-bit"},
     ],
 )
-def test_so_is_training_that_makes_no_sense(changes: dict[str, Any]) -> None:
+def test_training_that_makes_no_sense_is_refused(changes: dict[str, Any]) -> None:
     assert_refused(lambda: Training(**changes), next(iter(changes)))

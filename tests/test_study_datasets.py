@@ -164,7 +164,7 @@ def test_a_part_without_one_of_the_classes_is_refused(tmp_path: Path) -> None:
     assert_refused(lambda: check_sources(config), "a label for every class")
 
 
-def test_so_is_one_without_a_vote_for_one_of_the_ratings(tmp_path: Path) -> None:
+def test_a_part_without_a_vote_for_one_of_the_ratings_is_refused(tmp_path: Path) -> None:
     ratings = np.array([[1, 1, 1], [2, 2, 2], [2, 3, 4], [4, 4, 4], [5, 5, 5]] * 12)
     ratings[2::5] = [2, 2, 5]  # of mean 3, and no reader says so
     patches = np.random.default_rng(0).normal(-500, 100, (60, 20, 20)).astype(np.int16)

@@ -7,9 +7,9 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from multiprocessing import spawn
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -21,8 +21,7 @@ from study_work import processes_of, small_result, small_study
 
 from rightloss.study.config import Group, Source
 from rightloss.study.engines import Engine, InProcess, OnRay, Processes, Work
-from rightloss.study.engines.attempt import attempt
-from rightloss.study.engines.child import Child
+from rightloss.study.engines.contract import attempt
 
 GROUPS = small_study(Source("slices")).groups()
 ENGINES = [pytest.param(InProcess(), id="in-process"), pytest.param(Processes(2), id="processes")]
@@ -70,7 +69,7 @@ def test_an_error_of_the_work_comes_through_as_it_is_and_is_not_tried_again(engi
     assert len(processes_of(log)) == 1
 
 
-def test_an_error_that_cannot_travel_comes_as_words_with_the_place_where_it_was_raised() -> None:
+def test_an_error_that_cannot_be_pickled_becomes_a_runtime_error_with_its_traceback() -> None:
     found = pickle.loads(pickle.dumps(attempt(study_work.unspeakable, GROUPS[0], lambda share: None)))
     assert isinstance(found, RuntimeError)
     assert str(found) == "Unspeakable: this and that"
@@ -81,7 +80,7 @@ def test_a_group_whose_process_is_killed_is_run_again(tmp_path: Path) -> None:
     log = tmp_path / "log"
     found = run(Processes(1), partial(study_work.deadly, log=log, times=1), GROUPS[:3])
     assert sorted(found) == [0, 1, 2]
-    assert [line.split()[2] for line in log.read_text().splitlines()] == ["0", "1", "1", "2"]
+    assert sorted(line.split()[2] for line in log.read_text().splitlines()) == ["0", "1", "1", "2"]
     assert len(set(processes_of(log))) == 2
     assert_gone(processes_of(log))
 
@@ -96,9 +95,14 @@ def test_a_group_whose_process_is_always_killed_is_given_up_by_name(tmp_path: Pa
     assert_gone(processes_of(log))
 
 
-def test_a_process_that_ends_by_itself_is_told_with_its_last_words() -> None:
+def test_the_last_line_of_a_process_that_ends_by_itself_is_in_the_error() -> None:
     with pytest.raises(ChildProcessError, match=r"\(exit code 1, no licence\)"):
         run(Processes(1, retries=0), study_work.leaves, GROUPS[:1])
+
+
+def test_work_that_calls_exit_is_an_error_like_any_other() -> None:
+    found = attempt(study_work.exits, GROUPS[0], lambda share: None)
+    assert (type(found), str(found)) == (RuntimeError, "SystemExit: no licence")
 
 
 def test_closing_it_ends_the_processes_in_the_middle_of_their_groups(tmp_path: Path) -> None:
@@ -112,21 +116,6 @@ def test_closing_it_ends_the_processes_in_the_middle_of_their_groups(tmp_path: P
     assert len(processes_of(log)) < 8
 
 
-def test_a_process_that_ends_while_it_is_stopped_is_no_error() -> None:
-    ending = Mock()
-
-    class Ending(Child):
-        """Whose process another thread closes at the moment it is looked at."""
-
-        looks = iter([ending, None])
-        process = property(lambda self: next(self.looks), lambda self, _: None)
-
-    child = Ending(b"")
-    child.stop()
-    assert child.stopped
-    ending.kill.assert_called_once()
-
-
 def test_work_that_other_processes_cannot_import_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert_refused(lambda: run(Processes(1), lambda group, report: []), "work that other processes can import")
 
@@ -138,9 +127,9 @@ def test_work_that_other_processes_cannot_import_is_refused(monkeypatch: pytest.
     assert_refused(lambda: run(Processes(1), of_a_script), "work that other processes can import.*'of_a_script'")
 
 
-def test_a_process_that_does_not_start_is_told_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    with pytest.raises(ChildProcessError, match=r"3 times in a row \(.*No such file or directory.*nowhere"):
+def test_processes_that_do_not_start_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spawn, "_python_exe", b"/nowhere/python")
+    with pytest.raises(ChildProcessError, match=r"processes to run groups in, but they could not be started \(.*\): if memory"):
         run(Processes(1), study_work.fake)
 
 

@@ -24,6 +24,7 @@ from rightloss.study.engines import OnRay, on_ray
 from rightloss.study.execute import run_study
 
 pytest.importorskip("ray", reason='needs Ray: pip install "rightloss[ray]"')
+MODULES = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
 GROUPS = small_study(Source("slices")).groups()
 
 
@@ -34,7 +35,7 @@ def silent(number: int, share: float) -> None: ...
 def cluster() -> Iterator[Any]:
     """One node, to which tests may add others; its processes find the tests' modules."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent))
+        patch.setenv("PYTHONPATH", MODULES)
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         from ray.cluster_utils import Cluster
 
@@ -119,7 +120,7 @@ class TestOverAConnectionThatWasThereBefore:
 def test_without_an_address_ray_is_started_here_and_leaves_no_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setenv("PYTHONPATH", MODULES)
     results = OnRay(workers=1).run(partial(study_work.fake, log=tmp_path / "log", pause=1.5), GROUPS, silent)
     assert next(results)[0] in range(4)
     (process,) = set(processes_of(tmp_path / "log"))

@@ -22,11 +22,10 @@ from study_results import fake_study
 
 from rightloss import retarget
 from rightloss.cli import application
-from rightloss.cli.grid import GRID, TRAINING, configured
-from rightloss.study.config import Source, StudyConfig
+from rightloss.cli.study import configured
+from rightloss.study.config import PRESETS, Source, StudyConfig, Training, options_of
 from rightloss.study.methods import METHODS
 from rightloss.study.pooled_predictions import cells
-from rightloss.study.presets import PRESETS
 from rightloss.study.report import write_report
 from rightloss.study.report.figures import confusion
 from rightloss.study.report.hardest_cases import describe_ratings, hardest_cases, judging_loss
@@ -38,6 +37,7 @@ from rightloss.study.results import StudyResults, read_study
 from rightloss.study.summary import Summary, summarise
 from rightloss.study.summary.wording import SHORT_LOSSES, one_in
 
+OPTIONS = {option.parameter for each in (StudyConfig, Training) for option in options_of(each).values()}
 HOSTILE = "<img src=x onerror=alert(1)> $\\frac | `a` </script>"
 SMALL = StudyConfig("quick", losses=("information-gain", "published", "weighted"), folds=2, num_folds=3)
 RATINGS = dataclasses.replace(
@@ -390,7 +390,7 @@ def test_the_command_makes_the_same_study(config: StudyConfig) -> None:
     group = typer.main.get_command(application())
     study_command = group.get_command(None, "study")  # type: ignore[attr-defined]
     given = study_command.make_context("study", words[2:]).params
-    options = {name: value for name, value in given.items() if name in {**GRID, **TRAINING} and value not in (None, ())}
+    options = {name: value for name, value in given.items() if name in OPTIONS and value not in (None, ())}
     assert configured(given["preset"], options) == config
 
 

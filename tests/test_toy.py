@@ -20,9 +20,8 @@ from rightloss.study import FiveRatings, ToyConfig, TwoGaussians, run_toy
 from rightloss.study.methods import DEFAULT, METHODS
 from rightloss.study.toy import FILES, runs, study, table
 from rightloss.study.toy.biases import BiasConfig, BiasFigures, BiasRow, BiasRun, run_seed
-from rightloss.study.toy.population import Population
-from rightloss.study.toy.runs import Figures, Net, Problem, RunConfig
-from rightloss.study.toy.selection import BY_LABEL
+from rightloss.study.toy.population import BY_LABEL, Population
+from rightloss.study.toy.runs import Net, ToyFigures, ToyProblem, ToyRun
 from rightloss.study.toy.table import COLUMNS, CONSTANT, NARROW, Results
 
 TINY = (
@@ -70,11 +69,11 @@ def own(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "own"))
 
 
-def count_runs(monkeypatch: pytest.MonkeyPatch) -> list[RunConfig | BiasRun]:
+def count_runs(monkeypatch: pytest.MonkeyPatch) -> list[ToyRun | BiasRun]:
     """A list that grows by each run that is done rather than read."""
-    done: list[RunConfig | BiasRun] = []
+    done: list[ToyRun | BiasRun] = []
 
-    def counted(config: RunConfig) -> Figures:
+    def counted(config: ToyRun) -> ToyFigures:
         done.append(config)
         return runs.run(config)
 
@@ -166,12 +165,12 @@ class Truth(nn.Module):
 
 @ANY_POPULATION
 def test_a_network_that_knows_the_truth_loses_nothing(population: Population) -> None:
-    problem = Problem(population, TINY[0], seed=0, test_examples=20_000)
+    problem = ToyProblem(population, TINY[0], seed=0, test_examples=20_000)
     assert runs._test(Truth(population), problem, corrected=False).lost == pytest.approx(0, abs=1e-12)
 
 
 def test_the_truth_of_equal_classes_corrected_afterwards_loses_nothing() -> None:
-    problem = Problem(TwoGaussians(0.05), TINY[0], seed=0, test_examples=2_000)
+    problem = ToyProblem(TwoGaussians(0.05), TINY[0], seed=0, test_examples=2_000)
     balanced = Truth(problem.population, shift=math.log(0.95 / 0.05))
     assert runs._test(balanced, problem, corrected=True).lost == pytest.approx(0, abs=1e-6)
     assert runs._test(balanced, problem, corrected=False).lost > 0.1
@@ -185,7 +184,7 @@ def test_a_network_that_always_answers_the_prevalence_has_the_figures_of_that_ro
         def forward(self, x: Tensor) -> Tensor:
             return population.likelihood.starting_outputs(population.prevalence).expand(len(x), -1)
 
-    figures = runs._test(Constant(), Problem(population, TINY[0], seed=0, test_examples=1_000), corrected=False)
+    figures = runs._test(Constant(), ToyProblem(population, TINY[0], seed=0, test_examples=1_000), corrected=False)
     row = table.constant_rows(population)[1]
     assert row.method == CONSTANT
     assert figures.log_likelihood == pytest.approx(row.log_likelihood, abs=1e-12)
@@ -195,7 +194,7 @@ def test_a_network_that_always_answers_the_prevalence_has_the_figures_of_that_ro
 
 
 def test_the_standard_error_is_the_spread_of_the_figure_over_test_sets() -> None:
-    problems = [Problem(TwoGaussians(0.3), TINY[0], seed, test_examples=400) for seed in range(200)]
+    problems = [ToyProblem(TwoGaussians(0.3), TINY[0], seed, test_examples=400) for seed in range(200)]
     figures = [runs._test(Truth(problem.population), problem, corrected=False) for problem in problems]
     spread = np.var([each.log_likelihood for each in figures], ddof=1)
     stated = np.mean([each.variance for each in figures])
@@ -204,7 +203,7 @@ def test_the_standard_error_is_the_spread_of_the_figure_over_test_sets() -> None
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_run_is_a_function_of_its_config_and_leaves_the_process_as_it_was(method: str) -> None:
-    config = RunConfig(Problem(FiveRatings(), TINY[1], seed=1, test_examples=500), method)
+    config = ToyRun(ToyProblem(FiveRatings(), TINY[1], seed=1, test_examples=500), method)
     first = runs.run(config)
     runs._trained.cache_clear()
     runs._examples.cache_clear()
@@ -225,14 +224,14 @@ def test_no_example_is_used_twice_by_training_and_testing_or_by_two_seeds(monkey
 
     monkeypatch.setattr(runs, "_examples", recorded)
     for seed in range(3):
-        runs.run(RunConfig(Problem(FiveRatings(), TINY[0], seed, test_examples=500), DEFAULT))
+        runs.run(ToyRun(ToyProblem(FiveRatings(), TINY[0], seed, test_examples=500), DEFAULT))
     assert len(drawn) == 2 * 3
     assert len(torch.cat(drawn).unique(dim=0)) == sum(map(len, drawn))
 
 
 def test_every_method_gives_figures_of_its_own() -> None:
-    problem = Problem(FiveRatings(), TINY[0], seed=0, test_examples=500)
-    figures = {method: runs.run(RunConfig(problem, method)).log_likelihood for method in METHODS}
+    problem = ToyProblem(FiveRatings(), TINY[0], seed=0, test_examples=500)
+    figures = {method: runs.run(ToyRun(problem, method)).log_likelihood for method in METHODS}
     assert len(set(figures.values())) == len(METHODS)
 
 
@@ -255,8 +254,8 @@ def test_a_study_writes_its_files_and_every_row(own: Path) -> None:
 def test_rows_are_means_over_their_own_seeds(finished: Path) -> None:
     config = tiny()
     rows = Results.read(finished / "results.json").rows
-    problems = [Problem(FiveRatings(), TINY[1], seed, config.test_examples) for seed in range(2)]
-    figures = [runs.run(RunConfig(problem, "weighted")) for problem in problems]
+    problems = [ToyProblem(FiveRatings(), TINY[1], seed, config.test_examples) for seed in range(2)]
+    figures = [runs.run(ToyRun(problem, "weighted")) for problem in problems]
     (row,) = [row for row in rows if (row.prevalence, row.model, row.method) == ("5 ratings", "MLP", "weighted loss")]
     assert row.log_likelihood_by_seed == [each.log_likelihood for each in figures]
     error = math.sqrt(figures[0].variance + figures[1].variance) / 2

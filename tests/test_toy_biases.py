@@ -36,7 +36,7 @@ from rightloss.study.toy.biases import (
     run_biases,
     run_seed,
 )
-from rightloss.study.toy.selection import BY_BOTH, BY_FEATURE, BY_LABEL, EVERYONE, SELECTIONS, CurvedRisk, Selection, drawn
+from rightloss.study.toy.population import BY_BOTH, BY_FEATURE, BY_LABEL, EVERYONE, SELECTIONS, CurvedRisk, Selection, drawn
 
 POPULATION = CurvedRisk()
 LABEL_REMEDIES = {"information-gain", "published", "weighted", "corrected"}
@@ -166,7 +166,7 @@ def test_the_best_curved_model_is_the_truth_and_the_best_straight_one_that_of_sc
 
 @each_selection
 @each_model
-def test_each_remedy_mends_its_own_kind_of_bias_and_no_other(
+def test_each_remedy_corrects_its_own_kind_of_bias_and_no_other(
     selection: Selection, model: str, rows: dict[tuple[str, str, str], BiasRow]
 ) -> None:
     found = {name: rows[selection.name, model, title] for name, title in REMEDIES.items()}
@@ -209,7 +209,7 @@ def test_what_a_model_that_can_express_it_learns_is_the_truth_tilted_by_the_chan
         assert row.beyond == pytest.approx(POPULATION.lost(odds), abs=2 * half + row.noise)
 
 
-def test_selection_by_class_and_known_group_is_mended_group_by_group() -> None:
+def test_selection_by_class_and_known_group_is_corrected_group_by_group() -> None:
     nodes, mass = POPULATION.people
     true = POPULATION.log_odds(nodes)
     risk, group = torch.stack([-true, true], 1).sigmoid(), (nodes[:, 0] > 0.3).long()

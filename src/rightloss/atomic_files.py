@@ -15,9 +15,9 @@ from typing import BinaryIO
 
 @contextmanager
 def whole_path(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A temporary path beside `path`, moved to `path` when the block ends well and removed when it does not.
+    """Yield a temporary path beside `path`, moved to `path` when the block ends without an error, and removed otherwise.
 
-    Whoever reads `path` meanwhile meets the old file, or none; never half of the new one.
+    A reader of `path` sees the old file, or none; never half of the new one.
     """
     path = Path(path)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".saving-", suffix=".partial")
@@ -33,13 +33,13 @@ def whole_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextmanager
 def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """`whole_path`, opened for writing bytes."""
+    """Yield the file of `whole_path`, opened for writing bytes."""
     with whole_path(path) as temporary, open(temporary, "w+b") as file:
         yield file
 
 
 def write_whole(path: str | os.PathLike[str], content: str) -> None:
-    """`content` as UTF-8 with `\\n` at the ends of lines, all of it or nothing."""
+    """Write `content` as UTF-8 with `\\n` at the ends of lines, all of it or nothing."""
     with whole_file(path) as file:
         file.write(content.encode())
 

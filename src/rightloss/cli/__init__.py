@@ -2,11 +2,10 @@
 
 Stage: arguments of the shell → a study, its report, or an archive of nodules.
 
-    study, grid, machine     `rightloss study`: what can be asked for; the grid; the engine and devices
-    running, pages, dry_run  the order of things; tables and report, made once; what would be done
-    report                   `rightloss report`: tables and report anew
-    lidc                     `rightloss lidc prepare`
-    folder, bar, errors      room for results; how far a job is; what a user can mend
+    study, dry_run      `rightloss study`: its options, and what it does; what it would do
+    report              `rightloss report`: tables and report of a study's folder
+    lidc                `rightloss lidc prepare`
+    progress, errors    how far a job is; errors that a user can correct, in one line
 """
 
 from typing import TYPE_CHECKING, Annotated
@@ -19,13 +18,13 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """What `rightloss` in a shell comes to, by way of `rightloss_command`."""
+    """Run the command of this process's arguments; `rightloss_command` calls it."""
     with plain_errors():
         application()()
 
 
 def application() -> "Typer":
-    """The commands. typer is imported here, so that its absence can be told in one line."""
+    """Return the commands. typer is imported here, so that its absence can be reported in one line."""
     import typer
 
     from .lidc import prepare
@@ -42,7 +41,7 @@ def application() -> "Typer":
     @app.callback()
     def options(
         version: Annotated[
-            bool, typer.Option("--version", help="Print the version and leave.", is_eager=True, callback=_version)
+            bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_version)
         ] = False,
     ) -> None: ...
 

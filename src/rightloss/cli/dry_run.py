@@ -11,15 +11,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..study.config import Group, StudyConfig
-from ..study.estimate import Estimate, estimate
+from ..study.config import Group, Source, StudyConfig
+from ..study.duration import Duration, estimate_duration, size_in_words
 from ..study.methods import EVIDENCE, METHODS
-from .folder import nearest, size_in_words
-from .grid import words
-from .machine import Machine
 
 if TYPE_CHECKING:
     from ..study.toy import ToyConfig
+    from .study import Machine
 
 _TASKS = {"binary": "benign or malignant", "rating": "malignancy from 1 to 5", "balanced": "benign or malignant, half of each"}
 _SHOWN = 3  # runs at either end
@@ -28,7 +26,7 @@ _SHOWN = 3  # runs at either end
 def print_plan(
     config: StudyConfig, missing: list[Group], machine: Machine, out: Path | None, space: int, verbose: bool
 ) -> None:
-    """Measures a few steps; nothing is written."""
+    """Print the grid, the runs, the time and the space that they take; a few steps are run, nothing is written."""
     for name, text in _grid(config):
         print(f"{name:13}{text}")
     print(f"\n{_counts(config, missing, out)}")
@@ -39,7 +37,7 @@ def print_plan(
 
 
 def print_toy_plan(config: ToyConfig, verbose: bool) -> None:
-    """The runs of one seed of one population, and one of the biases, are measured; nothing is written."""
+    """Print the runs of the toy study and the time that they take; a few are run, nothing is written."""
     from ..study.toy.biases import run_seed
     from ..study.toy.runs import run
 
@@ -51,8 +49,19 @@ def print_toy_plan(config: ToyConfig, verbose: bool) -> None:
     labels = [*(each.label for each in runs), *(each.label for each in biases)]
     print(f"{_number(len(labels), 'run')}, one after the other")
     print("\n".join(f"  {line}" for line in _shown(labels, verbose)))
-    print(f"\ntime         {Estimate.around(whole)}")
+    print(f"\ntime         {Duration.around(whole)}")
     print("nothing was written")
+
+
+def words(value: Any) -> str:
+    """Return a value of the grid as text."""
+    if isinstance(value, tuple):
+        return ", ".join(map(words, value))
+    if isinstance(value, bool):
+        return "small" if value else "full"
+    if isinstance(value, Source):
+        return value.name
+    return "the data's own shares" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _seconds(work: Callable[[], Any]) -> float:
@@ -82,6 +91,8 @@ def _grid(config: StudyConfig) -> Iterator[tuple[str, str]]:
 
 
 def _where(out: Path | None) -> str:
+    from ..study.execute import nearest
+
     return "" if out is None else f" in {out}, where {size_in_words(shutil.disk_usage(nearest(out)).free)} are free"
 
 
@@ -100,7 +111,7 @@ def _shown(lines: list[str], verbose: bool) -> list[str]:
 def _time(missing: list[Group], machine: Machine) -> str:
     if not missing:
         return "seconds: everything is done"
-    found = estimate(missing, machine.work, machine.workers)
+    found = estimate_duration(missing, machine.work, machine.workers)
     return f"{found} with {machine.words}" if found else f"not estimated with {machine.words}"
 
 

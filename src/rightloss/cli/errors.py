@@ -1,4 +1,4 @@
-"""What a user can mend, said in one line.
+"""Errors that a user can correct, in one line.
 
 Stage: an exception → a line on stderr and an exit code: 2 for a wrong argument or file, 1 for the machine, 130 for Ctrl-C.
 """
@@ -21,6 +21,9 @@ _EXTRA = {
     "lightning": ("lightning", "study"),
     "matplotlib": ("matplotlib", "study"),
     "safetensors": ("safetensors", "study"),
+    "filelock": ("filelock", "study"),
+    "jinja2": ("jinja2", "study"),
+    "pebble": ("pebble", "study"),
     "pandas": ("pandas", "lidc"),
     "scipy": ("scipy", "lidc"),
     "pydicom": ("pydicom", "lidc"),
@@ -34,7 +37,7 @@ _NO_MEMORY = re.compile("can't allocate memory|not enough memory|out of memory",
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """What a user can mend leaves without a traceback; errors of our own keep theirs."""
+    """Print an error that the user can correct in one line, and exit; errors of our own keep their traceback."""
     try:
         yield
     except KeyboardInterrupt:
@@ -47,8 +50,8 @@ def plain_errors() -> Iterator[None]:
     except ImportError as error:
         if not isinstance(error.__cause__, ModuleNotFoundError):
             raise
-        leave(str(error), 1)  # which says what to install
-    except BrokenPipeError:  # the reader, `head` say, has seen enough; Python's own flush at the end would complain
+        leave(str(error), 1)  # it says what to install
+    except BrokenPipeError:  # the reader, `head` say, has ended; Python's own flush at exit would complain
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
     except ValueError as error:
@@ -62,13 +65,14 @@ def plain_errors() -> Iterator[None]:
 
 
 def require(*modules: str) -> None:
-    """What is missing is told before hours of work, not after them."""
+    """Raise ModuleNotFoundError for a module that is not installed: before hours of work, not after them."""
     for name in modules:
         if importlib.util.find_spec(name) is None:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
 def leave(message: str, code: int) -> NoReturn:
+    """Print the message to stderr and exit with the code."""
     print(f"rightloss: {message}", file=sys.stderr)
     # Without the cause, which would be shown as a traceback.
     raise SystemExit(code) from None

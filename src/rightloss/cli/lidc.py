@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from .bar import progress
 from .errors import leave, plain_errors
+from .progress import progress
 
 
 def prepare(

@@ -1,23 +1,32 @@
-"""`rightloss study PRESET --out DIR`: what can be asked for.
+"""`rightloss study PRESET --out DIR`: everything is checked before anything is written.
 
-Stage: arguments of the shell → name of a preset, a folder, the options that were given.
+Stage: arguments of the shell → `StudyConfig`, `Machine` → results, tables and report in the folder, the table on the terminal.
 """
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 
-from .errors import plain_errors
+from ..study.config import MACHINE, OF_TABLES, PRESETS, Group, StudyConfig, Training, options_of
+from ..study.engines import Engine, InProcess, OnRay, Processes, Work
+from ..study.engines.processes import processors
+from .errors import plain_errors, require
+from .progress import progress
 
-_COMPARE, _FOLDS, _TRAINING, _MACHINE = "What is compared", "Folds and repetitions", "Training", "Where it runs"
-
-
-# Words of the field and of the library, and the options that they stand for here.
-_MEANT = {
+TOY = "toy"
+NAMES = (TOY, *PRESETS)
+ENGINES = ("in-process", "processes", "ray")
+_TOY_SIZE = 4_000_000  # bytes
+# Words of the field and of the library, and the options that they mean here.
+_SYNONYMS = {
     "--population": "--prevalence",
     "--populations": "--prevalence",
     "--pi": "--prevalence",
@@ -25,126 +34,59 @@ _MEANT = {
     "--lr": "--learning-rate",
     "--epochs": "--steps",
 }
+# By option: the inferences that use it.
+_USED_BY = {"members": ("ensemble", "mc-dropout"), "prior_scale": OF_TABLES}
 
 
 class StudyCommand(TyperCommand):
-    """Its help tells what each preset has; the presets are not imported for anything less."""
+    """The command, whose help has what each preset has by default, and which knows some options by other names."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)
         except Exception as error:  # of typer's own, or of click's, by version
-            if meant := _MEANT.get(getattr(error, "option_name", "")):
+            if meant := _SYNONYMS.get(getattr(error, "option_name", "")):
                 error.possibilities = [meant]  # type: ignore[attr-defined]
             raise
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        from .grid import default_of
-
         for option in self.params:
             if isinstance(option.name, str) and (text := default_of(option.name)):
                 option.help = f"{option.help} By default {text}."  # type: ignore[attr-defined]
         super().format_help(ctx, formatter)
 
 
-def _of(panel: str, text: str, *names: str, repeat: bool = False, metavar: str | None = None) -> Any:
-    """An option. One that repeats takes names, unless it says otherwise."""
-    text = f"{text} Give it again for more." if repeat else text
-    metavar = metavar or ("NAME" if repeat else None)
-    return typer.Option(*names, help=text, rich_help_panel=panel, show_default=False, metavar=metavar)
+def _machine(text: str) -> Any:
+    return typer.Option(help=text, rich_help_panel=MACHINE, show_default=False)
 
 
 def study(
-    preset: Annotated[
-        str,
-        typer.Argument(help="toy, quick, table1, table2, prevalence-sweep, ratings, metadata or features.", show_default=False),
-    ],
+    preset: Annotated[str, typer.Argument(help=f"{', '.join(NAMES[:-1])} or {NAMES[-1]}.", show_default=False)],
     out: Annotated[
         str | None,
         typer.Option(
-            help="Folder for the results; a study that was stopped goes on from there. Needed but for --dry-run.",
+            help="Folder for the results; a study that was stopped goes on from there. Not needed with --dry-run.",
             metavar="PATH",
             show_default=False,
         ),
     ] = None,
-    data: Annotated[
-        list[str] | None,
-        _of(_COMPARE, "contours, a nodule archive, or NoduleMNIST3D's file (.npz).", repeat=True, metavar="PATH"),
-    ] = None,
-    net: Annotated[
-        list[str] | None,
-        _of(
-            _COMPARE,
-            "convnet, inception, fully-convolutional, gated; both (image and metadata), metadata, mlp (features alone).",
-            repeat=True,
-        ),
-    ] = None,
-    loss: Annotated[
-        list[str] | None,
-        _of(_COMPARE, "information-gain, published, weighted, logit-adjusted, corrected, plain.", repeat=True),
-    ] = None,
-    prevalence: Annotated[
-        list[str] | None,
-        _of(_COMPARE, "Share of malignant nodules in the population, between 0 and 1.", repeat=True, metavar="RATE"),
-    ] = None,
-    likelihood: Annotated[
-        list[str] | None,
-        _of(_COMPARE, "categorical; for ratings also onion-peeling, stick-breaking, cumulative-logit.", repeat=True),
-    ] = None,
-    marginal: Annotated[
-        list[str] | None,
-        _of(_COMPARE, "Of the information gain: own (each loss its own), batch, classwise, running, auxiliary.", repeat=True),
-    ] = None,
-    inference: Annotated[
-        list[str] | None,
-        _of(_COMPARE, "map, ensemble, mc-dropout; for mlp and metadata also laplace, variational, sghmc.", repeat=True),
-    ] = None,
-    minibatches: Annotated[
-        list[str] | None, _of(_COMPARE, "rebalanced (equal classes) or raw (as the data have them).", repeat=True)
-    ] = None,
-    evidence: Annotated[float | None, _of(_COMPARE, "People counted by class alone, per training example.")] = None,
-    folds: Annotated[int | None, _of(_FOLDS, "How many folds are tested.")] = None,
-    num_folds: Annotated[int | None, _of(_FOLDS, "Into how many folds the patients are split.")] = None,
-    seeds: Annotated[int | None, _of(_FOLDS, "Repetitions, each with its own random numbers; toy has 5.")] = None,
-    steps: Annotated[int | None, _of(_TRAINING, "Minibatches that each net is trained on.")] = None,
-    batch_size: Annotated[int | None, _of(_TRAINING, "Nodules in a minibatch.")] = None,
-    views: Annotated[int | None, _of(_TRAINING, "Views of a nodule in training, a multiple of 3.")] = None,
-    test_views: Annotated[int | None, _of(_TRAINING, "Views of a nodule in validation and test, a multiple of 3.")] = None,
-    learning_rate: Annotated[
-        list[float] | None,
-        _of(_TRAINING, "A first step size for the validation part to choose from.", repeat=True, metavar="RATE"),
-    ] = None,
-    checkpoints: Annotated[int | None, _of(_TRAINING, "How often a net is looked at on the validation part.")] = None,
-    weight_decay: Annotated[float | None, _of(_TRAINING, "AdamW's.")] = None,
-    averaging: Annotated[
-        float | None, _of(_TRAINING, "Decay of the running mean of the weights, which is what predicts; 0 for none.")
-    ] = None,
-    prior_scale: Annotated[
-        list[float] | None,
-        _of(_TRAINING, "Of laplace, variational, sghmc: a scale to choose from.", repeat=True, metavar="SCALE"),
-    ] = None,
-    members: Annotated[int | None, _of(_TRAINING, "Nets of an ensemble, masks of MC dropout.")] = None,
-    small: Annotated[bool | None, _of(_TRAINING, "Nets for CPUs, or the paper's.", "--small/--full")] = None,
     engine: Annotated[
         str | None,
-        _of(
-            _MACHINE,
-            "in-process, processes, or ray. By default processes, or in-process where there is one core or several devices.",
+        _machine(
+            "in-process, processes, or ray. By default processes, or in-process where there is one core or several devices."
         ),
     ] = None,
     workers: Annotated[
-        int | None, _of(_MACHINE, "How many processes of this machine train at once. By default as many as cores.")
+        int | None, _machine("How many processes of this machine train at once. By default as many as cores.")
     ] = None,
-    address: Annotated[str | None, _of(_MACHINE, "Of a Ray cluster. By default Ray is started on this machine.")] = None,
-    accelerator: Annotated[str | None, _of(_MACHINE, "cpu, cuda, mps or auto. By default cpu.")] = None,
-    devices: Annotated[int | None, _of(_MACHINE, "Devices that train one net together. By default 1.")] = None,
-    precision: Annotated[
-        str | None, _of(_MACHINE, "32-true, 64-true, bf16-mixed, bf16-true, 16-mixed or 16-true; part of what a run is.")
-    ] = None,
+    address: Annotated[str | None, _machine("Of a Ray cluster. By default Ray is started on this machine.")] = None,
+    accelerator: Annotated[str | None, _machine("cpu, cuda, mps or auto. By default cpu.")] = None,
+    devices: Annotated[int | None, _machine("Devices that train one net together. By default 1.")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the runs and how long they take, and write nothing.")
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="With --dry-run: print every run.")] = False,
+    **grid: Any,
 ) -> None:
     """Run a study, print its table, and write tables and a report to a folder.
 
@@ -158,11 +100,221 @@ def study(
 
     Options replace what the preset has. A study that was stopped goes on where it was; one that is done prints its table.
     """
-    given = {name: value for name, value in locals().items() if value is not None and value != []}
+    machine = {"engine": engine, "workers": workers, "address": address, "accelerator": accelerator, "devices": devices}
+    options = {name: value for name, value in {**grid, **machine}.items() if value is not None and value != []}
     with plain_errors():
-        from .running import start
-
         if not (dry_run if out is None else out.strip()):  # blank: an unset variable of the shell, and not this folder
             raise ValueError("Expected a folder for the results, but got none: --out results, say.")
-        given["out"] = None if out is None else Path(out)
-        start(**{name: given.pop(name) for name in ("preset", "out", "dry_run", "verbose")}, options=given)
+        folder = None if out is None else Path(out)
+        if preset not in NAMES:
+            raise ValueError(f"Expected a known study, but got {preset!r}: choose among {', '.join(NAMES)}.")
+        require("rich", "matplotlib", "lightning", "threadpoolctl", "pandas", "pebble")
+        if preset == TOY:
+            _run_toy(folder, options, dry_run, verbose)
+        else:
+            _run_study(configured(preset, options), folder, options, dry_run, verbose)
+
+
+def _grid_parameters() -> Iterator[inspect.Parameter]:
+    """Yield a parameter of the command for each field of the config that has an option. A tuple's option can be repeated."""
+    for config in (StudyConfig, Training):
+        kinds = get_type_hints(config)
+        for field, option in options_of(config).items():
+            kind, text, metavar = kinds[field], option.help, option.metavar
+            if get_origin(kind) is tuple:
+                kind = list[float] if get_args(kind)[0] is float else list[str]
+                text, metavar = f"{text} Give it again for more.", metavar or "NAME"
+            name = "--small/--full" if kind is bool else f"--{option.name}"
+            info = typer.Option(name, help=text, rich_help_panel=option.panel, show_default=False, metavar=metavar)
+            yield inspect.Parameter(
+                option.parameter, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, info]
+            )
+
+
+def _signature() -> inspect.Signature:
+    """Return what typer reads: the parameters of `study`, with one for each option of the grid in the place of `grid`."""
+    preset, out, *others = list(inspect.signature(study, eval_str=True).parameters.values())[:-1]
+    keywords = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in others]
+    return inspect.Signature([preset, out, *_grid_parameters(), *keywords])
+
+
+study.__signature__ = _signature()  # type: ignore[attr-defined]
+
+
+def configured(preset: str, options: Mapping[str, Any]) -> StudyConfig:
+    """Return the preset with the given options in place of its own; data files are read whole, last of all.
+
+    Raises:
+        ValueError, FileNotFoundError: an option or a file that makes no study.
+        ModuleNotFoundError: what an inference needs is not installed.
+    """
+    from ..study.datasets import check_sources, source_of
+
+    base = PRESETS[preset]
+    grid, training = _given(StudyConfig, options), _given(Training, options)
+    data = grid.pop("sources", None)
+    if "populations" in grid:
+        grid["populations"] = tuple(_prevalence(text) for text in grid["populations"])
+    config = replace(base, **grid, training=replace(base.training, **training))
+    if not config.runs():
+        raise ValueError(f"Expected a loss that takes the marginals {config.marginals}, but got none: add --marginal own.")
+    for name, inferences in _USED_BY.items():
+        if name in options and not set(inferences) & set(config.inferences):
+            raise ValueError(
+                f"Expected --{name.replace('_', '-')} with an inference among {', '.join(inferences)}, but got "
+                f"{', '.join(config.inferences)}: leave it out."
+            )
+    require(*(["posteriors"] if "sghmc" in config.inferences else []))
+    if data is not None:
+        config = replace(config, sources=tuple(map(source_of, data)))
+    check_sources(config)
+    return config
+
+
+def _given(config: type[StudyConfig] | type[Training], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of the options that were given, by the field of the config that they set."""
+    given = {field: options.get(option.parameter) for field, option in options_of(config).items()}
+    return {field: tuple(value) if isinstance(value, list) else value for field, value in given.items() if value is not None}
+
+
+def _prevalence(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"Expected a prevalence between 0 and 1, but got {text!r}: a number such as 0.001.") from None
+
+
+def default_of(parameter: str) -> str:
+    """Return what the presets have for an option: the commonest value first, the others by preset; "" if none has it."""
+    from .dry_run import words
+
+    by_value: dict[str, list[str]] = {}
+    for name, preset in PRESETS.items():
+        for config in (preset, preset.training):
+            for field, option in options_of(type(config)).items():
+                if option.parameter == parameter:
+                    by_value.setdefault(words(getattr(config, field)), []).append(name)
+    if not by_value:
+        return ""
+    usual, *others = sorted(by_value.items(), key=lambda item: -len(item[1]))
+    return "; ".join([usual[0], *(f"{', '.join(names)}: {value}" for value, names in others)])
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where groups are trained.
+
+    Attributes:
+        engine: runs them.
+        work: trains one.
+        workers: how many are trained at once; of a Ray cluster elsewhere, as many as this machine would.
+        words: for a sentence that ends "with …".
+    """
+
+    engine: Engine
+    work: Work
+    workers: int
+    words: str
+
+
+def machine_of(options: Mapping[str, Any], groups: int) -> Machine:
+    """Return what the options ask for, refused where they contradict each other or this machine has no such device."""
+    devices = options.get("devices", 1)
+    name = options.get("engine", "processes" if processors() > 1 and devices == 1 else "in-process")
+    _check_machine(name, options, devices)
+    if name == "ray":
+        require("ray")
+    work = _work(options, elsewhere="address" in options)
+    if name == "in-process":
+        return Machine(InProcess(), work, 1, "1 process" if devices == 1 else f"{devices} devices")
+    workers = min(options.get("workers", processors()), max(1, groups))
+    if name == "processes":
+        return Machine(Processes(workers), work, workers, "1 process" if workers == 1 else f"{workers} processes")
+    words = "1 worker of Ray" if workers == 1 else f"{workers} workers of Ray"
+    engine = OnRay(options.get("address"), options.get("workers"))
+    return Machine(engine, work, workers, "Ray" if "address" in options else words)
+
+
+def _check_machine(name: str, options: Mapping[str, Any], devices: int) -> None:
+    if name not in ENGINES:
+        raise ValueError(f"Expected a known engine, but got {name!r}: choose among {', '.join(ENGINES)}.")
+    if "address" in options and name != "ray":
+        raise ValueError(f"Expected --address with --engine ray, but got the engine {name}: leave it out.")
+    if "workers" in options and name == "in-process":
+        raise ValueError("Expected --workers with --engine processes, but got the engine in-process: leave it out.")
+    if options.get("workers", 1) < 1:
+        raise ValueError(f"Expected at least 1 worker, but got {options['workers']}: leave it out for one per core.")
+    if devices > 1 and name != "in-process":
+        raise ValueError(
+            f"Expected --engine in-process with {devices} devices, but got {name}: devices train one net together."
+        )
+
+
+def _work(options: Mapping[str, Any], elsewhere: bool) -> Work:
+    from ..study.training import Hardware, train_group
+
+    given = {name: options[name] for name in ("accelerator", "devices") if name in options}
+    if not given:
+        return train_group
+    hardware = Hardware(**given)
+    if not elsewhere:
+        hardware.fabric()  # which refuses what this machine does not have
+    return partial(train_group, hardware=hardware)
+
+
+def _run_study(config: StudyConfig, out: Path | None, options: Mapping[str, Any], dry_run: bool, verbose: bool) -> None:
+    from ..study.duration import disk_space
+    from ..study.execute import check_folder, run_study
+    from .report import PAGES_SIZE, made_pages, make_pages, show_pages
+
+    missing = config.groups() if out is None else _missing_groups(config, out)
+    machine = machine_of(options, len(missing))
+    space = disk_space(sum(len(group.runs) for group in missing), len(config.sources)) + PAGES_SIZE
+    if out is not None:
+        check_folder(out, space)
+    if dry_run:
+        from .dry_run import print_plan
+
+        print_plan(config, missing, machine, out, space, verbose)
+        return
+    assert out is not None
+    summary = made_pages(config, out)
+    if summary is None:
+        with progress("groups") as show:
+            results = run_study(config, out, machine.engine, show, machine.work)
+            show(len(config.groups()), len(config.groups()), "tables and report")
+            summary = make_pages(results, out)
+    show_pages(summary, out)
+
+
+def _missing_groups(config: StudyConfig, out: Path) -> list[Group]:
+    """Return the groups with those of their runs that have no result in `out`, which must be a study's folder, or none yet."""
+    from ..study.results import read_config
+
+    if (out / "study.json").exists():
+        read_config(out)
+    done = {path.stem for path in (out / "runs").glob("*.json")}
+    groups = [replace(each, runs=tuple(run for run in each.runs if run.key not in done)) for each in config.groups()]
+    return [group for group in groups if group.runs]
+
+
+def _run_toy(out: Path | None, options: Mapping[str, Any], dry_run: bool, verbose: bool) -> None:
+    wrong = [f"--{name.replace('_', '-')}" for name in options if name != "seeds"]
+    if wrong:
+        raise ValueError(f"Expected --seeds alone with the study {TOY}, but got {', '.join(wrong)}: leave it out.")
+    with progress("runs") as show:
+        from ..study import toy
+        from ..study.execute import check_folder
+
+        config = toy.ToyConfig(**options)
+        if out is not None:
+            check_folder(out, _TOY_SIZE)
+        if dry_run:
+            from .dry_run import print_toy_plan
+
+            return print_toy_plan(config, verbose)
+        assert out is not None
+        results = toy.run_toy(config, out, show)
+    toy.print_results(results)
+    for name in toy.FILES:
+        print(out / name)

@@ -2,26 +2,25 @@
 
 The grid, in the order data flow:
 
-    methods     the losses that are compared, by name
-    config      what is run, frozen: `StudyConfig` → runs → groups of runs that share data, fold and seed
-    presets     studies by name
-    sources     data sets, from the package or from files
-    training    a group of runs → their predictions
-    results     what came of runs, on disk
-    engines     where groups are run: here, in other processes, on other machines
-    execute     a study, run: what its folder lacks, and nothing else
-    estimate    how long that will take
-    cells       runs that differ in fold and seed alone, put together
-    paper       the paper's figures, to set beside ours
-    summary     results → figures with intervals, findings in words, tables
-    report      results, summary → one page that opens anywhere
+    methods               the losses that are compared, by name
+    config                what is run, frozen: `StudyConfig` → runs → groups of runs that share data, fold and seed; presets
+    datasets              data sets, from the package or from files
+    training              a group of runs → their predictions
+    results               predictions of runs, on disk
+    engines               where groups are run: here, in other processes, on other machines
+    execute               runs a study: what its folder lacks, and nothing else
+    duration              how long that will take
+    pooled_predictions    runs that differ in fold and seed alone, put together
+    paper                 the paper's figures, to set beside ours
+    summary               results → figures with intervals, findings in words, tables
+    report                results, summary → one page that opens anywhere
 
-Beside it `toy`: each loss where the truth is known, and where people were selected in ways that no loss here can mend.
+Beside it `toy`: each loss where the truth is known, and where people were selected in ways that no loss here can correct.
 """
 
+from .config import PRESETS as PRESETS
 from .config import StudyConfig as StudyConfig
 from .execute import run_study as run_study
-from .presets import PRESETS as PRESETS
 from .results import StudyResults as StudyResults
 from .results import read_study as read_study
 from .toy import FiveRatings as FiveRatings

@@ -1,6 +1,8 @@
-"""What a study runs: the grid, frozen, and the runs and groups that it makes.
+"""What a study runs: the grid, frozen, and the runs and groups that it makes; studies by name.
 
 Stage: `StudyConfig` → `RunConfig`s → `Group`s of runs that share data, fold, seed and minibatches.
+
+Each field that `rightloss study` can set has its `Option` beside its default, where the command line reads it.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from .. import __version__
 from .methods import EVIDENCE, METHODS
@@ -31,37 +33,81 @@ PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true", "16-mixed", "16-t
 CONTOURS = "contours"
 
 
+# Panels of the command's help.
+COMPARED, FOLDS, TRAINED, MACHINE = "What is compared", "Folds and repetitions", "Training", "Where it runs"
+
+
 @dataclass(frozen=True)
-class Training:
-    """How every net is trained, whatever its loss. What is chosen is chosen on the validation part, by one rule for all.
+class Option:
+    """How the command line offers a field of the config.
 
     Attributes:
-        steps: minibatches.
-        batch_size: nodules in each.
-        views: of a nodule in training, drawn anew each time; a multiple of 3.
-        test_views: of a nodule in validation and test, the same each time.
-        learning_rates: candidates; Adam's first step size, which falls to 0 as a half cosine.
-        checkpoints: how often a net is looked at on the validation part, at even distances; the best look is kept.
-        weight_decay: AdamW's.
-        averaging: decay of the running mean of the weights, which is what predicts.
-        small: the nets' variants for CPUs.
-        members: nets of an ensemble, and masks of MC dropout.
-        prior_scales: candidates for the inferences that have a prior in the place of early stopping.
-        precision: of weights and arithmetic, in Lightning Fabric's words.
+        name: of the option, without dashes.
+        panel: of the help that it is listed in.
+        help: what it means.
+        metavar: what is given, in one word; None for the type of the field.
     """
 
-    steps: int = 300
-    batch_size: int = 32
-    views: int = 3
-    test_views: int = 9
-    learning_rates: tuple[float, ...] = (1e-3,)
-    checkpoints: int = 10
-    weight_decay: float = 1e-4
-    averaging: float = 0.98
-    small: bool = True
-    members: int = 5
-    prior_scales: tuple[float, ...] = (0.3, 1.0)
-    precision: str = "32-true"
+    name: str
+    panel: str
+    help: str
+    metavar: str | None = None
+
+    @property
+    def parameter(self) -> str:
+        """Name of the command's parameter."""
+        return self.name.replace("-", "_")
+
+
+def _option(default: Any, name: str, help: str, panel: str = TRAINED, metavar: str | None = None) -> Any:
+    return field(default=default, metadata={"option": Option(name, panel, help, metavar)})
+
+
+Config = TypeVar("Config", bound=type)
+
+
+def _documented(config: Config) -> Config:
+    """Add what the options say of the fields to the docstring."""
+    lines = [f"        {name}: {option.help}" for name, option in options_of(config).items()]
+    config.__doc__ = f"{config.__doc__}\n    Fields that the command line can set:\n\n" + "\n".join(lines)
+    return config
+
+
+def options_of(config: type) -> dict[str, Option]:
+    """Return the option of each field that the command line can set, by the field's name."""
+    return {each.name: each.metadata["option"] for each in dataclasses.fields(config) if "option" in each.metadata}
+
+
+@_documented
+@dataclass(frozen=True)
+class Training:
+    """How every net is trained, whatever its loss; what is chosen is chosen on the validation part, by one rule for all.
+
+    Step sizes are Adam's first, and fall to 0 as a half cosine. Views are drawn again for each minibatch in training, and are
+    the same each time in validation and test.
+    """
+
+    steps: int = _option(300, "steps", "Minibatches that each net is trained on.")
+    batch_size: int = _option(32, "batch-size", "Nodules in a minibatch.")
+    views: int = _option(3, "views", "Views of a nodule in training, a multiple of 3.")
+    test_views: int = _option(9, "test-views", "Views of a nodule in validation and test, a multiple of 3.")
+    learning_rates: tuple[float, ...] = _option(
+        (1e-3,), "learning-rate", "A first step size for the validation part to choose from.", metavar="RATE"
+    )
+    checkpoints: int = _option(10, "checkpoints", "How often a net is scored on the validation part; the best is kept.")
+    weight_decay: float = _option(1e-4, "weight-decay", "AdamW's.")
+    averaging: float = _option(0.98, "averaging", "Decay of the running mean of the weights, which predicts; 0 for none.")
+    small: bool = _option(True, "small", "Nets for CPUs, or the paper's.")
+    members: int = _option(5, "members", "Nets of an ensemble, masks of MC dropout.")
+    prior_scales: tuple[float, ...] = _option(
+        (0.3, 1.0), "prior-scale", "Of laplace, variational, sghmc: a scale to choose from.", metavar="SCALE"
+    )
+    precision: str = _option(
+        "32-true",
+        "precision",
+        "32-true, 64-true, bf16-mixed, bf16-true, 16-mixed or 16-true; results depend on it.",
+        MACHINE,
+    )
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "views", "test_views", "checkpoints", "members"):
@@ -91,8 +137,8 @@ class Source:
 
     Attributes:
         name: "contours", or the file's name without its ending.
-        digest: SHA-256 of the file's content, or "" for what comes with the package; what a run depends on.
-        path: of the file. Not part of what a run is: the same content elsewhere is the same run.
+        digest: SHA-256 of the file's content, or "" for what comes with the package; part of a run.
+        path: of the file; no part of a run: the same content elsewhere is the same run.
     """
 
     name: str
@@ -102,7 +148,7 @@ class Source:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """One run, and all that its result depends on.
+    """One run: everything that its result depends on.
 
     Attributes:
         data, digest: of the `Source`.
@@ -111,9 +157,9 @@ class RunConfig:
         population: π of malignant nodules; None for ratings: the shares of the readers' votes in the whole data set.
         evidence: κ.
         minibatches: "rebalanced" (equal classes, with replacement) or "raw" (as the training part has them).
-        fold, num_folds: tested is fold number `fold`, validated on the next, trained on the others.
+        fold, num_folds: fold number `fold` is tested, the next one validates, the others train.
         seed: of first weights, minibatches, views and dropout.
-        training: the rest.
+        training: how its nets are trained.
     """
 
     data: str
@@ -134,7 +180,7 @@ class RunConfig:
 
     @property
     def label(self) -> str:
-        """For progress and errors."""
+        """Return a name for progress and errors."""
         rate = "own shares" if self.population is None else f"π = {self.population:g}"
         parts = [self.data, self.net, METHODS[self.loss].title, rate]
         parts += [name for name, usual in self._unusual() if name != usual]
@@ -142,7 +188,7 @@ class RunConfig:
 
     @property
     def key(self) -> str:
-        """Name of its files: readable, and different for whatever could give a different result."""
+        """Return the name of its files: readable, and different for whatever could give a different result."""
         content = json.dumps([__version__, dataclasses.asdict(self)], sort_keys=True)
         rate = "own" if self.population is None else f"{self.population:g}"
         words = [self.data, self.net, *(name for name, usual in self._unusual() if name != usual), self.loss, rate]
@@ -164,7 +210,7 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that share data, fold, seed and minibatches: trained side by side on the same views and low-level features."""
+    """Runs that share data, fold, seed and minibatches, trained side by side on the same views and low-level features."""
 
     source: Source
     runs: tuple[RunConfig, ...]
@@ -176,37 +222,64 @@ class Group:
         return f"{first.data}, fold {first.fold + 1}, seed {first.seed}: {runs}"
 
 
+@_documented
 @dataclass(frozen=True)
 class StudyConfig:
-    """The grid: every combination of these is a run.
+    """The grid: every combination of its choices is a run.
+
+    A loss without a marginal is run with "own" alone; the evidence of the published form is 0.
 
     Attributes:
-        preset: its name.
-        task: as of a run.
-        sources: where nodules come from.
-        nets, losses, populations, likelihoods, marginals, inferences, minibatches: as of a run, each a tuple of choices.
-            A loss without a marginal is run with "own" alone.
-        folds: so many of the first of `num_folds` are tested.
-        num_folds: into which the patients are split.
-        seeds: how many.
-        evidence: κ of the information gain; that of the published form is 0.
+        preset: the study's name.
+        task: "binary" (benign or malignant), "rating" (1 to 5), "balanced" (binary, half of each, with metadata).
+        populations: π of malignant nodules; None for ratings: the shares of the readers' votes in the whole data set.
         training: how every net is trained.
+
+    Example:
+        >>> from rightloss.study import StudyConfig
+        >>> config = StudyConfig("quick", losses=("information-gain", "weighted"), populations=(0.3, 0.001), folds=2)
+        >>> len(config.runs()), len(config.groups())
+        (8, 2)
+        >>> print(config.groups()[0].label)
+        contours, fold 1, seed 0: 4 runs
     """
 
     preset: str
     task: str = "binary"
-    sources: tuple[Source, ...] = (Source(CONTOURS),)
-    nets: tuple[str, ...] = ("convnet",)
-    losses: tuple[str, ...] = ("information-gain", "published", "weighted", "logit-adjusted", "corrected")
-    populations: tuple[float | None, ...] = (0.3, 0.001)
-    likelihoods: tuple[str, ...] = ("categorical",)
-    marginals: tuple[str, ...] = ("own",)
-    inferences: tuple[str, ...] = ("map",)
-    minibatches: tuple[str, ...] = ("rebalanced",)
-    folds: int = 5
-    num_folds: int = 10
-    seeds: int = 1
-    evidence: float = EVIDENCE
+    sources: tuple[Source, ...] = _option(
+        (Source(CONTOURS),), "data", "contours, a nodule archive, or NoduleMNIST3D's file (.npz).", COMPARED, "PATH"
+    )
+    nets: tuple[str, ...] = _option(
+        ("convnet",),
+        "net",
+        "convnet, inception, fully-convolutional, gated; both (image and metadata), metadata, mlp (features alone).",
+        COMPARED,
+    )
+    losses: tuple[str, ...] = _option(
+        ("information-gain", "published", "weighted", "logit-adjusted", "corrected"), "loss", f"{', '.join(METHODS)}.", COMPARED
+    )
+    populations: tuple[float | None, ...] = _option(
+        (0.3, 0.001), "prevalence", "Share of malignant nodules in the population, between 0 and 1.", COMPARED, "RATE"
+    )
+    likelihoods: tuple[str, ...] = _option(
+        ("categorical",),
+        "likelihood",
+        "categorical; for ratings also onion-peeling, stick-breaking, cumulative-logit.",
+        COMPARED,
+    )
+    marginals: tuple[str, ...] = _option(
+        ("own",), "marginal", f"Of the information gain: {', '.join(MARGINALS)}; own is that of each loss.", COMPARED
+    )
+    inferences: tuple[str, ...] = _option(
+        ("map",), "inference", "map, ensemble, mc-dropout; for mlp and metadata also laplace, variational, sghmc.", COMPARED
+    )
+    minibatches: tuple[str, ...] = _option(
+        ("rebalanced",), "minibatches", "rebalanced (equal classes) or raw (as the data have them).", COMPARED
+    )
+    folds: int = _option(5, "folds", "How many folds are tested.", FOLDS)
+    num_folds: int = _option(10, "num-folds", "Into how many folds the patients are split.", FOLDS)
+    seeds: int = _option(1, "seeds", "Repetitions, each with its own random numbers; toy has 5.", FOLDS)
+    evidence: float = _option(EVIDENCE, "evidence", "People counted by class alone, per training example.", COMPARED)
     training: Training = field(default_factory=Training)
 
     def __post_init__(self) -> None:
@@ -215,16 +288,16 @@ class StudyConfig:
         self._check_combinations()
 
     def runs(self) -> list[RunConfig]:
-        """Every run, those of one group next to each other."""
+        """Return every run, the runs of one group next to each other."""
         return [run for group in self.groups() for run in group.runs]
 
     def groups(self) -> list[Group]:
-        """By source, seed, fold and minibatches."""
+        """Return the groups: by source, seed, fold and minibatches."""
         shared = itertools.product(self.sources, range(self.seeds), range(self.folds), self.minibatches)
         return [Group(source, tuple(self._runs(source, seed, fold, draws))) for source, seed, fold, draws in shared]
 
     def to_dict(self) -> dict[str, Any]:
-        """As in `study.json`: without paths, which are of one machine."""
+        """Return the content of `study.json`: without paths, which differ between machines."""
         content: dict[str, Any] = json.loads(json.dumps({"version": __version__, **dataclasses.asdict(self)}))
         for source in content["sources"]:
             del source["path"]
@@ -232,7 +305,7 @@ class StudyConfig:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> StudyConfig:
-        """From what `to_dict` gave; the sources have no paths."""
+        """Return the config that `to_dict` wrote; its sources have no paths."""
         plain = _tuples(content)
         del plain["version"]
         sources = tuple(Source(**source) for source in content["sources"])
@@ -282,7 +355,7 @@ class StudyConfig:
         for name in (*known, "populations", "sources"):
             given = [each.name if isinstance(each, Source) else each for each in getattr(self, name)]
             if len(set(given)) < len(given) or not given:
-                raise ValueError(f"Expected {name}, each once, but got {given}: leave out what stands there twice.")
+                raise ValueError(f"Expected {name}, each once, but got {given}: leave out what is given twice.")
 
     def _check_numbers(self) -> None:
         for population in self.populations:
@@ -341,10 +414,47 @@ def _training(content: Mapping[str, Any]) -> Training:
 
 
 def _tuples(content: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON has lists in their place."""
+    """Return the content with tuples for lists, which JSON has in their place."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in content.items()}
 
 
 def _check_count(value: Any, name: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"Expected `{name}` to be a whole number, but got {value!r}: 1 is the least.")
+
+
+_BOTH_NETS = IMAGE_NETS[:2]
+_FULL = Training(steps=2000, views=9, learning_rates=(1e-3, 3e-4), checkpoints=20, averaging=0.99, small=False)
+# The paper's Tables 1 and 2: both nets, both prevalences, five of ten folds.
+_TABLE = StudyConfig("table1", nets=_BOTH_NETS, training=_FULL)
+
+PRESETS: dict[str, StudyConfig] = {
+    "quick": StudyConfig("quick", folds=4),
+    "table1": _TABLE,
+    "table2": StudyConfig("table2", nets=_BOTH_NETS, minibatches=("raw",), training=_FULL),
+    "prevalence-sweep": StudyConfig("prevalence-sweep", populations=(0.5, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001), training=_FULL),
+    "ratings": StudyConfig(
+        "ratings",
+        task="rating",
+        likelihoods=(LIKELIHOODS[1], *LIKELIHOODS[2:], LIKELIHOODS[0]),
+        populations=(None,),
+        training=_FULL,
+    ),
+    "metadata": StudyConfig(
+        "metadata",
+        task="balanced",
+        nets=("convnet", "metadata", "both"),
+        populations=(0.5, 0.3, 0.03, 0.001),
+        folds=10,
+        training=_FULL,
+    ),
+    "features": StudyConfig(
+        "features",
+        nets=("mlp",),
+        inferences=("map", "ensemble", "mc-dropout", "laplace", "variational", "sghmc"),
+        populations=(0.3, 0.01, 0.001),
+        minibatches=("raw",),
+        folds=10,
+        training=Training(steps=1000, batch_size=128, learning_rates=(1e-2, 3e-3), checkpoints=20, averaging=0.99),
+    ),
+}

@@ -61,15 +61,15 @@ class StudyData:
         return self.sets[0].feature_names
 
     def images(self) -> Float[Tensor, " n *dhw"]:
-        """Patches in [0, 1], of all rows."""
+        """Return the patches of all rows, in [0, 1]."""
         return torch.cat([each.images() for each in self.sets]) if len(self.sets) > 1 else self.sets[0].images()
 
     def standardised(self, train: Int64[Tensor, " rows"]) -> Float[Tensor, "n d"]:
-        """Features of all rows, by mean and spread of the training rows; no columns where the source has none."""
+        """Return the features of all rows, standardised by the training rows; no columns where the source has none."""
         return self.sets[0].standardised(train) if len(self.sets) == 1 else torch.zeros(len(self.labels), 0)
 
     def parts(self, fold: int, num_folds: int) -> Parts:
-        """Rows to train on, to choose by, to test; NoduleMNIST3D's own parts are its only fold."""
+        """Return the rows to train on, to validate on, to test; NoduleMNIST3D's own parts are its only fold."""
         if len(self.sets) == 1:
             return train_valid_test(self.labels, self.sets[0].patients, fold, num_folds)
         if fold:
@@ -79,7 +79,7 @@ class StudyData:
 
 
 def source_of(text: str) -> Source:
-    """From "contours", the shapes that come with the package, or the path of a nodule archive or of NoduleMNIST3D's file."""
+    """Return the source: "contours", which come with the package, or a nodule archive's or NoduleMNIST3D's file."""
     if text == CONTOURS:
         return Source(CONTOURS)
     path = Path(text)
@@ -89,7 +89,7 @@ def source_of(text: str) -> Source:
 
 
 def check_sources(config: StudyConfig) -> None:
-    """ValueError where a source cannot give what the study asks of it; the files are read whole, nothing is computed."""
+    """Raise ValueError where a source does not have what the study needs; files are read whole, nothing is computed."""
     for source in config.sources:
         data = study_data(source, config.task)
         if any(net not in IMAGE_NETS for net in config.nets) and not data.feature_names:
@@ -114,13 +114,13 @@ def check_sources(config: StudyConfig) -> None:
 
 @lru_cache(maxsize=4)
 def study_data(source: Source, task: str) -> StudyData:
-    """The nodules; patches stay where they are until asked for."""
+    """Return the nodules; patches are read when they are asked for."""
     if source.path is None:
         if source.name != CONTOURS:
             raise ValueError(f"Expected the file of {source.name}, but its path is not known: give it by --data.")
         return StudyData(source, (SETS[task](),))
     if _digest(Path(source.path)) != source.digest:
-        raise ValueError(f"Expected {source.path} as it was when the study began, but it has changed: begin again.")
+        raise ValueError(f"Expected {source.path} as it was when the study began, but it has changed: start a new study.")
     if _is_nodulemnist(source.path):
         if task != "binary":
             raise ValueError(
@@ -132,11 +132,12 @@ def study_data(source: Source, task: str) -> StudyData:
 
 @lru_cache(maxsize=1)  # 740 MB for the binary set's contour volumes
 def study_images(source: Source, task: str) -> Float[Tensor, " n *dhw"]:
+    """Return the patches of `study_data`, kept in memory."""
     return study_data(source, task).images()
 
 
 def summary_of(source: Source, task: str) -> DataSummary:
-    """What the report needs of a data set, small pictures included."""
+    """Return what the report needs of a data set, small pictures included."""
     data = study_data(source, task)
     ratings, patients = data.sets[0].ratings, data.sets[0].patients
     n = len(data.labels)
@@ -152,7 +153,7 @@ def summary_of(source: Source, task: str) -> DataSummary:
 
 
 def _pictures(data: NoduleSet) -> np.ndarray:
-    """The middle plane, its middle 40 × 40 voxels."""
+    """Return the middle 40 × 40 voxels of each nodule's middle plane."""
     found = []
     for rows in torch.arange(len(data)).split(64):
         images = data.images(rows)
@@ -163,7 +164,7 @@ def _pictures(data: NoduleSet) -> np.ndarray:
 
 
 def _check_parts(data: StudyData, parts: Parts, fold: int) -> None:
-    """Labels are what figures count, votes what ratings are trained on and chosen by."""
+    """Check that every part has each class, among labels, which figures count, and votes, which ratings are trained on."""
     classes = data.votes.shape[1]
     for name, rows in zip(Parts._fields, parts, strict=True):
         labels, votes = torch.bincount(data.labels[rows], minlength=classes), data.votes[rows].sum(0)

@@ -1,4 +1,4 @@
-"""A study, run: what its folder lacks is computed, and nothing else.
+"""Run a study: what its folder lacks is computed, and nothing else.
 
 Stage: `StudyConfig`, folder → results on disk → `StudyResults`.
 """
@@ -6,6 +6,8 @@ Stage: `StudyConfig`, folder → results on disk → `StudyResults`.
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -14,6 +16,7 @@ from pathlib import Path
 
 from ..lock import only_run
 from .config import Group, Source, StudyConfig
+from .duration import size_in_words
 from .engines import Engine, InProcess, Work
 from .results import (
     DataSummary,
@@ -44,22 +47,32 @@ def run_study(
     progress: Progress = lambda done, total, words: None,
     work: Work | None = None,
 ) -> StudyResults:
-    """Every run that `out` does not hold yet. A study that was stopped, or has grown, goes on from what is there.
+    """Run what `out` does not hold yet, and return the results of all runs. A study that was stopped, or has grown, goes on.
 
     Args:
         config: what to run.
-        out: a folder, made if need be. Runs of another study in it stay, and are no part of this one.
+        out: a folder, created if need be. Runs of another study in it stay, and are no part of this one.
         engine: where groups are run; in this process by default.
-        progress: told how far it is.
-        work: what is done with a group; `train_group` by default.
+        progress: called with the groups done (with fractions), the groups in all, and a few words.
+        work: what is done with a group; `rightloss.study.training.train_group` by default.
 
     Raises:
         ValueError: `out` is no folder for a study, or holds one of another version, or another process is running one there, or
             a result in it is damaged or another run's; the data cannot be read. Nothing is computed.
         OSError: `out` cannot be written, or the disk is full; as a ChildProcessError: the processes that ran a group died,
             again and again. What is done is kept.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from rightloss.study import StudyConfig, run_study
+        >>> config = StudyConfig("quick", nets=("mlp",), losses=("weighted",), populations=(0.3,), folds=1)
+        >>> len(config.runs())
+        1
+        >>> results = run_study(config, Path("results"))  # doctest: +SKIP
     """
-    _check(out)
+    check_folder(out)
+    if (out / "study.json").exists():
+        read_config(out)  # the folder of something else is not overwritten
     total = len(config.groups())
     progress(0.0, total, "reading the data")
     summaries = _new_summaries(config, out)  # before anything is written: bad data are refused here
@@ -74,6 +87,41 @@ def run_study(
             _run(groups, out, InProcess() if engine is None else engine, _counted(progress, groups, total), work or _training())
         progress(float(total), total, "done")
         return read_study(out)
+
+
+def check_folder(out: Path, needed: int = 0) -> None:
+    """Check that results can be written to `out`, or to the nearest folder above it that exists; nothing is left there.
+
+    Args:
+        out: the folder.
+        needed: bytes that must be free.
+
+    Raises:
+        ValueError: a file, or a link that leads nowhere, is in the way.
+        OSError: nothing can be written there, or not `needed` bytes.
+    """
+    place = nearest(out)
+    if not place.is_dir():
+        what = "a file" if place.exists() else "a link that leads nowhere"
+        raise ValueError(f"Expected {out} to be a folder, but {place} is {what}: choose another name.")
+    try:
+        with tempfile.TemporaryFile(dir=place) as file:
+            file.write(b"\0" * 4096)
+    except OSError as error:
+        raise OSError(
+            f"Expected a folder that can be written, but {place} cannot ({error.strerror}): choose another."
+        ) from None
+    free = shutil.disk_usage(place).free
+    if free < needed:
+        raise OSError(
+            f"Expected {size_in_words(needed)} of free space for the results, but {place} has {size_in_words(free)}: "
+            "make room, or choose a folder on another disk."
+        )
+
+
+def nearest(out: Path) -> Path:
+    """Return `out`, or the nearest path above it that exists."""
+    return next(each for each in (out, *out.absolute().parents) if os.path.lexists(each))
 
 
 def _run(groups: list[Group], out: Path, engine: Engine, report: Callable[[int, float], None], work: Work) -> None:
@@ -93,7 +141,7 @@ def _write(out: Path, group: Group, results: list[RunResult]) -> None:
 
 
 def _missing(config: StudyConfig, out: Path) -> list[Group]:
-    """The groups with those of their runs that are not done; a damaged one is an error."""
+    """Return the groups with those of their runs that are not done; a damaged result is an error."""
     data = {each.name: read_data(out, each.name, config.task, each.digest) for each in config.sources}
     groups = [
         replace(each, runs=tuple(run for run in each.runs if read_run(out, run, data[run.data]) is None))
@@ -103,7 +151,7 @@ def _missing(config: StudyConfig, out: Path) -> list[Group]:
 
 
 def _counted(progress: Progress, groups: list[Group], total: int) -> Callable[[int, float], None]:
-    """Of each group the largest share that was told: from elsewhere, one may come late."""
+    """Return a report by group that never falls: one from another machine may come late."""
     shares = [0.0] * len(groups)
 
     def report(number: int, share: float) -> None:
@@ -114,7 +162,7 @@ def _counted(progress: Progress, groups: list[Group], total: int) -> Callable[[i
 
 
 def _new_summaries(config: StudyConfig, out: Path) -> list[tuple[Source, DataSummary]]:
-    """Of the data sets that are not there yet; a damaged one is an error."""
+    """Return summaries of the data sets that are not there yet; a damaged one is an error."""
     from .datasets import summary_of
 
     summaries = []
@@ -127,10 +175,10 @@ def _new_summaries(config: StudyConfig, out: Path) -> list[tuple[Source, DataSum
 
 
 def _begin(config: StudyConfig, out: Path, summaries: list[tuple[Source, DataSummary]]) -> None:
-    """What a killed run left half-written goes; what the runs are of is written."""
+    """Remove what a killed run left half-written; write the data sets and the config."""
     for name in _FOLDERS:
         _clear(out / name)
-    _clear(out, _STALE)  # somebody may be writing a report
+    _clear(out, _STALE)  # a report may be being written there
     for source, summary in summaries:
         write_data(out, summary, config.task, source.digest)
     write_config(out, config)
@@ -140,17 +188,6 @@ def _clear(folder: Path, age: float = 0.0) -> None:
     for path in folder.glob(_PARTIAL):
         if time.time() - path.stat().st_mtime >= age:
             path.unlink(missing_ok=True)
-
-
-def _check(out: Path) -> None:
-    """Without writing to it."""
-    place = next(each for each in (out, *out.absolute().parents) if os.path.lexists(each))
-    if not place.is_dir():
-        raise ValueError(f"Expected {out} to be a folder, but {place} is a file: choose another name.")
-    if not os.access(place, os.W_OK | os.X_OK):
-        raise PermissionError(f"Expected a folder that can be written, but {place} cannot: choose another.")
-    if (out / "study.json").exists():
-        read_config(out)  # somebody else's is not overwritten
 
 
 @contextmanager

@@ -23,8 +23,8 @@ Loss = InformationGainLoss | WeightedLoss | LogitAdjustedLoss | LogLikelihoodLos
 class Method:
     """A loss, where its output bias starts, and whether its predictions are corrected afterwards.
 
-    The bias starts at what the loss takes the logits to be, those of the population or of the sampled classes; in the published
-    form it stays where the net has it.
+    The bias starts at the classes that the loss's logits are for: those of the population, or the sampled ones; in the
+    published form it stays where torch puts it.
 
     Attributes:
         title: in tables.
@@ -49,7 +49,7 @@ class Method:
         return self.rival is None and not self.published
 
     def loss(self, prevalence: Prevalence, likelihood: Likelihood, marginal: Marginal | None = None) -> Loss:
-        """The loss; without `marginal` it has its own. It warns of nothing: results say what is off."""
+        """Return the loss, with its own marginal unless one is given; it prints no warnings, since the results are checked."""
         loss = self._loss(prevalence, likelihood, marginal)
         loss.monitor = None
         return loss
@@ -64,7 +64,7 @@ class Method:
         return InformationGainLoss(prevalence, likelihood, marginal)
 
     def reference(self, prevalence: Prevalence) -> Tensor | None:
-        """r; None for the sampled mix."""
+        """Return r; None for the sampled mix."""
         return prevalence.population if self.published else None
 
 

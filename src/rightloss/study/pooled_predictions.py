@@ -16,7 +16,7 @@ from .results import DataSummary, StudyResults
 
 
 class CellKey(NamedTuple):
-    """What a cell's runs have in common."""
+    """Settings that all runs of a cell share."""
 
     data: str
     minibatches: str
@@ -37,9 +37,9 @@ class Cell:
     """Predictions of all folds and seeds, a row for each nodule and seed.
 
     Attributes:
-        key: what the runs have in common.
+        key: settings that all its runs share.
         data: the data set.
-        rows: of the data set `(n,)`; a nodule stands there once for each seed.
+        rows: of the data set `(n,)`; each nodule once for each seed.
         log_probs: at the cell's population `(n, k)`.
         fold, seed: of each row `(n,)`.
     """
@@ -68,7 +68,7 @@ class Cell:
 
 
 def cells(results: StudyResults) -> list[Cell]:
-    """In the config's order of data, minibatches, nets, likelihoods, inferences, populations and losses."""
+    """Return the cells, in the config's order of data, minibatches, nets, likelihoods, inferences, populations and losses."""
     gathered: dict[CellKey, list[int]] = {}
     for number, run in enumerate(results.runs):
         gathered.setdefault(CellKey.of(run.config), []).append(number)

@@ -1,4 +1,4 @@
-"""What came of runs, on disk: written whole or not at all, read without running anything.
+"""Results of runs, on disk: written whole or not at all, read without running anything.
 
 Stage: `RunResult` → `runs/KEY.npz` and `runs/KEY.json`; a data set → `data/KEY.npz`; a folder → `StudyResults`.
 
@@ -31,7 +31,7 @@ from ..lidc.npz import open_npz
 from ..lidc.splits import fold_numbers
 from .config import RunConfig, StudyConfig
 
-# Of a data set: the kind of numbers, and how many axes.
+# Arrays of a data set: the kind of numbers, and how many axes.
 _ARRAYS = {
     "labels": ("i", 1),
     "votes": ("f", 2),
@@ -48,7 +48,7 @@ class RunResult:
 
     Attributes:
         config: the run.
-        rows: of the data set, those tested `(n,)`.
+        rows: tested rows of the data set `(n,)`.
         log_probs: predictions at the run's population `(n, k)`.
         chosen: what the validation part chose: learning rate and step, or prior scale.
         validation: expected log-likelihood on the validation part, by candidate, then by checkpoint.
@@ -63,7 +63,7 @@ class RunResult:
 
 @dataclass(frozen=True, eq=False)
 class DataSummary:
-    """What the report needs of a data set.
+    """The part of a data set that the report needs.
 
     Attributes:
         name: of the source.
@@ -84,7 +84,7 @@ class DataSummary:
     pictures: UInt8[np.ndarray, "n h w"]
 
     def tested(self, fold: int, num_folds: int) -> Int64[np.ndarray, " rows"]:
-        """The rows that are tested in this fold, ascending; NoduleMNIST3D, which has no ratings, is published in parts."""
+        """Return the rows that this fold tests, ascending; NoduleMNIST3D, which has no ratings, is published in parts."""
         return np.flatnonzero(_fold_of_rows(self, num_folds) == fold)
 
 
@@ -95,7 +95,12 @@ class StudyResults:
     Attributes:
         config: of the study.
         data: by name of the source.
-        runs: those that are done, in the config's order.
+        runs: finished runs, in the config's order.
+
+    Example:
+        >>> from rightloss.study import PRESETS, StudyResults
+        >>> StudyResults(PRESETS["quick"], data={}, runs=()).missing
+        40
     """
 
     config: StudyConfig
@@ -104,12 +109,12 @@ class StudyResults:
 
     @property
     def missing(self) -> int:
-        """How many runs of the config are not done."""
+        """Number of runs of the config that are not done."""
         return len(self.config.runs()) - len(self.runs)
 
 
 def write_run(out: Path, result: RunResult) -> None:
-    """The predictions first; the JSON file, which means "done", last."""
+    """Write a run's files: the predictions first; the JSON file, which means "done", last."""
     if not np.isfinite(result.log_probs.max(1)).all():
         raise ValueError(
             f"Expected predictions that are numbers, but those of {result.config.label} are not: lower the learning rate."
@@ -127,7 +132,7 @@ def write_run(out: Path, result: RunResult) -> None:
 
 
 def read_run(out: Path, config: RunConfig, data: DataSummary) -> RunResult | None:
-    """The run's result, or None where it is not done.
+    """Return the run's result, or None where it is not done.
 
     Raises:
         ValueError: it is damaged, its predictions are those of another run, or its rows are not those that its fold tests. Runs
@@ -155,20 +160,21 @@ def read_run(out: Path, config: RunConfig, data: DataSummary) -> RunResult | Non
 
 
 def data_path(out: Path, name: str, task: str, digest: str = "") -> Path:
-    """Another for whatever could give other labels or pictures: a folder may hold several studies, one after the other."""
+    """Return the file of a data set: another one for whatever could give other labels or pictures."""
     content = json.dumps([__version__, name, task, digest])
     readable = re.sub(r"[^\w.]+", "-", f"{name}-{task}")
     return out / "data" / f"{readable}-{hashlib.sha256(content.encode()).hexdigest()[:12]}.npz"
 
 
 def write_data(out: Path, summary: DataSummary, task: str, digest: str = "") -> None:
-    """`task` and `digest` as in the runs that have this data set."""
+    """Write a data set, with `task` and `digest` as in the runs that use it."""
     arrays = {name: value for name, value in vars(summary).items() if name != "name"}
     with whole_file(data_path(out, summary.name, task, digest)) as file:
         np.savez_compressed(file, allow_pickle=False, **arrays)
 
 
 def read_data(out: Path, name: str, task: str, digest: str = "") -> DataSummary:
+    """Return the data set that `write_data` wrote, checked; raise ValueError where it is missing or damaged."""
     path = data_path(out, name, task, digest)
     try:
         file = open_npz(path)
@@ -185,11 +191,12 @@ def read_data(out: Path, name: str, task: str, digest: str = "") -> DataSummary:
 
 
 def write_config(out: Path, config: StudyConfig) -> None:
+    """Write the study's config to `study.json`."""
     write_whole(out / "study.json", json.dumps(config.to_dict(), indent=1) + "\n")
 
 
 def read_config(out: Path) -> StudyConfig:
-    """The config of the study in this folder, or a ValueError where there is none, or one of another version."""
+    """Return the config of the study in this folder; raise ValueError where there is none, or one of another version."""
     path = out / "study.json"
     try:
         content = _read_json(path)
@@ -210,7 +217,19 @@ def read_config(out: Path) -> StudyConfig:
 
 
 def read_study(out: Path) -> StudyResults:
-    """All that is done of the study in this folder."""
+    """Return the results of the study in this folder, as far as it is done.
+
+    Raises:
+        ValueError: the folder holds no study, or one of another version, or a file in it is damaged.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from rightloss.study import read_study
+        >>> read_study(Path("nowhere"))
+        Traceback (most recent call last):
+        ...
+        ValueError: Expected the folder of a study, but nowhere has no study.json: run `rightloss study` first.
+    """
     config = read_config(out)
     done = [run for run in config.runs() if _run_path(out, run).exists()]
     names = {run.data: run.digest for run in done}
@@ -236,7 +255,7 @@ def _sha256(path: Path) -> str:
 
 @lru_cache(maxsize=4)
 def _fold_of_rows(data: DataSummary, num_folds: int) -> Int64[np.ndarray, " n"]:
-    """The fold in which each row is tested; −1 for none."""
+    """Return the fold that tests each row; −1 for none."""
     if len(data.ratings):
         return fold_numbers(data.labels, data.patients, num_folds).numpy()
     train, valid, test = COUNTS.values()
@@ -253,7 +272,7 @@ def _check_predictions(rows: np.ndarray, log_probs: np.ndarray, config: RunConfi
 
 
 def _check_data(data: DataSummary) -> None:
-    """Arrays that fit each other, and labels that are classes."""
+    """Check that the arrays fit each other, and that labels are classes."""
     arrays = {name: getattr(data, name) for name in _ARRAYS}
     wrong = [name for name, array in arrays.items() if (array.dtype.kind, array.ndim) != _ARRAYS[name]]
     if wrong:

@@ -2,16 +2,14 @@
 
 Stage: work, groups → results of each group, as they are done.
 
-    contract                 what an engine is
-    attempt                  one group, on one thread
-    in_process               one after the other, here
-    child, processes         in processes of this machine
-    on_ray                   on a Ray cluster
+    contract     what an engine is; one that runs groups in this process
+    processes    in processes of this machine
+    on_ray       on a Ray cluster
 """
 
 from .contract import Engine as Engine
+from .contract import InProcess as InProcess
 from .contract import Report as Report
 from .contract import Work as Work
-from .in_process import InProcess as InProcess
 from .on_ray import OnRay as OnRay
 from .processes import Processes as Processes

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable, Generator, Iterator, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,23 +19,28 @@ from typing import Any
 from ... import __version__
 from ..config import Group
 from ..results import RunResult
-from .attempt import attempt
-from .contract import Work
+from .contract import Finished, GroupReport, Report, Work, attempt
 
-_PAUSE = 0.5  # seconds between two looks at the shares
+_PAUSE = 0.5  # seconds between two messages about the share of a group that is done
 _STORE = 100 << 20  # bytes: results are small
 _QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
 
 
 @dataclass(frozen=True)
 class OnRay:
-    """Ray tasks of one processor and one thread each. Those of a machine that dies are run again on others.
+    """Run groups as Ray tasks of one processor and one thread each. Tasks of a machine that dies are run again on others.
 
     Attributes:
         address: of a running cluster, as `ray.init` takes it; None uses the one that this process is connected to, or starts
             one on this machine for the time of the run.
         workers: processors of a cluster that is started here; all by default.
-        retries: how often a group is tried again whose process or machine died.
+        retries: how often a group is run again when its process or machine dies.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from rightloss.study import PRESETS, run_study
+        >>> from rightloss.study.engines import OnRay
+        >>> results = run_study(PRESETS["table1"], Path("results"), OnRay("head:6379"))  # doctest: +SKIP
     """
 
     address: str | None = None
@@ -51,9 +57,7 @@ class OnRay:
         if self.retries < 0:
             raise ValueError(f"Expected no fewer than 0 retries, but got {self.retries}: 3 is the default.")
 
-    def run(
-        self, work: Work, groups: Sequence[Group], report: Callable[[int, float], None]
-    ) -> Generator[tuple[int, list[RunResult]], None, None]:
+    def run(self, work: Work, groups: Sequence[Group], report: GroupReport) -> Finished:
         """See `Engine`."""
         if not groups:
             return
@@ -81,12 +85,12 @@ class OnRay:
 
 
 class _Shares:
-    """An actor that is told how far tasks are, and asked what is new. What it forgets with its machine is soon told again."""
+    """An actor that keeps how far tasks are. What is lost with its machine is soon reported again."""
 
     def __init__(self) -> None:
         self.shares: dict[int, float] = {}
 
-    def tell(self, number: int, share: float) -> None:
+    def update(self, number: int, share: float) -> None:
         self.shares[number] = share
 
     def news(self) -> dict[int, float]:
@@ -95,16 +99,29 @@ class _Shares:
 
 
 def _task(version: str, work: Work, group: Group, number: int, shares: Any) -> list[RunResult] | Exception:
-    """On a machine of the cluster."""
+    """Run a group on a machine of the cluster."""
     if version != __version__:
         return ValueError(
             f"Expected rightloss {version} on every machine of the cluster, but {socket.gethostname()} has {__version__}: "
             "install the same."
         )
-    return attempt(work, group, lambda share: shares.tell.remote(number, share))
+    return attempt(work, group, _seldom(lambda share: shares.update.remote(number, share)))
 
 
-def _done(ray: Any, tasks: list[Any], shares: Any, report: Callable[[int, float], None]) -> Iterator[Any]:
+def _seldom(report: Report) -> Report:
+    """Return `report`, called a few times a second at most: each call costs a message."""
+    last = -_PAUSE
+
+    def limited(share: float) -> None:
+        nonlocal last
+        if time.monotonic() - last >= _PAUSE:
+            last = time.monotonic()
+            report(float(share))
+
+    return limited
+
+
+def _done(ray: Any, tasks: list[Any], shares: Any, report: GroupReport) -> Iterator[Any]:
     asked = shares.news.remote()
     while tasks:
         ready, tasks = ray.wait(tasks, num_returns=1, timeout=_PAUSE)
@@ -119,7 +136,7 @@ def _done(ray: Any, tasks: list[Any], shares: Any, report: Callable[[int, float]
 
 
 def _stop(ray: Any, tasks: list[Any], shares: Any) -> None:
-    """What is under way is of no use to anybody."""
+    """Cancel the tasks that are running."""
     for task in ray.wait(tasks, num_returns=len(tasks), timeout=0)[1]:
         ray.cancel(task, force=True)
     ray.kill(shares)
@@ -127,8 +144,8 @@ def _stop(ray: Any, tasks: list[Any], shares: Any) -> None:
 
 @contextmanager
 def _connected(address: str | None, workers: int | None) -> Iterator[Any]:
-    """The module `ray`, connected to a cluster; what was started here is shut down."""
-    # Unless the user says otherwise: no statistics to Ray's makers, and no word about GPUs that nobody asked for.
+    """Yield the module `ray`, connected to a cluster; one that was started here is shut down."""
+    # Unless the user says otherwise: no usage statistics, and no warnings about GPUs.
     for name in ("RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"):
         os.environ.setdefault(name, "0")
     import ray
@@ -156,7 +173,7 @@ def _start(ray: Any, workers: int | None) -> None:
 
 def _connect(ray: Any, address: str) -> None:
     host, _, port = address.removeprefix("ray://").rpartition(":")
-    if port.isdecimal():  # where nobody answers, Ray would try for minutes
+    if port.isdecimal():  # where nothing answers, Ray would try for minutes
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
     ray.init(address, **_QUIET)
 

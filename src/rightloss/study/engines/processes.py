@@ -5,26 +5,51 @@ Stage: work, groups → results of each group, as they are done.
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import pickle
-from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from queue import SimpleQueue
+from multiprocessing import resource_tracker
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from ...process_pool import let_go
 from ..config import Group
 from ..results import RunResult
-from .child import Child, Died
-from .contract import Report, Work
+from .contract import Finished, GroupReport, Work, attempt
+
+if TYPE_CHECKING:
+    from pebble import ProcessPool
+
+_PAUSE = 0.1  # seconds between two looks at how far the groups are
+
+# In a worker: the share of each group that is done, in memory that all processes share. There is no lock on it, which a worker
+# that is killed could hold for ever: each group's number is written by one worker alone.
+_shares: Any = None
 
 
 @dataclass(frozen=True)
 class Processes:
-    """Processes with one thread each. They end when this one does, however that is.
+    """Run groups in processes with one thread each, which end with this one, even when it is killed.
+
+    Processes are started by `multiprocessing`'s "spawn": a script that runs a study does so under `if __name__ == "__main__":`.
 
     Attributes:
-        workers: how many at once; as many as processors by default. Each has the data in memory.
-        retries: how often a group is tried again whose process died, of lack of memory, say.
+        workers: how many at once; by default as many as processors. Each has the data in memory.
+        retries: how often a group is run again when its process dies, for lack of memory, say.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from rightloss.study import PRESETS, run_study
+        >>> from rightloss.study.engines import Processes
+        >>> results = run_study(PRESETS["quick"], Path("results/quick"), Processes(workers=2))  # doctest: +SKIP
     """
 
     workers: int | None = None
@@ -36,54 +61,122 @@ class Processes:
         if self.retries < 0:
             raise ValueError(f"Expected no fewer than 0 retries, but got {self.retries}: 2 is the default.")
 
-    def run(
-        self, work: Work, groups: Sequence[Group], report: Callable[[int, float], None]
-    ) -> Generator[tuple[int, list[RunResult]], None, None]:
+    def run(self, work: Work, groups: Sequence[Group], report: GroupReport) -> Finished:
         """See `Engine`."""
-        packed = _packed(work)
-        crew = [Child(packed) for _ in range(min(self.workers or _processors(), len(groups)))]
-        idle, told = list(crew), SimpleQueue[tuple[int, float | list[RunResult] | BaseException]]()
+        from pebble import ProcessExpired
 
-        def job(number: int) -> None:
-            child = idle.pop()  # as many threads as children: there is always one
-            try:
-                told.put((number, self._tried(child, groups[number], lambda share: told.put((number, share)))))
-            except BaseException as error:
-                told.put((number, error))
-            idle.append(child)
+        if not groups:
+            return
+        packed, deaths, told = _packed(work), [0] * len(groups), [0.0] * len(groups)
+        shares = multiprocessing.get_context("spawn").RawArray("d", len(groups))
+        with _pool(min(self.workers or processors(), len(groups)), shares) as (pool, printed):
 
-        pool = ThreadPoolExecutor(max(1, len(crew)))
-        with let_go(crew, pool):
-            for number in range(len(groups)):
-                pool.submit(job, number)
-            yield from _told(told, len(groups), report)
+            def start(number: int) -> Any:
+                return pool.schedule(_run_group, args=(packed, groups[number], number))
 
-    def _tried(self, child: Child, group: Group, report: Report) -> list[RunResult] | Exception:
-        causes = []
-        for _ in range(1 + self.retries):
-            found = child.run(group, report)
-            if not isinstance(found, Died):
-                return found
-            causes.append(found.cause)
-        return ChildProcessError(
-            f"Expected a result of {group.label}, but its process died, {len(causes)} times in a row ({causes[-1]}): "
+            with _interrupts_blocked():  # the first call starts the processes
+                running = {start(number): number for number in range(len(groups))}
+            while running:
+                done, _ = wait(running, _PAUSE, FIRST_COMPLETED)
+                if not done and not pool.active:  # it does not tell groups that were still in its queue
+                    raise BrokenProcessPool("they ended as soon as they had started")
+                for number in running.values():
+                    if shares[number] > told[number]:
+                        told[number] = shares[number]
+                        report(number, told[number])
+                for future in done:
+                    number = running.pop(future)
+                    try:
+                        found = future.result()
+                    except ProcessExpired as error:
+                        deaths[number] += 1
+                        if deaths[number] > self.retries:
+                            raise _gave_up(groups[number], deaths[number], error, printed) from None
+                        running[start(number)] = number
+                        continue
+                    if isinstance(found, Exception):
+                        raise found
+                    yield number, found
+
+
+def processors() -> int:
+    """Return how many processors this process may use, which can be fewer than the machine has."""
+    from joblib import cpu_count  # type: ignore[import-untyped]
+
+    return int(cpu_count())
+
+
+@contextmanager
+def _pool(workers: int, shares: Any) -> Iterator[tuple[ProcessPool, Path]]:
+    """Yield a pool whose processes are gone after the block, and the folder of what each of them prints, by its number."""
+    from pebble import ProcessPool
+
+    printed = Path(tempfile.mkdtemp(prefix="rightloss-"))
+    context: Any = multiprocessing.get_context("spawn")
+    pool = ProcessPool(workers, initializer=_prepare_worker, initargs=(shares, printed), context=context)
+    try:
+        yield pool, printed
+    except BrokenProcessPool as error:
+        raise ChildProcessError(
+            f"Expected processes to run groups in, but they could not be started ({error.__cause__ or error}): "
             "if memory is short, take fewer workers, and run again to go on."
-        )
+        ) from error
+    finally:
+        pool.stop()
+        pool.join()
+        shutil.rmtree(printed, ignore_errors=True)
 
 
-def _told(
-    told: SimpleQueue[tuple[int, float | list[RunResult] | BaseException]], groups: int, report: Callable[[int, float], None]
-) -> Generator[tuple[int, list[RunResult]], None, None]:
-    """In this thread, what other threads put there."""
-    while groups:
-        number, found = told.get()
-        if isinstance(found, BaseException):
-            raise found
-        if isinstance(found, float):
-            report(number, found)
-        else:
-            groups -= 1
-            yield number, found
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Keep Ctrl-C from the processes that are started in the block, from their first moment on: this process stops them.
+
+    A process and a thread take over the signals that the thread which starts them has blocked, also the pool's thread that
+    replaces a process.
+    """
+    resource_tracker.ensure_running()  # which would unblock them when it starts
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _prepare_worker(shares: Any, printed: Path) -> None:
+    """Called in each process when it starts."""
+    global _shares
+    _shares = shares
+    with open(printed / str(os.getpid()), "wb") as file:  # libraries may print; a process that dies may say why
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
+    threading.Thread(target=_end_with_parent, args=(printed,), daemon=True).start()
+
+
+def _end_with_parent(printed: Path) -> None:
+    """End this process when its parent has ended, in the middle of a group: pebble's would finish it first."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    shutil.rmtree(printed, ignore_errors=True)
+    os._exit(1)
+
+
+def _run_group(packed: bytes, group: Group, number: int) -> list[RunResult] | Exception:
+    """Called in a worker."""
+
+    def report(share: float) -> None:
+        _shares[number] = share
+
+    try:
+        work = pickle.loads(packed)
+    except AttributeError as error:
+        return ValueError(f"Expected work that other processes can import, but {error}: move it to a module of its own.")
+    except Exception as error:
+        return error
+    return attempt(work, group, report)
 
 
 def _packed(work: Work) -> bytes:
@@ -95,8 +188,13 @@ def _packed(work: Work) -> bytes:
         ) from error
 
 
-def _processors() -> int:
-    """Those that this process may use, which can be fewer than the machine has."""
-    from joblib import cpu_count  # type: ignore[import-untyped]
-
-    return int(cpu_count())
+def _gave_up(group: Group, deaths: int, error: Any, printed: Path) -> ChildProcessError:
+    code = error.exitcode
+    cause = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    with suppress(OSError):
+        text = (printed / str(error.pid)).read_bytes()[-1000:].decode("utf-8", "replace")
+        cause = ", ".join([cause, *text.strip().splitlines()[-1:]])
+    return ChildProcessError(
+        f"Expected a result of {group.label}, but its process died, {deaths} times in a row ({cause}): "
+        "if memory is short, take fewer workers, and run again to go on."
+    )

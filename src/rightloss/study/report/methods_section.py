@@ -5,42 +5,16 @@ Stage: `StudyResults` → sentences; `StudyConfig` → a line for the shell.
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
+from dataclasses import replace
+from typing import TypeVar
 
 from ... import __version__
-from ..config import CONTOURS, IMAGE_NETS, OF_TABLES, StudyConfig, Training
-from ..presets import PRESETS
+from ..config import CONTOURS, IMAGE_NETS, OF_TABLES, PRESETS, StudyConfig, Training, options_of
 from ..results import StudyResults
 from ..summary.wording import INFERENCES, LIKELIHOODS, NETS, counted, listed, source
 
-# The option of `rightloss study` for each field of `StudyConfig` and of `Training`.
-GRID_OPTIONS = {
-    "nets": "--net",
-    "losses": "--loss",
-    "populations": "--prevalence",
-    "likelihoods": "--likelihood",
-    "marginals": "--marginal",
-    "inferences": "--inference",
-    "minibatches": "--minibatches",
-    "folds": "--folds",
-    "num_folds": "--num-folds",
-    "seeds": "--seeds",
-    "evidence": "--evidence",
-}
-TRAINING_OPTIONS = {
-    "steps": "--steps",
-    "batch_size": "--batch-size",
-    "views": "--views",
-    "test_views": "--test-views",
-    "learning_rates": "--learning-rate",
-    "checkpoints": "--checkpoints",
-    "weight_decay": "--weight-decay",
-    "averaging": "--averaging",
-    "prior_scales": "--prior-scale",
-    "precision": "--precision",
-    "members": "--members",
-}
+Config = TypeVar("Config", StudyConfig, Training)
 _SETS = {
     "binary": "nodules that most readers rated clearly benign (1, 2) or clearly malignant (4, 5)",
     "rating": "nodules with their readers' ratings of malignancy, 1 to 5",
@@ -136,24 +110,27 @@ def _training(config: StudyConfig) -> str:
 
 
 def command(config: StudyConfig) -> str:
-    """Return the preset, and options for everything that differs from it."""
+    """The preset, and options for whatever differs from it."""
     preset = PRESETS.get(config.preset, StudyConfig(config.preset, task=config.task, populations=config.populations))
     words = ["rightloss", "study", config.preset, "--out", "FOLDER"]
     if [source.name for source in config.sources] != [CONTOURS]:
         names = [source.name if source.name == CONTOURS else f"{source.name}.npz" for source in config.sources]
         words += [word for name in names for word in ("--data", name)]
-    words += _differences(config, preset, GRID_OPTIONS)
-    words += _differences(config.training, preset.training, TRAINING_OPTIONS)
-    if config.training.small != preset.training.small:
-        words.append("--small" if config.training.small else "--full")
+    words += _differences(replace(config, sources=preset.sources), preset)
+    words += _differences(config.training, preset.training)
     return shlex.join(words)
 
 
-def _differences(own: StudyConfig | Training, usual: StudyConfig | Training, options: dict[str, str]) -> list[str]:
+def _differences(own: Config, usual: Config) -> list[str]:
+    """Return the options of the fields that differ, as the config has them beside its defaults."""
     words = []
-    for field in dataclasses.fields(own):
-        value = getattr(own, field.name)
-        if field.name in options and value != getattr(usual, field.name):
+    for field, option in options_of(type(own)).items():
+        value = getattr(own, field)
+        if value == getattr(usual, field):
+            continue
+        if isinstance(value, bool):
+            words.append(f"--{option.name}" if value else "--full")
+        else:
             values = value if isinstance(value, tuple) else (value,)
-            words += [word for each in values if each is not None for word in (options[field.name], f"{each}")]
+            words += [word for each in values if each is not None for word in (f"--{option.name}", f"{each}")]
     return words

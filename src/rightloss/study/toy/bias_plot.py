@@ -12,7 +12,7 @@ import torch
 
 from ...atomic_files import whole_path
 from .biases import CURVED, MODELS, BiasConfig, BiasRow
-from .selection import BY_BOTH, BY_FEATURE, BY_LABEL, CurvedRisk, Selection, met
+from .population import BY_BOTH, BY_FEATURE, BY_LABEL, CurvedRisk, Selection, met
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -24,9 +24,9 @@ from ... import __version__
 from ...likelihoods import Bernoulli
 from ...marginals import BatchMarginal
 from ...prevalence import Prevalence
+from ..engines.contract import one_thread
 from ..methods import EVIDENCE, METHODS
-from .runs import one_thread
-from .selection import SELECTIONS, CurvedRisk, Drawn, Selection, drawn
+from .population import SELECTIONS, CurvedRisk, Drawn, Selection, drawn
 
 BY_LOSS = ("plain", "information-gain", "published", "weighted", "corrected")
 BY_CHANCE = {"given-x": "weighted by 1 / p(selected | x)", "given-both": "weighted by 1 / p(selected | x, y)"}
@@ -50,7 +50,7 @@ class BiasRun:
 
     @property
     def file_name(self) -> str:
-        """Different for whatever could give different figures."""
+        """Return the name of its file: different for whatever could give different figures."""
         content = json.dumps([__version__, EVIDENCE, dataclasses.asdict(self), list(REMEDIES)], sort_keys=True)
         return f"biases-seed-{self.seed}-{hashlib.sha256(content.encode()).hexdigest()[:12]}.json"
 
@@ -81,7 +81,7 @@ class BiasConfig:
 
 @dataclass(frozen=True)
 class BiasFigures:
-    """What one fitted model is worth in the population, by quadrature.
+    """Figures of one fitted model in the population, by quadrature.
 
     Attributes:
         selection, model, remedy: by name.
@@ -98,7 +98,7 @@ class BiasFigures:
 
 @dataclass(frozen=True)
 class BiasRow:
-    """The same over the seeds: means, with 95 % intervals of the means.
+    """`BiasFigures` over the seeds: means, with 95 % intervals of the means.
 
     Attributes:
         selection, model: by name.
@@ -107,7 +107,7 @@ class BiasRow:
         beyond: lost beyond that, and its interval.
         mean_prediction: with its interval.
         population: π, which it should be.
-        noise: up to which the lost is no more than noise: five times what n examples cost a model of 6 coefficients, 6 / 2n.
+        noise: the largest loss that may be noise: five times what n examples cost a model of 6 coefficients, 6 / 2n.
     """
 
     selection: str
@@ -125,17 +125,17 @@ class BiasRow:
 
     @property
     def right(self) -> bool:
-        """Whether what is lost is no more than noise."""
+        """Whether the loss is no more than noise."""
         return self.beyond_high < self.noise
 
 
 def run_biases(config: BiasConfig) -> list[BiasRow]:
-    """The whole simulation, without files."""
+    """Run the whole simulation, without files, and return its rows."""
     return bias_rows(config, [figures for run in config.runs() for figures in run_seed(run)])
 
 
 def run_seed(run: BiasRun) -> list[BiasFigures]:
-    """The same config gives the same figures."""
+    """Run one repetition; the same config gives the same figures."""
     found = []
     with one_thread():
         for selection in run.selections:
@@ -151,7 +151,7 @@ def run_seed(run: BiasRun) -> list[BiasFigures]:
 def fitted(
     people: Drawn, model: str, remedy: str, population: CurvedRisk
 ) -> Callable[[Float64[Tensor, "n 2"]], Float64[Tensor, " n"]]:
-    """A logistic regression: x → log-odds. All people are one batch, so the marginal of the loss is exact."""
+    """Fit a logistic regression, x → log-odds. All people are one batch, so the marginal of the loss is exact."""
     prevalence = Prevalence.from_labels(people.y, population=[1 - population.positive, population.positive])
     start = float(Bernoulli().starting_outputs(prevalence))
     weights = _minimised(_inputs(people.x, model), _criterion(people, remedy, prevalence), start)
@@ -161,7 +161,7 @@ def fitted(
 
 
 def best_of(model: str, population: CurvedRisk) -> float:
-    """What the best model of its kind loses in the population: cross-entropy with the true probabilities there."""
+    """Return what the best model of its kind loses in the population: fitted there to the true probabilities."""
     x, mass = population.people
     inputs, true = _inputs(x, model), population.log_odds(x).sigmoid()
     with one_thread():
@@ -172,7 +172,7 @@ def best_of(model: str, population: CurvedRisk) -> float:
 
 
 def bias_rows(config: BiasConfig, figures: list[BiasFigures]) -> list[BiasRow]:
-    """By selection, then by model, then by remedy; each over its seeds."""
+    """Return a row for each selection, model and remedy, over its seeds."""
     best = {model: best_of(model, config.population) for model in MODELS}
     groups: dict[tuple[str, str, str], list[BiasFigures]] = {}
     for each in figures:
@@ -186,6 +186,7 @@ def bias_rows(config: BiasConfig, figures: list[BiasFigures]) -> list[BiasRow]:
 
 
 def biases_csv(rows: list[BiasRow]) -> str:
+    """Return the rows as CSV."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*(each.name for each in dataclasses.fields(BiasRow)), "right"])
@@ -206,7 +207,7 @@ def _criterion(people: Drawn, remedy: str, prevalence: Prevalence) -> Callable[[
 
 
 def _minimised(inputs: Float64[Tensor, "n d"], loss: Callable[[Tensor], Tensor], start: float) -> Float64[Tensor, " d"]:
-    """The weights of least loss, to full convergence: no setting of an optimiser is part of the comparison."""
+    """Return the weights of least loss, at full convergence: no setting of an optimiser is part of the comparison."""
     weights = torch.zeros(inputs.shape[1], dtype=torch.float64)
     weights[0] = start
     weights.requires_grad_()
@@ -228,13 +229,13 @@ def _minimised(inputs: Float64[Tensor, "n d"], loss: Callable[[Tensor], Tensor],
 
 
 def _inputs(x: Float64[Tensor, "n 2"], model: str) -> Float64[Tensor, "n d"]:
-    """What a model is linear in: 1 and x; for the one that can express the truth also squares and product."""
+    """Return what a model is linear in: 1 and x; for the one that can express the truth also squares and product."""
     straight = torch.cat([torch.ones_like(x[:, :1]), x], 1)
     return straight if model == STRAIGHT else torch.cat([straight, x**2, x[:, :1] * x[:, 1:]], 1)
 
 
 def _interval(values: list[float]) -> tuple[float, float, float]:
-    """Mean, and a 95 % interval of it by Student's t; no interval from one seed but the mean itself."""
+    """Return the mean and its 95 % interval by Student's t; from one seed, the mean three times."""
     from scipy.stats import t
 
     mean, n = fmean(values), len(values)

@@ -1,6 +1,7 @@
-"""Populations whose Bayes-optimal predictions are known: class or rating → examples, and the best figures there are.
+"""Populations whose Bayes-optimal predictions are known, and ways in which people get into a training set.
 
-Stage: a frozen population, with its prevalence → `sample` of equal classes, true `log_probs`, `best_log_likelihood`.
+Stage: a frozen population, with its prevalence → `sample` of equal classes, true `log_probs`, `best_log_likelihood`;
+`CurvedRisk`, `Selection` → `drawn` examples, with the chance that each had; `lost` in the population.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from functools import cached_property
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from ...likelihoods import Categorical, Likelihood, OnionPeeling
@@ -26,9 +27,18 @@ class TwoGaussians:
     """Class 0 is N(−μ, I), class 1 is N(μ, I), so the log-odds of class 1 are `logit π + 2 μ·x`.
 
     Attributes:
-        positive: π, how often class 1 is met.
+        positive: π of class 1.
         features: D; μ points along the diagonal.
         separation: |μ|. The AUC is Φ(√2 |μ|), 0.871 at 0.8.
+
+    Example:
+        >>> from rightloss.study import TwoGaussians
+        >>> population = TwoGaussians(0.001)
+        >>> round(population.best_log_likelihood, 4), round(population.best_auc, 3)
+        (-0.0066, 0.871)
+        >>> x, y = population.sample(per_class=3, seed=0)
+        >>> tuple(x.shape), y.tolist()
+        ((6, 5), [0, 0, 0, 1, 1, 1])
     """
 
     positive: float
@@ -41,7 +51,7 @@ class TwoGaussians:
 
     @property
     def prevalence(self) -> Prevalence:
-        """π, to be met in use, with equal classes in training."""
+        """π in use, with equal classes in training."""
         return Prevalence.binary(self.positive)
 
     @property
@@ -51,7 +61,7 @@ class TwoGaussians:
 
     @property
     def best_log_likelihood(self) -> float:
-        """`Σ_c π_c E[log p(c|x) | y = c]` of the true p(y|x): no model has more.
+        """`Σ_c π_c E[log p(c|x) | y = c]` of the true p(y|x), which no model exceeds.
 
         By Gauss–Hermite quadrature: given the class the log-odds are N(logit π ± 2|μ|², 4|μ|²).
         """
@@ -67,13 +77,13 @@ class TwoGaussians:
         return 0.5 * (1 + math.erf(self.separation))
 
     def log_probs(self, x: Float[Tensor, "n d"]) -> Float64[Tensor, "n k"]:
-        """The true log p(y|x) at π."""
+        """Return the true log p(y|x) at π."""
         slope = 2 * self.separation / math.sqrt(self.features)
         odds = math.log(self.positive) - math.log1p(-self.positive) + slope * x.double().sum(1)
         return torch.stack([F.logsigmoid(-odds), F.logsigmoid(odds)], 1)
 
     def sample(self, per_class: int, seed: int) -> tuple[Float[Tensor, "n d"], Int64[Tensor, " n"]]:
-        """`per_class` examples of every class, class 0 first."""
+        """Draw `per_class` examples of every class, class 0 first."""
         y = torch.arange(2).repeat_interleave(per_class)
         noise = torch.randn(2 * per_class, self.features, generator=torch.Generator().manual_seed(seed))
         return noise + (2 * y[:, None] - 1) * self.separation / math.sqrt(self.features), y
@@ -84,6 +94,11 @@ class FiveRatings:
     """x is N(0, I) and the rating given x is `OnionPeeling(5)` of a linear map of its first two features.
 
     The first says how high the rating is, the second how clear the case; π is what follows, (0.07, 0.20, 0.45, 0.20, 0.08).
+
+    Example:
+        >>> from rightloss.study import FiveRatings
+        >>> [round(rate, 2) for rate in FiveRatings().prevalence.population.tolist()]
+        [0.07, 0.2, 0.45, 0.2, 0.08]
     """
 
     features: int = 5
@@ -113,7 +128,7 @@ class FiveRatings:
 
     @property
     def best_auc(self) -> None:
-        """There are more than two classes."""
+        """None: there are more than two classes."""
 
     def log_probs(self, x: Float[Tensor, "n d"]) -> Float64[Tensor, "n k"]:
         slopes = torch.tensor(self.weights, dtype=torch.float64)
@@ -121,7 +136,7 @@ class FiveRatings:
         return self.likelihood.table(outputs)
 
     def sample(self, per_class: int, seed: int) -> tuple[Float[Tensor, "n d"], Int64[Tensor, " n"]]:
-        """People drawn from the population, of whom the first `per_class` of each rating are kept."""
+        """Draw people from the population, and keep the first `per_class` of each rating."""
         generator = torch.Generator().manual_seed(seed)
         block = int(1.1 * per_class / float(self.prevalence.population.min())) + 100
         x, y = torch.empty(0, self.features), torch.empty(0, dtype=torch.int64)
@@ -138,10 +153,116 @@ Population = TwoGaussians | FiveRatings
 
 
 def gauss_hermite(dimensions: int) -> tuple[Float64[Tensor, "n d"], Float64[Tensor, " n"]]:
-    """Nodes and weights that integrate over N(0, I)."""
+    """Return nodes and weights that integrate over N(0, I)."""
     nodes, weights = (torch.from_numpy(each) for each in np.polynomial.hermite_e.hermegauss(_NODES))
     weights = weights / weights.sum()
     if dimensions == 1:
         return nodes[:, None], weights
     assert dimensions == 2
     return torch.cartesian_prod(nodes, nodes), torch.outer(weights, weights).flatten()
+
+
+@dataclass(frozen=True)
+class CurvedRisk:
+    """x is N(0, I) in two dimensions; the log-odds of class 1 are `bias + slopes·x + bend x₁²`; π is what follows, 0.15.
+
+    Attributes:
+        bias, slopes: the straight part.
+        bend: what a model that is linear in x cannot follow.
+    """
+
+    bias: float = -3.0
+    slopes: tuple[float, float] = (1.2, 0.8)
+    bend: float = 0.6
+
+    @cached_property
+    def people(self) -> tuple[Float64[Tensor, "m 2"], Float64[Tensor, " m"]]:
+        """Nodes and weights that integrate over the population."""
+        return gauss_hermite(2)
+
+    @property
+    def positive(self) -> float:
+        """π of class 1, `E[p(1|x)]`."""
+        x, weights = self.people
+        return float(weights @ self.log_odds(x).sigmoid())
+
+    def log_odds(self, x: Float64[Tensor, "n 2"]) -> Float64[Tensor, " n"]:
+        return self.bias + x @ torch.tensor(self.slopes, dtype=torch.float64) + self.bend * x[:, 0] ** 2
+
+    def lost(self, log_odds: Float64[Tensor, " m"]) -> float:
+        """Return the expected log-likelihood of the truth less that of predictions for `people`: `E_x KL[p(y|x) ‖ q(y|x)]`."""
+        x, weights = self.people
+        true = self.log_odds(x)
+        pairs = ((true, log_odds), (-true, -log_odds))  # of class 1, of class 0
+        return float(weights @ sum(right.sigmoid() * (F.logsigmoid(right) - F.logsigmoid(own)) for right, own in pairs))
+
+
+@dataclass(frozen=True)
+class Selection:
+    """How people get into the training set: `p(selected|x, y) = share_y σ(slope_y x₁ + shift_y)`.
+
+    Attributes:
+        name: by what people are selected.
+        share, slope, shift: for class 0 and class 1.
+    """
+
+    name: str
+    share: tuple[float, float]
+    slope: tuple[float, float]
+    shift: tuple[float, float]
+
+    def chances(self, x: Float64[Tensor, "n 2"]) -> Float64[Tensor, "n 2"]:
+        """Return p(selected|x, y), a column per class."""
+        share, slope, shift = (torch.tensor(each, dtype=torch.float64) for each in (self.share, self.slope, self.shift))
+        return share * (slope * x[:, :1] + shift).sigmoid()
+
+
+# People with x₁, a symptom, go to the doctor, ill or not.
+BY_FEATURE = Selection("by feature", share=(1.0, 1.0), slope=(1.2, 1.2), shift=(-0.5, -0.5))
+# Cases and controls: a share of each class, whatever their x.
+BY_LABEL = Selection("by label", share=(0.18, 1.0), slope=(0.0, 0.0), shift=(0.0, 0.0))
+# Clear cases and the healthiest volunteers: class 1 rather with the symptom, class 0 rather without.
+BY_BOTH = Selection("by both", share=(0.25, 1.0), slope=(-1.2, 1.2), shift=(0.0, 0.0))
+SELECTIONS = (BY_FEATURE, BY_LABEL, BY_BOTH)
+# The population itself.
+EVERYONE = Selection("as they are met", share=(1.0, 1.0), slope=(0.0, 0.0), shift=(math.inf, math.inf))
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Selected people.
+
+    Attributes:
+        x: features.
+        y: classes.
+        given_x: p(selected|x), for each.
+        given_both: p(selected|x, y), for each.
+    """
+
+    x: Float64[Tensor, "n 2"]
+    y: Int64[Tensor, " n"]
+    given_x: Float64[Tensor, " n"]
+    given_both: Float64[Tensor, " n"]
+
+
+def drawn(population: CurvedRisk, selection: Selection, examples: int, seed: int) -> Drawn:
+    """Draw people one after the other, until `examples` of them were selected."""
+    generator = torch.Generator().manual_seed(seed)
+    x, y = torch.empty(0, 2, dtype=torch.float64), torch.empty(0, dtype=torch.int64)
+    while len(y) < examples:
+        more, labels, selected = met(population, selection, examples, generator)
+        x, y = torch.cat([x, more[selected]]), torch.cat([y, labels[selected]])
+    x, y = x[:examples], y[:examples]
+    chances, odds = selection.chances(x), population.log_odds(x)
+    given_x = (chances * torch.stack([-odds, odds], 1).sigmoid()).sum(1)
+    return Drawn(x, y, given_x, chances.gather(1, y[:, None]).squeeze(1))
+
+
+def met(
+    population: CurvedRisk, selection: Selection, people: int, generator: torch.Generator
+) -> tuple[Float64[Tensor, "n 2"], Int64[Tensor, " n"], Bool[Tensor, " n"]]:
+    """Draw people: x, class, and whether each is selected. The same generator draws the same people for every selection."""
+    x = torch.randn(people, 2, dtype=torch.float64, generator=generator)
+    risk, luck = torch.rand(2, people, dtype=torch.float64, generator=generator)
+    y = (risk < population.log_odds(x).sigmoid()).long()
+    return x, y, luck < selection.chances(x).gather(1, y[:, None]).squeeze(1)

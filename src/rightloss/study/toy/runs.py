@@ -1,6 +1,6 @@
 """One run of the toy study: train one network with one loss, test it at π.
 
-Stage: `RunConfig` → `Figures`, a pure function.
+Stage: `ToyRun` → `ToyFigures`, a pure function.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -22,13 +20,14 @@ from ... import __version__
 from ...likelihoods import start_at_prevalence
 from ...prevalence import Prevalence
 from ...sampling import StratifiedBatchSampler
+from ..engines.contract import one_thread
 from ..methods import EVIDENCE, METHODS
 from .population import Population
 
 
 @dataclass(frozen=True)
 class Net:
-    """A network and how it is trained; the same for every method, and tuned for none.
+    """A network and how it is trained: the same for every method, tuned for none.
 
     Attributes:
         name: for the table.
@@ -48,8 +47,8 @@ class Net:
 
 
 @dataclass(frozen=True)
-class Problem:
-    """Everything about a run but the method: methods that share a problem see the same examples in the same order."""
+class ToyProblem:
+    """A run without its method: methods that share a problem see the same examples in the same order."""
 
     population: Population
     net: Net
@@ -58,10 +57,10 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class RunConfig:
-    """One problem, one of `METHODS` by its name."""
+class ToyRun:
+    """One run: a problem, and one of `METHODS` by its name."""
 
-    problem: Problem
+    problem: ToyProblem
     method: str
 
     @property
@@ -71,19 +70,19 @@ class RunConfig:
 
     @property
     def file_name(self) -> str:
-        """Readable, and different for whatever could give different figures."""
+        """Return the name of its file: readable, and different for whatever could give different figures."""
         content = json.dumps([__version__, EVIDENCE, dataclasses.asdict(self)], sort_keys=True)
         return re.sub(r"[^\w.]+", "-", self.label) + f"-{hashlib.sha256(content.encode()).hexdigest()[:12]}.json"
 
 
 @dataclass(frozen=True)
-class Figures:
-    """What one trained network is worth at π.
+class ToyFigures:
+    """Figures of one trained network at π.
 
     Attributes:
         log_likelihood: `Σ_c π_c avg_{n: y_n=c} log p(c|x_n)` over the test examples.
         variance: its sampling variance, `Σ_c π_c² s_c² / n_c`.
-        lost: the same mean of `log p_true(c|x_n) − log p(c|x_n)`.
+        lost: the mean of `log p_true(c|x_n) − log p(c|x_n)`.
         auc: None for more than two classes.
         mean_prediction: of the last class, weighted to π.
     """
@@ -95,8 +94,8 @@ class Figures:
     mean_prediction: float
 
 
-def run(config: RunConfig) -> Figures:
-    """Train and test: the same config gives the same figures."""
+def run(config: ToyRun) -> ToyFigures:
+    """Train and test a network; the same config gives the same figures."""
     corrected = METHODS[config.method].corrected
     with one_thread():
         network = _trained(config.problem, "plain" if corrected else config.method)  # one network, corrected or not
@@ -104,7 +103,7 @@ def run(config: RunConfig) -> Figures:
 
 
 @lru_cache(maxsize=1)
-def _trained(problem: Problem, name: str) -> nn.Module:
+def _trained(problem: ToyProblem, name: str) -> nn.Module:
     population, net, method = problem.population, problem.net, METHODS[name]
     prevalence, likelihood = population.prevalence, population.likelihood
     x, y = _examples(population, net.examples // prevalence.num_classes, 2 * problem.seed)
@@ -125,7 +124,7 @@ def _trained(problem: Problem, name: str) -> nn.Module:
 
 
 def _network(population: Population, net: Net, seed: int) -> tuple[nn.Module, nn.Linear]:
-    """The network and its last layer."""
+    """Return the network and its last layer."""
     outputs = population.likelihood.num_outputs
     assert outputs is not None
     with torch.random.fork_rng(devices=[]):
@@ -135,7 +134,7 @@ def _network(population: Population, net: Net, seed: int) -> tuple[nn.Module, nn
 
 
 @torch.no_grad()
-def _test(network: nn.Module, problem: Problem, corrected: bool) -> Figures:
+def _test(network: nn.Module, problem: ToyProblem, corrected: bool) -> ToyFigures:
     from sklearn.metrics import roc_auc_score
 
     population, prevalence = problem.population, problem.population.prevalence
@@ -145,7 +144,7 @@ def _test(network: nn.Module, problem: Problem, corrected: bool) -> Figures:
         log_probs = torch.log_softmax(log_probs + prevalence.log_weights, 1)
     own, true = (table.gather(1, y[:, None]).squeeze(1) for table in (log_probs, population.log_probs(x)))
     log_likelihood, variance = _weighted(own, prevalence)
-    return Figures(
+    return ToyFigures(
         log_likelihood=log_likelihood,
         variance=variance,
         lost=_weighted(true - own, prevalence)[0],
@@ -155,7 +154,7 @@ def _test(network: nn.Module, problem: Problem, corrected: bool) -> Figures:
 
 
 def _weighted(values: Float64[Tensor, " n"], prevalence: Prevalence) -> tuple[float, float]:
-    """The mean at π and its sampling variance, of values in order of class, as many of each."""
+    """Return the mean at π and its sampling variance, of values in order of class, as many of each."""
     by_class = values.view(prevalence.num_classes, -1)
     weights = prevalence.population
     variance = (weights**2 * by_class.var(1)).sum() / by_class.shape[1]
@@ -165,14 +164,3 @@ def _weighted(values: Float64[Tensor, " n"], prevalence: Prevalence) -> tuple[fl
 @lru_cache(maxsize=4)
 def _examples(population: Population, per_class: int, seed: int) -> tuple[Tensor, Tensor]:
     return population.sample(per_class, seed)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """The last bit of a sum depends on the number of threads, and these networks are too small for two."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

@@ -16,17 +16,18 @@ from typing import Any, TypeVar
 
 from ... import __version__
 from ...atomic_files import write_whole
+from ..execute import check_folder
 from ..methods import DEFAULT, EVIDENCE, METHODS
 from .bias_plot import save_biases
 from .biases import BiasConfig, BiasFigures, BiasRun, bias_rows, biases_csv, run_seed
 from .population import FiveRatings, Population, TwoGaussians
-from .runs import Figures, Net, Problem, RunConfig, run
+from .runs import Net, ToyFigures, ToyProblem, ToyRun, run
 from .table import Results, ToyRow, constant_rows, findings, to_csv, to_markdown
 
 Progress = Callable[[int, int, str], None]
 
-Config = TypeVar("Config", RunConfig, BiasRun)
-Found = TypeVar("Found", Figures, BiasFigures)
+Config = TypeVar("Config", ToyRun, BiasRun)
+Found = TypeVar("Found", ToyFigures, BiasFigures)
 PICTURES = ("figures/biases.png", "figures/biases.svg")
 FILES = ("results.json", "table.csv", "report.md", "biases.csv", *PICTURES)
 
@@ -38,7 +39,7 @@ MLP = Net("MLP", hidden=32, examples=2_000, batch_size=250, steps=300, learning_
 
 @dataclass(frozen=True)
 class ToyConfig:
-    """The whole study.
+    """The toy study.
 
     Attributes:
         seeds: each has its own training and test examples, first weights and minibatches.
@@ -46,6 +47,12 @@ class ToyConfig:
         nets: what is trained.
         test_examples: per seed, all classes together and equal; figures are weighted to π.
         biases: the simulation of the three kinds of sampling bias, with seeds of its own.
+
+    Example:
+        >>> from rightloss.study import ToyConfig
+        >>> config = ToyConfig(seeds=2)
+        >>> len(config.runs()), config.runs()[0].label
+        (96, '0.3, linear, information-gain, seed 0')
     """
 
     seeds: int = 5
@@ -61,10 +68,10 @@ class ToyConfig:
     def populations(self) -> list[Population]:
         return [*(TwoGaussians(positive) for positive in self.positives), FiveRatings()]
 
-    def runs(self) -> list[RunConfig]:
-        """In an order that lets neighbours share examples."""
+    def runs(self) -> list[ToyRun]:
+        """Return every run, in an order that lets neighbours share examples."""
         return [
-            RunConfig(Problem(population, net, seed, self.test_examples), method)
+            ToyRun(ToyProblem(population, net, seed, self.test_examples), method)
             for population in self.populations()
             for seed in range(self.seeds)
             for net in self.nets
@@ -72,7 +79,7 @@ class ToyConfig:
         ]
 
     def settings(self) -> dict[str, Any]:
-        """As they stand in `results.json`: whatever could change a figure."""
+        """Return what stands in `results.json`: whatever could change a figure."""
         populations = [dataclasses.asdict(population) for population in self.populations()]
         content = {"version": __version__, **dataclasses.asdict(self), "populations": populations, "methods": list(METHODS)}
         content["evidence"] = EVIDENCE
@@ -81,26 +88,33 @@ class ToyConfig:
 
 
 def run_toy(config: ToyConfig, out: Path, progress: Progress = lambda done, total, label: None) -> Results:
-    """Every run that `out` does not hold yet, then the tables; nothing at all if it holds those too.
+    """Run what `out` does not hold yet, write the tables, and return the results; nothing is done if it holds those too.
 
     Args:
         config: what to run.
-        out: a folder for `FILES` and `runs/`, made if need be.
+        out: a folder for `FILES` and `runs/`, created if need be.
         progress: called after each run with (runs done, runs in all, what was run).
+
+    Example:
+        >>> from pathlib import Path
+        >>> from rightloss.study import ToyConfig, run_toy
+        >>> config = ToyConfig(seeds=2, positives=(0.3,))
+        >>> len(config.runs())
+        48
+        >>> results = run_toy(config, Path("results/toy"))  # doctest: +SKIP
     """
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"Expected {out} to be a folder, but it is a file: choose another name.")
+    check_folder(out)
     finished = _finished(out, config)
     if finished is not None:
         return finished
-    import matplotlib.figure  # noqa: F401  what is missing is told before anything is run
+    import matplotlib.figure  # noqa: F401  a missing package is reported before anything is run
     import sklearn.metrics  # noqa: F401
 
     for folder in ("runs", "figures"):
         (out / folder).mkdir(parents=True, exist_ok=True)
     runs, of_biases, figures, found = config.runs(), config.biases.runs(), {}, []
     for done, each in enumerate(runs, start=1):
-        figures[each] = _kept(each, lambda config: [run(config)], Figures, out / "runs")[0]
+        figures[each] = _kept(each, lambda config: [run(config)], ToyFigures, out / "runs")[0]
         progress(done, len(runs) + len(of_biases), each.label)
     for done, every in enumerate(of_biases, start=len(runs) + 1):
         found += _kept(every, run_seed, BiasFigures, out / "runs")
@@ -109,7 +123,7 @@ def run_toy(config: ToyConfig, out: Path, progress: Progress = lambda done, tota
 
 
 def _kept(config: Config, work: Callable[[Config], list[Found]], kind: type[Found], folder: Path) -> list[Found]:
-    """The run's figures from its file, or from the run, which then has one."""
+    """Return the run's figures from its file; if it has none, run it and write one."""
     path = folder / config.file_name
     if not path.exists():
         found = work(config)
@@ -123,7 +137,7 @@ def _kept(config: Config, work: Callable[[Config], list[Found]], kind: type[Foun
 
 
 def _written(config: ToyConfig, rows: list[ToyRow], found: list[BiasFigures], out: Path) -> Results:
-    """All of `FILES`; results.json last, for it says that the others are there."""
+    """Write all of `FILES`; results.json last, which means that the others are there."""
     titles = (METHODS[DEFAULT].title, METHODS["plain"].title)
     results = Results(config.settings(), rows, findings(rows, *titles, LINEAR.name))
     of_biases = bias_rows(config.biases, found)
@@ -136,7 +150,7 @@ def _written(config: ToyConfig, rows: list[ToyRow], found: list[BiasFigures], ou
 
 
 def _finished(out: Path, config: ToyConfig) -> Results | None:
-    """The results in `out`, if they are of the same settings and all files are there."""
+    """Return the results in `out` if they have the same settings and all files are there, else None."""
     if not (out / "results.json").exists():
         return None
     results = Results.read(out / "results.json")
@@ -144,17 +158,17 @@ def _finished(out: Path, config: ToyConfig) -> Results | None:
     return results if complete and results.settings == config.settings() else None
 
 
-def _rows(config: ToyConfig, figures: dict[RunConfig, Figures]) -> list[ToyRow]:
-    """By population, then by network, then by method; each over its seeds."""
+def _rows(config: ToyConfig, figures: dict[ToyRun, ToyFigures]) -> list[ToyRow]:
+    """Return a row for each population, network and method, over its seeds."""
     rows = []
     for population in config.populations():
         rows += constant_rows(population)
         for net in config.nets:
-            problems = [Problem(population, net, seed, config.test_examples) for seed in range(config.seeds)]
+            problems = [ToyProblem(population, net, seed, config.test_examples) for seed in range(config.seeds)]
             for method in METHODS:
                 rows.append(
                     _row(
-                        [figures[RunConfig(problem, method)] for problem in problems],
+                        [figures[ToyRun(problem, method)] for problem in problems],
                         population,
                         net.name,
                         METHODS[method].title,
@@ -163,7 +177,7 @@ def _rows(config: ToyConfig, figures: dict[RunConfig, Figures]) -> list[ToyRow]:
     return rows
 
 
-def _row(runs: list[Figures], population: Population, model: str, method: str) -> ToyRow:
+def _row(runs: list[ToyFigures], population: Population, model: str, method: str) -> ToyRow:
     by_seed = [each.log_likelihood for each in runs]
     aucs = [each.auc for each in runs if each.auc is not None]
     error = math.sqrt(math.fsum(each.variance for each in runs)) / len(runs)

@@ -2,12 +2,12 @@
 
 Stage: `Group` → `RunResult`s.
 
-    hardware, seeds          where, how precisely, and from which random streams
-    models                   nets by name
-    batches                  minibatches and low-level features that a group's runs share
-    candidates, loop         side by side, chosen on the validation part
-    posteriors               for nets that read features alone
+    models         nets by name
+    batches        minibatches and low-level features that a group's runs share; random streams
+    candidates     a run with one step size
+    posteriors     posteriors over the weights of nets that read features alone
+    loop           the training loop, and the devices that it runs on
 """
 
-from .hardware import Hardware as Hardware
+from .loop import Hardware as Hardware
 from .loop import train_group as train_group

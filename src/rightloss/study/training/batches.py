@@ -1,11 +1,12 @@
 """Minibatches that all runs of a group share, with views cut and low-level features computed once for all of them.
 
-Stage: data, fold, seed → `Batch` after `Batch`; rows → `Held`, the fixed views of a part.
+Stage: data, fold, seed → `Batch` after `Batch`; rows → one `Batch` of fixed views. Random streams by name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from hashlib import sha256
 from typing import NamedTuple
 
 import torch
@@ -19,13 +20,22 @@ from ...prevalence import Prevalence
 from ...sampling import RebalancedSampler
 from ..config import RunConfig
 from ..datasets import StudyData
-from .seeds import stream
 
 _BLOCK = 32  # nodules of which views are cut in one go
 
 
+def seed_of(*purpose: str | int) -> int:
+    """Return a seed that depends on these words and numbers alone, not on which other runs there are."""
+    return int.from_bytes(sha256("|".join(map(str, purpose)).encode()).digest()[:7], "big")
+
+
+def stream(*purpose: str | int) -> torch.Generator:
+    """Return a random stream with the seed of `purpose`."""
+    return torch.Generator().manual_seed(seed_of(*purpose))
+
+
 class Batch(NamedTuple):
-    """What nets see of some rows: low-level features of views (None where no net looks at images), metadata, labels."""
+    """Inputs and targets of some rows: low-level features of views (None where no net reads images), metadata, labels."""
 
     features: Float[Tensor, "n s c h w"] | None
     metadata: Float[Tensor, "n d"]
@@ -37,8 +47,8 @@ class Batches:
 
     Args:
         data: the nodules.
-        images: their patches in [0, 1]; None where no net looks at them.
-        run: any of the group's: they share all that counts here.
+        images: their patches in [0, 1]; None where no net reads them.
+        run: any run of the group: they share all that matters here.
         device: where batches go.
         rank, world: of this process among those that train together; each takes every `world`-th row of a minibatch.
     """
@@ -58,7 +68,7 @@ class Batches:
 
     @property
     def sampling(self) -> Float[Tensor, " k"]:
-        """ρ, the mix of labels, or of votes, that minibatches have."""
+        """ρ, the mix of labels, or of votes, in minibatches."""
         return self._sampler.sampling
 
     def __iter__(self) -> Iterator[Batch]:
@@ -68,8 +78,8 @@ class Batches:
         for rows in drawn.split(training.batch_size):
             yield self._batch(rows, cutter, views)
 
-    def held(self, rows: Int64[Tensor, " n"]) -> Batch:
-        """Fixed views of these rows."""
+    def fixed(self, rows: Int64[Tensor, " n"]) -> Batch:
+        """Return these rows with fixed views."""
         cutter = FixedViews(self.run.training.test_views)
         blocks = [self._batch(block, cutter, alone=True) for block in rows.split(_BLOCK)]
         features = [block.features for block in blocks if block.features is not None]
@@ -85,7 +95,7 @@ class Batches:
         own = slice(None) if alone else slice(self.rank, None, self.world)
         features = None
         if self.images is not None and self.low_level is not None:
-            # Cut for all ranks, so that each has the views that it would have alone.
+            # Cut for all ranks, so that the views do not depend on their number.
             views = cutter(self.images[rows], generator=generator, spacing_mm=self.data.spacing_mm[rows])[own]
             with torch.no_grad():
                 features = each_view(views.to(self.device), self.low_level)
@@ -93,7 +103,7 @@ class Batches:
         return Batch(features, self.metadata[mine].to(self.device), self.target[mine].to(self.device))
 
     def _draws(self) -> RebalancedSampler:
-        """With replacement: equal classes, or each row alike."""
+        """Return the sampler, with replacement: equal classes, or each row alike."""
         labels, training = self.target[self.parts.train], self.run.training
         classes = self.data.votes.shape[1]
         mix = None

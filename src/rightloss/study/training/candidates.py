@@ -1,6 +1,6 @@
-"""A run with one step size: its nets, the loss, and what they predict.
+"""A run with one step size: its nets, their loss, and their predictions.
 
-Stage: `RunConfig`, step size → `Candidate`; minibatch → one step of its nets; a held part → log-probabilities at π.
+Stage: `RunConfig`, step size → `Candidate`; minibatch → one step of its nets; validation or test part → log-probabilities at π.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from ...predictive import retarget
 from ...prevalence import Prevalence
 from ..config import RunConfig
 from ..methods import METHODS
-from .batches import Batch
+from .batches import Batch, seed_of, stream
 from .models import DROPOUT, LIKELIHOOD_OF, Model
-from .seeds import seed_of, stream
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -63,14 +62,14 @@ class Candidate:
         self.best: list[dict[str, Tensor]] = []
 
     def step(self, batch: Batch, number: int) -> None:
-        """One step of each net; a loss that is not finite ends the training of all."""
+        """Take one step with each net; a loss that is not finite ends the training of all."""
         for member, net in enumerate(self.nets):
             if self.failed:
                 return
             torch.manual_seed(self._seed("dropout", member, number, self.fabric.global_rank))
             net.optimiser.zero_grad()
             loss = net.criterion(net.model(batch.features, batch.metadata), batch.target)
-            mean: Any = self.fabric.all_reduce(loss.detach().clone())  # which it overwrites
+            mean: Any = self.fabric.all_reduce(loss.detach().clone())  # it overwrites its argument
             self.failed = not math.isfinite(float(mean))
             if not self.failed:
                 self.fabric.backward(loss)
@@ -78,46 +77,46 @@ class Candidate:
                 net.schedule.step()
                 net.averaged.update_parameters(net.model.module)
 
-    def look(self, held: Batch) -> None:
-        """Score the nets on the validation part, and keep them if they were never better."""
+    def score(self, part: Batch) -> None:
+        """Score the nets on the validation part, and keep a copy if they were never better."""
         if self.failed:
             return
-        score = expected_log_likelihood(self.log_probs(held), held.target, self.prevalence.population)
-        if not math.isfinite(score):
+        found = expected_log_likelihood(self.log_probs(part), part.target, self.prevalence.population)
+        if not math.isfinite(found):
             self.failed = True
             return
-        if score > max(self.scores, default=-math.inf):
+        if found > max(self.scores, default=-math.inf):
             self.best = [_copied(net.averaged.module) for net in self.nets]
-        self.scores.append(score)
+        self.scores.append(found)
 
     def restore(self) -> None:
-        """The nets at their best look."""
+        """Load the nets of the best score."""
         for net, state in zip(self.nets, self.best, strict=True):
             net.averaged.module.load_state_dict(state)
 
     @torch.no_grad()
-    def log_probs(self, held: Batch) -> Float64[Tensor, "n k"]:
-        """Averaged over nets, or over masks of dropout; at π."""
+    def log_probs(self, part: Batch) -> Float64[Tensor, "n k"]:
+        """Return predictions at π, averaged over nets or over masks of dropout."""
         dropout = self.run.inference == "mc-dropout"
         masks = self.run.training.members if dropout else 1
         for net in self.nets:
             net.averaged.train(dropout)
-        tables = [self._table(net, held, mask) for net in self.nets for mask in range(masks)]
+        tables = [self._table(net, part, mask) for net in self.nets for mask in range(masks)]
         return torch.logsumexp(torch.stack(tables), 0) - math.log(len(tables))
 
-    def _table(self, net: _Net, held: Batch, mask: int) -> Float64[Tensor, "n k"]:
+    def _table(self, net: _Net, part: Batch, mask: int) -> Float64[Tensor, "n k"]:
         model: Any = net.averaged.module
         dtype = next(model.parameters()).dtype
         torch.manual_seed(self._seed("mask", mask))
         blocks = []
-        for start in range(0, len(held.target), _BLOCK):
+        for start in range(0, len(part.target), _BLOCK):
             block = slice(start, start + _BLOCK)
             with self.fabric.autocast():
-                features = None if held.features is None else held.features[block].to(dtype)
-                outputs = model(features, held.metadata[block].to(dtype))
+                features = None if part.features is None else part.features[block].to(dtype)
+                outputs = model(features, part.metadata[block].to(dtype))
             blocks.append(model.likelihood.table(outputs.double()))
         table = torch.cat(blocks).cpu()
-        if not METHODS[self.run.loss].corrected or bool(table.isnan().any()):  # seen by `look`
+        if not METHODS[self.run.loss].corrected or bool(table.isnan().any()):  # seen by `score`
             return table
         return retarget(table, self.prevalence.sampling, self.prevalence.population)
 
@@ -148,7 +147,7 @@ class Candidate:
 
 
 def expected_log_likelihood(log_probs: Float64[Tensor, "n k"], target: Tensor, population: Tensor) -> float:
-    """Σ_c π_c Σ_n v_nc log p(c|x_n) / Σ_n v_nc: what the study is about, here on the validation part."""
+    """Return Σ_c π_c Σ_n v_nc log p(c|x_n) / Σ_n v_nc, the study's main figure, here on the validation part."""
     votes = target if target.is_floating_point() else nn.functional.one_hot(target, log_probs.shape[1])
     votes = votes.double().cpu()
     return float(population @ ((votes * log_probs).sum(0) / votes.sum(0)))
@@ -156,7 +155,7 @@ def expected_log_likelihood(log_probs: Float64[Tensor, "n k"], target: Tensor, p
 
 @dataclass(frozen=True)
 class _Net:
-    """One net in training: as Fabric wraps it, its loss, and the running mean of its weights, which is what predicts."""
+    """One net in training: as Fabric wraps it, with its loss and the running mean of its weights, which predicts."""
 
     model: Any
     criterion: Any

@@ -1,10 +1,11 @@
-"""The loop: the runs of a group, trained side by side on the same minibatches and low-level features.
+"""The training loop: the runs of a group, trained side by side on the same minibatches and low-level features.
 
-Stage: `Group` → a `RunResult` for each of its runs, a pure function whatever else is in the group.
+Stage: `Group` → a `RunResult` for each of its runs; it depends on the run alone, whatever else is in the group.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,6 @@ from ..engines import Report
 from ..results import RunResult
 from .batches import Batch, Batches
 from .candidates import Candidate
-from .hardware import Hardware
 from .models import takes_image
 from .posteriors import posterior_result
 
@@ -26,17 +26,46 @@ if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
 
+@dataclass(frozen=True)
+class Hardware:
+    """Devices, in Lightning Fabric's words; results do not depend on them.
+
+    Attributes:
+        accelerator: "cpu", "cuda", "mps", or "auto".
+        devices: how many; with more than one, processes that train together (DDP) share each minibatch.
+
+    Example:
+        >>> from rightloss.study.training import Hardware
+        >>> Hardware()
+        Hardware(accelerator='cpu', devices=1)
+    """
+
+    accelerator: str = "cpu"
+    devices: int = 1
+
+    def fabric(self, precision: str = "32-true") -> Fabric:
+        """Return a Fabric that is not launched yet; raise ValueError for devices that this machine does not have."""
+        from lightning.fabric import Fabric
+
+        strategy = "ddp_spawn" if self.devices > 1 else "auto"
+        settings: dict[str, Any] = {"accelerator": self.accelerator, "devices": self.devices, "precision": precision}
+        try:
+            return Fabric(**settings, strategy=strategy)
+        except Exception as error:  # Fabric raises its own kinds
+            raise ValueError(f"Expected devices that this machine has, but got {self} at {precision}: {error}") from error
+
+
 def silent(share: float) -> None:
-    """Nobody is told."""
+    """Report nothing."""
 
 
 def train_group(group: Group, report: Report = silent, hardware: Hardware | None = None) -> list[RunResult]:
-    """Train, choose on the validation part, predict the test part.
+    """Train the runs of a group, choose on the validation part, and return the predictions of the test part.
 
     Args:
         group: runs that share data, fold, seed and minibatches.
-        report: told the share that is done; not from several devices.
-        hardware: the CPU by default.
+        report: called with the share that is done; not with several devices.
+        hardware: where to train; the CPU by default.
     """
     hardware = Hardware() if hardware is None else hardware
     training = group.runs[0].training
@@ -47,7 +76,7 @@ def train_group(group: Group, report: Report = silent, hardware: Hardware | None
             f"Expected a batch size that {hardware.devices} devices can share, but got {batch_size}: "
             "take a multiple of their number."
         )
-    told = silent if hardware.devices > 1 else report  # which does not reach into other processes
+    told = silent if hardware.devices > 1 else report  # it cannot be called from other processes
     with torch.random.fork_rng():
         # A partial, and plain tuples back: Fabric takes arguments and results apart, and refuses frozen dataclasses.
         found = fabric.launch(partial(_plain, group=group, report=told))
@@ -57,7 +86,7 @@ def train_group(group: Group, report: Report = silent, hardware: Hardware | None
 
 
 def _plain(fabric: Fabric, group: Group, report: Report) -> list[tuple[Any, ...]] | ValueError:
-    """A user's error as a value: from another process it would come back as one of torch's."""
+    """Return a ValueError as a value: raised in another process it would come back as an error of torch."""
     try:
         return [(each.rows, each.log_probs, each.chosen, each.validation) for each in _train(fabric, group, report)]
     except ValueError as error:
@@ -88,22 +117,22 @@ def _side_by_side(fabric: Fabric, runs: list[RunConfig], batches: Batches, repor
         ]
         for run in runs
     }
-    everyone = [candidate for each in candidates.values() for candidate in each]
-    looks = {round(training.steps * (number + 1) / training.checkpoints) for number in range(training.checkpoints)}
-    valid = batches.held(batches.parts.valid)
+    all_candidates = [candidate for each in candidates.values() for candidate in each]
+    checkpoints = {round(training.steps * (number + 1) / training.checkpoints) for number in range(training.checkpoints)}
+    valid = batches.fixed(batches.parts.valid)
     for step, batch in enumerate(batches, start=1):
-        for candidate in everyone:
+        for candidate in all_candidates:
             candidate.step(batch, step)
-        if step in looks:
-            for candidate in everyone:
-                candidate.look(valid)
+        if step in checkpoints:
+            for candidate in all_candidates:
+                candidate.score(valid)
         report(step / training.steps)
-    test = batches.held(batches.parts.test)
-    return {run: _best(run, each, sorted(looks), test, batches.parts.test) for run, each in candidates.items()}
+    test = batches.fixed(batches.parts.test)
+    return {run: _best(run, each, sorted(checkpoints), test, batches.parts.test) for run, each in candidates.items()}
 
 
-def _best(run: RunConfig, candidates: list[Candidate], looks: list[int], test: Batch, rows: Tensor) -> RunResult:
-    """Of the candidate, at the look, that the validation part liked best."""
+def _best(run: RunConfig, candidates: list[Candidate], checkpoints: list[int], test: Batch, rows: Tensor) -> RunResult:
+    """Return the predictions of the candidate with the best score, at the checkpoint that had it."""
     scored = [candidate for candidate in candidates if candidate.scores]
     if not scored:
         raise ValueError(f"Expected finite losses, but got none for {run.label}: lower --learning-rate.")
@@ -113,13 +142,13 @@ def _best(run: RunConfig, candidates: list[Candidate], looks: list[int], test: B
         run,
         rows.numpy(),
         chosen.log_probs(test).numpy(),
-        {"learning_rate": chosen.rate, "step": looks[int(np.argmax(chosen.scores))]},
+        {"learning_rate": chosen.rate, "step": checkpoints[int(np.argmax(chosen.scores))]},
         tuple(tuple(candidate.scores) for candidate in candidates),
     )
 
 
 def population_of(run: RunConfig, data: StudyData) -> Tensor:
-    """π by class: of the run; for ratings the shares of votes in the whole data set."""
+    """Return π by class: the run's; for ratings the shares of votes in the whole data set."""
     if run.population is None:
         return data.votes.double().mean(0)
     return torch.tensor([1 - run.population, run.population], dtype=torch.float64)

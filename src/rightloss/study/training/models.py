@@ -40,7 +40,7 @@ HIDDEN, DROPOUT = 32, 0.1
 class Model(nn.Module):
     """A net and its likelihood, whose parameters, if it has any, are trained with the net's.
 
-    Called with low-level features of views and metadata, of which it takes what its net is made for.
+    It is called with low-level features of views and with metadata, and uses those that its net is made for.
 
     Args:
         name: of the net.
@@ -72,6 +72,7 @@ class Model(nn.Module):
 
 
 def takes_image(name: str) -> bool:
+    """Return whether the net of this name reads images."""
     return name in (*IMAGE_NETS, "both")
 
 

@@ -21,10 +21,9 @@ from ...prevalence import Prevalence
 from ..config import RunConfig
 from ..methods import METHODS
 from ..results import RunResult
-from .batches import Batches
+from .batches import Batches, seed_of, stream
 from .candidates import MARGINAL_OF, expected_log_likelihood
 from .models import LIKELIHOOD_OF, Model
-from .seeds import seed_of, stream
 
 _CHAIN = 3  # steps of a chain for each of an ascent's
 
@@ -36,7 +35,7 @@ FIT: dict[str, Callable[..., Posterior]] = {
 
 
 def posterior_result(run: RunConfig, batches: Batches, population: Tensor) -> RunResult:
-    """The posterior whose prior the validation part likes best, and what it predicts of the test part."""
+    """Fit a posterior for each prior scale; return the predictions of the one that scores best on the validation part."""
     parts, prevalence = batches.parts, Prevalence(population, sampling=batches.sampling, evidence=run.evidence)
     found = []
     for scale in run.training.prior_scales:
@@ -56,7 +55,7 @@ def _fit(run: RunConfig, scale: float, batches: Batches, prevalence: Prevalence)
     likelihood = LIKELIHOOD_OF[run.likelihood](prevalence.num_classes)
     weights = stream("weights", run.net, run.likelihood, run.data, run.fold, run.seed, 0)
     model = Model(run.net, likelihood, batches.metadata.shape[1], training.small, 0.0, weights)
-    if method.start == "sampling":  # what its logits are of, and where the posterior's predictions are moved from
+    if method.start == "sampling":  # its logits are those of the sampled classes, and predictions are corrected from there
         prevalence = Prevalence(prevalence.sampling, sampling=prevalence.sampling, evidence=run.evidence)
     if method.start != "torch":
         start_at_prevalence(model.head, prevalence, likelihood)
@@ -67,7 +66,7 @@ def _fit(run: RunConfig, scale: float, batches: Batches, prevalence: Prevalence)
     steps = {"steps": _CHAIN * training.steps} if run.inference == "sghmc" else {"steps": training.steps, "lr": 1e-2}
     seed = seed_of("posterior", run.data, run.fold, run.seed)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of chains that disagree: the validation part will tell
+        warnings.simplefilter("ignore", UserWarning)  # of chains that disagree: the validation part decides
         return FIT[run.inference](
             target,
             (batches.metadata[rows], batches.target[rows]),
@@ -79,6 +78,6 @@ def _fit(run: RunConfig, scale: float, batches: Batches, prevalence: Prevalence)
 
 
 def _log_probs(run: RunConfig, posterior: Posterior, x: Tensor, prevalence: Prevalence) -> Tensor:
-    """At π, averaged over draws of the weights as `Candidate.log_probs` averages over nets: each is moved first."""
+    """Return predictions at π, averaged over draws of the weights; each is corrected first, as in `Candidate.log_probs`."""
     population = prevalence.population if METHODS[run.loss].corrected else None
     return torch.as_tensor(predictive(posterior, x, population)).double()

@@ -1,6 +1,6 @@
-"""How long a study will take, and how much disk it will fill, before it is run.
+"""How long a study will take, and how much room on the disk, before it is run.
 
-Stage: groups, work, number of workers → seconds, measured on a few steps of a few runs; runs and sources → bytes.
+Stage: groups, work, number of workers → `Duration`, from a few steps of a few runs; runs and sources → bytes.
 """
 
 from __future__ import annotations
@@ -16,25 +16,31 @@ from typing import NamedTuple
 
 from .config import IMAGE_NETS, OF_TABLES, Group, RunConfig, Source, Training
 from .engines import Work
-from .engines.attempt import one_thread
+from .engines.contract import one_thread
 
 RUN_SIZE = 24_000  # bytes: predictions for some hundred nodules, and how they were chosen
 SOURCE_SIZE = 8_000_000  # bytes: small pictures of some thousand nodules
 _START = 6.0  # seconds until a process has imported everything
-# Of a probe: the first with all that comes before it, the last with a look at the validation part, the others alone.
+# Steps of a probe: the first includes all that comes before it, the last scores the validation part, the others are plain.
 _STEPS, _LONG_STEPS = 8, 3
-_FEW, _MORE = 20, 60  # steps of an inference without looks: the difference is what a step takes
+_FEW, _MORE = 20, 60  # steps of an inference without checkpoints: the difference is what a step takes
 _RANGE = (0.8, 1.3)  # processes that run at once slow each other down; the first steps may be slow, too
 
 
-class Estimate(NamedTuple):
-    """Seconds: from so many to so many."""
+class Duration(NamedTuple):
+    """A range of seconds.
+
+    Example:
+        >>> print(Duration.around(400.0))
+        about 5.3 to 8.7 minutes
+    """
 
     low: float
     high: float
 
     @classmethod
-    def around(cls, seconds: float) -> Estimate:
+    def around(cls, seconds: float) -> Duration:
+        """Return the range for an estimate of `seconds`."""
         return cls(*(factor * seconds for factor in _RANGE))
 
     def __str__(self) -> str:
@@ -45,22 +51,22 @@ class Estimate(NamedTuple):
         return "a second or two"
 
 
-def estimate(groups: Sequence[Group], work: Work, workers: int, seconds: float = 15.0) -> Estimate | None:
-    """How long these groups take, `workers` of them at once.
+def estimate_duration(groups: Sequence[Group], work: Work, workers: int, seconds: float = 15.0) -> Duration | None:
+    """Estimate how long these groups take, `workers` of them at once.
 
-    Of one group of each source a few runs are trained for a few steps. Nothing is kept.
+    A few runs of one group of each source are trained for a few steps; nothing is kept.
 
     Args:
         groups: what is left to do.
         work: trains a group.
         workers: how many at once.
-        seconds: after which no further measurement is begun.
+        seconds: after which no further measurement is started.
 
     Returns:
-        None where the work does not report its steps, as on several devices.
+        The estimate; None where the work does not report its steps, as on several devices.
     """
     if not groups:
-        return Estimate(0.0, 0.0)
+        return Duration(0.0, 0.0)
     until = time.monotonic() + seconds
     costs: dict[Source, _Cost] = {}
     for group in sorted({each.source: each for each in groups}.values(), key=lambda each: each.source.name):
@@ -73,11 +79,11 @@ def estimate(groups: Sequence[Group], work: Work, workers: int, seconds: float =
     dearest = max(costs.values(), key=lambda cost: cost.of(groups[0]))
     lengths = [costs.get(group.source, dearest).of(group) for group in groups]
     total = _START + sum(cost.load for cost in costs.values()) + makespan(lengths, workers)
-    return Estimate.around(total)
+    return Duration.around(total)
 
 
 def makespan(lengths: Iterable[float], workers: int) -> float:
-    """How long it takes until all are done when each worker takes the next as soon as it is free."""
+    """Return how long it takes until all are done, when each worker takes the next as soon as it is free."""
     free = [0.0] * workers
     for length in lengths:
         heapq.heapreplace(free, free[0] + length)
@@ -85,13 +91,22 @@ def makespan(lengths: Iterable[float], workers: int) -> float:
 
 
 def disk_space(runs: int, sources: int) -> int:
-    """Bytes, with room to spare, of so many results and data sets."""
+    """Return the bytes, with room to spare, of so many results and data sets."""
     return RUN_SIZE * runs + SOURCE_SIZE * sources
+
+
+def size_in_words(size: int) -> str:
+    """Return bytes with two digits and a unit: 64 kB, 3.1 MB, 120 MB, 2.5 GB."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= scale:
+            number = size / scale
+            return f"{number:.1f} {unit}" if number < 10 else f"{number:.0f} {unit}"
+    return f"{size} bytes"
 
 
 @dataclass(frozen=True)
 class _Cost:
-    """Of a source's groups: seconds for loading it, and of every run of a group on average."""
+    """Seconds that the groups of a source take: to load it once, and then for a group, shared and for each of its runs."""
 
     load: float
     shared: float
@@ -101,15 +116,15 @@ class _Cost:
         return self.shared + self.by_run * len(group.runs)
 
 
-class _Line(NamedTuple):
-    """Seconds that all runs share, and that each adds."""
+class _Split(NamedTuple):
+    """Seconds that all runs share, and that each run adds."""
 
     shared: float
     by_run: float
 
 
 class _Times(NamedTuple):
-    """Seconds until the first step was done, of a step, and of a look at the validation part; None if time was short."""
+    """Seconds until the first step was done, of a step, and of scoring the validation part; None if time was short."""
 
     head: float
     step: float
@@ -117,7 +132,7 @@ class _Times(NamedTuple):
 
 
 class _Enough(Exception):
-    """The probe has seen what it wanted."""
+    """Raised to end a probe that has measured enough."""
 
 
 def _measured(group: Group, work: Work, until: float) -> _Cost | None:
@@ -131,15 +146,15 @@ def _measured(group: Group, work: Work, until: float) -> _Cost | None:
 
 
 def _of_trained(group: Group, work: Work, until: float) -> _Cost | None:
-    """From one run of each kind, and from two: the difference is what a run adds to what all share."""
+    """Measure one run of each kind, then two: the difference is what a run adds to what all share."""
     training = group.runs[0].training
     one, two = (_of_each_kind(group.runs, number) for number in (1, 2))
     first = _probe(replace(group, runs=one), work, until)
     if first is None:
         return None
     second = _probe(replace(group, runs=two), work, until) if len(two) > len(one) else None
-    step = _line(len(one), first.step, len(two), None if second is None else second.step)
-    look = _line(len(one), first.step if first.look is None else first.look, len(two), None if second is None else second.look)
+    step = _split(len(one), first.step, len(two), None if second is None else second.step)
+    look = _split(len(one), first.step if first.look is None else first.look, len(two), None if second is None else second.look)
     probe = _probing(training, group)
     steps = training.steps * training.views / probe.views
     held = training.test_views / probe.test_views
@@ -152,16 +167,16 @@ def _of_trained(group: Group, work: Work, until: float) -> _Cost | None:
     )
 
 
-def _line(runs: int, before: float, more_runs: int, after: float | None) -> _Line:
-    """Through two measurements; through one and 0 where there is no second."""
+def _split(runs: int, before: float, more_runs: int, after: float | None) -> _Split:
+    """Split two measurements into a shared part and a part per run; all of it per run where there is no second."""
     if after is None:
-        return _Line(0.0, before / runs)
+        return _Split(0.0, before / runs)
     by_run = min(max(0.0, (after - before) / (more_runs - runs)), before / runs)
-    return _Line(before - runs * by_run, by_run)
+    return _Split(before - runs * by_run, by_run)
 
 
 def _probe(group: Group, work: Work, until: float) -> _Times | None:
-    """A few steps with one step size; nothing if no steps are reported."""
+    """Time a few steps with one step size; return None if no steps are reported."""
     training = _probing(group.runs[0].training, group)
     tried = replace(group, runs=tuple(replace(run, training=training) for run in group.runs))
     stamps = [time.monotonic()]
@@ -183,7 +198,7 @@ def _probe(group: Group, work: Work, until: float) -> _Times | None:
 
 
 def _probing(training: Training, group: Group) -> Training:
-    """A few steps; of the paper's nets with three views only, for they take long."""
+    """Return training of a few steps; the paper's nets, which take long, have three views only."""
     few = replace(training, steps=_STEPS, checkpoints=1, learning_rates=training.learning_rates[:1])
     return replace(few, steps=_LONG_STEPS, views=3, test_views=3) if _is_long(training, group) else few
 
@@ -193,7 +208,7 @@ def _is_long(training: Training, group: Group) -> bool:
 
 
 def _of_posteriors(group: Group, work: Work, until: float) -> float:
-    """Seconds of a run, the mean over those of the group, or over as many as there is time for."""
+    """Return the mean seconds of a run, over the runs of the group or as many as there is time for."""
     training = group.runs[0].training
     found: list[float] = []
     _whole(group, group.runs[0], work, _FEW)  # once for what is imported
@@ -213,7 +228,7 @@ def _whole(group: Group, run: RunConfig, work: Work, steps: int) -> float:
 
 
 def _of_each_kind(runs: Sequence[RunConfig], number: int) -> tuple[RunConfig, ...]:
-    """So many of each net, likelihood and inference, if there are."""
+    """Return up to `number` runs of each net, likelihood and inference."""
     kinds: dict[tuple[str, str, str], list[RunConfig]] = {}
     for run in runs:
         kinds.setdefault((run.net, run.likelihood, run.inference), []).append(run)

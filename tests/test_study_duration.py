@@ -8,10 +8,9 @@ import time
 
 import pytest
 
-from rightloss.study.config import OF_TABLES, Group, Source, StudyConfig, Training
+from rightloss.study.config import OF_TABLES, PRESETS, Group, Source, StudyConfig, Training
+from rightloss.study.duration import Duration, estimate_duration, makespan
 from rightloss.study.engines import Report
-from rightloss.study.estimate import Estimate, estimate, makespan
-from rightloss.study.presets import PRESETS
 from rightloss.study.results import RunResult
 
 START = 6.0  # seconds that a process takes to import everything, as the estimate has it
@@ -74,9 +73,9 @@ CASES = {
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
 @pytest.mark.parametrize("name", CASES)
-def test_what_few_steps_tell_is_what_all_take(name: str, workers: int, worker: Worker) -> None:
+def test_a_few_steps_predict_the_time_of_all(name: str, workers: int, worker: Worker) -> None:
     config: StudyConfig = CASES[name]
-    found = estimate(config.groups(), worker, workers, seconds=100.0)
+    found = estimate_duration(config.groups(), worker, workers, seconds=100.0)
     lengths = worker.seconds(config.groups())
     whole = START + LOAD * len(config.sources) + makespan(lengths, workers)
     assert found is not None
@@ -85,15 +84,15 @@ def test_what_few_steps_tell_is_what_all_take(name: str, workers: int, worker: W
 
 
 @pytest.mark.parametrize("name", ["quick", "the paper's nets", "posteriors"])
-def test_it_ends_after_a_while(name: str, worker: Worker) -> None:
-    estimate(CASES[name].groups(), worker, 2)
+def test_the_estimate_takes_seconds(name: str, worker: Worker) -> None:
+    estimate_duration(CASES[name].groups(), worker, 2)
     assert worker.now < 20
 
 
-def test_short_of_time_it_still_has_an_answer(worker: Worker) -> None:
-    hurried = estimate(TWO_SOURCES.groups(), worker, 2, seconds=0.0)
+def test_an_estimate_without_time_to_measure_everything_is_near(worker: Worker) -> None:
+    hurried = estimate_duration(TWO_SOURCES.groups(), worker, 2, seconds=0.0)
     assert worker.loaded == {"contours"}
-    calm = estimate(TWO_SOURCES.groups(), worker, 2, seconds=100.0)
+    calm = estimate_duration(TWO_SOURCES.groups(), worker, 2, seconds=100.0)
     assert hurried is not None
     assert calm is not None
     assert 0.5 * calm.low < hurried.low < 2 * calm.low
@@ -101,21 +100,21 @@ def test_short_of_time_it_still_has_an_answer(worker: Worker) -> None:
 
 def test_only_what_is_missing_counts(worker: Worker) -> None:
     groups = QUICK.groups()
-    all_of_it, half = estimate(groups, worker, 1), estimate(groups[:2], worker, 1)
-    few_runs = estimate([dataclasses.replace(group, runs=group.runs[:1]) for group in groups], worker, 1)
+    all_of_it, half = estimate_duration(groups, worker, 1), estimate_duration(groups[:2], worker, 1)
+    few_runs = estimate_duration([dataclasses.replace(group, runs=group.runs[:1]) for group in groups], worker, 1)
     assert all_of_it is not None
     assert half is not None
     assert few_runs is not None
     assert 0.4 * all_of_it.low < half.low < 0.6 * all_of_it.low
     assert few_runs.low < 0.5 * all_of_it.low
-    assert estimate([], worker, 1) == Estimate(0.0, 0.0)
+    assert estimate_duration([], worker, 1) == Duration(0.0, 0.0)
 
 
 def test_work_that_does_not_report_its_steps_is_not_estimated() -> None:
     def silent(group: Group, report: Report) -> list[RunResult]:
         return []
 
-    assert estimate(QUICK.groups(), silent, 1) is None
+    assert estimate_duration(QUICK.groups(), silent, 1) is None
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 7])
@@ -139,5 +138,5 @@ def test_the_makespan_is_what_workers_that_take_turns_need(workers: int) -> None
         (300.0, 301.0, "about 5 minutes"),
     ],
 )
-def test_an_estimate_reads_like_one(low: float, high: float, words: str) -> None:
-    assert str(Estimate(low, high)) == words
+def test_a_duration_reads_like_one(low: float, high: float, words: str) -> None:
+    assert str(Duration(low, high)) == words
