@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from .contract import MinibatchEstimate, cannot_be_read, check_classes, in_transform
 
-
 _ONE = torch.tensor(1)
 
 
