@@ -63,7 +63,7 @@ METHODS: dict[str, tuple[Method, dict[str, Any]]] = {
     "expectation_propagation": (expectation_propagation, {"iterations": 2, "draws": 32}),
     "sghmc": (sghmc, CHAINS),
     "sgld": (sgld, CHAINS),
-    "nuts": (nuts, {"draws": 4, "warmup": 10, "chains": 1}),
+    "nuts": (nuts, {"draws": 4, "warmup": 20, "chains": 1}),
 }
 each_method = pytest.mark.parametrize("name", METHODS)
 # what five steps do not lead to, and need not
