@@ -1,8 +1,8 @@
-"""What the information-gain loss costs next to F.cross_entropy, focal losses and the formula written naively.
+"""What the losses cost next to F.cross_entropy, focal losses and the information gain written naively.
 
 Forward and backward, default settings (sampled mix as the reference, running marginal), all contenders in one run: in turn,
-where each finds memory as the others left it; and, for ours and cross-entropy, each in loops of its own, where memory
-stays warm.
+where each finds memory as the others left it; and apart, each in loops of its own, where memory stays warm. Then whole
+training steps: ResNet-18 with a label per image, MONAI's U-Net with a label per pixel.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import kornia
 import torch
 import torch.nn.functional as F
 from monai.losses.focal_loss import FocalLoss as MonaiFocalLoss
+from monai.networks.nets import UNet
 from report import folder, medians, medians_apart, peak_extra_bytes, table
 from torch import Tensor, nn
 
@@ -55,6 +56,8 @@ def contenders(logits: Tensor, target: Tensor) -> dict[str, Callable[[], None]]:
     losses: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
         "cross-entropy": F.cross_entropy,
         "information gain": rl.InformationGainLoss(prevalence),
+        "weighted": rl.WeightedLoss(prevalence),
+        "logit-adjusted": rl.LogitAdjustedLoss(prevalence),
         "naive formula": lambda z, y: naive(z, y, log_offset.float()),
         "MONAI focal": lambda z, y: monai_focal(z, y[:, None]),
         "kornia focal": kornia_focal,
@@ -63,6 +66,8 @@ def contenders(logits: Tensor, target: Tensor) -> dict[str, Callable[[], None]]:
 
 
 def overhead() -> str:
+    """A row per size: milliseconds of cross-entropy, then ratios to it, in turn and apart."""
+    compared = ["information gain", "weighted", "logit-adjusted", "naive formula", "MONAI focal", "kornia focal"]
     rows = []
     for n, k in SIZES:
         torch.manual_seed(0)
@@ -70,38 +75,27 @@ def overhead() -> str:
         calls = contenders(logits, target)
         if n * k > 5_000_000:  # one-hot codes of this size take the focal losses minutes and tens of gigabytes
             calls = {name: call for name, call in calls.items() if "focal" not in name or k < 100}
-        times = medians(calls, repeats=200 if n * k < 100_000 else 15)
-        apart = medians_apart(
-            {name: calls[name] for name in ("cross-entropy", "information gain")}, 200 if n * k < 100_000 else 15
-        )
-        base = times["cross-entropy"]
-        ours = times["information gain"]
-        cells = [f"{n:,}×{k:,}", f"{1e3 * base:.3f}", f"{1e3 * ours:.3f}", f"{ours / base:.2f}"]
-        cells.append(f"{apart['information gain'] / apart['cross-entropy']:.2f}")
-        cells.append(f"{1e6 * (apart['information gain'] - apart['cross-entropy']):.0f}")
-        if n * k >= 1_000_000:
-            memory = {
-                name: peak_extra_bytes(calls[name], partial(setattr, logits, "grad", None))
-                for name in ("cross-entropy", "information gain")
-            }
-            cells.append(f"{memory['information gain'] / memory['cross-entropy']:.2f}")
-        else:
-            cells.append("–")
-        cells += [
-            f"{times[name] / base:.2f}" if name in times else "–" for name in ("naive formula", "MONAI focal", "kornia focal")
-        ]
+        repeats = 600 if n * k < 100_000 else 15
+        in_turn = medians(calls, repeats)
+        apart = medians_apart({name: call for name, call in calls.items() if "focal" not in name}, repeats)
+        cells = [f"{n:,}×{k:,}", f"{1e3 * in_turn['cross-entropy']:.3f}", f"{1e3 * apart['cross-entropy']:.3f}"]
+        for name in compared:
+            ratios = [times[name] / times["cross-entropy"] for times in (in_turn, apart) if name in times]
+            cells.append(" / ".join(f"{ratio:.2f}" for ratio in ratios) or "–")
+        cells.append(memory_ratio(calls, logits) if n * k >= 1_000_000 else "–")
         rows.append(cells)
-        print(" ".join(cells), flush=True)
-    header = [
-        "logits",
-        "cross-entropy, ms",
-        "ours, ms",
-        "time ratio in turn",
-        "time ratio apart",
-        "µs more apart",
-        "peak memory ratio",
-    ]
-    return table([*header, "naive ratio", "MONAI focal ratio", "kornia focal ratio"], rows)
+        print(" | ".join(cells), flush=True)
+    header = ["logits", "cross-entropy in turn, ms", "apart, ms", *(f"{name}, in turn / apart" for name in compared)]
+    return table([*header, "information gain, peak memory"], rows)
+
+
+def memory_ratio(calls: dict[str, Callable[[], None]], logits: Tensor) -> str:
+    """Peak memory of the information gain over that of cross-entropy."""
+    forget = partial(setattr, logits, "grad", None)
+    names = ("information gain", "cross-entropy")
+    # the least of some calls: now and then the loss's monitor looks at a batch, and takes memory for it
+    ours, plain = (min(peak_extra_bytes(calls[name], forget) for _ in range(4)) for name in names)
+    return f"{ours / plain:.2f}"
 
 
 def segmentation() -> str:
@@ -163,31 +157,41 @@ def resnet18(k: int) -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, k))
 
 
-def training_step() -> str:
+def training_steps() -> str:
+    """Whole steps of training, with the loss's share in them."""
     torch.manual_seed(0)
-    model = resnet18(10)
+    net, images, labels = resnet18(10), torch.randn(32, 3, 96, 96), torch.randint(10, (32,))
+    unet = UNet(spatial_dims=2, in_channels=1, out_channels=5, channels=(16, 32, 64, 128), strides=(2, 2, 2), num_res_units=2)
+    scans, masks = torch.randn(4, 1, 256, 256), torch.randint(5, (4, 256, 256))
+    rows = []
+    for name, model, x, y, k, repeats in (
+        ("ResNet-18, 32×3×96×96", net, images, labels, 10, 25),
+        ("MONAI U-Net, dense labels 4×5×256×256", unet, scans, masks, 5, 25),
+    ):
+        ours = rl.InformationGainLoss(random_prevalence(k))
+        losses: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"cross-entropy": F.cross_entropy, "ours": ours}
+        times = medians({key: training_step(model, loss, x, y) for key, loss in losses.items()}, repeats)
+        size = sum(weight.numel() for weight in model.parameters()) / 1e6
+        ratio = f"{times['ours'] / times['cross-entropy']:.3f}"
+        rows.append([f"{name}, {size:.1f} M weights", *(f"{1e3 * times[key]:.0f}" for key in losses), ratio])
+    return table(["training step", "cross-entropy, ms", "information gain, ms", "time ratio"], rows)
+
+
+def training_step(model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor) -> Callable[[], None]:
+    """Forward, backward and a step of the optimiser."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    x, y = torch.randn(32, 3, 96, 96), torch.randint(10, (32,))
 
-    def train(loss: Callable[[Tensor, Tensor], Tensor]) -> Callable[[], None]:
-        def call() -> None:
-            optimizer.zero_grad()
-            loss(model(x), y).backward()
-            optimizer.step()
+    def call() -> None:
+        optimizer.zero_grad()
+        loss(model(x), y).backward()
+        optimizer.step()
 
-        return call
-
-    times = medians({"ce": train(F.cross_entropy), "ours": train(rl.InformationGainLoss(random_prevalence(10)))}, 25)
-    size = sum(p.numel() for p in model.parameters()) / 1e6
-    row = [f"ResNet-18, {size:.1f} M weights, 32×3×96×96", f"{1e3 * times['ce']:.0f}", f"{1e3 * times['ours']:.0f}"]
-    return table(
-        ["training step", "cross-entropy, ms", "ours, ms", "time ratio"], [[*row, f"{times['ours'] / times['ce']:.3f}"]]
-    )
+    return call
 
 
 def main() -> None:
     out = folder()
-    parts = [overhead(), segmentation(), slopes(), training_step()]
+    parts = [overhead(), segmentation(), slopes(), training_steps()]
     machine = f"torch {torch.__version__}, {torch.get_num_threads()} threads"
     head = f"{machine}, medians; made by `python benchmarks/loss_overhead.py`.\n"
     page = "\n".join([head, *parts])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import mpmath  # type: ignore[import-untyped]
@@ -80,7 +81,7 @@ def targets(k: int, n: int, soft: bool, seed: int) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("reference", REFERENCES)
 @pytest.mark.parametrize("kappa", KAPPAS)
 @pytest.mark.parametrize("soft", [False, True])
-@pytest.mark.parametrize("k", [2, 3, 17, 211, 1000])
+@pytest.mark.parametrize("k", [2, 3, 17, 211])
 def test_loss_and_gradient_equal_autograd_through_the_naive_formula(reference: str, kappa: float, soft: bool, k: int) -> None:
     torch.manual_seed(k)
     n = 2 * k + 5
@@ -143,7 +144,7 @@ def test_every_marginal_enters_the_gradient_through_its_value_alone(name: str, r
 @pytest.mark.parametrize("blocks", ["one", "many"])
 @pytest.mark.parametrize("layout", ["rows", "columns", "dense"])
 @pytest.mark.parametrize("reference", REFERENCES)
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("ignored", [False, True])
 def test_fused_and_composed_paths_agree_whatever_the_blocks(
     blocks: str, layout: str, reference: str, reduction: Any, ignored: bool, monkeypatch: pytest.MonkeyPatch
@@ -165,8 +166,18 @@ def test_fused_and_composed_paths_agree_whatever_the_blocks(
         weight = torch.linspace(0.5, 2, loss.numel(), dtype=torch.float64).reshape(loss.shape)
         results.append((loss, torch.autograd.grad((loss * weight).sum(), z)[0]))
     torch.testing.assert_close(results[0], results[1], rtol=1e-12, atol=1e-12)
-    if reduction == "none":
-        assert bool((results[0][0][y == -100] == 0).all())
+
+
+@pytest.mark.parametrize("shape", [(40, 5), (3, 5, 6, 7)])
+def test_unreduced_losses_are_0_where_ignored_and_sum_to_the_others(shape: tuple[int, ...]) -> None:
+    prevalence, z = rl.Prevalence(mix(5, 1), mix(5, 2), 0.4), torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    y = torch.randint(5, shape[:1] + shape[2:])
+    y.view(-1)[::7] = -100
+    each, total = (rl.information_gain_loss(z, y, prevalence, reduction=how) for how in ("none", "sum"))
+    assert each.shape == y.shape
+    assert bool((each[y == -100] == 0).all())
+    torch.testing.assert_close(each.sum(), total, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(torch.autograd.grad(each.sum(), z)[0], torch.autograd.grad(total, z)[0], rtol=0, atol=1e-12)
 
 
 def test_a_second_backward_pass_through_the_same_graph_gives_the_same_gradient() -> None:
@@ -355,7 +366,7 @@ def test_evidence_pulls_the_mean_prediction_to_the_population() -> None:
         features = torch.randn(200, 2, dtype=torch.float64) * 0.1
         optimizer = torch.optim.Adam([bias], lr=0.1)
         criterion = rl.InformationGainLoss(prevalence, reference=prevalence.population, marginal=rl.BatchMarginal())
-        for _ in range(300):
+        for _ in range(150):
             optimizer.zero_grad()
             criterion(features + bias, y).backward()
             optimizer.step()
@@ -458,31 +469,37 @@ BAD_BATCHES: list[tuple[str, Tensor, Tensor, str]] = [
 
 
 @pytest.mark.parametrize(("logits", "target", "message"), [row[1:] for row in BAD_BATCHES], ids=[row[0] for row in BAD_BATCHES])
-@pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize(
+    "loss",
+    [rl.InformationGainLoss, partial(rl.InformationGainLoss, fused=False), rl.LogitAdjustedLoss],
+    ids=["fused", "composed", "rival"],
+)
 def test_bad_batches_are_refused_with_a_remedy(
-    loss: Callable[..., nn.Module], logits: Tensor, target: Tensor, message: str, fast: bool
+    loss: Callable[..., nn.Module], logits: Tensor, target: Tensor, message: str
 ) -> None:
-    kwargs = {"fused": fast} if loss is rl.InformationGainLoss else {}
     with pytest.raises(ValueError, match=message) as caught:
-        loss(PREVALENCE, **kwargs)(logits, target)
+        loss(PREVALENCE)(logits, target)
     assert re.match(r"Expected .*(but|because) .*[:;] .+", str(caught.value), re.DOTALL)
 
 
 BAD_SET_UPS: list[tuple[str, Callable[[], Any], str]] = [
     ("reference of another length", lambda: rl.InformationGainLoss(PREVALENCE, reference=[0.5, 0.5]), "3 entries"),
     ("reference that does not sum to one", lambda: rl.InformationGainLoss(PREVALENCE, reference=[0.5, 0.5, 0.5]), "sum to 1"),
-    ("unknown reduction", lambda: rl.WeightedLoss(PREVALENCE, reduction="avg"), "reduction"),
-    ("unknown nonfinite", lambda: rl.WeightedLoss(PREVALENCE, nonfinite="zero"), "nonfinite"),
+    ("unknown reduction", lambda: rl.WeightedLoss(PREVALENCE, reduction="avg"), "reduction"),  # type: ignore[arg-type]
+    ("unknown nonfinite", lambda: rl.WeightedLoss(PREVALENCE, nonfinite="zero"), "nonfinite"),  # type: ignore[arg-type]
     ("likelihood of other levels", lambda: rl.InformationGainLoss(PREVALENCE, likelihood=rl.OnionPeeling(5)), "5 classes"),
     ("one logit for three classes", lambda: rl.LogitAdjustedLoss(PREVALENCE, likelihood=rl.Bernoulli()), "2 classes"),
     ("a density with classes", lambda: rl.InformationGainLoss(PREVALENCE, likelihood=rl.Gaussian()), "ContinuousPrevalence"),
     (
         "unknown reduction of the function",
-        lambda: rl.information_gain_loss(LOGITS, LABELS, PREVALENCE, reduction="avg"),
+        lambda: rl.information_gain_loss(LOGITS, LABELS, PREVALENCE, reduction="avg"),  # type: ignore[arg-type]
         "reduction",
     ),
-    ("unknown nonfinite of the function", lambda: rl.weighted_loss(LOGITS, LABELS, PREVALENCE, nonfinite="no"), "nonfinite"),
+    (
+        "unknown nonfinite of the function",
+        lambda: rl.weighted_loss(LOGITS, LABELS, PREVALENCE, nonfinite="no"),  # type: ignore[arg-type]
+        "nonfinite",
+    ),
     (
         "one logit with float labels",
         lambda: rl.InformationGainLoss(rl.Prevalence.binary(0.1), rl.Bernoulli())(LOGITS[:, 0], (LABELS > 0).float()),

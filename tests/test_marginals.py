@@ -22,6 +22,13 @@ MARGINALS: dict[str, Callable[[nn.Module, list[Any]], Marginal]] = {
     "pool": lambda model, pool: rl.PoolMarginal(model, pool),
     "auxiliary": lambda model, pool: rl.AuxiliaryMarginal(model),
 }
+# every likelihood with one marginal, and every marginal with two likelihoods
+COMPOSED: dict[str, tuple[Callable[[], Any], int, str]] = {
+    f"{name}, {marginal}": (factory, k, marginal)
+    for name, factory, k in LIKELIHOODS
+    for marginal in MARGINALS
+    if marginal == "running" or name in ("Categorical(3)", "OnionPeeling(4)")
+}
 DENSITIES: dict[str, Callable[[], Any]] = {
     "gaussian": lambda: rl.Gaussian(scale=0.8).double(),
     "laplace": lambda: rl.FromDistribution(lambda z: Laplace(z[:, 0], z[:, 1].exp()), 2),
@@ -62,12 +69,9 @@ def gradcheck_given_q(criterion: rl.InformationGainLoss, z: Tensor, y: Tensor, w
     assert torch.autograd.gradcheck(lambda *_: Claim.apply(function, gradients, *inputs), tuple(inputs), atol=1e-7, rtol=1e-5)
 
 
-@pytest.mark.parametrize("marginal", list(MARGINALS))
 @pytest.mark.parametrize("reference", ["sampling", "population"])
-@pytest.mark.parametrize(("name", "factory", "k"), LIKELIHOODS)
-def test_gradcheck_passes_on_the_composed_path(
-    name: str, factory: Callable[[], Any], k: int, marginal: str, reference: str
-) -> None:
+@pytest.mark.parametrize(("factory", "k", "marginal"), COMPOSED.values(), ids=list(COMPOSED))
+def test_gradcheck_passes_on_the_composed_path(factory: Callable[[], Any], k: int, marginal: str, reference: str) -> None:
     torch.manual_seed(1)
     likelihood = factory().double()
     prevalence = rl.Prevalence(population(k, 1), population(k, 2), evidence=0.3)
@@ -162,7 +166,7 @@ def test_the_gaussian_information_gain_undoes_label_based_sampling(reference: st
         for step in range(400):
             for group in optimizer.param_groups:
                 group["lr"] = 0.03 * (1 - step / 400)
-            batch = torch.randint(len(x), (256,))
+            batch = torch.randint(len(x), (128,))
             optimizer.zero_grad()
             criterion(model(x[batch]), y[batch]).backward()
             optimizer.step()

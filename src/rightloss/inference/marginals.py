@@ -168,8 +168,9 @@ class CarriedMarginal:
     """
 
     def __init__(self, decay: float) -> None:
-        self.decay = decay
-        self.reset()
+        self.decay, self.steps = decay, 0
+        self.log_average: Tensor | None = None
+        self.before: Tensor | None = None
 
     def expect(self, before: Float[Tensor, "*sets k"]) -> None:
         """Give log m at the weights of the step before, on the minibatches that come next."""
@@ -189,6 +190,4 @@ class CarriedMarginal:
         return log_q
 
     def reset(self) -> None:
-        self.steps = 0
-        self.log_average: Tensor | None = None
-        self.before: Tensor | None = None
+        self.steps, self.log_average, self.before = 0, None, None

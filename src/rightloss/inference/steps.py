@@ -1,4 +1,4 @@
-"""The steps of a method: a bar that shows them, a stream of random numbers for them, a stop at the first that is not finite.
+"""What the steps of all methods share: a progress bar, random numbers, a check that values are finite, checked options.
 
 Stage: number of steps → step numbers, shown as they go by.
 """
@@ -19,7 +19,7 @@ from .distributions import Diverged
 
 
 def steps_of(total: int, label: str, progress: bool | None) -> Iterator[int]:
-    """0 … total − 1, with a progress bar on stderr: on request, or where stderr is a terminal.
+    """Yield 0 … total − 1, with a progress bar on stderr: on request, or if stderr is a terminal.
 
     Without `rich` there is no bar, unless one was asked for: then an ImportError.
     """
@@ -43,26 +43,26 @@ def steps_of(total: int, label: str, progress: bool | None) -> Iterator[int]:
 
 
 def whole_number(value: Any, name: str, least: int = 1) -> int:
-    """`value`, or a ValueError where it is not a whole number of at least `least`."""
+    """Return `value`, or raise a ValueError if it is not a whole number of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
         raise ValueError(f"Expected `{name}` to be a whole number of at least {least}, but got {value!r}: choose one.")
     return int(value)
 
 
 def positive_number(value: Any, name: str) -> float:
-    """`value`, or a ValueError where it is not a positive, finite number."""
+    """Return `value`, or raise a ValueError if it is not a positive, finite number."""
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < float("inf"):
         raise ValueError(f"Expected `{name}` to be positive and finite, but got {value!r}: choose a number above 0.")
     return float(value)
 
 
 def ordinary(value: Any) -> Any:
-    """`value`, or a copy where it is a tensor made under `torch.inference_mode()`: autograd refuses those."""
+    """Return `value`, or a copy if it is a tensor made under `torch.inference_mode()`: autograd refuses those."""
     return value.clone() if isinstance(value, Tensor) and value.is_inference() else value
 
 
 def check_finite(value: Tensor, step: int, last_good: Callable[[], Any], what: str = "the log posterior") -> None:
-    """Diverged, with what `last_good` makes of the state before, where a number in `value` is not finite."""
+    """Raise `Diverged`, with the posterior that `last_good` returns, if a number in `value` is not finite."""
     if bool(torch.isfinite(value).all()):
         return
     raise Diverged(
@@ -75,7 +75,7 @@ def check_finite(value: Tensor, step: int, last_good: Callable[[], Any], what: s
 
 @contextmanager
 def own_random(seed: Any) -> Iterator[torch.Generator]:
-    """Torch's random numbers from `seed` on inside, and where they were before outside; also a generator of that seed."""
+    """Seed torch's random numbers inside, restore their state afterwards, and yield a generator of that seed, too."""
     if isinstance(seed, bool) or not isinstance(seed, Integral):
         raise ValueError(f"Expected `seed` to be a whole number, but got {seed!r}: write seed=0.")
     with torch.random.fork_rng():
@@ -85,7 +85,7 @@ def own_random(seed: Any) -> Iterator[torch.Generator]:
 
 @contextmanager
 def in_mode(model: nn.Module, training: bool) -> Iterator[None]:
-    """The model in training or evaluation mode inside, and each of its modules in its own mode again outside."""
+    """Put the model in training or eval mode inside, and each of its modules back in its own mode afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     model.train(training)
     try:

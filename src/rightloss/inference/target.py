@@ -68,7 +68,7 @@ def log_posterior(
     loss: Any = None,
     pool: Any = None,
 ) -> LogPosterior:
-    """The paper's posterior, Eq. (1), as a function of weights and a minibatch, in the form that `posteriors` takes:
+    """Return the paper's posterior, Eq. (1), as a function of weights and a minibatch, in the form that `posteriors` takes:
 
         log p(w|X,Y) = log p(w) + Σ_n [log p(y_n|x_n,w) − log p(y_n|w)] + N κ Σ_k r_k log p(k|w) + const.
 
@@ -79,9 +79,9 @@ def log_posterior(
         model: x → the likelihood's outputs. Its trainable parameters are w; it is never changed.
         prevalence: π, ρ and κ.
         likelihood: Categorical by default. Its own parameters, if it has any, are part of w.
-        marginal: who supplies q, the value of p(y|w) in a minibatch; `RunningMarginal` by default. A method begins with one
-            that has seen nothing, so that its result is the same whatever ran before: an `AuxiliaryMarginal` unlearns, unless
-            it is in eval mode; one of your own goes on from where it is.
+        marginal: the estimator of q, the value of p(y|w) in a minibatch; `RunningMarginal` by default. A method begins with
+            one that has seen nothing, so that its result is the same whatever ran before: it works on a copy of a running
+            average or a pool, and calls `reset` on others, unless they are in eval mode.
         prior: weights by name → log p(w), such as `gaussian_prior(1.0)`; `layer_prior(model, 1.0, likelihood)` by default.
         num_data: N, how many training examples there are; where it is left out, a method takes the size of its data. Examples
             of which every label is ignored do not count; a dense map counts as one, since its cells say much the same.
@@ -90,6 +90,15 @@ def log_posterior(
             log-likelihood; it has no marginal.
         pool: data over which p(y|w) is taken exactly, value and gradient, in the place of `marginal`: `(x, y)` in the mix ρ,
             or x alone from the population where r = π. Each evaluation goes over all of it.
+
+    Example:
+        >>> import torch, rightloss as rl
+        >>> from rightloss.inference import log_posterior
+        >>> model, x, y = torch.nn.Linear(3, 2), torch.randn(8, 3), torch.arange(8) % 2
+        >>> target = log_posterior(model, rl.Prevalence.binary(0.1), num_data=8)
+        >>> value, by_products = target(target.parameters(), (x, y))
+        >>> sorted(by_products)
+        ['log_m', 'outputs']
     """
     if not isinstance(model, nn.Module):
         raise ValueError(f"Expected `model` to be an nn.Module, but got {type(model).__name__}: wrap it in one.")
@@ -115,7 +124,9 @@ def log_posterior(
 
 @dataclass(frozen=True, eq=False)
 class LogPosterior:
-    """What `log_posterior` makes: `target(params, batch)` → (log p(w|X,Y)/N estimated from the batch, by-products).
+    """The log posterior of the weights: `target(params, batch)` → (log p(w|X,Y)/N estimated from the batch, by-products).
+
+    `log_posterior` makes it.
 
     Attributes:
         model: as given; called with other weights by `torch.func.functional_call`, in the mode it is in.
@@ -123,6 +134,15 @@ class LogPosterior:
         prior: weights by name → log p(w).
         num_data: N.
         pool: x and labels (or None) of the data over which p(y|w) is exact.
+
+    Example:
+        >>> import torch, rightloss as rl
+        >>> from rightloss.inference import log_posterior
+        >>> target = log_posterior(torch.nn.Linear(3, 2), rl.Prevalence.binary(0.1), num_data=8)
+        >>> list(target.parameters())
+        ['weight', 'bias']
+        >>> target.table(target.parameters(), torch.zeros(4, 3)).shape
+        torch.Size([4, 2])
     """
 
     model: nn.Module
@@ -159,38 +179,38 @@ class LogPosterior:
 
     @property
     def marginal(self) -> Marginal | None:
-        """Who supplies q; None where nobody does: for the rivals, and where p(y|w) is exact over a pool."""
+        """The estimator of q; None for the rivals, and where p(y|w) is exact over a pool."""
         return self.criterion.marginal if self.gains and self.pool is None else None
 
     def parameters(self) -> dict[str, Tensor]:
-        """w as it stands, by name: copies of the model's trainable parameters, and of the likelihood's as "likelihood.…"."""
+        """Return w as it stands, by name: copies of the model's trainable parameters, the likelihood's as "likelihood.…"."""
         return {name: value.detach().clone() for name, value in _trainable(self.model, self.criterion).items()}
 
     def buffers(self) -> dict[str, Tensor]:
-        """Copies of what the model keeps besides: given along with the weights, they are what a step in training mode moves."""
+        """Return copies of the model's buffers: given along with the weights, they are what a step in training mode moves."""
         return {name: value.detach().clone() for name, value in self.model.named_buffers()}
 
     def with_data(self, num_data: int | None) -> LogPosterior:
-        """The same, with N filled in where it was left out."""
+        """Return a copy with N filled in if it was left out."""
         if self.num_data is None and num_data is None:
             raise ValueError("Expected `num_data` in log_posterior, but got none: a loader without a data set has no size.")
         return self if self.num_data is not None else replace(self, num_data=num_data)
 
     def anew(self) -> LogPosterior:
-        """The same with a marginal that has seen nothing, as every run begins."""
+        """Return a copy with a marginal that has seen nothing, as every run begins."""
         if self.marginal is None:
             return self
         marginal = fresh_marginal(self.marginal)
         return self if marginal is self.marginal else self.with_marginal(marginal)
 
     def with_marginal(self, marginal: Marginal) -> LogPosterior:
-        """The same with another marginal."""
+        """Return a copy with another marginal."""
         return replace(
             self, criterion=InformationGainLoss(self.prevalence, self.likelihood, marginal, self.criterion.reference)
         )
 
     def __call__(self, params: Params, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
-        """log p(w|X,Y)/N, and by-products: the model's `outputs`, and the minibatch's `log_m` where a marginal is at work.
+        """Return log p(w|X,Y)/N, and by-products: the model's `outputs`, and the minibatch's `log_m` if there is a marginal.
 
         Outside `torch.func` a marginal with a state (running, auxiliary, pool) moves by its own rules. Inside, states cannot
         change: its value is used as it stands, and `follow` moves it afterwards.
@@ -203,7 +223,7 @@ class LogPosterior:
         return value + self.log_prior(params) / self.num_data, aux
 
     def follow(self, params: Params, aux: Mapping[str, Tensor]) -> None:
-        """Move the marginal to weights at which an evaluation inside a transform has found `aux`."""
+        """Update the marginal with the by-products `aux` of an evaluation inside a transform."""
         if "log_m" in aux and aux["log_m"].ndim > 1:
             raise ValueError(
                 f"Expected `aux` of one evaluation, but got {len(aux['log_m'])} at once: follow each, with its own weights."
@@ -213,21 +233,21 @@ class LogPosterior:
             self.at(params, lambda: self.criterion.marginal.update(estimate))
 
     def log_prior(self, params: Params) -> Tensor:
-        """log p(w); buffers that were given along do not count."""
+        """Return log p(w); buffers that were given along do not count."""
         return self.prior({name: value for name, value in params.items() if name in self._names})
 
     def outputs(self, params: Params, x: Tensor) -> Tensor:
-        """What the model gives for x with these weights."""
+        """Return the model's outputs for x with these weights."""
         result: Tensor = self.at(params, lambda: self.model(x))
         return result
 
     def table(self, params: Params, x: Tensor, support: Tensor | None = None) -> Float[Tensor, "n k"]:
-        """log p(y|x,w) in the population's mix, a row for each label: dense outputs have one for each cell."""
+        """Return log p(y|x,w) in the population's mix, a row for each label: dense outputs have one for each cell."""
         result: Tensor = self.at(params, lambda: table_of(self.model(x), self.likelihood, support))
         return result
 
     def log_marginal(self, params: Params, data: Any) -> Float[Tensor, " k"]:
-        """log p(k|w), in the mix r, exactly over `data`; gradients pass through.
+        """Return log p(k|w), in the mix r, exactly over `data`; gradients pass through.
 
         Args:
             params: w.
@@ -239,7 +259,7 @@ class LogPosterior:
         return log_mean([self._log_sum(params, *(part if isinstance(part, tuple) else (part, None))) for part in parts])
 
     def at(self, params: Params, call: Callable[[], Any]) -> Any:
-        """`call()` while the model and the likelihood have these weights; parts left out keep their own.
+        """Return `call()` with these weights in the model and the likelihood; parts left out keep their own.
 
         What a model in training mode moves, of the buffers left out, are copies.
         """
@@ -250,7 +270,7 @@ class LogPosterior:
         return functional_call(self._joint, self._buffers_apart() | self._copied() | named, (call,))
 
     def _copied(self) -> dict[str, Tensor]:
-        """What was made under `torch.inference_mode()`, as tensors that autograd takes."""
+        """Return copies of tensors made under `torch.inference_mode()`, which autograd refuses."""
         named = _all_named(self._joint) if self._inference else []
         return {name: value.clone() for name, value in named if name in self._inference}
 

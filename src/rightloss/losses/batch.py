@@ -136,9 +136,13 @@ class Labels:
 
     def in_sets(self, sets: int) -> Labels:
         """Return the labels `(sets · n,)`, one set after the other, as `(sets, n)`."""
-        parts = [None if part is None else part.unflatten(0, (sets, -1)) for part in (self.index, self.votes, self.valid)]
-        count = self.rows // sets if parts[2] is None else parts[2].sum(-1)
-        return Labels(*parts, self.size, count, self.filler)
+
+        def split(part: Tensor | None) -> Tensor | None:
+            return None if part is None else part.unflatten(0, (sets, -1))
+
+        valid = split(self.valid)
+        count = self.rows // sets if valid is None else valid.sum(-1)
+        return Labels(split(self.index), split(self.votes), valid, self.size, count, self.filler)
 
 
 def wide(tensor: Tensor) -> Tensor:
@@ -236,7 +240,7 @@ def check_pair(likelihood: Likelihood, prevalence: Prevalence | ContinuousPreval
         raise ValueError(f"Expected a Prevalence, but got {type(prevalence).__name__}: rightloss.Prevalence([…]).")
 
 
-def check_options(reduction: Reduction, nonfinite: NonFinite, ignore_index: int | None) -> None:
+def check_options(reduction: object, nonfinite: object, ignore_index: object) -> None:
     """Validate the options of a loss."""
     if reduction not in ("mean", "sum", "none"):
         raise ValueError(f"Expected `reduction` to be 'mean', 'sum' or 'none', but got {reduction!r}: choose one of them.")
@@ -268,7 +272,7 @@ def raise_nonfinite(rows: Tensor) -> None:
     )
 
 
-def _check_tensors(outputs: Tensor, target: Tensor, name: str) -> None:
+def _check_tensors(outputs: object, target: object, name: str) -> None:
     if not isinstance(outputs, Tensor) or not isinstance(target, Tensor):
         what, value = ("target", target) if isinstance(outputs, Tensor) else (name, outputs)
         raise ValueError(f"Expected `{what}` to be a tensor, but got {type(value).__name__}: call torch.as_tensor on it.")

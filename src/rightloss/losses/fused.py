@@ -110,11 +110,15 @@ def _closed_form(
     log_q = log_q_of(sums.log_().sub_(log_count))
     if not float(log_q.amin()) > math.log(TINY[dtype]):
         return None, None, log_q
-    wanted = labels.per_class(log_q).mul_(_scalar(g, dtype))
+    counts, log_own = labels.per_class(log_q), own.log_() if mask is None else own.log_().mul_(mask)
+    loss = (counts @ log_q).sub_(log_own.sum())
+    wanted = counts.mul_(_scalar(g, dtype))
     if terms.evidence:
-        wanted.sub_(terms.reference, alpha=terms.evidence * (g * count))
-    log_own = own.log_() if mask is None else own.log_().mul_(mask)
-    loss = (wanted @ log_q).sub_(log_own.sum(), alpha=g)
+        evidence = (terms.reference * log_q).sum().mul_(_scalar(float(terms.evidence), dtype))
+        loss.sub_(evidence.mul_(_scalar(float(count), dtype)))
+        wanted.sub_(terms.reference * _scalar(terms.evidence * (g * count), dtype))
+    if reduction == "mean":
+        loss.div_(_scalar(float(count), dtype))
     if probs is None:
         return loss, None, log_q
     a = wanted.div_(torch.exp(log_q + log_count))

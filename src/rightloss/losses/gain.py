@@ -49,7 +49,8 @@ class PriorTerms:
     def to(self, device: torch.device, dtype: torch.dtype) -> PriorTerms:
         """Return a copy on another device, in another dtype."""
         parts = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
-        return replace(self, **{name: value.to(device=device, dtype=dtype) for name, value in parts.items()})
+        moved: dict[str, Any] = {name: value.to(device=device, dtype=dtype) for name, value in parts.items()}
+        return replace(self, **moved)
 
 
 def information_gain(

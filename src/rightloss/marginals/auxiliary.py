@@ -32,6 +32,14 @@ class AuxiliaryMarginal(nn.Module):
         lr: step size of its Adam optimiser.
         memory: how many of the latest pairs (w, m) are remembered.
         draw: how many of them, drawn at random, a step averages over, the newest always among them.
+
+    Example:
+        >>> import torch, rightloss as rl
+        >>> layer, x, y = torch.nn.Linear(3, 2), torch.randn(8, 3), torch.arange(8) % 2
+        >>> loss = rl.InformationGainLoss(rl.Prevalence.binary(0.1), marginal=rl.AuxiliaryMarginal(layer))
+        >>> value = loss(layer(x), y)
+        >>> round(float(loss.marginal.log_marginal(loss.marginal.vector()).exp().sum()), 4)
+        1.0
     """
 
     network: _Network | None
@@ -59,7 +67,7 @@ class AuxiliaryMarginal(nn.Module):
 
     @property
     def source(self) -> nn.Module | Callable[[], Tensor]:
-        """What the vector is made from."""
+        """The layer or function that the vector is made from."""
         source: nn.Module | Callable[[], Tensor] = self._source.get()
         return source
 
@@ -77,7 +85,7 @@ class AuxiliaryMarginal(nn.Module):
         self.register_buffer("_steps", torch.zeros((), dtype=torch.long))
 
     def vector(self) -> Float[Tensor, " d"]:
-        """What q_ψ reads of w."""
+        """Return the vector that q_ψ reads of w."""
         if isinstance(self.source, nn.Module):
             return torch.cat([parameter.detach().flatten() for parameter in self.source.parameters()])
         vector = self.source().detach()
@@ -105,14 +113,14 @@ class AuxiliaryMarginal(nn.Module):
         self.load_state_dict(blank.state_dict())
 
     def log_marginal(self, vector: Float[Tensor, "*t d"]) -> Float[Tensor, "*t k"]:
-        """log q_ψ(w), without gradient, of one w or of many."""
+        """Return log q_ψ(w), without gradient, of one w or of many."""
         assert self.network is not None
         with torch.no_grad():
             log_q: Tensor = self.network(vector.to(self._seen_weights))
         return log_q
 
     def learn(self, vector: Float[Tensor, " d"], marginal: Float[Tensor, " k"]) -> None:
-        """One step of ψ, given the unbiased estimate m at the weights w."""
+        """Train ψ for one step, given the unbiased estimate m at the weights w."""
         if in_transform():
             raise ValueError(
                 "Expected q_ψ not to be trained inside a torch.func transform: call `.eval()` on the loss there, "
@@ -135,20 +143,20 @@ class AuxiliaryMarginal(nn.Module):
         self.optimizer.zero_grad()  # a model's optimiser that is given ψ too finds nothing to do
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> AuxiliaryMarginal:
-        """As every module's, for `.to()` and `.double()`; the optimiser's state goes along."""
+        """Move as every module does, by `.to()` and `.double()`, along with the optimiser's state."""
         super()._apply(fn, recurse)
         if self.network is not None:
             self.optimizer.load_state_dict(self.optimizer.state_dict())
         return self
 
     def get_extra_state(self) -> dict[str, Any]:
-        """The optimiser's and the generator's, so that a restored run goes on as it would have."""
+        """Return the optimiser's and the generator's state, so that a restored run goes on as it would have."""
         if self.network is None:
             return {}
         return {"optimizer": deepcopy(self.optimizer.state_dict()), "generator": self._generator.get_state()}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """As saved by `get_extra_state`."""
+        """Restore what `get_extra_state` returned."""
         if self.network is not None and state:
             self.optimizer.load_state_dict(state["optimizer"])
             self._generator.set_state(state["generator"])

@@ -21,8 +21,8 @@ class BatchMarginal(nn.Module):
         >>> import torch, rightloss as rl
         >>> loss = rl.InformationGainLoss(rl.Prevalence.binary(0.01, evidence=0.0), marginal=rl.BatchMarginal())
         >>> y = torch.tensor([0, 1, 0, 1])
-        >>> round(float(loss(torch.ones(4, 2), y)), 6)  # a constant prediction gains nothing
-        0.0
+        >>> abs(float(loss(torch.ones(4, 2), y))) < 1e-6  # a constant prediction gains nothing
+        True
     """
 
     def prepare(self, num_classes: int | None) -> None:
@@ -54,8 +54,8 @@ class ClasswiseMarginal(nn.Module):
     Example:
         >>> import torch, rightloss as rl
         >>> loss = rl.InformationGainLoss(rl.Prevalence.binary(0.01, evidence=0.0), marginal=rl.ClasswiseMarginal())
-        >>> round(float(loss(torch.ones(3, 2), torch.tensor([0, 1, 1]))), 6)
-        0.0
+        >>> abs(float(loss(torch.ones(3, 2), torch.tensor([0, 1, 1])))) < 1e-6
+        True
     """
 
     def prepare(self, num_classes: int | None) -> None:
