@@ -19,7 +19,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product
 from multiprocessing import get_context
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from report import ROOT, table
@@ -84,7 +84,7 @@ def moments(posterior: Posterior) -> Moments:
     return posterior.distribution.mean.double(), posterior.distribution.standard_deviation.double()
 
 
-def by_nuts(target: LogPosterior, data: tuple[Tensor, Tensor], **options: int) -> Posterior:
+def by_nuts(target: LogPosterior, data: tuple[Tensor, Tensor], **options: Any) -> Posterior:
     """Run NUTS from draws of the Laplace approximation."""
     return nuts(target, data, warmup=150, start=laplace(target, data, progress=False), progress=False, **options)
 

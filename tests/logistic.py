@@ -69,7 +69,7 @@ class Logistic:
         return self.target(loss=LogLikelihoodLoss)
 
 
-def grid_moments(problem: Logistic, target: LogPosterior, width: float = 6.0, points: int = 101) -> tuple[Tensor, Tensor]:
+def grid_moments(problem: Logistic, target: LogPosterior, width: float = 6.0, points: int = 151) -> tuple[Tensor, Tensor]:
     """Mean and covariance of (slope, intercept) by a dense grid, for one feature. Twice the points give the same 12 digits."""
     assert problem.features == 1
     slope = torch.linspace(-width, width, points, dtype=torch.float64)

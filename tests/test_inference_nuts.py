@@ -103,9 +103,9 @@ TARGETS = {
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 def test_two_weights_agree_with_a_grid(target: LogPosterior) -> None:
-    mean, covariance = grid_moments(PROBLEM, target)
+    mean, covariance = grid_moments(PROBLEM, target, points=101)
     start = posterior_of(target, DenseGaussian(mean, 1.5 * torch.linalg.cholesky(covariance)))
-    found = sampled(target, PROBLEM.data, draws=300, warmup=60, chains=1, start=start)
+    found = sampled(target, PROBLEM.data, draws=200, warmup=60, chains=1, start=start)
     assert_moments(found, mean, covariance)
 
 

@@ -179,7 +179,7 @@ def test_an_average_without_memory_is_the_minibatch() -> None:
 
 def logistic_error(found: Posterior, problem: Logistic, target: LogPosterior) -> tuple[float, float]:
     """The largest error of a mean, in standard deviations, and of a standard deviation, as a share."""
-    mean, covariance = grid_moments(problem, target)
+    mean, covariance = grid_moments(problem, target, points=101)
     sd = covariance.diagonal().sqrt()
     distribution = found.distribution
     return float(((distribution.mean - mean) / sd).abs().max()), float((distribution.standard_deviation / sd - 1).abs().max())
