@@ -28,8 +28,6 @@ from ..shift.rows import cell_rows
 from . import diagnostics
 from .diagnostics import CheckRow
 
-__all__ = ["Check", "check"]
-
 
 def check(
     model: nn.Module | Posterior | Callable[[Any], Predictions] | Predictions,
