@@ -12,8 +12,8 @@ from .model_check import Check as Check
 from .model_check import check as check
 
 
-class _Callable(ModuleType):
+class _CallableModule(ModuleType):
     __call__ = staticmethod(check)
 
 
-sys.modules[__name__].__class__ = _Callable
+sys.modules[__name__].__class__ = _CallableModule

@@ -27,8 +27,6 @@ from ..rng import checked_level
 from . import diagnostics
 from .diagnostics import CheckRow
 
-__all__ = ["Check", "check"]
-
 
 def check(
     model: nn.Module | Posterior | Callable[[Any], Predictions] | Predictions,

@@ -20,8 +20,6 @@ from ..rng import checked_level, own_stream
 from .one_vs_rest import Array, Scores, scores, with_limits
 from .sample import IGNORED, Mix, Numbers, Predictions, Sample
 
-__all__ = ["ReliabilityCurve", "reliability_curve"]
-
 BLOCK = 1 << 18  # entries at a time: a large sample is never held in a second form
 _MOST_CLASSES = 20  # the recalibration has a parameter per class, and a matrix of them per example
 _STEPS, _HALVINGS = 200, 60

@@ -19,8 +19,6 @@ from ..log_probs import as_given, log_prob_table, row_blocks
 from ..rng import checked_generator, checked_level
 from .sample import Mix, Numbers, Predictions, labelled_sample
 
-__all__ = ["ConformalSets"]
-
 _ENTRIES = 1 << 22  # of the table, looked at in one go
 
 

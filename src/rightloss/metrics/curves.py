@@ -15,15 +15,6 @@ from ..log_probs import tensor_of
 from .one_vs_rest import Array, Scores, scores
 from .sample import IGNORED, Mix, Numbers, Predictions, num_classes_of
 
-__all__ = [
-    "PrecisionRecallCurve",
-    "ProbabilityHistogram",
-    "RocCurve",
-    "precision_recall_curve",
-    "probability_histogram",
-    "roc_curve",
-]
-
 
 @dataclass(frozen=True)
 class RocCurve:

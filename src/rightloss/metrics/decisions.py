@@ -16,8 +16,6 @@ from torch import Tensor
 from ..log_probs import as_given, log_prob_table, map_of, row_blocks, rows_of, tensor_of
 from .sample import Numbers, Predictions
 
-__all__ = ["cost_matrix", "decide", "expected_cost", "threshold_log_odds"]
-
 _ENTRIES = 1 << 22  # of the table, looked at in one go
 
 

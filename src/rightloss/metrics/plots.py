@@ -34,7 +34,7 @@ OneOrMore: TypeAlias = Curve | Mapping[str, Curve]  # a curve, or curves by name
 _RARE = 0.05  # below this prevalence an axis of probabilities is logarithmic
 # Okabe and Ito's colours, which colour-blind people tell apart; dark ones first, for they are lines on white.
 _COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00"]
-_LINES: list[Any] = ["-", "--", "-.", ":", (0, (6, 1.5, 1, 1.5, 1, 1.5)), (0, (2, 1))]
+_LINES: list[str | tuple[int, tuple[int | float, ...]]] = ["-", "--", "-.", ":", (0, (6, 1.5, 1, 1.5, 1, 1.5)), (0, (2, 1))]
 _MARKERS = ["o", "s", "^", "D", "v", "P", "X"]  # seven, so that line and marker together repeat after 42
 _GREY = "0.45"
 _POINTS = 2000  # of a line, from which it is thinned to what can be seen
@@ -291,7 +291,7 @@ def line_style(i: int, points: int, hollow: bool = False) -> dict[str, Any]:
     }
 
 
-def faint(text: str, line: Any = (0, (1, 2))) -> dict[str, Any]:
+def faint(text: str, line: str | tuple[int, tuple[int | float, ...]] = (0, (1, 2))) -> dict[str, Any]:
     """Return the style of what curves are compared with."""
     return {"color": _GREY, "linestyle": line, "linewidth": 1.0, "label": text, "zorder": 1}
 

@@ -16,8 +16,6 @@ from .decisions import threshold_log_odds
 from .one_vs_rest import Array, Scores, against_rest, expit, logit, scores, shares_of, with_limits
 from .sample import IGNORED, Mix, Numbers, Predictions
 
-__all__ = ["DecisionCurve", "PredictiveValueCurve", "decision_curve", "predictive_value_curve"]
-
 
 @dataclass(frozen=True)
 class PredictiveValueCurve:
