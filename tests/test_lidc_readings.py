@@ -15,6 +15,7 @@ import pytest
 from members import SEED
 from scipy.spatial.distance import cdist
 
+from rightloss.lidc import outlines
 from rightloss.lidc import readings as module
 from rightloss.lidc.build import build, group_readings
 from rightloss.lidc.bundled_tables import DATA, OUTLINES, READINGS, SCANS, shipped_outlines
@@ -34,11 +35,7 @@ def source() -> Path:
 
 
 def points_of(readings: Iterable[int]) -> list[np.ndarray]:
-    table = shipped_outlines()
-    return [
-        np.concatenate([np.insert(outline.points, 2, outline.slice_index, axis=1) for outline in table.outlines_of(int(row))])
-        for row in readings
-    ]
+    return [outlines.points_of(shipped_outlines().outlines_of(int(row))) for row in readings]
 
 
 def test_there_are_2651_nodules_with_the_published_numbers_of_readers() -> None:

@@ -165,7 +165,7 @@ def write_archive(
     every = {"patches": images, **arrays}
     _check_shapes({name: (array.shape, array.dtype) for name, array in every.items()}, "the archive to be written")
     checked = _checked(images, arrays, "the archive to be written")
-    # Ids as text and ratings as small numbers, whatever they came as; the rest as it is.
+    # Ids are stored as text, ratings as small integers, the rest unchanged.
     every |= {"patient_id": checked["patient_id"], "ratings": checked["ratings"].astype(np.int8)}
     with whole_file(path) as file, zipfile.ZipFile(file, "w") as archive:
         for name, array in every.items():

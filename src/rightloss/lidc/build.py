@@ -27,7 +27,7 @@ from jaxtyping import Float64, Int
 
 from ..atomic_files import whole_file
 from .bundled_tables import DATA, OUTLINES, READINGS, SCANS, OutlineTable, outline_table
-from .outlines import Outline, measure
+from .outlines import Outline, measure, points_of
 from .readings import CHARACTERISTICS
 
 RATED = (*CHARACTERISTICS, "malignancy")
@@ -62,11 +62,6 @@ class Reading:
     scan: int
     ratings: tuple[int, ...]
     outlines: Sequence[Outline]
-
-    @property
-    def points(self) -> np.ndarray:
-        """Return column, row and slice number of every outline pixel."""
-        return np.concatenate([np.insert(outline.points, 2, outline.slice_index, axis=1) for outline in self.outlines])
 
 
 def build(source: str | Path) -> dict[str, bytes]:
@@ -153,7 +148,7 @@ def _reading_rows(scans: Iterable[Scan], readings: Iterable[Reading]) -> Iterabl
     rows, before = [], 0
     for scan in scans:
         own = by_scan[scan.number]
-        groups = group_readings([reading.points for reading in own], scan.slice_thickness)
+        groups = group_readings([points_of(reading.outlines) for reading in own], scan.slice_thickness)
         rows += [_reading_row(reading, scan, before + int(group)) for reading, group in zip(own, groups, strict=True)]
         before += len(set(groups.tolist()))
     return sorted(rows)
@@ -194,7 +189,7 @@ def group_readings(outlines: Sequence[np.ndarray], tolerance: float) -> Int[np.n
 
     Args:
         outlines: for each reading all of its outline points `(p, 3)`: column, row and slice *number*. In these units 2651
-            nodules with 771, 488, 481, 897 and 14 times one, two, three, four and more readings come out, the figures that the
+            nodules with 771, 488, 481, 897 and 14 times one, two, three, four and more readings result, the figures that the
             field quotes; in millimetres it would be 769, 491, 481, 896 and 14.
         tolerance: where to start: the slice thickness, taken as a number.
 

@@ -95,7 +95,7 @@ def _check_part(file: Npz, part: str, check: bool) -> None:
     if check and n != COUNTS[part]:
         raise ValueError(
             f"Expected the {COUNTS[part]} nodules of NoduleMNIST3D's {part} part, but {file.path} has {n}: is it another file? "
-            "check=False takes it as it is."
+            "check=False accepts it."
         )
 
 

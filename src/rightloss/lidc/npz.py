@@ -166,7 +166,7 @@ def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
         raise zipfile.BadZipFile(f"an array of format {version}, which only records need")
     try:
         return (np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0)(file)
-    except Exception as error:  # whatever Python's parser raises of a header that is no Python
+    except Exception as error:  # Python's parser raises nearly anything for a damaged header
         raise zipfile.BadZipFile(f"an array's header cannot be read: {error}") from error
 
 

@@ -58,6 +58,11 @@ def mask_of(outlines: Sequence[Outline]) -> Mask:
     return Mask(inside, (first, int(low[1]), int(low[0])))
 
 
+def points_of(outlines: Sequence[Outline]) -> Int[np.ndarray, "_ 3"]:
+    """Return column, row and slice number of every outline pixel."""
+    return np.concatenate([np.insert(outline.points, 2, outline.slice_index, axis=1) for outline in outlines])
+
+
 def diameter(points: Points) -> float:
     """Return the largest distance between two of its pixels' centres, in pixels."""
     x, y = points.T
@@ -129,8 +134,7 @@ def _centre(mask: Mask, outlines: Sequence[Outline]) -> tuple[float, float, floa
     if mask.inside.any():
         slice_index, y, x = np.argwhere(mask.inside).mean(0) + mask.first
     else:
-        points = np.concatenate([np.insert(outline.points, 2, outline.slice_index, axis=1) for outline in outlines])
-        x, y, slice_index = points.mean(0)
+        x, y, slice_index = points_of(outlines).mean(0)
     return float(slice_index), float(y), float(x)
 
 

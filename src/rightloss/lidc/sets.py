@@ -7,7 +7,7 @@ How votes become labels is in `votes.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from os import PathLike
 from typing import Any, NamedTuple
@@ -115,17 +115,15 @@ class NoduleSet:
         """Return the set with only these rows: numbers or a mask."""
         numbers = row_numbers(rows, len(self))
         index = torch.from_numpy(numbers)
-        return NoduleSet(
-            name=self.name,
+        return replace(
+            self,
             labels=self.labels[index],
             votes=self.votes[index],
             ratings=None if self.ratings is None else self.ratings[index],
             patients=None if self.patients is None else self.patients[numbers],
             features=self.features[index],
-            feature_names=self.feature_names,
             nodules=self.nodules[index],
             spacing_mm=self.spacing_mm[index],
-            source=self.source,
             places=self.places[numbers],
         )
 

@@ -92,7 +92,7 @@ class RandomViews:
 
 @dataclass(frozen=True)
 class FixedViews:
-    """The same views in each call, for evaluation.
+    """Fixed views, equal in each call, for evaluation.
 
     Of volumes the triplets of `fixed_rotations`, axial, coronal and sagittal first, up to 48 views; of slices any number of
     turns by equal angles, the slice itself first.

@@ -118,7 +118,7 @@ class Isolated(Generic[Job, Answer]):
         own = os.getpid()
         if own not in self._pools:
             self._pools[own] = _started(1)
-            # Before this process waits for its children, which a worker does when it is told to end.
+            # Runs before this process waits for its children to end.
             Finalize(None, self.close, exitpriority=10)
         return self._pools[own]
 
@@ -166,7 +166,8 @@ def _no_interrupts() -> Iterator[None]:
 def _started(workers: int) -> ProcessPool:
     from pebble import ProcessPool
 
-    resource_tracker.ensure_running()  # it unblocks SIGINT when it starts
+    if os.name == "posix":
+        resource_tracker.ensure_running()  # now: it unblocks SIGINT when it starts
     return ProcessPool(workers, initializer=_set_up, context=_WorkerContext())
 
 

@@ -24,7 +24,7 @@ POOLS: dict[Pool, Callable[..., Tensor]] = {"min": torch.amin, "max": torch.amax
 
 
 class MultiViewNet(nn.Module):
-    """The same features of each view; their minimum, maximum or mean over views; a linear layer.
+    """Features of each view by shared weights; their minimum, maximum or mean over views; a linear layer.
 
     The linear layer, `head`, starts at zero: see `zero_start`.
 
