@@ -132,7 +132,7 @@ class PaperCheck:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a study found.
+    """The summary of a study.
 
     Attributes:
         config: the study.
