@@ -111,20 +111,20 @@ def _pool(workers: int, shares: Any) -> Iterator[tuple[ProcessPool, Path]]:
     """Yield a pool whose processes are gone after the block, and the folder of what each of them prints, by its number."""
     from pebble import ProcessPool
 
-    printed = Path(tempfile.mkdtemp(prefix="rightloss-"))
     context: Any = multiprocessing.get_context("spawn")
-    pool = ProcessPool(workers, initializer=_prepare_worker, initargs=(shares, printed), context=context)
-    try:
-        yield pool, printed
-    except BrokenProcessPool as error:
-        raise ChildProcessError(
-            f"Expected processes to run groups in, but they could not be started ({error.__cause__ or error}): "
-            "if memory is short, take fewer workers, and run again to go on."
-        ) from error
-    finally:
-        pool.stop()
-        pool.join()
-        shutil.rmtree(printed, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="rightloss-", ignore_cleanup_errors=True) as folder:
+        printed = Path(folder)
+        pool = ProcessPool(workers, initializer=_prepare_worker, initargs=(shares, printed), context=context)
+        try:
+            yield pool, printed
+        except BrokenProcessPool as error:
+            raise ChildProcessError(
+                f"Expected processes to run groups in, but they could not be started ({error.__cause__ or error}): "
+                "if memory is short, take fewer workers, and run again to go on."
+            ) from error
+        finally:
+            pool.stop()
+            pool.join()
 
 
 @contextmanager
