@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dicom_series import is_running
 from nodule_files import small_archive
 from study_results import fake_study
 from test_cli import failing_with, invoke
 from test_study_execute import wait_for
+from worker_jobs import is_running
 
 from rightloss.cli import report as pages
 from rightloss.cli import study as study_command

@@ -110,5 +110,5 @@ def test_an_estimate_in_the_place_of_two_mixes_is_refused_with_the_remedy() -> N
 
 
 def test_an_object_that_holds_a_prevalence_is_not_an_estimate() -> None:
-    assert_refused(lambda: as_prevalence(layered(2), 2), "`prevalence` to be numbers")
+    assert_refused(lambda: as_prevalence(layered(2), 2), "`prevalence` to be numbers")  # type: ignore[arg-type]
     assert_refused(lambda: retarget(labelled(2)[0], 0.5, layered(2)), "`to` to be numbers")  # type: ignore[arg-type]

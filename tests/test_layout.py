@@ -15,7 +15,6 @@ PACKAGE = ROOT / "src" / "rightloss"
 ORDER = [
     "atomic_files",
     "lock",
-    "process_pool",
     "rng",
     "log_probs",
     "prevalence",
@@ -24,7 +23,6 @@ ORDER = [
     "likelihoods",
     "marginals",
     "losses",
-    "mixes",
     "inference",
     "predictive",
     "shift",

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import study_work
 import torch
-from dicom_series import is_running
 from members import assert_refused
 from study_work import processes_of, small_result, small_study
+from worker_jobs import is_running
 
 from rightloss.study.config import Group, Source
 from rightloss.study.engines import Engine, InProcess, OnRay, Processes, Work

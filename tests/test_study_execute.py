@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import pytest
 import study_work
-from dicom_series import is_running
 from members import SEED, assert_refused
 from study_work import NODULES, processes_of, small_result, small_source, small_study
+from worker_jobs import is_running
 
 from rightloss.atomic_files import whole_path
 from rightloss.study.config import Source, StudyConfig

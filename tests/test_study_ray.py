@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 import study_work
-from dicom_series import is_running
 from members import assert_refused
 from study_work import processes_of, small_source, small_study
 from test_study_execute import content, wait_for
+from worker_jobs import is_running
 
 from rightloss.study.config import Source
 from rightloss.study.engines import OnRay, on_ray

@@ -6,7 +6,7 @@ Stage: `StudyResults` → `Panel`s: cells with the same data, net and training, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from jaxtyping import Float64
@@ -116,7 +116,7 @@ def _histogram(axes: Axes, cell: Cell, first: bool, last: bool) -> None:
     from ...metrics.plots import plot_probability_histogram
 
     rate = float(cell.population[-1])
-    scale = "log-odds" if rate < RARE else "probability"
+    scale: Literal["log-odds", "probability"] = "log-odds" if rate < RARE else "probability"
     odds = cell.log_probs[:, 1] - cell.log_probs[:, 0]
     edges = _edges(odds, scale)
     found = probability_histogram(cell.log_probs, cell.labels, edges, scale=scale)

@@ -1,0 +1,42 @@
+"""Every public function and class has an example in its docstring, and it runs."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+from typing import Any
+
+import pytest
+import torch
+from members import unchecked_types
+
+MODULES = ["", "inference", "metrics", "shift", "check", "predictive", "lidc", "lidc.nets", "lidc.ct", "study"]
+
+
+def public(module: str) -> dict[str, Any]:
+    """The functions and classes that users import from `module`."""
+    found = importlib.import_module(f"rightloss.{module}".rstrip("."))
+    names = getattr(found, "__all__", None) or [name for name in vars(found) if not name.startswith("_")]
+    members = {name: getattr(found, name) for name in names}
+    return {
+        name: member
+        for name, member in members.items()
+        if (inspect.isfunction(member) or inspect.isclass(member)) and member.__module__.startswith("rightloss")
+    }
+
+
+PUBLIC = {f"{member.__module__}.{name}": member for module in MODULES for name, member in public(module).items()}
+
+
+@pytest.mark.parametrize("member", PUBLIC.values(), ids=list(PUBLIC))
+def test_its_docstring_has_an_example_that_runs(member: Any) -> None:
+    finder = doctest.DocTestFinder(recurse=False)
+    (example,) = finder.find(member, member.__name__, globs={}) or [None]
+    assert example is not None, f"{member.__name__} has no docstring"
+    assert example.examples, f"{member.__name__} has no example: add one, `>>> …`, to its docstring"
+    with torch.random.fork_rng(), unchecked_types():
+        torch.manual_seed(0)
+        runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+        failed, _ = runner.run(example)
+    assert not failed, f"the example of {member.__name__} prints something else"
