@@ -27,6 +27,7 @@ _EXTRA = {
     "pandas": ("pandas", "lidc"),
     "scipy": ("scipy", "lidc"),
     "pydicom": ("pydicom", "lidc"),
+    "platformdirs": ("platformdirs", "lidc"),
     "posteriors": ("posteriors", "bayes"),
     "pyro": ("pyro-ppl", "bayes"),
     "ray": ("ray", "ray"),

@@ -1,4 +1,4 @@
-"""Have Markov chains converged? R̂ and effective sample sizes (Vehtari et al. 2021), by `arviz-stats`.
+"""Convergence of Markov chains: R̂ and effective sample sizes (Vehtari et al. 2021), by `arviz-stats`.
 
 Stage: draws `(chains, n, d)` → R̂ `(d,)` and effective sample sizes `(d,)`; a posterior of chains → its record, and a warning.
 """

@@ -1,4 +1,4 @@
-"""Does what the paper found reproduce? Four checks for each data set and net, by interval.
+"""Whether the paper's findings reproduce: four checks for each data set and net, by interval.
 
 Stage: `CellSummary`s, `Comparison`s → `PaperCheck`s: "reproduces", "does not" or "undecided", with the figures.
 """
