@@ -67,6 +67,7 @@ def test_a_lock_names_its_holder_and_leaves_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_the_lock_of_a_killed_process_locks_nobody_out(tmp_path: Path) -> None:
     program = "import os, pathlib, sys; from rightloss.lock import only_run\n"
     program += "with only_run(pathlib.Path(sys.argv[1])): os.kill(os.getpid(), 9)"

@@ -185,6 +185,7 @@ class TestReliabilityCurve:
         np.testing.assert_allclose(found.observed, [10 / 70, 20 / 30], rtol=1e-12)
         np.testing.assert_allclose(found.weight, [0.7, 0.3], rtol=1e-12)
 
+    @pytest.mark.long
     @pytest.mark.parametrize("rate", [0.3, 0.02])
     @unchecked_types()
     def test_limits_cover_the_truth_in_fixed_bins(self, rate: float) -> None:

@@ -70,6 +70,7 @@ def checks_of_right_models(setting: str) -> list[Check]:
 
 
 class TestRightModels:
+    @pytest.mark.long
     @pytest.mark.parametrize("setting", SETTINGS)
     def test_all_rows_are_ok_in_at_least_95_of_100_cases(self, setting: str) -> None:
         alarms = [not each.ok for each in checks_of_right_models(setting)]
@@ -278,6 +279,7 @@ class TestFigures:
         offset = brentq(lambda a: float(np.mean(1 / (1 + np.exp(-odds - a)))) - rate, -5, 5)
         assert float(found["calibration intercept"].seen.split()[0]) == pytest.approx(offset, rel=1e-3)
 
+    @pytest.mark.long
     def test_the_intervals_are_those_of_a_bootstrap(self) -> None:
         prevalence = Prevalence(mix(0.7, 0.3), equal(2))
         table, y = right(prevalence, 600, 22)
@@ -420,6 +422,7 @@ class TestDependence:
         rows = (0.9**0.5 * (x - centre) + centre).repeat_interleave(6, 0) + 0.1**0.5 * own
         return exact(rows, RARE.population), y.repeat_interleave(6), torch.arange(100).repeat_interleave(6)
 
+    @pytest.mark.long
     @unchecked_types()
     def test_rows_of_a_patient_raise_no_false_alarms_once_they_are_named(self) -> None:
         alarms = {"named": 0, "not": 0}
@@ -440,6 +443,7 @@ class TestDependence:
         assert unlabelled["label shift"].verdict == "not tested"
         assert unlabelled["unlabelled mean"].p_value is not None
 
+    @pytest.mark.long
     @unchecked_types()
     def test_copies_that_a_sampler_draws_count_as_one_example(self) -> None:
         alarms = 0

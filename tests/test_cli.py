@@ -58,6 +58,7 @@ def test_version_is_that_of_the_package() -> None:
     assert (result.exit_code, result.stdout) == (0, f"{rightloss.__version__}\n")
 
 
+@pytest.mark.long
 def test_the_study_prints_its_table_and_last_the_files(small: None, tmp_path: Path) -> None:
     result = invoke("study", "toy", "--out", str(tmp_path / "toy"), "--seeds", "2")
     assert result.exit_code == 0, result.stderr
@@ -69,6 +70,7 @@ def test_the_study_prints_its_table_and_last_the_files(small: None, tmp_path: Pa
     assert all(Path(path).exists() for path in paths)
 
 
+@pytest.mark.long
 def test_a_dry_run_needs_no_folder(small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     result = invoke("study", "toy", "--seeds", "1", "--dry-run")
@@ -76,6 +78,7 @@ def test_a_dry_run_needs_no_folder(small: None, tmp_path: Path, monkeypatch: pyt
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_a_second_call_prints_the_same_and_runs_nothing(small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = invoke("study", "toy", "--out", str(tmp_path), "--seeds", "1")
     assert "best possible" in first.stdout
@@ -138,6 +141,7 @@ def scans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 def test_prepare_prints_its_summary_and_last_the_file(scans: Path) -> None:
     out = scans / "n.npz"
     result = invoke("lidc", "prepare", "--dicom", str(scans / "dicom"), "--out", str(out), "--workers", "0")

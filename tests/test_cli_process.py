@@ -64,6 +64,7 @@ def processes(study: list[str]) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
         process.communicate()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("encoding", ["cp1252", "ascii"])
 def test_a_stream_of_another_encoding_gets_the_whole_table_with_every_minus_sign(
     study: list[str], processes: dict[str, subprocess.Popen[bytes]], encoding: str

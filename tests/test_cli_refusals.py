@@ -27,7 +27,7 @@ from test_cli_study import SMALL, contents
 import rightloss
 from rightloss.cli import study as command
 from rightloss.lock import only_run
-from rightloss.study import execute, summary
+from rightloss.study import execute, report
 from rightloss.study.config import PRESETS
 from rightloss.study.datasets import source_of, study_data
 
@@ -103,6 +103,7 @@ def refused(result: Any, words: str, codes: tuple[int, ...] = (1, 2)) -> None:
     assert words in result.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", BAD_FILES)
 def test_a_file_that_is_no_data_set_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -113,6 +114,7 @@ def test_a_file_that_is_no_data_set_is_refused(name: str, tmp_path: Path, monkey
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -257,13 +259,14 @@ def test_a_disk_that_fills_up_meanwhile_leaves_nothing_half_written(
     assert not [path for path in place.rglob("*") if path.name.startswith(".saving") or path.name.endswith(".lock")]
 
 
+@pytest.mark.long
 def test_a_full_disk_is_an_error_and_the_study_goes_on_when_there_is_room(
     archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
     arguments = ["study", "quick", "--data", str(archive), "--out", str(out), *SMALL, "--folds", "1"]
     full = OSError(errno.ENOSPC, "No space left on device", str(out))
-    places = [(execute, "write_data"), (execute, "write_config"), (execute, "write_run"), (summary, "write_tables")]
+    places = [(execute, "write_data"), (execute, "write_config"), (execute, "write_run"), (report, "write_tables")]
     for module, name in places:  # further and further
         with monkeypatch.context() as patch:
             patch.setattr(module, name, failing_with(full))
@@ -349,6 +352,7 @@ def test_an_option_by_another_name_is_answered_with_its_own(given: str, meant: s
     assert (nonsense.exit_code, "--prevalence" in nonsense.stderr) == (2, False)
 
 
+@pytest.mark.long
 def test_a_closed_pipe_ends_the_command_quietly() -> None:
     program = (
         "from rightloss.cli.errors import plain_errors\nwith plain_errors():\n  for row in range(9999): print(row, flush=True)"
@@ -362,6 +366,7 @@ def test_a_closed_pipe_ends_the_command_quietly() -> None:
     assert process.returncode == 1
 
 
+@pytest.mark.long
 def test_a_refusal_takes_seconds_and_shows_no_traceback(tmp_path: Path) -> None:
     (tmp_path / "data.npz").write_bytes(b"PK\3\4")
     start = time.monotonic()

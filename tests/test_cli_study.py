@@ -23,7 +23,7 @@ from worker_jobs import is_running
 from rightloss.cli import report as pages
 from rightloss.cli import study as study_command
 from rightloss.cli.study import NAMES, configured, machine_of
-from rightloss.study import execute, summary
+from rightloss.study import execute, report, summary
 from rightloss.study.config import PRESETS, StudyConfig
 from rightloss.study.duration import disk_space
 from rightloss.study.engines import InProcess, OnRay, Processes
@@ -67,6 +67,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> StudyConfig:
     return found[0]
 
 
+@pytest.mark.long
 def test_a_study_prints_its_table_and_last_of_all_where_the_report_is(finished: tuple[list[str], Path, str]) -> None:
     _, out, printed = finished
     assert all(title in printed for title in ("information gain (default)", "weighted loss", "always answering π"))
@@ -81,13 +82,14 @@ def test_a_study_that_is_done_prints_the_same_and_computes_nothing(
 ) -> None:
     arguments, out, printed = finished
     before = contents(out)
-    for module, name in ((execute, "run_study"), (summary, "summarise"), (summary, "write_tables")):
+    for module, name in ((execute, "run_study"), (summary, "summarise"), (report, "write_tables")):
         monkeypatch.setattr(module, name, failing_with(AssertionError(f"{name} was called")))
     again = invoke(*arguments)
     assert (again.exit_code, again.stdout) == (0, printed)
     assert contents(out) == before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lost", ["report.html", "run", "damaged summary.json"])
 def test_what_is_lost_is_made_again_as_it_was(finished: tuple[list[str], Path, str], lost: str) -> None:
     arguments, out, printed = finished
@@ -103,6 +105,7 @@ def test_what_is_lost_is_made_again_as_it_was(finished: tuple[list[str], Path, s
     assert contents(out) == before
 
 
+@pytest.mark.long
 def test_a_report_made_again_is_the_same(finished: tuple[list[str], Path, str]) -> None:
     _, out, printed = finished
     before = contents(out)
@@ -125,6 +128,7 @@ def test_results_that_changed_are_not_shown_from_before(finished: tuple[list[str
         run.write_bytes(content)
 
 
+@pytest.mark.long
 def test_a_report_of_a_study_that_is_not_done_says_so(tmp_path: Path) -> None:
     fake_study(tmp_path, CONFIG, skip=3)
     result = invoke("report", str(tmp_path))
@@ -147,11 +151,13 @@ def test_a_report_needs_a_run(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "runs", "study.json"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PRESETS)
 def test_without_options_a_preset_is_as_it_is(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked(monkeypatch, name) == PRESETS[name]
 
 
+@pytest.mark.long
 def test_every_option_replaces_what_the_preset_has(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     grid = "--net mlp --net metadata --loss weighted --loss information-gain --prevalence 0.2 --prevalence 1e-4 --marginal own "
     grid += "--marginal running --inference map --inference ensemble --minibatches raw --minibatches rebalanced --folds 2 "
@@ -195,6 +201,7 @@ def test_help_tells_what_the_presets_have(monkeypatch: pytest.MonkeyPatch) -> No
     assert "By default 2000; quick: 300; features: 1000." in text
 
 
+@pytest.mark.long
 def test_a_dry_run_prints_the_grid_and_the_time_and_writes_nothing(archive: Path, tmp_path: Path) -> None:
     arguments = ["study", "quick", "--data", str(archive), *SMALL, "--seeds", "2", "--dry-run"]
     result = invoke(*arguments, "--out", str(tmp_path / "new"))
@@ -210,6 +217,7 @@ def test_a_dry_run_prints_the_grid_and_the_time_and_writes_nothing(archive: Path
     assert sum(line.startswith("  discs, convnet") for line in every.splitlines()) == 8
 
 
+@pytest.mark.long
 def test_a_dry_run_needs_no_folder_and_a_study_does(archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     arguments = ["study", "quick", "--data", str(archive), *SMALL]
@@ -227,6 +235,7 @@ def test_a_dry_run_needs_no_folder_and_a_study_does(archive: Path, tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_a_dry_run_leaves_out_what_is_done(finished: tuple[list[str], Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
     arguments, out, _ = finished
     before = contents(out)
@@ -275,6 +284,7 @@ def test_room_is_asked_for_what_a_study_writes(tmp_path: Path) -> None:
     assert written < disk_space(len(config.runs()), 1) < 20 * written
 
 
+@pytest.mark.long
 def test_ctrl_c_gives_one_line_and_leaves_no_process(archive: Path, tmp_path: Path) -> None:
     arguments = ["study", "quick", "--data", str(archive), "--out", str(tmp_path / "out"), "--workers", "2", "--steps", "9999"]
     command = [sys.executable, "-c", "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"]

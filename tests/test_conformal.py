@@ -59,6 +59,7 @@ def assert_level(samples: Tensor, level: float = 0.9) -> None:
 
 
 class TestCoverage:
+    @pytest.mark.long
     @pytest.mark.parametrize("k", SHIFTS)
     @pytest.mark.parametrize("options", [{"score": "lac"}, {"score": "aps", "randomised": True}], ids=["lac", "aps"])
     def test_at_a_shifted_prevalence_is_the_level_where_plain_sets_miss_it(self, k: int, options: dict[str, Any]) -> None:
@@ -68,6 +69,7 @@ class TestCoverage:
         plain = coverages(k, even, draws=50, **options)[:, 0]
         assert float(plain.mean() + 3 * plain.std() / 50**0.5) < 0.89
 
+    @pytest.mark.long
     @pytest.mark.parametrize("k", SHIFTS)
     def test_in_every_class_is_the_level_of_class_wise_sets(self, k: int) -> None:
         for each in coverages(k, None, per_class=True)[:, 1:].T:
@@ -78,6 +80,7 @@ class TestCoverage:
         total = coverages(k, SHIFTS[k][1], draws=50, score="aps")[:, 0]
         assert float(total.mean()) >= 0.9 - 3 * float(total.std()) / 50**0.5
 
+    @pytest.mark.long
     def test_at_an_uncertain_prevalence_is_the_level_on_average(self) -> None:
         uncertain = Prevalence.dirichlet(20 * torch.tensor(SHIFTS[5][1], dtype=torch.float64))
         each = coverages(5, uncertain)[:, 1:]
@@ -185,6 +188,7 @@ class TestSets:
         monkeypatch.setattr("rightloss.metrics.conformal._ENTRIES", 35)
         assert torch.equal(sets.predict(log_probs), whole)
 
+    @pytest.mark.long
     @unchecked_types()
     def test_randomised_ones_keep_the_level_row_by_row(self) -> None:
         counts = [100] * 5

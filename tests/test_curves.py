@@ -218,6 +218,7 @@ class TestHistogram:
         assert probability_histogram(log_probs, [0, 1, 0, 1], 4).share.tolist() == [[0.5, 0, 0.5, 0], [0, 0, 0.5, 0.5]]
 
 
+@pytest.mark.long
 def test_memory_does_not_grow_with_the_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     log_probs, labels = predictions(1000, 50)
     pi, grid, drawn = population(50), np.linspace(0.01, 0.3, 30), []

@@ -65,6 +65,7 @@ CURVES: dict[str, Callable[..., Any]] = {
 WITH_LIMITS = ["reliability_curve", "decision_curve", "predictive_value_curve"]
 
 
+@pytest.mark.long
 @each_shape
 @pytest.mark.parametrize("name", [name for name in CURVES if name != "evaluate"])
 def test_curves_of_a_map_are_those_of_its_cells_and_of_votes_that_agree(name: str, shape: tuple[int, ...]) -> None:
@@ -150,6 +151,7 @@ def test_one_image_has_figures_and_no_interval() -> None:
     assert bool((curve.high - curve.low > 0.08).all())  # as from one example of each class
 
 
+@pytest.mark.long
 @unchecked_types()
 def test_intervals_and_limits_hold_the_truth_where_cells_resemble_each_other() -> None:
     """Log-odds N(±1, 1) whose noise is 60 % the image's: 30 images of 36 cells, half of either class."""

@@ -63,6 +63,7 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return results
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CASES)
 def test_two_ranks_give_the_loss_and_the_gradients_of_one(two_ranks: dict[str, Any], name: str) -> None:
     case = make_case(name)

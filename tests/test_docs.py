@@ -67,6 +67,7 @@ def run(page: Path) -> Run:
     return Run(names, printed)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.*:FutureWarning")  # of torch's exporter on itself
 @each_page
 def test_its_programs_run_and_print_what_it_says(page: Path) -> None:

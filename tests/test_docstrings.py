@@ -29,6 +29,7 @@ def public(module: str) -> dict[str, Any]:
 PUBLIC = {f"{member.__module__}.{name}": member for module in MODULES for name, member in public(module).items()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("member", PUBLIC.values(), ids=list(PUBLIC))
 def test_its_docstring_has_an_example_that_runs(member: Any) -> None:
     finder = doctest.DocTestFinder(recurse=False)

@@ -62,6 +62,7 @@ USES: dict[str, Callable[[np.ndarray, np.ndarray, Any], Any]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("k", [2, 4])
 def test_an_estimate_counts_as_the_uncertain_prevalence_it_states(use: str, k: int) -> None:
@@ -81,6 +82,7 @@ def test_a_class_estimated_at_zero_is_not_ruled_out() -> None:
     assert moved[1, 1].exp() < 0.02
 
 
+@pytest.mark.long
 def test_an_interval_at_an_estimate_is_as_wide_as_its_own_noise_makes_the_figure_vary() -> None:
     """PPV of a large labelled sample, at estimates from 300 sets of 400 unlabelled people each."""
     world = TwoGaussians(RATE)

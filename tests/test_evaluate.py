@@ -129,6 +129,7 @@ def test_calibration_slope_maximises_the_weighted_likelihood(make: Callable[[], 
     assert figures(case).calibration_slope.value == pytest.approx(best.x[0], rel=1e-5)
 
 
+@pytest.mark.long
 def test_the_true_model_has_the_closed_forms_figures() -> None:
     for world, per_class in ((TwoGaussians(0.01), 20_000), (FiveRatings(), 8_000)):
         x, y = world.sample(per_class, 5)
@@ -159,6 +160,7 @@ def test_always_answering_the_prevalence_has_no_skill_and_no_calibration_error(m
         assert "never decided" in found.ppv.reason or "always decided" in found.npv.reason
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "intervals"),
     [
@@ -236,6 +238,7 @@ def test_undefined_figures_are_nan_with_a_reason() -> None:
     assert found.tpr.high - found.tpr.low > 0.8
 
 
+@pytest.mark.long
 def test_many_classes_take_seconds_and_little_memory() -> None:
     k, n = 200, 600
     y = torch.arange(n) % k

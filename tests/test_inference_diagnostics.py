@@ -35,6 +35,7 @@ def test_an_autoregressive_chain_has_its_effective_sample_size(phi: float) -> No
     assert float(effective_sample_size(draws).mean()) == pytest.approx(expected, rel=0.05)
 
 
+@pytest.mark.long
 def test_the_effective_sample_size_tells_the_error_of_the_mean() -> None:
     draws = autoregressive(0.6, chains=2, n=500, d=2000)
     told = draws.var((0, 1)) / effective_sample_size(draws)
@@ -42,6 +43,7 @@ def test_the_effective_sample_size_tells_the_error_of_the_mean() -> None:
     assert float(told.mean()) == pytest.approx(float(found.mean()), rel=4 * math.sqrt(2 / 2000) + 0.03)
 
 
+@pytest.mark.long
 def test_the_tail_size_tells_the_error_of_a_quantile() -> None:
     draws = autoregressive(0.6, chains=2, n=500, d=2000)
     level = 0.05

@@ -26,6 +26,7 @@ each_gaussian = pytest.mark.parametrize("kind", [kind for kind in DISTRIBUTIONS 
 D = 4
 
 
+@pytest.mark.long
 @each_gaussian
 def test_draws_have_the_stated_mean_and_covariance(kind: str) -> None:
     distribution = DISTRIBUTIONS[kind](D)
@@ -81,6 +82,7 @@ class TestParticles:
         found = Particles(draws).sample(n, generator(1)).flatten()
         assert len(found.unique()) == len(found) == n
 
+    @pytest.mark.long
     def test_particles_are_drawn_equally_often(self) -> None:
         few = torch.stack([Particles(torch.eye(9)).sample(2, generator(seed)).sum(0) for seed in range(2000)])
         assert_mean_is(few, 2 / 9, z=5)

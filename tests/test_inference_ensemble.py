@@ -89,6 +89,7 @@ def rows() -> dict[str, dict[str, Any]]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "evidence"), [("gain", 0.0), *((name, 0.5) for name in rows())])
 def test_members_trained_together_are_those_trained_alone_by_a_plain_loop(name: str, evidence: float) -> None:
     x, y, known = data()
@@ -221,6 +222,7 @@ def test_each_member_has_moving_averages_of_its_own() -> None:
     assert not bool(torch.isclose(means[0], means[1]).any())
 
 
+@pytest.mark.long
 @unchecked_types()
 def test_in_regression_all_members_find_the_only_mode() -> None:
     x = data()[0]
@@ -270,6 +272,7 @@ class Fragile(nn.Module):
         return logits
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("moving", [False, True])
 def test_a_member_that_fails_stops_all_and_the_last_good_weights_are_kept(moving: bool) -> None:
     x, y, prevalence = data()

@@ -99,6 +99,7 @@ SOON = 0.5  # a tolerance for runs that are to do the same, step for step
 NEAR = {"r = π": WIDE, "another r": WIDE, "unlabelled pool": WIDE}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", targets(ONE))
 @unchecked_types()
 def test_mean_and_covariance_are_those_of_the_grid(name: str) -> None:
@@ -113,6 +114,7 @@ def test_the_uncorrected_posterior_is_another_one() -> None:
     assert float(((right.mean - wrong.mean) / right.standard_deviation)[1].abs()) > 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["r = ρ", "r = π"])
 @unchecked_types()
 def test_ten_features_agree_with_importance_sampling(name: str) -> None:
@@ -201,6 +203,7 @@ def _many_classes(likelihood: Any, n: int = 150) -> tuple[LogPosterior, Data]:
     return target, (x, y)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("likelihood", [Categorical(3), OnionPeeling(3)], ids=str)
 @unchecked_types()
 def test_several_classes_agree_with_importance_sampling(likelihood: Any) -> None:
@@ -245,6 +248,7 @@ def test_a_small_power_is_variational_inference() -> None:
     torch.testing.assert_close(-torch.linalg.inv(bend), q.covariance(), rtol=2e-3, atol=1e-5)
 
 
+@pytest.mark.long
 @unchecked_types()
 def test_votes_of_one_label_are_that_label_and_shared_votes_agree_with_importance_sampling() -> None:
     x, y = ONE.data
@@ -257,6 +261,7 @@ def test_votes_of_one_label_are_that_label_and_shared_votes_agree_with_importanc
     assert_near(found, by_importance(target, (x, unsure), found), *WIDE)
 
 
+@pytest.mark.long
 @unchecked_types()
 def test_neither_order_nor_damping_nor_batches_change_the_answer() -> None:
     problem = Logistic(1, n=100)
@@ -268,6 +273,7 @@ def test_neither_order_nor_damping_nor_batches_change_the_answer() -> None:
     assert_same(plain, expectation_propagation(target, (x, y), tolerance=1e-6, damping=0.4, batch_size=70))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["r = ρ", "r = π", "weighted"])
 @unchecked_types()
 def test_stochastic_ep_is_near(name: str) -> None:
@@ -277,6 +283,7 @@ def test_stochastic_ep_is_near(name: str) -> None:
     assert_near(tied, (plain.distribution.mean, plain.distribution.covariance()), 0.1, 0.1)
 
 
+@pytest.mark.long
 @unchecked_types()
 def test_ignored_examples_count_for_nothing_and_num_data_for_all() -> None:
     (x, y), target = ONE.data, ONE.target(reference=ONE.prevalence.population)

@@ -109,6 +109,7 @@ def _assert_same(found: Posterior, expected: Posterior) -> None:
     assert found.record.keys() == expected.record.keys()
 
 
+@pytest.mark.long
 @short
 @pytest.mark.parametrize(
     ("name", "mode"), [*((name, "inference_mode") for name in METHODS), ("map_estimate", "no_grad"), ("laplace", "no_grad")]
@@ -159,6 +160,7 @@ PARTS: dict[str, Callable[[], tuple[Any, Any]]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("method", [map_estimate, ensemble, variational], ids=lambda method: method.__name__)
 def test_what_was_made_under_inference_mode_is_taken(part: str, method: Method) -> None:

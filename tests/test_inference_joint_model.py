@@ -73,6 +73,7 @@ def exported(name: str) -> tuple[PrevalenceLayer, torch.Tensor]:
     return PrevalenceLayer(posterior.as_module(2), prevalence_of(posterior)).eval(), 3 * inputs(50, seed=3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", EXPORTED)
 def test_it_exports_with_a_population_as_an_input(name: str) -> None:
     layer, x = exported(name)
@@ -83,6 +84,7 @@ def test_it_exports_with_a_population_as_an_input(name: str) -> None:
     torch.testing.assert_close(program(x, 1 - mix), layer(x, 1 - mix))
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.*:FutureWarning")
 def test_it_runs_in_onnxruntime(tmp_path: Path) -> None:
     import onnxruntime

@@ -381,6 +381,7 @@ def test_directions_that_neither_data_nor_prior_fix_are_refused() -> None:
     assert float(torch.linalg.eigvalsh(found.distribution.covariance()).min()) > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("curvature", [None, "hessian", "fisher"])
 @unchecked_types()
 def test_moments_and_evidence_are_those_of_the_grid(curvature: Any) -> None:
@@ -394,6 +395,7 @@ def test_moments_and_evidence_are_those_of_the_grid(curvature: Any) -> None:
     assert found.record["log_evidence"] == pytest.approx(log_integral, abs=0.1)
 
 
+@pytest.mark.long
 def test_at_the_population_the_mean_is_off_the_mode_by_the_skewness() -> None:
     """At r = π few examples count for most of the marginal, and the posterior is skew: its mean is up to 0.4 of its standard
     deviations off the mode, as its third derivatives say. Widths are then good to a quarter or so, where the skewness is worst.

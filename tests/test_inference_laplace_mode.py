@@ -133,6 +133,7 @@ def test_a_regression_at_its_mode_stays_there(features: int, evidence: float) ->
         assert torch.equal(found.mean[name], value)
 
 
+@pytest.mark.long
 @each_evidence
 @each_covariance
 @pytest.mark.usefixtures("unsearched")
@@ -146,6 +147,7 @@ def test_a_net_that_was_trained_with_the_loss_is_taken_as_it_is(covariance: Any,
         torch.testing.assert_close(found.model.get_parameter(name), value, rtol=0, atol=0)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("unsearched")
 def test_a_net_that_was_trained_with_another_loss_is_at_a_mode_of_that_loss() -> None:
     target = _target(_trained(1.0, corrected=False), _prevalence(1.0), loss=LogLikelihoodLoss)
@@ -158,6 +160,7 @@ def _plain(evidence: float) -> tuple[LogPosterior, nn.Module]:
     return _target(net, prevalence, prior=layer_prior(_net(prevalence))), net
 
 
+@pytest.mark.long
 @each_evidence
 @each_covariance
 @pytest.mark.usefixtures("unsearched")
@@ -167,6 +170,7 @@ def test_a_net_that_was_trained_by_plain_cross_entropy_is_not_at_a_mode(covarian
         laplace(_plain(evidence)[0], PROBLEM.data, covariance=covariance)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:The log posterior is:UserWarning")  # some steps towards it are enough
 @each_evidence
 @unchecked_types()
@@ -183,6 +187,7 @@ def test_the_search_from_a_net_that_was_trained_by_plain_cross_entropy_finds_the
     assert before_and_after[1] < 0.15
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n", [60, 400])
 @each_evidence
 @each_covariance
@@ -196,6 +201,7 @@ def test_random_weights_are_not_near_a_mode(covariance: Any, evidence: float, n:
             laplace(_target(_net(prevalence, seed, hidden), prevalence), data, covariance=covariance)
 
 
+@pytest.mark.long
 @each_evidence
 @pytest.mark.parametrize("scale", [1.0, 1000.0])
 @unchecked_types()
@@ -215,6 +221,7 @@ def test_near_a_mode_means_nearer_than_95_percent_of_draws_at_any_scale(evidence
     assert at(1.01 * edge, steps=50).record["mode"] == SEARCHED
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("unsearched")
 @unchecked_types()
 def test_a_wrong_intercept_is_noticed_among_many_weights() -> None:
@@ -266,6 +273,7 @@ def test_the_decrement_is_that_of_the_newton_step() -> None:
     assert found.record["decrement"] == pytest.approx(float(g @ torch.linalg.solve(h, g) / 2), rel=1e-6)
 
 
+@pytest.mark.long
 @unchecked_types()
 def test_mode_can_be_search_or_model_or_given() -> None:
     prevalence = _prevalence(1.0)
@@ -284,6 +292,7 @@ def test_mode_can_be_search_or_model_or_given() -> None:
         assert_refused(partial(laplace, fresh, PROBLEM.data, mode=given), "`mode` to be one of model, search, a Posterior")
 
 
+@pytest.mark.long
 def test_the_curvature_is_computed_twice_only_before_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
     model, prevalence, data = _at_its_mode(2, 1.0)
     calls: list[Any] = []
@@ -304,6 +313,7 @@ def test_the_curvature_is_computed_twice_only_before_a_search(monkeypatch: pytes
     assert len(calls) == 2
 
 
+@pytest.mark.long
 @unchecked_types()
 def test_a_start_without_a_peak_causes_no_warning_if_the_search_finds_one() -> None:
     """Where the Hessian is negative at the fresh weights, and not where the search ends, nothing was repaired."""
@@ -328,6 +338,7 @@ LOSSES: dict[str, tuple[float, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", LOSSES)
 @unchecked_types()
 def test_the_best_constant_predictions_are_those_of_free_intercepts(name: str) -> None:

@@ -270,6 +270,7 @@ class TestAsModule:
         expected = retarget(predictive(posterior, X, samples=4, generator=generator(1)), prevalence_of(posterior), to)
         torch.testing.assert_close(layer.predict(X, to), expected)
 
+    @pytest.mark.long
     def test_gradients_reach_x(self) -> None:
         module = posterior_of_net(net=smooth(3), linearised=True).as_module()
         assert torch.autograd.gradcheck(module, (X[:2].clone().requires_grad_(),))

@@ -116,6 +116,7 @@ def test_polishing_ends_where_the_gradient_is_0_and_adam_alone_does_not() -> Non
     assert steepness(True) < 1e-5 < 0.1 < steepness(False)
 
 
+@pytest.mark.long
 def test_minibatches_end_near_the_mode_that_all_data_have() -> None:
     problem = Logistic(1, seed=SEED)
     with unchecked_types():
@@ -143,6 +144,7 @@ def test_a_seed_fixes_the_result_whatever_was_done_with_the_target_before(batch_
     assert not torch.equal(first, other)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("marginal", MARGINALS)
 @pytest.mark.parametrize("method", [map_estimate, ensemble])
 @pytest.mark.parametrize("batch_size", [64, None])

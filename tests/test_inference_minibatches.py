@@ -38,6 +38,7 @@ def test_an_epoch_has_each_example_at_most_once_and_all_where_batches_fill_it(si
         assert len(set(epoch)) == len(epoch) == per_epoch * size
 
 
+@pytest.mark.long
 def test_every_example_comes_equally_often() -> None:
     batches = Minibatches((X, Y), 5, generator(2))
     counts = torch.stack([torch.bincount(torch.tensor(rows), minlength=12).double() for rows in seen(batches, 2000)])

@@ -77,6 +77,7 @@ def balanced(n: int = 60) -> tuple[Tensor, Tensor]:
     return torch.randn(n, 2, generator=generator(1)) + 0.5 * y[:, None], y
 
 
+@pytest.mark.long
 def test_a_gaussian_is_found_with_its_mean_and_covariance() -> None:
     mean, factor = torch.tensor([2.0, -1.0, 0.5]).double(), torch.tensor([[1.5, 0, 0], [0.6, 0.5, 0], [0, 0.1, 0.4]]).double()
     precision = torch.linalg.inv(factor @ factor.T)
@@ -101,6 +102,7 @@ TARGETS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 def test_two_weights_agree_with_a_grid(target: LogPosterior) -> None:
     mean, covariance = grid_moments(PROBLEM, target, points=101)
@@ -109,6 +111,7 @@ def test_two_weights_agree_with_a_grid(target: LogPosterior) -> None:
     assert_moments(found, mean, covariance)
 
 
+@pytest.mark.long
 def test_ten_weights_obey_steins_identity() -> None:
     """E[∇ log p(w|X,Y)] = 0 and E[w_i ∂_i log p(w|X,Y)] = −1."""
     problem = Logistic(9)
@@ -162,6 +165,7 @@ def slope_of(target: LogPosterior, data: tuple[Tensor, Tensor], at: Tensor) -> T
     return slope
 
 
+@pytest.mark.long
 def test_the_marginal_of_a_density_is_over_all_data() -> None:
     """A model that tells nothing of y gains nothing, whatever its bias: its posterior is its prior."""
     prevalence = rl.ContinuousPrevalence(torch.distributions.Normal(0.0, 1.0), evidence=0.0)
@@ -172,6 +176,7 @@ def test_the_marginal_of_a_density_is_over_all_data() -> None:
     assert by_chain(nuts(target, data, **SHORT)).shape == (1, 4, 3)
 
 
+@pytest.mark.long
 def test_the_users_model_and_random_numbers_are_unchanged() -> None:
     import pyro
 
@@ -195,6 +200,7 @@ def test_the_users_model_and_random_numbers_are_unchanged() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+@pytest.mark.long
 def test_a_seed_gives_the_same_chains_and_another_others() -> None:
     options = SHORT | {"chains": 2}
     first, again, other = (sampled(PROBLEM.target(), PROBLEM.data, seed=seed, **options) for seed in (3, 3, 4))
@@ -204,6 +210,7 @@ def test_a_seed_gives_the_same_chains_and_another_others() -> None:
     assert by_chain(first).shape == (2, 4, 2)
 
 
+@pytest.mark.long
 def test_frozen_weights_stay_and_draws_have_the_weights_dtype() -> None:
     model = mlp()
     model[0].requires_grad_(False)

@@ -231,6 +231,7 @@ class TestTheWayThere:
 
 
 class TestDropout:
+    @pytest.mark.long
     def test_masks_are_drawn_with_each_draw(self) -> None:
         model = nn.Sequential(nn.Dropout(0.5), nn.Linear(2, 1)).double()
         point = Particles(torch.nn.utils.parameters_to_vector(model.parameters()).detach()[None])

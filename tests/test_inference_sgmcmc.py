@@ -78,6 +78,7 @@ def test_sghmc_has_the_variance_of_a_gaussian_at_any_stable_step_size(lr: float,
     assert_mean_is(last_of_each(sghmc, lr, 60, **options).square(), 1.0)
 
 
+@pytest.mark.long
 def test_sghmc_at_a_temperature_has_that_variance() -> None:
     assert_mean_is(last_of_each(sghmc, 0.5, 100, temperature=0.3).square(), 0.3)
 
@@ -154,6 +155,7 @@ def test_the_largest_curvature_is_that_of_the_narrowest_direction() -> None:
     assert steepest(gradients, torch.zeros(3, 12, dtype=torch.float64), ones) == pytest.approx(SD["weight"] ** -2)
 
 
+@pytest.mark.long
 def test_a_carried_average_follows_the_weights() -> None:
     problem = Logistic(1)
     target = problem.target(marginal=RunningMarginal(decay=0.99))
@@ -185,6 +187,7 @@ def logistic_error(found: Posterior, problem: Logistic, target: LogPosterior) ->
     return float(((distribution.mean - mean) / sd).abs().max()), float((distribution.standard_deviation / sd - 1).abs().max())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("batch_size", [None, 50])
 def test_sghmc_finds_the_posterior_of_a_logistic_regression(batch_size: int | None) -> None:
     problem = Logistic(1)
@@ -199,6 +202,7 @@ def test_sghmc_finds_the_posterior_of_a_logistic_regression(batch_size: int | No
     assert sd < 0.1
 
 
+@pytest.mark.long
 def test_seeds_reproduce_and_the_users_model_is_unchanged() -> None:
     problem = Logistic(1)
     target = problem.target(marginal=RunningMarginal())
@@ -221,6 +225,7 @@ def test_seeds_reproduce_and_the_users_model_is_unchanged() -> None:
     assert target.model.training
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", [sghmc, sgld])
 @unchecked_types()
 def test_one_chain_of_a_net_with_moving_averages_runs(method: Callable[..., Posterior]) -> None:
@@ -248,6 +253,7 @@ def few_steps(target: LogPosterior, data: Any, start: Any, chains: int = 2) -> P
     return sghmc(target, data, chains=chains, steps=3, warmup=0, thin=1, batch_size=16, lr=0.01, start=start, seed=SEED)
 
 
+@pytest.mark.long
 def test_an_auxiliary_marginal_sees_the_chains_weights_and_the_model_stays() -> None:
     net, data = normalised_net()
     auxiliary = AuxiliaryMarginal(net[3])
@@ -280,6 +286,7 @@ def test_q_over_a_pool_is_that_of_the_net_with_the_moving_averages_of_the_start(
     torch.testing.assert_close(kept, exact.expand(2, 2))
 
 
+@pytest.mark.long
 def test_a_start_with_some_random_weights_takes_the_rest_from_its_net() -> None:
     net, data = normalised_net()
     target = log_posterior(net, Prevalence.binary(0.1))
@@ -291,6 +298,7 @@ def test_a_start_with_some_random_weights_takes_the_rest_from_its_net() -> None:
     torch.testing.assert_close(*means, rtol=0, atol=0)
 
 
+@pytest.mark.long
 def test_a_start_of_nets_with_moving_averages_of_their_own_is_refused_unless_there_is_one_chain() -> None:
     net, data = normalised_net()
     target = log_posterior(net, Prevalence.binary(0.1))
@@ -302,6 +310,7 @@ def test_a_start_of_nets_with_moving_averages_of_their_own_is_refused_unless_the
     assert_refused(lambda: few_steps(other, data, members), "target's weights")
 
 
+@pytest.mark.long
 def test_predictions_that_round_to_1_do_not_count_against_the_chains() -> None:
     problem = Logistic(1)
     x, y = (each.clone() for each in problem.data)
@@ -314,6 +323,7 @@ def test_predictions_that_round_to_1_do_not_count_against_the_chains() -> None:
     assert found.record["predictions"]["r_hat"] < 1.05
 
 
+@pytest.mark.long
 def test_too_large_a_step_stops_with_the_draws_so_far() -> None:
     problem = Logistic(1)
     target = problem.target()
@@ -324,6 +334,7 @@ def test_too_large_a_step_stops_with_the_draws_so_far() -> None:
     assert bool(torch.isfinite(draws).all())
 
 
+@pytest.mark.long
 def test_chains_that_disagree_cause_a_warning() -> None:
     problem = Logistic(1)
     apart = {"weight": torch.tensor([0.0, 9.0], dtype=torch.float64)[:, None, None]}
@@ -334,6 +345,7 @@ def test_chains_that_disagree_cause_a_warning() -> None:
     assert found.record["predictions"]["r_hat"] > 1.05
 
 
+@pytest.mark.long
 def test_minibatches_that_are_too_hot_cause_a_warning() -> None:
     problem = Logistic(1)
     target = problem.target()
@@ -376,6 +388,7 @@ def test_a_density_is_refused() -> None:
     assert_refused(lambda: sghmc(target, (torch.randn(9, 1), torch.randn(9))), "density")
 
 
+@pytest.mark.long
 def test_without_posteriors_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = Logistic(1)
     target = problem.target()

@@ -158,6 +158,7 @@ def test_a_constant_predictor_gains_nothing(reference: str) -> None:
         assert_is(value_of(target, constant, (x, y)), 0.0)
 
 
+@pytest.mark.long
 @each_reference
 @each_kind
 def test_a_pool_that_is_the_batch_is_the_batch_marginal_in_value_gradient_and_curvature(reference: str, kind: str) -> None:

@@ -92,6 +92,7 @@ def gradients(target: LogPosterior, data: tuple[Tensor, Tensor], local: bool, dr
     return torch.stack(found)
 
 
+@pytest.mark.long
 @unchecked_types()
 def test_the_full_rank_gaussian_is_near_the_posterior_on_a_grid() -> None:
     problem = Logistic(1)
@@ -115,6 +116,7 @@ def test_minibatches_and_a_marginal_that_follows_the_draws_come_near_the_grid_to
     assert float((posterior.distribution.standard_deviation / deviation - 1).abs().max()) < 0.25
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("temperature", [1.0, 4.0])
 @unchecked_types()
 def test_without_information_in_the_data_the_prior_is_found_at_the_temperature(temperature: float) -> None:
@@ -127,6 +129,7 @@ def test_without_information_in_the_data_the_prior_is_found_at_the_temperature(t
     torch.testing.assert_close(found.standard_deviation, torch.full((6,), deviation), rtol=0.05, atol=0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("family", "rank"), [("full-rank", 1), ("low-rank", 1)])
 @unchecked_types()
 def test_a_correlated_gaussian_is_found_by_the_families_that_contain_it(family: str, rank: int) -> None:
@@ -139,6 +142,7 @@ def test_a_correlated_gaussian_is_found_by_the_families_that_contain_it(family: 
     assert float(relative.abs().max()) < 0.03
 
 
+@pytest.mark.long
 @unchecked_types()
 def test_the_mean_field_has_the_deviations_of_each_weight_given_the_others() -> None:
     covariance, mean = correlated()
@@ -184,6 +188,7 @@ def test_draws_in_training_have_the_moments_of_the_distribution(family: str) -> 
     assert_mean_is(away[:, :, None] * away[:, None, :], found.covariance(), z=5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("make", "shape", "loss"), [(mlp, (3,), rl.WeightedLoss), (conv, (2, 5, 5), rl.LogLikelihoodLoss)], ids=["mlp", "conv"]
 )
@@ -198,6 +203,7 @@ def test_local_noise_has_the_gradient_of_shared_draws_with_less_variance(
     assert float(local.var(0).sum()) < 0.8 * float(shared.var(0).sum())
 
 
+@pytest.mark.long
 @unchecked_types()
 def test_under_the_information_gain_local_noise_leaves_the_marginal_to_a_shared_draw() -> None:
     data = balanced(64)
@@ -221,6 +227,7 @@ def test_layers_called_twice_or_with_shared_weights_keep_one_draw_for_all() -> N
     assert list(LocalNoise(target, target.parameters(), torch.randn(4, 3)).layers) == ["outer"]
 
 
+@pytest.mark.long
 @unchecked_types()
 def test_the_auxiliary_network_reads_the_draws() -> None:
     model = mlp()
@@ -233,6 +240,7 @@ def test_the_auxiliary_network_reads_the_draws() -> None:
     assert_mean_is((seen - start).square(), 0.04, z=5)
 
 
+@pytest.mark.long
 @unchecked_types()
 def test_the_replacement_of_a_running_average_follows_the_draws() -> None:
     data = balanced()
@@ -316,6 +324,7 @@ def test_the_model_its_modes_and_the_random_numbers_stay_as_they_are() -> None:
     assert not any(part._forward_hooks for part in model.modules())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("own", [False, True], ids=["default", "own marginal"])
 def test_a_seed_fixes_the_run(own: bool) -> None:
     model = mlp()
@@ -359,6 +368,7 @@ def test_data_may_be_loaders_and_datasets() -> None:
         assert len(variational(target, data, steps=4).record["elbo"]) == 4
 
 
+@pytest.mark.long
 @unchecked_types()
 def test_the_bound_rises() -> None:
     for family in FAMILIES:

@@ -31,6 +31,7 @@ def jackknife(case: Case) -> dict[str, float]:
     return errors
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("k", [2, 3])
 def test_analytic_standard_errors_equal_the_jackknifes(k: int) -> None:
     case = hard(*logits(k, 160, 11), population(k, 3))
@@ -50,6 +51,7 @@ def test_analytic_standard_errors_equal_the_jackknifes(k: int) -> None:
             assert width == pytest.approx(expected[name], rel=0.04 if name in ("ppv", "npv") else 0.02), name  # not linear
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("intervals", ["bootstrap", "analytic"])
 @pytest.mark.parametrize(("n", "missed"), [(40, 0), (40, 1), (300, 60), (1, 0)])
 def test_the_interval_of_a_share_is_jeffreys(n: int, missed: int, intervals: Method) -> None:
@@ -65,6 +67,7 @@ def test_the_interval_of_a_share_is_jeffreys(n: int, missed: int, intervals: Met
     assert found.high == pytest.approx(max(high, found.value), abs=error)
 
 
+@pytest.mark.long
 def test_the_bootstrap_equals_scipys() -> None:
     case = hard(*logits(2, 1000, 12), torch.tensor([0.9, 0.1], dtype=torch.float64))
     found = figures(case, intervals="bootstrap", draws=8000)
@@ -86,6 +89,7 @@ def test_the_bootstrap_equals_scipys() -> None:
         assert abs(found[name].high - reference.high) < 0.04 * width
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("k", [2, 4])
 def test_the_two_ways_agree_on_a_large_sample(k: int) -> None:
     case = hard(*logits(k, 4000, 13), population(k, 4))
@@ -97,6 +101,7 @@ def test_the_two_ways_agree_on_a_large_sample(k: int) -> None:
             assert one == pytest.approx(other, rel=0.08), name
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("intervals", ["bootstrap", "analytic"])
 @pytest.mark.parametrize("k", [2, 3])
 def test_copies_of_examples_grouped_with_them_add_nothing(k: int, intervals: Method) -> None:
@@ -123,6 +128,7 @@ def test_groups_of_one_are_no_groups() -> None:
         np.testing.assert_allclose(alone[name].high, plain[name].high, rtol=1e-9)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("intervals", ["bootstrap", "analytic"])
 def test_an_uncertain_prevalence_widens_what_depends_on_it(intervals: Method) -> None:
     log_probs, y = logits(2, 600, 16)
@@ -144,6 +150,7 @@ def test_an_uncertain_prevalence_widens_what_depends_on_it(intervals: Method) ->
     assert large.ppv.high == pytest.approx(expected[1], abs=0.03)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("intervals", ["bootstrap", "analytic"])
 @unchecked_types()
 def test_intervals_hold_the_truth_as_often_as_they_say(intervals: Method) -> None:
@@ -229,6 +236,7 @@ def test_no_interval_leaves_the_figures_bounds(intervals: Method) -> None:
         assert min(found.brier.low, found.expected_cost.low, found.calibration_error.low) >= 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("positive", "per_class"), [(0.2, 30), (0.01, 100), (0.5, 200)])
 @unchecked_types()
 def test_the_calibration_error_of_a_model_that_is_right_may_be_zero(positive: float, per_class: int) -> None:
@@ -239,6 +247,7 @@ def test_the_calibration_error_of_a_model_that_is_right_may_be_zero(positive: fl
     assert stats.binomtest(reached, draws, 0.95, alternative="less").pvalue > 1e-3, reached / draws
 
 
+@pytest.mark.long
 @unchecked_types()
 def test_votes_make_intervals_as_wide_as_the_estimates_vary() -> None:
     """Rows are drawn at random and read by four: the standard error is that over samples, with 250 of them."""

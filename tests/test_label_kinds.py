@@ -62,6 +62,7 @@ MISSING: dict[str, Any] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", METRICS)
 @pytest.mark.parametrize("kind", BOOLS)
 def test_bools_are_classes_0_and_1(kind: str, name: str) -> None:

@@ -30,6 +30,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The predictions are trusted to b
 
 
 class TestLabelShift:
+    @pytest.mark.long
     @pytest.mark.parametrize(("pi", "rows"), [(mix(0.7, 0.3), 600), (mix(0.98, 0.02), 600), (mix(0.4, 0.3, 0.2, 0.1), 1500)])
     def test_it_has_its_size_under_label_shift(self, pi: Tensor, rows: int) -> None:
         found = []
@@ -125,6 +126,7 @@ class TestTiedScores:
             found = label_shift_test(equal(2).log().expand(2000, 2), (self.rounded(exact(h, equal(2))), y))
         assert not found.tenable
 
+    @pytest.mark.long
     def test_under_label_shift_they_pass(self) -> None:
         refused = 0
         for seed in range(100):
@@ -137,6 +139,7 @@ class TestTiedScores:
         assert refused / 100 < 0.05 + 4 * math.sqrt(0.05 * 0.95 / 100)
 
 
+@pytest.mark.long
 def test_classes_absent_from_the_target_raise_no_false_alarm() -> None:
     refused, pi = 0, mix(0.5, 0.5, 0, 0, 0)
     for seed in range(200):

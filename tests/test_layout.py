@@ -77,6 +77,7 @@ def upward_imports(source: str, path: Path) -> list[str]:
     return [stage for stage in imported_stages(source, path) if ORDER.index(stage) > ORDER.index(own)]
 
 
+@pytest.mark.long
 def test_imports_run_one_way() -> None:
     wrong = {}
     for file in sorted(PACKAGE.rglob("*.py")):
@@ -120,6 +121,7 @@ def test_a_file_outside_the_order_is_caught() -> None:
         upward_imports("", Path("utils.py"))
 
 
+@pytest.mark.long
 def test_no_file_names_a_package_host_or_a_path_of_one_machine() -> None:
     listing = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True

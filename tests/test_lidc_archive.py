@@ -132,6 +132,7 @@ class TestThereAndBack:
 
 
 class TestMemory:
+    @pytest.mark.long
     @pytest.mark.parametrize("dtype", ["i2", "f4"])
     def test_neither_reading_nor_writing_holds_all_patches(self, tmp_path: Path, dtype: str) -> None:
         rows = 3 * 2**26 // 64**3 // np.dtype(dtype).itemsize  # 200 MB
@@ -155,6 +156,7 @@ class TestMemory:
 
 
 class TestWrongFiles:
+    @pytest.mark.long
     @pytest.mark.parametrize(
         ("changed", "words"),
         [
@@ -264,6 +266,7 @@ class TestWrongFiles:
         (tmp_path / "a.npz").write_bytes(whole)
         assert_refused(lambda: read_archive(tmp_path / "a.npz"), "CRC")
 
+    @pytest.mark.long
     def test_a_bomb_is_refused_unread(self, tmp_path: Path) -> None:
         path = saved(tmp_path, np.savez_compressed, age=np.zeros((2**28, 1), np.int8))
         with zipfile.ZipFile(path) as archive:
@@ -294,6 +297,7 @@ class TestWrongFiles:
                 outcomes.append(outcome(path, expected))
         assert set(outcomes) == {"refused", "right"}
 
+    @pytest.mark.long
     @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
     def test_of_flipped_bits_in_the_directory_each_is_refused_or_loads_the_same(
         self, tmp_path: Path, save: Callable[..., None]

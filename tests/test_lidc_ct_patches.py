@@ -57,6 +57,7 @@ def voxel_places(scan: Scan, centre: NDArray[np.float64], size: int, spacing: fl
     return centre + k[..., None] * upwards(scan) + j[..., None] * down + i[..., None] * right
 
 
+@pytest.mark.long
 @each_scan
 @pytest.mark.parametrize(("size", "spacing"), [(12, 1.0), (9, 1.0), (7, 1.6)])
 def test_an_affine_volume_is_cut_to_rounding(name: str, size: int, spacing: float, tmp_path: Path) -> None:

@@ -74,6 +74,7 @@ class TestTheArchive:
         prepare(tmp_path / "dicom", tmp_path / "n.npz", workers=0, size=SIZE, nodules=table)
         assert arrays(tmp_path / "n.npz")["ratings"].tolist() == [[2, 2, 4, 0, 0], [5, 0, 0, 0, 0], [1, 2, 3, 4, 5]]
 
+    @pytest.mark.long
     def test_it_is_a_nodule_archive_and_the_same_bytes_from_several_processes(self, tmp_path: Path) -> None:
         scans = several_scans(4)
         write_all(tmp_path / "dicom", scans)
@@ -234,6 +235,7 @@ def test_an_archive_that_is_there_is_not_written_over(tmp_path: Path) -> None:
     assert (tmp_path / "n.npz").read_bytes() == b"precious"
 
 
+@pytest.mark.long
 def test_the_shipped_table_is_the_default(tmp_path: Path) -> None:
     """A synthetic scan under the name of a real one, with the slices that the table says it has."""
     table, positions = preparation.all_nodules(), preparation.scan_positions()
@@ -259,6 +261,7 @@ def reasons(path: Path) -> dict[str, str]:
 
 
 class TestFailures:
+    @pytest.mark.long
     def test_files_that_vanish_are_tried_again_and_what_was_done_stays(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -323,6 +326,7 @@ class TestFailures:
         assert "Permission denied" in half.remarks[0].text
         assert prepare(tmp_path / "dicom", out, **arguments).nodules == 4
 
+    @pytest.mark.long
     def test_the_command_says_that_its_archive_is_incomplete(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         scans, arguments = several_scans(2), ["lidc", "prepare", "--dicom", str(tmp_path / "dicom"), "--workers", "0", "--out"]
         write_all(tmp_path / "dicom", scans)
@@ -399,6 +403,7 @@ def number_of_shards(out: Path) -> int:
 
 
 class TestResuming:
+    @pytest.mark.long
     def test_a_killed_run_resumes_with_the_same_bytes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         scans, out, log = several_scans(5), tmp_path / "n.npz", tmp_path / "log"
         write_all(tmp_path / "dicom", scans)
@@ -425,6 +430,7 @@ class TestResuming:
         assert out.read_bytes() == (tmp_path / "fresh.npz").read_bytes()
         assert not (tmp_path / "n.npz.parts").exists()
 
+    @pytest.mark.long
     @pytest.mark.parametrize(
         "flaw", ["none", "truncated", "flipped", "foreign", "another size", "another table", "another file"]
     )
@@ -465,6 +471,7 @@ class TestResuming:
         assert out.read_bytes() == (tmp_path / "fresh.npz").read_bytes()
 
 
+@pytest.mark.long
 def test_a_full_disk_stops_it_and_keeps_what_was_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scans = several_scans(3)
     write_all(tmp_path / "dicom", scans)

@@ -35,6 +35,7 @@ def read_folder(folder: Path) -> Series:
 
 
 class TestReading:
+    @pytest.mark.long
     @pytest.mark.parametrize("syntax", SYNTAXES)
     @pytest.mark.parametrize(("bits", "signed"), [(16, False), (16, True), (12, False), (12, True)])
     def test_every_encoding_gives_the_volume_back(self, syntax: str, bits: int, signed: bool, tmp_path: Path) -> None:
@@ -252,6 +253,7 @@ def mutated(good: bytes, rng: torch.Generator) -> bytes:
 
 class TestHostileFiles:
     # 1,000 in all
+    @pytest.mark.long
     @pytest.mark.parametrize(
         ("syntax", "count"),
         [("implicit", 250), ("explicit", 250), *((name, 100) for name in list(SYNTAXES)[2:])],

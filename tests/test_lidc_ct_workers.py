@@ -58,6 +58,7 @@ def wait_until_gone(processes: list[int]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.long
 def test_a_process_that_crashes_or_hangs_costs_one_scan_and_another_run_tries_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,6 +77,7 @@ def test_a_process_that_crashes_or_hangs_costs_one_scan_and_another_run_tries_it
     assert prepare(tmp_path / "dicom", out, 0, 8, nodules=table).nodules == 8
 
 
+@pytest.mark.long
 def test_results_and_errors_come_back_with_their_jobs_and_no_process_is_left_after_a_stop(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
@@ -90,6 +92,7 @@ def test_results_and_errors_come_back_with_their_jobs_and_no_process_is_left_aft
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.long
 def test_an_isolated_function_outlives_a_crash_and_the_death_of_its_idle_process() -> None:
     call = Isolated(own_process, 60.0)
     try:
@@ -107,6 +110,7 @@ def test_an_isolated_function_outlives_a_crash_and_the_death_of_its_idle_process
     assert not is_running(second)
 
 
+@pytest.mark.long
 def test_an_isolated_function_can_be_called_in_a_daemonic_process_such_as_a_data_loaders() -> None:
     processes = multiprocessing.get_context("fork")
     queue = processes.SimpleQueue()
@@ -121,6 +125,7 @@ def test_an_isolated_function_can_be_called_in_a_daemonic_process_such_as_a_data
     assert (loader.exitcode, is_running(found)) == (0, False)
 
 
+@pytest.mark.long
 def test_ctrl_c_in_the_middle_of_a_job_leaves_no_process_behind(tmp_path: Path) -> None:
     run, processes = start_script(tmp_path)
     os.killpg(run.pid, signal.SIGINT)  # as a terminal does: to all processes
@@ -131,6 +136,7 @@ def test_ctrl_c_in_the_middle_of_a_job_leaves_no_process_behind(tmp_path: Path) 
     assert "leaked" not in printed
 
 
+@pytest.mark.long
 def test_processes_that_do_not_start_are_the_runs_error_and_not_the_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("multiprocessing.spawn._python_exe", b"/nowhere/python")
     with pytest.raises(ChildProcessError, match="could not be started"):

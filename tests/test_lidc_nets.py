@@ -217,6 +217,7 @@ class TestLearning:
         for name, each in net.named_parameters():
             assert torch.equal(each, before[name]) == ("low_level" in name), name
 
+    @pytest.mark.long
     @each_net
     def test_a_small_net_overfits_32_nodules_with_random_labels(self, make: Make) -> None:
         assert steps_to_fit(make(small=True, dropout=0.0, generator=generator(9)), 300, 5e-3) < 300
@@ -256,6 +257,7 @@ class OfOne(nn.Module):
         return self.net(*parts)
 
 
+@pytest.mark.long
 @each_net
 def test_a_net_with_a_prevalence_exports_for_any_number_of_nodules_and_views(make: Make) -> None:
     net = awake(make(small=True))

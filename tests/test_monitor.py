@@ -61,6 +61,7 @@ def feed(criterion: Any, labels: Callable[[int], Tensor], batches: int, classes:
 
 
 class TestLabels:
+    @pytest.mark.long
     def test_two_hundred_batches_without_a_positive_are_noticed(self) -> None:
         criterion = rl.InformationGainLoss(rl.Prevalence.binary(0.001, sampling=0.5))
         (message,) = warned(lambda: feed(criterion, lambda _: torch.zeros(4, dtype=torch.long), 200))
@@ -76,6 +77,7 @@ class TestLabels:
     def test_plain_cross_entropy_asks_for_no_mix(self) -> None:
         assert warned(lambda: train(rl.LogLikelihoodLoss(rl.Prevalence.binary(0.1)), 0, 100, share=0.1)) == []
 
+    @pytest.mark.long
     @pytest.mark.parametrize("rate", [0.5, 0.1, 0.002])
     def test_labels_at_the_declared_rates_are_not_suspected(self, rate: float) -> None:
         """Where each batch is looked at: no more than `FALSE_ALARMS` allows in 100 trainings, so most likely none."""
@@ -89,6 +91,7 @@ class TestLabels:
                 alarms += len(warned_silently(partial(monitor._look_at_mix, sampling)))
         assert alarms <= 100 * FALSE_ALARMS + 1
 
+    @pytest.mark.long
     def test_pixels_of_one_image_do_not_count_as_independent(self) -> None:
         """Images of one class each, 64 pixels a piece, in an honest mix: pixel by pixel it would be off by many errors."""
         prevalence, alarms = rl.Prevalence.binary(0.1), 0
@@ -101,6 +104,7 @@ class TestLabels:
             alarms += len(warned(partial(feed, rl.InformationGainLoss(prevalence), images, 40)))
         assert alarms == 0
 
+    @pytest.mark.long
     def test_ignored_pixels_are_of_no_class(self) -> None:
         criterion = rl.InformationGainLoss(rl.Prevalence.binary(0.1))
         y = torch.tensor([[0, 1, -100, -100, -100, -100]]).expand(4, 6)
@@ -115,17 +119,20 @@ def warned_silently(call: Callable[[], Any]) -> list[Any]:
 
 
 class TestMeanPrediction:
+    @pytest.mark.long
     def test_one_that_stays_where_it_began_is_noticed(self) -> None:
         without = rl.Prevalence.binary(0.001, evidence=0.0)
         (message,) = warned(lambda: train(rl.InformationGainLoss(without), 0, 300))
         assert MEAN in message
         assert "start_at_prevalence" in message
 
+    @pytest.mark.long
     def test_an_output_that_cannot_reach_the_prevalence_is_noticed(self) -> None:
         (message,) = warned(lambda: train(rl.InformationGainLoss(rl.Prevalence.binary(0.001)), 0, 300, last=nn.Sigmoid()))
         assert MEAN in message
         assert "sigmoid" in message
 
+    @pytest.mark.long
     @pytest.mark.parametrize(
         ("name", "rate"), [*((name, 0.001) for name in LOSSES), ("information gain", 0.3), ("weighted", 0.3)]
     )
@@ -144,6 +151,7 @@ class TestLogits:
         assert warned(lambda: train(rl.InformationGainLoss(rl.Prevalence.binary(0.1)), 0, 20, last=nn.LogSoftmax(1))) == []
 
 
+@pytest.mark.long
 def test_each_kind_is_said_once_and_silenced_as_usual() -> None:
     criterion = rl.InformationGainLoss(rl.Prevalence.binary(0.001))
     wrong: Any = [lambda _: torch.zeros(8, dtype=torch.long), 100]

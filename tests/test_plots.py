@@ -133,6 +133,7 @@ class TestEveryPicture:
         draw()
         assert plt.get_fignums() == before
 
+    @pytest.mark.long
     def test_has_no_clipped_and_no_overlapping_words(self, draw: Callable[[], Axes]) -> None:
         ax = draw()
         figure = ax.figure

@@ -121,6 +121,7 @@ class TestPredictAtAPopulation:
         np.testing.assert_allclose(found.low, ordered[:2].mean(0), rtol=1e-9)
         np.testing.assert_allclose(found.high, ordered[-2:].mean(0), rtol=1e-9)
 
+    @pytest.mark.long
     def test_the_interval_of_a_logistic_line_is_that_of_its_log_odds(self) -> None:
         """w·x + b is Gaussian, and a new prevalence moves it: quantiles of p are σ of its own, within their standard error."""
         model, prevalence = nn.Linear(6, 1).double(), Prevalence.binary(0.1, evidence=1.0)

@@ -83,6 +83,7 @@ class TestPredictiveValues:
         assert found.true_positive_rate.tolist() == [pytest.approx(rates[best][1])]
         assert found.true_negative_rate.tolist() == [pytest.approx(1 - rates[best][0])]
 
+    @pytest.mark.long
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
     @pytest.mark.parametrize("decimals", [None, 1, 0])
     @pytest.mark.parametrize("k", [2, 3])
@@ -141,6 +142,7 @@ class TestPredictiveValues:
         )
         assert found.true_positive_rate == 0.5  # at −3.7 and 6.3 of the log-odds
 
+    @pytest.mark.long
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
     def test_a_prediction_at_the_threshold_is_called_as_decide_calls_it(self, dtype: torch.dtype) -> None:
         p = torch.arange(1, 100, dtype=torch.float64) / 100
@@ -159,6 +161,7 @@ class TestPredictiveValues:
         assert math.isnan(found.ppv[0])
         assert (found.ppv_low[0], found.ppv_high[0], found.npv[0]) == (0.0, 1.0, 0.99)
 
+    @pytest.mark.long
     @pytest.mark.parametrize(("n0", "n1", "t"), [(150, 60, 0.5), (600, 25, 0.7)])
     @unchecked_types()
     def test_limits_cover_the_truth(self, n0: int, n1: int, t: float) -> None:
@@ -219,6 +222,7 @@ class TestDecisionCurve:
         np.testing.assert_allclose(found.net_benefit, truth, atol=2e-3)
         assert found.threshold[50] == pytest.approx(0.03)
 
+    @pytest.mark.long
     @unchecked_types()
     def test_limits_cover_the_truth(self) -> None:
         grid = np.array([0.02, 0.05, 0.2])
@@ -230,6 +234,7 @@ class TestDecisionCurve:
             hits.append((found.low <= truth) & (truth <= found.high))
         assert_covers(hits)
 
+    @pytest.mark.long
     @unchecked_types()
     def test_limits_with_an_uncertain_prevalence_cover_a_truth_drawn_from_it(self) -> None:
         grid = np.array([0.02, 0.1])

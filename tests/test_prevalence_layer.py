@@ -231,6 +231,7 @@ class TestAsAModule:
     def test_the_repr_names_the_prevalence(self) -> None:
         assert "population=[0.9, 0.1]" in repr(PrevalenceLayer(network(2), Prevalence.binary(0.1)))
 
+    @pytest.mark.long
     def test_it_compiles_without_a_break(self) -> None:
         """In a process of its own, without run-time type checks, through which torch.compile cannot see."""
         run = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, timeout=200)
@@ -290,6 +291,7 @@ in_onnx = pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.*:Fu
 
 
 class TestExport:
+    @pytest.mark.long
     @each_exported
     @each_form
     def test_torch_export_gives_the_same_numbers_at_any_prevalence_and_batch_size(self, name: str, per_row: bool) -> None:
@@ -301,6 +303,7 @@ class TestExport:
             given = example(k, n, per_row, rate)
             torch.testing.assert_close(exported(*given), layer(*given), rtol=1e-5, atol=1e-6)
 
+    @pytest.mark.long
     @in_onnx
     @pytest.mark.parametrize(("name", "per_row"), [*((name, False) for name in EXPORTED), ("Categorical", True)])
     def test_onnxruntime_gives_the_same_numbers_at_any_prevalence_and_batch_size(
@@ -325,6 +328,7 @@ class TestExport:
                 exported(inputs(9), other + 0 * rate), layer(inputs(9), torch.tensor([1 - other, other]))
             )
 
+    @pytest.mark.long
     @in_onnx
     def test_onnxruntime_takes_one_number_for_two_classes(self, tmp_path: Path) -> None:
         layer = layer_of(Categorical(2), 2)
@@ -338,6 +342,7 @@ class TestExport:
         layer = layer_of(Categorical(3), 3)
         assert_refused(lambda: torch.export.export(layer, (inputs(4), population)), "`population` to .*3")
 
+    @pytest.mark.long
     @in_onnx
     @pytest.mark.parametrize("likelihood", [Bernoulli(), StickBreaking(2)])
     def test_a_rare_classs_log_probability_keeps_its_digits_in_onnx(self, likelihood: ClassLikelihood, tmp_path: Path) -> None:

@@ -280,6 +280,7 @@ class TestInterval:
         for name in ("mean", "low", "high"):
             torch.testing.assert_close(getattr(whole, name), getattr(parts, name), rtol=1e-13, atol=0)
 
+    @pytest.mark.long
     @pytest.mark.parametrize("k", [2, 3, 10])
     def test_it_encloses_the_prediction_at_the_mean_and_shrinks_on_it_as_more_is_known(self, k: int) -> None:
         table, mix = (each[:100] for each in classified("LogisticRegression", k))

@@ -95,6 +95,7 @@ class TestRates:
         drawn = [list(RebalancedSampler(labels, THREE, generator=seeded())) for labels in kinds]
         assert all(each == drawn[0] for each in drawn)
 
+    @pytest.mark.long
     def test_more_examples_than_multinomial_takes_are_drawn_to_the_last(self) -> None:
         labels = torch.zeros(2**24 + 2, dtype=torch.int8)
         labels[-1] = 1
@@ -245,6 +246,7 @@ class TestReplicas:
 
 
 class TestResumption:
+    @pytest.mark.long
     @pytest.mark.parametrize("kwargs", [{}, {"num_replicas": 3, "rank": 1}])
     @pytest.mark.parametrize("with_generator", [True, False])
     def test_a_sampler_resumes_from_every_place(self, make: Make, kwargs: dict[str, int], with_generator: bool) -> None:

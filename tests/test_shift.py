@@ -139,6 +139,7 @@ class TestMaximumLikelihood:
         torch.testing.assert_close(found.low, torch.zeros(2).double())
         torch.testing.assert_close(found.high, torch.ones(2).double())
 
+    @pytest.mark.long
     @pytest.mark.parametrize("method", ["em", "bbse", "bbse-soft", "rlls"])
     def test_estimates_are_right_on_average_and_vary_as_they_say(self, method: Any) -> None:
         pi = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
@@ -146,6 +147,7 @@ class TestMaximumLikelihood:
         assert_mean_is(torch.stack([each.population for each in found]), pi)
         _assert_errors_are_right(found, pi)
 
+    @pytest.mark.long
     @pytest.mark.parametrize("kind", ["mean", "vector"])
     def test_calibrated_estimates_vary_as_they_say(self, kind: Any) -> None:
         pi = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)

@@ -53,6 +53,7 @@ class TestProfile:
         assert float(found.high[1]) == pytest.approx(brentq(excess, best, 1 - 1e-12, xtol=1e-12), abs=1e-7)
         torch.testing.assert_close(found.low, 1 - found.high.flip(0), atol=1e-12, rtol=0)
 
+    @pytest.mark.long
     def test_three_classes_end_where_the_best_of_the_others_does(self) -> None:
         table = exact(drawn(mix(0.6, 0.3, 0.1), 300, 2)[0], equal(3))
         found = estimate_prevalence(table, equal(3))
@@ -180,6 +181,7 @@ def assert_covers(case: str, pi: Tensor, cases: int, rows: int) -> None:
     assert bool(((inside / cases - 0.95).abs() < 4 * math.sqrt(0.95 * 0.05 / cases)).all()), (inside / cases).tolist()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", [case for case in CASES if case != "vector"])  # one path with "bias-corrected"
 def test_regions_cover_the_truth(case: str) -> None:
     assert_covers(case, mix(0.95, 0.05), 200, 800)
@@ -192,6 +194,7 @@ def test_regions_cover_the_truth_in_1000_cases(case: str, pi: Tensor) -> None:
     assert_covers(case, pi, 1000, 2000)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["bbse", "bbse-soft"])
 def test_few_held_out_examples_make_wide_regions_rather_than_wrong_ones(method: Any) -> None:
     rho, pi, inside = mix(0.96, 0.04), mix(0.7, 0.3), 0

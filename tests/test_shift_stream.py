@@ -38,6 +38,7 @@ class TestStreams:
     def table(self) -> Tensor:
         return exact(drawn(torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64), 1000, 40)[0], equal(3))
 
+    @pytest.mark.long
     @pytest.mark.parametrize("kind", [None, "bias-corrected"])
     @pytest.mark.parametrize("size", [7, 64, 999, 1000])
     def test_chunks_make_no_difference(self, table: Tensor, size: int, kind: Any) -> None:

@@ -54,6 +54,7 @@ def page(report: tuple[Path, list[Panel]], tmp_path_factory: pytest.TempPathFact
         yield tab
 
 
+@pytest.mark.long
 def test_the_page_is_small_enough_to_be_sent(report: tuple[Path, list[Panel]]) -> None:
     assert report[0].stat().st_size < 3_000_000
 
@@ -132,6 +133,7 @@ def assert_page_agrees(page: Page, column: Column) -> None:
     assert float(nobody["benefit"][0]) == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("panel", "trained"), [(0, 1), (1, 0), (3, 1)])
 def test_moving_the_sliders_gives_the_figures_of_the_metrics(
     page: Page, report: tuple[Path, list[Panel]], panel: int, trained: int
@@ -149,6 +151,7 @@ def test_moving_the_sliders_gives_the_figures_of_the_metrics(
     assert len(places) == 4
 
 
+@pytest.mark.long
 def test_the_sliders_go_by_the_keyboard_from_end_to_end(page: Page, report: tuple[Path, list[Panel]]) -> None:
     choose(page, "panel", 0)
     column = report[1][0].columns[1]
@@ -206,6 +209,7 @@ def test_screen_reader_text_follows_the_slider(page: Page) -> None:
     ]
 
 
+@pytest.mark.long
 def test_a_ppv_of_one_is_shown_with_its_number_of_benign_nodules(page: Page, report: tuple[Path, list[Panel]]) -> None:
     choose(page, "panel", 0)
     choose(page, "trained", 1)
@@ -223,6 +227,7 @@ def test_a_ppv_of_one_is_shown_with_its_number_of_benign_nodules(page: Page, rep
     assert abs(number - with_one) <= 1.0001 * half
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [360, 390, 768, 1280])
 def test_no_width_needs_scrolling_sideways(page: Page, report: tuple[Path, list[Panel]], width: int, dark: bool) -> None:
@@ -233,6 +238,7 @@ def test_no_width_needs_scrolling_sideways(page: Page, report: tuple[Path, list[
     assert page.evaluate("innerWidth") == width
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dark", [False, True])
 def test_text_has_enough_contrast(page: Page, report: tuple[Path, list[Panel]], dark: bool) -> None:
     page.resize(1280, dark=dark)
@@ -253,6 +259,7 @@ def luminance(colour: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
+@pytest.mark.long
 def test_the_page_has_no_console_messages_and_no_requests(page: Page, report: tuple[Path, list[Panel]]) -> None:
     page.resize(1280)
     page.open(report[0])
@@ -265,6 +272,7 @@ def test_the_page_has_no_console_messages_and_no_requests(page: Page, report: tu
     assert page.requests() == []
 
 
+@pytest.mark.long
 def test_the_content_security_policy_blocks_requests_and_injected_scripts(page: Page, report: tuple[Path, list[Panel]]) -> None:
     page.open(report[0])
     refused = page.evaluate(
@@ -279,6 +287,7 @@ def test_the_content_security_policy_blocks_requests_and_injected_scripts(page: 
     assert page.evaluate("window.ran") is None
 
 
+@pytest.mark.long
 def test_a_faulty_page_is_detected(page: Page, tmp_path: Path) -> None:
     faulty = tmp_path / "faulty.html"
     faulty.write_text(

@@ -83,6 +83,7 @@ def test_a_summary_shows_the_nodules_as_they_are(tmp_path: Path) -> None:
     assert len(set(summary.patients.tolist())) == 60
 
 
+@pytest.mark.long
 def test_pictures_of_volumes_are_their_middle_planes() -> None:
     summary, data = summary_of(Source("contours"), "balanced"), study_data(Source("contours"), "balanced")
     assert summary.pictures.shape == (679, 40, 40)
@@ -109,6 +110,7 @@ def nodulemnist(path: Path) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_nodulemnist_has_its_published_parts_as_one_fold(tmp_path: Path) -> None:
     source = source_of(str(nodulemnist(tmp_path / "nodulemnist3d.npz")))
     check_sources(StudyConfig("quick", sources=(source,), folds=1))

@@ -42,6 +42,7 @@ def assert_gone(processes: list[int]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.long
 @each_engine
 def test_every_group_comes_back_once_as_the_work_made_it_on_one_thread(engine: Engine) -> None:
     told: dict[int, list[float]] = {}
@@ -60,6 +61,7 @@ def test_every_group_comes_back_once_as_the_work_made_it_on_one_thread(engine: E
         assert 0 <= told[number][0] < told[number][-1] <= 1
 
 
+@pytest.mark.long
 @each_engine
 def test_an_error_of_the_work_comes_through_as_it_is_and_is_not_tried_again(engine: Engine, tmp_path: Path) -> None:
     log = tmp_path / "log"
@@ -76,6 +78,7 @@ def test_an_error_that_cannot_be_pickled_becomes_a_runtime_error_with_its_traceb
     assert "in unspeakable" in found.__notes__[0]
 
 
+@pytest.mark.long
 def test_a_group_whose_process_is_killed_is_run_again(tmp_path: Path) -> None:
     log = tmp_path / "log"
     found = run(Processes(1), partial(study_work.deadly, log=log, times=1), GROUPS[:3])
@@ -85,6 +88,7 @@ def test_a_group_whose_process_is_killed_is_run_again(tmp_path: Path) -> None:
     assert_gone(processes_of(log))
 
 
+@pytest.mark.long
 def test_a_group_whose_process_is_always_killed_is_given_up_by_name(tmp_path: Path) -> None:
     log = tmp_path / "log"
     engine = Processes(1, retries=1)
@@ -95,6 +99,7 @@ def test_a_group_whose_process_is_always_killed_is_given_up_by_name(tmp_path: Pa
     assert_gone(processes_of(log))
 
 
+@pytest.mark.long
 def test_the_last_line_of_a_process_that_ends_by_itself_is_in_the_error() -> None:
     with pytest.raises(ChildProcessError, match=r"\(exit code 1, no licence\)"):
         run(Processes(1, retries=0), study_work.leaves, GROUPS[:1])
@@ -105,6 +110,7 @@ def test_work_that_calls_exit_is_an_error_like_any_other() -> None:
     assert (type(found), str(found)) == (RuntimeError, "SystemExit: no licence")
 
 
+@pytest.mark.long
 def test_closing_it_ends_the_processes_in_the_middle_of_their_groups(tmp_path: Path) -> None:
     log = tmp_path / "log"
     results = Processes(2).run(partial(study_work.fake, log=log, pause=1.0), [*GROUPS, *GROUPS], silent)
@@ -116,6 +122,7 @@ def test_closing_it_ends_the_processes_in_the_middle_of_their_groups(tmp_path: P
     assert len(processes_of(log)) < 8
 
 
+@pytest.mark.long
 def test_work_that_other_processes_cannot_import_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert_refused(lambda: run(Processes(1), lambda group, report: []), "work that other processes can import")
 

@@ -73,6 +73,7 @@ class TestWhatIsRun:
             write_run(tmp_path, small_result(run))
         assert content(place.out / "deep" / "runs") == content(tmp_path / "runs")
 
+    @pytest.mark.long
     def test_processes_leave_the_same_files_as_one(self, place: Place, tmp_path: Path) -> None:
         run_study(place.config, place.out, InProcess(), work=study_work.fake)
         run_study(place.config, tmp_path / "other", Processes(2), work=study_work.fake)
@@ -97,6 +98,7 @@ class TestWhatIsRun:
         assert place.done() == ["1 1", "2 3"]
         assert content(place.out) == before
 
+    @pytest.mark.long
     def test_a_study_that_has_grown_keeps_its_runs_and_one_that_has_shrunk_ignores_the_rest(self, place: Place) -> None:
         config = place.config
         run_study(config, place.out, work=place.work)
@@ -204,6 +206,7 @@ class TestWhatIsRefused:
 
 
 class TestWhatIsLeft:
+    @pytest.mark.long
     def test_half_files_of_a_killed_run_go_and_nothing_else(self, place: Place) -> None:
         run_study(place.config, place.out, work=place.work)
         before = content(place.out)
@@ -220,6 +223,7 @@ class TestWhatIsLeft:
         run_study(place.config, place.out, work=place.work)
         assert set(content(place.out)) - set(before) == notes
 
+    @pytest.mark.long
     @pytest.mark.parametrize("engine", [InProcess(), Processes(1)], ids=["in-process", "processes"])
     def test_a_full_disk_stops_it_and_keeps_what_is_done(
         self, engine: InProcess | Processes, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -274,6 +278,7 @@ def assert_no_process_left(place: Place) -> None:
 
 
 class TestBeingStopped:
+    @pytest.mark.long
     def test_killed_at_two_random_moments_it_ends_with_the_same_bytes_and_leaves_no_process(
         self, place: Place, tmp_path: Path
     ) -> None:
@@ -292,6 +297,7 @@ class TestBeingStopped:
         run_study(config, tmp_path / "fresh", work=place.work)
         assert content(place.out) == content(tmp_path / "fresh")
 
+    @pytest.mark.long
     def test_interrupted_it_ends_at_once_and_leaves_no_process_no_lock_and_no_half_file(self, place: Place) -> None:
         study = started(place)
         os.killpg(study.pid, signal.SIGINT)  # as a terminal does, to all of them

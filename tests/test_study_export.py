@@ -56,6 +56,7 @@ def summaries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Summary]:
 EACH = pytest.mark.parametrize("name", CONFIGS)
 
 
+@pytest.mark.long
 @EACH
 def test_tables_are_those_that_fit_the_study_and_are_written_as_tex_and_markdown(
     summaries: dict[str, Summary], name: str, tmp_path: Path
@@ -75,6 +76,7 @@ def test_tables_of_another_study_in_the_folder_go_and_other_files_stay(summaries
     assert names == {"ratings.tex", "ratings.md", "ratings_by_class.tex", "ratings_by_class.md", "mine.tex"}
 
 
+@pytest.mark.long
 def test_the_same_results_give_the_same_bytes(summaries: dict[str, Summary], tmp_path: Path) -> None:
     fake_study(tmp_path / "study", CONFIGS["sweep"], 100)
     write_tables(summaries["sweep"], tmp_path / "first")

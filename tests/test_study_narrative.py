@@ -241,6 +241,7 @@ def results_of(out: Path, config: StudyConfig, skip: int = 0) -> StudyResults:
     return read_study(out)
 
 
+@pytest.mark.long
 def test_the_question_names_data_population_and_test(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, sources=(Source("contours"), Source("slices", "1")), folds=2, num_folds=4, seeds=2)
     results = results_of(tmp_path, config, skip=1)
@@ -258,6 +259,7 @@ def test_the_question_names_data_population_and_test(tmp_path: Path) -> None:
     assert {check.where for check in found.checks} == {"readers' outlines, ConvNet", "slices, ConvNet"}
 
 
+@pytest.mark.long
 def test_each_check_is_made_for_each_data_set_net_and_minibatches(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, nets=("convnet", "inception"), minibatches=("rebalanced", "raw"), folds=1, num_folds=3)
     found: Summary = summarise(results_of(tmp_path, config))

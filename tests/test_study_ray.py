@@ -57,6 +57,7 @@ def parent_of(pid: int) -> int | None:
         return None
 
 
+@pytest.mark.slow
 def test_a_study_of_which_a_machine_is_killed_ends_with_the_same_files(cluster: Any, tmp_path: Path) -> None:
     config, log = small_study(small_source(tmp_path), folds=8), tmp_path / "log"
     log.touch()
@@ -97,11 +98,13 @@ def connection(cluster: Any) -> Iterator[None]:
 
 @pytest.mark.usefixtures("connection")
 class TestOverAConnectionThatWasThereBefore:
+    @pytest.mark.long
     def test_an_error_of_the_work_comes_through_as_it_is_and_is_not_tried_again(self, tmp_path: Path) -> None:
         work = partial(study_work.refused, log=tmp_path / "log")
         assert_refused(lambda: list(OnRay().run(work, GROUPS[:1], silent)), r"^Expected better data, but got slices, fold 1")
         assert len(processes_of(tmp_path / "log")) == 1
 
+    @pytest.mark.long
     def test_a_group_whose_process_is_killed_is_run_again(self, tmp_path: Path) -> None:
         work = partial(study_work.deadly, log=tmp_path / "log", times=1)
         assert sorted(dict(OnRay(retries=1).run(work, GROUPS[:2], silent))) == [0, 1]
@@ -112,11 +115,13 @@ class TestOverAConnectionThatWasThereBefore:
         with pytest.raises(ChildProcessError, match=r"result of slices, fold 2, seed 0: 2 runs, but Ray gave up .*Run again"):
             list(OnRay(retries=0).run(work, GROUPS[1:2], silent))
 
+    @pytest.mark.long
     def test_another_version_on_a_machine_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(on_ray, "__version__", "0.0.1")
         assert_refused(lambda: list(OnRay().run(study_work.fake, GROUPS[:1], silent)), r"rightloss 0\.0\.1 on every machine")
 
 
+@pytest.mark.long
 def test_without_an_address_ray_is_started_here_and_leaves_no_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -131,6 +136,7 @@ def test_without_an_address_ray_is_started_here_and_leaves_no_process(
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.long
 def test_an_address_where_nothing_answers_is_refused() -> None:
     started = time.monotonic()
     assert_refused(lambda: list(OnRay("127.0.0.1:9").run(study_work.fake, GROUPS, silent)), "a Ray cluster at 127.0.0.1:9")

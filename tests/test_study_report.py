@@ -113,6 +113,7 @@ def elements(written: Path) -> Elements:
     return Elements(written.read_text(encoding="utf-8"))
 
 
+@pytest.mark.long
 def test_every_element_is_closed_and_every_id_is_there_once(elements: Elements) -> None:
     assert not elements.wrong
     assert not elements.open
@@ -159,6 +160,7 @@ def test_a_hostile_name_stays_text(elements: Elements, written: Path) -> None:
     assert all(re.fullmatch(r"[a-z0-9-]+\.(svg|png)", file.name) for file in (written.parent / "figures").iterdir())
 
 
+@pytest.mark.long
 def test_the_same_results_give_the_same_bytes(hostile: tuple[StudyResults, Summary], written: Path, tmp_path: Path) -> None:
     write_report(*hostile, tmp_path)
     files = [sorted(file for file in folder.rglob("*") if file.is_file()) for folder in (written.parent, tmp_path)]
@@ -177,6 +179,7 @@ def test_markdown_shows_every_figure(written: Path) -> None:
         assert (written.parent / link).with_suffix(".svg").exists()
 
 
+@pytest.mark.long
 def test_the_mean_curve_has_the_mean_area_of_the_folds(small: tuple[StudyResults, Summary]) -> None:
     results, summary = small
     areas = {row.key: row.figures["auc"].value for row in summary.rows}
@@ -251,6 +254,7 @@ def test_ratings_are_described_in_words() -> None:
     assert describe_ratings(np.zeros(5, dtype=np.int64)) == "not rated"
 
 
+@pytest.mark.long
 def test_the_page_has_every_table_with_our_figures_and_the_papers(small: tuple[StudyResults, Summary], tmp_path: Path) -> None:
     _, summary = small
     (table,) = tables(summary, more=True)
@@ -275,6 +279,7 @@ def test_the_page_has_every_table_with_our_figures_and_the_papers(small: tuple[S
     assert len(rows) == len(shown) + sections + 3  # the heads of both, and of the slider's
 
 
+@pytest.mark.long
 def test_an_unfinished_study_says_so(tmp_path: Path) -> None:
     config = dataclasses.replace(SMALL, losses=("information-gain",))
     results, summary = study(config, tmp_path, skip=1)
@@ -294,6 +299,7 @@ def ratings(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyResults, Sum
     return study(RATINGS, tmp_path_factory.mktemp("ratings"))
 
 
+@pytest.mark.long
 def test_confusion_agrees_with_the_figures_of_the_table(ratings: tuple[StudyResults, Summary]) -> None:
     results, summary = ratings
     figures = {row.key: row.figures for row in summary.rows}
@@ -305,6 +311,7 @@ def test_confusion_agrees_with_the_figures_of_the_table(ratings: tuple[StudyResu
             assert shares[level][near[level]].sum() == pytest.approx(expected)
 
 
+@pytest.mark.long
 def test_ratings_have_a_page_without_a_slider(ratings: tuple[StudyResults, Summary], tmp_path: Path) -> None:
     found = Elements(write_report(*ratings, tmp_path).read_text(encoding="utf-8"))
     assert {"ratings", "tables", "nodules", "methods"} <= set(found.all("id"))
@@ -315,6 +322,7 @@ def test_ratings_have_a_page_without_a_slider(ratings: tuple[StudyResults, Summa
     assert not [each for each in colours if not re.fullmatch(r"none|currentColor|var\(--[a-z0-9-]+\)|#[0-9a-f]{6}", each)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("preset", "changes", "figures"),
     [
@@ -333,6 +341,7 @@ def test_a_study_has_the_figures_that_it_asks_for(
     assert kinds == {"roc", "reliability", *figures}
 
 
+@pytest.mark.long
 def test_nodules_are_judged_by_a_loss_that_predicts_for_the_prevalence(tmp_path: Path) -> None:
     config = dataclasses.replace(SMALL, losses=("plain", "weighted"))
     results, summary = study(config, tmp_path)
@@ -384,6 +393,7 @@ CONFIGS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("config", CONFIGS, ids=[command(config) for config in CONFIGS])
 def test_the_command_makes_the_same_study(config: StudyConfig) -> None:
     words = shlex.split(command(config))

@@ -82,6 +82,7 @@ def test_an_auc_is_undefined_where_a_class_weighs_nothing() -> None:
     np.testing.assert_array_equal(found, [np.nan, np.nan, 1.0])
 
 
+@pytest.mark.long
 def test_the_auc_is_the_mean_over_folds_and_seeds_and_not_pooled(results: StudyResults, summary: Summary) -> None:
     cell = cell_of(results, "weighted", 0.3)
     score = cell.log_probs[:, 1] - cell.log_probs[:, 0]
@@ -158,6 +159,7 @@ def plain_auc(score: np.ndarray, labels: np.ndarray) -> float:
     return float(np.mean(gaps > 0) + np.mean(gaps == 0) / 2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("figure", ["expected_log_likelihood", "auc"])
 def test_a_difference_is_as_uncertain_as_a_plain_bootstrap_of_patients_makes_it(
     results: StudyResults, summary: Summary, figure: str
@@ -260,6 +262,7 @@ def test_the_spread_of_an_auc_is_delongs(tmp_path: Path) -> None:
     assert spread == pytest.approx(on_log_odds * auc.value * (1 - auc.value), rel=0.12)
 
 
+@pytest.mark.long
 def test_stacked_seeds_do_not_make_intervals_shorter_than_patients_allow(tmp_path: Path) -> None:
     """Seeds that predict alike tell no more than one of them."""
     config = dataclasses.replace(CONFIG, losses=("plain", "information-gain"), populations=(0.3,), seeds=1)
@@ -272,6 +275,7 @@ def test_stacked_seeds_do_not_make_intervals_shorter_than_patients_allow(tmp_pat
             assert second.figures[name].high == pytest.approx(first.figures[name].high, rel=1e-8, nan_ok=True)
 
 
+@pytest.mark.long
 def test_loss_against_itself_is_undecided_and_a_clear_lead_is_ahead(results: StudyResults, summary: Summary) -> None:
     found = comparison_of(summary, "published", 0.001).differences["expected_log_likelihood"]
     assert found.standing == "ahead"
@@ -363,6 +367,7 @@ def test_a_probability_of_zero_for_what_did_not_happen_is_fine(few: StudyResults
         assert each.figure.low <= each.figure.value <= each.figure.high
 
 
+@pytest.mark.long
 def test_two_data_sets_are_resampled_each_by_its_own_patients(tmp_path: Path) -> None:
     config = dataclasses.replace(
         CONFIG, sources=(Source("contours"), Source("slices", "abc")), populations=(0.3,), losses=("weighted",)
@@ -374,6 +379,7 @@ def test_two_data_sets_are_resampled_each_by_its_own_patients(tmp_path: Path) ->
     assert len(both.rows) == 2 * len(single.rows)
 
 
+@pytest.mark.long
 def test_nets_and_inferences_are_compared_with_what_they_add_to(tmp_path: Path) -> None:
     config = dataclasses.replace(
         CONFIG,
@@ -392,6 +398,7 @@ def test_nets_and_inferences_are_compared_with_what_they_add_to(tmp_path: Path) 
     assert sorted(pairs) == sorted([*nets, *inferences])
 
 
+@pytest.mark.long
 def test_another_marginal_is_a_rival_of_the_default(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, losses=("information-gain", "weighted"), marginals=("own", "auxiliary"), seeds=1)
     found = summarise(results_of(tmp_path, config, 80)).comparisons

@@ -61,6 +61,7 @@ def answers(cell: Cell, rule: str) -> tuple[np.ndarray, np.ndarray]:
     return make(cell.data.votes[cell.rows].astype(np.float64)), make(np.exp(cell.log_probs))
 
 
+@pytest.mark.long
 def test_the_log_likelihood_takes_votes_as_soft_labels_at_their_shares(cell: Cell, row: CellSummary) -> None:
     votes = cell.data.votes[cell.rows].astype(np.float64)
     expected = evaluate(cell.log_probs, votes, cell.population, groups=cell.patients, intervals="analytic")
@@ -152,6 +153,7 @@ def test_the_interval_of_an_accuracy_is_as_wide_as_binomial_noise_of_patients_ma
     assert len(names) < len(truth)
 
 
+@pytest.mark.long
 def test_a_rating_that_nobody_gave_has_no_recall_and_the_balance_is_over_the_others(results: StudyResults) -> None:
     name, data = next(iter(results.data.items()))
     votes = data.votes.copy()

@@ -51,6 +51,7 @@ def assert_same(one: RunResult, other: RunResult) -> None:
     assert one.validation == other.validation
 
 
+@pytest.mark.long
 def test_a_run_gives_the_same_bits_whatever_is_trained_beside_it(source: Source) -> None:
     group = group_of(source, nets=("convnet", "inception"), populations=(0.3, 0.001), losses=("information-gain", "weighted"))
     together = train_group(group)
@@ -69,6 +70,7 @@ def test_the_users_random_numbers_are_left_alone(source: Source) -> None:
     assert torch.equal(torch.rand(3), expected)
 
 
+@pytest.mark.long
 def test_neither_labels_nor_images_of_the_test_part_reach_training_or_choice(
     source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,6 +91,7 @@ def test_neither_labels_nor_images_of_the_test_part_reach_training_or_choice(
         assert not np.array_equal(one.log_probs, other.log_probs)
 
 
+@pytest.mark.long
 def test_the_checkpoint_with_the_best_validation_score_is_kept(source: Source) -> None:
     training = dataclasses.replace(SHORT, steps=40, checkpoints=8, learning_rates=(3e-2, 1e-3), averaging=0.5)
     for result in train_group(group_of(source, training, losses=("information-gain", "weighted"))):
@@ -147,6 +150,7 @@ def test_logit_adjustment_is_correction_beforehand(source: Source) -> None:
     np.testing.assert_allclose(before.log_probs, after.log_probs, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.long
 def test_an_ensemble_of_one_is_a_single_net_and_one_of_two_is_not(source: Source) -> None:
     for members, same in ((1, True), (2, False)):
         training = dataclasses.replace(SHORT, members=members)
@@ -174,6 +178,7 @@ def test_a_step_size_that_ends_in_nan_is_left_for_one_that_does_not(source: Sour
     assert np.isfinite(result.log_probs).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("net", [*IMAGE_NETS, "both", "metadata", "mlp"])
 def test_every_net_learns_to_tell_large_discs_from_small_ones(source: Source, net: str) -> None:
     training = dataclasses.replace(SHORT, steps=40, checkpoints=4, averaging=0.5)
@@ -184,6 +189,7 @@ def test_every_net_learns_to_tell_large_discs_from_small_ones(source: Source, ne
     assert own.mean() > math.log(0.5) + 0.02
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("likelihood", "loss"),
     [*((likelihood, "information-gain") for likelihood in LIKELIHOODS), *(("onion-peeling", loss) for loss in [*METHODS][1:])],
@@ -213,6 +219,7 @@ def test_every_marginal_trains_whatever_random_numbers_the_user_has_drawn(source
     assert_same(published, again)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("inference", ["laplace", "variational", "sghmc"])
 def test_posteriors_choose_their_prior_on_the_validation_part(source: Source, inference: str) -> None:
     training = dataclasses.replace(SHORT, steps=30 if inference == "sghmc" else 60, batch_size=30, prior_scales=(0.03, 1.0))
@@ -225,6 +232,7 @@ def test_posteriors_choose_their_prior_on_the_validation_part(source: Source, in
         np.testing.assert_allclose(np.exp(result.log_probs).sum(1), 1, atol=1e-6)
 
 
+@pytest.mark.long
 def test_predictions_of_a_posterior_are_corrected_draw_by_draw(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     fitted: list[Posterior] = []
 
@@ -263,6 +271,7 @@ def at(group: Group, precision: str) -> Group:
     return Group(group.source, (dataclasses.replace(run, training=dataclasses.replace(run.training, precision=precision)),))
 
 
+@pytest.mark.long
 def test_half_precision_comes_close_to_the_whole(source: Source) -> None:
     group = group_of(source, losses=("information-gain",))
     (whole,), (half,) = (train_group(at(group, each)) for each in ("32-true", "bf16-mixed"))
@@ -271,6 +280,7 @@ def test_half_precision_comes_close_to_the_whole(source: Source) -> None:
     assert np.ptp(whole.log_probs[:, 1]) > 0.2, "there is something to come close to"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("precision", ["64-true", "bf16-true"])
 def test_weights_may_be_wider_or_narrower(source: Source, precision: str) -> None:
     group = group_of(source, nets=("both",), losses=("weighted",))
@@ -312,6 +322,7 @@ def test_a_users_error_comes_back_from_other_processes_as_it_is(source: Source) 
     assert_refused(lambda: train_group(hopeless(source), hardware=Hardware(devices=2)), "--learning-rate")
 
 
+@pytest.mark.long
 def test_two_processes_give_what_one_gives(source: Source) -> None:
     losses = ("information-gain", "published", "weighted")
     training = dataclasses.replace(SHORT, steps=30, checkpoints=3)

@@ -100,6 +100,7 @@ def test_the_best_log_likelihood_of_two_classes_equals_an_independent_integral(p
     assert TwoGaussians(positive).best_log_likelihood == pytest.approx(expected, abs=1e-10)
 
 
+@pytest.mark.long
 @ANY_POPULATION
 def test_the_best_log_likelihood_is_that_of_the_true_probabilities_on_a_sample(population: Population) -> None:
     pi = population.prevalence.population
@@ -193,6 +194,7 @@ def test_a_network_that_always_answers_the_prevalence_has_the_figures_of_that_ro
     assert figures.variance == pytest.approx(0, abs=1e-18)
 
 
+@pytest.mark.long
 def test_the_standard_error_is_the_spread_of_the_figure_over_test_sets() -> None:
     problems = [ToyProblem(TwoGaussians(0.3), TINY[0], seed, test_examples=400) for seed in range(200)]
     figures = [runs._test(Truth(problem.population), problem, corrected=False) for problem in problems]
@@ -235,6 +237,7 @@ def test_every_method_gives_figures_of_its_own() -> None:
     assert len(set(figures.values())) == len(METHODS)
 
 
+@pytest.mark.long
 def test_a_study_writes_its_files_and_every_row(own: Path) -> None:
     (own / "results.json").unlink()
     results = run_toy(tiny(), own)
@@ -263,6 +266,7 @@ def test_rows_are_means_over_their_own_seeds(finished: Path) -> None:
     assert row.from_best == pytest.approx((row.log_likelihood - FiveRatings().best_log_likelihood) / error)
 
 
+@pytest.mark.long
 def test_a_study_that_lost_runs_does_those_again_and_ends_with_the_same_bytes(
     own: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,6 +281,7 @@ def test_a_study_that_lost_runs_does_those_again_and_ends_with_the_same_bytes(
     assert contents(own) == contents(finished)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FILES)
 def test_a_study_that_lost_a_table_makes_it_again_from_its_runs(
     name: str, own: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
@@ -296,6 +301,7 @@ def test_a_finished_study_runs_and_writes_nothing(own: Path, monkeypatch: pytest
     assert {path: path.stat().st_mtime_ns for path in own.rglob("*")} == stamps
 
 
+@pytest.mark.long
 def test_a_study_with_more_seeds_keeps_the_runs_it_has(tmp_path: Path, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_toy(tiny(seeds=1), tmp_path)
     assert (tmp_path / "table.csv").read_bytes() != (finished / "table.csv").read_bytes()
@@ -305,6 +311,7 @@ def test_a_study_with_more_seeds_keeps_the_runs_it_has(tmp_path: Path, finished:
     assert contents(tmp_path) == contents(finished)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stop_after", [1, 13])
 def test_a_study_stopped_halfway_leaves_whole_files_and_goes_on(tmp_path: Path, finished: Path, stop_after: int) -> None:
     def stop(done: int, total: int, label: str) -> None:

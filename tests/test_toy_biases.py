@@ -68,6 +68,7 @@ def rows() -> dict[tuple[str, str, str], BiasRow]:
     return {(row.selection, row.model, row.remedy): row for row in found}
 
 
+@pytest.mark.long
 def test_the_prevalence_of_the_population_equals_an_independent_integral() -> None:
     def density(second: float, first: float) -> float:
         odds = POPULATION.bias + POPULATION.slopes[0] * first + POPULATION.slopes[1] * second + POPULATION.bend * first**2
@@ -164,6 +165,7 @@ def test_the_best_curved_model_is_the_truth_and_the_best_straight_one_that_of_sc
     assert lost > 0.02
 
 
+@pytest.mark.long
 @each_selection
 @each_model
 def test_each_remedy_corrects_its_own_kind_of_bias_and_no_other(
@@ -227,6 +229,7 @@ def test_selection_by_class_and_known_group_is_corrected_group_by_group() -> Non
     assert POPULATION.lost(at_once[:, 1] - at_once[:, 0]) > 0.05
 
 
+@pytest.mark.long
 def test_a_repetition_is_a_function_of_its_config_and_leaves_the_process_as_it_was() -> None:
     (run,) = BiasConfig(seeds=1, examples=300, selections=(BY_LABEL,)).runs()
     first = run_seed(run)
@@ -298,6 +301,7 @@ def test_the_picture_has_a_dot_at_every_figure_filled_where_it_is_right(
             assert [dot.get_markerfacecolor() != "white" for dot in dots] == [row.right for row in expected]
 
 
+@pytest.mark.long
 def test_the_picture_is_written_whole_with_the_same_bytes_each_time(
     rows: dict[tuple[str, str, str], BiasRow], tmp_path: Path
 ) -> None:

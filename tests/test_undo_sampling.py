@@ -230,6 +230,7 @@ def z_scores(samples: Tensor, expected: Tensor) -> Tensor:
 class TestOnAPopulationThatIsKnown:
     """Over independent training sets, the mean prediction at a few x against the true p(y|x), in standard errors."""
 
+    @pytest.mark.long
     def test_the_undone_predictions_are_the_truth_and_the_raw_ones_are_far_off(self, way: str) -> None:
         make, _, write = WAYS[way]
         task = make()

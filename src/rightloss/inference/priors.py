@@ -58,19 +58,20 @@ def layer_prior(model: nn.Module, scale: float = 1.0, likelihood: Likelihood | N
     """Make a Gaussian prior by layer, under which signals keep their size: the default.
 
     A weight of `fan_in` inputs is N(0, scale²/fan_in), an embedding N(0, scale²). Weights of one dimension or none (biases, the
-    factors of a normalisation) are N(present value, scale²): an output bias that `start_at_prevalence` has set is thus
-    believed, within `scale` in log-odds.
+    factors of a normalisation) are N(present value, scale²): an output bias that `start_at_prevalence` has set kept,
+    within `scale` in log-odds.
 
     Args:
         model: whose weights, with their present values, the prior is for.
         scale: how far weights may go.
-        likelihood: whose own parameters, if it has any, are weights as well: cutpoints are believed as biases are.
+        likelihood: whose own parameters, if it has any, are weights as well: cutpoints are treated as biases.
 
     Example:
         >>> import torch
         >>> from rightloss.inference import layer_prior
         >>> model = torch.nn.Linear(100, 2)
-        >>> at_present, farther = dict(model.named_parameters()), {"weight": model.weight, "bias": model.bias + 1}
+        >>> at_present = {name: value.detach() for name, value in model.named_parameters()}
+        >>> farther = {**at_present, "bias": at_present["bias"] + 1}
         >>> log_prior = layer_prior(model)
         >>> round(float(log_prior(at_present) - log_prior(farther)), 3)  # ½ for each bias that is 1 away
         1.0
