@@ -19,7 +19,7 @@ from .log_probs import Numbers, tensor_of
 class PrevalenceWarning(UserWarning):
     """Data, predictions and prevalence do not fit together.
 
-    Example:
+    Examples:
         >>> import warnings
         >>> import rightloss as rl
         >>> warnings.filterwarnings("ignore", category=rl.PrevalenceWarning)
@@ -40,7 +40,7 @@ class Prevalence:
         evidence: κ ≥ 0, how firmly π is known: people counted by class alone, per training example. 1 is a known
             prevalence, 0 the paper's loss, which does not use that π is known.
 
-    Example:
+    Examples:
         >>> import rightloss as rl
         >>> prevalence = rl.Prevalence([0.9, 0.09, 0.01], sampling=[0.5, 0.3, 0.2])
         >>> prevalence.weights.round(decimals=3).tolist()
@@ -259,7 +259,7 @@ class ContinuousPrevalence:
             needs only the batch's own labels; the paper's form and `WeightedLoss` need the density.
         evidence: κ, as in `Prevalence`.
 
-    Example:
+    Examples:
         >>> import rightloss as rl
         >>> from torch.distributions import Normal
         >>> rl.ContinuousPrevalence(population=Normal(0.0, 1.0), sampling=Normal(0.0, 3.0)).evidence

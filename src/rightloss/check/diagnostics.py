@@ -34,7 +34,7 @@ _SQUASHED = "the model ends in a softmax or sigmoid, and the likelihood applies 
 class CheckRow:
     """One row of a `Check`: what was looked at, and the verdict.
 
-    Example:
+    Examples:
         >>> from rightloss.check import CheckRow
         >>> CheckRow("skill", "0.3 (0.2 to 0.4)", "≥ 0", 0.99, "ok").verdict
         'ok'

@@ -78,7 +78,7 @@ def check(
         level: of the whole table.
         batch_size: rows that go through the model at once, where `data` is no loader.
 
-    Example:
+    Examples:
         >>> import torch
         >>> import rightloss as rl
         >>> prevalence = rl.Prevalence.binary(population=0.01, sampling=0.5)
@@ -125,7 +125,7 @@ class Check:
         level: the share of right models that get "ok" in all rows.
         num_examples: how many examples of each class there were, votes counted in fractions.
 
-    Example:
+    Examples:
         >>> import torch
         >>> import rightloss as rl
         >>> y = torch.arange(40) % 2

@@ -39,7 +39,7 @@ def r_hat(draws: ArrayLike | Tensor) -> Float[Tensor, " d"]:
         R̂ of each of the d numbers; ∞ where there is nothing to compare: a number that never moves in any chain, or one chain of
         fewer than 8 draws.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from rightloss.inference import r_hat
         >>> draws = torch.randn(4, 100, 1, generator=torch.Generator().manual_seed(0))
@@ -70,7 +70,7 @@ def effective_sample_size(draws: ArrayLike | Tensor, tail: bool = False) -> Floa
     Returns:
         The size of each of the d numbers; 0 for a number that never moves.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from rightloss.inference import effective_sample_size
         >>> draws = torch.randn(4, 100, 1, generator=torch.Generator().manual_seed(0)).cumsum(1)

@@ -20,7 +20,7 @@ from torch import Tensor
 class Distribution(Protocol):
     """A distribution of weights as flat vectors (d,).
 
-    Example:
+    Examples:
         >>> import torch
         >>> from rightloss.inference import DiagonalGaussian, Distribution
         >>> isinstance(DiagonalGaussian(torch.zeros(2), torch.ones(2)), Distribution)
@@ -51,7 +51,7 @@ class Diverged(ValueError):
         step: the step, counted from 0.
         posterior: what the method would have returned, had it stopped before; None where it had nothing yet.
 
-    Example:
+    Examples:
         >>> from rightloss.inference import Diverged
         >>> Diverged("Expected a finite loss, but got nan: lower `lr`.", step=7, posterior=None).step
         7
@@ -109,7 +109,7 @@ class Particles:
         draws: `(s, d)`; those of chain c are rows c·s/chains to (c + 1)·s/chains.
         chains: how many chains they come from.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from rightloss.inference import Particles
         >>> Particles(torch.tensor([[1.0, 2.0], [3.0, 4.0]])).mean
@@ -170,7 +170,7 @@ class Particles:
 class DiagonalGaussian:
     """N(mean, diag(standard_deviation²)): independent weights.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from rightloss.inference import DiagonalGaussian
         >>> DiagonalGaussian(torch.zeros(2), torch.tensor([1.0, 2.0])).covariance()
@@ -201,7 +201,7 @@ class DiagonalGaussian:
 class DenseGaussian:
     """N(mean, F Fᵀ) with any square factor F, such as a Cholesky factor.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from rightloss.inference import DenseGaussian
         >>> DenseGaussian(torch.zeros(2), torch.tensor([[3.0, 0.0], [4.0, 0.0]])).standard_deviation
@@ -243,7 +243,7 @@ class LowRankGaussian:
         standard_deviation: s `(d,)`, the independent part, kept as `own_deviation`: the property `standard_deviation` is that
             of both parts together.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from rightloss.inference import LowRankGaussian
         >>> LowRankGaussian(torch.zeros(2), torch.tensor([[3.0], [0.0]]), torch.tensor([4.0, 1.0])).standard_deviation

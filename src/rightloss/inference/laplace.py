@@ -103,7 +103,7 @@ def laplace(
         ½ gᵀH⁻¹g: how far below its peak the log posterior is at that mode; the `curvature` that was taken; and `repaired`: if H
         is no peak (a warning says so), curvatures below the prior's are set to the prior's, and this is how many there were.
 
-    Example:
+    Examples:
         >>> import torch, rightloss as rl
         >>> y = torch.arange(100) % 2
         >>> x = torch.randn(100, 1, generator=torch.Generator().manual_seed(0)) + y[:, None]

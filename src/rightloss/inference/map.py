@@ -64,7 +64,7 @@ def map_estimate(
     Raises:
         Diverged: a value was not finite; the error has the last good `.posterior`.
 
-    Example:
+    Examples:
         >>> import torch, rightloss as rl
         >>> y = torch.arange(100) % 2
         >>> x = torch.randn(100, 1, generator=torch.Generator().manual_seed(0)) + y[:, None]

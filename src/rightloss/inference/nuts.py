@@ -74,7 +74,7 @@ def nuts(
         device: where to compute; None: where the data are.
         progress: whether to show a bar; None: on a terminal.
 
-    Example:
+    Examples:
         >>> import torch, rightloss as rl
         >>> y = torch.arange(100) % 2
         >>> x = torch.randn(100, 1, generator=torch.Generator().manual_seed(0)) + y[:, None]

@@ -59,7 +59,7 @@ class Posterior:
         linearised: whether predictions are those of the model made linear in its weights around their mean, as a Gaussian
             from a Gauss–Newton matrix assumes it to be. The weights that `sample` gives are the same.
 
-    Example:
+    Examples:
         >>> import torch, rightloss as rl
         >>> model, y = torch.nn.Linear(1, 2), torch.arange(100) % 2
         >>> x = torch.randn(100, 1, generator=torch.Generator().manual_seed(0)) + y[:, None]

@@ -39,7 +39,7 @@ class Prediction:
             `log_probs`; None where no interval was asked for. Of one draw, such as MAP's, it is p itself.
         high: its upper end.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from rightloss.inference.prediction import averaged
         >>> two_draws = torch.tensor([[[0.9, 0.1]], [[0.1, 0.9]]]).log()

@@ -34,7 +34,7 @@ def gaussian_prior(
         centre: where each weight is expected, by name; names left out are expected at 0. At a small prevalence give the output
             bias its starting value: a prior around 0 says that classes are equal.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from rightloss.inference import gaussian_prior
         >>> log_prior = gaussian_prior(1.0, centre={"bias": [-2.0]})
@@ -66,7 +66,7 @@ def layer_prior(model: nn.Module, scale: float = 1.0, likelihood: Likelihood | N
         scale: how far weights may go.
         likelihood: whose own parameters, if it has any, are weights as well: cutpoints are treated as biases.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from rightloss.inference import layer_prior
         >>> model = torch.nn.Linear(100, 2)
@@ -111,7 +111,7 @@ def horseshoe_prior(
         slab: the scale of a Gaussian that holds large weights back (the regularised horseshoe); None for none. The product of
             the two is not normalised.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from rightloss.inference import horseshoe_prior
         >>> log_prior = horseshoe_prior(0.1)

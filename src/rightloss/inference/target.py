@@ -91,7 +91,7 @@ def log_posterior(
         pool: data over which p(y|w) is taken exactly, value and gradient, in the place of `marginal`: `(x, y)` in the mix ρ,
             or x alone from the population where r = π. Each evaluation goes over all of it.
 
-    Example:
+    Examples:
         >>> import torch, rightloss as rl
         >>> from rightloss.inference import log_posterior
         >>> model, x, y = torch.nn.Linear(3, 2), torch.randn(8, 3), torch.arange(8) % 2
@@ -135,7 +135,7 @@ class LogPosterior:
         num_data: N.
         pool: x and labels (or None) of the data over which p(y|w) is exact.
 
-    Example:
+    Examples:
         >>> import torch, rightloss as rl
         >>> from rightloss.inference import log_posterior
         >>> target = log_posterior(torch.nn.Linear(3, 2), rl.Prevalence.binary(0.1), num_data=8)

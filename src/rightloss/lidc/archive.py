@@ -47,7 +47,7 @@ class Archive:
         columns: the other arrays of the file, `(n,)` each, by name.
         shape: of all patches: `(n, d, h, w)`, or `(n, h, w)` for single slices.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> import numpy as np
         >>> from rightloss.lidc import read_archive, write_archive
@@ -94,7 +94,7 @@ def read_archive(path: str | PathLike[str]) -> Archive:
         ValueError: the file is damaged (its checksums are compared, and its directory must list all that is in it), of another
             kind, or its arrays do not fit each other.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> import numpy as np
         >>> from rightloss.lidc import read_archive, write_archive
@@ -143,7 +143,7 @@ def write_archive(
         spacing_mm: a number, or `(n,)`.
         columns: further `(n,)` numbers or strings by name.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> import numpy as np
         >>> from rightloss.lidc import read_archive, write_archive

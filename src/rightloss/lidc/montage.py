@@ -25,7 +25,7 @@ def montage(images: ArrayLike, titles: Sequence[str] | None = None, columns: int
         columns: patches in a row.
         window_mm: voxels of the plane that are shown along each side, around the middle; millimetres if a voxel is one.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from rightloss.lidc import montage
         >>> len(montage(torch.rand(5, 8, 8, 8), titles=list("abcde"), columns=3).axes)

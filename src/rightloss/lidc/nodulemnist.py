@@ -31,7 +31,7 @@ SIDES = (28, 64)
 class NoduleMNIST(NamedTuple):
     """The published split: three `NoduleSet`s.
 
-    Example:
+    Examples:
         >>> from rightloss.lidc import NoduleMNIST
         >>> NoduleMNIST._fields
         ('train', 'val', 'test')
@@ -56,7 +56,7 @@ def read_nodulemnist(path: str | PathLike[str], check: bool = True) -> NoduleMNI
         FileNotFoundError: there is no such file.
         ValueError: the file is damaged or another one.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> import numpy as np
         >>> from rightloss.lidc import read_nodulemnist

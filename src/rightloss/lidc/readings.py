@@ -49,7 +49,7 @@ def annotations() -> "DataFrame":
         diameter_mm, volume_mm3, surface_mm2: of what the reader drew, see `outlines.Measures`.
         x, y, z: its centre: column and row in pixels, counted from 0, and the DICOM position in mm.
 
-    Example:
+    Examples:
         >>> from rightloss.lidc import annotations
         >>> table = annotations()
         >>> len(table), table["patient_id"].nunique()
@@ -65,7 +65,7 @@ def nodules() -> "DataFrame":
     malignancy) and sizes; the centre of all they drew, a voxel counting once for each reader; `readers`, how many readings
     there are; `rating_1` … `rating_5`, how many of them gave that malignancy.
 
-    Example:
+    Examples:
         >>> from rightloss.lidc import nodules
         >>> nodules()["readers"].value_counts().sort_index().head(4).to_dict()
         {1: 771, 2: 488, 3: 481, 4: 897}

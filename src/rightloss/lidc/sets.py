@@ -66,7 +66,7 @@ class NoduleSet:
         spacing_mm: `(n,)` from voxel to voxel, for views; 1 if an archive does not say.
         source, places: of the patches; `volumes` and `images` read them.
 
-    Example:
+    Examples:
         >>> from rightloss.lidc import binary_set
         >>> small = binary_set().subset([0, 2])
         >>> len(small), small.num_classes, small.images().shape
@@ -160,7 +160,7 @@ def binary_set(archive: Source = None, features: str | Sequence[str] | None = No
             `.feature_names`. Columns in px become mm where the archive has `spacing_mm`; of sizes (`…_mm`, `…_mm3`) the
             logarithm is taken.
 
-    Example:
+    Examples:
         >>> from rightloss.lidc import binary_set
         >>> binary_set()
         NoduleSet(binary: 1412 nodules (1068/344), 635 patients, 11 features)
@@ -173,7 +173,7 @@ def rating_set(archive: Source = None, features: str | Sequence[str] | None = No
 
     Slices of at most 2.5 mm and at least three readers, whose votes are the soft label. Arguments as in `binary_set`.
 
-    Example:
+    Examples:
         >>> from rightloss.lidc import rating_set
         >>> rating_set().labels.bincount()
         tensor([ 88, 191, 585, 246,  82])
@@ -191,7 +191,7 @@ def balanced_set(archive: Source = None, features: str | Sequence[str] | None = 
     From an `archive` with fewer, as many of each class as the rarer one has; its features are the columns of `METADATA` that it
     has and any that the bundled tables lack, such as age. Arguments as in `binary_set`.
 
-    Example:
+    Examples:
         >>> from rightloss.lidc import balanced_set
         >>> balanced_set().feature_names
         ('log_diameter_mm', 'texture', 'calcification', 'internal_structure', 'contrast')
@@ -215,7 +215,7 @@ def balanced_set(archive: Source = None, features: str | Sequence[str] | None = 
 def window(hu: ArrayLike, low: float | int = -1000, high: float | int = 400) -> Float32[Tensor, "*shape"]:
     """Return Hounsfield units as grey levels: clamp((hu − low) / (high − low), 0, 1).
 
-    Example:
+    Examples:
         >>> from rightloss.lidc import window
         >>> window([-2000, -300, 400])
         tensor([0.0000, 0.5000, 1.0000])

@@ -31,7 +31,7 @@ class Parts(NamedTuple):
 def folds(labels: ArrayLike, groups: ArrayLike | None, num_folds: int = 10, seed: int = 0) -> list[tuple[Tensor, Tensor]]:
     """Return row numbers `(train, test)` of each fold; every row is in one test part. Arguments as in `fold_numbers`.
 
-    Example:
+    Examples:
         >>> from rightloss.lidc import folds
         >>> (train, test), _ = folds([0, 1, 0, 1], ["a", "a", "b", "c"], num_folds=2)
         >>> train, test
@@ -44,7 +44,7 @@ def folds(labels: ArrayLike, groups: ArrayLike | None, num_folds: int = 10, seed
 def train_valid_test(labels: ArrayLike, groups: ArrayLike | None, fold: int, num_folds: int = 10, seed: int = 0) -> Parts:
     """Return one fold to test on, the next (the first after the last) to validate on, and the others to train on.
 
-    Example:
+    Examples:
         >>> from rightloss.lidc import train_valid_test
         >>> train_valid_test([0, 1, 0, 1, 0], ["a", "a", "b", "c", "d"], fold=0, num_folds=3)
         Parts(train=tensor([2, 3]), valid=tensor([4]), test=tensor([0, 1]))

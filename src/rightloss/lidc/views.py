@@ -44,7 +44,7 @@ class RandomViews:
         shift: largest random shift of the centre along each axis, millimetres; the same for all planes of a triplet.
         scale: largest random relative change of the spacing, the same for all views of a patch: 0.1 is 0.9 … 1.1.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from rightloss.lidc import RandomViews
         >>> RandomViews(views=9, size=32)(torch.rand(5, 64, 64, 64)).shape
@@ -103,7 +103,7 @@ class FixedViews:
         spacing: millimetres from pixel to pixel.
         outside: as in `orthogonal_views`.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from rightloss.lidc import FixedViews
         >>> FixedViews(views=3, size=32)(torch.rand(5, 64, 64, 64)).shape
@@ -154,7 +154,7 @@ def average_over_views(
         batch_size: patches that the model sees at once. The order of the draws depends on it.
         extra: tensors `(n, …)`, split like the patches and given to the model after the views, such as `(metadata,)`.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from rightloss.lidc import RandomViews, average_over_views
         >>> from rightloss.lidc.nets import convnet

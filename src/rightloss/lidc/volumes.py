@@ -48,7 +48,7 @@ def contour_volumes(nodules: int | ArrayLike, size: int = 64, progress: Progress
         shares in [0, 1]; 0.5 MB a nodule at 64³. The first call for more than 100 nodules computes all 2651, in a few seconds,
         and caches them in the folder `RIGHTLOSS_CACHE`, or the system's cache folder; later calls read them from there.
 
-    Example:
+    Examples:
         >>> from rightloss.lidc import contour_volumes
         >>> volumes = contour_volumes([0, 7], size=32)
         >>> volumes.shape, float(volumes.max())

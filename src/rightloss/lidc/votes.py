@@ -26,7 +26,7 @@ def vote_shares(votes: ArrayLike) -> Float[Tensor, "n k"]:
         votes: `(n, k)`, how many readers chose each class; shares or probabilities come back unchanged, to rounding. Every row
             needs a vote. Log-probabilities are not votes: pass `log_probs.exp()`.
 
-    Example:
+    Examples:
         >>> from rightloss.lidc import vote_shares
         >>> vote_shares([[3, 1], [0, 2]])
         tensor([[0.7500, 0.2500],
@@ -39,7 +39,7 @@ def vote_shares(votes: ArrayLike) -> Float[Tensor, "n k"]:
 def binary_votes(votes: ArrayLike) -> Float[Tensor, "n 2"]:
     """Return shares for benign and malignant from ratings `(n, 5)`: 1 and 2 are benign, 4 and 5 malignant, a 3 is half of each.
 
-    Example:
+    Examples:
         >>> from rightloss.lidc import binary_votes
         >>> binary_votes([[1, 0, 2, 1, 0]])
         tensor([[0.5000, 0.5000]])
@@ -60,7 +60,7 @@ def binary_labels(votes: ArrayLike) -> Int64[Tensor, " n"]:
 def majority(votes: ArrayLike) -> Int64[Tensor, " n"]:
     """Return the class with most votes, or the most probable one, counted from 0; the lowest in a tie.
 
-    Example:
+    Examples:
         >>> from rightloss.lidc import majority
         >>> majority([[1, 2, 0], [1, 1, 0]])
         tensor([1, 0])
@@ -71,7 +71,7 @@ def majority(votes: ArrayLike) -> Int64[Tensor, " n"]:
 def expected_score(votes: ArrayLike) -> Float64[Tensor, " n"]:
     """Return the mean rating, s = Σ_k k p_k, with classes counted from 1 as readers count them.
 
-    Example:
+    Examples:
         >>> from rightloss.lidc import expected_score
         >>> expected_score([[1, 0, 0, 1, 0]])
         tensor([2.5000], dtype=torch.float64)
@@ -84,7 +84,7 @@ def expected_score(votes: ArrayLike) -> Float64[Tensor, " n"]:
 def rounded_mean(votes: ArrayLike) -> Int64[Tensor, " n"]:
     """Return the class nearest to the mean rating, ⌊s + ½⌋ − 1, counted from 0; halves go up, to the more malignant.
 
-    Example:
+    Examples:
         >>> from rightloss.lidc import rounded_mean
         >>> rounded_mean([[1, 0, 0, 1, 0]])
         tensor([2])

@@ -57,7 +57,7 @@ def start_at_prevalence(
         prevalence: π; the mean where it is uncertain.
         likelihood: as given to the loss; Categorical by default. One with parameters of its own has them set too.
 
-    Example:
+    Examples:
         >>> import torch
         >>> import rightloss as rl
         >>> head = torch.nn.Linear(8, 2)

@@ -17,7 +17,7 @@ class OnionPeeling(nn.Module):
     of {2, 4, neither}; if neither, 3. With an even number of levels the innermost pair is split by a logistic
     on the last output, its logit for the upper level. So there are levels − 1 outputs, for any number of levels ≥ 2.
 
-    Example:
+    Examples:
         >>> import torch
         >>> import rightloss as rl
         >>> rl.OnionPeeling(5).table(torch.zeros(1, 4)).exp().round(decimals=3)
@@ -67,7 +67,7 @@ class StickBreaking(nn.Module):
 
     A large output means "stop at this level", so with 2 levels z is the logit of the *lower* one.
 
-    Example:
+    Examples:
         >>> import torch
         >>> import rightloss as rl
         >>> rl.StickBreaking(4).table(torch.zeros(1, 3)).exp()
@@ -104,7 +104,7 @@ class CumulativeLogit(nn.Module):
     first one and the logarithms of the gaps, which keeps them in order and a rare level exact:
     `p(y = k) = σ(θ_k − z) σ(z − θ_{k−1}) (1 − exp(θ_{k−1} − θ_k))`.
 
-    Example:
+    Examples:
         >>> import torch
         >>> import rightloss as rl
         >>> likelihood = rl.CumulativeLogit(4)

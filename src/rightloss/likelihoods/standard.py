@@ -23,7 +23,7 @@ class Categorical(nn.Module):
     Args:
         num_classes: K, where it is to be checked; by default as many as the prevalence has.
 
-    Example:
+    Examples:
         >>> import torch
         >>> import rightloss as rl
         >>> rl.Categorical().table(torch.tensor([[2.0, 1.0, 0.0]])).exp().round(decimals=3)
@@ -54,7 +54,7 @@ class Categorical(nn.Module):
 class Bernoulli(nn.Module):
     """Logistic: one logit z of class 1, `log p(1|x,w) = log σ(z)`. Equal to two logits (0, z).
 
-    Example:
+    Examples:
         >>> import torch
         >>> import rightloss as rl
         >>> rl.Bernoulli().table(torch.tensor([[0.0], [2.0]])).exp().round(decimals=3)
@@ -86,7 +86,7 @@ class Gaussian(nn.Module):
         scale: where σ starts.
         learn_scale: False keeps σ fixed.
 
-    Example:
+    Examples:
         >>> import torch
         >>> import rightloss as rl
         >>> outputs, y = torch.tensor([[0.0], [1.0]]), torch.tensor([0.0, 2.0])
@@ -137,7 +137,7 @@ class FromDistribution(nn.Module):
         num_outputs: how many outputs `build` takes.
         start: population density → starting outputs `(num_outputs,)`; needed by `start_at_prevalence` alone.
 
-    Example:
+    Examples:
         >>> import torch
         >>> import rightloss as rl
         >>> counts = rl.FromDistribution(lambda z: torch.distributions.Poisson(z[:, 0].exp()), num_outputs=1)

@@ -72,7 +72,7 @@ def information_gain_loss(
         training: False leaves other ranks alone.
         fused: False composes the softmax path from torch operations too: forward-mode derivatives need it.
 
-    Example:
+    Examples:
         >>> import torch, rightloss as rl
         >>> logits, y = torch.tensor([[2.0, 0.0], [0.0, 2.0], [1.0, 0.0]]), torch.tensor([0, 1, 0])
         >>> loss = rl.information_gain_loss(logits, y, rl.Prevalence.binary(population=0.01))
@@ -105,7 +105,7 @@ def weighted_loss(
     The mean divides by the number of examples, not by the sum of their weights as `nn.CrossEntropyLoss(weight=…)` does:
     it estimates the population's risk without bias. The arguments are those of `information_gain_loss`.
 
-    Example:
+    Examples:
         >>> import torch, rightloss as rl
         >>> logits, y = torch.tensor([[2.0, 0.0], [0.0, 2.0], [1.0, 0.0]]), torch.tensor([0, 1, 0])
         >>> round(float(rl.weighted_loss(logits, y, rl.Prevalence.binary(population=0.01))), 4)
@@ -131,7 +131,7 @@ def logit_adjusted_loss(
     with the batch's labels as the support, this is Balanced MSE's batch Monte Carlo form. The arguments are those of
     `information_gain_loss`.
 
-    Example:
+    Examples:
         >>> import torch, rightloss as rl
         >>> logits, y = torch.tensor([[2.0, 0.0], [0.0, 2.0], [1.0, 0.0]]), torch.tensor([0, 1, 0])
         >>> round(float(rl.logit_adjusted_loss(logits, y, rl.Prevalence.binary(population=0.01))), 4)
@@ -155,7 +155,7 @@ def log_likelihood_loss(
 
     The arguments are those of `information_gain_loss`.
 
-    Example:
+    Examples:
         >>> import torch, rightloss as rl
         >>> logits, y = torch.tensor([[2.0, 0.0], [0.0, 2.0], [1.0, 0.0]]), torch.tensor([0, 1, 0])
         >>> round(float(rl.log_likelihood_loss(logits, y, rl.Prevalence.binary(population=0.01))), 4)

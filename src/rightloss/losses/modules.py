@@ -119,7 +119,7 @@ class InformationGainLoss(_Loss):
         fused: False composes the softmax path from torch operations too.
         num_data: N, how many training examples there are: it sets κ of an uncertain prevalence, see `Prevalence.evidence_for`.
 
-    Example:
+    Examples:
         >>> import torch, rightloss as rl
         >>> criterion = rl.InformationGainLoss(rl.Prevalence.binary(population=0.001, sampling=0.5))
         >>> logits, y = torch.zeros(4, 2, requires_grad=True), torch.tensor([0, 1, 0, 1])
@@ -206,7 +206,7 @@ class _Rival(_Loss):
 class WeightedLoss(_Rival):
     """Importance weighting: [`weighted_loss`][rightloss.losses.functional.weighted_loss], with the same arguments.
 
-    Example:
+    Examples:
         >>> import torch, rightloss as rl
         >>> criterion = rl.WeightedLoss(rl.Prevalence.binary(population=0.01))
         >>> round(float(criterion(torch.zeros(2, 2), torch.tensor([0, 1]))), 4)
@@ -222,7 +222,7 @@ class WeightedLoss(_Rival):
 class LogitAdjustedLoss(_Rival):
     """Logit adjustment in training: [`logit_adjusted_loss`][rightloss.losses.functional.logit_adjusted_loss].
 
-    Example:
+    Examples:
         >>> import torch, rightloss as rl
         >>> criterion = rl.LogitAdjustedLoss(rl.Prevalence.binary(population=0.01))
         >>> round(float(criterion(torch.tensor([[99.0, 1.0]]).log(), torch.tensor([1]))), 4)
@@ -236,7 +236,7 @@ class LogitAdjustedLoss(_Rival):
 class LogLikelihoodLoss(_Rival):
     """Plain cross-entropy: [`log_likelihood_loss`][rightloss.losses.functional.log_likelihood_loss].
 
-    Example:
+    Examples:
         >>> import torch, rightloss as rl
         >>> criterion = rl.LogLikelihoodLoss(rl.Prevalence.binary(population=0.01))
         >>> round(float(criterion(torch.zeros(2, 2), torch.tensor([0, 1]))), 4)

@@ -33,7 +33,7 @@ class AuxiliaryMarginal(nn.Module):
         memory: how many of the latest pairs (w, m) are remembered.
         draw: how many of them, drawn at random, a step averages over, the newest always among them.
 
-    Example:
+    Examples:
         >>> import torch, rightloss as rl
         >>> layer, x, y = torch.nn.Linear(3, 2), torch.randn(8, 3), torch.arange(8) % 2
         >>> loss = rl.InformationGainLoss(rl.Prevalence.binary(0.1), marginal=rl.AuxiliaryMarginal(layer))

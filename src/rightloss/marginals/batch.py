@@ -17,7 +17,7 @@ class BatchMarginal(nn.Module):
     Simple and stateless, the one for `torch.func` and for regression. log m is biased low, by about
     Var[m]/(2 p(k|w)²), of order 1/n; at a small prevalence under the paper's reference it rests on a few examples.
 
-    Example:
+    Examples:
         >>> import torch, rightloss as rl
         >>> loss = rl.InformationGainLoss(rl.Prevalence.binary(0.01, evidence=0.0), marginal=rl.BatchMarginal())
         >>> y = torch.tensor([0, 1, 0, 1])
@@ -51,7 +51,7 @@ class ClasswiseMarginal(nn.Module):
 
     It sums to 1, and needs every class in every (global) batch: use `StratifiedBatchSampler`.
 
-    Example:
+    Examples:
         >>> import torch, rightloss as rl
         >>> loss = rl.InformationGainLoss(rl.Prevalence.binary(0.01, evidence=0.0), marginal=rl.ClasswiseMarginal())
         >>> abs(float(loss(torch.ones(3, 2), torch.tensor([0, 1, 1])))) < 1e-6

@@ -30,7 +30,7 @@ class PoolMarginal(nn.Module):
         every: how many training batches one pass serves.
         labelled: whether the loader gives labels.
 
-    Example:
+    Examples:
         >>> import torch, rightloss as rl
         >>> model, x, y = torch.nn.Linear(3, 2), torch.randn(8, 3), torch.arange(8) % 2
         >>> marginal = rl.PoolMarginal(model, [(x, y)], every=10)

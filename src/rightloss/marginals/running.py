@@ -25,7 +25,7 @@ class RunningMarginal(nn.Module):
     Args:
         decay: d in [0, 1): how much of the past is kept per batch; 0 is `BatchMarginal`.
 
-    Example:
+    Examples:
         >>> import torch, rightloss as rl
         >>> loss = rl.InformationGainLoss(rl.Prevalence.binary(0.01), marginal=rl.RunningMarginal(decay=0.99))
         >>> for _ in range(3):

@@ -40,7 +40,7 @@ class ReliabilityCurve:
         level: of the limits.
         positive: the class.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from rightloss.metrics import reliability_curve
         >>> p = np.array([0.1, 0.4, 0.3, 0.8])  # of class 1
@@ -89,7 +89,7 @@ def reliability_curve(
         groups: ids of patients (or sites) `(n,)`, where rows are not independent; by default each image of a dense map is one.
         ignore_index: the int label of examples that are left out.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from rightloss.metrics import reliability_curve
         >>> p = np.array([0.1, 0.1, 0.1, 0.1, 0.8, 0.8])

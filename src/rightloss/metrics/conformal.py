@@ -50,7 +50,7 @@ class ConformalSets:
         drawn: whether u was drawn from a generator, so that `predict` needs one, too. That takes away the excess also where
             many rows are alike, as those of a small forest.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from rightloss.metrics import ConformalSets
         >>> y = torch.arange(200) % 2

@@ -28,7 +28,7 @@ class RocCurve:
         auc: area under the curve: how often a positive is predicted higher than another, ties counted half.
         positive: the class.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from rightloss.metrics import RocCurve, roc_curve
         >>> p = np.array([0.1, 0.4, 0.3, 0.8])  # of class 1
@@ -56,7 +56,7 @@ class PrecisionRecallCurve:
         prevalence: π of the class: the precision of calling everybody positive.
         positive: the class.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from rightloss.metrics import precision_recall_curve
         >>> p = np.array([0.1, 0.4, 0.3, 0.8])  # of class 1
@@ -83,7 +83,7 @@ class ProbabilityHistogram:
         scale: "probability" or "log-odds".
         positive: the class predicted.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from rightloss.metrics import probability_histogram
         >>> p = np.array([0.1, 0.4, 0.3, 0.8])  # of class 1
@@ -114,7 +114,7 @@ def roc_curve(
         prevalence: π, in whose proportions the other classes make up "the rest"; needed for more than two classes.
         ignore_index: the int label of examples that are left out.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from rightloss.metrics import roc_curve
         >>> p = np.array([0.1, 0.4, 0.3, 0.8])  # of class 1
@@ -146,7 +146,7 @@ def precision_recall_curve(
         positive: the class looked for; 1 where there are two.
         ignore_index: the int label of examples that are left out.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from rightloss.metrics import precision_recall_curve
         >>> p = np.array([0.1, 0.4, 0.3, 0.8])  # of class 1
@@ -182,7 +182,7 @@ def probability_histogram(
         scale: "probability", from 0 to 1, or "log-odds", from the least to the greatest finite one.
         ignore_index: the int label of examples that are left out.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from rightloss.metrics import probability_histogram
         >>> p = np.array([0.1, 0.4, 0.3, 0.8])  # of class 1

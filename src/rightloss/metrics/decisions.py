@@ -37,7 +37,7 @@ def decide(
     Returns:
         int64 `(n,)`, or `(n, h, w, …)`; an array or a tensor as `log_probs` is.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from rightloss.metrics import decide
         >>> log_probs = np.log([[0.9, 0.1], [0.45, 0.55]])
@@ -67,7 +67,7 @@ def expected_cost(log_probs: Predictions, costs: Numbers | None, decisions: Numb
         decisions: int `(n,)` or `(n, h, w, …)`, as `decide` gives them.
         abstain_cost: what a −1 costs.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from rightloss.metrics import expected_cost
         >>> costs = [[0, 1], [10, 0]]  # a missed class 1 costs 10
@@ -98,7 +98,7 @@ def cost_matrix(num_classes: int, costs: Numbers | None = None, threshold: float
         threshold: t, for two classes, in the place of `costs`: a missed 1 costs 1 and a false one t/(1 − t), so that
             deciding 1 is worth it from p₁ = t on.
 
-    Example:
+    Examples:
         >>> from rightloss.metrics import cost_matrix
         >>> cost_matrix(2, threshold=0.2)
         tensor([[0.0000, 0.2500],

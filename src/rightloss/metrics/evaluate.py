@@ -98,7 +98,7 @@ def evaluate(
         generator: random numbers for the resamples; of a fixed seed by default, so that equal input gives equal output.
         ignore_index: the int label of examples that are left out.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from rightloss.metrics import evaluate
         >>> y = torch.arange(200) % 2

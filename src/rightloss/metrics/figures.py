@@ -205,7 +205,7 @@ def _others(population: Tensor) -> Tensor:
 class Figure:
     """A number with its interval. `float(figure)` is its value.
 
-    Example:
+    Examples:
         >>> from rightloss.metrics import Figure
         >>> print(Figure(0.25, 0.1, 0.4))
         0.25 (0.1 to 0.4)
@@ -238,7 +238,7 @@ class Figure:
 class Evaluation:
     """Every figure at one prevalence, as `evaluate` returns it. Print it for a table.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from rightloss.metrics import evaluate
         >>> p = np.array([0.1, 0.4, 0.3, 0.8])

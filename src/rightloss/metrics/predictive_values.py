@@ -30,7 +30,7 @@ class PredictiveValueCurve:
         level: of the limits.
         positive: the class.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from rightloss.metrics import predictive_value_curve
         >>> p = np.array([0.1, 0.4, 0.3, 0.8])  # of class 1
@@ -68,7 +68,7 @@ class DecisionCurve:
         level: of the limits.
         positive: the class.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from rightloss.metrics import decision_curve
         >>> p = np.array([0.1, 0.4, 0.3, 0.8])  # of class 1
@@ -135,7 +135,7 @@ def predictive_value_curve(
         groups: ids of patients (or sites) `(n,)`, where rows are not independent; by default each image of a dense map is one.
         ignore_index: the int label of examples that are left out.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from rightloss.metrics import predictive_value_curve
         >>> p = np.array([0.1, 0.4, 0.3, 0.8])  # of class 1
@@ -200,7 +200,7 @@ def decision_curve(
         groups: ids of patients (or sites) `(n,)`, where rows are not independent; by default each image of a dense map is one.
         ignore_index: the int label of examples that are left out.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from rightloss.metrics import decision_curve
         >>> p = np.array([0.1, 0.4, 0.3, 0.8])  # of class 1

@@ -56,7 +56,7 @@ def predictive(
         Log-probabilities `(n, k)`, or dense `(n, k, h, w, …)`: those of `posterior.predict(x, population=…)`, which also gives
         entropies and intervals.
 
-    Example:
+    Examples:
         >>> import torch
         >>> import rightloss as rl
         >>> from rightloss.inference import log_posterior, map_estimate

@@ -37,7 +37,7 @@ class PredictionInterval:
         low: the lower end of the central interval of p(k|x,π), class by class.
         high: its upper end.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> import rightloss as rl
         >>> found = rl.retarget_interval(np.log([[0.2, 0.8]]), from_=0.5, to=rl.Prevalence.beta(10, 990))
@@ -76,7 +76,7 @@ def retarget_interval(
         draws: of π, for more than two classes, at most 2²⁵ / K. None means 200 / (1 − level), a hundred beyond either end.
         generator: of the draws, a torch.Generator; torch's own by default.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> import rightloss as rl
         >>> found = rl.retarget_interval(np.log([[0.2, 0.8]]), from_=0.5, to=rl.Prevalence.beta(10, 990))

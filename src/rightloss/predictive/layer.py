@@ -52,7 +52,7 @@ class PrevalenceLayer(nn.Module):
             plain cross-entropy on minibatches at ρ, or K frequencies.
         classes: names of the K classes, in the order of the columns.
 
-    Example:
+    Examples:
         >>> import torch
         >>> import rightloss as rl
         >>> model = torch.nn.Linear(4, 2)  # trained for a prevalence of 0.01, with one of rightloss's losses

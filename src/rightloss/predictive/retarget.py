@@ -45,7 +45,7 @@ def retarget(log_probs: Predictions, from_: Mix, to: Mix) -> Any:
     Raises:
         ValueError: `log_probs` that are not log-probabilities; frequencies that are not positive or do not sum to 1.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> import rightloss as rl
         >>> log_probs = np.log([[0.2, 0.8]])  # of a model trained on equal classes

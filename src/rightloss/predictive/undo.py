@@ -78,7 +78,7 @@ def undo_sampling(
     Raises:
         ValueError: nothing to undo, something missing (the message says what to add), or two of them at odds.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> import rightloss as rl
         >>> log_probs = np.log([[0.25, 0.75]])  # of a model trained with pos_weight=9

@@ -160,7 +160,7 @@ class RebalancedSampler(_ResumableSampler[int]):
             `num_samples` or `num_replicas` below 1; `rank` missing or out of range; a `generator` that is no
             torch.Generator, or a number that is no int.
 
-    Example:
+    Examples:
         >>> import torch
         >>> import rightloss as rl
         >>> labels = torch.tensor([0] * 990 + [1] * 10)
@@ -223,7 +223,7 @@ class StratifiedBatchSampler(_ResumableSampler[list[int]]):
     Raises:
         ValueError: soft labels, a `batch_size` below the number of classes, and as in `RebalancedSampler`.
 
-    Example:
+    Examples:
         >>> import torch
         >>> import rightloss as rl
         >>> labels = torch.tensor([0] * 990 + [1] * 10)

@@ -36,7 +36,7 @@ class Calibration:
         counts: how many held-out examples of each class there were (K,).
         covariance: of (a, b − log sampling), `(2K, 2K)`, but for a constant added to the second half: how uncertain the fit is.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from rightloss.shift import fit_calibration
         >>> labels = torch.tensor([0, 0, 0, 1, 1, 1])
@@ -81,7 +81,7 @@ def fit_calibration(log_probs: Predictions, labels: Numbers, kind: CalibrationKi
         labels: class numbers `(n,)`, or `(n, h, w, …)`. Rows and cells labelled −100 are left out.
         kind: "mean", "temperature", "bias-corrected" or "vector".
 
-    Example:
+    Examples:
         >>> import torch
         >>> from rightloss.shift import fit_calibration
         >>> labels = torch.arange(2000) % 2

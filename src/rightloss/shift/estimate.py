@@ -84,7 +84,7 @@ def estimate_prevalence(
         region: "auto", "profile", "curvature", "fieller", or None for none.
         level: of the regions.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from rightloss.shift import estimate_prevalence
         >>> def predict(x):  # at equal classes, N(−1, 1) and N(1, 1)
@@ -140,7 +140,7 @@ class PrevalenceEstimate:
         calibration: the one that was applied, if any.
         sampling: ρ (K,), the mix at which the predictions hold.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from rightloss.shift import estimate_prevalence
         >>> certain = torch.tensor([[0.999, 0.001]] * 90 + [[0.001, 0.999]] * 10).log()

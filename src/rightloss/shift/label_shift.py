@@ -28,7 +28,7 @@ _WORST_ERROR = 0.1
 class LabelShiftWarning(UserWarning):
     """An estimate of a prevalence should not be relied upon.
 
-    Example:
+    Examples:
         >>> import warnings
         >>> from rightloss.shift import LabelShiftWarning
         >>> warnings.filterwarnings("error", category=LabelShiftWarning)  # stop instead of going on
@@ -51,7 +51,7 @@ class LabelShiftTest:
         well_conditioned: whether condition ≤ 30 and error ≤ 0.1: these predictions, at this size, can give a prevalence.
         message: all of it in words.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from rightloss.shift import label_shift_test
         >>> y = torch.arange(2000) % 2
@@ -99,7 +99,7 @@ def label_shift_test(
         sampling: ρ, the mix at which the predictions are stated; where given, the held-out labels are tested against it.
         level: a p-value below 1 − level is not tenable.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from rightloss.shift import label_shift_test
         >>> def predict(x):  # at equal classes, N(−1, 1) and N(1, 1)

@@ -235,7 +235,7 @@ class StudyConfig:
         populations: π of malignant nodules; None for ratings: the shares of the readers' votes in the whole data set.
         training: how every net is trained.
 
-    Example:
+    Examples:
         >>> from rightloss.study import StudyConfig
         >>> config = StudyConfig("quick", losses=("information-gain", "weighted"), populations=(0.3, 0.001), folds=2)
         >>> len(config.runs()), len(config.groups())

@@ -30,7 +30,7 @@ _RANGE = (0.8, 1.3)  # processes that run at once slow each other down; the firs
 class Duration(NamedTuple):
     """A range of seconds.
 
-    Example:
+    Examples:
         >>> print(Duration.around(400.0))
         about 5.3 to 8.7 minutes
     """

@@ -62,7 +62,7 @@ def run_study(
         OSError: `out` cannot be written, or the disk is full; as a ChildProcessError: the processes that ran a group died,
             again and again. What is done is kept.
 
-    Example:
+    Examples:
         >>> from pathlib import Path
         >>> from rightloss.study import StudyConfig, run_study
         >>> config = StudyConfig("quick", nets=("mlp",), losses=("weighted",), populations=(0.3,), folds=1)

@@ -97,7 +97,7 @@ class StudyResults:
         data: by name of the source.
         runs: finished runs, in the config's order.
 
-    Example:
+    Examples:
         >>> from rightloss.study import PRESETS, StudyResults
         >>> StudyResults(PRESETS["quick"], data={}, runs=()).missing
         40
@@ -222,7 +222,7 @@ def read_study(out: Path) -> StudyResults:
     Raises:
         ValueError: the folder holds no study, or one of another version, or a file in it is damaged.
 
-    Example:
+    Examples:
         >>> from pathlib import Path
         >>> from rightloss.study import read_study
         >>> read_study(Path("nowhere"))

@@ -86,7 +86,7 @@ def expectation_propagation(
     Raises:
         Diverged: no step led to a Gaussian; the error has the last good `.posterior`.
 
-    Example:
+    Examples:
         >>> import torch, rightloss as rl
         >>> y = torch.arange(100) % 2
         >>> x = torch.randn(100, 1, generator=torch.Generator().manual_seed(0)) + y[:, None]

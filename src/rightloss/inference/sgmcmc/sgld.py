@@ -70,7 +70,7 @@ def sgld(
     Raises:
         Diverged: a value was not finite; the error's `.posterior` has the draws until then.
 
-    Example:
+    Examples:
         >>> import torch, rightloss as rl
         >>> y = torch.arange(100) % 2
         >>> x = torch.randn(100, 1, generator=torch.Generator().manual_seed(0)) + y[:, None]

@@ -89,7 +89,7 @@ def variational(
     Raises:
         Diverged: a step was not finite; q as it was before is its `.posterior`.
 
-    Example:
+    Examples:
         >>> import torch, rightloss as rl
         >>> y = torch.arange(100) % 2
         >>> x = torch.randn(100, 1, generator=torch.Generator().manual_seed(0)) + y[:, None]

@@ -27,7 +27,7 @@ class Found:
         foreign: number of files that are no DICOM images, or have a damaged header.
         unreadable: files and folders that could not be opened, and why.
 
-    Example:
+    Examples:
         >>> from rightloss.lidc.ct import Found
         >>> Found(series={}, others=0, foreign=1, unreadable=()).foreign
         1
@@ -48,7 +48,7 @@ def find_series(folder: str | os.PathLike[str], wanted: Collection[str] | None =
         folder: where to look.
         wanted: the UIDs of the series to keep; all by default.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from rightloss.lidc.ct import find_series
         >>> find_series(tempfile.mkdtemp()).series

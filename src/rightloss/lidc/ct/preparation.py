@@ -60,7 +60,7 @@ _ANY_SERIES = (ShardNotWritten.__name__, ModuleNotFoundError.__name__)  # errors
 class Remark:
     """A series (`nodule` None) or nodule that was skipped, or used with a reservation; `text` says why.
 
-    Example:
+    Examples:
         >>> from rightloss.lidc.ct import Remark
         >>> Remark("1.2.3", nodule=None, skipped=True, text="not found").text
         'not found'
@@ -87,7 +87,7 @@ class Prepared:
         parts: the folder of shards, kept for another run; None if there is no need of one.
         remarks: what was skipped, and what was used with reservations, by series and nodule.
 
-    Example:
+    Examples:
         >>> from pathlib import Path
         >>> from rightloss.lidc.ct import Prepared
         >>> print(Prepared(Path("n.npz"), Path("n.skipped.csv"), 5, 5, 2, (), (), None, ()))
@@ -160,7 +160,7 @@ def prepare(
         OSError: the disk is full or cannot be written, a process cannot be started, or there would be fewer nodules than in the
             archive that is there. Shards stay, and another run continues from them.
 
-    Example:
+    Examples:
         >>> from rightloss.lidc.ct import prepare
         >>> prepare("no-such-folder", "nodules.npz")
         Traceback (most recent call last):

@@ -49,7 +49,7 @@ class Series:
         problems: files that were left out, and slices that are missing, as text.
         missing: the third coordinate of each missing slice, mm, ascending.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from rightloss.lidc.ct import Series
         >>> z, hu = np.arange(12.0), np.zeros((12, 16, 16), np.int16)
@@ -86,7 +86,7 @@ def read_series(
         ValueError: fewer than two slices could be read, they are of several series, or they are not transverse.
         OSError: a file cannot be read from the disk.
 
-    Example:
+    Examples:
         >>> from rightloss.lidc.ct import read_series
         >>> read_series([])
         Traceback (most recent call last):
@@ -265,7 +265,7 @@ class Patch(NamedTuple):
         outside: the share of voxels that lie outside the scan, and are air.
         problems: missing slices within it that were interpolated.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from rightloss.lidc.ct import Patch
         >>> Patch(np.zeros((8, 8, 8), np.int16), outside=0.0, problems=()).hu.shape
@@ -305,7 +305,7 @@ def cut_patch(
         ValueError: the centre lies outside the scan; or a slice is missing through the nodule, or next to its centre; or more
             than one in a row is missing elsewhere in the cube, or one at the end of the scan.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from rightloss.lidc.ct import Series, cut_patch
         >>> z, hu = np.arange(12.0), np.full((12, 16, 16), 40, np.int16)

@@ -27,7 +27,7 @@ class ConvBody(nn.Module):
         dropout: share of the channels that is dropped.
         generator: for the random weights; torch's default generator if None.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from rightloss.lidc.nets import ConvBody
         >>> ConvBody(64, [32, 128])(torch.rand(5, 64, 32, 32)).shape
@@ -56,7 +56,7 @@ class InceptionBody(nn.Module):
         dropout: share of the channels that is dropped.
         generator: for the random weights; torch's default generator if None.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from rightloss.lidc.nets import InceptionBody
         >>> InceptionBody(64, [32, 128])(torch.rand(5, 64, 32, 32)).shape
@@ -89,7 +89,7 @@ class InceptionBlock(nn.Module):
         channels: c of the input.
         width: channels of the output, a multiple of 8.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from rightloss.lidc.nets import InceptionBlock
         >>> InceptionBlock(64, 32)(torch.rand(5, 64, 32, 32)).shape
@@ -129,7 +129,7 @@ class GatedBody(nn.Module):
         dropout: share of the channels that is dropped.
         generator: for the random weights; torch's default generator if None.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from rightloss.lidc.nets import GatedBody
         >>> GatedBody([32, 128], hidden=16)(torch.rand(5, 64, 32, 32)).shape
@@ -169,7 +169,7 @@ class RecurrentGate(nn.Module):
         hidden: channels of h.
         steps: how often the map is refined.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from rightloss.lidc.nets import RecurrentGate
         >>> RecurrentGate(channels=8, hidden=4, steps=3)(torch.rand(5, 8, 16, 16)).shape

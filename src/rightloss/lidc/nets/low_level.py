@@ -39,7 +39,7 @@ class LowLevelBlock(nn.Module):
             quarter of the cost.
         generator: for the random weights; torch's default generator if None.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from rightloss.lidc.nets import LowLevelBlock
         >>> LowLevelBlock(stride=2)(torch.rand(5, 1, 32, 32)).shape

@@ -40,7 +40,7 @@ class MetadataBlock(nn.Module):
         bias: whether there is b; beside an image, whose head has one, it is not needed.
         generator: for the random g_u; torch's default generator if None.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from rightloss.lidc.nets import MetadataBlock
         >>> block = MetadataBlock(num_features=4, num_outputs=2)
@@ -144,7 +144,7 @@ class WithMetadata(nn.Module):
         image: a net of this package: views → logits, its last layer `head`.
         metadata: the block, with as many outputs.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from rightloss.lidc.nets import MetadataBlock, WithMetadata, convnet
         >>> net = WithMetadata(convnet(2, small=True), MetadataBlock(4, 2))

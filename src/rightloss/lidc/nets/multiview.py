@@ -35,7 +35,7 @@ class MultiViewNet(nn.Module):
         num_outputs: of the head, or the likelihood they are for.
         pool: "min", "max" or "mean" over views, for each feature separately.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from rightloss.lidc.nets import ConvBody, LowLevelBlock, MultiViewNet
         >>> net = MultiViewNet(LowLevelBlock(), ConvBody(64, [32]), num_features=32, num_outputs=2)
@@ -72,7 +72,7 @@ class GatedNet(nn.Module):
         num_outputs: of the head, or the likelihood they are for.
         pool: "min", "max" or "mean" of the features over views.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from rightloss.lidc.nets import GatedBody, GatedNet, LowLevelBlock
         >>> net = GatedNet(LowLevelBlock(), GatedBody([32], hidden=8), num_outputs=2)
@@ -111,7 +111,7 @@ class FullyConvolutionalNet(nn.Module):
         dropout: share of the channels that is dropped.
         generator: for the random weights; torch's default generator if None.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from rightloss.lidc.nets import FullyConvolutionalNet, LowLevelBlock
         >>> net = FullyConvolutionalNet(LowLevelBlock(), widths=[32, 64], strides=[2, 1], num_outputs=2)
@@ -159,7 +159,7 @@ def each_view(views: Tensor, low_level: nn.Module, *stages: nn.Module) -> Float[
     Nets with equal low-level blocks can share its result, `each_view(views, block)`: with nn.Identity as their own block they
     take (n, s, c, h, w).
 
-    Example:
+    Examples:
         >>> import torch
         >>> from rightloss.lidc.nets import LowLevelBlock, each_view
         >>> each_view(torch.rand(5, 9, 32, 32), LowLevelBlock(stride=2)).shape
@@ -178,7 +178,7 @@ def each_view(views: Tensor, low_level: nn.Module, *stages: nn.Module) -> Float[
 def pool_views(features: Float[Tensor, "n s m"], pool: Pool) -> Float[Tensor, "n m"]:
     """Return the "min", "max" or "mean" over views, elementwise.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from rightloss.lidc.nets import pool_views
         >>> pool_views(torch.tensor([[[1.0, 4.0], [3.0, 2.0]]]), "max")

@@ -40,7 +40,7 @@ def convnet(
         dropout: share of the channels that is dropped.
         generator: for the random weights; torch's default generator if None.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from rightloss.lidc.nets import convnet
         >>> convnet(2, small=True)(torch.rand(5, 9, 32, 32)).shape
@@ -63,7 +63,7 @@ def inception_net(
 ) -> MultiViewNet:
     """Return the paper's InceptionNet: inception blocks of stride 2 on each view. Arguments as in `convnet`.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from rightloss.lidc.nets import inception_net
         >>> inception_net(2, small=True)(torch.rand(5, 9, 32, 32)).shape
@@ -85,7 +85,7 @@ def fully_convolutional_net(
 ) -> FullyConvolutionalNet:
     """Return a net that averages class maps, for one view per nodule. Arguments as in `convnet`, without `pool`.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from rightloss.lidc.nets import fully_convolutional_net
         >>> fully_convolutional_net(2, small=True)(torch.rand(5, 1, 32, 32)).shape
@@ -108,7 +108,7 @@ def gated_net(
 ) -> GatedNet:
     """Return a net whose features are weighted by a map, refined by a GRU in three steps. Arguments as in `convnet`.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from rightloss.lidc.nets import gated_net
         >>> gated_net(2, small=True)(torch.rand(5, 9, 32, 32)).shape
@@ -142,7 +142,7 @@ def metadata_net(
         units: of the block.
         pool: this and the rest as in `convnet`.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from rightloss.lidc.nets import metadata_net
         >>> metadata_net(4, 2, small=True)(torch.rand(5, 9, 32, 32), torch.randn(5, 4)).shape

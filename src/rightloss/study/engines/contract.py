@@ -51,7 +51,7 @@ class Engine(Protocol):
 class InProcess:
     """Run groups one after the other in this process: for one core, a debugger, or several devices that train one net.
 
-    Example:
+    Examples:
         >>> from rightloss.study import StudyConfig
         >>> from rightloss.study.engines import InProcess
         >>> groups = StudyConfig("quick", folds=2).groups()

@@ -36,7 +36,7 @@ class OnRay:
         workers: processors of a cluster that is started here; all by default.
         retries: how often a group is run again when its process or machine dies.
 
-    Example:
+    Examples:
         >>> from pathlib import Path
         >>> from rightloss.study import PRESETS, run_study
         >>> from rightloss.study.engines import OnRay

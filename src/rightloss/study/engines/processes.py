@@ -45,7 +45,7 @@ class Processes:
         workers: how many at once; by default as many as processors. Each has the data in memory.
         retries: how often a group is run again when its process dies, for lack of memory, say.
 
-    Example:
+    Examples:
         >>> from pathlib import Path
         >>> from rightloss.study import PRESETS, run_study
         >>> from rightloss.study.engines import Processes

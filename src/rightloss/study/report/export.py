@@ -37,7 +37,7 @@ def write_tables(summary: Summary, out: str | os.PathLike[str]) -> list[Path]:
     Returns:
         the paths of the files.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from rightloss.study import PRESETS, StudyResults
         >>> from rightloss.study.summary import summarise
@@ -215,7 +215,7 @@ def open_console() -> Console:
 def print_summary(summary: Summary) -> None:
     """Print the summary in 80 columns or more, with intervals and more figures if there is room; missing runs come first.
 
-    Example:
+    Examples:
         >>> from rightloss.study import PRESETS, StudyResults
         >>> from rightloss.study.summary import summarise
         >>> from rightloss.study.report import print_summary

@@ -55,7 +55,7 @@ def write_report(results: StudyResults, summary: Summary, out: str | os.PathLike
     Returns:
         the path of `report.html`, which is written last.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from rightloss.study import PRESETS, StudyResults
         >>> from rightloss.study.summary import summarise

@@ -130,7 +130,7 @@ class Table:
         sections: in order.
         notes: below it.
 
-    Example:
+    Examples:
         >>> from rightloss.study.report.tables import Table, TableEntry, TableLine, TableSection
         >>> lines = (TableLine("weighted loss", (TableEntry("0.90", "0.85 to 0.94"),)),)
         >>> table = Table("auc", "AUC", ("AUC",), (TableSection("ConvNet", lines),))
@@ -155,7 +155,7 @@ def tables(summary: Summary, *, more: bool = False) -> list[Table]:
         summary: of the study.
         more: with more columns and notes, where there is room.
 
-    Example:
+    Examples:
         >>> from rightloss.study import PRESETS, StudyResults
         >>> from rightloss.study.summary import summarise
         >>> from rightloss.study.report import tables

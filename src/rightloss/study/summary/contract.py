@@ -34,7 +34,7 @@ class CellSummary:
         folds, seeds: how many it covers.
         nodules, patients: how many were tested.
 
-    Example:
+    Examples:
         >>> from rightloss.metrics import Figure
         >>> from rightloss.study.pooled_predictions import CellKey
         >>> from rightloss.study.summary import CellSummary
@@ -62,7 +62,7 @@ class Difference:
         ahead: number of folds in which ours is larger.
         behind: number of folds in which theirs is larger.
 
-    Example:
+    Examples:
         >>> from rightloss.metrics import Figure
         >>> from rightloss.study.summary import Difference
         >>> Difference(Figure(0.02, 0.01, 0.03), folds=5, ahead=5, behind=0).standing
@@ -92,7 +92,7 @@ class Comparison:
         ours, theirs: the cells.
         differences: by figure: `expected_log_likelihood`, and for two classes `auc`.
 
-    Example:
+    Examples:
         >>> from rightloss.metrics import Figure
         >>> from rightloss.study.pooled_predictions import CellKey
         >>> from rightloss.study.summary import Comparison, Difference
@@ -118,7 +118,7 @@ class PaperCheck:
         verdict: "reproduces", "does not" or "undecided".
         sentence: the figures behind the verdict.
 
-    Example:
+    Examples:
         >>> from rightloss.study.summary import PaperCheck
         >>> PaperCheck("the weighted loss has a lower AUC", "ConvNet", "reproduces", "By 0.04 (0.02 to 0.06).").verdict
         'reproduces'
@@ -144,7 +144,7 @@ class Summary:
         checks: of the paper's findings.
         findings: sentences; the first says so where the study is incomplete.
 
-    Example:
+    Examples:
         >>> from rightloss.study import PRESETS
         >>> from rightloss.study.summary import Summary
         >>> Summary(PRESETS["quick"], 40, "Why?", "", (), (), (), ()).to_json().splitlines()[1]

@@ -77,7 +77,7 @@ def summarise(results: StudyResults) -> Summary:
     Returns:
         the summary; the same results give the same to the last digit.
 
-    Example:
+    Examples:
         >>> from rightloss.study import PRESETS, StudyResults
         >>> from rightloss.study.summary import summarise
         >>> summary = summarise(StudyResults(PRESETS["quick"], data={}, runs=()))

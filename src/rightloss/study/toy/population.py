@@ -31,7 +31,7 @@ class TwoGaussians:
         features: D; μ points along the diagonal.
         separation: |μ|. The AUC is Φ(√2 |μ|), 0.871 at 0.8.
 
-    Example:
+    Examples:
         >>> from rightloss.study import TwoGaussians
         >>> population = TwoGaussians(0.001)
         >>> round(population.best_log_likelihood, 4), round(population.best_auc, 3)
@@ -95,7 +95,7 @@ class FiveRatings:
 
     The first says how high the rating is, the second how clear the case; π is what follows, (0.07, 0.20, 0.45, 0.20, 0.08).
 
-    Example:
+    Examples:
         >>> from rightloss.study import FiveRatings
         >>> [round(rate, 2) for rate in FiveRatings().prevalence.population.tolist()]
         [0.07, 0.2, 0.45, 0.2, 0.08]

@@ -48,7 +48,7 @@ class ToyConfig:
         test_examples: per seed, all classes together and equal; figures are weighted to π.
         biases: the simulation of the three kinds of sampling bias, with seeds of its own.
 
-    Example:
+    Examples:
         >>> from rightloss.study import ToyConfig
         >>> config = ToyConfig(seeds=2)
         >>> len(config.runs()), config.runs()[0].label
@@ -95,7 +95,7 @@ def run_toy(config: ToyConfig, out: Path, progress: Progress = lambda done, tota
         out: a folder for `FILES` and `runs/`, created if need be.
         progress: called after each run with (runs done, runs in all, what was run).
 
-    Example:
+    Examples:
         >>> from pathlib import Path
         >>> from rightloss.study import ToyConfig, run_toy
         >>> config = ToyConfig(seeds=2, positives=(0.3,))

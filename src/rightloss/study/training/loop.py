@@ -34,7 +34,7 @@ class Hardware:
         accelerator: "cpu", "cuda", "mps", or "auto".
         devices: how many; with more than one, processes that train together (DDP) share each minibatch.
 
-    Example:
+    Examples:
         >>> from rightloss.study.training import Hardware
         >>> Hardware()
         Hardware(accelerator='cpu', devices=1)
