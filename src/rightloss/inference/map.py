@@ -178,7 +178,7 @@ def reset_marginal(target: LogPosterior, at_once: bool, device: Device = None) -
     """Return the target with a reset marginal; where all data come at once, m itself is the running average."""
     target = pool_on(target, device)
     exact = at_once and isinstance(target.marginal, RunningMarginal)
-    return target.with_marginal(BatchMarginal()) if exact else target.anew()
+    return target.with_marginal(BatchMarginal()) if exact else target.with_fresh_marginal()
 
 
 def untrained_state(target: LogPosterior) -> dict[str, Tensor]:

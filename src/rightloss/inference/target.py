@@ -24,7 +24,7 @@ from ..losses.functional import batch_and_terms, check_unlabelled, class_log_sum
 from ..losses.gain import PriorTerms, at_reference, information_gain, table_of
 from ..marginals import AuxiliaryMarginal, Marginal, MinibatchEstimate, PoolMarginal, log_mean, sharing_group
 from ..marginals.pool import Pool
-from ..prevalence import ContinuousPrevalence, Prevalence
+from ..prevalence import ContinuousPrevalence, Density, Frequencies, Prevalence
 from .joint_model import JointModel
 from .marginals import RecordingMarginal, fresh_marginal
 from .minibatches import check_mix
@@ -62,10 +62,10 @@ def log_posterior(
     likelihood: Likelihood | None = None,
     marginal: Marginal | None = None,
     prior: Prior | None = None,
-    num_data: Any = None,
+    num_data: int | None = None,
     *,
-    reference: Any = None,
-    loss: Any = None,
+    reference: Frequencies | Density | None = None,
+    loss: type[nn.Module] | None = None,
     pool: Any = None,
 ) -> LogPosterior:
     """Return the paper's posterior, Eq. (1), as a function of weights and a minibatch, in the form that `posteriors` takes:
@@ -111,7 +111,7 @@ def log_posterior(
     prior = layer_prior(model, likelihood=criterion.likelihood) if prior is None else prior
     if not callable(prior):
         raise ValueError(f"Expected `prior` to be a function of the weights, but got {prior!r}: write gaussian_prior(1.0).")
-    if num_data is not None and (isinstance(num_data, bool) or not isinstance(num_data, Integral) or int(num_data) < 1):
+    if num_data is not None and not _is_count(num_data):
         raise ValueError(f"Expected `num_data` to be how many training examples there are, but got {num_data!r}: len(y).")
     return LogPosterior(
         model,
@@ -196,7 +196,7 @@ class LogPosterior:
             raise ValueError("Expected `num_data` in log_posterior, but got none: a loader without a data set has no size.")
         return self if self.num_data is not None else replace(self, num_data=num_data)
 
-    def anew(self) -> LogPosterior:
+    def with_fresh_marginal(self) -> LogPosterior:
         """Return a copy with a marginal that has seen nothing, as every run begins."""
         if self.marginal is None:
             return self
@@ -382,3 +382,7 @@ def _checked_pool(pool: Any, criterion: Any, model: nn.Module) -> Pool:
         raise ValueError(f"Expected as many inputs as labels in `pool`, but got {len(x)} and {len(y)}: is one cut off?")
     check_mix(y, criterion.prevalence)
     return x, y
+
+
+def _is_count(value: Any) -> bool:
+    return not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= 1

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..likelihoods import Categorical, Likelihood
 from ..marginals import BatchMarginal, Marginal, Measure, MinibatchEstimate, cannot_be_read, sharing_group
-from ..prevalence import ContinuousPrevalence, Prevalence
+from ..prevalence import ContinuousPrevalence, Density, Frequencies, Prevalence
 from .batch import (
     LabelledBatch,
     NonFinite,
@@ -44,7 +44,7 @@ def information_gain_loss(
     prevalence: Prevalence | ContinuousPrevalence,
     likelihood: Likelihood | None = None,
     marginal: Marginal | None = None,
-    reference: Any = None,
+    reference: Frequencies | Density | None = None,
     reduction: Reduction = "mean",
     *,
     ignore_index: int | None = -100,

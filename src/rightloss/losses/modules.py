@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..likelihoods import Categorical, Likelihood
 from ..marginals import BatchMarginal, Marginal, RunningMarginal, cannot_be_read, sharing_group
-from ..prevalence import ContinuousPrevalence, Prevalence, frequencies
+from ..prevalence import ContinuousPrevalence, Density, Frequencies, Prevalence, frequencies
 from .batch import LabelledBatch, NonFinite, Reduction, check_options, check_pair, class_batch
 from .functional import batch_and_terms, cross_entropy, gain_loss, importance, measure_of
 from .gain import PriorTerms, class_terms
@@ -134,7 +134,7 @@ class InformationGainLoss(_Loss):
         prevalence: Prevalence | ContinuousPrevalence,
         likelihood: Likelihood | None = None,
         marginal: Marginal | None = None,
-        reference: Any = None,
+        reference: Frequencies | Density | None = None,
         reduction: Reduction = "mean",
         ignore_index: int | None = -100,
         nonfinite: NonFinite = "raise",
