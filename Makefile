@@ -21,7 +21,7 @@ toy: $(VENV)/.study ## the study of synthetic populations into results/toy: two 
 test: lint $(VENV)/.pylidc ## lint, then the tests, a file at a time in each of up to four processes
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
-fast: $(VENV)/.test ## the inner loop: the tests that take under half a second each; no browser, no Ray, no chains
+fast: $(VENV)/.test ## the inner loop: the tests that take under a tenth of a second each; no browser, no Ray, no chains
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m 'not slow and not long'
 
 slow: $(VENV)/.test ## the tests that take longest

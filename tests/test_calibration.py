@@ -65,6 +65,7 @@ class TestSlope:
         assert found == pytest.approx(slope_by_bisection(odds, y, 0.01), rel=1e-9)
         assert found == pytest.approx(-0.0931213, rel=1e-6)
 
+    @pytest.mark.long
     @pytest.mark.parametrize("pi", [0.5, 0.01, 1e-5])
     @pytest.mark.parametrize("spread", SPREADS)
     @unchecked_types()
@@ -110,6 +111,7 @@ class TestSlope:
             for end in ("value", "low", "high"):
                 assert factor * getattr(found, end) == pytest.approx(getattr(once, end), rel=1e-6)
 
+    @pytest.mark.long
     @pytest.mark.parametrize("k", [2, 4])
     def test_does_not_exist_where_the_classes_are_separated(self, k: int) -> None:
         y = torch.arange(40) % k
@@ -125,6 +127,7 @@ class TestSlope:
         found = evaluate(table_of(np.array([-2.0, 0.5, 0.5, 3.0])), [0, 0, 1, 1], 0.1).calibration_slope
         assert "separated" in found.reason
 
+    @pytest.mark.long
     @pytest.mark.parametrize("intervals", ["analytic", "bootstrap"])
     @pytest.mark.parametrize("spread", [700.0, 1e100])
     def test_every_figure_has_an_interval_with_enormous_log_odds(self, spread: float, intervals: Method) -> None:
@@ -149,6 +152,7 @@ class TestReliabilityCurve:
         np.testing.assert_allclose(found.observed, observed, rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(found.predicted, predicted, rtol=1e-9)
 
+    @pytest.mark.long
     @pytest.mark.parametrize("as_array", [False, True])
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
     @pytest.mark.parametrize("k", [2, 3])

@@ -342,6 +342,7 @@ class TestForms:
         for labels in (y.numpy(), pd.Series(y.numpy()), y.int()):
             self.assert_same(check(form(table), labels, THREE, unlabelled=form(table)), expected)
 
+    @pytest.mark.long
     def test_models(self) -> None:
         x, y = drawn(RARE.sampling, 300, 31)
         table, model = exact(x, RARE.population), Ending(RARE, lambda z: z)
@@ -376,6 +377,7 @@ class TestForms:
         unlabelled: Any = DataLoader(TensorDataset(x), batch_size=50)
         self.assert_same(check(model, data, RARE, unlabelled=unlabelled), check(model, (x, y), RARE, unlabelled=x))
 
+    @pytest.mark.long
     def test_a_posterior(self) -> None:
         x, y = drawn(equal(2), 200, 35)
         prevalence = Prevalence(mix(0.9, 0.1), evidence=1.0)

@@ -158,6 +158,7 @@ def test_prepare_prints_its_summary_and_last_the_file(scans: Path) -> None:
     assert "exists: remove it" in again.stderr
 
 
+@pytest.mark.long
 def test_prepare_that_could_cut_nothing_fails_and_says_where_to_look(scans: Path) -> None:
     for path in (scans / "dicom").rglob("*.dcm"):
         path.write_bytes(path.read_bytes()[:-2])
@@ -167,6 +168,7 @@ def test_prepare_that_could_cut_nothing_fails_and_says_where_to_look(scans: Path
     assert result.stderr == "rightloss: no nodule could be cut, so that no archive was written\n"
 
 
+@pytest.mark.long
 def test_prepare_that_is_interrupted_says_how_to_go_on(scans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, arguments = scans / "n.npz", ["lidc", "prepare", "--dicom", str(scans / "dicom"), "--workers", "0", "--out"]
     with monkeypatch.context() as patch:

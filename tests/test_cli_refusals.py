@@ -162,6 +162,7 @@ def test_ratings_take_no_prevalence(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("missing", "arguments"),
     [
@@ -218,6 +219,7 @@ def test_a_file_in_the_place_of_the_folder_is_refused(archive: Path, tmp_path: P
     assert taken.read_text() == "mine"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("preset", ["quick", "toy"])
 def test_a_folder_on_a_disk_that_cannot_be_written_is_refused(mounted: Callable[[str], Path], preset: str) -> None:
     place = mounted("ro")
@@ -241,6 +243,7 @@ def test_a_folder_of_others_is_refused(archive: Path, tmp_path: Path) -> None:
     assert list(locked.iterdir()) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("preset", ["quick", "toy"])
 def test_a_disk_without_room_is_refused_before_anything_is_done(mounted: Callable[[str], Path], preset: str) -> None:
     place = mounted("size=256k")

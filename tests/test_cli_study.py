@@ -191,6 +191,7 @@ def test_the_command_in_a_report_asks_for_the_same_study(archive: Path, monkeypa
     assert asked(monkeypatch, *again[:at], *again[at + 2 :]) == config
 
 
+@pytest.mark.long
 def test_help_tells_what_the_presets_have(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "500")
     monkeypatch.setenv("TERMINAL_WIDTH", "500")
@@ -270,6 +271,7 @@ def test_the_engine_is_what_the_options_and_the_cores_say(
     assert (found.engine, found.words) == (engine, words)
 
 
+@pytest.mark.long
 def test_devices_and_precision_reach_the_training() -> None:
     assert machine_of({}, 1).work is train_group
     work: Any = machine_of({"engine": "in-process", "accelerator": "cpu", "devices": 2}, 1).work
@@ -277,6 +279,7 @@ def test_devices_and_precision_reach_the_training() -> None:
     assert configured("quick", {"precision": "bf16-mixed"}).training.precision == "bf16-mixed"
 
 
+@pytest.mark.long
 def test_room_is_asked_for_what_a_study_writes(tmp_path: Path) -> None:
     config = dataclasses.replace(PRESETS["quick"], folds=2)
     fake_study(tmp_path, config, nodules=1400)

@@ -75,6 +75,7 @@ class TestCoverage:
         for each in coverages(k, None, per_class=True)[:, 1:].T:
             assert_level(each)
 
+    @pytest.mark.long
     @pytest.mark.parametrize("k", SHIFTS)
     def test_of_sets_that_are_not_randomised_is_at_least_the_level(self, k: int) -> None:
         total = coverages(k, SHIFTS[k][1], draws=50, score="aps")[:, 0]
@@ -98,6 +99,7 @@ class TestThresholds:
             own = sorted((-log_probs[labels == c, c]).tolist())
             assert float(found[c]) == own[rank - 1]
 
+    @pytest.mark.long
     @pytest.mark.parametrize("seed", range(5))
     def test_weigh_the_classes_as_the_population_does(self, seed: int) -> None:
         """Against a search in exact arithmetic."""
@@ -214,6 +216,7 @@ class TestSets:
             holds = sets.predict(rows, use).double().mean(0)
             assert float(holds @ p) > level - 4 * (0.25 / 2000 + 0.25 / 2000) ** 0.5
 
+    @pytest.mark.long
     @pytest.mark.parametrize("k", [2, 5])
     def test_the_random_part_is_uniform_and_its_own_for_each_row(self, k: int) -> None:
         rows = torch.log_softmax(torch.randn(20_000, k, dtype=torch.float64, generator=generator(k)), 1)

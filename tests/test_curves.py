@@ -140,6 +140,7 @@ class TestRoc:
 
 
 class TestSoftVotes:
+    @pytest.mark.long
     def test_are_as_many_readers_as_vote(self) -> None:
         log_probs, _ = predictions(60, 3)
         readers = torch.randint(3, (60, 4), generator=generator(3))
@@ -269,6 +270,7 @@ class TestEveryCurve:
     def test_refuses_to_guess_the_class_among_three(self, call: str) -> None:
         assert_refused(lambda: CALLS[call](*THREE), r"`positive`, one of the classes 0\.\.2, but got none")
 
+    @pytest.mark.long
     def test_of_arrays_is_that_of_tensors(self, call: str) -> None:
         one, other = CALLS[call](*TWO), CALLS[call](TWO[0].numpy(), TWO[1].tolist())
         for name, value in vars(one).items():

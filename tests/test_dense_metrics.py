@@ -38,6 +38,7 @@ def rows_by_loop(log_probs: Tensor, y: Tensor) -> tuple[list[list[float]], list[
     return rows, [int(y[cell]) for cell in cells], [cell[0] for cell in cells]
 
 
+@pytest.mark.long
 @each_shape
 @pytest.mark.parametrize("intervals", ["analytic", "bootstrap"])
 def test_a_map_is_evaluated_as_its_cells_with_images_as_groups(shape: tuple[int, ...], intervals: Method) -> None:
@@ -80,6 +81,7 @@ def test_curves_of_a_map_are_those_of_its_cells_and_of_votes_that_agree(name: st
         np.testing.assert_allclose(agreed.get(key, 0.0), expected.get(key, 0.0), rtol=1e-9)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CURVES)
 @pytest.mark.parametrize(("ignored", "dtype"), [(-100, torch.int64), (255, torch.uint8), (2, torch.int16)])
 def test_cells_of_the_ignored_label_are_left_out(name: str, ignored: int, dtype: torch.dtype) -> None:
@@ -109,6 +111,7 @@ def test_decisions_and_their_costs_have_the_shape_of_the_labels(shape: tuple[int
     np.testing.assert_array_equal(found == -1, cost_of_each.amin(1).numpy() > 0.2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("intervals", ["analytic", "bootstrap"])
 def test_copies_of_a_cell_in_its_image_add_nothing(intervals: Method) -> None:
     log_probs, y = maps((200, 2, 1))

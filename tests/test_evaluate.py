@@ -112,6 +112,7 @@ def test_calibration_error_equals_a_count_over_bins_of_equal_weight(make: Callab
     assert_close(figures(case, bins=bins).calibration_error.value, float(np.mean(errors)))
 
 
+@pytest.mark.long
 @each_case
 def test_calibration_slope_maximises_the_weighted_likelihood(make: Callable[[], Case]) -> None:
     case = make()
@@ -146,6 +147,7 @@ def test_the_true_model_has_the_closed_forms_figures() -> None:
             assert found[name].high - found[name].low < 0.15, name
 
 
+@pytest.mark.long
 @each_case
 def test_always_answering_the_prevalence_has_no_skill_and_no_calibration_error(make: Callable[[], Case]) -> None:
     case = make()
@@ -193,6 +195,7 @@ def test_repeating_a_class_changes_no_figure_but_the_samples_own_accuracy(name: 
     assert twice.accuracy.value != once.accuracy.value
 
 
+@pytest.mark.long
 def test_rows_marked_as_ignored_are_left_out() -> None:
     log_probs, y = logits(3, 200, 4)
     kept = torch.arange(200) % 5 != 0

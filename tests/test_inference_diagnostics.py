@@ -27,6 +27,7 @@ def autoregressive(phi: float, chains: int = 4, n: int = 4000, d: int = 16) -> T
     return torch.stack(draws, 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("phi", [-0.3, 0.0, 0.5, 0.9])
 def test_an_autoregressive_chain_has_its_effective_sample_size(phi: float) -> None:
     draws = autoregressive(phi)

@@ -176,6 +176,7 @@ MODELS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("make", MODELS)
 def test_a_seed_fixes_the_result_and_the_users_model_is_unchanged(make: Any) -> None:
     x, y, prevalence = data()
@@ -192,6 +193,7 @@ def test_a_seed_fixes_the_result_and_the_users_model_is_unchanged(make: Any) -> 
     assert not any(part.training for part in model.modules())
 
 
+@pytest.mark.long
 def test_a_model_that_vmap_refuses_finds_the_same_where_nothing_is_random() -> None:
     x, y, prevalence = data()
     model = Branching()
@@ -209,6 +211,7 @@ def test_a_model_that_vmap_refuses_finds_the_same_where_nothing_is_random() -> N
     torch.testing.assert_close(*traces, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.long
 def test_each_member_has_moving_averages_of_its_own() -> None:
     x, y, prevalence = data()
     target = log_posterior(net(nn.BatchNorm1d(6)), prevalence)

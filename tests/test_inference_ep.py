@@ -109,6 +109,7 @@ def test_mean_and_covariance_are_those_of_the_grid(name: str) -> None:
     assert_near(found, grid_moments(ONE, target, points=61), *NEAR.get(name, CLOSE))
 
 
+@pytest.mark.long
 def test_the_uncorrected_posterior_is_another_one() -> None:
     right, wrong = (expectation_propagation(each, ONE.data).distribution for each in (ONE.target(), ONE.uncorrected()))
     assert float(((right.mean - wrong.mean) / right.standard_deviation)[1].abs()) > 3
@@ -173,6 +174,7 @@ def test_points_have_the_moments_of_a_normal_distribution() -> None:
         torch.testing.assert_close(second, torch.eye(dimensions, dtype=torch.float64))
 
 
+@pytest.mark.long
 @each_likelihood
 def test_derivatives_are_those_of_the_table(make: Any, k: int) -> None:
     likelihood: ClassLikelihood = make().double()
@@ -231,6 +233,7 @@ def test_the_marginal_and_its_derivatives_are_those_of_the_target() -> None:
     torch.testing.assert_close(bends, hessian(log_marginal)(w[0]))
 
 
+@pytest.mark.long
 @unchecked_types()
 def test_a_small_power_is_variational_inference() -> None:
     target = ONE.target()
@@ -328,6 +331,7 @@ def test_a_last_layer_is_a_linear_model_of_its_inputs() -> None:
     assert bool(torch.isfinite(found.predict(x[:5]).log_probs).all())
 
 
+@pytest.mark.long
 @unchecked_types()
 def test_the_rest_of_a_net_is_trained_first(monkeypatch: pytest.MonkeyPatch) -> None:
     model = nn.Sequential(nn.Linear(10, 3), nn.Tanh(), nn.Linear(3, 1)).double()

@@ -182,6 +182,7 @@ def _under_inference_mode(call: Callable[[], Any]) -> Any:
         return call()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["pool", "auxiliary"])
 def test_marginals_that_ask_the_model_are_taken(kind: str) -> None:
     def found(mode: Callable[[], AbstractContextManager[Any]]) -> Posterior:
@@ -227,6 +228,7 @@ def test_a_net_taken_from_a_posterior_under_inference_mode_can_be_trained() -> N
     assert all(value.grad is not None for value in net.parameters())
 
 
+@pytest.mark.long
 def test_a_user_s_own_mode_is_left_on() -> None:
     with torch.inference_mode():
         map_estimate(_target(_net()), _data(), steps=2)

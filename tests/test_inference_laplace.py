@@ -94,6 +94,7 @@ def _target(make: Callable[[], Any], k: int, options: dict[str, Any], **more: An
     return log_posterior(net, prevalence, likelihood, prior=gaussian_prior(1.0), **options, **more)
 
 
+@pytest.mark.long
 @each_case
 @pytest.mark.parametrize("soft", [False, True])
 def test_the_hessian_is_that_of_the_log_posterior_with_the_data_as_its_pool(
@@ -146,6 +147,7 @@ def test_the_fisher_information_is_the_hessian_that_the_model_expects(
     assert float(torch.linalg.eigvalsh(found).min()) > -1e-9 * float(found.abs().max())
 
 
+@pytest.mark.long
 @each_case
 @pytest.mark.parametrize("second", [hessian, fisher_information])
 def test_blocks_of_any_size_and_the_diagonal_alone_agree(
@@ -196,6 +198,7 @@ def test_cells_count_one_by_one_and_ignored_ones_for_nothing() -> None:
         torch.testing.assert_close(cells.matrix, each.matrix)
 
 
+@pytest.mark.long
 def test_a_model_that_vmap_does_not_support_is_run_row_by_row() -> None:
     class Recurrent(nn.Module):
         def __init__(self) -> None:
@@ -233,6 +236,7 @@ def test_the_priors_curvature_is_that_of_any_function(prior: str) -> None:
     torch.testing.assert_close(diagonal, reference.diagonal())
 
 
+@pytest.mark.long
 def test_an_intercept_alone_has_the_width_of_the_closed_form() -> None:
     """x = 0: the slope keeps its prior; the intercept b has the mode Σy − n σ(b) = b/s² and the precision n p(1 − p) + 1/s²."""
     y = (torch.arange(40) % 4 == 0).long()
@@ -248,6 +252,7 @@ def test_an_intercept_alone_has_the_width_of_the_closed_form() -> None:
     torch.testing.assert_close(found.standard_deviation["weight"], torch.tensor([[1.5]], dtype=torch.float64))
 
 
+@pytest.mark.long
 @unchecked_types()
 def test_diagonal_and_last_layer_are_parts_of_the_full_precision() -> None:
     target, data = _target(Categorical, 3, {}), _data(3)
@@ -266,6 +271,7 @@ def test_diagonal_and_last_layer_are_parts_of_the_full_precision() -> None:
     assert first.layout.names == ("0.weight", "0.bias")
 
 
+@pytest.mark.long
 @unchecked_types()
 def test_the_last_layer_of_a_single_layer_is_all_weights() -> None:
     data = _data(5)
@@ -330,6 +336,7 @@ def test_a_weight_with_a_horseshoe_prior_alone_has_the_width_of_its_curvature() 
         torch.testing.assert_close(found.standard_deviation["weight"], bent.abs().rsqrt())
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:The log posterior is")  # 20 steps do not lead to the mode, and need not
 def test_the_users_model_is_unchanged_and_data_may_have_any_form() -> None:
     net = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Dropout(0.5), nn.Linear(4, 2))

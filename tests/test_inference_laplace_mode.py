@@ -120,6 +120,7 @@ def _pooled(model: nn.Module, prevalence: Prevalence, data: tuple[Tensor, Tensor
     return _target(model, prevalence, pool=data, num_data=len(data[1]), prior=_prior(scale))
 
 
+@pytest.mark.long
 @each_evidence
 @pytest.mark.parametrize("features", [1, 8])
 @pytest.mark.usefixtures("unsearched")

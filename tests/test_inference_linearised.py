@@ -71,6 +71,7 @@ def tables_of(posterior: Posterior, **settings: Any) -> Tensor:
 
 
 class TestPredictions:
+    @pytest.mark.long
     @unchecked_types()
     def test_the_probability_is_an_integral_over_one_gaussian_output(self) -> None:
         posterior = spread_over(Prevalence.binary(0.1), Bernoulli(), X, 1.5)
@@ -220,6 +221,7 @@ class TestTheWayThere:
             assert posterior.model.calls == (2 + 6 if single else 1)
         torch.testing.assert_close(found[True], found[False])
 
+    @pytest.mark.long
     @each_kind
     @pytest.mark.parametrize(("weights", "numbers"), [(1, 1), (200, 1 << 20)])
     def test_any_size_of_blocks_and_batches_gives_the_same(
@@ -275,6 +277,7 @@ class TestAsModule:
         module = posterior_of_net(net=smooth(3), linearised=True).as_module()
         assert torch.autograd.gradcheck(module, (X[:2].clone().requires_grad_(),))
 
+    @pytest.mark.long
     def test_it_exports_for_one_number_of_rows(self) -> None:
         module = posterior_of_net(net=smooth(3), linearised=True).as_module(2)
         with unchecked_types():
@@ -292,6 +295,7 @@ def nested(**options: Any) -> tuple[LogPosterior, tuple[Tensor, Tensor]]:
 
 
 class TestLaplace:
+    @pytest.mark.long
     @pytest.mark.parametrize("covariance", ["full", "diagonal"])
     @unchecked_types()
     def test_gauss_newton_curvature_predicts_with_the_linear_model(self, covariance: Any) -> None:
@@ -310,6 +314,7 @@ class TestLaplace:
         torch.testing.assert_close(curved.distribution.covariance(), linear.distribution.covariance())
         assert_refused(lambda: laplace(target, data, linearised="yes"), "`linearised` to be")  # type: ignore[arg-type]
 
+    @pytest.mark.long
     def test_the_hessian_is_that_of_the_net_itself(self) -> None:
         problem = Logistic(features=1)
         found = laplace(problem.target(), problem.data, steps=50)

@@ -61,6 +61,7 @@ def state_of(model: nn.Module) -> list[Any]:
     return [*values, *(torch.tensor(part.training) for part in model.modules()), torch.random.get_rng_state()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("scale", "weighted"), [(0.3, False), (1.0, True), (10.0, False)])
 def test_with_a_gaussian_prior_the_mode_is_scikit_learns_ridge(scale: float, weighted: bool) -> None:
     x, y, prevalence = problem()
@@ -88,6 +89,7 @@ def corrected_mode(at_population: bool) -> np.ndarray:
     return minimize(loss, np.zeros(3), method="BFGS", options={"gtol": 1e-6}).x
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("at_population", [False, True])
 @pytest.mark.parametrize("pool", [False, True])
 def test_the_corrected_mode_is_the_one_that_scipy_finds(at_population: bool, pool: bool) -> None:
@@ -102,6 +104,7 @@ def test_the_corrected_mode_is_the_one_that_scipy_finds(at_population: bool, poo
     torch.testing.assert_close(found.mean["weight"][0], expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.long
 def test_polishing_ends_where_the_gradient_is_0_and_adam_alone_does_not() -> None:
     problem = Logistic(9, seed=SEED)
     target = problem.target()
@@ -129,6 +132,7 @@ def test_minibatches_end_near_the_mode_that_all_data_have() -> None:
     assert 0 < float(away) < 0.3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("batch_size", [64, None])
 def test_a_seed_fixes_the_result_whatever_was_done_with_the_target_before(batch_size: int | None) -> None:
     x, y, _ = problem()
@@ -195,6 +199,7 @@ def test_naming_the_present_device_changes_nothing(method: Any) -> None:
     torch.testing.assert_close(here, named, rtol=0, atol=0)
 
 
+@pytest.mark.long
 def test_data_may_come_as_a_loader_a_dataset_or_arrays() -> None:
     x, y, _ = problem()
     model = net()
@@ -223,6 +228,7 @@ def test_the_users_model_modes_and_random_numbers_stay_as_they_were() -> None:
         assert torch.equal(was, now)
 
 
+@pytest.mark.long
 def test_moving_averages_are_those_of_the_trained_net() -> None:
     x, y, _ = problem()
     found = map_estimate(target_of(net(nn.BatchNorm1d(8))), (x, y), batch_size=None, steps=20, lr=1e-9, polish=False)
@@ -232,6 +238,7 @@ def test_moving_averages_are_those_of_the_trained_net() -> None:
     torch.testing.assert_close(trained[1].running_var, kept + (1 - kept) * hidden.var(0), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.long
 def test_frozen_weights_stay_and_are_part_of_predictions() -> None:
     x, y, _ = problem()
     model: Any = net()
@@ -249,6 +256,7 @@ def regression() -> tuple[Tensor, Tensor, ContinuousPrevalence]:
     return x, y + torch.randn(300, dtype=torch.float64, generator=generator(2)), ContinuousPrevalence(everybody, everybody)
 
 
+@pytest.mark.long
 def test_in_regression_the_uncorrected_mode_is_ridge_regression() -> None:
     x, y, prevalence = regression()
     likelihood = Gaussian(scale=2.0, learn_scale=False)
@@ -258,6 +266,7 @@ def test_in_regression_the_uncorrected_mode_is_ridge_regression() -> None:
     torch.testing.assert_close(found.mean["weight"][0], expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.long
 def test_a_likelihoods_own_parameters_are_found_too() -> None:
     x, y, prevalence = regression()
     likelihood = Gaussian(scale=3.0).double()
@@ -268,6 +277,7 @@ def test_a_likelihoods_own_parameters_are_found_too() -> None:
     assert float(likelihood.log_scale.detach().exp()) == pytest.approx(3)
 
 
+@pytest.mark.long
 def test_the_record_has_at_most_200_values_and_they_rise() -> None:
     x, y, _ = problem()
     target = target_of(net(), loss=LogitAdjustedLoss)
@@ -320,6 +330,7 @@ def test_weights_that_become_nan_in_the_last_step_are_noticed() -> None:
     assert caught.value.posterior is not None
 
 
+@pytest.mark.long
 def test_a_progress_bar_is_shown_on_request_only(capfd: pytest.CaptureFixture[str]) -> None:
     x, y, _ = problem()
     map_estimate(target_of(net()), (x, y), steps=7)
@@ -342,6 +353,7 @@ def test_invalid_options_are_refused() -> None:
     assert_refused(lambda: map_estimate(target, (x, 1 - y)), "prevalence.sampling")
 
 
+@pytest.mark.long
 def test_dropout_stays_on_in_predictions_and_differs_from_draw_to_draw() -> None:
     x, y, _ = problem()
     found = mc_dropout(target_of(net(nn.Dropout(0.3))), (x, y), steps=5)
@@ -350,6 +362,7 @@ def test_dropout_stays_on_in_predictions_and_differs_from_draw_to_draw() -> None
     assert float(found.predict(x).model_entropy.mean()) > 0
 
 
+@pytest.mark.long
 def test_training_with_dropout_is_training_as_before() -> None:
     x, y, _ = problem()
     target = target_of(net(nn.Dropout(0.3)))

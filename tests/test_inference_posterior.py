@@ -53,6 +53,7 @@ def probabilities(posterior: Posterior, x: Any, **settings: Any) -> Tensor:
 
 
 class TestPredict:
+    @pytest.mark.long
     def test_a_logistic_line_predicts_the_integral(self) -> None:
         posterior, x = over_a_line(Bernoulli(), Prevalence.binary(0.1)), normal(5, 3, seed=3)
         nodes, weights = np.polynomial.hermite_e.hermegauss(200)
@@ -200,6 +201,7 @@ class TestTheWayThere:
         torch.testing.assert_close(found, same.predict(X).log_probs)
         assert torch.equal(posterior.predict(X, 5, generator(1)).log_probs, found)
 
+    @pytest.mark.long
     @pytest.mark.parametrize("dropout", [False, True])
     @pytest.mark.parametrize("looks", [False, True])
     def test_the_users_model_is_unchanged(self, dropout: bool, looks: bool) -> None:

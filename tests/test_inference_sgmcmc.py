@@ -72,6 +72,7 @@ def last_of_each(method: Callable[..., Posterior], lr: float, steps: int, **opti
     return torch.cat([named[name] / sd for name, sd in SD.items()], 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("lr", "options"), [(0.1, {}), (0.9, {}), (0.5, {"friction": 5.0})])
 def test_sghmc_has_the_variance_of_a_gaussian_at_any_stable_step_size(lr: float, options: dict[str, float]) -> None:
     # The narrow weights, of curvature 4, are stable until lr = 1.
@@ -83,12 +84,14 @@ def test_sghmc_at_a_temperature_has_that_variance() -> None:
     assert_mean_is(last_of_each(sghmc, 0.5, 100, temperature=0.3).square(), 0.3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lr", [0.05, 0.2])
 def test_sgld_is_too_wide_by_what_theory_says(lr: float) -> None:
     narrow = last_of_each(sgld, lr, 60)[:, :6]
     assert_mean_is(narrow.square(), 1 / (1 - lr * SD["weight"] ** -2 / 2))
 
 
+@pytest.mark.long
 def test_noise_of_gradients_does_not_heat_a_corrected_chain() -> None:
     chains, size, lr, noise = 64, 400, 0.2, 4.0
     torch.manual_seed(SEED)
@@ -101,6 +104,7 @@ def test_noise_of_gradients_does_not_heat_a_corrected_chain() -> None:
     assert_mean_is(states.position.square().mean(1), 1.0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("examples", "size"), [(2, 1), (5, 1), (80, 2), (5, 3), (7, 2)])
 def test_minibatches_that_share_an_epoch_heat_by_the_formula(examples: int, size: int) -> None:
     torch.manual_seed(SEED)
@@ -137,6 +141,7 @@ def test_the_scale_of_independent_weights_is_their_standard_deviation() -> None:
     torch.testing.assert_close(scale, expected, rtol=0.06, atol=0)
 
 
+@pytest.mark.long
 def test_the_noise_of_gradients_is_their_variance_over_minibatches() -> None:
     problem = Logistic(1)
     target = problem.target()

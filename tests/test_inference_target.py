@@ -198,6 +198,7 @@ def test_its_gradient_is_the_same_by_autograd_and_by_torch_func(marginal: str, r
     torch.testing.assert_close(list(inside.values()), list(outside))
 
 
+@pytest.mark.long
 @each_marginal
 @each_kind
 def test_vmap_over_weights_is_a_loop(marginal: str, kind: str) -> None:
@@ -216,6 +217,7 @@ def grad_and_value(target: LogPosterior, params: Any, batch: Any) -> tuple[Tenso
     return value, aux
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("marginal", ["running", "auxiliary"])
 def test_inside_a_transform_a_marginal_stays_and_follow_moves_it_as_a_call_outside_would(marginal: str) -> None:
     small, targets = Small(), []

@@ -176,6 +176,7 @@ def test_score_and_entropy_are_those_of_torchs_distribution(family: str) -> None
     torch.testing.assert_close(q.entropy().detach(), reference.entropy())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", FAMILIES)
 def test_draws_in_training_have_the_moments_of_the_distribution(family: str) -> None:
     stream = generator(9)
@@ -260,6 +261,7 @@ def test_the_replacement_of_a_running_average_follows_the_draws() -> None:
     assert divergence(found) < 0.25 * divergence(mean)
 
 
+@pytest.mark.long
 def test_a_running_average_is_replaced_and_the_record_says_so() -> None:
     default = log_posterior(mlp(), PREVALENCE)
     assert variational(default, balanced(), steps=3).record["marginal"] == "AuxiliaryMarginal"
@@ -285,6 +287,7 @@ def test_the_replacement_reads_labelled_examples_and_few_cells_of_dense_maps() -
     assert len(auxiliary.vector()) == 2 + 2 * 512
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "estimator"),
     [
@@ -310,6 +313,7 @@ def test_a_marginal_by_class_is_refused_local_noise() -> None:
     assert_refused(lambda: variational(target, balanced(), steps=2, estimator="local"), "ClasswiseMarginal")
 
 
+@pytest.mark.long
 def test_the_model_its_modes_and_the_random_numbers_stay_as_they_are() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2))
     model[2].eval()
@@ -361,6 +365,7 @@ def test_errors_in_labels_are_reported_as_such() -> None:
     assert not isinstance(caught.value, Diverged)
 
 
+@pytest.mark.long
 def test_data_may_be_loaders_and_datasets() -> None:
     pairs = TensorDataset(*balanced())
     target = log_posterior(mlp(), PREVALENCE)
@@ -379,6 +384,7 @@ def test_the_bound_rises() -> None:
         assert sum(elbo[-10:]) > sum(elbo[:10])
 
 
+@pytest.mark.long
 def test_a_watcher_sees_every_step() -> None:
     seen: list[tuple[int, Tensor]] = []
     target = log_posterior(mlp(), PREVALENCE)

@@ -60,6 +60,7 @@ def check_against_loop(small: Small, **options: Any) -> None:
     assert (estimate is not None) == (target.marginal is not None)
 
 
+@pytest.mark.long
 @each_likelihood
 def test_all_likelihoods_are_evaluated_as_one_by_one(make: Any, k: int) -> None:
     for loss in (WeightedLoss, LogitAdjustedLoss):
@@ -82,6 +83,7 @@ def test_all_rivals_are_evaluated_as_one_by_one(kind: str, loss: Any) -> None:
     check_against_loop(Small(kind=kind), loss=loss)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("reference", REFERENCES)
 @pytest.mark.parametrize("marginal", ["running", "pool"])
 def test_each_member_has_a_marginal_of_its_own_that_goes_along_with_it(marginal: str, reference: str) -> None:

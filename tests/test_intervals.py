@@ -120,6 +120,7 @@ def test_copies_of_examples_grouped_with_them_add_nothing(k: int, intervals: Met
         assert naive[name].high - naive[name].low < 0.7 * width, name
 
 
+@pytest.mark.long
 def test_groups_of_one_are_no_groups() -> None:
     log_probs, y = logits(3, 300, 15)
     alone = evaluate(log_probs, y, population(3), groups=torch.randperm(300, generator=generator(2)), intervals="analytic")
@@ -265,6 +266,7 @@ def test_votes_make_intervals_as_wide_as_the_estimates_vary() -> None:
     assert np.mean(errors) == pytest.approx(np.std(values), rel=0.15)
 
 
+@pytest.mark.long
 def test_equal_input_gives_equal_output_and_another_generator_another() -> None:
     log_probs, y = logits(2, 100, 20)
     first, second = evaluate(log_probs, y, 0.1), evaluate(log_probs, y, 0.1)
@@ -275,6 +277,7 @@ def test_equal_input_gives_equal_output_and_another_generator_another() -> None:
         assert evaluate(log_probs, y, 0.1, **numbers).brier.value == first.brier.value
 
 
+@pytest.mark.long
 def test_small_samples_are_resampled_and_large_ones_differentiated() -> None:
     assert evaluate(*logits(2, 100, 21), 0.1).intervals == "bootstrap"
     assert evaluate(*logits(2, 30_000, 21), 0.1).intervals == "analytic"

@@ -43,6 +43,7 @@ class TestLabelShift:
         side = "two-sided" if float(pi.min()) > 0.05 else "greater"
         assert kstest([each.p_value for each in found], "uniform", alternative=side).pvalue > 1e-4
 
+    @pytest.mark.long
     @pytest.mark.parametrize("change", ["spread", "one class moved", "new kind of case"])
     def test_it_has_power_where_more_than_the_mix_differs(self, change: str) -> None:
         refused = []

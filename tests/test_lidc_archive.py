@@ -282,6 +282,7 @@ class TestWrongFiles:
             path.write_bytes(whole[:length])
             assert_refused(lambda: read_archive(path), "damaged")
 
+    @pytest.mark.long
     @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
     def test_of_mutated_files_each_is_refused_or_right(self, tmp_path: Path, save: Callable[..., None]) -> None:
         path = saved(tmp_path, save)
@@ -347,6 +348,7 @@ class TestWrongFiles:
         (tmp_path / "streamed.npz").write_bytes(b"".join(parts))
         assert everything(read_archive(tmp_path / "streamed.npz")) == everything(read_archive(path))
 
+    @pytest.mark.long
     def test_of_mutated_headers_with_right_checksums_each_is_refused_or_right(self, tmp_path: Path) -> None:
         path = saved(tmp_path)
         expected = everything(read_archive(shutil.copy(path, tmp_path / "whole.npz")))

@@ -175,6 +175,7 @@ def orientations(cube: NDArray[np.float64]) -> list[NDArray[np.float64]]:
     return [np.flip(cube.transpose(order), axes) for order in permutations(range(3)) for axes in flips]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("nodule", [567, 725, 1185])  # of 27, 35 and 13 mm, on slices of 2.5, 2.5 and 1.8 mm
 def test_ct_lies_where_the_readers_outlines_do(nodule: int) -> None:
     series, x, y = outlined_series(nodule)

@@ -43,6 +43,7 @@ def remarks(path: Path) -> list[dict[str, str]]:
 
 
 class TestTheArchive:
+    @pytest.mark.long
     def test_it_holds_the_patches_and_the_table_in_its_order(self, tmp_path: Path) -> None:
         scans = several_scans(3)
         write_all(tmp_path / "dicom", scans)
@@ -66,6 +67,7 @@ class TestTheArchive:
         assert "nodule" not in found
         assert sorted(path.name for path in tmp_path.iterdir()) == ["dicom", "n.npz", "n.skipped.csv"]
 
+    @pytest.mark.long
     def test_ratings_are_what_the_readers_gave_a_column_each(self, tmp_path: Path) -> None:
         scans = several_scans(1)
         write_all(tmp_path / "dicom", scans)
@@ -107,6 +109,7 @@ class TestTheArchive:
 
 
 class TestWhatIsSkipped:
+    @pytest.mark.long
     def test_one_bad_series_or_nodule_does_not_stop_the_rest_and_is_reported(self, tmp_path: Path) -> None:
         scans = several_scans(5)
         present = {patient: scan for patient, scan in scans.items() if patient != "P-04"}
@@ -140,6 +143,7 @@ class TestWhatIsSkipped:
         assert sorted(path.name for path in tmp_path.iterdir()) == ["dicom", "n.skipped.csv"]
         assert len(remarks(prepared.remarks_path)) == 2
 
+    @pytest.mark.long
     def test_missing_slices_are_found_by_the_table_of_positions(self, tmp_path: Path) -> None:
         (scan,) = several_scans(1, slices=30).values()
         files = write_scan(tmp_path, scan, ramp)
@@ -160,6 +164,7 @@ class TestWhatIsSkipped:
         make_shard(unaware)
         assert read_shard(unaware.path).nodules.tolist() == [1, 2, 3]
 
+    @pytest.mark.long
     def test_names_that_are_not_utf8_are_reported(self, tmp_path: Path) -> None:
         scans = several_scans(1)
         write_all(tmp_path / "dicom", scans)
@@ -217,6 +222,7 @@ BAD: dict[str, tuple[Callable[[Path], Callable[[], Any]], str]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", BAD)
 def test_bad_input_is_refused_at_once_and_leaves_nothing(what: str, tmp_path: Path) -> None:
     make, words = BAD[what]
@@ -291,6 +297,7 @@ class TestFailures:
         assert not (tmp_path / "n.npz.parts").exists()
         assert_refused(lambda: prepare(dicom, out, **arguments), "a new file")
 
+    @pytest.mark.long
     def test_a_resumed_run_never_replaces_an_archive_by_a_smaller_or_another_one(self, tmp_path: Path) -> None:
         scans, dicom, out = several_scans(3), tmp_path / "dicom", tmp_path / "n.npz"
         write_all(dicom, scans)
@@ -309,6 +316,7 @@ class TestFailures:
         out.write_bytes(before + b" ")
         assert_refused(lambda: prepare(dicom, out, **arguments), "a new file")
 
+    @pytest.mark.long
     def test_a_folder_that_cannot_be_opened_is_tried_again(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         scans, out, scandir = several_scans(2), tmp_path / "n.npz", os.scandir
         write_all(tmp_path / "dicom", scans)
@@ -350,6 +358,7 @@ class TestFailures:
             prepare(tmp_path / "dicom", tmp_path / "n.npz", workers=0, size=SIZE, nodules=nodule_table(scans))
         assert not (tmp_path / "n.npz").exists()
 
+    @pytest.mark.long
     def test_a_second_run_for_the_same_archive_is_refused(self, tmp_path: Path) -> None:
         scans, out, lock = several_scans(2), tmp_path / "n.npz", tmp_path / "n.npz.lock"
         write_all(tmp_path / "dicom", scans)
@@ -367,6 +376,7 @@ class TestFailures:
         assert len(refused) == 5
         assert not lock.exists()
 
+    @pytest.mark.long
     def test_the_spelling_of_the_folder_makes_no_difference_to_a_resumed_run(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

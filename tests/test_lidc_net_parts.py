@@ -166,6 +166,7 @@ class TestMetadata:
         assert net.head is net.image.head
         assert net(images(), metadata()).shape == (4, 3)
 
+    @pytest.mark.long
     def test_a_block_learns_what_no_affine_predictor_can(self) -> None:
         x = torch.rand(200, 2, generator=generator(14)) * 2 - 1
         y = (x.prod(1) > 0).long()

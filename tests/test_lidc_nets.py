@@ -129,6 +129,7 @@ class TestViews:
 
 
 class TestStart:
+    @pytest.mark.long
     @each_likelihood
     @pytest.mark.parametrize("name", NETS)
     def test_a_net_for_a_likelihood_predicts_the_population_for_every_x(
@@ -189,6 +190,7 @@ def steps_to_fit(net: Any, most: int, rate: float) -> int:
 
 
 class TestLearning:
+    @pytest.mark.long
     @each_net
     @pytest.mark.parametrize("frozen", [True, False])
     def test_gradients_reach_every_trainable_parameter(self, make: Make, frozen: bool) -> None:

@@ -22,6 +22,7 @@ def arrays(side: int = 28, **counts: int) -> dict[str, Any]:
     return made
 
 
+@pytest.mark.long
 def test_the_published_layout_gives_three_sets(tmp_path: Path) -> None:
     given = arrays()
     np.savez_compressed(tmp_path / "n.npz", **given)
@@ -42,6 +43,7 @@ def test_folds_by_patient_are_refused_with_the_reason(tmp_path: Path) -> None:
     assert_refused(lambda: folds(train.labels, train.patients), "does not name its patients")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("counts", "changed", "words"),
     [

@@ -45,6 +45,7 @@ def circle(radius: float, centre: int = 40) -> np.ndarray:
     return points[(np.roll(points, 1, axis=0) != points).any(1)]
 
 
+@pytest.mark.long
 def test_pixels_inside_are_as_many_as_picks_theorem_says() -> None:
     outlines = [outline for reading in some_readings() for outline in reading]
     checked = [outline.points for outline in outlines if simple(outline.points)]

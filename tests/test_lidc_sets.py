@@ -260,6 +260,7 @@ class TestArchives:
         sent = pickle.loads(pickle.dumps(made))
         assert torch.equal(sent.images([3]), made.images([3]))
 
+    @pytest.mark.long
     @needs_slices
     def test_the_slices_at_hand_give_their_known_counts(self) -> None:
         archive = read_archive(SLICES)

@@ -57,6 +57,7 @@ class TestFolds:
         for train, test in parts:
             assert sorted([*train.tolist(), *test.tolist()]) == list(range(len(labels)))
 
+    @pytest.mark.long
     @pytest.mark.parametrize("num_folds", [2, 3, 10, 150])
     def test_no_patient_is_split_and_no_fold_empty(self, num_folds: int) -> None:
         labels, patients = study(2)
@@ -78,6 +79,7 @@ class TestFolds:
             theirs += unevenness(scikit_learns(labels, patients, SEED * 10 + seed), labels)
         assert ours <= theirs
 
+    @pytest.mark.long
     def test_the_paper_sets_are_as_even_as_whole_rows_allow(self) -> None:
         for made in (binary_set(), rating_set()):
             assert made.patients is not None
@@ -94,6 +96,7 @@ class TestTheSameForEveryone:
         number = fold_numbers(labels, patients)
         assert torch.equal(fold_numbers(labels[order], patients[order.numpy()]), number[order])
 
+    @pytest.mark.long
     def test_nor_does_what_the_patients_come_in(self) -> None:
         labels, _ = study(6)
         people = torch.arange(len(labels)) // 3

@@ -95,6 +95,7 @@ class TestCutters:
         coarse = make(views=3, size=12, spacing=1.2)(scene(30, 1.5), generator=generator(), spacing_mm=[1.5])
         torch.testing.assert_close(fine, coarse, rtol=0, atol=1e-4)
 
+    @pytest.mark.long
     def test_real_slices_come_at_the_millimetres_asked_for(self) -> None:
         if not (DATA / "lidc_slices.npz").exists():
             pytest.skip("the slices of LIDC-IDRI are not in RIGHTLOSS_DATA")

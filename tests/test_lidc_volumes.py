@@ -141,6 +141,7 @@ def test_a_few_are_drawn_alone_and_not_kept(own_cache: Path) -> None:
     assert not own_cache.exists()
 
 
+@pytest.mark.long
 def test_many_are_drawn_once_for_all(own_cache: Path, few_nodules: int, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = torch.cat([contour_volumes([nodule]) for nodule in (3, 1, 7, 3)])
     seen: list[tuple[int, int]] = []
@@ -159,6 +160,7 @@ def garbled(data: bytes) -> bytes:
     return data[:300] + noise + data[500:]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("damage", [lambda data: data[:100], lambda data: b"", lambda data: data[:-40] + bytes(40), garbled])
 def test_a_damaged_cache_is_drawn_again(own_cache: Path, few_nodules: int, damage: Callable[[bytes], bytes]) -> None:
     expected = contour_volumes([5, 6])

@@ -78,6 +78,7 @@ def targets(k: int, n: int, soft: bool, seed: int) -> tuple[Tensor, Tensor]:
     return votes, votes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("reference", REFERENCES)
 @pytest.mark.parametrize("kappa", KAPPAS)
 @pytest.mark.parametrize("soft", [False, True])

@@ -48,6 +48,7 @@ def test_the_gradient_of_millions_of_float32_rows_is_that_of_float64(path: str, 
     assert shared_bias_gradient(loss, z, y) == pytest.approx(exact, rel=2e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("shape", ["rows", "dense", "ignored"])
 def test_a_constant_prediction_of_millions_of_float32_rows_gains_nothing(shape: str, fused: bool) -> None:

@@ -69,11 +69,13 @@ class TestLabels:
         assert "class 0 makes up 1 " in message
         assert "from_labels" in message
 
+    @pytest.mark.long
     @pytest.mark.parametrize("name", [name for name in LOSSES if name != "log-likelihood"])
     def test_a_mix_that_was_not_declared_is_noticed_by_every_loss_that_uses_it(self, name: str) -> None:
         messages = warned(lambda: train(LOSSES[name](rl.Prevalence.binary(0.1, sampling=0.5)), 0, 100, share=0.2))
         assert any(MIX in each for each in messages)
 
+    @pytest.mark.long
     def test_plain_cross_entropy_asks_for_no_mix(self) -> None:
         assert warned(lambda: train(rl.LogLikelihoodLoss(rl.Prevalence.binary(0.1)), 0, 100, share=0.1)) == []
 
@@ -147,6 +149,7 @@ class TestLogits:
         messages = warned(lambda: train(LOSSES[name](rl.Prevalence.binary(0.1)), 0, 5, last=nn.Softmax(1)))
         assert [LOGITS in each for each in messages] == [True]
 
+    @pytest.mark.long
     def test_log_probabilities_are_logits(self) -> None:
         assert warned(lambda: train(rl.InformationGainLoss(rl.Prevalence.binary(0.1)), 0, 20, last=nn.LogSoftmax(1))) == []
 
@@ -165,6 +168,7 @@ def test_each_kind_is_said_once_and_silenced_as_usual() -> None:
     assert warned(lambda: feed(quiet, *wrong)) == []
 
 
+@pytest.mark.long
 def test_validation_is_not_watched() -> None:
     criterion = rl.InformationGainLoss(rl.Prevalence.binary(0.001)).eval()
     assert warned(lambda: feed(criterion, lambda _: torch.zeros(8, dtype=torch.long), 100)) == []
@@ -172,6 +176,7 @@ def test_validation_is_not_watched() -> None:
     assert criterion.monitor.batches == 0
 
 
+@pytest.mark.long
 def test_what_is_watched_changes_no_loss_and_copies_go_on_by_themselves() -> None:
     prevalence, y = rl.Prevalence.binary(0.1), torch.arange(20) % 2
     watched, alone = rl.InformationGainLoss(prevalence), rl.InformationGainLoss(prevalence)

@@ -279,6 +279,7 @@ ONE_POINT: dict[str, Callable[[], Axes]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", ONE_POINT)
 def test_a_single_point_is_drawn_within_the_axes(what: str) -> None:
     ax = ONE_POINT[what]()

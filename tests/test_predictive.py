@@ -253,6 +253,7 @@ def assert_same(found: Any, expected: Any) -> None:
         assert found == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("taker", TAKERS)
 @pytest.mark.parametrize("kind", [Tensor.clone, Tensor.numpy], ids=["tensor", "array"])
 def test_a_prediction_counts_as_its_log_probabilities(taker: str, kind: Callable[[Tensor], Any]) -> None:

@@ -212,6 +212,7 @@ class TestDecisionCurve:
         paid = np.where(labels == 1, -1.0, t / (1 - t)) * chosen.numpy()
         assert math.isclose(saved, -float(weights(labels, torch.tensor([0.9, 0.1], dtype=torch.float64)) @ paid), rel_tol=1e-12)
 
+    @pytest.mark.long
     def test_of_the_true_predictions_is_never_below_treating_all_or_none(self) -> None:
         found = decision_curve(*normals(0.03, 30_000, 0), 0.03)
         best = np.maximum(found.treat_all, 0)

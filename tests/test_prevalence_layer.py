@@ -318,6 +318,7 @@ class TestExport:
             np.testing.assert_allclose(np.exp(found), np.exp(expected), rtol=0, atol=1e-6)
             np.testing.assert_allclose(found, expected, rtol=1e-6, atol=2e-6)
 
+    @pytest.mark.long
     @pytest.mark.parametrize("rate", [torch.tensor(0.3), torch.tensor([0.3])], ids=["no dimension", "one"])
     def test_torch_export_takes_one_number_for_two_classes(self, rate: Tensor) -> None:
         layer = layer_of(Bernoulli(), 2)

@@ -71,6 +71,7 @@ def targets(k: int) -> list[Tensor]:
 
 
 class TestRetarget:
+    @pytest.mark.long
     @each_prediction
     def test_to_the_mix_it_comes_from_is_exactly_the_identity(self, predictions: str) -> None:
         table, mix = PREDICTIONS[predictions]()
@@ -270,6 +271,7 @@ class TestInterval:
         spread = (exact.high - exact.low)[:, 1] / 3.9  # of p(1|x,π), about
         assert bool((np.abs(found.mean[:, 1] - exact.mean[:, 1]) < 5 * spread / draws**0.5).all())
 
+    @pytest.mark.long
     @pytest.mark.parametrize("k", [2, 3, 5])
     def test_small_blocks_change_nothing(self, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
         table, mix = (each[:100] for each in classified("LogisticRegression", k))
@@ -301,6 +303,7 @@ class TestInterval:
         for ends in (found.low, found.mean, found.high):
             np.testing.assert_allclose(ends, expected, rtol=1e-14)
 
+    @pytest.mark.long
     @pytest.mark.parametrize("k", [2, 3])
     def test_kind_and_dtype_stay(self, k: int) -> None:
         table, mix = classified("RandomForest", k)
@@ -323,6 +326,7 @@ class TestInterval:
                 given, plain = (retarget_interval(table, mix, to, each, generator=generator(1)) for each in (level, 0.75))
             assert torch.equal(given.low, plain.low)
 
+    @pytest.mark.long
     @pytest.mark.parametrize(("draws", "level"), [(400, 0.95), (41, 0.95), (101, 0.9), (7, 0.5)])
     def test_for_three_classes_it_is_made_of_the_draws_own_mean_and_quantiles(self, draws: int, level: float) -> None:
         table, mix = (each[:30] for each in classified("RandomForest", 3))
@@ -340,6 +344,7 @@ class TestInterval:
             assert ends[0].tolist() == [1.0, 0.0, 0.0]
             assert bool(ends.isfinite().all())
 
+    @pytest.mark.long
     def test_draws_are_repeatable(self) -> None:
         table, mix = classified("GaussianNB", 3)
         to = Prevalence.dirichlet([1.0, 2.0, 3.0])

@@ -68,6 +68,7 @@ class TestRates:
         expected = (THREE.sampling / LABELS.bincount())[LABELS]
         assert_mean_is(torch.nn.functional.one_hot(drawn, len(LABELS)).double(), expected)
 
+    @pytest.mark.long
     def test_soft_votes_are_drawn_class_first_then_example(self) -> None:
         votes = soft_votes()
         drawn = torch.tensor(list(RebalancedSampler(votes, THREE, 100_000, seeded())))

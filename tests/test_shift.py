@@ -65,6 +65,7 @@ class TestMaximumLikelihood:
         assert found.log_likelihood >= log_likelihood(best, table, rho) - 1e-9
         assert found.log_likelihood == pytest.approx(log_likelihood(found.population.numpy(), table, rho), abs=1e-8)
 
+    @pytest.mark.long
     def test_it_is_where_20_000_steps_of_plain_em_arrive(self) -> None:
         rho = population(3, 4)
         table = exact(drawn(population(3, 5), 60, 6)[0], rho)

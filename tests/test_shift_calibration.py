@@ -131,6 +131,7 @@ class TestTrust:
         assert float(weights.mean()) == pytest.approx(1, abs=1e-9)
         torch.testing.assert_close((weights[:, None] * table.exp()).mean(0), mix(0.7, 0.3), atol=1e-9, rtol=0)
 
+    @pytest.mark.long
     def test_a_forest_gives_a_wrong_estimate_and_a_held_out_set_corrects_it(self) -> None:
         (x, y), (h, labels) = drawn(mix(0.9, 0.1), 2000, 5), drawn(mix(0.9, 0.1), 4000, 6)
         forest = RandomForestClassifier(100, class_weight="balanced", random_state=0).fit(x, y)

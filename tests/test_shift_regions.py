@@ -139,6 +139,7 @@ class TestProfile:
         assert found.region == "none"
         assert found.low.tolist() == found.population.tolist() == found.high.tolist()
 
+    @pytest.mark.long
     def test_the_errors_of_a_linear_system_are_those_of_a_bootstrap(self) -> None:
         (x, _), (h, y) = drawn(mix(0.6, 0.3, 0.1), 800, 10), drawn(equal(3), 900, 11)
         table, held = overconfident(x), overconfident(h)

@@ -63,6 +63,7 @@ class TestStreams:
         torch.testing.assert_close(found.low, whole.low, atol=1e-7, rtol=0)
         torch.testing.assert_close(found.high, whole.high, atol=1e-7, rtol=0)
 
+    @pytest.mark.long
     def test_a_memory_map_is_read_in_blocks(self, tmp_path: Path) -> None:
         table = exact(drawn(torch.tensor([0.9, 0.1], dtype=torch.float64), 300_000, 42)[0], equal(2)).float().numpy()
         np.save(tmp_path / "predictions.npy", table)
@@ -194,6 +195,7 @@ MODES: dict[str, Callable[[], Any]] = {"plain": nullcontext, "no_grad": torch.no
 
 
 class TestModesOfTorch:
+    @pytest.mark.long
     @pytest.mark.parametrize("called", MODES)
     @pytest.mark.parametrize("made", MODES)
     def test_estimates_do_not_depend_on_the_mode_that_predictions_were_made_or_used_in(self, made: str, called: str) -> None:

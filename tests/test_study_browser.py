@@ -180,6 +180,7 @@ def test_the_marker_stands_at_the_sliders_prevalence(page: Page) -> None:
     assert curves == [5, 5]
 
 
+@pytest.mark.long
 def test_screen_reader_text_follows_the_slider(page: Page) -> None:
     page.evaluate("prevalence.value = 21; prevalence.dispatchEvent(new Event('input'))")
     spoken = "document.getElementById('spoken').textContent"

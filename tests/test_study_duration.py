@@ -71,6 +71,7 @@ CASES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", [1, 2, 3])
 @pytest.mark.parametrize("name", CASES)
 def test_a_few_steps_predict_the_time_of_all(name: str, workers: int, worker: Worker) -> None:

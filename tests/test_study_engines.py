@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from multiprocessing import spawn
+from multiprocessing import resource_tracker, spawn
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +135,7 @@ def test_work_that_other_processes_cannot_import_is_refused(monkeypatch: pytest.
 
 
 def test_processes_that_do_not_start_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    resource_tracker.ensure_running()  # it is started with the same interpreter
     monkeypatch.setattr(spawn, "_python_exe", b"/nowhere/python")
     with pytest.raises(ChildProcessError, match=r"processes to run groups in, but they could not be started \(.*\): if memory"):
         run(Processes(1), study_work.fake)

@@ -63,6 +63,7 @@ def content(out: Path) -> dict[str, bytes]:
 
 
 class TestWhatIsRun:
+    @pytest.mark.long
     def test_every_run_is_written_as_the_work_made_it_and_read_again(self, place: Place, tmp_path: Path) -> None:
         results = run_study(place.config, place.out / "deep", work=place.work)
         assert results.missing == 0
@@ -79,6 +80,7 @@ class TestWhatIsRun:
         run_study(place.config, tmp_path / "other", Processes(2), work=study_work.fake)
         assert content(place.out) == content(tmp_path / "other")
 
+    @pytest.mark.long
     def test_a_study_that_is_done_runs_nothing(self, place: Place) -> None:
         run_study(place.config, place.out, work=place.work)
         before = content(place.out)
@@ -86,6 +88,7 @@ class TestWhatIsRun:
         results = run_study(place.config, place.out, Processes(), work=study_work.unspeakable)
         assert (results.missing, content(place.out)) == (0, before)
 
+    @pytest.mark.long
     def test_only_missing_runs_are_computed(self, place: Place) -> None:
         run_study(place.config, place.out, work=place.work)
         assert place.done() == ["2 0", "2 1", "2 2", "2 3"]
@@ -111,6 +114,7 @@ class TestWhatIsRun:
         assert len(run_study(replace(config, folds=1), place.out, work=place.work).runs) == 2
         assert place.done() == []
 
+    @pytest.mark.long
     def test_each_task_has_its_own_labels_in_one_folder(self, place: Place) -> None:
         ratings = replace(place.config, task="rating", populations=(None,))
         for _ in range(2):
@@ -119,6 +123,7 @@ class TestWhatIsRun:
             assert set(run_study(ratings, place.out, work=place.work).data["slices"].labels) == {0, 4}
         assert len(place.done()) == 8
 
+    @pytest.mark.long
     def test_progress_counts_what_was_done_before_and_never_falls(self, place: Place) -> None:
         run_study(replace(place.config, folds=1), place.out, work=place.work)
         told: list[tuple[float, int, str]] = []
@@ -167,6 +172,7 @@ class TestWhatIsRefused:
             run_study(place.config, place.out, work=place.work)
         assert not place.out.exists()
 
+    @pytest.mark.long
     def test_a_damaged_result_before_anything_is_computed(self, place: Place) -> None:
         run_study(place.config, place.out, work=place.work)
         damaged, lost = (place.out / "runs" / f"{place.config.runs()[number].key}.npz" for number in (0, 7))
@@ -189,6 +195,7 @@ class TestWhatIsRefused:
         assert_refused(lambda: run_study(place.config, place.out, work=study_work.not_numbers), message)
         assert len(list((place.out / "runs").glob("*.json"))) == 1
 
+    @pytest.mark.long
     def test_two_studies_at_once_in_one_folder(self, place: Place) -> None:
         refused = []
 

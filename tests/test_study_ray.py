@@ -110,6 +110,7 @@ class TestOverAConnectionThatWasThereBefore:
         assert sorted(dict(OnRay(retries=1).run(work, GROUPS[:2], silent))) == [0, 1]
         assert len(processes_of(tmp_path / "log")) == 3
 
+    @pytest.mark.long
     def test_a_group_whose_process_is_always_killed_is_given_up_by_name(self, tmp_path: Path) -> None:
         work = partial(study_work.deadly, log=tmp_path / "log", times=9)
         with pytest.raises(ChildProcessError, match=r"result of slices, fold 2, seed 0: 2 runs, but Ray gave up .*Run again"):

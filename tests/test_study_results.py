@@ -83,6 +83,7 @@ OTHER_PREDICTIONS: dict[str, Callable[[Path], None]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bound", [True, False], ids=["with a digest", "without"])
 @pytest.mark.parametrize("kind", OTHER_PREDICTIONS)
 def test_predictions_that_are_not_the_runs_own_are_refused_and_the_run_is_named(out: Path, kind: str, bound: bool) -> None:
@@ -98,6 +99,7 @@ def test_with_a_digest_other_predictions_for_the_same_rows_are_refused(out: Path
     assert_refused(lambda: read_study(out), f"{file_of(out, 0, '.npz').name} is not the file that was written with it")
 
 
+@pytest.mark.long
 def test_results_without_a_digest_give_the_same_tables_to_the_byte(out: Path, tmp_path: Path) -> None:
     write_tables(summarise(read_study(out)), tmp_path / "with")
     without_digest(out)

@@ -250,6 +250,7 @@ def test_swapped_sides_mirror_the_interval(results: StudyResults) -> None:
         assert one.figure.low == pytest.approx(-other.figure.high, rel=1e-6)
 
 
+@pytest.mark.long
 def test_the_spread_of_an_auc_is_delongs(tmp_path: Path) -> None:
     results = results_of(
         tmp_path, dataclasses.replace(CONFIG, losses=("weighted",), populations=(0.3,), folds=1, seeds=1), 1000
@@ -302,6 +303,7 @@ def test_loss_against_itself_is_undecided_and_a_clear_lead_is_ahead(results: Stu
     assert {(each.ahead, each.behind) for each in differences} == {(0, 0)}
 
 
+@pytest.mark.long
 def test_an_incomplete_study_compares_the_runs_that_both_have(few: StudyResults) -> None:
     lacking = [run for run in few.runs if run.config.loss != "weighted" or run.config.fold != 2]
     part = summarise(dataclasses.replace(few, runs=tuple(lacking)))
@@ -320,6 +322,7 @@ def test_no_run_at_all_is_no_error(tmp_path: Path) -> None:
     assert (found.rows, found.comparisons, found.missing) == ((), (), len(CONFIG.runs()))
 
 
+@pytest.mark.long
 def test_a_fold_with_one_class_is_left_out_of_the_auc_with_a_reason(few: StudyResults) -> None:
     name, data = next(iter(few.data.items()))
     labels = data.labels.copy()
@@ -330,6 +333,7 @@ def test_a_fold_with_one_class_is_left_out_of_the_auc_with_a_reason(few: StudyRe
     assert 0.5 < found.low < found.high < 1
 
 
+@pytest.mark.long
 def test_a_class_that_was_never_tested_leaves_figures_undefined_with_a_reason(results: StudyResults) -> None:
     name, data = next(iter(results.data.items()))
     blank = dataclasses.replace(data, labels=np.zeros_like(data.labels))
@@ -341,6 +345,7 @@ def test_a_class_that_was_never_tested_leaves_figures_undefined_with_a_reason(re
     assert {check.verdict for check in found.checks} == {"undecided"}
 
 
+@pytest.mark.long
 def test_a_probability_of_zero_for_what_happened_is_minus_infinity_and_undecided(few: StudyResults, tmp_path: Path) -> None:
     runs = list(few.runs)
     number = next(at for at, run in enumerate(runs) if run.config.loss == "weighted" and run.config.population == 0.3)
@@ -357,6 +362,7 @@ def test_a_probability_of_zero_for_what_happened_is_minus_infinity_and_undecided
     assert Summary.read(tmp_path / "summary.json").to_json() == found.to_json()
 
 
+@pytest.mark.long
 def test_a_probability_of_zero_for_what_did_not_happen_is_fine(few: StudyResults) -> None:
     runs = [dataclasses.replace(run, log_probs=run.log_probs.copy()) for run in few.runs]
     labels = next(iter(few.data.values())).labels

@@ -61,6 +61,7 @@ def test_a_run_gives_the_same_bits_whatever_is_trained_beside_it(source: Source)
         assert_same(result, alone)
 
 
+@pytest.mark.long
 def test_the_users_random_numbers_are_left_alone(source: Source) -> None:
     group = group_of(source, losses=("weighted",))
     torch.manual_seed(5)
@@ -137,6 +138,7 @@ def test_untrained_nets_predict_the_prevalence_that_their_loss_starts_at(source:
     torch.testing.assert_close(found, torch.full_like(found, expected), rtol=1e-6, atol=0)
 
 
+@pytest.mark.long
 def test_correcting_afterwards_moves_what_plain_cross_entropy_says(source: Source) -> None:
     training = dataclasses.replace(SHORT, checkpoints=1)
     plain, corrected = train_group(group_of(source, training, losses=("plain", "corrected")))
@@ -144,6 +146,7 @@ def test_correcting_afterwards_moves_what_plain_cross_entropy_says(source: Sourc
     np.testing.assert_allclose(corrected.log_probs, moved.numpy(), rtol=1e-12)
 
 
+@pytest.mark.long
 def test_logit_adjustment_is_correction_beforehand(source: Source) -> None:
     training = dataclasses.replace(SHORT, checkpoints=1, weight_decay=0.0)
     before, after = train_group(group_of(source, training, losses=("logit-adjusted", "corrected")))
@@ -208,6 +211,7 @@ def test_ratings_are_learnt_from_votes_under_every_likelihood_and_loss(source: S
     assert gained.mean() > 0.05
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("marginal", MARGINALS)
 def test_every_marginal_trains_whatever_random_numbers_the_user_has_drawn(source: Source, marginal: str) -> None:
     group = group_of(source, losses=("information-gain", "published"), nets=("mlp",), marginals=(marginal,))
@@ -252,6 +256,7 @@ def test_predictions_of_a_posterior_are_corrected_draw_by_draw(source: Source, m
     np.testing.assert_allclose(np.exp(result.log_probs), moved, rtol=1e-5)
 
 
+@pytest.mark.long
 def test_a_prior_whose_predictions_are_nan_is_left_for_another(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = posteriors._log_probs
     told = iter([True, False, False])
@@ -288,6 +293,7 @@ def test_weights_may_be_wider_or_narrower(source: Source, precision: str) -> Non
     np.testing.assert_allclose(other.log_probs, whole.log_probs, rtol=0, atol=1e-4 if precision == "64-true" else 0.2)
 
 
+@pytest.mark.long
 def test_progress_rises_and_ends_at_one(source: Source) -> None:
     told: list[float] = []
     group = group_of(source, nets=("mlp",), losses=("weighted",), inferences=("map", "laplace"), minibatches=("raw",))

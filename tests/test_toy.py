@@ -216,6 +216,7 @@ def test_a_run_is_a_function_of_its_config_and_leaves_the_process_as_it_was(meth
     assert torch.equal(torch.get_rng_state(), state)
 
 
+@pytest.mark.long
 def test_no_example_is_used_twice_by_training_and_testing_or_by_two_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Tensor] = []
 
@@ -327,6 +328,7 @@ def test_a_study_stopped_halfway_leaves_whole_files_and_goes_on(tmp_path: Path, 
     assert contents(tmp_path) == contents(finished)
 
 
+@pytest.mark.long
 def test_progress_counts_every_run(own: Path) -> None:
     (own / "results.json").unlink()
     seen: list[tuple[int, int, str]] = []

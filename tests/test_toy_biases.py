@@ -132,6 +132,7 @@ def test_all_selections_change_the_mix_of_classes() -> None:
         assert float(drawn(POPULATION, selection, 10_000, seed=5).y.double().mean()) > POPULATION.positive + 0.05
 
 
+@pytest.mark.long
 @each_model
 @pytest.mark.parametrize("remedy", ["plain", "weighted", "given-x", "given-both"])
 def test_a_fit_is_that_of_scikit_learn(model: str, remedy: str) -> None:
@@ -146,6 +147,7 @@ def test_a_fit_is_that_of_scikit_learn(model: str, remedy: str) -> None:
     np.testing.assert_allclose(ours, reference.decision_function(squares(people.x, model)), atol=2e-3)
 
 
+@pytest.mark.long
 @each_model
 def test_logit_adjustment_fits_what_correction_afterwards_gives(model: str) -> None:
     people = drawn(POPULATION, BY_LABEL, 2_000, seed=7)
@@ -187,6 +189,7 @@ def test_a_label_correction_of_people_selected_by_feature_is_worse_than_none(
             assert found[name].mean_prediction < 0.8 * POPULATION.positive
 
 
+@pytest.mark.long
 def test_with_another_curve_a_label_correction_helps_a_little_by_luck_and_is_still_wrong() -> None:
     population = CurvedRisk(-1.0, (0.5, 0.8), -0.8)
     people = drawn(population, BY_FEATURE, 20_000, seed=8)
@@ -287,6 +290,7 @@ def test_the_page_shows_the_table_with_what_is_right_in_bold(rows: dict[tuple[st
             assert f"{row.beyond:.4f}" in cell
 
 
+@pytest.mark.long
 def test_the_picture_has_a_dot_at_every_figure_filled_where_it_is_right(
     rows: dict[tuple[str, str, str], BiasRow],
 ) -> None:
