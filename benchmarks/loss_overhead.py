@@ -128,7 +128,7 @@ def segmentation() -> str:
 
 
 def slopes() -> str:
-    """Of log time against log n and log k, between sizes large enough for the fixed cost not to matter; 1 is linear."""
+    """Return slopes of log time against log n and log k, at sizes where the fixed cost does not matter; 1 is linear."""
     rows = []
     for label, sizes in (("n", [(16_384, 256), (131_072, 256)]), ("k", [(1024, 4096), (1024, 32_768)])):
         seconds = []

@@ -50,6 +50,6 @@ def posterior_of_net(
 
 
 def prevalence_of(posterior: Posterior) -> Prevalence:
-    """That of a posterior over classes."""
+    """Return the one of a posterior over classes."""
     assert isinstance(posterior.prevalence, Prevalence)
     return posterior.prevalence

@@ -307,7 +307,7 @@ def test_ctrl_c_gives_one_line_and_leaves_no_process(archive: Path, tmp_path: Pa
 
 
 def children(process: int) -> list[int]:
-    """Of all its threads."""
+    """Return the sum over all its threads."""
     if not Path("/proc/self/task").exists():
         pytest.skip("this system does not tell which processes a process has")
     return [int(number) for path in Path(f"/proc/{process}/task").glob("*/children") for number in path.read_text().split()]

@@ -81,7 +81,7 @@ def bound(target: LogPosterior, data: tuple[Tensor, Tensor], local: bool, deviat
 
 
 def gradients(target: LogPosterior, data: tuple[Tensor, Tensor], local: bool, draws: int = 120) -> Tensor:
-    """Those of `draws` estimates of the bound."""
+    """Return those of `draws` estimates of the bound."""
     climber, q = bound(target, data, local)
     found = []
     for _ in range(draws):

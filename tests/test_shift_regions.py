@@ -216,7 +216,7 @@ def test_the_region_of_two_classes_is_fiellers() -> None:
     found = estimate_quietly(table, 0.5, method="bbse", held_out=(held, y))
 
     def share(called: Tensor) -> tuple[float, float]:
-        """Of class 1, and its variance with half a count more of either."""
+        """Return that of class 1, and its variance with half a count more of either."""
         n, ones = len(called), float(called.sum())
         smooth = (ones + 0.5) / (n + 1)
         return ones / n, smooth * (1 - smooth) / n
