@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constrain
 BENCHMARKS := $(sort $(wildcard benchmarks/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help study toy test fast slow lint bench docs clean
+.PHONY: help study toy test fast slow extras lint bench docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
@@ -25,7 +25,10 @@ fast: $(VENV)/.test ## the inner loop: the tests that take under a tenth of a se
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m 'not slow and not long'
 
 slow: $(VENV)/.test ## the tests that take longest
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow --ignore tests/test_extras.py
+
+extras: $(VENV)/.test ## the wheel with each extra in an empty environment, at pinned and at lowest versions: an hour, gigabytes
+	$(BIN)/python -m pytest -m slow tests/test_extras.py
 
 lint: $(VENV)/.test ## ruff and mypy
 	$(BIN)/ruff check .

@@ -1,0 +1,151 @@
+"""One small program for each extra, run by test_extras.py in an environment that has rightloss and that extra alone.
+
+    python tests/smoke.py sklearn
+
+It imports nothing of the tests, and uses each dependency that the extra names.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import rightloss as rl
+
+PREVALENCE = rl.Prevalence.binary(population=0.01)
+
+
+def labelled(rows: int = 400) -> tuple[torch.Tensor, torch.Tensor]:
+    """Equal classes, a standard deviation apart in each of three columns."""
+    y = torch.arange(rows) % 2
+    return torch.randn(rows, 3, generator=torch.Generator().manual_seed(0)) + y[:, None], y
+
+
+def core() -> None:
+    x, y = labelled()
+    model, criterion = torch.nn.Linear(3, 2), rl.InformationGainLoss(PREVALENCE)
+    rl.start_at_prevalence(model, PREVALENCE)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    for _ in range(100):
+        optimizer.zero_grad()
+        criterion(model(x), y).backward()
+        optimizer.step()
+    log_probs = torch.log_softmax(model(x).detach(), 1)
+    found = rl.metrics.evaluate(log_probs, y, PREVALENCE)
+    assert found.skill.value > 0.1, found
+    estimate = rl.shift.estimate_prevalence(rl.retarget(log_probs, 0.01, 0.5), sampling=[0.5, 0.5], calibration="assumed")
+    assert 0.4 < float(estimate.population[1]) < 0.6, estimate
+    assert len(str(rl.check(log_probs, y, PREVALENCE)).splitlines()) > 3
+
+
+def sklearn() -> None:
+    from sklearn.model_selection import cross_val_score
+
+    from rightloss.sklearn import InformationGainClassifier, PrevalenceCorrectedClassifier, prevalence_scorer
+
+    x, y = (each.numpy() for each in labelled())
+    for model in (InformationGainClassifier(population=0.01), PrevalenceCorrectedClassifier(population=0.01)):
+        assert cross_val_score(model, x, y, scoring=prevalence_scorer(population=0.01)).mean() > -0.056  # answering π
+    assert "x0" in str(InformationGainClassifier(population=0.01, penalty=None).fit(x, y).summary())
+
+
+def boosting() -> None:
+    from rightloss.boosting import BoostingClassifier
+
+    x, y = (each.numpy() for each in labelled(4000))
+    for library in ("lightgbm", "xgboost"):
+        model = BoostingClassifier(population=0.01, library=library, n_estimators=20).fit(x, y)
+        mean = rl.retarget(model.predict_log_proba(x), 0.01, 0.5)[:, 1]
+        assert 0.45 < np.exp(mean).mean() < 0.55, library
+
+
+def table() -> None:
+    x, y = (each.numpy() for each in labelled(1000))
+    with tempfile.TemporaryDirectory() as folder:
+        file, model, out = (Path(folder) / name for name in ("data.csv", "model", "predictions.parquet"))
+        rows = [f"{a},{b},{c},{'yes' if label else 'no'}" for (a, b, c), label in zip(x.tolist(), y.tolist(), strict=True)]
+        file.write_text("\n".join(["a,b,c,cancer", *rows]) + "\n", encoding="utf-8")
+        target = ["--target", "cancer", "--positive", "yes"]
+        assert command("check", file, *target, "--json")["classes"]
+        command("fit", file, *target, "--population", "0.01", "--out", model, "--json")
+        command("predict", model, file, "--out", out, "--json")
+        assert command("evaluate", model, file, "--json")
+        assert command("prevalence", model, file, "--json")
+        assert out.exists()
+
+
+def command(*arguments: object) -> dict:
+    """Run `rightloss`, and return the JSON that it prints."""
+    program = str(Path(sys.executable).with_name("rightloss"))
+    done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def study() -> None:
+    from rightloss.study.config import PRESETS
+
+    program = str(Path(sys.executable).with_name("rightloss"))
+    done = subprocess.run([program, "study", "quick", "--dry-run"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert f"{len(PRESETS['quick'].runs())} runs" in done.stdout
+
+
+def bayes() -> None:
+    from rightloss.inference import effective_sample_size, laplace, log_posterior, nuts, sghmc
+
+    x, y = labelled(100)
+    target = log_posterior(torch.nn.Linear(3, 2).double(), PREVALENCE)
+    for posterior in (
+        laplace(target, (x.double(), y)),
+        nuts(target, (x.double(), y), draws=20, warmup=20),
+        sghmc(target, (x.double(), y), steps=200, warmup=100),
+    ):
+        assert torch.isfinite(posterior.predict(x.double()).log_probs).all()
+    assert (effective_sample_size(torch.randn(4, 100, 2)) > 10).all()
+
+
+def lidc() -> None:
+    nodules = rl.lidc.binary_set()
+    assert len(nodules) == 1412
+    assert nodules.volumes([0, 1]).shape == (2, 64, 64, 64)
+
+
+def export() -> None:
+    import onnxruntime
+
+    layer = rl.PrevalenceLayer(torch.nn.Linear(3, 2), PREVALENCE).eval()
+    x, to = labelled(4)[0], torch.tensor([0.9, 0.1])
+    with tempfile.TemporaryDirectory() as folder:
+        file = str(Path(folder) / "layer.onnx")
+        torch.onnx.export(layer, (x, to), file, dynamo=True)
+        session = onnxruntime.InferenceSession(file)
+        names = [each.name for each in session.get_inputs()]
+        (found,) = session.run(None, dict(zip(names, (x.numpy(), to.numpy()), strict=True)))
+        np.testing.assert_allclose(found, layer(x, to).detach().numpy(), atol=1e-5)
+
+
+def ray() -> None:
+    import ray as cluster
+
+    cluster.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+    assert cluster.get(cluster.remote(lambda: float(rl.retarget(np.log([[0.5, 0.5]]), 0.5, 0.1)[0, 1])).remote()) < 0
+    cluster.shutdown()
+
+
+PROGRAMS: dict[str, Callable[[], None]] = {
+    **{"core": core, "sklearn": sklearn, "boosting": boosting, "table": table, "study": study, "bayes": bayes},
+    **{"lidc": lidc, "export": export, "ray": ray},
+}
+
+if __name__ == "__main__":
+    core()
+    PROGRAMS[sys.argv[1]]()
+    print(f"rightloss[{sys.argv[1]}]: ok")
