@@ -11,9 +11,10 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
+from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.model_selection import train_test_split
-from sklearn.utils import Tags, check_random_state
+from sklearn.utils import Tags, assert_all_finite, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
     _check_sample_weight,
@@ -213,6 +214,7 @@ class BoostingClassifier(ClassifierMixin, BaseEstimator):
         if y is None:
             raise ValueError("BoostingClassifier requires y to be passed, but the target y is None: give the rows' labels.")
         labels = column_or_1d(y, warn=True)
+        assert_all_finite(labels, input_name="y")
         check_classification_targets(labels)
         check_consistent_length(x, labels)
         self.classes_, numbers = np.unique(labels, return_inverse=True)
@@ -246,7 +248,7 @@ class BoostingClassifier(ClassifierMixin, BaseEstimator):
             validate_data(self, X, reset=reset, skip_check_array=True)
             if reset:
                 self._dtypes = {name: kind for name, kind in X.dtypes.items() if str(kind) == "category"}
-            return X.astype(self._dtypes)
+            return X.astype(self._dtypes).set_axis(self._names(), axis=1)
         if reset:
             self._dtypes = {}
         elif self._dtypes:
@@ -254,9 +256,10 @@ class BoostingClassifier(ClassifierMixin, BaseEstimator):
                 f"Expected a frame with the categorical column(s) {list(self._dtypes)[:10]}, but got {type(X).__name__}: "
                 "give the columns the dtype that they had in fit, `astype('category')`."
             )
-        sparse = False if self.library == "catboost" else "csr"
+        accepted = False if self.library == "catboost" else "csr"
         dtype = [np.float64, np.float32]
-        return validate_data(self, X, reset=reset, accept_sparse=sparse, dtype=dtype, ensure_all_finite="allow-nan")
+        x = validate_data(self, X, reset=reset, accept_sparse=accepted, dtype=dtype, ensure_all_finite="allow-nan")
+        return sparse.csr_matrix(x) if sparse.issparse(x) else x
 
     def _names(self) -> list[str] | None:
         """Return the columns' names without characters that the libraries refuse; None where there are none, or they clash."""
@@ -292,8 +295,8 @@ class BoostingClassifier(ClassifierMixin, BaseEstimator):
         taken = [name for name in FORBIDDEN if name in (self.params or {})]
         if taken:
             raise ValueError(
-                f"Expected `params` without {taken}: the loss and its start are this classifier's; use `loss`, or the library "
-                "itself with an objective of rightloss.boosting."
+                f"Expected `params` without the loss and its start, but got {taken}: use `loss`, or the library itself with an "
+                "objective of rightloss.boosting."
             )
 
 

@@ -197,7 +197,8 @@ def raw_scores(library: Library, booster: Any, x: Any, names: list[str] | None, 
     else:
         import catboost
 
-        scores = booster.predict(catboost.Pool(x, cat_features=_categorical(x)), prediction_type="RawFormulaVal")
+        pool = catboost.Pool(x, cat_features=_categorical(x), feature_names=names)
+        scores = booster.predict(pool, prediction_type="RawFormulaVal")
     scores = np.asarray(scores, dtype=np.float64)
     return np.stack([np.zeros_like(scores), scores], axis=1) if scores.ndim == 1 else scores
 
