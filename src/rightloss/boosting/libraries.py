@@ -86,7 +86,11 @@ def train_lightgbm(plan: Plan, train: Part, valid: Part | None) -> Trained:
     }
     data = [
         lgb.Dataset(
-            part.x, part.y, weight=part.sample_weight, init_score=plan.scores_at_start(len(part.y)), feature_name=plan.names or "auto"
+            part.x,
+            part.y,
+            weight=part.sample_weight,
+            init_score=plan.scores_at_start(len(part.y)),
+            feature_name=plan.names or "auto",
         )
         for part in (train, valid)
         if part is not None
