@@ -99,7 +99,9 @@ class TestOnAPopulationThatIsKnown:
         rate = 0.05
         X, _ = rows(20_000, rate, 1000)
         expected = truth(X, rate)[:, 1].mean()
-        found = [corrected(make(), rate, method=method).fit(*rows(2000, 0.3, n)).predict_proba(X)[:, 1].mean() for n in range(12)]
+        found = [
+            corrected(make(), rate, method=method).fit(*rows(2000, 0.3, n)).predict_proba(X)[:, 1].mean() for n in range(12)
+        ]
         assert_mean_is(torch.tensor(found), float(expected))
 
     def test_the_predictions_are_the_truth(self, name: str) -> None:
@@ -249,7 +251,9 @@ class TestMeanMatching:
         X, y = three(600) if size == 3 else rows(600, 0.3, 0)
         unlabelled, _ = three(3000, 1) if size == 3 else rows(3000, 0.02, 1)
         population = [0.9, 0.08, 0.02] if size == 3 else [0.98, 0.02]
-        model = corrected(forest(class_weight="balanced"), population, method="mean_matching").fit(X, y, X_unlabelled=unlabelled)
+        model = corrected(forest(class_weight="balanced"), population, method="mean_matching").fit(
+            X, y, X_unlabelled=unlabelled
+        )
         np.testing.assert_allclose(model.predict_proba(unlabelled).mean(0), population, rtol=1e-9)
 
     def test_with_another_population_it_moves_from_the_one_it_was_matched_at(self) -> None:
@@ -320,7 +324,10 @@ class TestWeights:
         X, y = rows(300, 0.3, 0)
         weights = np.where(y == 1, 3.0, 1.0)
         direct = corrected(LogisticRegression(), 0.1, method="closed_form").fit(X, y, sample_weight=weights)
-        for wrapped in (make_pipeline("passthrough", LogisticRegression()), GridSearchCV(LogisticRegression(), {"C": [1.0]}, cv=2)):
+        for wrapped in (
+            make_pipeline("passthrough", LogisticRegression()),
+            GridSearchCV(LogisticRegression(), {"C": [1.0]}, cv=2),
+        ):
             found = corrected(wrapped, 0.1, method="closed_form").fit(X, y, sample_weight=weights)
             np.testing.assert_allclose(found.predict_proba(X), direct.predict_proba(X), rtol=1e-6)
 
@@ -431,7 +438,9 @@ class TestWhatScikitLearnUsersDo:
         model = corrected(booster, 0.1, method="closed_form").fit(X, y)
         share = 4 * y.mean() / (1 + 3 * y.mean())
         raw = clone(booster).fit(X, y)
-        np.testing.assert_allclose(model.predict_proba(X), np.exp(retarget(np.log(raw.predict_proba(X)), share, 0.1)), rtol=1e-6)
+        np.testing.assert_allclose(
+            model.predict_proba(X), np.exp(retarget(np.log(raw.predict_proba(X)), share, 0.1)), rtol=1e-6
+        )
 
     def test_further_arguments_reach_the_classifier(self) -> None:
         X, y = rows(400, 0.3, 0)
@@ -475,7 +484,9 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "no probabilities": (lambda: corrected(LinearSVC(), 0.1, method="closed_form").fit(*small()), "use 'auto', 'affine'"),
     "no scores at all": (lambda: corrected(WithoutScores(), 0.1).fit(*small()), "has neither"),
     "weights and a sampler": (
-        lambda: corrected(sampling_pipeline(RandomUnderSampler(), LogisticRegression())).fit(*small(), sample_weight=np.ones(60)),
+        lambda: corrected(sampling_pipeline(RandomUnderSampler(), LogisticRegression())).fit(
+            *small(), sample_weight=np.ones(60)
+        ),
         "no `sample_weight` with a sampler",
     ),
     "weights of 0 for a class": (lambda: corrected().fit(*small(), sample_weight=small()[1]), "not 0 for a whole class"),

@@ -82,7 +82,13 @@ def xgboost(**settings: Any) -> Any:
 def catboost(**settings: Any) -> Any:
     options: dict[str, Any] = {"depth": 2, "l2_leaf_reg": 0, "verbose": 0, "thread_count": 1, "allow_writing_files": False}
     return CatBoostClassifier(
-        iterations=200, learning_rate=0.5, bootstrap_type="No", random_strength=0, leaf_estimation_iterations=5, **options, **settings
+        iterations=200,
+        learning_rate=0.5,
+        bootstrap_type="No",
+        random_strength=0,
+        leaf_estimation_iterations=5,
+        **options,
+        **settings,
     )
 
 
@@ -150,9 +156,13 @@ class TestAgainstClassifiersThatFitEveryCell:
         assert_cells(fitted, mix.sampling, np.ones(len(y)), X, y, precision)
 
 
-def assert_cells(fitted: Any, sampling: np.ndarray, weights: np.ndarray, X: np.ndarray, y: np.ndarray, precision: float) -> None:
+def assert_cells(
+    fitted: Any, sampling: np.ndarray, weights: np.ndarray, X: np.ndarray, y: np.ndarray, precision: float
+) -> None:
     own = np.eye(y.max() + 1)[y] * weights[:, None]
-    found = np.exp(retarget(np.log(np.asarray(fitted.predict_proba(np.eye(CELLS)), dtype=float)), sampling, own.mean(0) / weights.mean()))
+    found = np.exp(
+        retarget(np.log(np.asarray(fitted.predict_proba(np.eye(CELLS)), dtype=float)), sampling, own.mean(0) / weights.mean())
+    )
     by_cell = X.T @ own
     np.testing.assert_allclose(found, by_cell / by_cell.sum(1, keepdims=True), rtol=0, atol=precision)
 

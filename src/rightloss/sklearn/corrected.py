@@ -144,7 +144,9 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         self.n_jobs = n_jobs
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, X_unlabelled: Any = None, **fit_params: Any) -> PrevalenceCorrectedClassifier:
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, X_unlabelled: Any = None, **fit_params: Any
+    ) -> PrevalenceCorrectedClassifier:
         """Fit the classifier, find the mix of its training, and choose and fit the correction.
 
         Args:
@@ -240,7 +242,9 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
 
     def _check_options(self, by_score: bool, X_unlabelled: Any, classes: np.ndarray, data: np.ndarray) -> None:
         if self.method not in METHODS:
-            raise ValueError(f"Expected `method` to be one of {', '.join(METHODS)}, but got {self.method!r}: choose one of them.")
+            raise ValueError(
+                f"Expected `method` to be one of {', '.join(METHODS)}, but got {self.method!r}: choose one of them."
+            )
         if by_score and self.method not in ("auto", "affine", "beta"):
             raise ValueError(
                 f"Expected a classifier with `predict_proba` for method={self.method!r}, but got one with `decision_function` "
@@ -363,7 +367,9 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
 def _label_mix(labels: np.ndarray, weights: np.ndarray, classes: np.ndarray) -> np.ndarray:
     """Return the labels' mix by weight (K,), which must be positive."""
     if len(classes) < 2:
-        raise ValueError(f"Expected labels of at least 2 classes, but got one class, {classes.tolist()}: is `y` the right column?")
+        raise ValueError(
+            f"Expected labels of at least 2 classes, but got one class, {classes.tolist()}: is `y` the right column?"
+        )
     mass = np.bincount(labels, weights=weights)
     if weights.min() < 0 or not (mass > 0).all():
         raise ValueError(
