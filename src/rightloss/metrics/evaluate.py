@@ -34,8 +34,8 @@ from .intervals import (
 from .sample import IGNORED, Mix, Numbers, Predictions, labelled_sample
 
 _MOST_RESAMPLED = 50_000  # entries × classes up to which "auto" draws resamples; beyond, the two ways agree and one is instant
-_MOST_UNDEFINED = 0.05  # share of resamples in which a figure may be undefined and still have an interval
-_MOST_DRAWN = 1 << 23  # numbers in the table of drawn decisions
+MOST_UNDEFINED = 0.05  # share of resamples in which a figure may be undefined and still have an interval
+MOST_DRAWN = 1 << 23  # numbers in the table of drawn decisions
 _FEWEST_GROUPS, _FEW_EXAMPLES, _SMALL_EFFECTIVE_SIZE = 5, 10, 5.0
 
 
@@ -93,11 +93,11 @@ def evaluate(
         PPV 0.052 (0.029 to 0.102)
     """
     sample = labelled_sample(log_probs, target, prevalence, groups, ignore_index)
-    matrix = _square(cost_matrix(sample.num_classes, costs, threshold))
+    matrix = square(cost_matrix(sample.num_classes, costs, threshold))
     level, stream = checked_level(level), own_stream(generator)
-    _check_options(intervals, draws, bins)
+    check_options(intervals, draws, bins)
     inputs = prepare(sample, make_spec(sample, matrix, int(bins)))
-    how = _method(intervals, inputs)
+    how = interval_method(intervals, inputs)
     limits = {} if how == "none" else _confidence_limits(inputs, how == "bootstrap", level, int(draws), stream)
     return Evaluation(
         **{name: _figure(inputs, limits, name) for name in FIGURES},
@@ -139,8 +139,8 @@ def _confidence_limits(
     moved = _with_unseen(inputs.statistics, examples, level)
     for key, formula in inputs.quantities.items():
         counts, size = {c: int(examples[c]) for c in classes[key]}, added[key].effective_size
-        limits[key] = _qualified(inputs, key, limits[key], size, counts, float(formula(moved)))
-    if design.clusters is None and sample.num_classes**2 * draws <= _MOST_DRAWN:
+        limits[key] = qualified(inputs, key, limits[key], size, counts, float(formula(moved)))
+    if design.clusters is None and sample.num_classes**2 * draws <= MOST_DRAWN:
         limits |= _from_drawn_decisions(inputs, level, draws, generator)
     return limits
 
@@ -166,7 +166,7 @@ def _by_resampling(
         value, influence = inputs.values[key], added[key]
         finite = torch.isfinite(row) & torch.isfinite(row_moved)
         fine, fine_moved = row[finite], row_moved[finite]
-        if len(fine) < (1 - _MOST_UNDEFINED) * draws:
+        if len(fine) < (1 - MOST_UNDEFINED) * draws:
             reason = f"undefined in {1 - len(fine) / draws:.0%} of the resamples"
             limits[key] = ConfidenceLimits(math.nan, math.nan, reason)
             continue
@@ -252,7 +252,7 @@ def _calibration_noise(inputs: EvaluationInputs) -> Tensor:
     return (squares - products.square() * per_example.repeat_interleave(inputs.spec.bins)).clamp_min(0).sqrt()
 
 
-def _qualified(
+def qualified(
     inputs: EvaluationInputs, key: Key, limits: ConfidenceLimits, size: float, examples: dict[int, int], with_unseen: float
 ) -> ConfidenceLimits:
     """Widen limits by what may have gone unseen, and say where they should not be trusted; none where there are no data.
@@ -295,7 +295,8 @@ def _with_unseen(statistics: Statistics, examples: Tensor, level: float) -> Stat
     return replace(statistics, areas=moved_areas, decided=torch.where(alike, moved, confusion))
 
 
-def _method(intervals: str | None, inputs: EvaluationInputs) -> str:
+def interval_method(intervals: str | None, inputs: EvaluationInputs) -> str:
+    """Return how intervals are made: as asked for, or by the size of the sample."""
     if intervals != "auto":
         return "none" if intervals is None else intervals
     sample = inputs.sample
@@ -303,7 +304,8 @@ def _method(intervals: str | None, inputs: EvaluationInputs) -> str:
     return "bootstrap" if small else "analytic"
 
 
-def _square(costs: Tensor) -> Tensor:
+def square(costs: Tensor) -> Tensor:
+    """Return costs with a decision per class, checked."""
     if costs.shape[0] != costs.shape[1]:
         raise ValueError(
             f"Expected `costs` with a decision per class to evaluate, but got shape {tuple(costs.shape)}: "
@@ -312,7 +314,8 @@ def _square(costs: Tensor) -> Tensor:
     return costs
 
 
-def _check_options(intervals: object, draws: object, bins: object) -> None:
+def check_options(intervals: object, draws: object, bins: object) -> None:
+    """Raise the ValueError for options of intervals that do not exist."""
     if intervals not in ("auto", "bootstrap", "analytic", None):
         raise ValueError(f'Expected `intervals` "auto", "bootstrap", "analytic" or None, but got {intervals!r}: choose one.')
     for name, value, least in (("draws", draws, 100), ("bins", bins, 1)):
