@@ -24,3 +24,5 @@ from .predictive_values import DecisionCurve as DecisionCurve
 from .predictive_values import PredictiveValueCurve as PredictiveValueCurve
 from .predictive_values import decision_curve as decision_curve
 from .predictive_values import predictive_value_curve as predictive_value_curve
+from .smooth_calibration import SmoothCalibrationCurve as SmoothCalibrationCurve
+from .smooth_calibration import smooth_calibration_curve as smooth_calibration_curve

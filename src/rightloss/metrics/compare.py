@@ -190,7 +190,7 @@ def compare(
         >>> one, both = x[:, 0] - 5.1, x.sum(1) - 5.6  # log-odds at 1 in 100, from one measurement and from two
         >>> a, b = (torch.log_softmax(torch.stack([torch.zeros(400), odds], 1), 1) for odds in (both, one))
         >>> print(compare(a, b, y, prevalence=0.01).auc)
-        0.07654 (0.04358 to 0.1116), a ahead
+        0.0438 (0.005346 to 0.08), a ahead
     """
     pair = [labelled_sample(each, target, prevalence, groups, ignore_index) for each in (a, b)]
     if pair[0].log_probs.shape != pair[1].log_probs.shape:

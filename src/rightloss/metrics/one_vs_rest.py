@@ -130,7 +130,7 @@ def scores(
     error message, does not depend on it; `positive` is the class, and None means 1 of two.
     """
     classes = num_classes_of(log_probs)
-    chosen = _positive_class(positive, classes)
+    chosen = positive_class(positive, classes)
     if prevalence is None and classes > 2:
         raise ValueError(
             f"Expected a prevalence for {purpose} of one class against {classes - 1} others, but got none: "
@@ -268,7 +268,8 @@ def log_odds(table: Tensor, positive: int) -> Float64[Tensor, " n"]:
     return odds
 
 
-def _positive_class(positive: int | None, classes: int) -> int:
+def positive_class(positive: int | None, classes: int) -> int:
+    """Return the class looked for, checked; None means 1 of two."""
     if positive is None:
         if classes == 2:
             return 1
