@@ -235,17 +235,24 @@ class MeanGradient:
         return result if block.votes is None else result * block.votes
 
 
-def make_spec(sample: Sample, costs: Tensor, bins: int) -> MetricSpec:
-    """Rank the sample, cut bins of equal weight in the population, and fit recalibration and intercepts."""
+def make_spec(sample: Sample, costs: Tensor, bins: int, only: str | None = None) -> MetricSpec:
+    """Rank the sample, cut bins of equal weight in the population, and fit recalibration and intercepts.
+
+    `only` is the one figure that is wanted; what it does not depend on is then left out.
+    """
     k, weights = sample.num_classes, sample.prevalence.population / sample.totals
     looked_at = [1] if k == 2 else list(range(k))
+    no_edges = (torch.empty(0, dtype=torch.float64),) * len(looked_at)
     if sample.missing:
-        no_edges = (torch.empty(0, dtype=torch.float64),) * len(looked_at)
         reason = f"no example of class(es) {sample.missing}"
         return MetricSpec(costs, weights, (), no_edges, bins, None, reason, None, reason)
-    rankings = tuple(rank(sample, j) for j in looked_at)
-    edges = tuple(_equal_weight_edges(sample, ranking, bins) for ranking in rankings)
-    return MetricSpec(costs, weights, rankings, edges, bins, *fit_recalibration(sample), *fit_intercepts(sample))
+    ranked = only in (None, "auc", "auc_pairwise", "calibration_error")
+    rankings = tuple(rank(sample, j) for j in looked_at) if ranked else ()
+    binned = only in (None, "calibration_error")
+    edges = tuple(_equal_weight_edges(sample, ranking, bins) for ranking in rankings) if binned else no_edges
+    recalibration = fit_recalibration(sample) if only in (None, "calibration_slope") else (None, "not asked for")
+    intercepts = fit_intercepts(sample) if only in (None, "calibration_intercept") else (None, "not asked for")
+    return MetricSpec(costs, weights, rankings, edges, bins, *recalibration, *intercepts)
 
 
 def compute_statistics(sample: Sample, spec: MetricSpec, counts: Float64[Tensor, "m b"] | None = None) -> Statistics:

@@ -62,13 +62,13 @@ class EvaluationInputs:
         return torch.stack([formula(statistics).expand(width) for formula in self.quantities.values()])
 
 
-def prepare(sample: Sample, spec: MetricSpec) -> EvaluationInputs:
-    """Compute the statistics of a sample, and the values of all figures that it can have."""
+def prepare(sample: Sample, spec: MetricSpec, only: str | None = None) -> EvaluationInputs:
+    """Compute the statistics of a sample, and the values of all figures that it can have, or of one."""
     k, statistics = sample.num_classes, compute_statistics(sample, spec)
     reasons = _undefined(sample, statistics)
     quantities: dict[Key, Callable[[Statistics], Tensor]] = {}
     for name, formula in FIGURES.items():
-        if name in reasons:
+        if name in reasons or only not in (None, name):
             continue
         quantities[name, None] = formula.compute
         if formula.by_class is not None and 2 < k <= _MOST_CLASSES_SHOWN:

@@ -376,7 +376,7 @@ def log_shares(ax: Axes, which: str, low: float, high: float) -> None:
 
 
 def logit_shares(ax: Axes, which: str, low: float, high: float) -> None:
-    """Set log-odds axes of shares, marked "1 in 1000" below a half and in percent above: five marks at most, or they would overlap."""
+    """Set log-odds axes of shares, marked "1 in 1000" below a half and in percent above: few marks, or they would overlap."""
     from matplotlib.ticker import NullFormatter, NullLocator
 
     apart, marks = (logit(high) - logit(low)) / 4.5, []
