@@ -175,7 +175,7 @@ def _within_budget(seen: Scores, alarms: float, people: float) -> float:
     return float(middle[np.flatnonzero(reached)[0]])
 
 
-def _asked(**options: float | None) -> str:
+def _asked(**options: float | int | None) -> str:
     """Return the name of the only option given."""
     given = [name for name, value in options.items() if value is not None]
     if len(given) != 1:

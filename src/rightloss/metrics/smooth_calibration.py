@@ -203,7 +203,7 @@ def _knots(seen: _OneAgainstRest, given: int | None) -> Float64[Tensor, " q"]:
     """Place the knots at quantiles of the log-odds, with both sides counted alike; two of them make a line."""
     if given is not None and (isinstance(given, bool) or not isinstance(given, int | np.integer) or not 2 <= given <= 5):
         raise ValueError(f"Expected `knots` to be an int from 2 to 5, but got {given!r}: leave it out?")
-    fewer = min(float(seen.counts[seen.is_positive].sum()), float(seen.counts[~seen.is_positive].sum()))
+    fewer = round(min(float(seen.counts[seen.is_positive].sum()), float(seen.counts[~seen.is_positive].sum())), 6)
     number = int(given) if given is not None else 3 if fewer < 30 else 4 if fewer < 100 else 5
     alike = torch.where(seen.is_positive, 1 / seen.counts[seen.is_positive].sum(), 1 / seen.counts[~seen.is_positive].sum())
     places = _PLACES.get(number, (0.1, 0.9))
