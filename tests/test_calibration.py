@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import statsmodels.api as sm
 import torch
-from cases import Method
+from cases import CASES, Method
 from labelled import SEEDS, assert_covers, normals, predictions, true_rates, weights
 from members import generator, population, unchecked_types
 from scipy import optimize, special
@@ -16,6 +17,7 @@ from sklearn.calibration import calibration_curve
 from torch import Tensor
 
 from rightloss.metrics import evaluate, probability_histogram, reliability_curve
+from rightloss.predictive import retarget
 from rightloss.prevalence import Prevalence
 
 SPREADS = [1e-3, 1.0, 400.0, 700.0, 1e12]
@@ -134,10 +136,77 @@ class TestSlope:
         for seed in range(5):
             odds, y = drawn(spread, 50, seed)
             found = evaluate(table_of(odds), y, 0.01, intervals=intervals, draws=200)
-            for name in found:
+            if spread == 1e100:  # log-odds that no shift can be told of
+                assert "certain" in found.calibration_intercept.reason
+            for name in (name for name in found if name != "calibration_intercept" or spread < 1e100):
                 assert math.isfinite(found[name].value), name
                 assert found[name].low <= found[name].value <= found[name].high, name
                 assert found[name].low < found[name].high, name
+
+
+class TestIntercept:
+    @pytest.mark.parametrize("name", CASES)
+    def test_it_is_that_of_statsmodels_with_the_slope_held_at_1(self, name: str) -> None:
+        case = CASES[name]()
+        k = len(case.population)
+        found = evaluate(case.log_probs, case.target, case.population, intervals=None).calibration_intercept
+        weights = case.weights / case.weights.mean()
+        expected = []
+        for c in [1] if k == 2 else range(k):
+            odds = special.logit(case.probs[:, c])
+            model = sm.GLM(
+                (case.labels == c).astype(float),
+                np.ones((len(odds), 1)),
+                family=sm.families.Binomial(),
+                offset=odds,
+                freq_weights=weights,
+            )
+            expected.append(float(model.fit(tol=1e-14, maxiter=200).params[0]))
+        assert found.value == pytest.approx(expected[-1], rel=1e-6, abs=1e-9)
+        if k > 2:
+            np.testing.assert_allclose([float(each) for each in found.by_class or ()], expected, rtol=1e-6, atol=1e-9)
+
+    @pytest.mark.parametrize("pi", [0.5, 0.01, 1e-7])
+    def test_shifting_the_log_odds_by_it_makes_the_mean_prediction_right(self, pi: float) -> None:
+        for scale in (0.1, 1.0, 30.0):
+            odds, y = drawn(scale, 200, 3)
+            odds = odds + y
+            before = evaluate(table_of(odds), y, pi, intervals=None).calibration_intercept.value
+            after = evaluate(table_of(odds + before), y, pi, intervals=None)
+            assert after.mean_prediction.value == pytest.approx(pi, rel=1e-9)
+            assert after.calibration_intercept.value == pytest.approx(0.0, abs=1e-9)
+            raised = evaluate(table_of(odds + 2.5), y, pi, intervals=None).calibration_intercept.value
+            assert raised == pytest.approx(before - 2.5, rel=1e-9, abs=1e-9)
+
+    def test_retargeting_from_the_training_mix_takes_the_shift_away(self) -> None:
+        table, y = normals(0.5, 20_000, 5)
+        moved = evaluate(np.asarray(retarget(table.numpy(), 0.5, 0.01)), y, 0.01, intervals="analytic").calibration_intercept
+        assert moved.low < 0 < moved.high
+        assert moved.high - moved.low < 0.15
+        plain = evaluate(table, y, 0.01, intervals="analytic").calibration_intercept
+        assert plain.high < -3  # near log 0.01/0.99 for predictions that say little
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("intervals", ["analytic", "bootstrap"])
+    @unchecked_types()
+    def test_its_interval_holds_the_truth(self, intervals: Method) -> None:
+        hits = []
+        for seed in range(200):
+            table, y = normals(0.2, 150, 2000 + seed)
+            found = evaluate(table, y, 0.2, intervals=intervals, draws=300).calibration_intercept
+            hits.append([found.low <= 0 <= found.high])
+        assert_covers(hits)
+
+    def test_predictions_of_exactly_0_or_1_leave_it_defined_unless_they_are_too_many(self) -> None:
+        odds, y = drawn(1.0, 100, 6)
+        table = table_of(odds)
+        table[0] = torch.tensor([0.0, -math.inf])
+        assert math.isfinite(evaluate(table, y, 0.3, intervals=None).calibration_intercept.value)
+        table[y == 1] = torch.tensor([-math.inf, 0.0], dtype=torch.float64)
+        table[y == 0] = torch.tensor([0.0, -math.inf], dtype=torch.float64)
+        found = evaluate(table, y, 0.3, intervals=None).calibration_intercept
+        assert math.isnan(found.value)
+        assert "no single shift" in found.reason
 
 
 class TestReliabilityCurve:

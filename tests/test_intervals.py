@@ -44,6 +44,8 @@ def test_analytic_standard_errors_equal_the_jackknifes(k: int) -> None:
         assert width == pytest.approx(expected[name], rel=0.02), name
     width = (found.calibration_slope.high - found.calibration_slope.low) / 2
     assert width == pytest.approx(expected["calibration_slope"], rel=0.12)
+    width = (found.calibration_intercept.high - found.calibration_intercept.low) / 2
+    assert width == pytest.approx(expected["calibration_intercept"], rel=0.04)
     for name in ("ppv", "npv", "tpr", "tnr", "auc", "auc_pairwise", "off_by_one", "mean_prediction", "weighted_accuracy"):
         value, low, high = found[name].value, found[name].low, found[name].high
         if value < 1:

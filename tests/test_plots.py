@@ -23,6 +23,7 @@ from rightloss.metrics.calibration import reliability_curve
 from rightloss.metrics.curves import precision_recall_curve, probability_histogram, roc_curve
 from rightloss.metrics.plots import line_style, one_in, thinned
 from rightloss.metrics.predictive_values import decision_curve, predictive_value_curve
+from rightloss.metrics.smooth_calibration import smooth_calibration_curve
 from rightloss.prevalence import Prevalence
 from rightloss.study.toy.population import TwoGaussians
 
@@ -57,6 +58,11 @@ PLOTS: dict[str, tuple[Callable[..., Axes], Callable[..., Any], Callable[[Any], 
         plots.plot_reliability,
         cache(lambda rate, seed=0: reliability_curve(*screened(rate, seed), rate, 5)),
         lambda curve: [(curve.predicted[curve.observed > 0], curve.observed[curve.observed > 0])],
+    ),
+    "smooth calibration": (
+        plots.plot_smooth_calibration,
+        cache(lambda rate, seed=0: smooth_calibration_curve(*screened(rate, seed), rate)),
+        lambda curve: [(curve.predicted, curve.observed)],
     ),
     "decision curve": (
         plots.plot_decision_curve,

@@ -2,6 +2,9 @@
 
 from .calibration import ReliabilityCurve as ReliabilityCurve
 from .calibration import reliability_curve as reliability_curve
+from .compare import Comparison as Comparison
+from .compare import Difference as Difference
+from .compare import compare as compare
 from .conformal import ConformalSets as ConformalSets
 from .curves import PrecisionRecallCurve as PrecisionRecallCurve
 from .curves import ProbabilityHistogram as ProbabilityHistogram
@@ -15,7 +18,11 @@ from .decisions import expected_cost as expected_cost
 from .evaluate import evaluate as evaluate
 from .figures import Evaluation as Evaluation
 from .figures import Figure as Figure
+from .operating_point import OperatingPoint as OperatingPoint
+from .operating_point import operating_point as operating_point
 from .predictive_values import DecisionCurve as DecisionCurve
 from .predictive_values import PredictiveValueCurve as PredictiveValueCurve
 from .predictive_values import decision_curve as decision_curve
 from .predictive_values import predictive_value_curve as predictive_value_curve
+from .smooth_calibration import SmoothCalibrationCurve as SmoothCalibrationCurve
+from .smooth_calibration import smooth_calibration_curve as smooth_calibration_curve

@@ -21,7 +21,7 @@ from .one_vs_rest import Array, Scores, scores, with_limits
 from .sample import IGNORED, Mix, Numbers, Predictions, Sample
 
 BLOCK = 1 << 18  # entries at a time: a large sample is never held in a second form
-_MOST_CLASSES = 20  # the recalibration has a parameter per class, and a matrix of them per example
+MOST_CLASSES = 20  # the recalibration has a parameter per class, and a matrix of them per example
 _STEPS, _HALVINGS = 200, 60
 _ENOUGH = 0.1  # of the gain that a Newton step promises: less, and it is halved
 _CONVERGED = 1e-12  # of the log-likelihood, the gain that is left to one last Newton step
@@ -152,8 +152,8 @@ def fit_recalibration(sample: Sample) -> tuple[Recalibration | None, str]:
     The log-likelihood is concave, and has a maximum unless the classes are separated. The first guess, a slope of 0 and the
     population's mix, is where its curvature is largest, so that no step is longer than the model is linear.
     """
-    if sample.num_classes > _MOST_CLASSES:
-        return None, f"not fitted with more than {_MOST_CLASSES} classes"
+    if sample.num_classes > MOST_CLASSES:
+        return None, f"not fitted with more than {MOST_CLASSES} classes"
     if bool(sample.log_probs.isneginf().any()):
         return None, "a probability of exactly 0 has no log-odds"
     centre, scale = _standard(sample)

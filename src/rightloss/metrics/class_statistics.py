@@ -19,6 +19,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from .calibration import BLOCK, Recalibration, fit_recalibration
+from .calibration_intercept import Intercepts, fit_intercepts
 from .decisions import decide
 from .sample import Sample
 
@@ -62,6 +63,8 @@ class MetricSpec:
         bins: how many there are at most.
         recalibration: slope and intercepts; None where there is no such fit.
         reason: why there is none.
+        intercepts: shifts of the log-odds; None where there are none.
+        no_intercepts: why there are none.
     """
 
     costs: Float64[Tensor, "k k"]
@@ -71,6 +74,8 @@ class MetricSpec:
     bins: int
     recalibration: Recalibration | None
     reason: str
+    intercepts: Intercepts | None
+    no_intercepts: str
 
     @property
     def num_classes(self) -> int:
@@ -85,7 +90,8 @@ class MetricSpec:
     def sizes(self) -> list[int]:
         """Return how many places of an entry's vector each field of `ClassAverages` has, in order."""
         parameters = 0 if self.recalibration is None else self.num_classes
-        return [1, 1, 1, parameters, parameters**2, self.num_classes, *[self.num_cells] * 3]
+        shifts = 0 if self.intercepts is None else len(self.intercepts.classes)
+        return [1, 1, 1, parameters, parameters**2, shifts, shifts, self.num_classes, *[self.num_cells] * 3]
 
     @property
     def size(self) -> int:
@@ -95,7 +101,7 @@ class MetricSpec:
     @property
     def num_dense(self) -> int:
         """Count the places in which every entry has a value; of the decisions, and of each class's bins, it has one."""
-        return sum(self.sizes[:5])
+        return sum(self.sizes[:7])
 
 
 @dataclass(frozen=True)
@@ -111,6 +117,8 @@ class ClassAverages:
         last: E[p(last class|x) | c], (k, b).
         score: gradient of the recalibration's log-likelihood at the fit, (k, parameters, b).
         curvature: its negative Hessian, (k, parameters, parameters, b).
+        shifted: E[σ(l_j + a_j) | c], of each class j whose intercept is fitted, (k, j, b).
+        slopes: E of its derivative in a_j, (k, j, b).
         confusion: P(decided d | class c), (k, k, b).
         gaps: E[(p(j|x) − 1{c = j}) · 1{p(j|x) is in bin e} | c], (k, j·e, b).
         squares: E[Σ_c' (π_c'/n_c') p(c'|x) (p(j|x) − 1{c' = j})² · 1{p(j|x) is in bin e} | c], (k, j·e, b). Over the
@@ -127,6 +135,8 @@ class ClassAverages:
     last: Tensor
     score: Tensor
     curvature: Tensor
+    shifted: Tensor
+    slopes: Tensor
     confusion: Tensor
     gaps: Tensor
     squares: Tensor
@@ -225,16 +235,24 @@ class MeanGradient:
         return result if block.votes is None else result * block.votes
 
 
-def make_spec(sample: Sample, costs: Tensor, bins: int) -> MetricSpec:
-    """Rank the sample, cut bins of equal weight in the population, and fit the recalibration."""
+def make_spec(sample: Sample, costs: Tensor, bins: int, only: str | None = None) -> MetricSpec:
+    """Rank the sample, cut bins of equal weight in the population, and fit recalibration and intercepts.
+
+    `only` is the one figure that is wanted; what it does not depend on is then left out.
+    """
     k, weights = sample.num_classes, sample.prevalence.population / sample.totals
     looked_at = [1] if k == 2 else list(range(k))
+    no_edges = (torch.empty(0, dtype=torch.float64),) * len(looked_at)
     if sample.missing:
-        no_edges = (torch.empty(0, dtype=torch.float64),) * len(looked_at)
-        return MetricSpec(costs, weights, (), no_edges, bins, None, f"no example of class(es) {sample.missing}")
-    rankings = tuple(rank(sample, j) for j in looked_at)
-    edges = tuple(_equal_weight_edges(sample, ranking, bins) for ranking in rankings)
-    return MetricSpec(costs, weights, rankings, edges, bins, *fit_recalibration(sample))
+        reason = f"no example of class(es) {sample.missing}"
+        return MetricSpec(costs, weights, (), no_edges, bins, None, reason, None, reason)
+    ranked = only in (None, "auc", "auc_pairwise", "calibration_error")
+    rankings = tuple(rank(sample, j) for j in looked_at) if ranked else ()
+    binned = only in (None, "calibration_error")
+    edges = tuple(_equal_weight_edges(sample, ranking, bins) for ranking in rankings) if binned else no_edges
+    recalibration = fit_recalibration(sample) if only in (None, "calibration_slope") else (None, "not asked for")
+    intercepts = fit_intercepts(sample) if only in (None, "calibration_intercept") else (None, "not asked for")
+    return MetricSpec(costs, weights, rankings, edges, bins, *recalibration, *intercepts)
 
 
 def compute_statistics(sample: Sample, spec: MetricSpec, counts: Float64[Tensor, "m b"] | None = None) -> Statistics:
@@ -342,6 +360,8 @@ def _block(entries: slice, log_probs: Tensor, labels: Tensor, votes: Tensor | No
     dense = [own.masked_fill(own.isneginf(), 0.0)[:, None], brier[:, None], probs[:, -1:]]
     if spec.recalibration is not None:
         dense += spec.recalibration.terms(table, labels)[1:]
+    if spec.intercepts is not None:
+        dense.append(spec.intercepts.terms(table))
     places = [spec.num_dense + decide(log_probs, costs=spec.costs)]
     values: list[Tensor | None] = [None]
     total_weight = probs @ spec.weights

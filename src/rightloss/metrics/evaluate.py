@@ -7,52 +7,36 @@ Stage: log_probs, target, prevalence → `Sample` → `EvaluationInputs` → lim
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from numbers import Integral
 from typing import Literal
 
 import torch
-from jaxtyping import Float64
 from torch import Tensor
 
 from ..rng import checked_level, own_stream
-from .class_statistics import (
-    ClassAverages,
-    MeanGradient,
-    MetricSpec,
-    Statistics,
-    area_influence,
-    blocks,
-    compute_statistics,
-    make_spec,
-)
+from .class_statistics import Statistics, compute_statistics, make_spec
 from .decisions import cost_matrix
+from .evaluation_inputs import EvaluationInputs, Key, influences, prepare
 from .figures import FIGURES, Evaluation, Figure, calibration_gaps
 from .intervals import (
     ConfidenceLimits,
-    Design,
     Influence,
-    InfluenceSum,
     bca,
     bca_weighted,
     calibration_interval,
     delta_draws,
-    design_of,
     normal_interval,
     percentiles,
     resamples,
     unseen_share,
 )
-from .sample import IGNORED, Mix, Numbers, Predictions, Sample, labelled_sample
+from .sample import IGNORED, Mix, Numbers, Predictions, labelled_sample
 
 _MOST_RESAMPLED = 50_000  # entries × classes up to which "auto" draws resamples; beyond, the two ways agree and one is instant
-_MOST_CLASSES_SHOWN = 50
-_MOST_UNDEFINED = 0.05  # share of resamples in which a figure may be undefined and still have an interval
-_MOST_DRAWN = 1 << 23  # numbers in the table of drawn decisions
+MOST_UNDEFINED = 0.05  # share of resamples in which a figure may be undefined and still have an interval
+MOST_DRAWN = 1 << 23  # numbers in the table of drawn decisions
 _FEWEST_GROUPS, _FEW_EXAMPLES, _SMALL_EFFECTIVE_SIZE = 5, 10, 5.0
-
-Key = tuple[str, int | None]  # a figure's name, and the class it is of where it is shown by class
 
 
 def evaluate(
@@ -109,11 +93,11 @@ def evaluate(
         PPV 0.052 (0.029 to 0.102)
     """
     sample = labelled_sample(log_probs, target, prevalence, groups, ignore_index)
-    matrix = _square(cost_matrix(sample.num_classes, costs, threshold))
+    matrix = square(cost_matrix(sample.num_classes, costs, threshold))
     level, stream = checked_level(level), own_stream(generator)
-    _check_options(intervals, draws, bins)
-    inputs = _prepare(sample, make_spec(sample, matrix, int(bins)))
-    how = _method(intervals, inputs)
+    check_options(intervals, draws, bins)
+    inputs = prepare(sample, make_spec(sample, matrix, int(bins)))
+    how = interval_method(intervals, inputs)
     limits = {} if how == "none" else _confidence_limits(inputs, how == "bootstrap", level, int(draws), stream)
     return Evaluation(
         **{name: _figure(inputs, limits, name) for name in FIGURES},
@@ -122,82 +106,6 @@ def evaluate(
         num_examples=tuple(sample.totals.tolist()),
         population=tuple(sample.prevalence.population.tolist()),
     )
-
-
-@dataclass(frozen=True)
-class EvaluationInputs:
-    """A sample with all that is computed of it before any interval.
-
-    Attributes:
-        sample: labelled predictions.
-        design: which entries are drawn together.
-        statistics: what the figures are functions of.
-        reasons: the figures that have no value, and why.
-        quantities: the formulas of the others.
-        values: their values.
-        impossible: how many entries were of a class given probability 0.
-    """
-
-    sample: Sample
-    design: Design
-    statistics: Statistics
-    reasons: dict[str, str]
-    quantities: dict[Key, Callable[[Statistics], Tensor]]
-    values: dict[Key, float]
-    impossible: int
-
-    @property
-    def spec(self) -> MetricSpec:
-        return self.statistics.averages.spec
-
-    def computed(self, statistics: Statistics, width: int) -> Float64[Tensor, "f b"]:
-        """Compute all quantities of each of `width` resamples."""
-        return torch.stack([formula(statistics).expand(width) for formula in self.quantities.values()])
-
-
-def _prepare(sample: Sample, spec: MetricSpec) -> EvaluationInputs:
-    k, statistics = sample.num_classes, compute_statistics(sample, spec)
-    reasons = _undefined(sample, statistics)
-    quantities: dict[Key, Callable[[Statistics], Tensor]] = {}
-    for name, formula in FIGURES.items():
-        if name in reasons:
-            continue
-        quantities[name, None] = formula.compute
-        if formula.by_class is not None and 2 < k <= _MOST_CLASSES_SHOWN:
-            for j in range(k):
-                quantities[name, j] = _of_class(formula.by_class, j)
-    values = {key: float(formula(statistics)) for key, formula in quantities.items()}
-    impossible = int(sample.per_entry(sample.log_probs).gather(1, sample.labels[:, None]).isneginf().sum())
-    return EvaluationInputs(sample, design_of(sample), statistics, reasons, quantities, values, impossible)
-
-
-def _of_class(by_class: Callable[[Statistics], Tensor], j: int) -> Callable[[Statistics], Tensor]:
-    return lambda statistics: by_class(statistics)[j]
-
-
-def _undefined(sample: Sample, statistics: Statistics) -> dict[str, str]:
-    """List the figures that this sample cannot have, with the reason."""
-    reasons: dict[str, str] = {}
-    spec, two = statistics.averages.spec, sample.num_classes == 2
-    if spec.recalibration is None:
-        reasons["calibration_slope"] = spec.reason
-    if not two:
-        reasons["net_benefit"] = "defined for two classes"
-    elif not float(spec.costs[1, 0] - spec.costs[1, 1]) > 0:
-        reasons["net_benefit"] = "a missed case costs nothing"
-    if sample.missing:
-        kept = ["accuracy"]
-        if two:
-            kept.append("tnr" if sample.missing == [1] else "tpr")
-        return reasons | {name: f"no example of class(es) {sample.missing}" for name in FIGURES if name not in kept}
-    confusion = statistics.confusion[:, :, 0]
-    never = torch.nonzero(confusion.sum(0) == 0).flatten().tolist()
-    always = torch.nonzero((confusion == 1).all(0)).flatten().tolist()
-    if 1 in never if two else never:
-        reasons["ppv"] = f"class(es) {never} are never decided"
-    if 1 in always if two else always:
-        reasons["npv"] = f"class {always[0]} is always decided"
-    return reasons
 
 
 def _figure(inputs: EvaluationInputs, limits: dict[Key, ConfidenceLimits], name: str) -> Figure:
@@ -224,21 +132,21 @@ def _confidence_limits(
 ) -> dict[Key, ConfidenceLimits]:
     """Make each quantity's interval: of decisions from draws of their shares, of the rest in one of the two ways."""
     sample, design = inputs.sample, inputs.design
-    influences, classes = _influences(inputs)
+    added, classes = influences(inputs)
     make = _by_resampling if bootstrap else _by_delta_method
-    limits = make(inputs, influences, level, draws, generator)
+    limits = make(inputs, added, level, draws, generator)
     examples = design.clusters_by_class(sample.labels, sample.num_classes)
     moved = _with_unseen(inputs.statistics, examples, level)
     for key, formula in inputs.quantities.items():
-        counts, size = {c: int(examples[c]) for c in classes[key]}, influences[key].effective_size
-        limits[key] = _qualified(inputs, key, limits[key], size, counts, float(formula(moved)))
-    if design.clusters is None and sample.num_classes**2 * draws <= _MOST_DRAWN:
+        counts, size = {c: int(examples[c]) for c in classes[key]}, added[key].effective_size
+        limits[key] = qualified(inputs, key, limits[key], size, counts, float(formula(moved)))
+    if design.clusters is None and sample.num_classes**2 * draws <= MOST_DRAWN:
         limits |= _from_drawn_decisions(inputs, level, draws, generator)
     return limits
 
 
 def _by_resampling(
-    inputs: EvaluationInputs, influences: dict[Key, Influence], level: float, draws: int, generator: torch.Generator
+    inputs: EvaluationInputs, added: dict[Key, Influence], level: float, draws: int, generator: torch.Generator
 ) -> dict[Key, ConfidenceLimits]:
     """Make BCa intervals; each resample is also taken at a prevalence of its own where that is uncertain."""
     sample, spec = inputs.sample, inputs.spec
@@ -255,10 +163,10 @@ def _by_resampling(
     moved = torch.cat(parts_moved, 1) if uncertain else table
     limits: dict[Key, ConfidenceLimits] = {}
     for key, row, row_moved in zip(inputs.quantities, table, moved, strict=True):
-        value, influence = inputs.values[key], influences[key]
+        value, influence = inputs.values[key], added[key]
         finite = torch.isfinite(row) & torch.isfinite(row_moved)
         fine, fine_moved = row[finite], row_moved[finite]
-        if len(fine) < (1 - _MOST_UNDEFINED) * draws:
+        if len(fine) < (1 - MOST_UNDEFINED) * draws:
             reason = f"undefined in {1 - len(fine) / draws:.0%} of the resamples"
             limits[key] = ConfidenceLimits(math.nan, math.nan, reason)
             continue
@@ -275,7 +183,7 @@ def _by_resampling(
 
 
 def _by_delta_method(
-    inputs: EvaluationInputs, influences: dict[Key, Influence], level: float, draws: int, generator: torch.Generator
+    inputs: EvaluationInputs, added: dict[Key, Influence], level: float, draws: int, generator: torch.Generator
 ) -> dict[Key, ConfidenceLimits]:
     """Make intervals on a scale without the figure's bounds; an uncertain prevalence is drawn."""
     prevalence, moved = inputs.sample.prevalence, None
@@ -285,7 +193,7 @@ def _by_delta_method(
     noise = torch.randn(draws, dtype=torch.float64, generator=generator)
     limits: dict[Key, ConfidenceLimits] = {}
     for number, (key, value) in enumerate(inputs.values.items()):
-        error, bounds = influences[key].error, FIGURES[key[0]].bounds
+        error, bounds = added[key].error, FIGURES[key[0]].bounds
         row = None if moved is None else moved[number]
         if key[0] == "calibration_error":
             ends = _calibration_error_limits(inputs, error, row, level)
@@ -317,50 +225,6 @@ def _from_drawn_decisions(
     }
 
 
-def _influences(inputs: EvaluationInputs) -> tuple[dict[Key, Influence], dict[Key, list[int]]]:
-    """Sum up what each entry adds to each quantity, by its gradient; and list the classes that the quantity depends on."""
-    sample, statistics, design = inputs.sample, inputs.statistics, inputs.design
-    means, areas = statistics.averages.means[..., 0].nan_to_num(), statistics.areas[..., 0]
-    sums = {key: InfluenceSum(design) for key in inputs.quantities}
-    by_mean: dict[Key, MeanGradient] = {}
-    by_total, by_area, classes = {}, {}, {}
-    for key, found in _gradients(inputs).items():
-        of_means, by_total[key], by_area[key] = (each[..., 0].nan_to_num() for each in found)
-        if (gradient := MeanGradient.of(of_means, means)) is not None:
-            by_mean[key] = gradient
-        used = of_means.any(1) | by_area[key].any(0) | by_area[key].any(1)
-        classes[key] = torch.nonzero(used).flatten().tolist()
-    per_example = 1 / statistics.averages.totals[:, 0]
-    for block in blocks(sample, inputs.spec):
-        for key, gradient in by_mean.items():
-            added = gradient.influence(block) * per_example[block.labels]
-            if design.clusters is not None:  # then the mix of the classes varies, too
-                added += by_total[key][block.labels] * (1 if block.votes is None else block.votes)
-            sums[key].add(block.entries, added)
-    for key, of_areas in by_area.items():
-        if bool(of_areas.any()):
-            added = area_influence(sample, inputs.spec.rankings, of_areas, areas)
-            sums[key].add(slice(None), added * per_example[sample.labels])
-    return {key: each.summary() for key, each in sums.items()}, classes
-
-
-@torch.inference_mode(False)
-@torch.enable_grad()
-def _gradients(inputs: EvaluationInputs) -> dict[Key, tuple[Tensor, ...]]:
-    """Return the gradient of every quantity in the class means, totals and areas, whatever mode the caller is in.
-
-    They are taken at copies, since autograd keeps no tensor that was made in inference mode.
-    """
-    statistics, averages = inputs.statistics, inputs.statistics.averages
-    at = tuple(each.clone().requires_grad_() for each in (averages.means, averages.totals, statistics.areas))
-    spec = replace(inputs.spec, costs=inputs.spec.costs.clone())
-    live = Statistics(ClassAverages.of(spec, at[0], at[1]), at[2], statistics.population.clone())
-    return {
-        key: torch.autograd.grad(formula(live).sum(), at, allow_unused=True, materialize_grads=True)
-        for key, formula in inputs.quantities.items()
-    }
-
-
 def _calibration_error_limits(
     inputs: EvaluationInputs, error: float, at_population: Tensor | None, level: float
 ) -> tuple[float, float]:
@@ -388,7 +252,7 @@ def _calibration_noise(inputs: EvaluationInputs) -> Tensor:
     return (squares - products.square() * per_example.repeat_interleave(inputs.spec.bins)).clamp_min(0).sqrt()
 
 
-def _qualified(
+def qualified(
     inputs: EvaluationInputs, key: Key, limits: ConfidenceLimits, size: float, examples: dict[int, int], with_unseen: float
 ) -> ConfidenceLimits:
     """Widen limits by what may have gone unseen, and say where they should not be trusted; none where there are no data.
@@ -431,7 +295,8 @@ def _with_unseen(statistics: Statistics, examples: Tensor, level: float) -> Stat
     return replace(statistics, areas=moved_areas, decided=torch.where(alike, moved, confusion))
 
 
-def _method(intervals: str | None, inputs: EvaluationInputs) -> str:
+def interval_method(intervals: str | None, inputs: EvaluationInputs) -> str:
+    """Return how intervals are made: as asked for, or by the size of the sample."""
     if intervals != "auto":
         return "none" if intervals is None else intervals
     sample = inputs.sample
@@ -439,7 +304,8 @@ def _method(intervals: str | None, inputs: EvaluationInputs) -> str:
     return "bootstrap" if small else "analytic"
 
 
-def _square(costs: Tensor) -> Tensor:
+def square(costs: Tensor) -> Tensor:
+    """Return costs with a decision per class, checked."""
     if costs.shape[0] != costs.shape[1]:
         raise ValueError(
             f"Expected `costs` with a decision per class to evaluate, but got shape {tuple(costs.shape)}: "
@@ -448,7 +314,8 @@ def _square(costs: Tensor) -> Tensor:
     return costs
 
 
-def _check_options(intervals: object, draws: object, bins: object) -> None:
+def check_options(intervals: object, draws: object, bins: object) -> None:
+    """Raise the ValueError for options of intervals that do not exist."""
     if intervals not in ("auto", "bootstrap", "analytic", None):
         raise ValueError(f'Expected `intervals` "auto", "bootstrap", "analytic" or None, but got {intervals!r}: choose one.')
     for name, value, least in (("draws", draws, 100), ("bins", bins, 1)):

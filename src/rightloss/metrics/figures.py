@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -137,6 +137,23 @@ def calibration_slope(s: Statistics) -> Tensor:
     return (fit.theta[0] + torch.where(failed == 0, step[:, 0], torch.nan)) / fit.scale
 
 
+def calibration_intercept(s: Statistics) -> Tensor:
+    """Shift of the log-odds of the last class that makes the mean prediction right: 0 for a model that is right."""
+    return calibration_intercept_by_class(s)[-1]
+
+
+def calibration_intercept_by_class(s: Statistics) -> Tensor:
+    """a_k of `calibration_intercept.py`: E[σ(l_k + a_k)] = π_k, (k, b); above 0 where the predictions are too low.
+
+    In a resample, one Newton step from the fit to the whole sample, on the log-odds of both sides.
+    """
+    fit = s.averages.spec.intercepts
+    assert fit is not None
+    mean, slope = ((s.population[:, None] * each).sum(0) for each in (s.averages.shifted, s.averages.slopes))
+    gap = torch.logit(s.population[list(fit.classes)]) - torch.logit(mean)
+    return fit.shifts[:, None] + gap * mean * (1 - mean) / slope
+
+
 def expected_cost(s: Statistics) -> Tensor:
     """Σ_c π_c Σ_d C[c, d] cost[c, d]."""
     return s.at_population((s.averages.spec.costs[:, :, None] * s.confusion).sum(1))
@@ -154,20 +171,34 @@ ANY, UNIT, POSITIVE = (-math.inf, math.inf), (0.0, 1.0), (0.0, math.inf)
 
 @dataclass(frozen=True)
 class Formula:
-    """A figure's formula, its name in words, what it lies between, and whether it depends on the decisions alone."""
+    """A figure's formula, and what is known of it.
+
+    Attributes:
+        compute: the formula.
+        words: its name.
+        bounds: what it lies between.
+        of_decisions: whether it depends on the decisions alone.
+        by_class: the same for each class against the rest.
+        better: which of two values is; "nearer" to the `ideal`.
+        ideal: its value in a model that is right, where neither high nor low is better.
+    """
 
     compute: Callable[[Statistics], Tensor]
     words: str
     bounds: tuple[float, float] = ANY
     of_decisions: bool = False
     by_class: Callable[[Statistics], Tensor] | None = None
+    better: Literal["higher", "lower", "nearer"] = "higher"
+    ideal: Callable[[Statistics], Tensor | float] | None = None
 
 
 FIGURES: dict[str, Formula] = {
     "expected_log_likelihood": Formula(expected_log_likelihood, "expected log-likelihood", (-math.inf, 0.0)),
     "skill": Formula(skill, "skill against always answering the prevalence", (-math.inf, 1.0)),
-    "brier": Formula(brier, "Brier score", POSITIVE),
-    "mean_prediction": Formula(mean_prediction, "mean prediction of the last class", UNIT),
+    "brier": Formula(brier, "Brier score", POSITIVE, better="lower"),
+    "mean_prediction": Formula(
+        mean_prediction, "mean prediction of the last class", UNIT, better="nearer", ideal=lambda s: s.population[-1]
+    ),
     "accuracy": Formula(accuracy, "accuracy in the sample", UNIT, True),
     "weighted_accuracy": Formula(weighted_accuracy, "accuracy in the population", UNIT, True),
     "balanced_accuracy": Formula(balanced_accuracy, "balanced accuracy", UNIT, True),
@@ -178,9 +209,16 @@ FIGURES: dict[str, Formula] = {
     "auc": Formula(auc, "area under the ROC curve", UNIT),
     "auc_pairwise": Formula(auc_pairwise, "the same, mean over pairs of classes", UNIT),
     "off_by_one": Formula(off_by_one, "within one class of the truth", UNIT, True),
-    "calibration_error": Formula(calibration_error, "calibration error", POSITIVE),
-    "calibration_slope": Formula(calibration_slope, "calibration slope"),
-    "expected_cost": Formula(expected_cost, "expected cost of the decisions", ANY, True),
+    "calibration_error": Formula(calibration_error, "calibration error", POSITIVE, better="lower"),
+    "calibration_slope": Formula(calibration_slope, "calibration slope", better="nearer", ideal=lambda s: 1.0),
+    "calibration_intercept": Formula(
+        calibration_intercept,
+        "calibration intercept of the last class",
+        by_class=calibration_intercept_by_class,
+        better="nearer",
+        ideal=lambda s: 0.0,
+    ),
+    "expected_cost": Formula(expected_cost, "expected cost of the decisions", ANY, True, better="lower"),
     "net_benefit": Formula(net_benefit, "net benefit", ANY, True),
 }
 
@@ -263,6 +301,8 @@ class Evaluation:
         off_by_one: share of decisions within one class of the truth.
         calibration_error: mean distance between predicted and observed frequency, in bins of equal weight.
         calibration_slope: 1 in a model that is right, less in one too sure of itself.
+        calibration_intercept: shift of the last class's log-odds that makes the mean prediction right; 0 in a model that is
+            right, above 0 in one whose probabilities are too low.
         expected_cost: of the decisions.
         net_benefit: true positives per person, less false ones at their price.
         level: of the intervals.
@@ -287,6 +327,7 @@ class Evaluation:
     off_by_one: Figure
     calibration_error: Figure
     calibration_slope: Figure
+    calibration_intercept: Figure
     expected_cost: Figure
     net_benefit: Figure
     level: float

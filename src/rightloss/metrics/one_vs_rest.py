@@ -130,7 +130,7 @@ def scores(
     error message, does not depend on it; `positive` is the class, and None means 1 of two.
     """
     classes = num_classes_of(log_probs)
-    chosen = _positive_class(positive, classes)
+    chosen = positive_class(positive, classes)
     if prevalence is None and classes > 2:
         raise ValueError(
             f"Expected a prevalence for {purpose} of one class against {classes - 1} others, but got none: "
@@ -138,7 +138,7 @@ def scores(
         )
     sample = labelled_sample(log_probs, target, [0.5, 0.5] if prevalence is None else prevalence, groups, ignore_index)
     sample.require_every_class(purpose)
-    column, odds = (sample.per_entry(each) for each in (sample.log_probs[:, chosen], _log_odds(sample.log_probs, chosen)))
+    column, odds = (sample.per_entry(each) for each in (sample.log_probs[:, chosen], log_odds(sample.log_probs, chosen)))
     votes = torch.ones_like(odds) if sample.votes is None else sample.votes
     # by the library whose predictions they are, since the last digit of exp differs between the two
     p = (column.exp() if isinstance(log_probs, torch.Tensor) else torch.from_numpy(np.exp(column.numpy()))).double().numpy()
@@ -252,7 +252,7 @@ def expit(odds: Array | float) -> Array:
     return np.asarray(np.exp(-np.logaddexp(0.0, -np.asarray(odds))))
 
 
-def _log_odds(table: Tensor, positive: int) -> Float64[Tensor, " n"]:
+def log_odds(table: Tensor, positive: int) -> Float64[Tensor, " n"]:
     """Return `log p − log (1 − p)` of one class.
 
     It is made of the class's own column, so that equal predictions have equal odds, and of the others where p rounds to 1; for
@@ -268,7 +268,8 @@ def _log_odds(table: Tensor, positive: int) -> Float64[Tensor, " n"]:
     return odds
 
 
-def _positive_class(positive: int | None, classes: int) -> int:
+def positive_class(positive: int | None, classes: int) -> int:
+    """Return the class looked for, checked; None means 1 of two."""
     if positive is None:
         if classes == 2:
             return 1

@@ -13,8 +13,9 @@ import numpy as np
 
 from .calibration import ReliabilityCurve
 from .curves import PrecisionRecallCurve, ProbabilityHistogram, RocCurve
-from .one_vs_rest import Array
+from .one_vs_rest import Array, expit, logit
 from .predictive_values import DecisionCurve, PredictiveValueCurve
+from .smooth_calibration import SmoothCalibrationCurve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,6 +27,7 @@ __all__ = [
     "plot_probability_histogram",
     "plot_reliability",
     "plot_roc",
+    "plot_smooth_calibration",
 ]
 
 Curve = TypeVar("Curve")
@@ -149,6 +151,34 @@ def plot_reliability(
     return finish(ax, "upper left")
 
 
+def plot_smooth_calibration(
+    curves: OneOrMore[SmoothCalibrationCurve], ax: Axes | None = None, positive_name: str | None = None
+) -> Axes:
+    """Draw observed against predicted probability as smooth curves with bands, on log-odds axes.
+
+    Along the lower border stand the predictions: of the positive class upwards, of the rest downwards, each as shares of its
+    own. Where there are none, the curve is not to be trusted.
+
+    Args:
+        curves: a `SmoothCalibrationCurve`, or `{name: SmoothCalibrationCurve}`.
+        ax: where to draw.
+        positive_name: what the positive examples are, such as "cancers" or "malignant".
+    """
+    given = named(curves, SmoothCalibrationCurve)
+    ax = axes(ax)
+    low, high = _smooth_ends(list(given.values()))
+    ax.plot([low, high], [low, high], **faint("as predicted"))
+    for i, (name, curve) in enumerate(given.items()):
+        style = line_style(i, len(curve.predicted))
+        ax.fill_between(curve.predicted, curve.low, curve.high, **_band(style))
+        ax.plot(curve.predicted, curve.observed, label=label(name, f"ICI {curve.ici:.2g}"), **style)
+        _draw_predictions(ax, curve, style["color"])
+    ax.set_xlabel("Predicted probability")
+    ax.set_ylabel(f"Observed share ({_who(positive_name, given)})")
+    logit_shares(ax, "xy", low, high)
+    return finish(ax, "upper left")
+
+
 def plot_decision_curve(curves: OneOrMore[DecisionCurve], ax: Axes | None = None, positive_name: str | None = None) -> Axes:
     """Draw net benefit per 1,000 people against the threshold, beside acting on everybody and on nobody.
 
@@ -234,6 +264,22 @@ def _reliability_ends(curves: list[ReliabilityCurve]) -> tuple[float, float]:
     lows = np.concatenate([curve.low for curve in curves])
     visible = np.concatenate([values[values > 0], lows[lows > values[values > 0].min() / 10]])
     return float(visible.min()) / 1.3, min(1.0, 1.3 * float(visible.max()))
+
+
+def _smooth_ends(curves: list[SmoothCalibrationCurve]) -> tuple[float, float]:
+    """Return the ends of log-odds axes that show all predictions and curves, with room below for the predictions' shares."""
+    values = logit(np.concatenate([np.concatenate([curve.predicted, curve.observed]) for curve in curves]))
+    low, high = float(values.min()), float(values.max())
+    reach = max(high - low, 1.0)
+    return float(expit(low - 0.2 * reach)), float(expit(high + 0.05 * reach))
+
+
+def _draw_predictions(ax: Axes, curve: SmoothCalibrationCurve, colour: str) -> None:
+    """Draw where the predictions are, above and below a line at a tenth of the axes' height."""
+    base, height = 0.08, 0.07 / float(curve.share.max())
+    for sign, share in zip((-1, 1), curve.share, strict=True):
+        top = base + sign * height * share
+        ax.stairs(top, curve.edges, baseline=base, fill=True, color=colour, alpha=0.35, transform=ax.get_xaxis_transform())
 
 
 def _class_names(names: Sequence[str] | None, classes: int) -> list[str]:
@@ -326,6 +372,24 @@ def log_shares(ax: Axes, which: str, low: float, high: float) -> None:
         (ax.set_xscale if name == "x" else ax.set_yscale)("log")
         (ax.set_xlim if name == "x" else ax.set_ylim)(low, high)
         axis.set_ticks(ticks, labels=[one_in(tick) for tick in ticks])
+        axis.set_minor_formatter(NullFormatter())
+
+
+def logit_shares(ax: Axes, which: str, low: float, high: float) -> None:
+    """Set log-odds axes of shares, marked "1 in 1000" below a half and in percent above: few marks, or they would overlap."""
+    from matplotlib.ticker import NullFormatter, NullLocator
+
+    apart, marks = (logit(high) - logit(low)) / 4.5, []
+    for mark in [*(10.0**e for e in range(-15, 0)), 0.5, *(1 - 10.0**e for e in range(-1, -7, -1))]:
+        if low <= mark <= high and (not marks or logit(mark) - logit(marks[-1]) >= apart):
+            marks.append(mark)
+    marks = marks if len(marks) > 1 else [low, float(expit((logit(low) + logit(high)) / 2)), high]
+    for name in which:
+        axis = ax.xaxis if name == "x" else ax.yaxis
+        (ax.set_xscale if name == "x" else ax.set_yscale)("logit")
+        (ax.set_xlim if name == "x" else ax.set_ylim)(low, high)
+        axis.set_ticks(marks, labels=[one_in(mark) if mark < 0.5 else f"{100 * mark:.4g} %" for mark in marks])
+        axis.set_minor_locator(NullLocator())
         axis.set_minor_formatter(NullFormatter())
 
 

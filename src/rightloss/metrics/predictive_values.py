@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ..prevalence import Prevalence, without_estimate
 from ..rng import checked_level, own_stream
@@ -150,7 +151,11 @@ def predictive_value_curve(
     at = rates if isinstance(rates, Prevalence) else None
     found = scores(log_probs, target, at if from_ is None else from_, positive, "predictive values", groups, ignore_index)
     grid = shares_of(rates, "prevalences", lambda: np.geomspace(1e-4, 0.5, 61)) if at is None else _only(at, found)
-    t = _threshold_reaching(found, tpr, tnr) if threshold is None else np.full(1, float(threshold))
+    t = (
+        threshold_reaching(found, tpr, tnr, "tpr" if tnr is None else "tnr")
+        if threshold is None
+        else np.full(1, float(threshold))
+    )
     moves = logit(grid) - logit(found.rate) if retarget else np.zeros(1)
     cuts = found.cuts(t) - moves
     counts = found.called_from(cuts)
@@ -160,7 +165,7 @@ def predictive_value_curve(
     )
 
     def both(tpr: Array, fpr: Array, pi: Array) -> Array:
-        return np.concatenate(_predictive_values(tpr, fpr, grid if at is None else pi), -1)
+        return np.concatenate(predictive_values(tpr, fpr, grid if at is None else pi), -1)
 
     value, low, high = with_limits(both, counts, at or found.prevalence, found.positive, level, stream)
     low, high = np.where(np.isnan(value), 0.0, low), np.where(np.isnan(value), 1.0, high)
@@ -224,7 +229,7 @@ def decision_curve(
     return DecisionCurve(grid, *values, everybody, found.rate, level, found.positive)
 
 
-def _predictive_values(tpr: Array, fpr: Array, pi: Array) -> tuple[Array, Array]:
+def predictive_values(tpr: Array, fpr: Array, pi: Array) -> tuple[Array, Array]:
     """Return PPV and NPV; NaN where nobody is on that side."""
     with np.errstate(invalid="ignore"):
         ppv = pi * tpr / (pi * tpr + (1 - pi) * fpr)
@@ -255,20 +260,26 @@ def _check_choice(threshold: float | None, tpr: float | None, tnr: float | None,
         )
 
 
-def _threshold_reaching(found: Scores, tpr: float | None, tnr: float | None) -> Array:
-    """Return the highest threshold with that TPR on this sample, or the lowest with that TNR `(1,)`.
+def separating_thresholds(found: Scores) -> tuple[Array, Array, NDArray[np.bool_]]:
+    """Return thresholds midway, in log-odds, between predictions next to each other, and beyond the first and the last.
 
-    It lies midway, in log-odds, between two predictions that differ by more than rounding, so that `decide` parts them there.
+    With them, what they are on the log-odds as `Scores.cuts` gives it, and whether the two predictions differ by more than
+    rounding, so that `decide` parts them there.
     """
-    name, asked = ("tpr", tpr) if tnr is None else ("tnr", tnr)
-    share = float(shares_of([asked], name, lambda: np.empty(0))[0])
     edges = np.unique(found.odds[np.isfinite(found.odds)])
     edges = np.concatenate([edges[:1] - 2, edges, edges[-1:] + 2]) if len(edges) else np.array([-2.0, 2.0])
     middle = expit((edges[1:] + edges[:-1]) / 2)
     held = (middle > 0) & (middle < 1)  # by a float
     middle, low, high = middle[held], edges[:-1][held], edges[1:][held]
     odds, cuts = logit(middle), found.cuts(middle)
-    parts = (low < odds - 4 * (odds - cuts)) & (odds < high)
+    return middle, cuts, (low < odds - 4 * (odds - cuts)) & (odds < high)
+
+
+def threshold_reaching(found: Scores, tpr: float | None, tnr: float | None, name: str) -> Array:
+    """Return the highest threshold with that TPR on this sample, or the lowest with that TNR `(1,)`; `name` is the option's."""
+    asked = tpr if tnr is None else tnr
+    share = float(shares_of([asked], name, lambda: np.empty(0))[0])
+    middle, cuts, parts = separating_thresholds(found)
     own = (found.labels == found.positive) == (tnr is None)
     order = np.argsort(found.odds[own])
     below = np.append(0.0, found.weights[own][order].cumsum())[np.searchsorted(found.odds[own][order], cuts)]

@@ -1,0 +1,209 @@
+"""A sample with all that is computed of it before any interval, and what each example adds to each figure.
+
+Stage: `Sample`, `MetricSpec` → `EvaluationInputs` → `Influence` of each figure, or of the difference of two models' figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from .class_statistics import (
+    Block,
+    ClassAverages,
+    MeanGradient,
+    MetricSpec,
+    Statistics,
+    area_influence,
+    blocks,
+    compute_statistics,
+)
+from .figures import FIGURES
+from .intervals import Design, Influence, InfluenceSum, design_of
+from .sample import Sample
+
+_MOST_CLASSES_SHOWN = 50
+
+Key = tuple[str, int | None]  # a figure's name, and the class it is of where it is shown by class
+
+
+@dataclass(frozen=True)
+class EvaluationInputs:
+    """A sample with all that is computed of it before any interval.
+
+    Attributes:
+        sample: labelled predictions.
+        design: which entries are drawn together.
+        statistics: what the figures are functions of.
+        reasons: the figures that have no value, and why.
+        quantities: the formulas of the others.
+        values: their values.
+        impossible: how many entries were of a class given probability 0.
+    """
+
+    sample: Sample
+    design: Design
+    statistics: Statistics
+    reasons: dict[str, str]
+    quantities: dict[Key, Callable[[Statistics], Tensor]]
+    values: dict[Key, float]
+    impossible: int
+
+    @property
+    def spec(self) -> MetricSpec:
+        return self.statistics.averages.spec
+
+    def computed(self, statistics: Statistics, width: int) -> Float64[Tensor, "f b"]:
+        """Compute all quantities of each of `width` resamples."""
+        return torch.stack([formula(statistics).expand(width) for formula in self.quantities.values()])
+
+
+def prepare(sample: Sample, spec: MetricSpec, only: str | None = None) -> EvaluationInputs:
+    """Compute the statistics of a sample, and the values of all figures that it can have, or of one."""
+    k, statistics = sample.num_classes, compute_statistics(sample, spec)
+    reasons = _undefined(sample, statistics)
+    quantities: dict[Key, Callable[[Statistics], Tensor]] = {}
+    for name, formula in FIGURES.items():
+        if name in reasons or only not in (None, name):
+            continue
+        quantities[name, None] = formula.compute
+        if formula.by_class is not None and 2 < k <= _MOST_CLASSES_SHOWN:
+            for j in range(k):
+                quantities[name, j] = _of_class(formula.by_class, j)
+    values = {key: float(formula(statistics)) for key, formula in quantities.items()}
+    impossible = int(sample.per_entry(sample.log_probs).gather(1, sample.labels[:, None]).isneginf().sum())
+    return EvaluationInputs(sample, design_of(sample), statistics, reasons, quantities, values, impossible)
+
+
+def _of_class(by_class: Callable[[Statistics], Tensor], j: int) -> Callable[[Statistics], Tensor]:
+    return lambda statistics: by_class(statistics)[j]
+
+
+def _undefined(sample: Sample, statistics: Statistics) -> dict[str, str]:
+    """List the figures that this sample cannot have, with the reason."""
+    reasons: dict[str, str] = {}
+    spec, two = statistics.averages.spec, sample.num_classes == 2
+    if spec.recalibration is None:
+        reasons["calibration_slope"] = spec.reason
+    if spec.intercepts is None:
+        reasons["calibration_intercept"] = spec.no_intercepts
+    if not two:
+        reasons["net_benefit"] = "defined for two classes"
+    elif not float(spec.costs[1, 0] - spec.costs[1, 1]) > 0:
+        reasons["net_benefit"] = "a missed case costs nothing"
+    if sample.missing:
+        kept = ["accuracy"]
+        if two:
+            kept.append("tnr" if sample.missing == [1] else "tpr")
+        return reasons | {name: f"no example of class(es) {sample.missing}" for name in FIGURES if name not in kept}
+    confusion = statistics.confusion[:, :, 0]
+    never = torch.nonzero(confusion.sum(0) == 0).flatten().tolist()
+    always = torch.nonzero((confusion == 1).all(0)).flatten().tolist()
+    if 1 in never if two else never:
+        reasons["ppv"] = f"class(es) {never} are never decided"
+    if 1 in always if two else always:
+        reasons["npv"] = f"class {always[0]} is always decided"
+    return reasons
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """Gradients of a model's quantities, as what each entry adds to them.
+
+    Attributes:
+        inputs: the model's.
+        by_mean: of the quantities that depend on class means.
+        by_total: in the classes' totals `(k,)`, of each quantity.
+        by_area: in the areas `(k, k)`, of each.
+        classes: on which each depends.
+    """
+
+    inputs: EvaluationInputs
+    by_mean: dict[Key, MeanGradient]
+    by_total: dict[Key, Tensor]
+    by_area: dict[Key, Tensor]
+    classes: dict[Key, list[int]]
+
+    @classmethod
+    def of(cls, inputs: EvaluationInputs) -> Gradients:
+        """Differentiate every quantity."""
+        means = inputs.statistics.averages.means[..., 0].nan_to_num()
+        by_mean, by_total, by_area, classes = {}, {}, {}, {}
+        for key, found in _gradients(inputs).items():
+            of_means, by_total[key], by_area[key] = (each[..., 0].nan_to_num() for each in found)
+            if (gradient := MeanGradient.of(of_means, means)) is not None:
+                by_mean[key] = gradient
+            used = of_means.any(1) | by_area[key].any(0) | by_area[key].any(1)
+            classes[key] = torch.nonzero(used).flatten().tolist()
+        return cls(inputs, by_mean, by_total, by_area, classes)
+
+    @property
+    def per_example(self) -> Tensor:
+        """Return 1/n of each class `(k,)`."""
+        return 1 / self.inputs.statistics.averages.totals[:, 0]
+
+    def of_block(self, key: Key, block: Block) -> Tensor | float:
+        """Return what each entry of a block adds by way of the class means `(m,)`."""
+        if key not in self.by_mean:
+            return 0.0
+        added = self.by_mean[key].influence(block) * self.per_example[block.labels]
+        if self.inputs.design.clusters is None:
+            return added
+        # then the mix of the classes varies, too
+        return added + self.by_total[key][block.labels] * (1 if block.votes is None else block.votes)
+
+    def of_areas(self, key: Key) -> Tensor | float:
+        """Return what each entry adds by way of the areas `(m,)`."""
+        if not bool(self.by_area[key].any()):
+            return 0.0
+        sample, areas = self.inputs.sample, self.inputs.statistics.areas[..., 0]
+        added = area_influence(sample, self.inputs.spec.rankings, self.by_area[key], areas)
+        return added * self.per_example[sample.labels]
+
+
+def influences(
+    inputs: EvaluationInputs, other: EvaluationInputs | None = None
+) -> tuple[dict[Key, Influence], dict[Key, list[int]]]:
+    """Sum up what each entry adds to each quantity; and list the classes that the quantity depends on.
+
+    With `other`, the same entries as another model predicts them, that is what it adds to `inputs` less `other`.
+    """
+    models = [Gradients.of(each) for each in ([inputs] if other is None else [inputs, other])]
+    keys = [key for key in inputs.quantities if all(key in model.by_area for model in models)]
+    sums = {key: InfluenceSum(inputs.design) for key in keys}
+    for same in zip(*(blocks(model.inputs.sample, model.inputs.spec) for model in models), strict=True):
+        for key in keys:
+            added = [model.of_block(key, block) for model, block in zip(models, same, strict=True)]
+            _add(sums[key], same[0].entries, added)
+    for key in keys:
+        _add(sums[key], slice(None), [model.of_areas(key) for model in models])
+    classes = {key: sorted(set().union(*(model.classes[key] for model in models))) for key in keys}
+    return {key: each.summary() for key, each in sums.items()}, classes
+
+
+def _add(sums: InfluenceSum, entries: slice, added: Sequence[Tensor | float]) -> None:
+    """Add the first model's contributions, less the second's where there are two."""
+    difference = added[0] if len(added) == 1 else added[0] - added[1]
+    if isinstance(difference, Tensor):
+        sums.add(entries, difference)
+
+
+@torch.inference_mode(False)
+@torch.enable_grad()
+def _gradients(inputs: EvaluationInputs) -> dict[Key, tuple[Tensor, ...]]:
+    """Return the gradient of every quantity in the class means, totals and areas, whatever mode the caller is in.
+
+    They are taken at copies, since autograd keeps no tensor that was made in inference mode.
+    """
+    statistics, averages = inputs.statistics, inputs.statistics.averages
+    at = tuple(each.clone().requires_grad_() for each in (averages.means, averages.totals, statistics.areas))
+    spec = replace(inputs.spec, costs=inputs.spec.costs.clone())
+    live = Statistics(ClassAverages.of(spec, at[0], at[1]), at[2], statistics.population.clone())
+    return {
+        key: torch.autograd.grad(formula(live).sum(), at, allow_unused=True, materialize_grads=True)
+        for key, formula in inputs.quantities.items()
+    }

@@ -1,0 +1,315 @@
+"""A smooth calibration curve on the log-odds: observed probability against predicted, with a band and mean distances.
+
+Stage: log_probs, target, π → log-odds l of one class → f(l), a natural cubic spline in a logistic regression of the class on
+l → `SmoothCalibrationCurve`.
+
+Examples of a class all count alike in a sample taken by class, whatever their mix: a factor per class only moves f by a
+constant. So f is fitted with the classes as they come in the sample, which is least noisy, and then moved from the sample's
+odds to the population's, f(l) + logit π − log n₁/n₀ (Prentice & Pyke 1979). Classes of the rest keep their mix at π.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from ..rng import checked_level, own_stream
+from .intervals import design_of
+from .one_vs_rest import Array, expit, log_odds, logit, positive_class, shares_of
+from .sample import IGNORED, Mix, Numbers, Predictions, Sample, labelled_sample
+
+_PLACES = {3: (0.1, 0.5, 0.9), 4: (0.05, 0.35, 0.65, 0.95), 5: (0.05, 0.275, 0.5, 0.725, 0.95)}  # of knots, Harrell's
+_BEND = 2.0  # prior standard deviation, in log-odds, of each bend: bounds f where a stretch of l shows a single class
+_STEPS, _HALVINGS = 100, 40
+_BINS, _POINTS, _DRAWS = 40, 101, 4000
+
+
+@dataclass(frozen=True)
+class SmoothCalibrationCurve:
+    """Observed against predicted probability as a smooth curve. See `smooth_calibration_curve`.
+
+    Attributes:
+        predicted: probabilities in rising order, by default even in log-odds `(g,)`.
+        observed, low, high: how often the class occurs at each, at π, with pointwise limits `(g,)`.
+        ici: integrated calibration index: mean |observed − predicted| over the population (Austin & Steyerberg 2019).
+        e50: median of |observed − predicted|.
+        e90: its 90 % quantile.
+        edges: probabilities between which predictions are counted `(b + 1,)`.
+        share: of the rest, and of the positive class, with predictions there `(2, b)`; each row sums to 1.
+        num_certain: how many predictions were exactly 0 or 1; they are placed 1 log-odds beyond the others.
+        prevalence: π of the class.
+        level: of the limits.
+        positive: the class.
+
+    Examples:
+        >>> import torch
+        >>> from rightloss.metrics import smooth_calibration_curve
+        >>> y = torch.arange(400) % 2
+        >>> odds = torch.randn(400, generator=torch.Generator().manual_seed(0)) + y - 5.1  # right at 1 in 100
+        >>> log_probs = torch.log_softmax(torch.stack([torch.zeros(400), odds], 1), 1)
+        >>> curve = smooth_calibration_curve(log_probs, y, prevalence=0.01, grid=[0.005, 0.02])
+        >>> bool((curve.low < curve.predicted).all() and (curve.predicted < curve.high).all())
+        True
+    """
+
+    predicted: Array
+    observed: Array
+    low: Array
+    high: Array
+    ici: float
+    e50: float
+    e90: float
+    edges: Array
+    share: Array
+    num_certain: int
+    prevalence: float
+    level: float
+    positive: int
+
+
+def smooth_calibration_curve(
+    log_probs: Predictions,
+    target: Numbers,
+    prevalence: Mix,
+    *,
+    grid: Numbers | None = None,
+    knots: int | None = None,
+    positive: int | None = None,
+    level: float = 0.95,
+    generator: torch.Generator | None = None,
+    groups: Numbers | None = None,
+    ignore_index: int = IGNORED,
+) -> SmoothCalibrationCurve:
+    """Compare predicted probabilities of one class with how often it occurs, as a smooth curve, at the prevalence π.
+
+    Log-odds of what is observed are a natural cubic spline of the predicted log-odds: linear beyond the outer knots, and drawn
+    a little towards a line in between. The band is pointwise, from what each example (or group) adds to the curve, and
+    includes an uncertain π. Unlike the bins of `reliability_curve` it shows where a rare class's probabilities go wrong.
+
+    Args:
+        log_probs: predictions for the population `(n, k)`, or dense maps `(n, k, h, w, …)`, as log-probabilities.
+        target: labels, as in `evaluate`, in any mix of classes.
+        prevalence: π: a `Prevalence`, an estimate of one, K frequencies, or for two classes that of class 1.
+        grid: probabilities at which to state the curve; by default 101 that are even in log-odds, from the lowest hundredth
+            of either side's predictions to the highest.
+        knots: 2 for a straight line, to 5; by default 3 below 30 examples of the rarer side, 4 below 100, then 5.
+        positive: the class looked at; 1 where there are two.
+        level: coverage of the band.
+        generator: for draws of an uncertain π; of a fixed seed by default.
+        groups: ids of patients (or sites) `(n,)`, where rows are not independent; by default each image of a dense map is one.
+        ignore_index: the int label of examples that are left out.
+
+    Examples:
+        >>> import torch
+        >>> from rightloss.metrics import smooth_calibration_curve
+        >>> y = torch.arange(400) % 2
+        >>> odds = torch.randn(400, generator=torch.Generator().manual_seed(0)) + y - 0.5  # right where half are of class 1
+        >>> log_probs = torch.log_softmax(torch.stack([torch.zeros(400), odds], 1), 1)
+        >>> curve = smooth_calibration_curve(log_probs, y, prevalence=0.01, grid=[0.5], knots=2)
+        >>> print(f"predicted {curve.predicted[0]:.2f}, observed {curve.observed[0]:.3f}, ICI {curve.ici:.2f}")
+        predicted 0.50, observed 0.010, ICI 0.41
+    """
+    level, stream = checked_level(level), own_stream(generator)
+    sample = labelled_sample(log_probs, target, prevalence, groups, ignore_index)
+    sample.require_every_class("a calibration curve")
+    chosen = positive_class(positive, sample.num_classes)
+    seen = _OneAgainstRest.of(sample, chosen)
+    spline = _fit(seen, _knots(seen, knots))
+    points = shares_of(grid, "grid", lambda: expit(np.linspace(*seen.reach, _POINTS)))
+    value, error = spline.at(torch.from_numpy(logit(points)))
+    error = np.hypot(error, _spread_of_odds(sample, chosen, stream))
+    z = float(torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=torch.float64)))
+    distances = _distances(seen, spline)
+    rate = float(sample.prevalence.population[chosen])
+    band = (expit(value), expit(value - z * error), expit(value + z * error))
+    return SmoothCalibrationCurve(points, *band, *distances, *_where(seen), seen.num_certain, rate, level, chosen)
+
+
+@dataclass(frozen=True)
+class _OneAgainstRest:
+    """Log-odds of one class against the rest, as the regression takes them.
+
+    Attributes:
+        sample: the predictions with labels.
+        odds: l of each entry, finite `(m,)`.
+        probability: as predicted `(m,)`.
+        is_positive: whether it is of the class `(m,)`.
+        counts: what an entry counts `(m,)`: its vote; on the side of the rest, that times the mix of its classes at π.
+        shift: logit π − log n₁/n₀, from the sample's log-odds to the population's.
+        num_certain: how many of the l were infinite.
+    """
+
+    sample: Sample
+    odds: Float64[Tensor, " m"]
+    probability: Float64[Tensor, " m"]
+    is_positive: Tensor
+    counts: Float64[Tensor, " m"]
+    shift: float
+    num_certain: int
+
+    @classmethod
+    def of(cls, sample: Sample, positive: int) -> _OneAgainstRest:
+        odds = sample.per_entry(log_odds(sample.log_probs, positive))
+        finite = odds[torch.isfinite(odds)]
+        if len(finite) == 0 or float(finite.max()) - float(finite.min()) <= 1e-9 * (1 + float(finite.abs().max())):
+            raise ValueError(
+                "Expected predictions that differ for a calibration curve, but all of them are alike or certain: "
+                "compare their mean with the prevalence instead, as `evaluate` does."
+            )
+        is_positive, weights, totals = sample.labels == positive, sample.population_weights, sample.totals
+        sides = torch.stack([totals.sum() - totals[positive], totals[positive]])
+        shares = torch.stack([weights[~is_positive].sum(), weights[is_positive].sum()])
+        side = is_positive.long()
+        shift = float(torch.logit(sample.prevalence.population[positive]) - (sides[1] / sides[0]).log())
+        placed = odds.clamp(float(finite.min()) - 1, float(finite.max()) + 1)
+        probability = sample.per_entry(sample.log_probs[:, positive]).double().exp()
+        counts = weights * (sides / shares)[side]
+        return cls(sample, placed, probability, is_positive, counts, shift, len(odds) - len(finite))
+
+    def quantiles(self, places: tuple[float, ...], positive: bool) -> Array:
+        """Return weighted quantiles of the log-odds of one of the two sides."""
+        own = self.is_positive == positive
+        return _weighted_quantiles(self.odds[own].numpy(), self.counts[own].numpy(), places)
+
+    @property
+    def reach(self) -> tuple[float, float]:
+        """Return the lowest and the highest hundredth of either side's log-odds."""
+        ends = np.stack([self.quantiles((0.01, 0.99), side) for side in (False, True)])
+        return float(ends[:, 0].min()), float(ends[:, 1].max())
+
+
+@dataclass(frozen=True)
+class _Spline:
+    """f(l) + shift, with the covariance of its coefficients."""
+
+    knots: Float64[Tensor, " q"]
+    rotation: Float64[Tensor, "p p"]
+    theta: Float64[Tensor, " p"]
+    covariance: Float64[Tensor, "p p"]
+    shift: float
+
+    def at(self, odds: Float64[Tensor, " m"]) -> tuple[Array, Array]:
+        """Return the observed log-odds at predicted ones, and their standard error."""
+        basis = _basis(odds, self.knots) @ self.rotation
+        variance = ((basis @ self.covariance) * basis).sum(1)
+        return (basis @ self.theta).numpy() + self.shift, variance.clamp_min(0).sqrt().numpy()
+
+
+def _knots(seen: _OneAgainstRest, given: int | None) -> Float64[Tensor, " q"]:
+    """Place the knots at quantiles of the log-odds, with both sides counted alike; two of them make a line."""
+    if given is not None and (isinstance(given, bool) or not isinstance(given, int | np.integer) or not 2 <= given <= 5):
+        raise ValueError(f"Expected `knots` to be an int from 2 to 5, but got {given!r}: leave it out?")
+    fewer = round(min(float(seen.counts[seen.is_positive].sum()), float(seen.counts[~seen.is_positive].sum())), 6)
+    number = int(given) if given is not None else 3 if fewer < 30 else 4 if fewer < 100 else 5
+    alike = torch.where(seen.is_positive, 1 / seen.counts[seen.is_positive].sum(), 1 / seen.counts[~seen.is_positive].sum())
+    places = _PLACES.get(number, (0.1, 0.9))
+    found = np.unique(_weighted_quantiles(seen.odds.numpy(), (alike * seen.counts).numpy(), places))
+    return torch.from_numpy(found)
+
+
+def _basis(odds: Float64[Tensor, " m"], knots: Float64[Tensor, " q"]) -> Float64[Tensor, "m p"]:
+    """Return 1, l, and the q − 2 cubic terms of a spline that is linear beyond its outer knots; a line with fewer than 3."""
+    columns = [torch.ones_like(odds), odds]
+    if len(knots) > 2:
+        last, before = knots[-1], knots[-2]
+        cubes = [(odds - knot).clamp_min(0) ** 3 / (last - knots[0]) ** 2 for knot in knots]
+        for knot, cube in zip(knots[:-2], cubes[:-2], strict=True):
+            columns.append(cube + ((before - knot) * cubes[-1] - (last - knot) * cubes[-2]) / (last - before))
+    return torch.stack(columns, 1)
+
+
+def _fit(seen: _OneAgainstRest, knots: Float64[Tensor, " q"]) -> _Spline:
+    """Maximise the likelihood, with bends drawn towards 0, by damped Newton steps."""
+    own, rest = seen.odds[seen.is_positive], seen.odds[~seen.is_positive]
+    if float(own.min()) >= float(rest.max()) or float(own.max()) <= float(rest.min()):
+        raise ValueError(
+            "Expected predictions of the two sides to overlap for a calibration curve, but they are separated: "
+            "no smooth curve fits best; look at `reliability_curve`, or add examples."
+        )
+    raw = _basis(seen.odds, knots)
+    # columns of unit size that are orthogonal in the sample: bends are what a line cannot do
+    _, triangle = torch.linalg.qr(raw * (seen.counts / seen.counts.sum()).sqrt()[:, None])
+    rotation = torch.linalg.inv(triangle)
+    basis, penalty = raw @ rotation, torch.tensor([0.0, 0.0, *[1 / _BEND**2] * (raw.shape[1] - 2)], dtype=torch.float64)
+    theta, scores, curvature = _maximise(basis, seen, penalty)
+    return _Spline(knots, rotation, theta, _covariance(seen, scores, curvature, triangle[0, 0]), seen.shift)
+
+
+def _maximise(basis: Tensor, seen: _OneAgainstRest, penalty: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return θ, each entry's score there `(m, p)`, and the negative Hessian of the penalised log-likelihood."""
+    sign, theta = torch.where(seen.is_positive, 1.0, -1.0).double(), torch.zeros(basis.shape[1], dtype=torch.float64)
+
+    def value(theta: Tensor) -> float:
+        fit = torch.nn.functional.logsigmoid(sign * (basis @ theta))
+        return float(seen.counts @ fit - (penalty * theta.square()).sum() / 2)
+
+    for _ in range(_STEPS):
+        odds = basis @ theta
+        scores = (seen.counts * sign * torch.sigmoid(-sign * odds))[:, None] * basis
+        spread = seen.counts * torch.sigmoid(odds) * torch.sigmoid(-odds)
+        curvature = (basis * spread[:, None]).T @ basis + torch.diag(penalty)
+        gradient = scores.sum(0) - penalty * theta
+        step, now = torch.linalg.solve(curvature, gradient), value(theta)
+        if float(step @ gradient) <= 1e-13 * abs(now):
+            return theta + step, scores, curvature
+        for _ in range(_HALVINGS):
+            if value(theta + step) >= now:
+                break
+            step = step / 2
+        theta = theta + step
+    raise ValueError(
+        "Expected predictions to which a calibration curve can be fitted, but the classes are all but separated: "
+        "ask for fewer `knots`, or look at `reliability_curve`."
+    )
+
+
+def _covariance(seen: _OneAgainstRest, scores: Tensor, curvature: Tensor, unit: Tensor) -> Float64[Tensor, "p p"]:
+    """Return the covariance of θ with the shift, from what each row or group adds, within the strata of the design."""
+    sample, design = seen.sample, design_of(seen.sample)
+    added = torch.linalg.solve(curvature, scores.T).T
+    sides = [seen.counts[~seen.is_positive].sum(), seen.counts[seen.is_positive].sum()]
+    # the shift, −log n₁/n₀, varies with the classes' totals where groups are drawn
+    added[:, 0] += unit * torch.where(seen.is_positive, -seen.counts / sides[1], seen.counts / sides[0])
+    clusters = torch.arange(len(sample.labels)) if design.clusters is None else design.clusters
+    sums = torch.zeros(len(design.strata), added.shape[1], dtype=torch.float64).index_add_(0, clusters, added)
+    covariance = torch.zeros_like(curvature)
+    for stratum in design.strata.unique().tolist():
+        members = sums[design.strata == stratum]
+        centred, n = members - members.mean(0), len(members)
+        covariance += n / max(n - 1, 1) * centred.T @ centred
+    return covariance
+
+
+def _spread_of_odds(sample: Sample, positive: int, generator: torch.Generator) -> float:
+    """Return the standard deviation of logit π; 0 where it is certain."""
+    if not sample.prevalence.is_uncertain:
+        return 0.0
+    return float(torch.logit(sample.prevalence.sample(_DRAWS, generator)[:, positive]).std())
+
+
+def _distances(seen: _OneAgainstRest, spline: _Spline) -> tuple[float, float, float]:
+    """Return mean, median and 90 % quantile of |observed − predicted| over the population."""
+    distance = np.abs(expit(spline.at(seen.odds)[0]) - seen.probability.numpy())
+    weights = seen.sample.population_weights.numpy()
+    e50, e90 = _weighted_quantiles(distance, weights, (0.5, 0.9)).tolist()
+    return float(weights @ distance), e50, e90
+
+
+def _where(seen: _OneAgainstRest) -> tuple[Array, Array]:
+    """Return the share of each side's predictions in bins of the log-odds, and the bins' edges."""
+    edges = np.linspace(*seen.reach, _BINS + 1)
+    place = np.clip(np.searchsorted(edges, seen.odds.numpy(), side="right") - 1, 0, _BINS - 1)
+    sides = (~seen.is_positive.numpy(), seen.is_positive.numpy())
+    counts = np.stack([np.bincount(place[own], seen.counts.numpy()[own], _BINS) for own in sides])
+    return expit(edges), counts / counts.sum(1, keepdims=True)
+
+
+def _weighted_quantiles(values: Array, weights: Array, places: tuple[float, ...]) -> Array:
+    """Return the lowest values at or below which at least these shares of the weight lie."""
+    order = np.argsort(values)
+    share = weights[order].cumsum() / weights.sum()
+    return values[order][np.minimum(np.searchsorted(share, np.array(places) - 1e-12), len(values) - 1)]
