@@ -35,7 +35,7 @@ from .criteria import LossName, OutputLoss, make_criterion, reference_mix
 from .firth import firth
 from .labelled_rows import LabelledRows, read_rows
 from .linear import NEWTON_LIMIT, CrossEntropy, LinearFit, lbfgs, newton, warn_unless_converged
-from .network import Activation, build_network, epoch_loss, forward, from_arrays, train
+from .network import Activation, Network, epoch_loss, forward, train
 from .options import check_options, hidden_sizes, network_settings
 from .population import Population, class_prevalence
 
@@ -238,6 +238,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the most probable class in the population (n,); a rare one seldom is: see `rightloss.metrics` for costs."""
+        check_is_fitted(self)
         return self.classes_[self.predict_log_proba(X).argmax(1)]
 
     def summary(self, covariance: Covariance = "model", level: float = 0.95) -> CoefficientTable:
@@ -382,18 +383,17 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         likelihood = Categorical()
         criterion = make_criterion(self.loss, prevalence, reference, likelihood, round(rows.total), False)
         dtype = torch.from_numpy(rows.features[:0]).dtype
-        network = build_network(
-            rows.features.shape[1], likelihood.starting_outputs(stated), settings, criterion, dtype, generator
-        )
+        sizes = [rows.features.shape[1], *settings.hidden_layer_sizes, len(rows.classes)]
+        network = Network(sizes, likelihood.starting_outputs(stated), settings, criterion, dtype, generator)
         if start is not None:
             weights, biases = start
-            from_arrays(network, weights, [*biases[:-1], biases[-1] - to_population.numpy()])
+            network.set_arrays(weights, [*biases[:-1], biases[-1] - to_population.numpy()])
 
         def score(outputs: Tensor, held: LabelledRows) -> float:
             log_probs = special.log_softmax(outputs.double().numpy() + to_population.numpy(), axis=1)
             return expected_log_likelihood(log_probs, held, prevalence.population.numpy())
 
-        train(network, rows, criterion, score, settings, generator)
+        train(network, rows, score, settings, generator)
         self.coefs_, self.intercepts_ = network.arrays()
         self._shift(to_population.numpy())
         self.loss_curve_, self.n_iter_ = network.loss_curve, len(network.loss_curve)
@@ -412,12 +412,14 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         network = getattr(self, "_network", None)
         if network is None:
             first = likelihood.starting_outputs(prevalence)
-            network = build_network(rows.features.shape[1], first, settings, criterion, dtype, generator)
+            layers = [rows.features.shape[1], *sizes, len(first)]
+            network = Network(layers, first, settings, criterion, dtype, generator)
             if not sizes:
-                torch.nn.init.zeros_(network.layers[0].weight)
+                network.weights[0].zero_()
+        network.criterion = criterion.to(dtype)
         if arrays is not None:
-            from_arrays(network, *arrays)
-        loss_value = epoch_loss(network, rows, criterion, settings, generator)
+            network.set_arrays(*arrays)
+        loss_value = epoch_loss(network, rows, settings, generator)
         self.loss_curve_, self._network = [*getattr(self, "loss_curve_", []), loss_value], network
         weights, biases = network.arrays()
         if sizes:

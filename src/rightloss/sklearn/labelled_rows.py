@@ -128,8 +128,11 @@ def soft_row_labels(rows: LabelledRows, dtype: torch.dtype) -> Labels:
 
 def _are_votes(y: Any) -> bool:
     """Return whether `y` has a column of floats per class."""
-    shape = np.shape(y) if y is not None else ()
-    return len(shape) == 2 and shape[1] >= 2 and np.asarray(y).dtype.kind == "f"
+    try:
+        array = np.asarray(y)
+    except ValueError:  # ragged lists: validate_data says what is wrong with them
+        return False
+    return array.ndim == 2 and array.shape[1] >= 2 and array.dtype.kind == "f"
 
 
 def _class_numbers(labels: np.ndarray, classes: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
