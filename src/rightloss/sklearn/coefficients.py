@@ -70,6 +70,19 @@ def covariances(fitted: FittedRows) -> dict[str, np.ndarray] | None:
     return found
 
 
+def is_separated(fitted: FittedRows) -> bool:
+    """Return whether some combination of the features tells classes apart without error, so that a coefficient is infinite.
+
+    Along it the curvature at the solution vanishes beside that at the same prediction for every row.
+    """
+    mix = np.bincount(fitted.index, fitted.weight, fitted.probs.shape[1]) / fitted.weight.sum()
+    null = _hessian(fitted, np.broadcast_to(mix, fitted.probs.shape))
+    scale = 1 / np.sqrt(np.maximum(np.diag(null), 1e-300))
+    values, vectors = np.linalg.eigh(null * np.outer(scale, scale))
+    vectors = (scale[:, None] * vectors)[:, values > 1e-10] / np.sqrt(values[values > 1e-10])
+    return bool(np.linalg.eigvalsh(vectors.T @ _hessian(fitted, fitted.probs) @ vectors)[0] < 1e-5)
+
+
 def prevalence_variance(concentration: np.ndarray) -> np.ndarray:
     """Return the covariance (K − 1, K − 1) of log π_k − log π_0 for π ~ Dirichlet(concentration)."""
     log_variance = special.polygamma(1, concentration)
@@ -174,14 +187,23 @@ def risk_interval(
     return special.expit(logit - reach), special.expit(logit + reach)
 
 
+def _hessian(fitted: FittedRows, probs: np.ndarray) -> np.ndarray:
+    """Return H by the log-odds against class 0, at other probabilities (n, K) on request."""
+    p, t = probs[:, 1:], fitted.weight * fitted.class_weight[fitted.index]
+    return _sum_of_products(fitted.features, t[:, None, None] * (p[:, :, None] * (np.eye(p.shape[1]) - p[:, None, :])))
+
+
 def _bread(fitted: FittedRows) -> np.ndarray | None:
-    """Return H⁻¹ of the log-odds against class 0; None where H is singular."""
-    p, t = fitted.probs[:, 1:], fitted.weight * fitted.class_weight[fitted.index]
-    hessian = _sum_of_products(fitted.features, t[:, None, None] * (p[:, :, None] * (np.eye(p.shape[1]) - p[:, None, :])))
-    scale = 1 / np.sqrt(np.diag(hessian)) if (np.diag(hessian) > 0).all() else None
-    if scale is None or np.linalg.eigvalsh(hessian * np.outer(scale, scale))[0] < 1e-10:
+    """Return H⁻¹; None where H is singular."""
+    hessian = _hessian(fitted, fitted.probs)
+    if not (np.diag(hessian) > 0).all():
         return None
-    return np.linalg.inv(hessian * np.outer(scale, scale)) * np.outer(scale, scale)
+    scale = 1 / np.sqrt(np.diag(hessian))
+    scaled = hessian * np.outer(scale, scale)
+    if np.linalg.eigvalsh(scaled)[0] < 1e-10:
+        return None
+    inverse: np.ndarray = np.linalg.inv(scaled) * np.outer(scale, scale)
+    return inverse
 
 
 def _residuals(fitted: FittedRows, label: np.ndarray | int) -> np.ndarray:

@@ -111,4 +111,8 @@ class OutputLoss:
         tensor = torch.from_numpy(outputs).requires_grad_()
         value = loss_of_rows(self.criterion, tensor, self.labels, self.weight)
         by_output, *by_own = torch.autograd.grad(value, [tensor, *self.parameters])
-        return float(value.detach()), by_output.numpy(), np.concatenate([*(each.numpy().ravel() for each in by_own), np.empty(0)])
+        return (
+            float(value.detach()),
+            by_output.numpy(),
+            np.concatenate([*(each.numpy().ravel() for each in by_own), np.empty(0)]),
+        )

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from scipy import linalg, special
+from scipy import special
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
@@ -28,6 +28,7 @@ from .coefficients import (
     FittedRows,
     coefficient_table,
     covariances,
+    is_separated,
     prevalence_variance,
     risk_interval,
 )
@@ -260,9 +261,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
             note += f", log-odds against class {self.classes_[0]}"
         return coefficient_table(self._contrasts(), matrix, list(names), self.classes_.tolist(), level, note)
 
-    def predict_interval(
-        self, X: Any, covariance: Covariance = "model", level: float = 0.95
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def predict_interval(self, X: Any, covariance: Covariance = "model", level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
         """Return limits of the probabilities in the population, each (n, K), from the errors of `summary`.
 
         Args:
@@ -290,9 +289,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
             return class_prevalence(self.population, classes, counts / counts.sum())
         return class_prevalence(self.prevalence_ if self._population_given else None, classes, counts / counts.sum())
 
-    def _fit_linear(
-        self, rows: LabelledRows, prevalence: Prevalence, reference: Tensor | None, start: Any
-    ) -> None:
+    def _fit_linear(self, rows: LabelledRows, prevalence: Prevalence, reference: Tensor | None, start: Any) -> None:
         pi, rho = prevalence.population.numpy(), prevalence.sampling.numpy()
         to_population = np.log(pi) - np.log(rho)
         weighted, plain = self.loss == "weighted", _is_plain(self.loss, prevalence, reference)
@@ -368,11 +365,18 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
             special.softmax(outputs + to_sampling, axis=1),
             class_weight,
         )
+        if self.penalty is None and is_separated(fitted):
+            self._no_covariances = (
+                "Expected classes that overlap, but a combination of the features separates them: the coefficients would be "
+                "infinite; use penalty='firth' or 'l2'."
+            )
+            warnings.warn(self._no_covariances, ConvergenceWarning, stacklevel=4)
+            return
         self._covariances = covariances(fitted)
         if self._covariances is None:
             self._no_covariances = (
-                "Expected linearly independent features and overlapping classes for standard errors, but the coefficients "
-                "are not determined: drop constant and duplicate columns, or use penalty='firth'."
+                "Expected linearly independent features for standard errors, but some depend on others, so that their coefficients "
+                "are not determined: drop constant and duplicate columns."
             )
 
     def _fit_network(self, rows: LabelledRows, prevalence: Prevalence, reference: Tensor | None, start: Any) -> None:
@@ -400,9 +404,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         self.validation_scores_ = network.validation_scores or None
         self._network = None
 
-    def _take_epoch(
-        self, rows: LabelledRows, prevalence: Prevalence, reference: Tensor | None, arrays: Any
-    ) -> None:
+    def _take_epoch(self, rows: LabelledRows, prevalence: Prevalence, reference: Tensor | None, arrays: Any) -> None:
         sizes, settings = hidden_sizes(self), network_settings(self, len(rows.features), float(self.class_totals_.sum()))
         likelihood = Bernoulli() if len(rows.classes) == 2 and not sizes else Categorical()
         loss = "logit_adjusted" if self.loss == "log_likelihood" else self.loss  # the outputs stay the population's

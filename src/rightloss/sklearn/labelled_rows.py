@@ -106,7 +106,9 @@ def read_rows(
         rows = _soft_rows(features, labels, names, weight)
     else:
         check_classification_targets(labels)
-        known = np.unique(labels if weight is None else labels[weight > 0]) if classes is None else np.unique(np.asarray(classes))
+        known = (
+            np.unique(labels if weight is None else labels[weight > 0]) if classes is None else np.unique(np.asarray(classes))
+        )
         rows = LabelledRows(features, known, _class_numbers(labels, known, weight), None, weight)
     if weight is not None and not weight.all():
         rows = rows.take(np.flatnonzero(weight))
