@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -219,7 +220,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         return Prevalence(self.population_, self.sampling_)
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """Return the log-odds of `classes_[1]` in the population (n,); unnormalised log-probabilities (n, K) for more classes."""
+        """Return the log-odds of `classes_[1]` in the population (n,); for more classes logits (n, K)."""
         outputs = self._outputs(X)
         if outputs.shape[1] == 1:
             return outputs[:, 0]
@@ -375,8 +376,8 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         self._covariances = covariances(fitted)
         if self._covariances is None:
             self._no_covariances = (
-                "Expected linearly independent features for standard errors, but some depend on others, so that their coefficients "
-                "are not determined: drop constant and duplicate columns."
+                "Expected linearly independent features for standard errors, but some depend on others: "
+                "drop constant and duplicate columns."
             )
 
     def _fit_network(self, rows: LabelledRows, prevalence: Prevalence, reference: Tensor | None, start: Any) -> None:
@@ -449,7 +450,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         if sizes:
             shapes = [weight.shape for weight in getattr(self, "coefs_", [])]
             wanted = [rows.features.shape[1], *sizes, len(rows.classes)]
-            if shapes != list(zip(wanted[:-1], wanted[1:], strict=True)):
+            if shapes != list(pairwise(wanted)):
                 return None
             return self.coefs_, [*self.intercepts_[:-1], self.intercepts_[-1] + move]
         if getattr(self, "coef_", np.empty((0, 0))).shape[1] != rows.features.shape[1]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -75,7 +76,7 @@ class Network:
         generator: torch.Generator,
         learn_bias: bool = True,
     ) -> None:
-        shapes = [shape for a, b in zip(sizes[:-1], sizes[1:], strict=True) for shape in ((a, b), (b,))]
+        shapes = [shape for a, b in pairwise(sizes) for shape in ((a, b), (b,))]
         length = sum(int(np.prod(shape)) for shape in shapes)
         self.activation, self.criterion = settings.activation, criterion.to(dtype)
         self.vector, self.gradient, self.decay, self.mean, self.square = torch.zeros(5, length, dtype=dtype)
