@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -80,8 +80,8 @@ class Network:
         length = sum(int(np.prod(shape)) for shape in shapes)
         self.activation, self.criterion = settings.activation, criterion.to(dtype)
         self.vector, self.gradient, self.decay, self.mean, self.square = torch.zeros(5, length, dtype=dtype)
-        self.weights, self.biases = _views(self.vector, shapes)
-        self.weight_gradients, self.bias_gradients = _views(self.gradient, shapes)
+        self.shapes = shapes
+        self._view()
         for view in _views(self.decay, shapes)[0]:
             view.fill_(settings.decay)
         for weight, bias in zip(self.weights, self.biases, strict=True):
@@ -94,6 +94,16 @@ class Network:
         self.own_optimizer = torch.optim.Adam(self.own, lr=self.rate) if self.own else None
         self.loss_curve: list[float] = []
         self.validation_scores: list[float] = []
+
+    def _view(self) -> None:
+        """Make the layers' weights parts of the vector."""
+        self.weights, self.biases = _views(self.vector, self.shapes)
+        self.weight_gradients, self.bias_gradients = _views(self.gradient, self.shapes)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Make the parts anew, which copies and pickles tear from their vector."""
+        self.__dict__.update(state)
+        self._view()
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the outputs (n, m)."""
