@@ -1,6 +1,6 @@
 """Measure how often the 95 % intervals of `InformationGainClassifier.summary()` contain the truth in case-control studies.
 
-A population of 2,000,000 people with three features (two normal and correlated, one binary) in which 1 % are cases by a logistic
+A population of 2,000,000 people with three features (two normal and correlated, one binary), 1 % of them cases by a logistic
 model. Each study draws 150 cases and 150 controls from it, without regard to x, and knows that π = 0.01; 1,000 studies. In the
 second table the log-odds also have a quadratic term that the model lacks, and the truth is what the same loss finds in the
 whole population. In the third, π is not known but was estimated from a survey of 2,000 people drawn anew for each study.
@@ -160,9 +160,9 @@ def main() -> None:
     methods = {"`population=Prevalence.beta(…)`": survey, "naive: the survey's share as if it were known": known_rate}
     add("The prevalence is from a survey", [[name, *coverage(right, method, right.truth)] for name, method in methods.items()])
     parts.append(
-        "\nThe inverse Hessian of the weighted loss gives intervals several times too wide here; which way it errs depends on the "
-        "weights. Where the log-odds are not linear, robust errors of the weighted loss are somewhat small at 150 cases: few rows "
-        "carry most of the weight.\n"
+        "\nThe inverse Hessian of the weighted loss gives intervals several times too wide here; which way it errs depends on "
+        "the weights. Where the log-odds are not linear, robust errors of the weighted loss are somewhat small at 150 cases: "
+        "few rows carry most of the weight.\n"
     )
     (out / "standard_errors.md").write_text("".join(parts))
 

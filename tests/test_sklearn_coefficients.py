@@ -92,6 +92,7 @@ def test_robust_errors_are_the_spread_of_each_rows_influence_on_the_whole_fit(lo
     np.testing.assert_allclose(covariance(fitted(population, x, y, loss=loss), "robust"), expected, rtol=2e-4, atol=1e-7)
 
 
+@pytest.mark.long
 def test_model_and_robust_errors_agree_where_the_model_is_right_and_the_inverse_hessian_of_the_weighted_loss_does_not() -> None:
     rng = np.random.default_rng(SEED)
     y = np.repeat([0, 1], 20_000)
@@ -114,6 +115,7 @@ def test_sample_weights_count_rows() -> None:
         np.testing.assert_allclose(weighted, covariance(fitted(0.05, x[rows], y[rows]), kind), rtol=1e-6, atol=1e-10)
 
 
+@pytest.mark.long
 def test_an_uncertain_population_adds_the_variance_of_its_log_odds_to_the_intercept() -> None:
     x, y = study([80, 60])
     certain, uncertain = (covariance(fitted(p, x, y), "model") for p in (0.02, Prevalence.beta(10.0, 490.0)))
@@ -124,6 +126,7 @@ def test_an_uncertain_population_adds_the_variance_of_its_log_odds_to_the_interc
     np.testing.assert_allclose(np.delete(added.ravel(), 8), 0, atol=1e-12)
 
 
+@pytest.mark.long
 def test_the_log_odds_of_a_dirichlet_have_the_stated_covariance() -> None:
     alpha = np.array([20.0, 5.0, 2.0])
     draws = np.log(np.random.default_rng(SEED).dirichlet(alpha, 200_000))
@@ -194,6 +197,7 @@ def test_a_feature_that_occurs_in_one_class_alone_counts_as_separating() -> None
         InformationGainClassifier(0.1, penalty=None).fit(x, y)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -118,6 +118,7 @@ def test_at_another_reference_the_fit_is_an_optimum_of_the_gain_with_its_margina
     assert np.abs(gain_gradient(plain, x, y, kappa, model.prevalence_.population)).max() > 1e-3
 
 
+@pytest.mark.long
 def test_as_published_is_the_gain_at_the_population_without_evidence() -> None:
     x, y = rows()
     published = InformationGainClassifier(0.3, loss="as_published", tol=1e-8, max_iter=5000).fit(x, y)
@@ -127,6 +128,7 @@ def test_as_published_is_the_gain_at_the_population_without_evidence() -> None:
     assert not np.allclose(published.coef_, InformationGainClassifier(0.3).fit(x, y).coef_, rtol=1e-3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("loss", LOSSES)
 def test_an_integer_weight_is_a_repeated_row_and_zero_leaves_it_out(loss: Any) -> None:
     x, y = rows(3)
@@ -146,6 +148,7 @@ def test_a_class_whose_rows_all_weigh_nothing_is_not_there() -> None:
     assert model.classes_.tolist() == [0, 1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("k", [2, 3])
 def test_votes_of_one_for_a_class_are_its_label(loss: Any, k: int) -> None:
@@ -188,6 +191,7 @@ def test_a_population_may_be_written_in_many_ways(population: Any) -> None:
     np.testing.assert_allclose(model.predict_proba(x), InformationGainClassifier(0.05).fit(x, y).predict_proba(x))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("k", [2, 3])
 @pytest.mark.parametrize("hidden", [(), (4,)])
 def test_another_population_without_refitting_is_bayes_rule_and_there_and_back_is_the_identity(k: int, hidden: Any) -> None:
@@ -206,6 +210,7 @@ def test_an_uncertain_population_keeps_its_uncertainty() -> None:
     assert model.set_population(0.2).prevalence_.concentration is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("soft", [False, True], ids=["labels", "votes"])
 def test_a_network_trains_on_every_loss_and_beats_answering_the_population(loss: Any, soft: bool) -> None:
@@ -217,6 +222,7 @@ def test_a_network_trains_on_every_loss_and_beats_answering_the_population(loss:
     assert gained > np.log([0.5, 0.3, 0.2]) @ [0.5, 0.3, 0.2] + 0.1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("loss", ["log_likelihood", "logit_adjusted", "information_gain"])
 def test_a_network_without_features_that_tell_answers_the_population(loss: Any) -> None:
     y = np.repeat([0, 1], 50)
@@ -224,6 +230,7 @@ def test_a_network_without_features_that_tell_answers_the_population(loss: Any) 
     np.testing.assert_allclose(model.predict_proba([[0.0, 0.0]])[0, 1], 0.01, rtol=0.01)
 
 
+@pytest.mark.long
 def test_a_network_keeps_the_precision_of_its_features_and_is_set_by_its_seed() -> None:
     x, y = rows()
     first, second = (trained(network(0.1), x.astype(np.float32), y) for _ in range(2))
@@ -232,6 +239,7 @@ def test_a_network_keeps_the_precision_of_its_features_and_is_set_by_its_seed() 
     assert not np.array_equal(trained(network(0.1, random_state=1), x.astype(np.float32), y).coefs_[0], first.coefs_[0])
 
 
+@pytest.mark.long
 def test_training_leaves_the_global_random_numbers_alone() -> None:
     x, y = rows()
     torch.manual_seed(0)
@@ -240,6 +248,7 @@ def test_training_leaves_the_global_random_numbers_alone() -> None:
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
+@pytest.mark.long
 def test_early_stopping_keeps_the_weights_with_the_best_validation_score() -> None:
     x, y = rows(n=300)
     options: dict[str, Any] = {"early_stopping": True, "learning_rate_init": 0.05, "hidden_layer_sizes": (30,), "penalty": None}
@@ -250,6 +259,7 @@ def test_early_stopping_keeps_the_weights_with_the_best_validation_score() -> No
     np.testing.assert_array_equal(shorter.coefs_[0], model.coefs_[0])
 
 
+@pytest.mark.long
 def test_early_stopping_stops_when_the_score_no_longer_improves() -> None:
     x, y = rows(n=300)
     model = InformationGainClassifier(
@@ -258,15 +268,16 @@ def test_early_stopping_stops_when_the_score_no_longer_improves() -> None:
     assert model.n_iter_ == len(model.validation_scores_) < 200
 
 
+@pytest.mark.long
 def test_partial_fit_nears_what_fit_finds() -> None:
     x, y = rows(n=400)
     whole = InformationGainClassifier(0.05).fit(x, y)
     model = InformationGainClassifier(0.05, learning_rate_init=0.05, batch_size=100, random_state=0)
-    for _ in range(60):
+    for _ in range(40):
         model.partial_fit(x[:200], y[:200], classes=[0, 1]).partial_fit(x[200:], y[200:])
     np.testing.assert_allclose(model.sampling_, whole.sampling_)
     np.testing.assert_allclose(model.decision_function(x), whole.decision_function(x), atol=0.3)
-    assert model.n_iter_ == 120
+    assert model.n_iter_ == 80
 
 
 @pytest.mark.parametrize("hidden", [(), (4,)])
@@ -282,6 +293,7 @@ def test_partial_fit_starts_with_rows_of_one_class_and_moves_with_the_population
     np.testing.assert_allclose(model.predict_proba(x).mean(0), first, atol=0.05)
 
 
+@pytest.mark.long
 def test_a_warm_start_goes_on_where_the_last_fit_ended() -> None:
     x, y = rows()
     model = InformationGainClassifier(0.05, warm_start=True, tol=1e-6).fit(x, y)
@@ -312,6 +324,7 @@ def test_features_on_very_different_scales_and_a_constant_one_are_no_trouble() -
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("population", [1e-9, 1 - 1e-9])
 def test_extreme_populations_stay_finite(population: float) -> None:
     x, y = rows()
@@ -384,6 +397,7 @@ def test_scikit_learns_own_checks_pass(model: InformationGainClassifier) -> None
     assert skipped <= {"check_array_api_input"}  # which needs SCIPY_ARRAY_API in the environment
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hidden", [(), (4,)])
 def test_a_clone_fits_the_same_and_pickles_and_copies_predict_the_same(hidden: Any) -> None:
     x, y = rows()
@@ -394,6 +408,7 @@ def test_a_clone_fits_the_same_and_pickles_and_copies_predict_the_same(hidden: A
     np.testing.assert_array_equal(partial.partial_fit(x, y).predict_proba(x), model.partial_fit(x, y).predict_proba(x))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hidden", [(), (4,)])
 def test_a_model_is_saved_by_skops_without_pickle(hidden: Any) -> None:
     io = pytest.importorskip("skops.io")
@@ -405,6 +420,7 @@ def test_a_model_is_saved_by_skops_without_pickle(hidden: Any) -> None:
     np.testing.assert_array_equal(io.loads(saved, trusted=[name]).predict_proba(x), model.predict_proba(x))
 
 
+@pytest.mark.long
 def test_it_works_in_a_pipeline_under_a_grid_search() -> None:
     x, y = rows()
     pipeline = make_pipeline(StandardScaler(), InformationGainClassifier(0.3))
