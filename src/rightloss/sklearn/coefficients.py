@@ -9,9 +9,10 @@ spread of ψ *within the classes*:
     robust:  M = Σ_c Σ_{n: y_n = c} (ψ_n − ψ̄_c)(ψ_n − ψ̄_c)ᵀ · n_c/(n_c − 1)
     model:   M = Σ_n Σ_c p_ρ(c|x_n) ψ(x_n, c) ψ(x_n, c)ᵀ − Σ_c n_c μ_c μ_cᵀ,   μ_c = Σ_n p_ρ(c|x_n) ψ(x_n, c) / n_c
 
-where p_ρ is the fitted prediction in the sampled mix; "model" takes the expected H too. For the logit-adjusted loss the first sum is H and H⁻¹ n_c μ_c is the
-unit vector of class c's intercept, so that the slopes' covariance is that of ordinary logistic regression and the intercept's
-variance is smaller by Σ_c 1/n_c: Prentice & Pyke (1979). For the weighted loss no part is, and H⁻¹ alone is wrong.
+where p_ρ is the fitted prediction in the sampled mix; "model" takes the expected H too. For the logit-adjusted loss the first
+sum is H and H⁻¹ n_c μ_c is the unit vector of class c's intercept, so that the slopes' covariance is that of ordinary logistic
+regression and the intercept's variance is smaller by Σ_c 1/n_c: Prentice & Pyke (1979). For the weighted loss neither holds,
+and H⁻¹ alone is wrong.
 """
 
 from __future__ import annotations
