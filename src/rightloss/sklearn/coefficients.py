@@ -110,8 +110,8 @@ class CoefficientTable:
         >>> table = InformationGainClassifier(population=0.01, penalty=None).fit(x, y).summary()
         >>> table.frame[["coef", "std_err"]].round(2)
                    coef  std_err
-        x0         1.01     0.18
-        intercept -5.10     0.14
+        x0         0.91     0.17
+        intercept -5.07     0.11
     """
 
     def __init__(self, frame: DataFrame, covariance: DataFrame, note: str) -> None:

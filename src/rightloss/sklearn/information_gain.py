@@ -101,9 +101,9 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         >>> model = InformationGainClassifier(population=0.01).fit(x, y)
         >>> model.predict_proba([[0.0], [2.0]]).round(3)
         array([[0.994, 0.006],
-               [0.957, 0.043]])
+               [0.964, 0.036]])
         >>> model.set_population(0.2).predict_proba([[2.0]]).round(2)
-        array([[0.47, 0.53]])
+        array([[0.52, 0.48]])
     """
 
     def __init__(

@@ -66,7 +66,7 @@ class OrdinalClassifier(ClassifierMixin, BaseEstimator):
         >>> x = rng.normal(size=(150, 1)) + y[:, None]
         >>> model = OrdinalClassifier(population=[0.9, 0.08, 0.02]).fit(x, y)
         >>> model.predict_proba([[2.0]]).round(2)
-        array([[0.83, 0.14, 0.03]])
+        array([[0.83, 0.15, 0.02]])
     """
 
     def __init__(
