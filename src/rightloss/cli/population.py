@@ -1,6 +1,6 @@
 """The population as users type it.
 
-Stage: `0.001`, `0.1%`, `1/1000` or `a=0.9,b=0.09,c=0.01`, and a table's classes → what `rightloss.tabular` takes.
+Stage: `0.001`, `0.1%`, `1/1000` or `a=0.9,b=0.09,c=0.01`, → what `rightloss.tabular` takes, and back.
 """
 
 from __future__ import annotations
@@ -33,25 +33,6 @@ def parse_population(text: str) -> float | dict[str, float]:
     if abs(math.fsum(shares.values()) - 1) > _OFF:
         raise ValueError(f"Expected shares that sum to 1, but got {math.fsum(shares.values()):g}: correct {text!r}.")
     return shares
-
-
-def population_of(text: str | None, classes: Sequence[Hashable]) -> float | dict[Hashable, float] | None:
-    """Return the population over these classes, as `fit_table` and the model's predictions take it.
-
-    Args:
-        text: as typed; None stays None.
-        classes: labels as they are in the table, which are named by their text.
-    """
-    shares = None if text is None else parse_population(text)
-    if not isinstance(shares, dict):
-        if shares is not None and len(classes) != 2:
-            some = ",".join(f"{each}=…" for each in list(classes)[:5])
-            raise ValueError(f"Expected a share for each of {len(classes)} classes, but got {text}: write --population {some}")
-        return shares
-    known = {str(label): label for label in classes}
-    if set(shares) != set(known):
-        raise ValueError(f"Expected a share for each of the classes {', '.join(known)}, but got {', '.join(shares)}: name them all.")
-    return {known[name]: share for name, share in shares.items()}
 
 
 def population_text(frequencies: Sequence[float], classes: Sequence[Hashable], positive: Hashable | None) -> str:
