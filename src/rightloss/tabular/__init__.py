@@ -1,0 +1,9 @@
+"""Tables (CSV, Parquet) → what they are good for → a model at the population's prevalence."""
+
+from .findings import Finding as Finding
+from .findings import TableWarning as TableWarning
+from .inspect import ClassReport as ClassReport
+from .inspect import ColumnReport as ColumnReport
+from .inspect import TableReport as TableReport
+from .inspect import inspect_table as inspect_table
+from .read import read_table as read_table
