@@ -99,7 +99,14 @@ def _print_report(report: TableReport, data: Path, target: str | None) -> None:
         rows = [(str(each.label), f"{each.rows:,}", percent(each.share), in_words(each.share)) for each in report.classes]
         print_table(("class", "rows", "share", "in words"), rows, f"Classes of {target}")
     columns = [
-        (column.name, column.kind, column.role, column.note or ", ".join(column.examples), f"{column.distinct:,}", percent(column.missing))
+        (
+            column.name,
+            column.kind,
+            column.role,
+            column.note or ", ".join(column.examples),
+            f"{column.distinct:,}",
+            percent(column.missing),
+        )
         for column in report.columns
     ]
     print_table(("column", "kind", "role", "examples, or why not", "distinct", "missing"), columns, "Columns", left=4)
@@ -109,10 +116,12 @@ def _print_report(report: TableReport, data: Path, target: str | None) -> None:
 def _print_next(report: TableReport, following: list[str], population: str | None) -> None:
     if following[0] == "check":
         others = ", ".join(report.likely_targets[1:])
-        print_sentences("Which column has the classes? --target says so" + (f"; others that could be it: {others}." if others else "."))
+        print_sentences(
+            "Which column has the classes? --target says so" + (f"; others that could be it: {others}." if others else ".")
+        )
     elif population is None:
         print_sentences(
-            f"The population in the next command is this file's own mix: put how frequent the classes are where you will use the "
+            "The population in the next command is this file's own mix: put how frequent the classes are where you will use the "
             "model."
         )
     print_next(*following)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +17,7 @@ import typer
 from .errors import plain_errors, quiet_exit, require
 from .population import parse_population, population_text
 from .progress import progress
-from .table_options import Encoding, Group, Json, Overwrite, Population, Positive, Data, Target, complete_column
+from .table_options import Data, Encoding, Group, Json, Overwrite, Population, Positive, Target, complete_column
 from .terminal import (
     command_line,
     number,
@@ -87,3 +87,68 @@ def fit(
                 model.save(folder)
                 write_report(model, folder / "report.html")
         _print_model(model, out, data, json)
+
+
+def check_folder(out: Path, overwrite: bool) -> None:
+    """Raise ValueError for a folder that no model can be written to, before anything is read."""
+    if not out.name:
+        raise ValueError(f"Expected a folder to write, but got {str(out)!r}: --out model, say.")
+    if not out.parent.is_dir():
+        raise ValueError(f"Expected a folder to write, but {out.parent} does not exist: make it first.")
+    if out.exists() and not overwrite:
+        raise ValueError(f"Expected a new folder, but {out} exists: choose another name, or add --overwrite.")
+    if out.exists() and not (out / "model.json").is_file():
+        raise ValueError(f"Expected a model's folder to overwrite, but {out} holds something else: choose another name.")
+
+
+@contextmanager
+def whole_folder(out: Path, overwrite: bool) -> Iterator[Path]:
+    """Yield a path beside `out` for a new folder, which becomes `out` when the block ends without an error."""
+    room = Path(tempfile.mkdtemp(dir=out.parent, prefix=".saving-", suffix=".partial"))
+    try:
+        yield room / "new"
+        if overwrite and out.exists():
+            out.rename(room / "old")
+        (room / "new").rename(out)
+    finally:
+        shutil.rmtree(room, ignore_errors=True)
+
+
+def _print_model(model: TableModel, out: Path, data: Path, json: bool) -> None:
+    from ..tabular.report import sentences
+
+    following = ["predict", str(out), "new.csv", "--out", "predictions.csv"]
+    if json:
+        rows = [dict(row) for row in model.comparison.to_dict("records")]
+        print_json(
+            {
+                "out": str(out),
+                "report": str(out / "report.html"),
+                "classes": list(model.classes_),
+                "positive": model.positive,
+                "population": model.population.population,
+                "sampling": model.population.sampling,
+                "comparison": rows,
+                "findings": [vars(finding) for finding in model.findings],
+                "sentences": sentences(model),
+                "next": command_line(*following),
+            }
+        )
+        return
+    print_findings(model.findings)
+    print_table(("model", "log-likelihood", "95 % interval", "AUC", "skill", "slope", "seconds"), _rows(model), _title(model))
+    print_sentences(*sentences(model), f"The report, with a prevalence slider, is {out / 'report.html'}.")
+    print_next(*following)
+
+
+def _title(model: TableModel) -> str:
+    population = population_text(model.population.population.tolist(), model.classes_, model.positive)
+    return f"Cross-validated at the population {population}"
+
+
+def _rows(model: TableModel) -> Iterator[tuple[str, ...]]:
+    for row in model.comparison.to_dict("records"):
+        interval = f"{number(row['low'])} to {number(row['high'])}"
+        figures = [number(row[name]) for name in ("auc", "skill", "calibration_slope", "seconds")]
+        name = f"{row['candidate']} ✓" if row["chosen"] else str(row["candidate"])
+        yield (name, number(row["expected_log_likelihood"], 4), interval, *figures)

@@ -13,7 +13,6 @@ import typer
 from .errors import leave, plain_errors
 from .progress import progress
 
-
 lidc = typer.Typer(help="LIDC-IDRI, the paper's case study.", no_args_is_help=True, add_completion=False)
 
 

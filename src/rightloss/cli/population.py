@@ -9,7 +9,9 @@ import math
 import re
 from collections.abc import Hashable, Sequence
 
-_SHARE = re.compile(r"(?P<number>\d+\.?\d*(?:e[+-]?\d+)?|\.\d+(?:e[+-]?\d+)?)\s*(?P<percent>%)?(?:\s*/\s*(?P<of>\d+\.?\d*))?", re.I)
+_SHARE = re.compile(
+    r"(?P<number>\d+\.?\d*(?:e[+-]?\d+)?|\.\d+(?:e[+-]?\d+)?)\s*(?P<percent>%)?(?:\s*/\s*(?P<of>\d+\.?\d*))?", re.I
+)
 _OFF = 1e-6  # from 1, that the shares may sum to
 EXAMPLES = "0.001, 0.1%, 1/1000, or a=0.9,b=0.1"
 

@@ -56,7 +56,8 @@ Population = Annotated[
     ),
 ]
 Threshold = Annotated[
-    float | None, typer.Option(help="For two classes: decide for the positive one from this probability on.", show_default=False)
+    float | None,
+    typer.Option(help="For two classes: decide for the positive one from this probability on.", show_default=False),
 ]
 Encoding = Annotated[str | None, typer.Option(help="Of a text file that is not UTF-8: cp1252, say.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, and nothing else, on standard output.")]
