@@ -24,7 +24,7 @@ from .terminal import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ..tabular import TableReport
+    from ..tabular import ColumnReport, TableReport
 
 
 def check(
@@ -46,7 +46,8 @@ def check(
 
     \b
     Before fitting, for a population in which 1 in 1,000 has the disease:
-      rightloss check data.csv --target cancer --positive yes --group patient --population 1/1000
+      rightloss check data.csv --target cancer --positive yes \\
+        --group patient --population 1/1000
     """
     with plain_errors():
         with quiet_exit():
@@ -98,30 +99,31 @@ def _print_report(report: TableReport, data: Path, target: str | None) -> None:
     if report.classes:
         rows = [(str(each.label), f"{each.rows:,}", percent(each.share), in_words(each.share)) for each in report.classes]
         print_table(("class", "rows", "share", "in words"), rows, f"Classes of {target}")
-    columns = [
-        (
-            column.name,
-            column.kind,
-            column.role,
-            column.note or ", ".join(column.examples),
-            f"{column.distinct:,}",
-            percent(column.missing),
-        )
-        for column in report.columns
-    ]
+    columns = [_column_row(column) for column in report.columns]
     print_table(("column", "kind", "role", "examples, or why not", "distinct", "missing"), columns, "Columns", left=4)
     print_findings(report.findings)
+
+
+def _column_row(column: ColumnReport) -> tuple[str, ...]:
+    about = column.note or ", ".join(_short(each) for each in column.examples)
+    return column.name, column.kind, column.role, about, f"{column.distinct:,}", percent(column.missing)
+
+
+def _short(example: str) -> str:
+    """Return a number in six digits, and text as it is."""
+    try:
+        return f"{float(example):.6g}" if len(example) > 7 else example
+    except ValueError:
+        return example
 
 
 def _print_next(report: TableReport, following: list[str], population: str | None) -> None:
     if following[0] == "check":
         others = ", ".join(report.likely_targets[1:])
-        print_sentences(
-            "Which column has the classes? --target says so" + (f"; others that could be it: {others}." if others else ".")
-        )
+        words = f"; others that could be it: {others}." if others else "."
+        print_sentences(f"Which column has the classes? --target says so{words}")
     elif population is None:
         print_sentences(
-            "The population in the next command is this file's own mix: put how frequent the classes are where you will use the "
-            "model."
+            "--population is this file's own mix here: put how frequent the classes are where you will use the model."
         )
     print_next(*following)

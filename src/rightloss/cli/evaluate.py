@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from ..metrics import Evaluation
 
+_OFF = 1e-3  # from 1, that a row of rounded probabilities may sum to
 _WORDS = {
     "expected_log_likelihood": "expected log-likelihood, nats",
     "skill": "skill against always answering the population",
@@ -64,12 +65,10 @@ class Labelled:
 def evaluate(
     model: Annotated[
         Path,
-        typer.Argument(
-            help="The folder that `rightloss fit` wrote, or a file that `rightloss predict` wrote.", show_default=False
-        ),
+        typer.Argument(help="The folder of `rightloss fit`, or a file of `rightloss predict`.", show_default=False),
     ],
     data: Annotated[
-        Path | None, typer.Argument(help="The labelled table; none with a file of predictions.", show_default=False)
+        Path | None, typer.Argument(help="The labelled table, if the first is a folder.", show_default=False)
     ] = None,
     target: OptionalTarget = None,
     positive: Positive = None,
@@ -81,8 +80,9 @@ def evaluate(
 ) -> None:
     """Evaluate a model on labelled rows: every figure at the population, whatever the mix of classes in the file.
 
-    Rows are averaged within each class, and the classes weighted by the population. PPV, NPV, recall and specificity are those
-    of the decision: the likelier class, or by --threshold.
+    Rows are averaged within each class, and the classes weighted by the
+    population. PPV, NPV, recall and specificity are those of the decision:
+    the likelier class, or by --threshold.
 
     \b
     A model on rows that it has not seen, several per patient:
@@ -90,7 +90,8 @@ def evaluate(
 
     \b
     A file of predictions with the labels in a column, where 1 in 1,000 has the disease:
-      rightloss evaluate predictions.csv --target cancer --positive yes --population 1/1000 --threshold 0.02
+      rightloss evaluate predictions.csv --target cancer \\
+        --positive yes --population 1/1000 --threshold 0.02
     """
     with plain_errors():
         mix = None if population is None else parse_population(population)
@@ -141,17 +142,13 @@ def _from_predictions(
     from ..tabular import read_table
 
     if path.is_dir():
-        raise ValueError(
-            "Expected a labelled table after the model's folder, but got none: rightloss evaluate model labelled.csv."
-        )
+        raise ValueError("Expected a labelled table after the model's folder, but got none: evaluate model labelled.csv.")
     if target is None or mix is None:
         raise ValueError("Expected --target and --population with a file of predictions, but got none: add them.")
     frame = read_table(path, encoding=encoding)
     classes = [str(name).removeprefix("p_") for name in frame.columns if str(name).startswith("p_")]
     if len(classes) < 2:
-        raise ValueError(
-            f"Expected columns p_… in {path}, one per class, but got {len(classes)}: write it by `rightloss predict`."
-        )
+        raise ValueError(f"Expected a column p_… per class in {path}, but got {len(classes)}: write it by `rightloss predict`.")
     if positive is not None and positive not in classes:
         raise ValueError(f"Expected --positive to name a column p_…, of {classes}, but got {positive!r}: choose one.")
     if len(classes) == 2:
@@ -185,7 +182,7 @@ def class_numbers(frame: pd.DataFrame, target: str, classes: Sequence[Any]) -> n
     unknown = sorted({text for text in texts if text is not None} - set(place))
     if unknown:
         raise ValueError(
-            f"Expected the classes {list(place)} in column {target!r}, but got {unknown[:5]} too: leave those rows out."
+            f"Expected the classes {list(place)} in column {target!r}, but got {unknown[:5]}: leave those rows out."
         )
     codes = np.array([-1 if text is None else place[text] for text in texts], dtype=np.int64)
     if not len(codes) or codes.max() < 0:

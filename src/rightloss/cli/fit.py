@@ -59,17 +59,21 @@ def fit(
 ) -> None:
     """Compare models at the population by cross-validation, keep the best, and write it with a report to a folder.
 
-    Linear and boosted models, each with the corrections for the population, against always answering its frequencies. The best
-    by expected log-likelihood is fitted again to all rows. Without --population the model is for the file's own mix.
+    Linear and boosted models, each with the corrections for the
+    population, against always answering its frequencies. The best by
+    expected log-likelihood is fitted again to all rows. Without
+    --population the model is for the file's own mix.
 
     \b
     A case-control file, for a population in which 1 in 1,000 has the disease:
-      rightloss fit data.csv --target cancer --positive yes --population 1/1000 --out model
+      rightloss fit data.csv --target cancer --positive yes \\
+        --population 1/1000 --out model
 
     \b
     Several rows per patient, three classes, and a column that would give the answer away:
-      rightloss fit visits.parquet --target stage --group patient --leave-out treatment \\
-        --population none=0.9,early=0.09,late=0.01 --out model
+      rightloss fit visits.parquet --target stage --group patient \\
+        --leave-out treatment --out model \\
+        --population none=0.9,early=0.09,late=0.01
     """
     with plain_errors():
         with quiet_exit():

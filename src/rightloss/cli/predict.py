@@ -48,8 +48,9 @@ def predict(
 ) -> None:
     """Predict a table's rows: a probability per class (p_yes, p_no), at the model's population or at another.
 
-    The file has the table's columns, or those named by --keep, a column p_… per class, and the predicted class. It is written
-    whole or not at all. Text that a spreadsheet would run as a formula gets an apostrophe in front.
+    The file has the table's columns, or those named by --keep, a column
+    p_… per class, and the predicted class. It is written whole or not at
+    all. Text that a spreadsheet would run gets an apostrophe in front.
 
     \b
     At the population that the model was fitted for:
@@ -57,7 +58,8 @@ def predict(
 
     \b
     In a clinic where 1 in 50 has the disease, with the rows' numbers alone, flagged from a risk of 10 % on:
-      rightloss predict model clinic.parquet --population 2% --keep patient --threshold 0.1 --out clinic.csv
+      rightloss predict model clinic.parquet --population 2% \\
+        --keep patient --threshold 0.1 --out clinic.csv
     """
     with plain_errors():
         check_output(out, overwrite)

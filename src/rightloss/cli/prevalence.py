@@ -25,8 +25,9 @@ _SMALLEST = 1e-6  # frequency in the next command of a class that was not seen
 def prevalence(model: ModelFolder, data: Data, encoding: Encoding = None, json: Json = False) -> None:
     """Estimate the class frequencies of unlabelled rows, with intervals, and test what the estimate rests on.
 
-    It holds if each class looks as it did in the training table and only the mix differs (label shift). The model's held-out
-    predictions calibrate it and are what the test compares with. It ends with the next command to type.
+    It holds if each class looks as it did in the training table and only
+    the mix differs (label shift). The model's held-out predictions
+    calibrate it and are what the test compares with.
 
     \b
     How frequent is the disease in this clinic?

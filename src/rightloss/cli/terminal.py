@@ -41,7 +41,10 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: st
         table.add_column(name, justify="left" if number < left else "right", overflow="fold")
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))  # never read as rich's markup
-    open_console().print(table)
+    console = open_console()
+    with console.capture() as captured:
+        console.print(table)
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 def print_findings(findings: Iterable[Finding]) -> None:

@@ -1,7 +1,7 @@
 """The report of a table's model: one page, complete in itself, with a prevalence slider.
 
-Stage: `TableModel` → `report.html`, by the templates in `templates/`. Nothing is fitted; what it shows is the comparison and the
-held-out predictions that the model keeps.
+Stage: `TableModel` → `report.html`, by the templates in `templates/`. Nothing is fitted: it shows the comparison and the held-out
+predictions that the model keeps.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _PEOPLE = {"median": 0.5, "top 10 %": 0.9, "top 1 %": 0.99, "top 1 in 1,000": 0.
 _RECALL = 0.8  # at the threshold that the slider starts with
 _LIMITS = (
     "The slider, and predictions at another population, hold where each class looks as it did in this file and only the mix of "
-    "classes differs (label shift); `rightloss prevalence` tests that on rows without labels. Figures without intervals rest on "
-    "the held-out rows alone: with few rows of a class they are rough."
+    "classes differs (label shift); `rightloss prevalence` tests that on rows without labels. Figures without intervals rest "
+    "on the held-out rows alone: with few rows of a class they are rough."
 )
 
 
@@ -63,3 +63,180 @@ def report_page(model: TableModel) -> str:
         "limits": _LIMITS,
     }
     return _environment().get_template("table.html.j2").render(context)
+
+
+def sentences(model: TableModel) -> list[str]:
+    """Return what the model is good for: which one was kept and how well it does; what the correction changes."""
+    best, focus = _chosen(model), _focus_classes(model)[0]
+    label, pi = model.classes_[focus], float(model.population.population[focus])
+    after, before = _mean_predictions(model, focus)
+    kept = (
+        f"{_capitalised(str(best['candidate']))} predicts {model.target} best where {label} has a frequency of {_share(pi)}: "
+        f"AUC {best['auc']:.3f}, {100 * best['skill']:.3g} % of the way from always answering the frequencies to certainty."
+    )
+    if abs(before - after) < 0.01 * after:
+        return [kept, f"Its mean prediction of {label} over held-out rows, weighted to the population, is {_share(after)}."]
+    return [
+        kept,
+        f"It says {_share(after)} on average there; without the correction the same model, stated at this file's mix, would "
+        f"say {_share(before)}.",
+    ]
+
+
+def slider_data(model: TableModel) -> dict[str, Any]:
+    """Return what the page's script reads: for each class in focus, its log-odds in the rows of each true class.
+
+    If the frequency of one class moves from π_c to π′_c and the others keep their proportions, Bayes' rule moves log-odds of
+    that class by logit π′_c − logit π_c. The shares of each true class above a threshold then give every figure.
+    """
+    thresholds = [*_grid(-5), *_HIGH]
+    return {"thresholds": thresholds, "focus": [_focus(model, k, thresholds) for k in _focus_classes(model)]}
+
+
+def _focus(model: TableModel, k: int, thresholds: list[float]) -> dict[str, Any]:
+    held, pi = model.held_out, _mix(model.population.population)
+    odds, rate = _log_odds(held.log_probs, k), float(pi[k])
+    weights = pi[held.target] / np.bincount(held.target, minlength=len(pi))[held.target]
+    people = _weighted_quantiles(odds, weights, list(_PEOPLE.values()))
+    sampling = _mix(model.population.sampling)[k]
+    start = _expit(np.quantile(odds[held.target == k], 1 - _RECALL))
+    rest = [j for j in range(len(pi)) if j != k and (held.target == j).any()]
+    return {
+        "label": str(model.classes_[k]),
+        "rate": rate,
+        "prevalences": sorted({*_grid(-5), *_HIGH, rate}),
+        "threshold": int(np.argmin(np.abs(np.log(thresholds) - np.log(np.clip(start, thresholds[0], thresholds[-1]))))),
+        "own": _packed(odds[held.target == k]),
+        "rest": [{"weight": float(pi[j] / pi[rest].sum()), "odds": _packed(odds[held.target == j])} for j in rest],
+        "people": people.tolist(),
+        "uncorrected": _expit(people + _logit(sampling) - _logit(rate)).tolist(),
+    }
+
+
+def _grid(lowest: int) -> list[float]:
+    """Return round numbers from 10^lowest to 0.5, nearly even in the logarithm."""
+    numbers = [float(f"{mantissa}e{power}") for power in range(lowest, 0) for mantissa in _MANTISSAS]
+    return [each for each in numbers if each <= 0.5]
+
+
+def _packed(odds: Float64[np.ndarray, " n"]) -> str:
+    """Return the sorted values as bytes of float64 in base64: nothing is rounded."""
+    return base64.b64encode(np.sort(odds).astype("<f8").tobytes()).decode("ascii")
+
+
+def _weighted_quantiles(values: np.ndarray, weights: np.ndarray, shares: list[float]) -> np.ndarray:
+    """Return the values below which these shares of the weight are."""
+    order = np.argsort(values)
+    below = np.cumsum(weights[order]) / weights.sum()
+    return values[order][np.minimum(np.searchsorted(below, np.array(shares) - 1e-12), len(values) - 1)]
+
+
+def _log_odds(log_probs: np.ndarray, k: int) -> np.ndarray:
+    """Return log p_k/(1 − p_k) from a table of log-probabilities, without rounding 1 − p_k."""
+    others = np.delete(log_probs, k, axis=1)
+    top = others.max(1)
+    return log_probs[:, k] - top - np.log(np.exp(others - top[:, None]).sum(1))
+
+
+def _mean_predictions(model: TableModel, k: int) -> tuple[float, float]:
+    """Return the mean prediction of class k over the population, and that of the same model at the file's mix."""
+    held, pi = model.held_out, _mix(model.population.population)
+    weights = pi[held.target] / np.bincount(held.target, minlength=len(pi))[held.target]
+    tables = held.log_probs, retarget(held.log_probs, pi, _mix(model.population.sampling))
+    after, before = (float(np.average(np.exp(table[:, k]), weights=weights)) for table in tables)
+    return after, before
+
+
+def _comparison(model: TableModel) -> dict[str, Any]:
+    heads = ["model", "expected log-likelihood", "skill", "AUC", "calibration slope", "calibration intercept", "seconds"]
+    rows = []
+    for row in model.comparison.to_dict("records"):
+        interval = f"{_number(row['low'])} to {_number(row['high'])}"
+        cells = [{"value": _number(row["expected_log_likelihood"], 4), "range": interval}]
+        names = ("skill", "auc", "calibration_slope", "calibration_intercept", "seconds")
+        cells += [{"value": _number(row[name]), "range": ""} for name in names]
+        rows.append({"name": row["candidate"], "chosen": bool(row["chosen"]), "cells": cells})
+    grouped = "" if model.held_out.groups is None else ", whole groups at a time"
+    return {"heads": heads, "rows": rows, "folds": "on parts of the table by cross-validation", "grouped": grouped}
+
+
+def _columns(model: TableModel) -> list[dict[str, str]]:
+    def values(column: Any) -> str:
+        if column.categories:
+            shown = ", ".join(map(str, column.categories[:8]))
+            return shown + (f" and {len(column.categories) - 8} more" if len(column.categories) > 8 else "")
+        return f"missing values become {column.fill:.4g} in linear models" if column.fill is not None else ""
+
+    return [{"name": str(column.name), "kind": str(column.kind), "values": values(column)} for column in model.columns]
+
+
+def _commands(model: TableModel) -> list[str]:
+    return [
+        "rightloss predict MODEL new.csv --out predictions.csv",
+        "rightloss predict MODEL new.csv --population 0.01 --out predictions.csv",
+        "rightloss evaluate MODEL labelled.csv",
+        "rightloss prevalence MODEL unlabelled.csv",
+    ]
+
+
+def _chosen(model: TableModel) -> dict[str, Any]:
+    (row,) = model.comparison[model.comparison["chosen"]].to_dict("records")
+    return dict(row)
+
+
+def _focus_classes(model: TableModel) -> list[int]:
+    """Return the classes that can be looked at: the positive one of two, or each of more, the rarest first."""
+    if len(model.classes_) == 2:
+        return [1]
+    return np.argsort(_mix(model.population.population)).tolist()
+
+
+def _title_classes(model: TableModel) -> str:
+    focus = _focus_classes(model)[0]
+    share = _share(float(model.population.population[focus]))
+    return f"{model.classes_[focus]} at a frequency of {share}"
+
+
+def _mix(frequencies: Any) -> Float64[np.ndarray, " k"]:
+    return np.asarray(frequencies, dtype=np.float64)
+
+
+def _share(value: float) -> str:
+    whole = round(1 / value) if value > 0 else 0
+    return f"1 in {whole:,}" if whole >= 5 and abs(whole * value - 1) < 0.005 else f"{100 * value:.3g} %"
+
+
+def _number(value: float, digits: int = 3) -> str:
+    return f"{value:.{digits}g}".replace("-", "−") if np.isfinite(value) else "–"
+
+
+def _capitalised(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _logit(p: float) -> float:
+    return float(np.log(p) - np.log1p(-p))
+
+
+def _expit(z: Any) -> Any:
+    return 1 / (1 + np.exp(-np.asarray(z)))
+
+
+def _environment() -> Environment:
+    """Return the templates; all text is escaped, but for our own style and script, marked here."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    style, script = (files(__package__).joinpath("templates", name).read_text("utf-8") for name in ("table.css", "table.js"))
+    environment = Environment(
+        loader=PackageLoader(__package__, "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
+    environment.globals |= {"style": Markup(style), "script": Markup(script), "script_digest": digest}
+    return environment
