@@ -1,7 +1,7 @@
 """The report of a table's model: one page, complete in itself, with a prevalence slider.
 
-Stage: `TableModel` → `report.html`, by the templates in `templates/`. Nothing is fitted: it shows the comparison and the held-out
-predictions that the model keeps.
+Stage: `TableModel` → `report.html`, by the templates in `templates/`. Nothing is fitted: it shows the comparison and the
+held-out predictions that the model keeps.
 """
 
 from __future__ import annotations
