@@ -21,7 +21,7 @@ from .leaks import leaking_columns
 
 Role = Literal["target", "group", "feature", "left out"]
 
-_LEVELS_KEPT = 100  # as many levels of a category have a place of their own; see `encode`
+LEVELS_KEPT = 100  # as many levels of a category have a place of their own; see `encode`
 _MOSTLY_MISSING = 0.5
 _MOST_TARGET_VALUES = 20  # a column of numbers with more distinct values is no target of a classifier
 _FEW_ROWS = 10  # of a class
@@ -248,8 +248,8 @@ def _feature_findings(series: pd.Series, column: ColumnReport) -> list[Finding]:
             found.append(Finding("warning", column.name, words))
         elif np.isnan(numbers).sum() > series.isna().sum():
             found.append(Finding("warning", column.name, "it has infinite numbers, which are read as missing."))
-    if column.kind == "category" and column.distinct > _LEVELS_KEPT:
-        words = f"of {column.distinct:,} categories the {_LEVELS_KEPT} most frequent are kept, and the others pooled."
+    if column.kind == "category" and column.distinct > LEVELS_KEPT:
+        words = f"of {column.distinct:,} categories the {LEVELS_KEPT} most frequent are kept, and the others pooled."
         found.append(Finding("note", column.name, words))
     if column.kind == "date":
         written = date_format(series) or "ISO8601"

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from torch import Tensor
 
 from ..prevalence import Prevalence
 from ..sklearn.population import Population, class_prevalence
@@ -73,15 +74,16 @@ def labels_of(series: pd.Series, positive: Label | None = None) -> Labels:
     return Labels(classes, codes, second, guessed)
 
 
-def population_of(population: Population | None, labels: Labels) -> Prevalence:
+def population_of(population: Population | None, labels: Labels, sampling: Tensor | None = None) -> Prevalence:
     """Return the `Prevalence` of a table: π as given, ρ the labels' own mix.
 
     Args:
         population: a number for two classes (how often the positive one occurs), a dict by label, K frequencies in the order
             of the classes, a `Prevalence`, an estimate, or None for the table's own mix.
         labels: those of the table.
+        sampling: ρ in the place of the labels' own mix.
     """
-    sampling = labels.counts / labels.counts.sum()
+    rho = labels.counts / labels.counts.sum() if sampling is None else sampling
     if isinstance(population, Mapping):
         population = {matching_label(key, labels.classes, "population"): value for key, value in population.items()}
     elif isinstance(population, int | float) and len(labels.classes) > 2:
@@ -89,7 +91,7 @@ def population_of(population: Population | None, labels: Labels) -> Prevalence:
             f"Expected a frequency for each of the classes {labels.classes}, but got {population!r}: name them all, such as "
             f"{ {label: round(1 / len(labels.classes), 3) for label in labels.classes} }."
         )
-    return class_prevalence(population, np.array(labels.classes, dtype=object), sampling)
+    return class_prevalence(population, np.array(labels.classes, dtype=object), rho)
 
 
 def plain_label(value: Any) -> Label:

@@ -16,7 +16,7 @@ from .labels import Labels
 _SUSPECT = 0.995  # AUC of one column from which it is taken to leak
 _FEWEST = 10  # rows of a class below which a perfect order says little
 _MOST_ROWS = 20_000  # rows of a class that are looked at
-_BINS = 32
+_BINS = 32  # parts of each class's values
 
 
 def leaking_columns(frame: pd.DataFrame, labels: Labels, kinds: Mapping[str, Kind]) -> dict[str, float]:
@@ -26,7 +26,7 @@ def leaking_columns(frame: pd.DataFrame, labels: Labels, kinds: Mapping[str, Kin
     rows = np.sort(np.concatenate([_some(np.flatnonzero(labels.codes == k)) for k in range(len(labels.classes))]))
     codes = labels.codes[rows]
     part = frame.iloc[rows]
-    areas = {name: single_column_auc(level_numbers(part[name], kind), codes) for name, kind in kinds.items()}
+    areas = {name: single_column_auc(level_numbers(part[name], kind, codes), codes) for name, kind in kinds.items()}
     return {name: area for name, area in areas.items() if area >= _SUSPECT}
 
 
@@ -44,19 +44,21 @@ def single_column_auc(levels: np.ndarray, codes: np.ndarray) -> float:
     return float(np.mean([_area(scores[:, k], codes == k) for k in range(num_classes)]))
 
 
-def level_numbers(series: pd.Series, kind: Kind) -> np.ndarray:
-    """Return the level of each cell: its category, or its place among quantiles; missing is one of its own."""
+def level_numbers(series: pd.Series, kind: Kind, codes: np.ndarray) -> np.ndarray:
+    """Return the level of each cell: its category, or its place among the quantiles of every class; missing is one of its own."""
     if kind in ("category", "text", "identifier", "constant"):
         return as_text(series)[0] + 1
     values = as_days(series, date_format(series) or "ISO8601") if kind == "date" else as_numbers(series)[0]
-    known = values[np.isfinite(values)]
-    if not len(known):
-        return np.zeros(len(values), dtype=np.int64)
-    if len(distinct := np.unique(known)) <= _BINS:
-        edges = distinct[1:]
-    else:
-        edges = np.unique(np.quantile(known, np.linspace(0, 1, _BINS + 1)[1:-1]))
-    return np.where(np.isfinite(values), 1 + np.searchsorted(edges, values, side="right"), 0)
+    known = np.isfinite(values)
+    edges = np.unique(np.concatenate([_quantiles(values[known & (codes == k)]) for k in np.unique(codes)]))
+    return np.where(known, 1 + np.searchsorted(edges, values, side="right"), 0)
+
+
+def _quantiles(values: np.ndarray) -> np.ndarray:
+    """Return values that cut a class into parts of about the same size, from its least to just above its largest."""
+    if not len(values):
+        return values
+    return np.append(np.quantile(values, np.linspace(0, 1, _BINS + 1), method="lower"), np.nextafter(values.max(), np.inf))
 
 
 def _some(rows: np.ndarray) -> np.ndarray:
