@@ -124,7 +124,8 @@ def _from_model(
     codes = class_numbers(frame, target or model.target, model.classes_)
     groups = _groups(frame, group)
     log_probs = model.predict_log_proba(frame, population=mix)
-    return Labelled(log_probs, codes, model.classes_, model.population_at(mix), groups)
+    prevalence = model.population if mix is None else model.prevalence_of(mix)
+    return Labelled(log_probs, codes, model.classes_, prevalence.population.numpy(), groups)
 
 
 def _from_predictions(

@@ -5,10 +5,7 @@ Stage: a table → candidates compared at the population → a model folder with
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -77,45 +74,25 @@ def fit(
     """
     with plain_errors():
         with quiet_exit():
-            from ..tabular import fit_table, read_table
-            from ..tabular.report import write_report
+            from ..tabular import check_destination, fit_table, read_table
+            from ..tabular.report import report_page
         require("jinja2", "safetensors", "rich")
-        check_folder(out, overwrite)
+        check_destination(named_folder(out), overwrite=overwrite)
         mix = None if population is None else parse_population(population)
         with warnings_on_stderr(), progress("steps") as show:
             show(0, 1, "reading the table")
             frame = read_table(data, encoding=encoding)
             options: dict[str, Any] = {"population": mix, "group": group, "leave_out": leave_out, "folds": folds, "seed": seed}
             model = fit_table(frame, target=target, positive=positive, progress=show, **options)
-            with whole_folder(out, overwrite) as folder:
-                model.save(folder)
-                write_report(model, folder / "report.html")
+            model.save(out, overwrite=overwrite, also={"report.html": report_page(model)})
         _print_model(model, out, data, json)
 
 
-def check_folder(out: Path, overwrite: bool) -> None:
-    """Raise ValueError for a folder that no model can be written to, before anything is read."""
-    if not out.name:
-        raise ValueError(f"Expected a folder to write, but got {str(out)!r}: --out model, say.")
-    if not out.parent.is_dir():
-        raise ValueError(f"Expected a folder to write, but {out.parent} does not exist: make it first.")
-    if out.exists() and not overwrite:
-        raise ValueError(f"Expected a new folder, but {out} exists: choose another name, or add --overwrite.")
-    if out.exists() and not (out / "model.json").is_file():
-        raise ValueError(f"Expected a model's folder to overwrite, but {out} holds something else: choose another name.")
-
-
-@contextmanager
-def whole_folder(out: Path, overwrite: bool) -> Iterator[Path]:
-    """Yield a path beside `out` for a new folder, which becomes `out` when the block ends without an error."""
-    room = Path(tempfile.mkdtemp(dir=out.parent, prefix=".saving-", suffix=".partial"))
-    try:
-        yield room / "new"
-        if overwrite and out.exists():
-            out.rename(room / "old")
-        (room / "new").rename(out)
-    finally:
-        shutil.rmtree(room, ignore_errors=True)
+def named_folder(out: Path) -> Path:
+    """Return the folder; refuse a blank name, an unset variable of the shell."""
+    if not out.name.strip():
+        raise ValueError(f"Expected a folder for the model, but got {str(out)!r}: --out model, say.")
+    return out
 
 
 def _print_model(model: TableModel, out: Path, data: Path, json: bool) -> None:
