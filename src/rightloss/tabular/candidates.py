@@ -21,6 +21,7 @@ _PENALTIES = (0.001, 0.01, 0.1, 1.0, 10.0)  # scikit-learn's C, on standardised 
 _NEWTON = 400  # coefficients up to which Newton's method is the quickest
 _MOST_CELLS = 150_000_000  # of the linear matrix in one fit
 _MOST_TREES, _PATIENCE = 400, 20
+_ONE_THREAD = 10_000  # rows below which threads cost more than they save
 _SMALL = 5000  # rows below which trees are smaller and steps shorter
 
 
@@ -160,7 +161,12 @@ class Boosting:
 
         categories = list(self.categories) or "auto"
         return lightgbm.Dataset(
-            part.matrix, part.codes, reference=reference, weight=part.weights, categorical_feature=categories, free_raw_data=True
+            part.matrix,
+            part.codes,
+            reference=reference,
+            weight=part.weights,
+            categorical_feature=categories,
+            free_raw_data=True,
         )
 
     def _options(self, part: Part) -> dict[str, Any]:
@@ -175,6 +181,7 @@ class Boosting:
             "seed": self.seed,
             "deterministic": True,
             "force_row_wise": True,
+            "num_threads": 1 if len(part.codes) < _ONE_THREAD else 0,
             "verbosity": -1,
         }
 

@@ -128,9 +128,7 @@ def _counts_rows(values: np.ndarray, distinct: int, name: str) -> bool:
 
 def _is_numeric(series: pd.Series) -> bool:
     kinds = pd.api.types
-    return bool(
-        kinds.is_numeric_dtype(series) and not kinds.is_bool_dtype(series) and not kinds.is_complex_dtype(series)
-    )
+    return bool(kinds.is_numeric_dtype(series) and not kinds.is_bool_dtype(series) and not kinds.is_complex_dtype(series))
 
 
 def _is_boolean(present: pd.Series) -> bool:

@@ -163,7 +163,7 @@ def comparison_table(
     """Return the figures of each candidate at π, the best expected log-likelihood first."""
     rows = []
     for each in candidates:
-        found = evaluate(each.log_probs, codes, prevalence, groups=groups, draws=200)
+        found = evaluate(each.log_probs, codes, prevalence, groups=groups, intervals="analytic")
         row = {"candidate": each.name, "family": each.family or "none", "correction": each.correction}
         of_likelihood = found.expected_log_likelihood
         row |= {"expected_log_likelihood": of_likelihood.value, "low": of_likelihood.low, "high": of_likelihood.high}
@@ -241,7 +241,10 @@ def calibration_intercept(
 
 
 def _cross_fitted(
-    log_probs: Float64[np.ndarray, "m k"], codes: Int64[np.ndarray, " m"], folds: Int64[np.ndarray, " m"], prevalence: Prevalence
+    log_probs: Float64[np.ndarray, "m k"],
+    codes: Int64[np.ndarray, " m"],
+    folds: Int64[np.ndarray, " m"],
+    prevalence: Prevalence,
 ) -> Float64[np.ndarray, "m k"]:
     found = np.empty_like(log_probs)
     for fold in range(int(folds.max()) + 1):

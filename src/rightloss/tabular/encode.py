@@ -78,7 +78,9 @@ def column_specs(frame: pd.DataFrame, kinds: dict[str, Kind]) -> list[ColumnSpec
         >>> column_specs(frame, {"sex": "category"})[0].categories
         ('f', 'm')
     """
-    return [_category_spec(frame[name]) if kind == "category" else _number_spec(frame[name], kind) for name, kind in kinds.items()]
+    return [
+        _category_spec(frame[name]) if kind == "category" else _number_spec(frame[name], kind) for name, kind in kinds.items()
+    ]
 
 
 def boosting_matrix(frame: pd.DataFrame, specs: Sequence[ColumnSpec]) -> np.ndarray:

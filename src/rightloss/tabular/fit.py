@@ -159,7 +159,9 @@ def _compare(
     step = _steps(progress, len(chosen_families) * (int(folds.max()) + 1) + 2)
     compared = [always_population(prevalence, len(rows))]
     crossed: dict[str, CrossValidation] = {}
-    notes = [] if len(rows) == len(table.codes) else [f"candidates were compared on {len(rows):,} of {len(table.codes):,} rows."]
+    notes = (
+        [] if len(rows) == len(table.codes) else [f"candidates were compared on {len(rows):,} of {len(table.codes):,} rows."]
+    )
     if int(folds.max()) + 1 < num_folds:
         notes.append(f"{int(folds.max()) + 1} folds in the place of {num_folds}: a class has no more rows, or groups.")
     part_frame = table.frame.iloc[rows]

@@ -270,7 +270,9 @@ def _row_findings(frame: pd.DataFrame) -> list[Finding]:
     twice = int(pd.Series(hashes).duplicated().sum())
     if not twice:
         return []
-    words = f"{twice:,} of {len(frame):,} rows repeat an earlier row: remove copies, or name a group column, so that no fold is "
+    words = (
+        f"{twice:,} of {len(frame):,} rows repeat an earlier row: remove copies, or name a group column, so that no fold is "
+    )
     return [Finding("warning", None, words + "tested on rows that it was trained on.")]
 
 
@@ -308,7 +310,9 @@ def _labels(
     kind, distinct = next((c.kind, c.distinct) for c in columns if c.name == target)
     too_many = distinct > (_MOST_TARGET_VALUES if kind in ("number", "identifier", "date") else MOST_CLASSES)
     if too_many:
-        words = f"Expected classes in the target column {target!r}, but got {distinct:,} distinct values: name a column of classes."
+        words = (
+            f"Expected classes in the target column {target!r}, but got {distinct:,} distinct values: name a column of classes."
+        )
         return None, [Finding("error", target, words)]
     try:
         labels = labels_of(frame[target], positive)
@@ -370,7 +374,9 @@ def _groups(series: pd.Series, labels: Labels | None) -> tuple[int, list[Finding
         assert labels is not None
         own = codes[labels.codes == number]
         if len(np.unique(own[own >= 0])) + int((own < 0).sum()) < 2:
-            words = f"Expected rows of class {label!r} in two groups or more of {name!r}, but all are in one: add groups of it, "
+            words = (
+                f"Expected rows of class {label!r} in two groups or more of {name!r}, but all are in one: add groups of it, "
+            )
             found.append(Finding("error", name, words + "or leave the group column out."))
     return count, found
 

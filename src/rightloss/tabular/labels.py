@@ -18,7 +18,23 @@ from ..sklearn.population import Population, class_prevalence
 
 Label = str | int | float | bool
 
-_POSITIVE = {"1", "yes", "y", "true", "t", "positive", "pos", "+", "case", "cases", "malignant", "event", "dead", "died", "sick"}
+_POSITIVE = {
+    "1",
+    "yes",
+    "y",
+    "true",
+    "t",
+    "positive",
+    "pos",
+    "+",
+    "case",
+    "cases",
+    "malignant",
+    "event",
+    "dead",
+    "died",
+    "sick",
+}
 _NEGATIVE = {"0", "no", "n", "false", "f", "negative", "neg", "-", "control", "controls", "benign", "none", "alive", "healthy"}
 _NEGATIVE |= {"normal", "absent", "-1"}
 MOST_CLASSES = 50

@@ -149,9 +149,7 @@ class TableModel:
         place = np.array([*(self.classes_.index(matching_label(x, self.classes_, "target")) for x in found.classes), -1])
         return place[found.codes].astype(np.int64)
 
-    def save(
-        self, folder: str | os.PathLike[str], *, overwrite: bool = False, also: Mapping[str, str] | None = None
-    ) -> None:
+    def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False, also: Mapping[str, str] | None = None) -> None:
         """Save the model as a folder, all of it or nothing; see `rightloss.tabular.folder`.
 
         Args:
