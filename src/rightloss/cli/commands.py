@@ -37,9 +37,7 @@ COMMANDS = {
     "fit": LazyCommand("fit", "Compare models at the population by cross-validation, keep the best, write a report.", _TABLES),
     "predict": LazyCommand("predict", "Predict a table's rows, at the model's population or at another.", _TABLES),
     "evaluate": LazyCommand("evaluate", "Evaluate a model on labelled rows: every figure at the population.", _TABLES),
-    "prevalence": LazyCommand(
-        "prevalence", "Estimate the class frequencies of unlabelled rows, with intervals.", _TABLES
-    ),
+    "prevalence": LazyCommand("prevalence", "Estimate the class frequencies of unlabelled rows, with intervals.", _TABLES),
     "study": LazyCommand("study", "Run a study, print its table, and write tables and a report to a folder.", _STUDIES),
     "report": LazyCommand("report", "Write the tables and the report of a study again, from its results alone.", _STUDIES),
     "lidc": LazyCommand("lidc", "LIDC-IDRI, the paper's case study.", _STUDIES),

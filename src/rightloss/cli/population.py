@@ -47,9 +47,10 @@ def population_text(frequencies: Sequence[float], classes: Sequence[Hashable], p
 
 
 def in_words(share: float) -> str:
-    """Return a frequency as people say it: "1 in 1,000", or "2.5 %"."""
+    """Return a frequency as people say it: "1 in 1,000" for round numbers, or "2.5 %"."""
     whole = round(1 / share) if share > 0 else 0
-    return f"1 in {whole:,}" if 5 <= whole and abs(whole * share - 1) < 0.005 else f"{100 * share:.3g} %"
+    is_round = whole >= 5 and float(f"{whole:.1g}") == whole and abs(whole * share - 1) < 0.005
+    return f"1 in {whole:,}" if is_round else f"{100 * share:.3g} %"
 
 
 def _share(text: str, of_class: bool = False) -> float:

@@ -15,19 +15,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import RenderableType
 
     from ..tabular import Finding
 
 WIDTH = 110  # of what is printed where there is no terminal
+_ROUNDING = 1e-12  # what is shown as 0
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
-
-
-def open_console() -> Console:
-    """Return stdout for rich: as wide as the terminal, or as a page."""
-    from rich.console import Console
-
-    return Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None, left: int = 1) -> None:
@@ -41,26 +35,24 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: st
         table.add_column(name, justify="left" if number < left else "right", overflow="fold")
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))  # never read as rich's markup
-    console = open_console()
-    with console.capture() as captured:
-        console.print(table)
-    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
+    _show(table)
 
 
 def print_findings(findings: Iterable[Finding]) -> None:
     """Print what was found in a table, errors first, each with the column that it is about."""
     from rich.text import Text
 
-    console, order = open_console(), list(_STYLES)
+    order = list(_STYLES)
     for finding in sorted(findings, key=lambda each: order.index(each.level)):
-        console.print(Text(finding.level, _STYLES[finding.level]) + Text(printable(str(finding)).removeprefix(finding.level)))
+        _show(Text(finding.level, _STYLES[finding.level]) + Text(printable(str(finding)).removeprefix(finding.level)))
 
 
 def print_sentences(*sentences: str) -> None:
     """Print sentences as they are, one below the other."""
-    console = open_console()
+    from rich.text import Text
+
     for sentence in sentences:
-        console.print(printable(sentence), markup=False)
+        _show(Text(printable(sentence)))
 
 
 def print_next(*arguments: str) -> None:
@@ -87,6 +79,7 @@ def number(value: float | None, digits: int = 3) -> str:
     """Return a number in a few digits; a dash where there is none."""
     if value is None or not math.isfinite(value):
         return "–"
+    value = value if abs(value) > _ROUNDING else 0.0
     return f"{value:.{digits}g}".replace("-", "−") if abs(value) < 1e5 else f"{value:,.0f}".replace("-", "−")
 
 
@@ -109,6 +102,16 @@ def warnings_on_stderr() -> Iterator[list[str]]:
                 if text not in seen and issubclass(each.category, UserWarning):
                     seen.append(text)
                     print(f"rightloss: warning: {text}", file=sys.stderr)
+
+
+def _show(renderable: RenderableType) -> None:
+    """Print something of rich's, as wide as the terminal or as a page, without spaces at the ends of lines."""
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    with console.capture() as captured:
+        console.print(renderable)
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 def _plain(value: Any) -> Any:

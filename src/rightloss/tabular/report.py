@@ -24,12 +24,15 @@ from .report_picture import calibration_drawing
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+    from .encode import ColumnSpec
     from .model import TableModel
 
 _MANTISSAS = "1 1.2 1.5 2 2.5 3 4 5 6 8".split()
 _HIGH = (0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.99)
 _PEOPLE = {"median": 0.5, "top 10 %": 0.9, "top 1 %": 0.99, "top 1 in 1,000": 0.999, "highest of all": 1.0}
 _RECALL = 0.8  # at the threshold that the slider starts with
+_MOST_SHOWN = 8  # categories of a column
+_ROUNDING = 1e-12  # what is shown as 0
 _LIMITS = (
     "The slider, and predictions at another population, hold where each class looks as it did in this file and only the mix of "
     "classes differs (label shift); `rightloss prevalence` tests that on rows without labels. Figures without intervals rest "
@@ -50,7 +53,7 @@ def report_page(model: TableModel) -> str:
     held = model.held_out
     context = {
         "version": __version__,
-        "title": f"{model.target}: {_title_classes(model)}",
+        "title": f"{model.target}, where {_where(model.classes_[focus[0]], float(population[focus[0]]))}",
         "sentences": sentences(model),
         "focus_label": str(model.classes_[focus[0]]),
         "drawing": calibration_drawing(held.log_probs, held.target, population, sampling, focus[0]),
@@ -71,15 +74,14 @@ def sentences(model: TableModel) -> list[str]:
     label, pi = model.classes_[focus], float(model.population.population[focus])
     after, before = _mean_predictions(model, focus)
     kept = (
-        f"{_capitalised(str(best['candidate']))} predicts {model.target} best where {label} has a frequency of {_share(pi)}: "
-        f"AUC {best['auc']:.3f}, {100 * best['skill']:.3g} % of the way from always answering the frequencies to certainty."
+        f"Of the models compared, “{best['candidate']}” is kept to predict {model.target} where {_where(label, pi)}: AUC "
+        f"{best['auc']:.3f}, {100 * best['skill']:.3g} % of the way from always answering the frequencies to certainty."
     )
     if abs(before - after) < 0.01 * after:
-        return [kept, f"Its mean prediction of {label} over held-out rows, weighted to the population, is {_share(after)}."]
+        return [kept, f"On average it predicts {_share(after)} there."]
     return [
         kept,
-        f"It says {_share(after)} on average there; without the correction the same model, stated at this file's mix, would "
-        f"say {_share(before)}.",
+        f"On average it predicts {_share(after)} there; without the correction the same model would say {_share(before)}.",
     ]
 
 
@@ -161,13 +163,15 @@ def _comparison(model: TableModel) -> dict[str, Any]:
 
 
 def _columns(model: TableModel) -> list[dict[str, str]]:
-    def values(column: Any) -> str:
-        if column.categories:
-            shown = ", ".join(map(str, column.categories[:8]))
-            return shown + (f" and {len(column.categories) - 8} more" if len(column.categories) > 8 else "")
-        return f"missing values become {column.fill:.4g} in linear models" if column.fill is not None else ""
+    return [{"name": each.name, "kind": each.kind, "about": _about(each)} for each in model.columns]
 
-    return [{"name": str(column.name), "kind": str(column.kind), "values": values(column)} for column in model.columns]
+
+def _about(column: ColumnSpec) -> str:
+    """Return a column's categories, or what stands for a missing number."""
+    if column.categories:
+        more = len(column.categories) - _MOST_SHOWN
+        return ", ".join(column.categories[:_MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    return f"missing values count as {column.fill:.4g}, the median, in linear models" if column.has_missing else ""
 
 
 def _commands(model: TableModel) -> list[str]:
@@ -191,27 +195,25 @@ def _focus_classes(model: TableModel) -> list[int]:
     return np.argsort(_mix(model.population.population)).tolist()
 
 
-def _title_classes(model: TableModel) -> str:
-    focus = _focus_classes(model)[0]
-    share = _share(float(model.population.population[focus]))
-    return f"{model.classes_[focus]} at a frequency of {share}"
-
-
 def _mix(frequencies: Any) -> Float64[np.ndarray, " k"]:
     return np.asarray(frequencies, dtype=np.float64)
 
 
+def _where(label: object, share: float) -> str:
+    return f"{_share(share)} {'is' if _share(share).startswith('1 in') else 'are'} {label}"
+
+
 def _share(value: float) -> str:
+    """Return a frequency as people say it: "1 in 1,000" for round numbers, or "2.5 %"."""
     whole = round(1 / value) if value > 0 else 0
-    return f"1 in {whole:,}" if whole >= 5 and abs(whole * value - 1) < 0.005 else f"{100 * value:.3g} %"
+    is_round = whole >= 5 and float(f"{whole:.1g}") == whole and abs(whole * value - 1) < 0.005
+    return f"1 in {whole:,}" if is_round else f"{100 * value:.3g} %"
 
 
 def _number(value: float, digits: int = 3) -> str:
-    return f"{value:.{digits}g}".replace("-", "−") if np.isfinite(value) else "–"
-
-
-def _capitalised(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    if not np.isfinite(value):
+        return "–"
+    return f"{value if abs(value) > _ROUNDING else 0.0:.{digits}g}".replace("-", "−")
 
 
 def _logit(p: float) -> float:

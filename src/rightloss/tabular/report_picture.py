@@ -11,11 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from ..metrics import ReliabilityCurve, reliability_curve
 from ..predictive import retarget
 
 _TICKS = (1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999)
 _LOWEST, _HIGHEST = 1e-6, 0.9999
+_FEWEST = 3  # rows of the class, and of the rest, in a group
+_Z = 1.959964  # of 95 % intervals
 
 
 @dataclass(frozen=True)
@@ -80,20 +81,70 @@ def calibration_drawing(
         population: π.
         sampling: ρ, the mix that a model without a correction would predict at.
         positive: the class.
-        bins: groups of equal weight in the population.
+        bins: groups of predictions, with as many rows of the class in each.
     """
     uncorrected = retarget(log_probs, population, sampling)
     curves = {
-        name: reliability_curve(table, target, population, bins=bins, positive=positive)
+        name: calibration_curve(np.exp(table[:, positive]), target, population, positive, bins)
         for name, table in (("after", log_probs), ("before", uncorrected))
     }
-    frame = _Frame.around(list(curves.values()))
-    after, before = (float(np.sum(curve.weight * curve.predicted)) for curve in curves.values())
+    weights = population[target] / np.bincount(target, minlength=len(population))[target]
+    after, before = (float(np.average(np.exp(table[:, positive]), weights=weights)) for table in (log_probs, uncorrected))
     alt = (
         f"Observed risk against predicted risk at the population, where it is {population[positive]:.3g}: on average the model "
         f"predicts {after:.3g}, and without the correction {before:.3g}."
     )
+    frame = _Frame.around(list(curves.values()))
     return Drawing(frame.ticks(), [Series(name, frame.points(curve)) for name, curve in curves.items()], alt)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Groups of predictions in rising order: mean predicted risk, and observed risk with limits, all at π `(b,)`."""
+
+    predicted: Float64[np.ndarray, " b"]
+    observed: Float64[np.ndarray, " b"]
+    low: Float64[np.ndarray, " b"]
+    high: Float64[np.ndarray, " b"]
+
+
+def calibration_curve(
+    probability: Float64[np.ndarray, " n"],
+    target: Int64[np.ndarray, " n"],
+    population: Float64[np.ndarray, " k"],
+    positive: int,
+    bins: int,
+) -> Curve:
+    """Return observed against predicted risk in groups with as many rows of the class each: at a small π, groups of equal
+    size would have none.
+
+    With a_1, a_0 the shares of the class and of the rest in a group, the rest mixed by π, its log-odds there are
+    logit π + log a_1/a_0, with the standard error of a log likelihood ratio.
+    """
+    counts = np.bincount(target, minlength=len(population))
+    group = _groups(probability, target == positive, bins)
+    size = int(group.max()) + 1
+    weights = population[target] / counts[target]
+    predicted = np.bincount(group, weights * probability, size) / np.bincount(group, weights, size)
+    shares = np.stack([np.bincount(group[target == k], minlength=size) / max(counts[k], 1) for k in range(len(population))])
+    spread = shares * (1 - shares) / np.maximum(counts, 1)[:, None]
+    mix = np.where(np.arange(len(population)) == positive, 0, population) / (1 - population[positive])
+    rest = mix @ shares
+    error = np.sqrt(spread[positive] / shares[positive] ** 2 + (mix**2 @ spread) / rest**2)
+    odds = _logit(float(population[positive])) + np.log(shares[positive] / rest)
+    observed, low, high = (1 / (1 + np.exp(-(odds + z * error))) for z in (0.0, -_Z, _Z))
+    return Curve(predicted, observed, low, high)
+
+
+def _groups(probability: np.ndarray, own: np.ndarray, bins: int) -> np.ndarray:
+    """Return the group of each row, cut at quantiles of the class's rows; groups with too few rows are joined to the next."""
+    shares = np.linspace(0, 1, min(bins, max(1, int(own.sum()) // _FEWEST)) + 1)[1:-1]
+    edges, kept = np.unique(np.quantile(probability[own], shares)), []
+    for edge in [*edges.tolist(), math.inf]:
+        inside = (probability >= (kept[-1] if kept else -math.inf)) & (probability < edge)
+        if min(int((inside & own).sum()), int((inside & ~own).sum())) >= _FEWEST:
+            kept.append(edge)
+    return np.searchsorted(np.array(kept[:-1]), probability, side="right")
 
 
 @dataclass(frozen=True)
@@ -104,17 +155,16 @@ class _Frame:
     high: float
 
     @classmethod
-    def around(cls, curves: list[ReliabilityCurve]) -> _Frame:
-        shown = np.concatenate([np.concatenate([curve.predicted, curve.observed[curve.observed > 0]]) for curve in curves])
+    def around(cls, curves: list[Curve]) -> _Frame:
+        shown = np.concatenate([each for curve in curves for each in (curve.predicted, curve.observed)])
         shown = np.clip(shown[np.isfinite(shown)], _LOWEST, _HIGHEST)
         return cls(_logit(float(shown.min())) - 0.7, _logit(float(shown.max())) + 0.7)
 
-    def points(self, curve: ReliabilityCurve) -> list[Point]:
+    def points(self, curve: Curve) -> list[Point]:
         rows = zip(curve.predicted, curve.observed, curve.low, curve.high, strict=True)
         return [
             Point(self.x(float(predicted)), *(self.y(float(value)) for value in (observed, low, high)))
             for predicted, observed, low, high in rows
-            if math.isfinite(observed)
         ]
 
     def ticks(self) -> list[Tick]:
