@@ -58,6 +58,6 @@ def _share(text: str, of_class: bool = False) -> float:
     value = math.nan
     if found and not (found["percent"] and found["of"]):
         value = float(found["number"]) / (100 if found["percent"] else float(found["of"] or 1) or math.nan)
-    if not 0 < value < 1 and not (of_class and value == 0):
+    if not (0 <= value <= 1 if of_class else 0 < value < 1):  # a class of 0 is for the library to refuse
         raise ValueError(f"Expected a population between 0 and 1, but got {text.strip()!r}: write {EXAMPLES}.")
     return value

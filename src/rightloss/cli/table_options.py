@@ -15,9 +15,10 @@ import typer
 
 def complete_column(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the columns that begin so, of the table that stands on the command line; none if it cannot be read."""
-    path = ctx.params.get("data")
+    given = [ctx.params.get("data"), *reversed(ctx.args)]  # the second where the words after it are not complete
+    path = next((Path(each) for each in given if each and Path(each).is_file()), None)
     try:
-        return [name for name in _header(Path(path)) if name.startswith(incomplete)] if path else []
+        return [name for name in _header(path) if name.startswith(incomplete)] if path else []
     except Exception:  # the shell asks; an answer must not be an error
         return []
 
