@@ -24,14 +24,14 @@ _EPOCH = np.datetime64("1970-01-01", "ns")
 _LOOKED_AT = 2000  # cells looked at to find a date's format
 
 
-def kind_of(series: pd.Series) -> Kind:
-    """Return the kind of a column.
+def kind_of(series: pd.Series, distinct: int | None = None) -> Kind:
+    """Return the kind of a column, of which `count_distinct` may be known already.
 
     Numbers that are all distinct are an identifier where they are whole and without gaps, or where the name says so; text that
     is all distinct is one where it has no spaces. Text with many distinct values is no category.
     """
     present = series.dropna()
-    distinct = count_distinct(present)
+    distinct = count_distinct(present) if distinct is None else distinct
     if distinct == 0 or (distinct == 1 and len(present) == len(series)):
         return "constant"
     if pd.api.types.is_datetime64_any_dtype(series):

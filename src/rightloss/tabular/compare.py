@@ -240,12 +240,8 @@ def calibration_intercept(
     return (low + high) / 2
 
 
-def _cross_fitted(
-    log_probs: Float64[np.ndarray, "m k"],
-    codes: Int64[np.ndarray, " m"],
-    folds: Int64[np.ndarray, " m"],
-    prevalence: Prevalence,
-) -> Float64[np.ndarray, "m k"]:
+def _cross_fitted(log_probs: np.ndarray, codes: np.ndarray, folds: np.ndarray, prevalence: Prevalence) -> np.ndarray:
+    """Calibrate each fold's predictions as the other folds' labels say, and move them to π."""
     found = np.empty_like(log_probs)
     for fold in range(int(folds.max()) + 1):
         test = folds == fold

@@ -92,7 +92,7 @@ def boosting_matrix(frame: pd.DataFrame, specs: Sequence[ColumnSpec]) -> np.ndar
 
 
 def linear_matrix(frame: pd.DataFrame, specs: Sequence[ColumnSpec]) -> np.ndarray:
-    """Return `(n, q)` float32 without NaN: standardised numbers, a column per level, and one for missing where there were any."""
+    """Return `(n, q)` float32 without NaN: standardised numbers, a column per level, and one for missing where some were."""
     matrix = np.zeros((len(frame), sum(spec.linear_width for spec in specs)), dtype=np.float32)
     start = 0
     for spec in specs:
@@ -184,7 +184,7 @@ def _standardised(series: pd.Series, spec: ColumnSpec) -> np.ndarray:
 
 
 def _codes(series: pd.Series, spec: ColumnSpec) -> tuple[np.ndarray, np.ndarray]:
-    """Return the number of each cell's level, that of the pooled ones being the last, and NaN where it is missing; and which."""
+    """Return the number of each cell's level, the last for all pooled ones, NaN where it is missing; and which are missing."""
     codes, texts = as_text(series)
     place = {text: number for number, text in enumerate(spec.categories)}
     numbers = np.array([*(place.get(text, len(place)) for text in texts), np.nan])[codes]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -154,11 +154,12 @@ def inspect_table(
     findings += _missing_names(frame, target, group, left_out)
     special = {target, group} & set(frame.columns)
     columns = [_column(frame[name], _role(name, target, group, left_out)) for name in frame.columns]
-    same = _same_content(frame, [c.name for c in columns if c.role == "feature" and c.name not in special])
+    hashes = _hashes(frame)
+    same = _same_content(frame, [column.name for column in columns if column.role == "feature"], hashes.columns)
     columns = [_left_out(c, f"the same as {same[c.name]!r}") if c.name in same else c for c in columns]
     for column in columns:
         findings += _column_findings(frame[column.name], column, same)
-    findings += _row_findings(frame)
+    findings += _row_findings(hashes.rows)
     labels, groups = None, None
     if target in special:
         labels, more = _labels(frame, str(target), positive, columns)
@@ -202,10 +203,12 @@ def _role(name: str, target: str | None, group: str | None, left_out: list[str])
 
 
 def _column(series: pd.Series, role: Role) -> ColumnReport:
-    kind, present = kind_of(series), series.dropna()
+    present = series.dropna()
+    distinct = count_distinct(present)
+    kind = kind_of(series, distinct)
     examples = [str(value)[:40] for value in present.iloc[:200].drop_duplicates().iloc[:3]] if len(present) else []
     missing = 1 - len(present) / max(len(series), 1)
-    column = ColumnReport(str(series.name), kind, float(missing), count_distinct(present), role, examples, "")
+    column = ColumnReport(str(series.name), kind, float(missing), distinct, role, examples, "")
     reasons = {"text": "free text", "identifier": "an identifier", "constant": "always the same"}
     if role == "feature" and kind in reasons:
         return _left_out(column, reasons[kind])
@@ -263,25 +266,30 @@ def _feature_findings(series: pd.Series, column: ColumnReport) -> list[Finding]:
     return found
 
 
-def _row_findings(frame: pd.DataFrame) -> list[Finding]:
-    if len(frame) < 2:
-        return [Finding("error", None, f"Expected two rows or more, but got {len(frame)}: add data.")]
-    hashes = _row_hashes(frame)
+def _row_findings(hashes: np.ndarray) -> list[Finding]:
+    if len(hashes) < 2:
+        return [Finding("error", None, f"Expected two rows or more, but got {len(hashes)}: add data.")]
     twice = int(pd.Series(hashes).duplicated().sum())
     if not twice:
         return []
-    words = (
-        f"{twice:,} of {len(frame):,} rows repeat an earlier row: remove copies, or name a group column, so that no fold is "
-    )
-    return [Finding("warning", None, words + "tested on rows that it was trained on.")]
+    words = f"{twice:,} of {len(hashes):,} rows repeat an earlier row, and a copy in another fold flatters a model: "
+    return [Finding("warning", None, words + "remove copies, or name a group column.")]
 
 
-def _row_hashes(frame: pd.DataFrame) -> np.ndarray:
-    """Hash each row; a 64-bit hash of a million rows has a repeat by chance with probability 3e-8."""
-    total = np.zeros(len(frame), dtype=np.uint64)
+class _Hashes(NamedTuple):
+    """A 64-bit hash of each row, and one of each column; a million rows have equal ones by chance with probability 3e-8."""
+
+    rows: np.ndarray
+    columns: dict[str, int]
+
+
+def _hashes(frame: pd.DataFrame) -> _Hashes:
+    rows, columns = np.zeros(len(frame), dtype=np.uint64), {}
     for name in frame.columns:
-        total = total * np.uint64(0x9E3779B97F4A7C15) + _cell_hashes(frame[name])
-    return total
+        cells = _cell_hashes(frame[name])
+        rows = rows * np.uint64(0x9E3779B97F4A7C15) + cells
+        columns[name] = hash(cells.tobytes())
+    return _Hashes(rows, columns)
 
 
 def _cell_hashes(series: pd.Series) -> np.ndarray:
@@ -291,14 +299,13 @@ def _cell_hashes(series: pd.Series) -> np.ndarray:
         return pd.util.hash_pandas_object(series.astype(str), index=False, categorize=False).to_numpy()
 
 
-def _same_content(frame: pd.DataFrame, names: list[str]) -> dict[str, str]:
+def _same_content(frame: pd.DataFrame, names: list[str], hashes: dict[str, int]) -> dict[str, str]:
     """Return, by the name of a column, an earlier one with the same cells."""
-    first: dict[tuple[str, int], str] = {}
+    first: dict[int, str] = {}
     same = {}
     for name in names:
-        key = str(frame[name].dtype), hash(_cell_hashes(frame[name]).tobytes())
-        earlier = first.setdefault(key, name)
-        if earlier != name and frame[earlier].equals(frame[name]) and frame[name].nunique() > 1:
+        earlier = first.setdefault(hashes[name], name)
+        if earlier != name and frame[earlier].equals(frame[name]):
             same[name] = earlier
     return same
 
@@ -310,9 +317,7 @@ def _labels(
     kind, distinct = next((c.kind, c.distinct) for c in columns if c.name == target)
     too_many = distinct > (_MOST_TARGET_VALUES if kind in ("number", "identifier", "date") else MOST_CLASSES)
     if too_many:
-        words = (
-            f"Expected classes in the target column {target!r}, but got {distinct:,} distinct values: name a column of classes."
-        )
+        words = f"Expected classes in the target column {target!r}, but got {distinct:,} distinct values: name another column."
         return None, [Finding("error", target, words)]
     try:
         labels = labels_of(frame[target], positive)

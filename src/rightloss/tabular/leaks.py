@@ -45,7 +45,7 @@ def single_column_auc(levels: np.ndarray, codes: np.ndarray) -> float:
 
 
 def level_numbers(series: pd.Series, kind: Kind, codes: np.ndarray) -> np.ndarray:
-    """Return the level of each cell: its category, or its place among the quantiles of every class; missing is one of its own."""
+    """Return the level of each cell: its category, or its place among the classes' quantiles; missing is one of its own."""
     if kind in ("category", "text", "identifier", "constant"):
         return as_text(series)[0] + 1
     values = as_days(series, date_format(series) or "ISO8601") if kind == "date" else as_numbers(series)[0]

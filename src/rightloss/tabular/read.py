@@ -90,7 +90,7 @@ def _read_parquet(path: Path) -> tuple[pd.DataFrame, list[Finding]]:
         table = pq.read_table(path)
     except (pa.ArrowException, OSError) as error:
         raise ValueError(
-            f"Expected a Parquet file, but {path.name} cannot be read ({_first_line(error)}): write it again, or save it as CSV."
+            f"Expected a Parquet file, but {path.name} cannot be read ({_first_line(error)}): write it again, or use CSV."
         ) from error
     _check_names(table.column_names, path)
     nested = [field.name for field in table.schema if pa.types.is_nested(field.type) or pa.types.is_binary(field.type)]
