@@ -1,4 +1,4 @@
-"""Measure `rightloss fit` and `predict` on a table of 1,000,000 rows and 30 columns: wall time, processor time, peak memory, sizes.
+"""Measure time, peak memory and sizes of `rightloss fit` and `predict` on a table of 1,000,000 rows and 30 columns.
 
 The table has 18 numbers, 8 categories (one of 1,000 levels), 2 booleans, an identifier and the class, missing values in half of
 the columns, and 1 % positives; the population is 0.1 %. Each command runs in a process of its own, and the kernel tells its
