@@ -31,8 +31,7 @@ will be used. Five commands, in this order; each ends with the next one to type.
 "rightloss[study,boosting]"` brings what they need.
 
 The file here is a case-control sample of ISLP's *Default*: customers of a bank, half of whom defaulted on their debt,
-while of all its customers one in thirty does. A model trained on the file as it is would say "40 %" where the truth
-is "2 %". This page is written by `.venv/bin/python docs/make_table.py`, which runs the commands.
+while of all its customers one in thirty does. This page is written by `.venv/bin/python docs/make_table.py`, which runs the commands.
 
 ## What is this file good for?
 
@@ -100,8 +99,8 @@ def write_files(folder: Path) -> None:
     """Cut the data set into the files of the page."""
     from ISLP import load_data
 
-    frame = load_data("Default").sample(frac=1, random_state=0).reset_index(drop=True)
-    frame.insert(0, "customer", np.arange(100_000, 100_000 + len(frame)))
+    frame = load_data("Default").sample(frac=1, random_state=0)
+    frame.insert(0, "customer_id", 100_000 + np.random.default_rng(0).permutation(len(frame)))
     yes, no = frame[frame["default"] == "Yes"], frame[frame["default"] == "No"]
     parts = {
         "customers": pd.concat([yes[:200], no[:200]]),

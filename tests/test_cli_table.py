@@ -73,6 +73,7 @@ def test_what_is_no_population_is_refused(text: str) -> None:
 @pytest.mark.parametrize("shares", [[0.999, 0.001], [1 - 1 / 3, 1 / 3], [0.123456, 0.876544]])
 def test_a_population_in_a_command_is_read_as_it_was_meant(shares: list[float]) -> None:
     assert parse_population(population_text(shares, ["no", "yes"], "yes")) == pytest.approx(shares[1], rel=1e-3)
+    assert parse_population(population_text([1e-6, 1 - 1e-6], ["no", "yes"], "yes")) == pytest.approx(1 - 1e-6)
     found = parse_population(population_text([*(0.5 * each for each in shares), 0.5], ["a", "b", "c"], None))
     assert isinstance(found, dict)
     assert list(found.values()) == pytest.approx([*(0.5 * each for each in shares), 0.5], rel=1e-3)

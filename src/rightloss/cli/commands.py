@@ -54,7 +54,7 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command itself, for running it, its help, and the completion of its options."""
         name, command, rest = super().resolve_command(ctx, args)
-        return name, command and load_command(command.name), rest
+        return name, load_command(str(command.name)) if command else None, rest
 
 
 def load_command(name: str) -> Any:

@@ -223,9 +223,7 @@ def _print_evaluation(found: Evaluation, labelled: Labelled, threshold: float | 
         )
     counts = ", ".join(f"{int(rows):,} {label}" for rows, label in zip(found.num_examples, labelled.classes, strict=True))
     decision = "for the likelier class" if threshold is None else f"for {positive} from a probability of {threshold:g} on"
-    rows = [
-        (_WORDS[name], number(each.value, 4), number(each.low), number(each.high), each.reason)
-        for name, each in figures.items()
-    ]
-    print_table(("figure", "value", "low", "high", ""), rows, f"At the population {population}; decisions {decision}")
+    rows = [(_WORDS[name], number(each.value, 4), number(each.low), number(each.high)) for name, each in figures.items()]
+    print_table(("figure", "value", "low", "high"), rows, f"At the population {population}; decisions {decision}")
     print_sentences(f"Rows: {counts}. Limits are those of {100 * found.level:g} % intervals.")
+    print_sentences(*(f"{_WORDS[name]}: {each.reason}." for name, each in figures.items() if each.reason))

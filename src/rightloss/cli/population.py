@@ -40,7 +40,8 @@ def parse_population(text: str) -> float | dict[str, float]:
 def population_text(frequencies: Sequence[float], classes: Sequence[Hashable], positive: Hashable | None) -> str:
     """Return frequencies in the order of the classes as text that `parse_population` reads."""
     if len(classes) == 2 and positive is not None:
-        return f"{frequencies[list(classes).index(positive)]:.4g}"
+        share = frequencies[list(classes).index(positive)]
+        return f"{share:.4g}" if 0 < float(f"{share:.4g}") < 1 else f"{share:.7g}"
     exact = [float(f"{each:.4g}") for each in frequencies]
     exact[max(range(len(exact)), key=exact.__getitem__)] += 1 - math.fsum(exact)
     return ",".join(f"{label}={share:.6g}" for label, share in zip(classes, exact, strict=True))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import importlib
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,9 +26,8 @@ def complete_column(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def _header(path: Path) -> list[str]:
     if path.suffix.lower() == ".parquet":
-        import pyarrow.parquet as pq
-
-        return list(pq.read_schema(path).names)
+        parquet: Any = importlib.import_module("pyarrow.parquet")
+        return list(parquet.read_schema(path).names)
     opened: Any = gzip.open(path, "rt", errors="replace") if path.suffix == ".gz" else open(path, errors="replace")
     with opened as file:
         line = file.readline()
