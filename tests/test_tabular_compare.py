@@ -83,15 +83,16 @@ def test_there_are_no_more_folds_than_rows_of_a_class() -> None:
         choose_folds(codes, np.array([0] * 50 + [1] * 3), 5, 0)
 
 
+@pytest.mark.long
 def test_the_standard_error_is_that_of_repeated_samples() -> None:
     prevalence, rng = Prevalence.binary(0.1), np.random.default_rng(0)
     codes = np.repeat([0, 1], [300, 60])
     scale = np.array([1.0, 3.0])[codes]
-    draws = [rng.normal(size=360) * scale for _ in range(2000)]
+    draws = [rng.normal(size=360) * scale for _ in range(500)]
     means = [expectation(each, codes, prevalence) for each in draws]
     errors = [standard_error(each, codes, prevalence) for each in draws]
     spread = np.std(means)
-    assert np.mean(errors) == pytest.approx(spread, abs=4 * spread / np.sqrt(2 * 2000) + 0.01 * spread)
+    assert np.mean(errors) == pytest.approx(spread, abs=4 * spread / np.sqrt(2 * 500) + 0.01 * spread)
 
 
 def test_rows_of_a_group_count_as_one_draw() -> None:
@@ -158,15 +159,18 @@ def candidate(family: str | None, odds: np.ndarray, correction: Any = "closed fo
 
 def test_the_simplest_within_one_standard_error_is_chosen() -> None:
     x, codes = normal_classes(2000, 0.5)
-    prevalence, rng = Prevalence.binary(0.5), np.random.default_rng(1)
-    nothing = always_population(prevalence, 2000)
-    simple, same, noisy = (
-        candidate("linear", 1.5 * x + 0.05 * rng.normal(size=2000)),
-        candidate("boosting", 1.5 * x),
-        candidate("linear", 1.5 * x + rng.normal(size=2000)),
+    prevalence, right = Prevalence.binary(0.5), 1.5 * x
+    nothing, best = always_population(prevalence, 2000), candidate("boosting", right)
+    near, far = right.copy(), right + np.random.default_rng(1).normal(size=2000)
+    near[0] += 1.0  # a case: higher by less than 1
+    near[-1] += 10.0  # no case: lower by more, so that two rows, opposite to each other, make all of the difference
+    assert expectation(likelihoods(table_of(near), codes), codes, prevalence) < expectation(
+        likelihoods(table_of(right), codes), codes, prevalence
     )
-    assert choose([nothing, simple, same], codes, prevalence) is simple
-    assert choose([nothing, noisy, same], codes, prevalence) is same
+    simple = candidate("linear", near)
+    assert choose([nothing, simple, best], codes, prevalence) is simple
+    assert choose([nothing, candidate("linear", far), best], codes, prevalence) is best
+    assert choose([nothing, best, simple], codes, prevalence) is best
 
 
 def test_nothing_worse_than_answering_the_population_is_chosen() -> None:
@@ -219,7 +223,7 @@ def test_weights_stand_for_rows(family: Linear | Boosting) -> None:
     keep = (part.codes[rows] == 1) | (rows % 4 == 0)
     factor = np.where(part.codes == 0, 2.0, 1.0)[keep]
     fitted = family.fit(
-        Part(part.matrix[keep], part.codes[keep], factor / factor.mean(), 2), 1.0 if family.name == "linear" else 50
+        Part(part.matrix[keep], part.codes[keep], factor / factor.mean(), 2), 1.0 if family.name == "linear" else 50.0
     )
     assert np.exp(fitted.log_probs(part.matrix))[:, 1].mean() == pytest.approx(0.5, abs=0.03)
     assert weights.mean() == 1

@@ -102,7 +102,7 @@ def test_a_missing_or_doubled_column_is_refused_by_name() -> None:
     specs = column_specs(frame, KINDS)
     with pytest.raises(ValueError, match=r"\['age'\] are missing"):
         check_columns(frame.drop(columns="age"), specs)
-    with pytest.raises(ValueError, match="'age'.*more than once"):
+    with pytest.raises(ValueError, match=r"'age'.*more than once"):
         check_columns(pd.concat([frame, frame["age"]], axis=1), specs)
 
 
