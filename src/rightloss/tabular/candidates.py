@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import pandas as pd
@@ -56,12 +56,14 @@ class Part:
         return Part(part.matrix, part.codes, weights / weights.mean(), self.num_classes)
 
 
+@runtime_checkable
 class Fitted(Protocol):
     """A fitted model: a matrix → log-probabilities."""
 
     def log_probs(self, matrix: np.ndarray) -> Float64[np.ndarray, "n k"]: ...
 
 
+@runtime_checkable
 class Family(Protocol):
     """A way to fit tables: `tune` chooses a setting on validation rows, and `fit` fits with it."""
 

@@ -91,7 +91,9 @@ def date_format(series: pd.Series) -> str | None:
 
 def as_days(series: pd.Series, date_format: str) -> np.ndarray:
     """Return dates as days since 1970, with NaN where there is none."""
-    text = series if pd.api.types.is_datetime64_any_dtype(series) else series.astype(object).where(series.notna(), None)
+    text = series
+    if not pd.api.types.is_datetime64_any_dtype(series):  # pandas also reads words such as "today"
+        text = series.astype(str).where(series.astype(str).str.match(r"\s*\d") & series.notna(), None)
     times = pd.to_datetime(text, format=date_format, errors="coerce", utc=True).dt.tz_localize(None)
     days = (times.to_numpy(dtype="datetime64[ns]") - _EPOCH) / np.timedelta64(1, "D")
     return np.where(times.isna(), np.nan, days)

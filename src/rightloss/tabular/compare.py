@@ -25,6 +25,7 @@ Correction = Literal["closed form", "affine", "none"]
 Progress = Callable[[float, int, str], None]
 
 NOTHING = "always answering π"
+_TUNED_ONCE = 20_000  # rows above which the first fold's setting serves all folds
 _INNER_FOLDS = 5  # one of them is for validation
 _DEFAULTS = {"linear": 0.1, "boosting": 50.0}  # settings where a class has too few rows to validate
 _FEWEST_TO_CALIBRATE = 20  # out-of-fold rows of each class
@@ -97,8 +98,10 @@ def cross_validate(
     for fold in range(count):
         step(f"{family.name}, fold {fold + 1} of {count}")
         train, test = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
-        settings.append(tuned(family, part.rows(train), None if groups is None else groups[train], seed))
-        log_probs[test] = family.fit(part.rows(train), settings[-1]).log_probs(part.matrix[test])
+        known = part.rows(train)
+        if not settings or len(folds) <= _TUNED_ONCE:
+            settings.append(tuned(family, known, None if groups is None else groups[train], seed))
+        log_probs[test] = family.fit(known, settings[-1]).log_probs(part.matrix[test])
     return CrossValidation(log_probs, settings, time.perf_counter() - start)
 
 

@@ -32,16 +32,16 @@ def leaking_columns(frame: pd.DataFrame, labels: Labels, kinds: Mapping[str, Kin
 
 def single_column_auc(levels: np.ndarray, codes: np.ndarray) -> float:
     """Return the AUC of a column cut into levels, where each half of the rows is scored by the class rates of the other."""
-    num_classes, halves = int(codes.max()) + 1, _halves(codes)
-    scores = np.empty((len(codes), num_classes))
+    halves, areas = halves_of(codes), []
     for half in (0, 1):
         known, size = halves != half, int(levels.max()) + 1
         total = np.bincount(levels[known], minlength=size) + 1.0
-        for k in range(num_classes):
-            own = np.bincount(levels[known & (codes == k)], minlength=size)
-            mean = np.mean(codes[known] == k)
-            scores[~known, k] = ((own + mean) / total)[levels[~known]]
-    return float(np.mean([_area(scores[:, k], codes == k) for k in range(num_classes)]))
+        for k in np.unique(codes):
+            own = codes == k
+            seen = np.bincount(levels[known & own], minlength=size)
+            rates = (seen + own[known].mean()) / total
+            areas.append(_area(rates[levels[~known]], own[~known]))
+    return float(np.mean(areas))
 
 
 def level_numbers(series: pd.Series, kind: Kind, codes: np.ndarray) -> np.ndarray:
@@ -65,7 +65,7 @@ def _some(rows: np.ndarray) -> np.ndarray:
     return rows[:: -(-len(rows) // _MOST_ROWS)]
 
 
-def _halves(codes: np.ndarray) -> np.ndarray:
+def halves_of(codes: np.ndarray) -> np.ndarray:
     """Return 0 or 1 per row, alternating within each class."""
     order = np.argsort(codes, kind="stable")
     half = np.empty(len(codes), dtype=np.int64)
