@@ -86,6 +86,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         rows = measure(Path(name))
     words = f"{ROWS:,} rows × 30 columns, {100 * POSITIVES:g} % positives, population {POPULATION:g}, {os.cpu_count()} cores"
+    words += f" with a load average of {os.getloadavg()[2]:.0f} in the last 15 minutes"
     header = ["command", "wall, s", "processor, s", "peak memory, GB", "written, MB"]
     page = f"Made by `python benchmarks/fit_table.py`: {words}. The aims are 180 s and 4 GB.\n\n{page_table(header, rows)}"
     (out / "fit_table.md").write_text(page)

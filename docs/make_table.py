@@ -31,7 +31,8 @@ will be used. Five commands, in this order; each ends with the next one to type.
 "rightloss[study,boosting]"` brings what they need.
 
 The file here is a case-control sample of ISLP's *Default*: customers of a bank, half of whom defaulted on their debt,
-while of all its customers one in thirty does. This page is written by `.venv/bin/python docs/make_table.py`, which runs the commands.
+while of all its customers one in thirty does. This page is written by `.venv/bin/python docs/make_table.py`, which
+runs the commands.
 
 ## What is this file good for?
 
