@@ -1,8 +1,8 @@
-"""The command `rightloss`, up to the import of the package, which takes seconds.
+"""The command `rightloss`, up to the import of the package.
 
 Stage: the process as the shell started it → standard streams that take any text, Ctrl-C without a traceback → `rightloss.cli`.
 
-It is beside the package, because importing anything inside imports torch. Nothing here imports more than Python itself.
+It is beside the package, so that nothing but Python itself is imported before Ctrl-C is handled.
 """
 
 from __future__ import annotations

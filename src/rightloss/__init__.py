@@ -1,57 +1,86 @@
 """Train on classes mixed in one proportion, use where they come in another.
 
-The names most programs need; the rest are in the submodules, which load when they are first used: `inference` (posteriors),
-`shift` (an unknown prevalence), `metrics` (evaluation at a prevalence), `check` (called as a function: what can be seen to be
-wrong after training), `lidc` (the case study) and `study`.
+The names most programs need; the rest are in the submodules: `inference` (posteriors), `shift` (an unknown prevalence),
+`metrics` (evaluation at a prevalence), `check` (called as a function: what can be seen to be wrong after training), `sklearn`,
+`boosting` and `tabular` (the same for other libraries' users, and for tables), `lidc` (the case study) and `study`. Everything
+loads when it is first used, so that `import rightloss` and the command line start at once.
 """
 
 __version__ = "0.1.0"
 
 import importlib
-from types import ModuleType
-from typing import TYPE_CHECKING
-
-from .likelihoods import Bernoulli as Bernoulli
-from .likelihoods import Categorical as Categorical
-from .likelihoods import CumulativeLogit as CumulativeLogit
-from .likelihoods import FromDistribution as FromDistribution
-from .likelihoods import Gaussian as Gaussian
-from .likelihoods import OnionPeeling as OnionPeeling
-from .likelihoods import StickBreaking as StickBreaking
-from .likelihoods import start_at_prevalence as start_at_prevalence
-from .losses import InformationGainLoss as InformationGainLoss
-from .losses import LogitAdjustedLoss as LogitAdjustedLoss
-from .losses import LogLikelihoodLoss as LogLikelihoodLoss
-from .losses import WeightedLoss as WeightedLoss
-from .losses import information_gain_loss as information_gain_loss
-from .losses import log_likelihood_loss as log_likelihood_loss
-from .losses import logit_adjusted_loss as logit_adjusted_loss
-from .losses import weighted_loss as weighted_loss
-from .marginals import AuxiliaryMarginal as AuxiliaryMarginal
-from .marginals import BatchMarginal as BatchMarginal
-from .marginals import ClasswiseMarginal as ClasswiseMarginal
-from .marginals import PoolMarginal as PoolMarginal
-from .marginals import RunningMarginal as RunningMarginal
-from .predictive import PrevalenceLayer as PrevalenceLayer
-from .predictive import retarget as retarget
-from .predictive import retarget_interval as retarget_interval
-from .predictive import undo_sampling as undo_sampling
-from .prevalence import ContinuousPrevalence as ContinuousPrevalence
-from .prevalence import Prevalence as Prevalence
-from .prevalence import PrevalenceWarning as PrevalenceWarning
-from .sampling import RebalancedSampler as RebalancedSampler
-from .sampling import StratifiedBatchSampler as StratifiedBatchSampler
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from . import boosting as boosting
     from . import inference as inference
     from . import lidc as lidc
     from . import metrics as metrics
     from . import shift as shift
+    from . import sklearn as sklearn
     from . import study as study
-    from .check import check as check
-    from .predictive import predictive as predictive  # the type checker does not know that the subpackage can be called
+    from . import tabular as tabular
+    from .check import check as check  # the type checker does not know that these two subpackages can be called
+    from .likelihoods import Bernoulli as Bernoulli
+    from .likelihoods import Categorical as Categorical
+    from .likelihoods import CumulativeLogit as CumulativeLogit
+    from .likelihoods import FromDistribution as FromDistribution
+    from .likelihoods import Gaussian as Gaussian
+    from .likelihoods import OnionPeeling as OnionPeeling
+    from .likelihoods import StickBreaking as StickBreaking
+    from .likelihoods import start_at_prevalence as start_at_prevalence
+    from .losses import InformationGainLoss as InformationGainLoss
+    from .losses import LogitAdjustedLoss as LogitAdjustedLoss
+    from .losses import LogLikelihoodLoss as LogLikelihoodLoss
+    from .losses import WeightedLoss as WeightedLoss
+    from .losses import information_gain_loss as information_gain_loss
+    from .losses import log_likelihood_loss as log_likelihood_loss
+    from .losses import logit_adjusted_loss as logit_adjusted_loss
+    from .losses import weighted_loss as weighted_loss
+    from .marginals import AuxiliaryMarginal as AuxiliaryMarginal
+    from .marginals import BatchMarginal as BatchMarginal
+    from .marginals import ClasswiseMarginal as ClasswiseMarginal
+    from .marginals import PoolMarginal as PoolMarginal
+    from .marginals import RunningMarginal as RunningMarginal
+    from .predictive import PrevalenceLayer as PrevalenceLayer
+    from .predictive import predictive as predictive
+    from .predictive import retarget as retarget
+    from .predictive import retarget_interval as retarget_interval
+    from .predictive import undo_sampling as undo_sampling
+    from .prevalence import ContinuousPrevalence as ContinuousPrevalence
+    from .prevalence import Prevalence as Prevalence
+    from .prevalence import PrevalenceWarning as PrevalenceWarning
+    from .sampling import RebalancedSampler as RebalancedSampler
+    from .sampling import StratifiedBatchSampler as StratifiedBatchSampler
 
-_SUBMODULES = ("check", "inference", "lidc", "metrics", "shift", "study")
+_NAMES = {
+    "likelihoods": (
+        "Bernoulli",
+        "Categorical",
+        "CumulativeLogit",
+        "FromDistribution",
+        "Gaussian",
+        "OnionPeeling",
+        "StickBreaking",
+        "start_at_prevalence",
+    ),
+    "losses": (
+        "InformationGainLoss",
+        "LogLikelihoodLoss",
+        "LogitAdjustedLoss",
+        "WeightedLoss",
+        "information_gain_loss",
+        "log_likelihood_loss",
+        "logit_adjusted_loss",
+        "weighted_loss",
+    ),
+    "marginals": ("AuxiliaryMarginal", "BatchMarginal", "ClasswiseMarginal", "PoolMarginal", "RunningMarginal"),
+    "predictive": ("PrevalenceLayer", "retarget", "retarget_interval", "undo_sampling"),
+    "prevalence": ("ContinuousPrevalence", "Prevalence", "PrevalenceWarning"),
+    "sampling": ("RebalancedSampler", "StratifiedBatchSampler"),
+}
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
+_SUBMODULES = {*_NAMES, "boosting", "check", "inference", "lidc", "metrics", "shift", "sklearn", "study", "tabular"}
 
 __all__ = [
     "AuxiliaryMarginal",
@@ -77,6 +106,7 @@ __all__ = [
     "StratifiedBatchSampler",
     "WeightedLoss",
     "__version__",
+    "boosting",
     "check",
     "inference",
     "information_gain_loss",
@@ -88,18 +118,24 @@ __all__ = [
     "retarget",
     "retarget_interval",
     "shift",
+    "sklearn",
     "start_at_prevalence",
     "study",
+    "tabular",
     "undo_sampling",
     "weighted_loss",
 ]
 
 
-def __getattr__(name: str) -> ModuleType:
-    """Load a submodule when it is first asked for."""
+def __getattr__(name: str) -> Any:
+    """Load a name, or a submodule, when it is first asked for."""
     if name in _SUBMODULES:
         return importlib.import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

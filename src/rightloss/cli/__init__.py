@@ -1,11 +1,16 @@
 """The command line.
 
-Stage: arguments of the shell → a study, its report, or an archive of nodules.
+Stage: arguments of the shell → a table's model and its predictions, a study and its report, or an archive of nodules.
 
-    study, dry_run      `rightloss study`: its options, and what it does; what it would do
-    report              `rightloss report`: tables and report of a study's folder
-    lidc                `rightloss lidc prepare`
-    progress, errors    how far a job is; errors that a user can correct, in one line
+    commands                commands by name, each imported only when it is used
+    check, fit, predict     `rightloss check`, `fit`, `predict`, `evaluate`, `prevalence`: for people with a table
+    evaluate, prevalence
+    population              the population as users type it: 0.001, 0.1%, 1/1000, a=0.9,b=0.1
+    table_output            what the table commands print, and predictions as files
+    study, dry_run          `rightloss study`: its options, and what it does; what it would do
+    report                  `rightloss report`: tables and report of a study's folder
+    lidc                    `rightloss lidc prepare`
+    progress, errors        how far a job is; errors that a user can correct, in one line
 """
 
 from typing import TYPE_CHECKING, Annotated
@@ -27,14 +32,12 @@ def application() -> "Typer":
     """Return the commands. typer is imported here, so that its absence can be reported in one line."""
     import typer
 
-    from .lidc import prepare
-    from .report import report
-    from .study import StudyCommand, study
+    from .commands import LazyGroup
 
     app = typer.Typer(
+        cls=LazyGroup,
         help="Train with the right loss for the prevalence you will meet.",
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
     )
 
@@ -45,11 +48,6 @@ def application() -> "Typer":
         ] = False,
     ) -> None: ...
 
-    app.command(cls=StudyCommand)(study)
-    app.command()(report)
-    lidc = typer.Typer(help="LIDC-IDRI, the paper's case study.", no_args_is_help=True)
-    app.add_typer(lidc, name="lidc")
-    lidc.command()(prepare)
     return app
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
@@ -28,6 +30,8 @@ _EXTRA = {
     "scipy": ("scipy", "lidc"),
     "pydicom": ("pydicom", "lidc"),
     "platformdirs": ("platformdirs", "lidc"),
+    "pyarrow": ("pyarrow", "study"),
+    "lightgbm": ("lightgbm", "boosting"),
     "posteriors": ("posteriors", "bayes"),
     "pyro": ("pyro-ppl", "bayes"),
     "ray": ("ray", "ray"),
@@ -63,6 +67,23 @@ def plain_errors() -> Iterator[None]:
         if not isinstance(error, MemoryError) and not _NO_MEMORY.search(str(error)):
             raise
         leave("more memory is needed than there is: of a study, lower --batch-size, --views, --test-views or --workers", 1)
+
+
+@contextmanager
+def quiet_exit() -> Iterator[None]:
+    """End the process at once at Ctrl-C: while packages are imported, which might catch the exception, nothing is lost."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler or not _in_main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def require(*modules: str) -> None:

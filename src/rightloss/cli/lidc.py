@@ -13,7 +13,14 @@ import typer
 from .errors import leave, plain_errors
 from .progress import progress
 
+lidc = typer.Typer(help="LIDC-IDRI, the paper's case study.", no_args_is_help=True, add_completion=False)
 
+
+@lidc.callback()
+def _group() -> None: ...
+
+
+@lidc.command()
 def prepare(
     dicom: Annotated[Path, typer.Option(help="Folder with LIDC-IDRI's CT series, anywhere below it.")],
     out: Annotated[Path, typer.Option(help="The file to write, .npz; a run that was stopped goes on.")],

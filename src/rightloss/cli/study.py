@@ -56,6 +56,9 @@ class StudyCommand(TyperCommand):
         super().format_help(ctx, formatter)
 
 
+COMMAND_CLASS = StudyCommand
+
+
 def _machine(text: str) -> Any:
     return typer.Option(help=text, rich_help_panel=MACHINE, show_default=False)
 

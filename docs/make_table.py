@@ -1,0 +1,150 @@
+"""Write docs/table.md and its picture: the commands for tables on a real file, with what each prints.
+
+    .venv/bin/python docs/make_table.py
+
+The file is ISLP's Default (10,000 customers, 333 of whom defaulted), cut into what a user would have: a case-control sample to
+learn from, labelled rows to evaluate on, and new rows without labels. The words of the page are here; the commands are run.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE, PICTURE = ROOT / "docs" / "table.md", ROOT / "docs" / "pictures" / "table_report.png"
+PROGRAM = "import sys; sys.argv[0] = 'rightloss'; from rightloss_command import main; main()"
+SIZE = (1280, 860)
+
+TEXT = """# From a table to a model
+
+You have a table (CSV or Parquet) with a column of classes, and you know how frequent the classes are where the model
+will be used. Five commands, in this order; each ends with the next one to type. `pip install
+"rightloss[study,boosting]"` brings what they need.
+
+The file here is a case-control sample of ISLP's *Default*: customers of a bank, half of whom defaulted on their debt,
+while of all its customers one in thirty does. This page is written by `.venv/bin/python docs/make_table.py`, which
+runs the commands.
+
+## What is this file good for?
+
+{check}
+
+The identifier is left out by itself. A column that gives the answer away, or text among numbers, would be named here.
+
+## Fit
+
+`--population` is how frequent the classes are where you will use the model: `0.033`, `3.3%` or `1/30`, and for more
+classes `a=0.9,b=0.09,c=0.01`.
+
+{fit}
+
+The folder holds the model, without pickle, and `report.html`, one page that works offline. Its slider moves the
+prevalence:
+
+![The report: predicted against observed risk before and after the correction, and a slider](pictures/table_report.png)
+
+## Predict
+
+{predict}
+
+The file has the table's own columns, `p_No`, `p_Yes` and the predicted class. `--population 0.1` states the same
+predictions where one in ten defaults; nothing is trained again.
+
+## Evaluate
+
+On labelled rows that the model has not seen, every figure is that of the population, whatever the mix of classes in
+the file:
+
+{evaluate}
+
+## How frequent are the classes in a new file?
+
+Another bank's customers, without labels:
+
+{prevalence}
+
+Twelve in a hundred of these customers defaulted, in truth. The estimate rests on the classes looking as they did in
+training, and the test says whether the rows contradict that.
+
+## In scripts
+
+Every command takes `--json`: one document on standard output and nothing else. Warnings and errors are lines on
+standard error; the exit code is 0, 2 for a file or an option that is wrong, and 1 for the machine. Files and folders
+are written whole or not at all. `rightloss --install-completion` lets the shell complete commands, options, and the
+names of columns.
+
+A million rows with thirty columns:
+
+--8<-- "docs/benchmarks/fit_table.md"
+"""
+
+COMMANDS = {
+    "check": "check customers.csv --target default --population 1/30",
+    "fit": "fit customers.csv --target default --positive Yes --population 1/30 --out model",
+    "predict": "predict model new.csv --out predictions.csv",
+    "evaluate": "evaluate model labelled.csv --threshold 0.2",
+    "prevalence": "prevalence model other_bank.csv",
+}
+
+
+def write_files(folder: Path) -> None:
+    """Cut the data set into the files of the page."""
+    from ISLP import load_data
+
+    frame = load_data("Default").sample(frac=1, random_state=0)
+    frame.insert(0, "customer_id", 100_000 + np.random.default_rng(0).permutation(len(frame)))
+    yes, no = frame[frame["default"] == "Yes"], frame[frame["default"] == "No"]
+    parts = {
+        "customers": pd.concat([yes[:200], no[:200]]),
+        "labelled": pd.concat([yes[200:280], no[200:2520]]),
+        "other_bank": pd.concat([yes[280:], no[2520:2909]]).drop(columns="default"),
+        "new": no[3000:3500].drop(columns="default"),
+    }
+    for name, part in parts.items():
+        part.sample(frac=1, random_state=1).to_csv(folder / f"{name}.csv", index=False)
+
+
+def shown(folder: Path, arguments: str) -> str:
+    """Run a command in the folder; return it and what it prints, as blocks of the page."""
+    done = subprocess.run([sys.executable, "-c", PROGRAM, *arguments.split()], cwd=folder, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"rightloss {arguments}: {done.stderr}")
+    printed = re.sub(r"^\n+|\n+$", "", done.stdout)
+    return f"```sh\nrightloss {arguments}\n```\n\nThe terminal shows:\n\n```text\n{printed}\n```"
+
+
+def take_picture(report: Path) -> None:
+    """Save the first screen of the report, by the browser of the tests."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    from browser import open_browser
+
+    with tempfile.TemporaryDirectory() as profile, open_browser(Path(profile)) as page:
+        page.resize(*SIZE)
+        page.open(report)
+        answer = page.call("Page.captureScreenshot", format="png")
+        PICTURE.write_bytes(base64.b64decode(answer["data"]))
+
+
+def main() -> None:
+    """Write the page."""
+    if shutil.which("chromium") is None:
+        raise SystemExit("Chromium is needed for the picture of the report.")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_files(folder)
+        parts = {command: shown(folder, arguments) for command, arguments in COMMANDS.items()}
+        take_picture(folder / "model" / "report.html")
+    PAGE.write_text(TEXT.format(**parts), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""`rightloss check data.csv`: what is this table good for?
+
+Stage: a table → classes, rates, kinds of columns and findings on the terminal, and the next command to type.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .errors import leave, plain_errors, quiet_exit
+from .population import in_words, parse_population, population_text
+from .table_options import Data, Encoding, Group, Json, OptionalTarget, Population, Positive
+from .terminal import (
+    command_line,
+    percent,
+    print_findings,
+    print_json,
+    print_next,
+    print_sentences,
+    print_table,
+    warnings_on_stderr,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ..tabular import ColumnReport, TableReport
+
+
+def check(
+    data: Data,
+    target: OptionalTarget = None,
+    positive: Positive = None,
+    group: Group = None,
+    population: Population = None,
+    encoding: Encoding = None,
+    json: Json = False,
+) -> None:
+    """See what a table is good for: its classes and rates, missing values, kinds of columns, and what looks wrong.
+
+    Nothing is fitted or written. It ends with the next command to type.
+
+    \b
+    A first look, when you do not know the columns:
+      rightloss check data.csv
+
+    \b
+    Before fitting, for a population in which 1 in 1,000 has the disease:
+      rightloss check data.csv --target cancer --positive yes \\
+        --group patient --population 1/1000
+    """
+    with plain_errors():
+        with quiet_exit():
+            from ..tabular import inspect_table, read_table
+        with warnings_on_stderr():
+            mix = None if population is None else parse_population(population)
+            frame = read_table(data, encoding=encoding)
+            report = inspect_table(frame, target=target, positive=positive, group=group, population=mix)
+        errors = [finding.message for finding in report.findings if finding.level == "error"]
+        following = [] if errors else next_arguments(report, data, target, positive, group, population)
+        if json:
+            print_json({**report.to_dict(), "next": command_line(*following) if following else None})
+        else:
+            _print_report(report, data, target)
+            if following:
+                _print_next(report, following, population)
+        if errors:
+            leave(" ".join(errors), 2)
+
+
+def next_arguments(
+    report: TableReport, data: Path, target: str | None, positive: str | None, group: str | None, population: str | None
+) -> list[str]:
+    """Return the command that comes next: `fit`, or `check` with a target; "…" stands for what the table does not tell."""
+    if target is None or not report.classes:
+        likely = report.likely_targets[0] if report.likely_targets else "…"
+        return ["check", str(data), "--target", likely]
+    arguments = ["fit", str(data), "--target", target]
+    if len(report.classes) == 2:
+        arguments += ["--positive", str(report.positive if positive is None else positive)]
+    arguments += ["--group", group] if group else []
+    arguments += ["--population", population or _own_mix(report)]
+    for finding in report.findings:
+        if finding.column and "leave it out" in finding.message:
+            arguments += ["--leave-out", finding.column]
+    return [*arguments, "--out", "model"]
+
+
+def _own_mix(report: TableReport) -> str:
+    """Return the table's own class frequencies, as `--population` takes them."""
+    assert report.classes
+    return population_text([each.share for each in report.classes], [each.label for each in report.classes], report.positive)
+
+
+def _print_report(report: TableReport, data: Path, target: str | None) -> None:
+    used = sum(column.role == "feature" for column in report.columns)
+    groups = "" if report.groups is None else f"; {report.groups:,} groups"
+    print_sentences(f"{data}: {report.rows:,} rows, {len(report.columns)} columns, of which {used} can be used{groups}.")
+    if report.classes:
+        rows = [(str(each.label), f"{each.rows:,}", percent(each.share), in_words(each.share)) for each in report.classes]
+        print_table(("class", "rows", "share", "in words"), rows, f"Classes of {target}")
+    columns = [_column_row(column) for column in report.columns]
+    print_table(("column", "kind", "role", "examples, or why not", "distinct", "missing"), columns, "Columns", left=4)
+    print_findings(report.findings)
+
+
+def _column_row(column: ColumnReport) -> tuple[str, ...]:
+    about = column.note or ", ".join(_short(each) for each in column.examples)
+    return column.name, column.kind, column.role, about, f"{column.distinct:,}", percent(column.missing)
+
+
+def _short(example: str) -> str:
+    """Return a number in six digits, and text as it is."""
+    try:
+        return f"{float(example):.6g}" if len(example) > 7 else example
+    except ValueError:
+        return example
+
+
+def _print_next(report: TableReport, following: list[str], population: str | None) -> None:
+    if following[0] == "check":
+        others = ", ".join(report.likely_targets[1:])
+        words = f"; others that could be it: {others}." if others else "."
+        print_sentences(f"Which column has the classes? --target says so{words}")
+    elif population is None:
+        print_sentences(
+            "--population is this file's own mix here: put how frequent the classes are where you will use the model."
+        )
+    print_next(*following)

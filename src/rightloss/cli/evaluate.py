@@ -1,0 +1,229 @@
+"""`rightloss evaluate model labelled.csv`, or `rightloss evaluate predictions.csv --target cancer --population 0.001`.
+
+Stage: a model and labelled rows, or a table with predictions and labels → every figure at the population, with intervals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .errors import plain_errors, quiet_exit
+from .population import parse_population, population_text
+from .predict import check_threshold
+from .table_options import Encoding, Group, Json, OptionalTarget, Population, Positive, Threshold
+from .terminal import number, print_json, print_sentences, print_table, warnings_on_stderr
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+
+    from ..metrics import Evaluation
+
+_OFF = 1e-3  # from 1, that a row of rounded probabilities may sum to
+_WORDS = {
+    "expected_log_likelihood": "expected log-likelihood, nats",
+    "skill": "skill against always answering the population",
+    "auc": "AUC",
+    "brier": "Brier score",
+    "mean_prediction": "mean prediction",
+    "calibration_slope": "calibration slope",
+    "calibration_error": "calibration error",
+    "ppv": "PPV (precision)",
+    "npv": "NPV",
+    "tpr": "recall (sensitivity)",
+    "tnr": "specificity",
+    "weighted_accuracy": "accuracy in the population",
+    "balanced_accuracy": "balanced accuracy",
+    "net_benefit": "net benefit",
+}
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Predictions with labels.
+
+    Attributes:
+        log_probs: at the population `(n, k)`.
+        codes: the class number of each row, −1 where it has no label.
+        classes: the labels; of two, the positive one last.
+        population: π `(k,)`.
+        groups: the group of each row, if there is a group column.
+    """
+
+    log_probs: np.ndarray
+    codes: np.ndarray
+    classes: Sequence[Any]
+    population: np.ndarray
+    groups: np.ndarray | None
+
+
+def evaluate(
+    model: Annotated[
+        Path,
+        typer.Argument(help="The folder of `rightloss fit`, or a file of `rightloss predict`.", show_default=False),
+    ],
+    data: Annotated[
+        Path | None, typer.Argument(help="The labelled table, if the first is a folder.", show_default=False)
+    ] = None,
+    target: OptionalTarget = None,
+    positive: Positive = None,
+    population: Population = None,
+    threshold: Threshold = None,
+    group: Group = None,
+    encoding: Encoding = None,
+    json: Json = False,
+) -> None:
+    """Evaluate a model on labelled rows: every figure at the population, whatever the mix of classes in the file.
+
+    Rows are averaged within each class, and the classes weighted by the
+    population. PPV, NPV, recall and specificity are those of the decision:
+    the likelier class, or by --threshold.
+
+    \b
+    A model on rows that it has not seen, several per patient:
+      rightloss evaluate model labelled.csv --group patient
+
+    \b
+    A file of predictions with the labels in a column, where 1 in 1,000 has the disease:
+      rightloss evaluate predictions.csv --target cancer \\
+        --positive yes --population 1/1000 --threshold 0.02
+    """
+    with plain_errors():
+        mix = None if population is None else parse_population(population)
+        with quiet_exit():
+            from ..metrics import evaluate as evaluate_predictions
+        with warnings_on_stderr() as warned:
+            if data is None:
+                labelled = _from_predictions(model, target, positive, mix, group, encoding)
+            else:
+                labelled = _from_model(model, data, target, mix, group, encoding)
+            check_threshold(threshold, len(labelled.classes))
+            rows = labelled.codes >= 0
+            found = evaluate_predictions(
+                labelled.log_probs[rows],
+                labelled.codes[rows],
+                labelled.population,
+                threshold=threshold,
+                groups=None if labelled.groups is None else labelled.groups[rows],
+            )
+        _print_evaluation(found, labelled, threshold, list(warned), json)
+
+
+def _from_model(
+    folder: Path, data: Path, target: str | None, mix: float | dict[str, float] | None, group: str | None, encoding: str | None
+) -> Labelled:
+    from ..tabular import load_model, read_table
+
+    model = load_model(folder)
+    frame = read_table(data, encoding=encoding)
+    codes = class_numbers(frame, target or model.target, model.classes_)
+    groups = _groups(frame, group)
+    log_probs = model.predict_log_proba(frame, population=mix)
+    prevalence = model.population if mix is None else model.prevalence_of(mix)
+    return Labelled(log_probs, codes, model.classes_, prevalence.population.numpy(), groups)
+
+
+def _from_predictions(
+    path: Path,
+    target: str | None,
+    positive: str | None,
+    mix: float | dict[str, float] | None,
+    group: str | None,
+    encoding: str | None,
+) -> Labelled:
+    """Read the columns `p_…` of a file; they are taken to be stated at the population given."""
+    import numpy as np
+
+    from ..sklearn.population import class_prevalence
+    from ..tabular import read_table
+
+    if path.is_dir():
+        raise ValueError("Expected a labelled table after the model's folder, but got none: evaluate model labelled.csv.")
+    if target is None or mix is None:
+        raise ValueError("Expected --target and --population with a file of predictions, but got none: add them.")
+    frame = read_table(path, encoding=encoding)
+    classes = [str(name).removeprefix("p_") for name in frame.columns if str(name).startswith("p_")]
+    if len(classes) < 2:
+        raise ValueError(f"Expected a column p_… per class in {path}, but got {len(classes)}: write it by `rightloss predict`.")
+    if positive is not None and positive not in classes:
+        raise ValueError(f"Expected --positive to name a column p_…, of {classes}, but got {positive!r}: choose one.")
+    if len(classes) == 2:
+        classes = sorted(classes, key=lambda label: label == (positive or classes[1]))
+    probabilities = frame[[f"p_{label}" for label in classes]].to_numpy(dtype=np.float64)
+    if not (
+        np.isfinite(probabilities).all() and (probabilities >= 0).all() and np.allclose(probabilities.sum(1), 1, atol=1e-3)
+    ):
+        raise ValueError(
+            f"Expected probabilities that sum to 1 in {path}, but some rows do not: write it by `rightloss predict`."
+        )
+    even = [1 / len(classes)] * len(classes)
+    pi = class_prevalence(mix, np.array(classes, dtype=object), even).population.numpy()
+    with np.errstate(divide="ignore"):
+        log_probs = np.log(probabilities / probabilities.sum(1, keepdims=True))
+    return Labelled(log_probs, class_numbers(frame, target, classes), classes, pi, _groups(frame, group))
+
+
+def class_numbers(frame: pd.DataFrame, target: str, classes: Sequence[Any]) -> np.ndarray:
+    """Return the class number of each row, −1 where it has no label; a label that the model does not know is refused."""
+    import warnings
+
+    import numpy as np
+
+    from ..tabular.columns import text_of
+
+    if target not in frame.columns:
+        raise ValueError(f"Expected the target column {target!r}, but got {list(frame.columns[:30])}: name it by --target.")
+    place = {text_of(label): number for number, label in enumerate(classes)}
+    texts = [None if missing else text_of(value) for value, missing in zip(frame[target], frame[target].isna(), strict=True)]
+    unknown = sorted({text for text in texts if text is not None} - set(place))
+    if unknown:
+        raise ValueError(
+            f"Expected the classes {list(place)} in column {target!r}, but got {unknown[:5]}: leave those rows out."
+        )
+    codes = np.array([-1 if text is None else place[text] for text in texts], dtype=np.int64)
+    if not len(codes) or codes.max() < 0:
+        raise ValueError(f"Expected labels in column {target!r}, but all are missing: `rightloss predict` needs none.")
+    if (codes < 0).any():
+        warnings.warn(
+            f"column {target!r}: {(codes < 0).sum():,} rows have no label and are left out", UserWarning, stacklevel=2
+        )
+    return codes
+
+
+def _groups(frame: pd.DataFrame, group: str | None) -> np.ndarray | None:
+    import pandas as pd
+
+    if group is None:
+        return None
+    if group not in frame.columns:
+        raise ValueError(f"Expected the group column {group!r}, but got {list(frame.columns[:30])}: name it by --group.")
+    codes, names = pd.factorize(frame[group].astype(object))
+    missing = codes < 0
+    codes[missing] = len(names) + missing[missing].cumsum()  # each a group of its own
+    return codes
+
+
+def _print_evaluation(found: Evaluation, labelled: Labelled, threshold: float | None, warned: list[str], json: bool) -> None:
+    figures = {name: found[name] for name in _WORDS if threshold is not None or name != "net_benefit"}
+    positive = labelled.classes[1] if len(labelled.classes) == 2 else None
+    population = population_text(labelled.population.tolist(), labelled.classes, positive)
+    if json:
+        shown = {
+            name: {"value": each.value, "low": each.low, "high": each.high, "note": each.reason}
+            for name, each in figures.items()
+        }
+        context = {"classes": list(labelled.classes), "rows": list(found.num_examples), "level": found.level}
+        return print_json(
+            {"population": labelled.population, **context, "threshold": threshold, "figures": shown, "warnings": warned}
+        )
+    counts = ", ".join(f"{int(rows):,} {label}" for rows, label in zip(found.num_examples, labelled.classes, strict=True))
+    decision = "for the likelier class" if threshold is None else f"for {positive} from a probability of {threshold:g} on"
+    rows = [(_WORDS[name], number(each.value, 4), number(each.low), number(each.high)) for name, each in figures.items()]
+    print_table(("figure", "value", "low", "high"), rows, f"At the population {population}; decisions {decision}")
+    print_sentences(f"Rows: {counts}. Limits are those of {100 * found.level:g} % intervals.")
+    print_sentences(*(f"{_WORDS[name]}: {each.reason}." for name, each in figures.items() if each.reason))

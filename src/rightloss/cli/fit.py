@@ -1,0 +1,135 @@
+"""`rightloss fit data.csv --target cancer --positive yes --population 0.001 --out model`.
+
+Stage: a table → candidates compared at the population → a model folder with its report, the comparison on the terminal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .errors import plain_errors, quiet_exit, require
+from .population import parse_population, population_text
+from .progress import progress
+from .table_options import Data, Encoding, Group, Json, Overwrite, Population, Positive, Target, complete_column
+from .terminal import (
+    command_line,
+    number,
+    print_findings,
+    print_json,
+    print_next,
+    print_sentences,
+    print_table,
+    warnings_on_stderr,
+)
+
+if TYPE_CHECKING:
+    from ..tabular import TableModel
+
+LeaveOut = Annotated[
+    list[str],
+    typer.Option(
+        help="A column that is not to be used. Give it again for more.",
+        show_default=False,
+        metavar="COLUMN",
+        autocompletion=complete_column,
+    ),
+]
+
+
+def fit(
+    data: Data,
+    target: Target,
+    out: Annotated[Path, typer.Option(help="Folder to write: the model and its report.", show_default=False)],
+    positive: Positive = None,
+    population: Population = None,
+    group: Group = None,
+    leave_out: LeaveOut = [],  # noqa: B006 (typer's way to say "none given")
+    folds: Annotated[int, typer.Option(help="Parts of the cross-validation.")] = 5,
+    seed: Annotated[int, typer.Option(help="Of the random numbers: the same seed gives the same model.")] = 0,
+    encoding: Encoding = None,
+    overwrite: Overwrite = False,
+    json: Json = False,
+) -> None:
+    """Compare models at the population by cross-validation, keep the best, and write it with a report to a folder.
+
+    Linear and boosted models, each with the corrections for the
+    population, against always answering its frequencies. The best by
+    expected log-likelihood is fitted again to all rows. Without
+    --population the model is for the file's own mix.
+
+    \b
+    A case-control file, for a population in which 1 in 1,000 has the disease:
+      rightloss fit data.csv --target cancer --positive yes \\
+        --population 1/1000 --out model
+
+    \b
+    Several rows per patient, three classes, and a column that would give the answer away:
+      rightloss fit visits.parquet --target stage --group patient \\
+        --leave-out treatment --out model \\
+        --population none=0.9,early=0.09,late=0.01
+    """
+    with plain_errors():
+        with quiet_exit():
+            from ..tabular import check_destination, fit_table, read_table
+            from ..tabular.report import report_page
+        require("jinja2", "safetensors", "rich")
+        check_destination(named_folder(out), overwrite=overwrite)
+        mix = None if population is None else parse_population(population)
+        with warnings_on_stderr(), progress("steps") as show:
+            show(0, 1, "reading the table")
+            frame = read_table(data, encoding=encoding)
+            options: dict[str, Any] = {"population": mix, "group": group, "leave_out": leave_out, "folds": folds, "seed": seed}
+            model = fit_table(frame, target=target, positive=positive, progress=show, **options)
+            model.save(out, overwrite=overwrite, also={"report.html": report_page(model)})
+        _print_model(model, out, data, json)
+
+
+def named_folder(out: Path) -> Path:
+    """Return the folder; refuse a blank name, an unset variable of the shell."""
+    if not out.name.strip():
+        raise ValueError(f"Expected a folder for the model, but got {str(out)!r}: --out model, say.")
+    return out
+
+
+def _print_model(model: TableModel, out: Path, data: Path, json: bool) -> None:
+    from ..tabular.report import sentences
+
+    following = ["predict", str(out), "new.csv", "--out", "predictions.csv"]
+    if json:
+        rows = [dict(row) for row in model.comparison.to_dict("records")]
+        print_json(
+            {
+                "out": str(out),
+                "report": str(out / "report.html"),
+                "classes": list(model.classes_),
+                "positive": model.positive,
+                "population": model.population.population,
+                "sampling": model.population.sampling,
+                "comparison": rows,
+                "findings": [vars(finding) for finding in model.findings],
+                "sentences": sentences(model),
+                "next": command_line(*following),
+            }
+        )
+        return
+    print_findings(model.findings)
+    print_table(("model", "log-likelihood", "95 % interval", "AUC", "skill", "slope", "seconds"), _rows(model), _title(model))
+    print_sentences(*sentences(model), f"The report, with a prevalence slider, is {out / 'report.html'}.")
+    print_next(*following)
+
+
+def _title(model: TableModel) -> str:
+    population = population_text(model.population.population.tolist(), model.classes_, model.positive)
+    return f"Cross-validated at the population {population}"
+
+
+def _rows(model: TableModel) -> Iterator[tuple[str, ...]]:
+    for row in model.comparison.to_dict("records"):
+        interval = f"{number(row['low'])} to {number(row['high'])}"
+        figures = [number(row[name]) for name in ("auc", "skill", "calibration_slope", "seconds")]
+        name = f"{row['candidate']} ✓" if row["chosen"] else str(row["candidate"])
+        yield (name, number(row["expected_log_likelihood"], 4), interval, *figures)

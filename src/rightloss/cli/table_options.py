@@ -1,0 +1,65 @@
+"""Options that the commands for tables share.
+
+Stage: a file's header → names that the shell completes; one declaration of each option → the same words in every `--help`.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import importlib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def complete_column(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the columns that begin so, of the table that stands on the command line; none if it cannot be read."""
+    given = [ctx.params.get("data"), *reversed(ctx.args)]  # the second where the words after it are not complete
+    path = next((Path(each) for each in given if each and Path(each).is_file()), None)
+    try:
+        return [name for name in _header(path) if name.startswith(incomplete)] if path else []
+    except Exception:  # the shell asks; an answer must not be an error
+        return []
+
+
+def _header(path: Path) -> list[str]:
+    if path.suffix.lower() == ".parquet":
+        parquet: Any = importlib.import_module("pyarrow.parquet")
+        return list(parquet.read_schema(path).names)
+    opened: Any = gzip.open(path, "rt", errors="replace") if path.suffix == ".gz" else open(path, errors="replace")
+    with opened as file:
+        line = file.readline()
+    return [name.strip() for name in next(csv.reader([line], delimiter=max(",;\t|", key=line.count)))]
+
+
+def _column(text: str, *names: str) -> Any:
+    return typer.Option(*names, help=text, show_default=False, metavar="COLUMN", autocompletion=complete_column)
+
+
+Data = Annotated[Path, typer.Argument(help="The table: .csv, .tsv or .parquet; .gz too.", show_default=False)]
+ModelFolder = Annotated[Path, typer.Argument(help="The folder that `rightloss fit` wrote.", show_default=False)]
+Target = Annotated[str, _column("The column with the classes.", "--target")]
+OptionalTarget = Annotated[str | None, _column("The column with the classes.", "--target")]
+Positive = Annotated[
+    str | None, typer.Option(help="The class that a single number as --population is the frequency of.", show_default=False)
+]
+Group = Annotated[
+    str | None, _column("A column of patients, sites or the like, whose rows belong together: never split.", "--group")
+]
+Population = Annotated[
+    str | None,
+    typer.Option(
+        help="How frequent the classes are where the model is used: 0.001, 0.1%, 1/1000, or a=0.9,b=0.09,c=0.01.",
+        show_default=False,
+        metavar="RATE",
+    ),
+]
+Threshold = Annotated[
+    float | None,
+    typer.Option(help="For two classes: decide for the positive one from this probability on.", show_default=False),
+]
+Encoding = Annotated[str | None, typer.Option(help="Of a text file that is not UTF-8: cp1252, say.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, and nothing else, on standard output.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]

@@ -1,0 +1,127 @@
+"""What the commands for tables print.
+
+Stage: titles, rows, findings and sentences → text on stdout, or one JSON document there; warnings → lines on stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from ..tabular import Finding
+
+WIDTH = 110  # of what is printed where there is no terminal
+_ROUNDING = 1e-12  # what is shown as 0
+_STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None, left: int = 1) -> None:
+    """Print a table whose first `left` columns are words, and the others numbers."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    for number, name in enumerate(columns):
+        table.add_column(name, justify="left" if number < left else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(printable(cell)) for cell in row))  # never read as rich's markup
+    _show(table)
+
+
+def print_findings(findings: Iterable[Finding]) -> None:
+    """Print what was found in a table, errors first, each with the column that it is about."""
+    from rich.text import Text
+
+    order = list(_STYLES)
+    for finding in sorted(findings, key=lambda each: order.index(each.level)):
+        _show(Text(finding.level, _STYLES[finding.level]) + Text(printable(str(finding)).removeprefix(finding.level)))
+
+
+def print_sentences(*sentences: str) -> None:
+    """Print sentences as they are, one below the other."""
+    from rich.text import Text
+
+    for sentence in sentences:
+        _show(Text(printable(sentence)))
+
+
+def print_next(*arguments: str) -> None:
+    """Print the next command to type, on one line, quoted for the shell."""
+    print(f"\nNext:\n  {command_line(*arguments)}")
+
+
+def command_line(*arguments: str) -> str:
+    """Return `rightloss` with these arguments as a shell takes it; "…" stands for what the user has to fill in."""
+    return shlex.join(["rightloss", *arguments]).replace("'…'", "…")
+
+
+def print_json(content: Any) -> None:
+    """Print one JSON document; numbers that JSON does not have become null."""
+    print(json.dumps(_plain(content), indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def printable(text: str) -> str:
+    """Return text of a file without signs that a terminal would obey."""
+    return "".join(sign if sign.isprintable() or sign == "\n" else "�" for sign in text)
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """Return a number in a few digits; a dash where there is none."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    value = value if abs(value) > _ROUNDING else 0.0
+    return f"{value:.{digits}g}".replace("-", "−") if abs(value) < 1e5 else f"{value:,.0f}".replace("-", "−")
+
+
+def percent(value: float) -> str:
+    """Return a share in percent: 0.1 %, 12 %, 99.9 %."""
+    return f"{100 * value:.3g} %"
+
+
+@contextmanager
+def warnings_on_stderr() -> Iterator[list[str]]:
+    """Print each warning of the library as one line on stderr, once; yield the list of them."""
+    seen: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        try:
+            yield seen
+        finally:
+            for each in caught:
+                text = " ".join(printable(str(each.message)).split())
+                if text not in seen and issubclass(each.category, UserWarning):
+                    seen.append(text)
+                    print(f"rightloss: warning: {text}", file=sys.stderr)
+
+
+def _show(renderable: RenderableType) -> None:
+    """Print something of rich's, as wide as the terminal or as a page, without spaces at the ends of lines."""
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    with console.capture() as captured:
+        console.print(renderable)
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def _plain(value: Any) -> Any:
+    """Return dicts, lists, text and finite numbers, of whatever holds them."""
+    if isinstance(value, dict):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, str | bool | int) or value is None:
+        return value
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist())
+    return (value if math.isfinite(value) else None) if isinstance(value, float) else str(value)

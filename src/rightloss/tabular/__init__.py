@@ -1,0 +1,16 @@
+"""Tables (CSV, Parquet) → what they are good for → a model at the population's prevalence."""
+
+from .encode import ColumnSpec as ColumnSpec
+from .encode import column_specs as column_specs
+from .findings import Finding as Finding
+from .findings import TableWarning as TableWarning
+from .fit import fit_table as fit_table
+from .folder import check_destination as check_destination
+from .folder import load_model as load_model
+from .inspect import ClassReport as ClassReport
+from .inspect import ColumnReport as ColumnReport
+from .inspect import TableReport as TableReport
+from .inspect import inspect_table as inspect_table
+from .model import HeldOutRows as HeldOutRows
+from .model import TableModel as TableModel
+from .read import read_table as read_table

@@ -1,0 +1,155 @@
+"""What the cells of one column are: numbers, categories, dates, or nothing to learn from.
+
+Stage: a column as read → its kind, and its values as numbers, days or text.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+Kind = Literal["number", "category", "text", "identifier", "constant", "date", "boolean"]
+
+_MOSTLY = 0.9  # share of cells that makes a column one of numbers or dates; the other cells are read as missing
+_FEW_LEVELS = 50  # a category of more levels than this must have rows enough for each
+_MANY_LEVELS = 0.2  # distinct values per row from which text is no category
+_FEWEST_IDS = 20  # rows below which distinct values are no sign of an identifier
+_ID_NAME = re.compile(r"(^|[_\W])(id|uuid|guid|key|index|nr|no|number|mrn|ssn)($|[_\W])|Id$|ID$|^Unnamed: ", re.IGNORECASE)
+_DATE = re.compile(r"\d{4}[-/]\d{1,2}[-/]\d{1,2}([T ].*)?|\d{1,2}([./-])\d{1,2}\2\d{4}")
+_DATE_FORMATS = ("ISO8601", "%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%d-%m-%Y")
+_EPOCH = np.datetime64("1970-01-01", "ns")
+_LOOKED_AT = 2000  # cells looked at to find a date's format
+
+
+def kind_of(series: pd.Series, distinct: int | None = None) -> Kind:
+    """Return the kind of a column, of which `count_distinct` may be known already.
+
+    Numbers that are all distinct are an identifier where they are whole and without gaps, or where the name says so; text that
+    is all distinct is one where it has no spaces. Text with many distinct values is no category.
+    """
+    present = series.dropna()
+    distinct = count_distinct(present) if distinct is None else distinct
+    if distinct == 0 or (distinct == 1 and len(present) == len(series)):
+        return "constant"
+    if pd.api.types.is_datetime64_any_dtype(series):
+        return "date"
+    if _is_boolean(present):
+        return "boolean"
+    if _is_numeric(series):
+        return "identifier" if _counts_rows(present.to_numpy(dtype=np.float64), distinct, str(series.name)) else "number"
+    return _kind_of_text(present, distinct, str(series.name))
+
+
+def count_distinct(series: pd.Series) -> int:
+    """Count the distinct values, missing ones not counted; cells that cannot be compared, such as lists, are all distinct."""
+    try:
+        return int(series.nunique())
+    except TypeError:
+        return int(series.notna().sum())
+
+
+def as_numbers(series: pd.Series) -> tuple[np.ndarray, list[str]]:
+    """Return the cells as float64, with NaN for what is missing, infinite or no number, and some of the cells of text."""
+    if not _is_numeric(series) and not pd.api.types.is_bool_dtype(series):
+        codes, values = pd.factorize(_hashable(series), use_na_sentinel=True)
+        parsed = pd.to_numeric(pd.Series([_plain(value) for value in values], dtype=object), errors="coerce")
+        numbers = np.append(parsed.to_numpy(dtype=np.float64), np.nan)
+        text = [str(values[i]) for i in np.flatnonzero(np.isnan(numbers[:-1]))]
+        found, cells = numbers[codes], text
+    else:
+        found, cells = series.to_numpy(dtype=np.float64, na_value=np.nan), []
+    return np.where(np.isfinite(found), found, np.nan), cells
+
+
+def as_text(series: pd.Series) -> tuple[np.ndarray, list[str]]:
+    """Return a code per cell, −1 where it is missing, and the text that each code stands for."""
+    codes, values = pd.factorize(_hashable(series), use_na_sentinel=True)
+    return np.asarray(codes, dtype=np.int64), [text_of(value) for value in values]
+
+
+def text_of(value: Any) -> str:
+    """Return a cell as the text of its category: 1.0 and 1 are the same."""
+    plain = _plain(value)
+    return str(int(plain)) if isinstance(plain, float) and plain.is_integer() else str(plain)
+
+
+def date_format(series: pd.Series) -> str | None:
+    """Return the format of dates in a text column, or None where there is none that fits nearly all of them."""
+    present = series.dropna()
+    if pd.api.types.is_datetime64_any_dtype(series):
+        return "ISO8601"
+    some = present.iloc[:: max(1, len(present) // _LOOKED_AT)].astype(str)
+    if not len(some) or some.str.fullmatch(_DATE).mean() < _MOSTLY:
+        return None
+    fits = [(float(as_days(some, each).size - np.isnan(as_days(some, each)).sum()), each) for each in _DATE_FORMATS]
+    best = max(fits, key=lambda fit: fit[0])
+    return best[1] if best[0] >= _MOSTLY * len(some) else None
+
+
+def as_days(series: pd.Series, date_format: str) -> np.ndarray:
+    """Return dates as days since 1970, with NaN where there is none."""
+    text = series
+    if not pd.api.types.is_datetime64_any_dtype(series):  # pandas also reads words such as "today"
+        text = series.astype(str).where(series.astype(str).str.match(r"\s*\d") & series.notna(), None)
+    times = pd.to_datetime(text, format=date_format, errors="coerce", utc=True).dt.tz_localize(None)
+    days = (times.to_numpy(dtype="datetime64[ns]") - _EPOCH) / np.timedelta64(1, "D")
+    return np.where(times.isna(), np.nan, days)
+
+
+def formula_cells(series: pd.Series) -> list[str]:
+    """Return the distinct cells that a spreadsheet would run as a formula: text that begins with =, +, - or @."""
+    if _is_numeric(series) or not (pd.api.types.is_object_dtype(series) or pd.api.types.is_string_dtype(series)):
+        return []
+    values = [value for value in as_text(series)[1] if len(value) > 1 and value[0] in "=+-@"]
+    numbers = pd.to_numeric(pd.Series(values, dtype=object), errors="coerce")
+    return [value for value, number in zip(values, numbers, strict=True) if np.isnan(number)]
+
+
+def _kind_of_text(present: pd.Series, distinct: int, name: str) -> Kind:
+    numbers = as_numbers(present)[0]
+    if np.isfinite(numbers).mean() >= _MOSTLY:
+        kept = numbers[np.isfinite(numbers)]
+        return "identifier" if _counts_rows(kept, len(np.unique(kept)), name) else "number"
+    if date_format(present) is not None:
+        return "date"
+    if distinct >= _FEWEST_IDS and distinct == len(present):
+        words = present.iloc[:_LOOKED_AT].astype(str).str.strip().str.contains(r"\s").mean()
+        return "text" if words > 0.5 else "identifier"
+    return "text" if distinct > max(_FEW_LEVELS, _MANY_LEVELS * len(present)) else "category"
+
+
+def _counts_rows(values: np.ndarray, distinct: int, name: str) -> bool:
+    """Tell whether whole numbers name the rows: all distinct, and without gaps or with a name that says so."""
+    if len(values) < _FEWEST_IDS or distinct < len(values) or not np.isfinite(values).all() or (values % 1 != 0).any():
+        return False
+    return bool(_ID_NAME.search(name)) or float(values.max() - values.min()) < 1.1 * len(values)
+
+
+def _is_numeric(series: pd.Series) -> bool:
+    kinds = pd.api.types
+    return bool(kinds.is_numeric_dtype(series) and not kinds.is_bool_dtype(series) and not kinds.is_complex_dtype(series))
+
+
+def _is_boolean(present: pd.Series) -> bool:
+    if pd.api.types.is_bool_dtype(present):
+        return True
+    return bool(pd.api.types.is_object_dtype(present) and all(isinstance(value, bool | np.bool_) for value in present))
+
+
+def _hashable(series: pd.Series) -> pd.Series:
+    """Return a column whose cells can be compared; lists and the like become text."""
+    values = series.astype(object) if isinstance(series.dtype, pd.CategoricalDtype) else series
+    try:
+        if pd.api.types.is_object_dtype(values):
+            hash(tuple(values.iloc[:100]))
+        return values
+    except TypeError:
+        return values.map(str, na_action="ignore")
+
+
+def _plain(value: Any) -> Any:
+    """Return a cell as Python's own type."""
+    return value.item() if isinstance(value, np.generic) else value

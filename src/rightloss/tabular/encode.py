@@ -1,0 +1,205 @@
+"""Columns of a table → matrices of numbers: one for linear models, one for boosted trees.
+
+Stage: training table, kinds → a `ColumnSpec` per column; any table, specs → `(n, p)` float32. The target is never looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from .columns import Kind, as_days, as_numbers, as_text, date_format
+from .findings import Finding
+from .inspect import LEVELS_KEPT
+
+_RARE = 10  # rows of a level below which it is pooled with others; fewer in small tables
+_NAMES_KEPT = 1000  # of pooled levels, so as to tell them from new ones
+_FARTHEST = 1e6  # standard deviations at which a number is cut off, far within float32
+
+
+@dataclass(frozen=True)
+class ColumnSpec:
+    """How one column becomes numbers.
+
+    Attributes:
+        name: the column's.
+        kind: "number", "boolean", "date" or "category".
+        categories: the levels with a place of their own, the most frequent first; all others are pooled as one more.
+        pooled: the names of those others, the most frequent 1,000.
+        fill: the median, which stands for a missing number in a linear model.
+        mean: of the numbers; it is subtracted.
+        scale: their standard deviation; it is divided by.
+        has_missing: whether cells were missing at training; a linear model then has a column for that.
+        date_format: how dates were written at training.
+
+    Examples:
+        >>> import pandas as pd
+        >>> from rightloss.tabular import column_specs
+        >>> frame = pd.DataFrame({"age": [61.0, 48.0, None, 55.0]})
+        >>> column_specs(frame, {"age": "number"})[0].fill
+        55.0
+    """
+
+    name: str
+    kind: Kind
+    categories: tuple[str, ...] = ()
+    pooled: tuple[str, ...] = ()
+    fill: float = 0.0
+    mean: float = 0.0
+    scale: float = 1.0
+    has_missing: bool = False
+    date_format: str | None = None
+
+    @property
+    def is_category(self) -> bool:
+        """Whether the column becomes levels rather than one number."""
+        return self.kind == "category"
+
+    @property
+    def linear_width(self) -> int:
+        """How many columns it has in the matrix for linear models."""
+        return (len(self.categories) + 1 if self.is_category else 1) + self.has_missing
+
+
+def column_specs(frame: pd.DataFrame, kinds: dict[str, Kind]) -> list[ColumnSpec]:
+    """Learn from a training table how its columns become numbers.
+
+    Args:
+        frame: the table.
+        kinds: the columns to use, each with its kind.
+
+    Examples:
+        >>> import pandas as pd
+        >>> from rightloss.tabular import column_specs
+        >>> frame = pd.DataFrame({"sex": ["f", "m", "f", "m", "f"]})
+        >>> column_specs(frame, {"sex": "category"})[0].categories
+        ('f', 'm')
+    """
+    return [
+        _category_spec(frame[name]) if kind == "category" else _number_spec(frame[name], kind) for name, kind in kinds.items()
+    ]
+
+
+def boosting_matrix(frame: pd.DataFrame, specs: Sequence[ColumnSpec]) -> np.ndarray:
+    """Return `(n, p)` float32: standardised numbers and codes of levels, NaN where a cell is missing."""
+    matrix = np.empty((len(frame), len(specs)), dtype=np.float32, order="F")
+    for number, spec in enumerate(specs):
+        matrix[:, number] = _codes(frame[spec.name], spec)[0] if spec.is_category else _standardised(frame[spec.name], spec)
+    return matrix
+
+
+def linear_matrix(frame: pd.DataFrame, specs: Sequence[ColumnSpec]) -> np.ndarray:
+    """Return `(n, q)` float32 without NaN: standardised numbers, a column per level, and one for missing where some were."""
+    matrix = np.zeros((len(frame), sum(spec.linear_width for spec in specs)), dtype=np.float32)
+    start = 0
+    for spec in specs:
+        _fill_linear(matrix[:, start : start + spec.linear_width], frame[spec.name], spec)
+        start += spec.linear_width
+    return matrix
+
+
+def check_columns(frame: pd.DataFrame, specs: Sequence[ColumnSpec], known: Sequence[str] = ()) -> list[Finding]:
+    """Compare a table with what a model was trained on.
+
+    Args:
+        frame: the table to predict.
+        specs: the columns that the model reads.
+        known: other columns of the training table, such as the target.
+
+    Returns:
+        Warnings of cells that are not as at training, and a note of columns that the model does not know.
+
+    Raises:
+        ValueError: a column is missing, or there twice.
+    """
+    missing = [spec.name for spec in specs if spec.name not in frame.columns]
+    if missing:
+        raise ValueError(
+            f"Expected the columns that the model was trained on, but {missing} are missing: add them; cells may be empty."
+        )
+    twice = sorted({spec.name for spec in specs if list(frame.columns).count(spec.name) > 1})
+    if twice:
+        raise ValueError(f"Expected every column once, but {twice} come more than once: remove the others.")
+    found = [finding for spec in specs for finding in _odd_cells(frame[spec.name], spec)]
+    extra = [str(name) for name in frame.columns if name not in {spec.name for spec in specs} | set(known)]
+    if extra:
+        found.append(Finding("note", None, f"the columns {extra[:20]} are not used: the model was trained without them."))
+    return found
+
+
+def _odd_cells(series: pd.Series, spec: ColumnSpec) -> list[Finding]:
+    if spec.is_category:
+        codes, texts = as_text(series)
+        familiar = {*spec.categories, *spec.pooled}
+        new = [number for number, text in enumerate(texts) if text not in familiar]
+        if not new:
+            return []
+        cells = int(np.isin(codes, new).sum())
+        words = f"{cells:,} of {len(series):,} cells have a category that training did not, such as {texts[new[0]][:40]!r}: "
+        return [Finding("warning", spec.name, words + "they are read as 'other'.")]
+    values = _raw(series, spec)
+    bad = np.isnan(values) & series.notna().to_numpy()
+    if not bad.any():
+        return []
+    example = str(series.to_numpy(dtype=object)[int(np.argmax(bad))])[:40]
+    what = "dates" if spec.kind == "date" else "numbers"
+    words = f"{int(bad.sum()):,} of {len(series):,} cells are no {what}, such as {example!r}: they are read as missing."
+    return [Finding("warning", spec.name, words)]
+
+
+def _number_spec(series: pd.Series, kind: Kind) -> ColumnSpec:
+    written = (date_format(series) or "ISO8601") if kind == "date" else None
+    values = _raw(series, ColumnSpec(str(series.name), kind, date_format=written))
+    known = values[~np.isnan(values)]
+    mean, scale = (float(known.mean()), float(known.std())) if len(known) else (0.0, 1.0)
+    fill = float(np.median(known)) if len(known) else 0.0
+    missing = len(known) < len(values)
+    scale = scale if 0 < scale < np.inf else 1.0
+    return ColumnSpec(str(series.name), kind, (), (), fill, mean, scale, missing, written)
+
+
+def _category_spec(series: pd.Series) -> ColumnSpec:
+    codes, texts = as_text(series)
+    counts = np.bincount(codes[codes >= 0], minlength=len(texts))
+    merged: dict[str, int] = {}
+    for text, count in zip(texts, counts.tolist(), strict=True):  # 1 and 1.0 are one level
+        merged[text] = merged.get(text, 0) + count
+    enough = max(2, min(_RARE, len(series) // 100))
+    ranked = sorted(merged, key=lambda text: (-merged[text], text))
+    kept = min(LEVELS_KEPT, sum(count >= enough for count in merged.values()))
+    pooled = tuple(ranked[kept : kept + _NAMES_KEPT])
+    return ColumnSpec(str(series.name), "category", tuple(ranked[:kept]), pooled, has_missing=bool((codes < 0).any()))
+
+
+def _raw(series: pd.Series, spec: ColumnSpec) -> np.ndarray:
+    """Return the numbers of a column, or its days, in float64."""
+    return as_days(series, spec.date_format or "ISO8601") if spec.kind == "date" else as_numbers(series)[0]
+
+
+def _standardised(series: pd.Series, spec: ColumnSpec) -> np.ndarray:
+    return np.clip((_raw(series, spec) - spec.mean) / spec.scale, -_FARTHEST, _FARTHEST)
+
+
+def _codes(series: pd.Series, spec: ColumnSpec) -> tuple[np.ndarray, np.ndarray]:
+    """Return the number of each cell's level, the last for all pooled ones, NaN where it is missing; and which are missing."""
+    codes, texts = as_text(series)
+    place = {text: number for number, text in enumerate(spec.categories)}
+    numbers = np.array([*(place.get(text, len(place)) for text in texts), np.nan])[codes]
+    return numbers, codes < 0
+
+
+def _fill_linear(part: np.ndarray, series: pd.Series, spec: ColumnSpec) -> None:
+    """Write one column's part of the matrix for linear models."""
+    if spec.is_category:
+        numbers, missing = _codes(series, spec)
+        present = np.flatnonzero(~missing)
+        part[present, numbers[present].astype(np.int64)] = 1
+    else:
+        values = _standardised(series, spec)
+        missing = np.isnan(values)
+        part[:, 0] = np.where(missing, (spec.fill - spec.mean) / spec.scale, values)
+    if spec.has_missing:
+        part[:, -1] = missing

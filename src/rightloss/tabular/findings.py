@@ -1,0 +1,53 @@
+"""Findings: what a user should know of a table, each a level, a column and a sentence.
+
+Stage: something seen in a table → `Finding`, collected in lists by all stages of `rightloss.tabular`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+Level = Literal["error", "warning", "note"]
+
+
+class TableWarning(UserWarning):
+    """A table's content is not what the model was trained on: cells that are no numbers, unknown categories.
+
+    Examples:
+        >>> import warnings
+        >>> from rightloss.tabular import TableWarning
+        >>> warnings.filterwarnings("ignore", category=TableWarning)
+    """
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing to know about a table.
+
+    Attributes:
+        level: "error" (nothing can be fitted), "warning" (the result may mislead) or "note".
+        column: the column that it is about, if it is about one.
+        message: a sentence that says what was found and what to do.
+
+    Examples:
+        >>> from rightloss.tabular import Finding
+        >>> print(Finding("warning", "age", "3 of 1,000 cells are text"))
+        warning: column 'age': 3 of 1,000 cells are text
+    """
+
+    level: Level
+    column: str | None
+    message: str
+
+    def __str__(self) -> str:
+        where = "" if self.column is None else f"column {self.column!r}: "
+        return f"{self.level}: {where}{self.message}"
+
+
+def raise_errors(findings: Iterable[Finding]) -> None:
+    """Raise a ValueError with the messages of the errors among the findings, if there are any."""
+    errors = [finding.message for finding in findings if finding.level == "error"]
+    if errors:
+        raise ValueError(" ".join(errors))

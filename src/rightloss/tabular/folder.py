@@ -1,0 +1,373 @@
+"""A `TableModel` as a folder, without pickle: JSON, safetensors, and LightGBM's own text.
+
+Stage: `TableModel` → folder, written whole or not at all → `TableModel`, after everything in it has been checked.
+
+| file | content |
+|---|---|
+| model.json | format and version, columns, classes, population, comparison, findings, digests of the other files |
+| arrays.safetensors | predictions out of fold, coefficients, calibration |
+| boosting.txt | the trees, where the model has some |
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from .. import __version__
+from ..prevalence import Prevalence
+from ..serialization import Format, prevalence_facts, read_file, saved_prevalence, write_file
+from ..shift import Calibration
+from .candidates import BoostingModel, Fitted, LinearModel
+from .columns import Kind
+from .encode import ColumnSpec
+from .findings import Finding, Level
+from .labels import MOST_CLASSES, Label
+from .model import HeldOutRows, TableModel
+
+FORMAT, VERSION = "rightloss.table-model", 1
+_JSON, _ARRAYS, _TREES = "model.json", "arrays.safetensors", "boosting.txt"
+_MOST_JSON = 1 << 26  # bytes
+_ARRAYS_FORMAT = Format(
+    "rightloss.table-arrays", 1, (), "model", "TableModel.save", "give the folder that TableModel.save has written"
+)
+_CALIBRATION = ("temperature", "bias", "sampling", "counts", "covariance")
+_FIGURES = ("expected_log_likelihood", "low", "high", "skill", "auc", "calibration_slope", "calibration_intercept", "seconds")
+
+
+def save_model(
+    model: TableModel, folder: str | os.PathLike[str], *, overwrite: bool = False, also: Mapping[str, str] | None = None
+) -> None:
+    """Save a model as a folder; a process that is killed leaves the old folder or none, never half of the new one.
+
+    Args:
+        model: the model.
+        folder: where; its parent must exist.
+        overwrite: replace a model, or an empty folder, that is there already.
+        also: other text files of the folder by name, such as a report.
+
+    Raises:
+        ValueError: the folder exists, or is no model's.
+    """
+    folder = Path(folder)
+    check_destination(folder, overwrite=overwrite)
+    others = dict(also or {})
+    bad = [name for name in others if Path(name).name != name or name in (_JSON, _ARRAYS, _TREES)]
+    if bad:
+        raise ValueError(f"Expected plain names of other files, but got {bad}: choose names that the model does not use.")
+    temporary = Path(tempfile.mkdtemp(dir=folder.absolute().parent, prefix=".saving-"))
+    try:
+        _write(model, temporary, others)
+        temporary.chmod(0o777 & ~_umask())
+        _replace(temporary, folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def check_destination(folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    """Raise a ValueError where a model cannot be saved: call it before hours of work.
+
+    Examples:
+        >>> import tempfile
+        >>> from rightloss.tabular import check_destination
+        >>> check_destination(tempfile.mkdtemp() + "/model")
+    """
+    folder = Path(folder)
+    if not folder.absolute().parent.is_dir():
+        raise ValueError(f"Expected a folder at {folder.absolute().parent}, but there is none: make it first.")
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"Expected a new folder, but {folder} is a file: choose another name.")
+    if folder.is_dir() and not overwrite:
+        raise ValueError(f"Expected a new folder, but {folder} exists: choose another name, or ask to overwrite it.")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / _JSON).is_file():
+        raise ValueError(f"Expected a model's folder to overwrite, but {folder} holds other files: choose another name.")
+
+
+def load_model(folder: str | os.PathLike[str]) -> TableModel:
+    """Load a model that `TableModel.save` has written. Nothing in it is run or unpickled.
+
+    Raises:
+        ValueError: the folder is missing, damaged, of another program or a newer version, or does not fit together.
+
+    Examples:
+        >>> import tempfile
+        >>> import numpy as np, pandas as pd
+        >>> from rightloss.tabular import fit_table, load_model
+        >>> x = np.random.default_rng(0).normal(size=200)
+        >>> frame = pd.DataFrame({"x": x, "cancer": (x + np.arange(200) % 2 > 0.5).astype(int)})
+        >>> folder = tempfile.mkdtemp() + "/model"
+        >>> fit_table(frame, target="cancer", population=0.01, candidates=["linear"]).save(folder)
+        >>> load_model(folder).classes_
+        [0, 1]
+    """
+    folder = Path(folder)
+    facts = _read_facts(folder)
+    for name, digest in _dict(facts, "files").items():
+        if name not in (_ARRAYS, _TREES) or _sha256(folder / name, folder) != digest:
+            raise _damaged(folder, f"{name} is not as it was saved")
+    tensors, _ = read_file(_ARRAYS_FORMAT, folder / _ARRAYS)
+    try:
+        return _assemble(facts, tensors, folder)
+    except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
+        raise _damaged(folder, f"{type(error).__name__}: {error}") from error
+
+
+def _write(model: TableModel, folder: Path, others: Mapping[str, str]) -> None:
+    tensors = {"held_out.log_probs": model.held_out.log_probs, "held_out.target": model.held_out.target}
+    tensors["held_out.rows"] = model.held_out.rows
+    if model.held_out.groups is not None:
+        tensors["held_out.groups"] = model.held_out.groups
+    if isinstance(model.fitted, LinearModel):
+        tensors |= {"coefficients": model.fitted.coefficients, "intercepts": model.fitted.intercepts}
+    arrays = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in tensors.items()}
+    if model.calibration is not None:
+        arrays |= {f"calibration.{name}": getattr(model.calibration, name).double() for name in _CALIBRATION}
+    write_file(_ARRAYS_FORMAT, folder / _ARRAYS, arrays, {})
+    if isinstance(model.fitted, BoostingModel):
+        (folder / _TREES).write_text(model.fitted.booster.model_to_string(), encoding="utf-8")
+    for name, text in others.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    facts = _facts(model) | {
+        "files": {name: _sha256(folder / name, folder) for name in (_ARRAYS, _TREES) if (folder / name).exists()}
+    }
+    facts["sha256"] = _digest(facts)
+    (folder / _JSON).write_text(json.dumps(facts, indent=1, ensure_ascii=False, allow_nan=False), encoding="utf-8")
+
+
+def _facts(model: TableModel) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "rightloss": __version__,
+        "target": model.target,
+        "group": model.group,
+        "classes": model.classes_,
+        "positive": model.positive,
+        "prevalence": prevalence_facts(model.population),
+        "family": model.family,
+        "correction": "affine" if model.calibration is not None else "closed form",
+        "rows": model.rows,
+        "columns": [asdict(column) for column in model.columns],
+        "comparison": _finite(model.comparison.to_dict("records")),
+        "findings": [asdict(finding) for finding in model.findings],
+    }
+
+
+def _finite(value: Any) -> Any:
+    """Return lists and dicts with None in the place of NaN and infinity, which JSON lacks, and Python's own numbers."""
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    value = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _replace(temporary: Path, folder: Path) -> None:
+    """Move a folder to its place; an old one there is moved aside first, and removed last."""
+    if not folder.exists():
+        os.rename(temporary, folder)
+        return
+    aside = Path(tempfile.mkdtemp(dir=folder.absolute().parent, prefix=".replaced-"))
+    os.rename(folder, aside / "old")
+    try:
+        os.rename(temporary, folder)
+    except OSError:
+        os.rename(aside / "old", folder)
+        raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _read_facts(folder: Path) -> dict[str, Any]:
+    path = folder / _JSON
+    if not folder.is_dir() or not path.is_file():
+        raise ValueError(f"Expected a model's folder with {_JSON} in it, but {folder} is none: give what `fit` has written.")
+    if path.stat().st_size > _MOST_JSON:
+        raise _damaged(folder, f"{_JSON} has {path.stat().st_size:,} bytes")
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise _damaged(folder, f"{_JSON} is no JSON: {error}") from error
+    if not isinstance(facts, dict) or facts.get("format") != FORMAT:
+        raise ValueError(f"Expected a model that rightloss has saved, but {path} is another program's: give another folder.")
+    if facts.get("version") != VERSION:
+        raise ValueError(
+            f"Expected version {VERSION} of the model format, but {folder} has {facts.get('version')!r}, written by rightloss "
+            f"{facts.get('rightloss')}: update rightloss (this is {__version__}), or fit again."
+        )
+    digest = facts.pop("sha256", None)
+    if digest != _digest(facts):
+        raise _damaged(folder, f"{_JSON} is not as it was saved")
+    return facts
+
+
+def _assemble(facts: dict[str, Any], tensors: Mapping[str, Tensor], folder: Path) -> TableModel:
+    classes = _classes(facts["classes"], folder)
+    prevalence = saved_prevalence(_dict(facts, "prevalence"), folder / _JSON)
+    columns = [_column(each, folder) for each in _list(facts, "columns")]
+    _require(prevalence.num_classes == len(classes), folder, "classes and population differ in number")
+    positive = None if facts["positive"] is None else classes[1]
+    _require(positive == facts["positive"] and (positive is None or len(classes) == 2), folder, "the positive class is odd")
+    _require(isinstance(facts["target"], str) and isinstance(facts["rows"], int), folder, "target or rows are odd")
+    _require(facts["group"] is None or isinstance(facts["group"], str), folder, "the group column is odd")
+    return TableModel(
+        target=facts["target"],
+        group=facts["group"],
+        classes_=classes,
+        positive=positive,
+        population=prevalence,
+        columns=columns,
+        comparison=_comparison(_list(facts, "comparison"), folder),
+        held_out=_held_out(tensors, len(classes), folder),
+        family=facts["family"],
+        fitted=_fitted(facts["family"], tensors, columns, len(classes), folder),
+        calibration=_calibration(tensors, prevalence, folder) if facts["correction"] == "affine" else None,
+        rows=facts["rows"],
+        findings=[_finding(each, folder) for each in _list(facts, "findings")],
+    )
+
+
+def _classes(values: Any, folder: Path) -> list[Label]:
+    fine = isinstance(values, list) and 2 <= len(values) <= MOST_CLASSES
+    fine = fine and all(isinstance(value, str | int | float | bool) for value in values)
+    _require(fine and len({(type(value), value) for value in values}) == len(values), folder, "the classes are odd")
+    return list(values)
+
+
+def _column(value: Any, folder: Path) -> ColumnSpec:
+    numbers = [value["fill"], value["mean"], value["scale"]]
+    _require(
+        all(isinstance(each, int | float) and not isinstance(each, bool) for each in numbers), folder, "a column's numbers"
+    )
+    texts = [value["name"], *value["categories"], *value["pooled"]]
+    _require(all(isinstance(each, str) for each in texts) and value["kind"] in get_args(Kind), folder, "a column's names")
+    _require(isinstance(value["has_missing"], bool) and value["scale"] > 0, folder, "a column's scale")
+    _require(value["date_format"] is None or isinstance(value["date_format"], str), folder, "a date's format")
+    fixed = {"categories": tuple(value["categories"]), "pooled": tuple(value["pooled"])}
+    floats = {name: float(value[name]) for name in ("fill", "mean", "scale")}
+    return ColumnSpec(**{**value, **fixed, **floats})
+
+
+def _comparison(records: list[Any], folder: Path) -> pd.DataFrame:
+    frame = pd.DataFrame(records)
+    needed = {"candidate", "family", "correction", "chosen", *_FIGURES}
+    _require(needed == set(frame.columns), folder, "the comparison lacks columns")
+    return frame.astype({name: np.float64 for name in _FIGURES} | {"chosen": bool})
+
+
+def _finding(value: Any, folder: Path) -> Finding:
+    fine = value["level"] in get_args(Level) and isinstance(value["message"], str)
+    _require(fine and (value["column"] is None or isinstance(value["column"], str)), folder, "a finding is odd")
+    return Finding(value["level"], value["column"], value["message"])
+
+
+def _held_out(tensors: Mapping[str, Tensor], num_classes: int, folder: Path) -> HeldOutRows:
+    log_probs = _array(tensors, "held_out.log_probs", np.float64, (-1, num_classes), folder)
+    target, rows = (_array(tensors, f"held_out.{name}", np.int64, (len(log_probs),), folder) for name in ("target", "rows"))
+    _require(bool(((target >= 0) & (target < num_classes)).all()), folder, "labels out of range")
+    groups = None
+    if "held_out.groups" in tensors:
+        groups = _array(tensors, "held_out.groups", np.int64, (len(log_probs),), folder)
+    return HeldOutRows(log_probs, target, groups, rows)
+
+
+def _fitted(
+    family: Any, tensors: Mapping[str, Tensor], columns: list[ColumnSpec], num_classes: int, folder: Path
+) -> Fitted | None:
+    if family == "linear":
+        width = sum(column.linear_width for column in columns)
+        coefficients = _array(tensors, "coefficients", np.float64, (num_classes, width), folder)
+        return LinearModel(coefficients, _array(tensors, "intercepts", np.float64, (num_classes,), folder))
+    if family == "boosting":
+        return BoostingModel(_booster(folder, len(columns), num_classes), num_classes)
+    _require(family is None, folder, f"the family {family!r} is not known")
+    return None
+
+
+def _booster(folder: Path, num_columns: int, num_classes: int) -> Any:
+    try:
+        import lightgbm
+    except ImportError as error:
+        raise ImportError("This model needs LightGBM: pip install 'rightloss[boosting]'.") from error
+    try:
+        booster = lightgbm.Booster(model_str=(folder / _TREES).read_text(encoding="utf-8"))
+    except (lightgbm.basic.LightGBMError, OSError, ValueError) as error:
+        raise _damaged(folder, f"{_TREES} cannot be read: {error}") from error
+    outputs = 1 if num_classes == 2 else num_classes
+    fits = booster.num_feature() == num_columns and booster.num_model_per_iteration() == outputs
+    _require(fits, folder, "the trees do not fit the columns and classes")
+    return booster
+
+
+def _calibration(tensors: Mapping[str, Tensor], prevalence: Prevalence, folder: Path) -> Calibration:
+    k = prevalence.num_classes
+    shapes: dict[str, tuple[int, ...]] = {name: (k,) for name in _CALIBRATION} | {"covariance": (2 * k, 2 * k)}
+    parts = {name: _array(tensors, f"calibration.{name}", np.float64, shape, folder) for name, shape in shapes.items()}
+    _require(bool((parts["temperature"] > 0).all()), folder, "a temperature is not positive")
+    return Calibration("bias-corrected", **{name: torch.from_numpy(value) for name, value in parts.items()})
+
+
+def _array(tensors: Mapping[str, Tensor], name: str, dtype: type, shape: tuple[int, ...], folder: Path) -> np.ndarray:
+    """Return an array of the file, after its dtype, shape and finiteness have been checked; −1 is any length."""
+    _require(name in tensors, folder, f"{name} is missing")
+    array: np.ndarray = tensors[name].numpy()
+    fits = array.ndim == len(shape) and all(want in (-1, have) for want, have in zip(shape, array.shape, strict=True))
+    _require(fits and array.dtype == dtype, folder, f"{name} is {array.dtype}{list(array.shape)}")
+    _require(bool(np.isfinite(array).all()), folder, f"{name} has numbers that are not finite")
+    return array
+
+
+def _list(facts: Mapping[str, Any], name: str) -> list[Any]:
+    value = facts[name]
+    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+        raise TypeError(f"{name} is no list of objects")
+    return value
+
+
+def _dict(facts: Mapping[str, Any], name: str) -> dict[str, Any]:
+    value = facts.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def _require(fine: bool, folder: Path, what: str) -> None:
+    if not fine:
+        raise _damaged(folder, what)
+
+
+def _damaged(folder: Path, what: str) -> ValueError:
+    return ValueError(f"Expected {folder} to be as it was saved, but it is damaged ({what}): copy it again, or fit again.")
+
+
+def _sha256(path: Path, folder: Path) -> str:
+    if not path.is_file():
+        raise _damaged(folder, f"{path.name} is missing")
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _digest(facts: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, ensure_ascii=True).encode()).hexdigest()
+
+
+def _refuse_constant(text: str) -> Any:
+    raise ValueError(f"{text} is no number")
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)  # the only way to read it is to set it
+    os.umask(mask)
+    return mask

@@ -1,0 +1,401 @@
+"""What a table is good for: its columns, its classes, and what may go wrong.
+
+Stage: `pandas.DataFrame`, and which column is the target → `TableReport`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ..sklearn.population import Population
+from .columns import Kind, as_days, as_numbers, as_text, count_distinct, date_format, formula_cells, kind_of
+from .findings import Finding
+from .labels import MOST_CLASSES, Label, Labels, labels_of, population_of
+from .leaks import leaking_columns
+
+Role = Literal["target", "group", "feature", "left out"]
+
+LEVELS_KEPT = 100  # as many levels of a category have a place of their own; see `encode`
+_MOSTLY_MISSING = 0.5
+_MOST_TARGET_VALUES = 20  # a column of numbers with more distinct values is no target of a classifier
+_FEW_ROWS = 10  # of a class
+_TARGET_NAME = re.compile(
+    r"^(y|target|label|class|outcome|status|diagnosis|response|event|disease|cancer|default|churn|purchase|survived|died)$",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class ColumnReport:
+    """One column of a table.
+
+    Attributes:
+        name: the column's.
+        kind: "number", "category", "text", "identifier", "constant", "date" or "boolean".
+        missing: share of the cells that are missing.
+        distinct: how many distinct values there are.
+        role: "target", "group", "feature" or "left out".
+        examples: some of its values, as text.
+        note: why it is left out, or how it is used; empty where there is nothing to say.
+
+    Examples:
+        >>> import pandas as pd
+        >>> from rightloss.tabular import inspect_table
+        >>> inspect_table(pd.DataFrame({"age": [61.5, None, 48.0]})).columns[0].kind
+        'number'
+    """
+
+    name: str
+    kind: Kind
+    missing: float
+    distinct: int
+    role: Role
+    examples: list[str]
+    note: str
+
+
+@dataclass(frozen=True)
+class ClassReport:
+    """One class of the target: its label, how many rows have it, and their share.
+
+    Examples:
+        >>> from rightloss.tabular import ClassReport
+        >>> ClassReport("yes", rows=20, share=0.02).share
+        0.02
+    """
+
+    label: Label
+    rows: int
+    share: float
+
+
+@dataclass(frozen=True)
+class TableReport:
+    """What a table is good for. See `inspect_table`.
+
+    Attributes:
+        rows: how many.
+        columns: each column, in the order of the table.
+        classes: those of the target, of two the positive one last; None without a target.
+        findings: errors, warnings and notes, in this order.
+        likely_targets: columns that could be the target, where none was given; the likeliest first.
+        groups: how many there are; None without a group column.
+        positive: the positive one of two classes.
+
+    Examples:
+        >>> import pandas as pd
+        >>> from rightloss.tabular import inspect_table
+        >>> report = inspect_table(pd.DataFrame({"age": [61, 48, 55, 70], "cancer": ["yes", "no", "no", "yes"]}))
+        >>> report.likely_targets
+        ['cancer']
+    """
+
+    rows: int
+    columns: list[ColumnReport]
+    classes: list[ClassReport] | None
+    findings: list[Finding]
+    likely_targets: list[str] = field(default_factory=list)
+    groups: int | None = None
+    positive: Label | None = None
+
+    @property
+    def errors(self) -> list[Finding]:
+        """The findings with which nothing can be fitted."""
+        return [finding for finding in self.findings if finding.level == "error"]
+
+    def column(self, name: str) -> ColumnReport:
+        """Return the column of that name."""
+        return next(column for column in self.columns if column.name == name)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as dicts and lists, for JSON."""
+        return asdict(self)
+
+
+def inspect_table(
+    frame: pd.DataFrame,
+    *,
+    target: str | None = None,
+    positive: Label | None = None,
+    group: str | None = None,
+    population: Population | None = None,
+    leave_out: Iterable[str] = (),
+) -> TableReport:
+    """Look at a table before anything is fitted to it.
+
+    Nothing is raised for what is wrong with the table: errors are among the findings, and `fit_table` raises them.
+
+    Args:
+        frame: the table, such as `read_table` returns it.
+        target: the column with the classes; None: likely ones are listed.
+        positive: of two classes, the one that `population` is the frequency of.
+        group: the column that names patients, sites or the like, whose rows belong together.
+        population: π as for `fit_table`, to see whether it fits the classes.
+        leave_out: columns that are not to be used.
+
+    Examples:
+        >>> import numpy as np, pandas as pd
+        >>> from rightloss.tabular import inspect_table
+        >>> frame = pd.DataFrame({"nr": np.arange(100), "age": np.arange(100) % 37, "cancer": ["no"] * 90 + ["yes"] * 10})
+        >>> report = inspect_table(frame, target="cancer", population=0.001)
+        >>> [(each.label, each.rows) for each in report.classes]
+        [('no', 90), ('yes', 10)]
+        >>> print(report.findings[0])
+        warning: column 'nr': it names the rows (an identifier) and is left out.
+    """
+    findings: list[Finding] = list(frame.attrs.get("findings", []))
+    left_out = list(leave_out)
+    findings += _missing_names(frame, target, group, left_out)
+    special = {target, group} & set(frame.columns)
+    columns = [_column(frame[name], _role(name, target, group, left_out)) for name in frame.columns]
+    hashes = _hashes(frame)
+    same = _same_content(frame, [column.name for column in columns if column.role == "feature"], hashes.columns)
+    columns = [_left_out(c, f"the same as {same[c.name]!r}") if c.name in same else c for c in columns]
+    for column in columns:
+        findings += _column_findings(frame[column.name], column, same)
+    findings += _row_findings(hashes.rows)
+    labels, groups = None, None
+    if target in special:
+        labels, more = _labels(frame, str(target), positive, columns)
+        findings += more
+        if labels is not None:
+            findings += _class_findings(labels, str(target), population)
+            findings += _leak_findings(frame, labels, columns)
+    if group in special:
+        groups, more = _groups(frame[group], labels)
+        findings += more
+    if target is not None and not any(column.role == "feature" for column in columns):
+        findings.append(Finding("error", None, "Expected a column to learn from, but every column is left out: add columns."))
+    return TableReport(
+        rows=len(frame),
+        columns=columns,
+        classes=None if labels is None else _classes(labels),
+        findings=sorted(findings, key=lambda finding: ("error", "warning", "note").index(finding.level)),
+        likely_targets=_likely_targets(columns) if target is None else [],
+        groups=groups,
+        positive=None if labels is None else labels.positive,
+    )
+
+
+def _missing_names(frame: pd.DataFrame, target: str | None, group: str | None, left_out: list[str]) -> list[Finding]:
+    found = []
+    asked = [("target", target), ("group", group), *(("leave_out", name) for name in left_out)]
+    for what, name in asked:
+        if name is not None and name not in frame.columns:
+            names = list(frame.columns[:30])
+            words = f"Expected the {what} column {name!r} in the table, but got {names}: write it as it stands there."
+            found.append(Finding("error", name, words))
+    if target is not None and target == group:
+        found.append(Finding("error", target, f"Expected target and group to differ, but both are {target!r}: name another."))
+    if target is not None and target in left_out:
+        found.append(Finding("error", target, f"Expected the target {target!r} to be used, but it is left out: keep it."))
+    return found
+
+
+def _role(name: str, target: str | None, group: str | None, left_out: list[str]) -> Role:
+    return "target" if name == target else "group" if name == group else "left out" if name in left_out else "feature"
+
+
+def _column(series: pd.Series, role: Role) -> ColumnReport:
+    present = series.dropna()
+    distinct = count_distinct(present)
+    kind = kind_of(series, distinct)
+    examples = [str(value)[:40] for value in present.iloc[:200].drop_duplicates().iloc[:3]] if len(present) else []
+    missing = 1 - len(present) / max(len(series), 1)
+    column = ColumnReport(str(series.name), kind, float(missing), distinct, role, examples, "")
+    reasons = {"text": "free text", "identifier": "an identifier", "constant": "always the same"}
+    if role == "feature" and kind in reasons:
+        return _left_out(column, reasons[kind])
+    return column if role != "left out" else _left_out(column, "as asked")
+
+
+def _left_out(column: ColumnReport, note: str) -> ColumnReport:
+    return ColumnReport(**{**vars(column), "role": "left out", "note": note})
+
+
+def _column_findings(series: pd.Series, column: ColumnReport, same: dict[str, str]) -> list[Finding]:
+    found, name = [], column.name
+    if column.name in same:
+        return [Finding("warning", name, f"its cells are the same as those of column {same[name]!r}: it is left out.")]
+    if column.note == "as asked":
+        return []
+    words = {
+        "identifier": "it names the rows (an identifier) and is left out.",
+        "text": f"it has {column.distinct:,} distinct texts, too many for categories, and is left out.",
+        "constant": "it is the same in every row and is left out." if column.distinct else "it is empty and is left out.",
+    }
+    if column.role == "left out":
+        found.append(Finding("note" if column.kind == "constant" else "warning", name, words[column.kind]))
+    formulas = formula_cells(series)
+    if formulas:
+        text = f"cells such as {formulas[0][:40]!r} begin like a formula: a spreadsheet would run them; they are read as text."
+        found.append(Finding("warning", name, text))
+    if column.role == "feature":
+        found += _feature_findings(series, column)
+    return found
+
+
+def _feature_findings(series: pd.Series, column: ColumnReport) -> list[Finding]:
+    found, rows = [], len(series)
+    if column.kind == "number":
+        numbers, cells = as_numbers(series)
+        if cells:
+            bad = int((np.isnan(numbers) & series.notna().to_numpy()).sum())
+            words = f"{bad:,} of {rows:,} cells are text among numbers, such as {cells[0][:40]!r}: they are read as missing."
+            found.append(Finding("warning", column.name, words))
+        elif np.isnan(numbers).sum() > series.isna().sum():
+            found.append(Finding("warning", column.name, "it has infinite numbers, which are read as missing."))
+    if column.kind == "category" and column.distinct > LEVELS_KEPT:
+        words = f"of {column.distinct:,} categories the {LEVELS_KEPT} most frequent are kept, and the others pooled."
+        found.append(Finding("note", column.name, words))
+    if column.kind == "date":
+        written = date_format(series) or "ISO8601"
+        bad = int((np.isnan(as_days(series, written)) & series.notna().to_numpy()).sum())
+        words = "dates are used as days since 1970: does the date tell when the row was collected, rather than about the class?"
+        found.append(Finding("note", column.name, words))
+        if bad:
+            found.append(Finding("warning", column.name, f"{bad:,} of {rows:,} cells are no dates: they are read as missing."))
+    if column.missing > _MOSTLY_MISSING:
+        found.append(Finding("note", column.name, f"{column.missing:.0%} of its cells are missing."))
+    return found
+
+
+def _row_findings(hashes: np.ndarray) -> list[Finding]:
+    if len(hashes) < 2:
+        return [Finding("error", None, f"Expected two rows or more, but got {len(hashes)}: add data.")]
+    twice = int(pd.Series(hashes).duplicated().sum())
+    if not twice:
+        return []
+    words = f"{twice:,} of {len(hashes):,} rows repeat an earlier row, and a copy in another fold flatters a model: "
+    return [Finding("warning", None, words + "remove copies, or name a group column.")]
+
+
+class _Hashes(NamedTuple):
+    """A 64-bit hash of each row, and one of each column; a million rows have equal ones by chance with probability 3e-8."""
+
+    rows: np.ndarray
+    columns: dict[str, int]
+
+
+def _hashes(frame: pd.DataFrame) -> _Hashes:
+    rows, columns = np.zeros(len(frame), dtype=np.uint64), {}
+    for name in frame.columns:
+        cells = _cell_hashes(frame[name])
+        rows = rows * np.uint64(0x9E3779B97F4A7C15) + cells
+        columns[name] = hash(cells.tobytes())
+    return _Hashes(rows, columns)
+
+
+def _cell_hashes(series: pd.Series) -> np.ndarray:
+    try:
+        return pd.util.hash_pandas_object(series, index=False, categorize=False).to_numpy()
+    except TypeError:  # lists and the like
+        return pd.util.hash_pandas_object(series.astype(str), index=False, categorize=False).to_numpy()
+
+
+def _same_content(frame: pd.DataFrame, names: list[str], hashes: dict[str, int]) -> dict[str, str]:
+    """Return, by the name of a column, an earlier one with the same cells."""
+    first: dict[int, str] = {}
+    same = {}
+    for name in names:
+        earlier = first.setdefault(hashes[name], name)
+        if earlier != name and frame[earlier].equals(frame[name]):
+            same[name] = earlier
+    return same
+
+
+def _labels(
+    frame: pd.DataFrame, target: str, positive: Label | None, columns: list[ColumnReport]
+) -> tuple[Labels | None, list[Finding]]:
+    """Return the classes, or None and an error where the column has none."""
+    kind, distinct = next((c.kind, c.distinct) for c in columns if c.name == target)
+    too_many = distinct > (_MOST_TARGET_VALUES if kind in ("number", "identifier", "date") else MOST_CLASSES)
+    if too_many:
+        words = f"Expected classes in the target column {target!r}, but got {distinct:,} distinct values: name another column."
+        return None, [Finding("error", target, words)]
+    try:
+        labels = labels_of(frame[target], positive)
+    except ValueError as error:
+        return None, [Finding("error", target, str(error))]
+    missing = int((labels.codes < 0).sum())
+    if missing == 0:
+        return labels, []
+    words = f"{missing:,} of {len(frame):,} rows have no label: they are left out."
+    return labels, [Finding("warning", target, words)]
+
+
+def _class_findings(labels: Labels, target: str, population: Population | None) -> list[Finding]:
+    found = []
+    if len(labels.classes) < 2:
+        only = f"only {labels.classes[0]!r}" if labels.classes else "no label at all"
+        words = f"Expected two classes or more in the target column {target!r}, but got {only}: add rows of another class."
+        return [Finding("error", target, words)]
+    for label, rows in zip(labels.classes, labels.counts.tolist(), strict=True):
+        if rows < 2:
+            words = f"Expected two rows or more of each class, but {label!r} has {rows}: add rows, or remove the class."
+            found.append(Finding("error", target, words))
+        elif rows < _FEW_ROWS:
+            words = f"class {label!r} has only {rows} rows: expect wide intervals, and few ways to tell models apart."
+            found.append(Finding("warning", target, words))
+    if labels.guessed:
+        words = f"{labels.positive!r} is taken as the positive class: if it is {labels.classes[0]!r}, say so with `positive`."
+        found.append(Finding("warning", target, words))
+    if population is not None:
+        try:
+            population_of(population, labels)
+        except ValueError as error:
+            found.append(Finding("error", target, str(error)))
+    return found
+
+
+def _leak_findings(frame: pd.DataFrame, labels: Labels, columns: list[ColumnReport]) -> list[Finding]:
+    kinds = {column.name: column.kind for column in columns if column.role == "feature"}
+    return [
+        Finding(
+            "warning",
+            name,
+            f"it alone tells the classes apart (AUC {auc:.3f}): if it is known only after the class is, leave it out.",
+        )
+        for name, auc in leaking_columns(frame, labels, kinds).items()
+    ]
+
+
+def _groups(series: pd.Series, labels: Labels | None) -> tuple[int, list[Finding]]:
+    found, name = [], str(series.name)
+    codes, _ = as_text(series)
+    missing = int((codes < 0).sum())
+    if missing:
+        found.append(Finding("warning", name, f"{missing:,} rows have no group: each counts as a group of its own."))
+    count = int(codes.max()) + 1 + missing if len(codes) else 0
+    if count == len(series):
+        found.append(Finding("note", name, "every row is a group of its own."))
+    for number, label in enumerate([] if labels is None else labels.classes):
+        assert labels is not None
+        own = codes[labels.codes == number]
+        if len(np.unique(own[own >= 0])) + int((own < 0).sum()) < 2:
+            words = (
+                f"Expected rows of class {label!r} in two groups or more of {name!r}, but all are in one: add groups of it, "
+            )
+            found.append(Finding("error", name, words + "or leave the group column out."))
+    return count, found
+
+
+def _classes(labels: Labels) -> list[ClassReport]:
+    counts, total = labels.counts, max(int(labels.counts.sum()), 1)
+    return [
+        ClassReport(label, int(rows), float(rows / total)) for label, rows in zip(labels.classes, counts.tolist(), strict=True)
+    ]
+
+
+def _likely_targets(columns: list[ColumnReport]) -> list[str]:
+    """Return columns with few distinct values: those named like a target first, then the last of the table, then by values."""
+    fits = [(i, c) for i, c in enumerate(columns) if c.role == "feature" and 2 <= c.distinct <= 10 and c.kind != "date"]
+    last = len(columns) - 1
+    ranked = sorted(fits, key=lambda each: (not _TARGET_NAME.match(each[1].name), each[0] != last, each[1].distinct, each[0]))
+    return [column.name for _, column in ranked[:5]]

@@ -1,0 +1,146 @@
+"""The target column: its classes, which of them is positive, and the population as users write it.
+
+Stage: target column, `positive`, `population` → classes, a class number per row, and a `Prevalence` over the classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from torch import Tensor
+
+from ..prevalence import Prevalence
+from ..sklearn.population import Population, class_prevalence
+
+Label = str | int | float | bool
+
+_POSITIVE = {
+    "1",
+    "yes",
+    "y",
+    "true",
+    "t",
+    "positive",
+    "pos",
+    "+",
+    "case",
+    "cases",
+    "malignant",
+    "event",
+    "dead",
+    "died",
+    "sick",
+}
+_NEGATIVE = {"0", "no", "n", "false", "f", "negative", "neg", "-", "control", "controls", "benign", "none", "alive", "healthy"}
+_NEGATIVE |= {"normal", "absent", "-1"}
+MOST_CLASSES = 50
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The classes of a target column.
+
+    Attributes:
+        classes: the labels, sorted; of two the positive one is the second.
+        codes: the class number of each row `(n,)`, −1 where the label is missing.
+        positive: the second of two classes; None where there are more.
+        guessed: whether `positive` was guessed without a sign which of the two it is.
+    """
+
+    classes: list[Label]
+    codes: np.ndarray
+    positive: Label | None
+    guessed: bool
+
+    @property
+    def counts(self) -> np.ndarray:
+        """The rows of each class."""
+        return np.bincount(self.codes[self.codes >= 0], minlength=len(self.classes))
+
+
+def labels_of(series: pd.Series, positive: Label | None = None) -> Labels:
+    """Number the classes of a target column.
+
+    Raises:
+        ValueError: `positive` is no class, or there are more than two classes.
+    """
+    numbers, values = pd.factorize(series.astype(object), use_na_sentinel=True)
+    labels = [plain_label(value) for value in values]
+    mixed = len({type(label) for label in labels}) > 1
+    classes = sorted(set(labels), key=str if mixed else None)
+    if positive is not None:
+        second = matching_label(positive, classes, "positive")
+        if len(classes) > 2:
+            raise ValueError(
+                f"Expected two classes for positive={positive!r}, but got {len(classes)}: leave `positive` out, and give "
+                "the population by class."
+            )
+    else:
+        second = _likely_positive(classes) if len(classes) == 2 else None
+    guessed = second is None and len(classes) == 2
+    if len(classes) == 2:
+        second = classes[1] if second is None else second
+        classes = sorted(classes, key=lambda label: label == second)
+    place = {label: number for number, label in enumerate(classes)}
+    codes = np.array([*(place[label] for label in labels), -1], dtype=np.int64)[numbers]
+    return Labels(classes, codes, second, guessed)
+
+
+def population_of(population: Population | None, labels: Labels, sampling: Tensor | None = None) -> Prevalence:
+    """Return the `Prevalence` of a table: π as given, ρ the labels' own mix.
+
+    Args:
+        population: a number for two classes (how often the positive one occurs), a dict by label, K frequencies in the order
+            of the classes, a `Prevalence`, an estimate, or None for the table's own mix.
+        labels: those of the table.
+        sampling: ρ in the place of the labels' own mix.
+    """
+    rho = labels.counts / labels.counts.sum() if sampling is None else sampling
+    if isinstance(population, Mapping):
+        population = {matching_label(key, labels.classes, "population"): value for key, value in population.items()}
+    elif isinstance(population, int | float) and len(labels.classes) > 2:
+        raise ValueError(
+            f"Expected a frequency for each of the classes {labels.classes}, but got {population!r}: name them all, such as "
+            f"{ {label: round(1 / len(labels.classes), 3) for label in labels.classes} }."
+        )
+    return class_prevalence(population, np.array(labels.classes, dtype=object), rho)
+
+
+def plain_label(value: Any) -> Label:
+    """Return a label as Python's own str, bool, int or float; whole numbers are ints."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value if isinstance(value, str | bool | int | float) else str(value)
+
+
+def matching_label(value: Any, classes: list[Label], name: str) -> Label:
+    """Return the class that a user means, who may write 1 as "1" and True as "true".
+
+    Raises:
+        ValueError: there is no such class.
+    """
+    exact = [label for label in classes if type(label) is type(value) and label == value]
+    alike = [label for label in classes if str(label) == str(value)]
+    loose = [label for label in classes if str(label).casefold() == str(value).casefold()]
+    for found in (exact, alike, loose):
+        if len(found) == 1:
+            return found[0]
+    raise ValueError(
+        f"Expected `{name}` to name one of the classes {classes[:MOST_CLASSES]}, but got {value!r}: "
+        "write it as it stands in the table; a class without rows cannot be learned."
+    )
+
+
+def _likely_positive(classes: list[Label]) -> Label | None:
+    words = [str(label).strip().casefold() for label in classes]
+    for number in (0, 1):
+        if (words[number] in _POSITIVE) > (words[1 - number] in _POSITIVE):
+            return classes[number]
+        if (words[1 - number] in _NEGATIVE) > (words[number] in _NEGATIVE):
+            return classes[number]
+    return None

@@ -1,0 +1,175 @@
+"""A model of a table: what it reads, what it predicts, and how it was chosen.
+
+Stage: table → log-probabilities `(n, k)` at any population.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+from ..predictive.retarget import retarget
+from ..prevalence import Prevalence
+from ..shift import Calibration
+from ..sklearn.population import Population
+from .candidates import BoostingModel, Fitted, LinearModel
+from .encode import ColumnSpec, boosting_matrix, check_columns, linear_matrix
+from .findings import Finding, TableWarning
+from .labels import Label, Labels, labels_of, matching_label, population_of
+
+_BLOCK = 100_000  # rows encoded in one go
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOutRows:
+    """Predictions of rows by models that were not trained on them.
+
+    Attributes:
+        log_probs: at the model's population `(m, k)`.
+        target: class numbers `(m,)`, in the order of the model's `classes_`.
+        groups: numbers of the groups `(m,)`, or None.
+        rows: row numbers of the training table `(m,)`.
+    """
+
+    log_probs: Float64[np.ndarray, "m k"]
+    target: Int64[np.ndarray, " m"]
+    groups: Int64[np.ndarray, " m"] | None
+    rows: Int64[np.ndarray, " m"]
+
+
+@dataclass(frozen=True, eq=False)
+class TableModel:
+    """A classifier of tables at a prevalence; made by `fit_table`, or read from a folder by `load_model`.
+
+    Attributes:
+        target: the name of the target column.
+        group: that of the group column, or None.
+        classes_: the labels, in the order of the predictions' columns; of two the positive one is the second.
+        positive: that one, or None with more than two classes.
+        population: π and ρ.
+        columns: how each column becomes numbers.
+        comparison: the candidates' figures out of fold at π; `chosen` marks the one that is used.
+        held_out: the chosen one's predictions out of fold.
+        findings: what to know of the training table.
+        family: "linear", "boosting", or None for always answering π.
+        fitted: the model itself, fitted to all rows.
+        calibration: the affine correction, or None for the closed form.
+        rows: how many the model was fitted to.
+
+    Examples:
+        >>> import numpy as np, pandas as pd
+        >>> from rightloss.tabular import fit_table
+        >>> rng = np.random.default_rng(0)
+        >>> cancer = np.arange(300) % 2
+        >>> frame = pd.DataFrame({"x": rng.normal(2 * cancer, 1), "cancer": np.where(cancer, "yes", "no")})
+        >>> model = fit_table(frame, target="cancer", population=0.01, candidates=["linear"])
+        >>> model.classes_
+        ['no', 'yes']
+        >>> bool(np.exp(model.predict_log_proba(pd.DataFrame({"x": [1.0]}))[0, 1]) < 0.05)
+        True
+        >>> bool(np.exp(model.predict_log_proba(pd.DataFrame({"x": [1.0]}), population=0.5)[0, 1]) > 0.3)
+        True
+    """
+
+    target: str
+    group: str | None
+    classes_: list[Label]
+    positive: Label | None
+    population: Prevalence
+    columns: list[ColumnSpec]
+    comparison: pd.DataFrame
+    held_out: HeldOutRows
+    family: str | None
+    fitted: Fitted | None
+    calibration: Calibration | None
+    rows: int
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def sampling(self) -> Tensor:
+        """ρ (K,): the mix of classes in the training table."""
+        return self.population.sampling
+
+    def predict_log_proba(self, frame: pd.DataFrame, population: Population | None = None) -> Float64[np.ndarray, "n k"]:
+        """Return log-probabilities at a population, a column per class in the order of `classes_`.
+
+        Args:
+            frame: a table with the columns of the training table; others are ignored. A warning names columns with cells that
+                training did not have.
+            population: as for `fit_table`; None: the model's own.
+        """
+        for finding in self.check(frame):
+            if finding.level == "warning":
+                warnings.warn(f"column {finding.column!r}: {finding.message}", TableWarning, stacklevel=2)
+        to = self.population if population is None else self.prevalence_of(population)
+        blocks = [self._block(frame.iloc[start : start + _BLOCK]) for start in range(0, len(frame), _BLOCK)]
+        table = np.concatenate(blocks) if blocks else np.empty((0, len(self.classes_)))
+        if not len(table):
+            return table
+        from_ = self.population.sampling if self.calibration is None else self.calibration.sampling
+        moved: np.ndarray = retarget(table, from_=from_, to=to)
+        return moved
+
+    def predict(self, frame: pd.DataFrame, population: Population | None = None) -> list[Label]:
+        """Return the likeliest class of each row at a population."""
+        return [self.classes_[number] for number in self.predict_log_proba(frame, population).argmax(1).tolist()]
+
+    def prevalence_of(self, population: Population) -> Prevalence:
+        """Return a population as users write it as a `Prevalence` over the model's classes."""
+        labels = Labels(self.classes_, np.empty(0, dtype=np.int64), self.positive, False)
+        return population_of(population, labels, self.population.sampling)
+
+    def check(self, frame: pd.DataFrame) -> list[Finding]:
+        """Compare a table with the training table: warnings of unknown cells, notes of unused columns.
+
+        Raises:
+            ValueError: a column is missing.
+        """
+        return check_columns(frame, self.columns, [self.target, *([] if self.group is None else [self.group])])
+
+    def labels(self, frame: pd.DataFrame) -> Int64[np.ndarray, " n"]:
+        """Return the class numbers of a labelled table, −1 where a label is missing.
+
+        Raises:
+            ValueError: the target column is missing, or has a class that the model does not know.
+        """
+        if self.target not in frame.columns:
+            raise ValueError(
+                f"Expected the target column {self.target!r}, but got {list(frame.columns[:30])}: predictions need no labels, "
+                "but figures do."
+            )
+        found = labels_of(frame[self.target])
+        place = np.array([*(self.classes_.index(matching_label(x, self.classes_, "target")) for x in found.classes), -1])
+        return place[found.codes].astype(np.int64)
+
+    def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False, also: Mapping[str, str] | None = None) -> None:
+        """Save the model as a folder, all of it or nothing; see `rightloss.tabular.folder`.
+
+        Args:
+            folder: where; its parent must exist.
+            overwrite: replace a model that is there already.
+            also: other text files of the folder by name, such as a report.
+        """
+        from .folder import save_model
+
+        save_model(self, folder, overwrite=overwrite, also=also)
+
+    def _block(self, frame: pd.DataFrame) -> Float64[np.ndarray, "n k"]:
+        """Predict rows at the mix that the fitted model, or its calibration, is for."""
+        if self.fitted is None:
+            return np.tile(self.population.sampling.log().numpy(), (len(frame), 1))
+        raw = self.fitted.log_probs(matrix_for(self.fitted, frame, self.columns))
+        return raw if self.calibration is None else np.asarray(self.calibration(raw))
+
+
+def matrix_for(fitted: Fitted, frame: pd.DataFrame, columns: Sequence[ColumnSpec]) -> np.ndarray:
+    """Encode a table for a fitted model."""
+    assert isinstance(fitted, LinearModel | BoostingModel)
+    return linear_matrix(frame, columns) if isinstance(fitted, LinearModel) else boosting_matrix(frame, columns)

@@ -1,0 +1,244 @@
+"""The report of a table's model: one page, complete in itself, with a prevalence slider.
+
+Stage: `TableModel` → `report.html`, by the templates in `templates/`. Nothing is fitted: it shows the comparison and the
+held-out predictions that the model keeps.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float64
+
+from .. import __version__
+from ..atomic_files import write_whole
+from ..predictive import retarget
+from .report_picture import calibration_drawing
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+    from .encode import ColumnSpec
+    from .model import TableModel
+
+_MANTISSAS = "1 1.2 1.5 2 2.5 3 4 5 6 8".split()
+_HIGH = (0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.99)
+_PEOPLE = {"median": 0.5, "top 10 %": 0.9, "top 1 %": 0.99, "top 1 in 1,000": 0.999, "highest of all": 1.0}
+_RECALL = 0.8  # at the threshold that the slider starts with
+_MOST_SHOWN = 8  # categories of a column
+_ROUNDING = 1e-12  # what is shown as 0
+_LIMITS = (
+    "The slider, and predictions at another population, hold where each class looks as it did in this file and only the mix of "
+    "classes differs (label shift); `rightloss prevalence` tests that on rows without labels. Figures without intervals rest "
+    "on the held-out rows alone: with few rows of a class they are rough."
+)
+
+
+def write_report(model: TableModel, path: str | os.PathLike[str]) -> Path:
+    """Write the report of a fitted model to one HTML file, whole or not at all; return its path."""
+    path = Path(path)
+    write_whole(path, report_page(model))
+    return path
+
+
+def report_page(model: TableModel) -> str:
+    """Return the page as HTML; all text of the table is escaped."""
+    population, sampling, focus = _mix(model.population.population), _mix(model.population.sampling), _focus_classes(model)
+    held = model.held_out
+    context = {
+        "version": __version__,
+        "title": f"{model.target}, where {_where(model.classes_[focus[0]], float(population[focus[0]]))}",
+        "sentences": sentences(model),
+        "focus_label": str(model.classes_[focus[0]]),
+        "drawing": calibration_drawing(held.log_probs, held.target, population, sampling, focus[0]),
+        "slider": slider_data(model),
+        "people": list(_PEOPLE),
+        "comparison": _comparison(model),
+        "findings": model.findings,
+        "columns": _columns(model),
+        "commands": _commands(model),
+        "limits": _LIMITS,
+    }
+    return _environment().get_template("table.html.j2").render(context)
+
+
+def sentences(model: TableModel) -> list[str]:
+    """Return what the model is good for: which one was kept and how well it does; what the correction changes."""
+    best, focus = _chosen(model), _focus_classes(model)[0]
+    label, pi = model.classes_[focus], float(model.population.population[focus])
+    after, before = _mean_predictions(model, focus)
+    kept = (
+        f"Of the models compared, “{best['candidate']}” is kept to predict {model.target} where {_where(label, pi)}: AUC "
+        f"{best['auc']:.3f}, {100 * best['skill']:.3g} % of the way from always answering the frequencies to certainty."
+    )
+    if abs(before - after) < 0.01 * after:
+        return [kept, f"On average it predicts {_share(after)} there."]
+    return [
+        kept,
+        f"On average it predicts {_share(after)} there; without the correction the same model would say {_share(before)}.",
+    ]
+
+
+def slider_data(model: TableModel) -> dict[str, Any]:
+    """Return what the page's script reads: for each class in focus, its log-odds in the rows of each true class.
+
+    If the frequency of one class moves from π_c to π′_c and the others keep their proportions, Bayes' rule moves log-odds of
+    that class by logit π′_c − logit π_c. The shares of each true class above a threshold then give every figure.
+    """
+    thresholds = [*_grid(-5), *_HIGH]
+    return {"thresholds": thresholds, "focus": [_focus(model, k, thresholds) for k in _focus_classes(model)]}
+
+
+def _focus(model: TableModel, k: int, thresholds: list[float]) -> dict[str, Any]:
+    held, pi = model.held_out, _mix(model.population.population)
+    odds, rate = _log_odds(held.log_probs, k), float(pi[k])
+    weights = pi[held.target] / np.bincount(held.target, minlength=len(pi))[held.target]
+    people = _weighted_quantiles(odds, weights, list(_PEOPLE.values()))
+    sampling = _mix(model.population.sampling)[k]
+    start = _expit(np.quantile(odds[held.target == k], 1 - _RECALL))
+    rest = [j for j in range(len(pi)) if j != k and (held.target == j).any()]
+    return {
+        "label": str(model.classes_[k]),
+        "rate": rate,
+        "prevalences": sorted({*_grid(-5), *_HIGH, rate}),
+        "threshold": int(np.argmin(np.abs(np.log(thresholds) - np.log(np.clip(start, thresholds[0], thresholds[-1]))))),
+        "own": _packed(odds[held.target == k]),
+        "rest": [{"weight": float(pi[j] / pi[rest].sum()), "odds": _packed(odds[held.target == j])} for j in rest],
+        "people": people.tolist(),
+        "uncorrected": _expit(people + _logit(sampling) - _logit(rate)).tolist(),
+    }
+
+
+def _grid(lowest: int) -> list[float]:
+    """Return round numbers from 10^lowest to 0.5, nearly even in the logarithm."""
+    numbers = [float(f"{mantissa}e{power}") for power in range(lowest, 0) for mantissa in _MANTISSAS]
+    return [each for each in numbers if each <= 0.5]
+
+
+def _packed(odds: Float64[np.ndarray, " n"]) -> str:
+    """Return the sorted values as bytes of float64 in base64: nothing is rounded."""
+    return base64.b64encode(np.sort(odds).astype("<f8").tobytes()).decode("ascii")
+
+
+def _weighted_quantiles(values: np.ndarray, weights: np.ndarray, shares: list[float]) -> np.ndarray:
+    """Return the values below which these shares of the weight are."""
+    order = np.argsort(values)
+    below = np.cumsum(weights[order]) / weights.sum()
+    return values[order][np.minimum(np.searchsorted(below, np.array(shares) - 1e-12), len(values) - 1)]
+
+
+def _log_odds(log_probs: np.ndarray, k: int) -> np.ndarray:
+    """Return log p_k/(1 − p_k) from a table of log-probabilities, without rounding 1 − p_k."""
+    others = np.delete(log_probs, k, axis=1)
+    top = others.max(1)
+    return log_probs[:, k] - top - np.log(np.exp(others - top[:, None]).sum(1))
+
+
+def _mean_predictions(model: TableModel, k: int) -> tuple[float, float]:
+    """Return the mean prediction of class k over the population, and that of the same model at the file's mix."""
+    held, pi = model.held_out, _mix(model.population.population)
+    weights = pi[held.target] / np.bincount(held.target, minlength=len(pi))[held.target]
+    tables = held.log_probs, retarget(held.log_probs, pi, _mix(model.population.sampling))
+    after, before = (float(np.average(np.exp(table[:, k]), weights=weights)) for table in tables)
+    return after, before
+
+
+def _comparison(model: TableModel) -> dict[str, Any]:
+    heads = ["model", "expected log-likelihood", "skill", "AUC", "calibration slope", "calibration intercept", "seconds"]
+    rows = []
+    for row in model.comparison.to_dict("records"):
+        interval = f"{_number(row['low'])} to {_number(row['high'])}"
+        cells = [{"value": _number(row["expected_log_likelihood"], 4), "range": interval}]
+        names = ("skill", "auc", "calibration_slope", "calibration_intercept", "seconds")
+        cells += [{"value": _number(row[name]), "range": ""} for name in names]
+        rows.append({"name": row["candidate"], "chosen": bool(row["chosen"]), "cells": cells})
+    grouped = "" if model.held_out.groups is None else ", whole groups at a time"
+    return {"heads": heads, "rows": rows, "folds": "on parts of the table by cross-validation", "grouped": grouped}
+
+
+def _columns(model: TableModel) -> list[dict[str, str]]:
+    return [{"name": each.name, "kind": each.kind, "about": _about(each)} for each in model.columns]
+
+
+def _about(column: ColumnSpec) -> str:
+    """Return a column's categories, or what stands for a missing number."""
+    if column.categories:
+        more = len(column.categories) - _MOST_SHOWN
+        return ", ".join(column.categories[:_MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    return f"missing values count as {column.fill:.4g}, the median, in linear models" if column.has_missing else ""
+
+
+def _commands(model: TableModel) -> list[str]:
+    return [
+        "rightloss predict MODEL new.csv --out predictions.csv",
+        "rightloss predict MODEL new.csv --population 0.01 --out predictions.csv",
+        "rightloss evaluate MODEL labelled.csv",
+        "rightloss prevalence MODEL unlabelled.csv",
+    ]
+
+
+def _chosen(model: TableModel) -> dict[str, Any]:
+    (row,) = model.comparison[model.comparison["chosen"]].to_dict("records")
+    return dict(row)
+
+
+def _focus_classes(model: TableModel) -> list[int]:
+    """Return the classes that can be looked at: the positive one of two, or each of more, the rarest first."""
+    if len(model.classes_) == 2:
+        return [1]
+    return np.argsort(_mix(model.population.population)).tolist()
+
+
+def _mix(frequencies: Any) -> Float64[np.ndarray, " k"]:
+    return np.asarray(frequencies, dtype=np.float64)
+
+
+def _where(label: object, share: float) -> str:
+    return f"{_share(share)} {'is' if _share(share).startswith('1 in') else 'are'} {label}"
+
+
+def _share(value: float) -> str:
+    """Return a frequency as people say it: "1 in 1,000" for round numbers, or "2.5 %"."""
+    whole = round(1 / value) if value > 0 else 0
+    is_round = whole >= 5 and float(f"{whole:.1g}") == whole and abs(whole * value - 1) < 0.005
+    return f"1 in {whole:,}" if is_round else f"{100 * value:.3g} %"
+
+
+def _number(value: float, digits: int = 3) -> str:
+    if not np.isfinite(value):
+        return "–"
+    return f"{value if abs(value) > _ROUNDING else 0.0:.{digits}g}".replace("-", "−")
+
+
+def _logit(p: float) -> float:
+    return float(np.log(p) - np.log1p(-p))
+
+
+def _expit(z: Any) -> Any:
+    return 1 / (1 + np.exp(-np.asarray(z)))
+
+
+def _environment() -> Environment:
+    """Return the templates; all text is escaped, but for our own style and script, marked here."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    style, script = (files(__package__).joinpath("templates", name).read_text("utf-8") for name in ("table.css", "table.js"))
+    environment = Environment(
+        loader=PackageLoader(__package__, "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
+    environment.globals |= {"style": Markup(style), "script": Markup(script), "script_digest": digest}
+    return environment

@@ -1,0 +1,238 @@
+"""The commands for tables: check → fit → predict → evaluate → prevalence."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from members import assert_refused
+from table_files import people, write_people
+from test_cli import invoke
+
+from rightloss.cli.population import in_words, parse_population, population_text
+from rightloss.cli.predictions_file import check_output, without_formulas, write_frame
+from rightloss.metrics import evaluate
+from rightloss.tabular import load_model, read_table
+
+FIT = ["--target", "cancer", "--positive", "yes", "--population", "0.01", "--folds", "3"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with data.csv, and the model that `fit` made of it."""
+    found = tmp_path_factory.mktemp("table")
+    write_people(found / "data.csv")
+    done = invoke("fit", str(found / "data.csv"), *FIT, "--group", "patient", "--out", str(found / "model"))
+    assert done.exit_code == 0, done.stderr
+    (found / "printed.txt").write_text(done.stdout)
+    return found
+
+
+def answer(*arguments: str) -> dict[str, Any]:
+    """Return the JSON that a command prints, which must be all that it prints."""
+    done = invoke(*arguments, "--json")
+    assert done.exit_code == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def next_command(printed: str) -> list[str]:
+    """Return the arguments of the command after "Next:", as a shell would read it."""
+    _, _, line = printed.partition("Next:\n")
+    words = shlex.split(line.strip())
+    assert words[0] == "rightloss"
+    return words[1:]
+
+
+# The population as it is typed.
+
+
+@pytest.mark.parametrize("text", ["0.001", "0.1%", "0.1 %", "1/1000", "1e-3", "1 / 1000", ".001"])
+def test_a_population_can_be_written_in_many_ways(text: str) -> None:
+    assert parse_population(text) == pytest.approx(0.001, rel=1e-15)
+
+
+def test_classes_may_have_signs_in_their_names() -> None:
+    assert parse_population("a=b=50%, c d=1/4,e=0.25") == {"a=b": 0.5, "c d": 0.25, "e": 0.25}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "0", "1", "2", "100%", "-0.1", "nan", "inf", "1/0", "5%/3", "x", "1e400", "0,001", "a=0.5", "a=0.5,a=0.5", "=1"],
+)
+def test_what_is_no_population_is_refused(text: str) -> None:
+    assert_refused(lambda: parse_population(text), "population|shares|share for each class")
+
+
+@pytest.mark.parametrize("shares", [[0.999, 0.001], [1 - 1 / 3, 1 / 3], [0.123456, 0.876544]])
+def test_a_population_in_a_command_is_read_as_it_was_meant(shares: list[float]) -> None:
+    assert parse_population(population_text(shares, ["no", "yes"], "yes")) == pytest.approx(shares[1], rel=1e-3)
+    assert parse_population(population_text([1e-6, 1 - 1e-6], ["no", "yes"], "yes")) == pytest.approx(1 - 1e-6)
+    found = parse_population(population_text([*(0.5 * each for each in shares), 0.5], ["a", "b", "c"], None))
+    assert isinstance(found, dict)
+    assert list(found.values()) == pytest.approx([*(0.5 * each for each in shares), 0.5], rel=1e-3)
+
+
+def test_round_numbers_are_said_as_one_in_so_many() -> None:
+    assert [in_words(each) for each in (0.001, 0.2, 0.25, 1 / 39, 0.0)] == ["1 in 1,000", "1 in 5", "25 %", "2.56 %", "0 %"]
+
+
+# Files of predictions.
+
+FORMULAS = ["=1+1", "+cmd|'/C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "  =1", "＝1+1"]
+HARMLESS = ["-1.5", "+3", "1e-3", "a=b", "", "no"]
+
+
+def test_text_that_a_spreadsheet_would_run_gets_an_apostrophe_and_other_cells_stay() -> None:
+    frame = pd.DataFrame({"note": [*FORMULAS, *HARMLESS, None], "=name": 0.5})
+    safe, changed = without_formulas(frame)
+    assert safe["note"].tolist()[: len(FORMULAS)] == [f"'{cell}" for cell in FORMULAS]
+    assert safe["note"].iloc[len(FORMULAS) :].equals(frame["note"].astype(object).iloc[len(FORMULAS) :])
+    assert list(safe.columns) == ["note", "'=name"]
+    assert changed == {"note": len(FORMULAS), "=name": 1}
+
+
+def test_categories_with_formulas_are_made_harmless_too(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"clinic": pd.Categorical(["=1+1", "north"]), "p_yes": [0.25, 0.5]})
+    assert write_frame(frame, tmp_path / "p.csv") == {"clinic": 1}
+    assert (tmp_path / "p.csv").read_text() == "clinic,p_yes\n'=1+1,0.25\nnorth,0.5\n"
+
+
+@pytest.mark.parametrize("name", ["p.csv", "p.csv.gz", "p.tsv", "p.parquet"])
+def test_predictions_are_read_back_as_they_were_written(name: str, tmp_path: Path) -> None:
+    frame = pd.DataFrame({"id": ["a", "b,c", "d\te"], "p_yes": [1 / 3, 1e-12, 1.0]})
+    write_frame(frame, tmp_path / name)
+    pd.testing.assert_frame_equal(read_table(tmp_path / name), frame, check_dtype=False)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text("")
+    for path, overwrite in (("p.xlsx", True), ("p", True), ("none/p.csv", True), ("p.csv", False)):
+        assert_refused(lambda path=path, o=overwrite: check_output(tmp_path / path, o), "Expected a (new )?file")  # type: ignore[misc]
+
+
+# From a table to a model.
+
+
+@pytest.mark.long
+def test_check_says_what_the_table_holds_and_the_next_command_fits_it(tmp_path: Path) -> None:
+    path = write_people(tmp_path / "my data.csv", share=0.25)
+    first = invoke("check", str(path))
+    assert "Next:" in first.stdout
+    assert next_command(first.stdout)[:4] == ["check", str(path), "--target", "cancer"]
+    second = invoke("check", str(path), "--target", "cancer", "--group", "patient", "--population", "1/50")
+    assert re.search(r"yes +60 +25 %", second.stdout)
+    assert re.search(r"density +number +feature .* (9|10|11)[.\d]* %", second.stdout)
+    assert "120 groups" in second.stdout
+    words = next_command(second.stdout)
+    assert words[:8] == ["fit", str(path), "--target", "cancer", "--positive", "yes", "--group", "patient"]
+    assert words[8:10] == ["--population", "1/50"]
+    done = invoke(*words[:-1], str(tmp_path / "model"), "--folds", "3")
+    assert done.exit_code == 0, done.stderr
+    assert load_model(tmp_path / "model").population.population[1] == pytest.approx(0.02)
+
+
+@pytest.mark.long
+def test_fit_prints_the_comparison_and_writes_a_model_with_its_report(folder: Path) -> None:
+    printed = (folder / "printed.txt").read_text()
+    model = load_model(folder / "model")
+    for row in model.comparison.to_dict("records"):
+        assert row["candidate"] in printed
+    assert printed.count("✓") == 1
+    assert (folder / "model" / "report.html").read_text().startswith("<!doctype html>")
+    assert next_command(printed)[:2] == ["predict", str(folder / "model")]
+    assert sorted(path.name for path in folder.iterdir()) == ["data.csv", "model", "printed.txt"]
+
+
+@pytest.mark.long
+def test_predictions_are_those_of_the_model_beside_the_columns_that_were_there(folder: Path, tmp_path: Path) -> None:
+    new = people(40, seed=1).drop(columns="cancer")
+    new.to_csv(tmp_path / "new.csv", index=False)
+    out = tmp_path / "p.csv"
+    found = answer("predict", str(folder / "model"), str(tmp_path / "new.csv"), "--out", str(out))
+    written, model = pd.read_csv(out), load_model(folder / "model")
+    expected = np.exp(model.predict_log_proba(read_table(tmp_path / "new.csv")))
+    assert list(written.columns) == [*new.columns, "p_no", "p_yes", "predicted"]
+    np.testing.assert_allclose(written[["p_no", "p_yes"]], expected, rtol=1e-12)
+    assert found["mean"]["p_yes"] == pytest.approx(expected[:, 1].mean())
+    assert (found["rows"], found["population"]) == (40, "0.01")
+
+
+@pytest.mark.long
+def test_another_population_a_threshold_and_the_columns_kept_are_obeyed(folder: Path, tmp_path: Path) -> None:
+    path, out = write_people(tmp_path / "new.parquet", 40, seed=1), tmp_path / "p.parquet"
+    options = ["--population", "no=3/4,yes=25%", "--threshold", "0.4", "--keep", "patient", "--out", str(out)]
+    done = invoke("predict", str(folder / "model"), str(path), *options)
+    assert done.exit_code == 0, done.stderr
+    written, model = pd.read_parquet(out), load_model(folder / "model")
+    expected = np.exp(model.predict_log_proba(read_table(path), population=0.25))[:, 1]
+    assert list(written.columns) == ["patient", "p_no", "p_yes", "predicted"]
+    np.testing.assert_allclose(written["p_yes"], expected, rtol=1e-12)
+    assert (written["predicted"] == np.where(expected >= 0.4, "yes", "no")).all()
+    assert next_command(done.stdout) == ["prevalence", str(folder / "model"), str(path)]
+
+
+@pytest.mark.long
+def test_evaluate_gives_the_figures_of_the_library_for_model_and_for_file(folder: Path, tmp_path: Path) -> None:
+    path, out = write_people(tmp_path / "labelled.csv", 300, seed=2), tmp_path / "p.csv"
+    model, frame = load_model(folder / "model"), read_table(path)
+    expected = evaluate(
+        model.predict_log_proba(frame, population=0.05),
+        (frame["cancer"] == "yes").to_numpy().astype(np.int64),
+        0.05,
+        threshold=0.1,
+        groups=frame["patient"].to_numpy(),
+    )
+    options = ["--population", "5%", "--threshold", "0.1", "--group", "patient"]
+    by_model = answer("evaluate", str(folder / "model"), str(path), *options)
+    for name in ("expected_log_likelihood", "auc", "ppv", "tpr", "calibration_slope", "net_benefit"):
+        shown = by_model["figures"][name]
+        assert (shown["value"], shown["low"], shown["high"]) == (expected[name].value, expected[name].low, expected[name].high)
+    invoke("predict", str(folder / "model"), str(path), "--population", "5%", "--out", str(out))
+    by_file = answer("evaluate", str(out), "--target", "cancer", "--positive", "yes", *options)
+    for name, figure in by_model["figures"].items():
+        assert by_file["figures"][name]["value"] == pytest.approx(figure["value"], rel=1e-9), name
+    printed = invoke("evaluate", str(folder / "model"), str(path), *options).stdout
+    assert "150 no, 150 yes" in printed
+    assert "At the population 0.05" in printed
+
+
+@pytest.mark.long
+def test_the_prevalence_of_unlabelled_rows_is_found_and_goes_into_the_next_command(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "clinic.csv"
+    people(3000, seed=3, share=0.2).drop(columns="cancer").to_csv(path, index=False)
+    found = answer("prevalence", str(folder / "model"), str(path))
+    assert found["low"][1] < 0.2 < found["high"][1]
+    assert found["high"][1] - found["low"][1] < 0.2
+    assert found["label_shift_test"]["p_value"] > 0.001
+    words = shlex.split(found["next"])[1:]
+    assert words[:3] == ["predict", str(folder / "model"), str(path)]
+    assert float(words[words.index("--population") + 1]) == pytest.approx(found["population"][1], rel=1e-3)
+    printed = invoke("prevalence", str(folder / "model"), str(path)).stdout
+    assert "Label-shift test: " in printed
+    assert next_command(printed) == words
+
+
+@pytest.mark.long
+def test_three_classes_are_fitted_predicted_and_evaluated(tmp_path: Path) -> None:
+    frame = people(300)
+    frame["stage"] = np.where(frame["density"] > 1.4, "late", np.where(frame["cancer"] == "yes", "early", "none"))
+    frame.drop(columns="cancer").to_csv(tmp_path / "data.csv", index=False)
+    data, model, out = (str(tmp_path / name) for name in ("data.csv", "model", "p.csv"))
+    population = "none=0.9,early=0.09,late=0.01"
+    done = invoke("fit", data, "--target", "stage", "--population", population, "--folds", "3", "--out", model)
+    assert done.exit_code == 0, done.stderr
+    assert invoke("predict", model, data, "--out", out).exit_code == 0
+    assert pd.read_csv(out)[["p_early", "p_late", "p_none"]].sum(axis=1).to_numpy() == pytest.approx(1)
+    found = answer("evaluate", model, data)
+    assert dict(zip(found["classes"], found["population"], strict=True)) == {"early": 0.09, "late": 0.01, "none": 0.9}
+    assert found["figures"]["auc"]["value"] > 0.7
+    assert invoke("predict", model, data, "--out", out, "--overwrite", "--threshold", "0.5").exit_code == 2
+    assert invoke("evaluate", model, data, "--population", "0.1").exit_code == 2

@@ -1,0 +1,209 @@
+"""The report of a table's model: its figures, its picture, and the page in a browser."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from browser import Page, browser_path, open_browser
+from table_files import people
+
+from rightloss.metrics import predictive_value_curve, reliability_curve
+from rightloss.predictive import retarget
+from rightloss.tabular import TableModel, fit_table
+from rightloss.tabular.report import report_page, sentences, slider_data, write_report
+from rightloss.tabular.report_picture import calibration_curve, calibration_drawing
+
+HOSTILE = "<script>alert(1)</script>"
+
+
+@pytest.fixture(scope="module")
+def model() -> TableModel:
+    """Of a table whose category and target have names that would run if they were not escaped."""
+    frame = people(300).rename(columns={"cancer": HOSTILE}).replace({"clinic": {"north": "</style><img src=x>"}})
+    return fit_table(frame, target=HOSTILE, population=0.01, candidates=["linear"], folds=3, leave_out=["patient"])
+
+
+@pytest.fixture(scope="module")
+def ratings() -> TableModel:
+    """Of three classes."""
+    frame = people(300)
+    frame["stage"] = np.where(frame["density"] > 1.4, "late", np.where(frame["cancer"] == "yes", "early", "none"))
+    mix = {"none": 0.9, "early": 0.08, "late": 0.02}
+    return fit_table(frame.drop(columns="cancer"), target="stage", population=mix, candidates=["linear"], folds=3)
+
+
+def calibrated(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return log-probabilities at (0.98, 0.02) of N(0, 1) against N(2, 1), labels in equal shares, and π."""
+    rng = np.random.default_rng(seed)
+    target = np.arange(rows) % 2
+    odds = 2 * (rng.normal(2.0 * target, 1) - 1) + np.log(0.02 / 0.98)
+    return np.stack([-np.logaddexp(0, odds), -np.logaddexp(0, -odds)], 1), target, np.array([0.98, 0.02])
+
+
+@pytest.mark.long
+def test_limits_of_the_observed_risk_cover_the_risk_of_a_model_that_is_right() -> None:
+    covered, total = 0, 0
+    for seed in range(40):
+        log_probs, target, population = calibrated(2000, seed)
+        curve = calibration_curve(np.exp(log_probs[:, 1]), target, population, 1, bins=8)
+        covered += int(((curve.low <= curve.predicted) & (curve.predicted <= curve.high)).sum())
+        total += len(curve.predicted)
+    error = np.sqrt(0.95 * 0.05 / total)
+    assert abs(covered / total - 0.95) < 4 * error
+
+
+def test_the_observed_risk_is_that_of_the_reliability_curve_in_the_same_group() -> None:
+    log_probs, target, population = calibrated(500, 0)
+    ours = calibration_curve(np.exp(log_probs[:, 1]), target, population, 1, bins=1)
+    theirs = reliability_curve(log_probs, target, population, bins=1)
+    assert ours.observed == pytest.approx(theirs.observed)
+    assert ours.predicted == pytest.approx(theirs.predicted)
+
+
+def test_groups_have_rows_of_the_class_and_of_the_rest_even_where_the_classes_are_apart() -> None:
+    rng = np.random.default_rng(0)
+    target = np.repeat([0, 1, 2], [500, 20, 30])
+    probability = 1 / (1 + np.exp(-rng.normal(np.array([-4.0, 3.0, 0.0])[target], 1)))
+    curve = calibration_curve(probability, target, np.array([0.9, 0.02, 0.08]), 1, bins=10)
+    assert np.isfinite([curve.predicted, curve.observed, curve.low, curve.high]).all()
+    assert (np.diff(curve.predicted) > 0).all()
+
+
+def test_the_picture_is_off_the_line_before_the_correction_and_on_it_after() -> None:
+    log_probs, target, population = calibrated(4000, 1)
+    drawing = calibration_drawing(log_probs, target, population, np.array([0.5, 0.5]), positive=1)
+    scale = (drawing.right - drawing.left) / (drawing.bottom - drawing.top)
+    distance = {
+        series.name: [(point.x - drawing.left) - scale * (drawing.bottom - point.y) for point in series.points]
+        for series in drawing.series
+    }
+    assert abs(np.mean(distance["after"])) < 10
+    assert min(distance["before"]) > 40  # to the right: predicted too high
+
+
+def unpacked(text: str) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(text), "<f8")
+
+
+@pytest.mark.long
+def test_the_sliders_log_odds_are_those_of_the_held_out_rows_in_each_class(ratings: TableModel) -> None:
+    data, held = slider_data(ratings), ratings.held_out
+    assert [each["label"] for each in data["focus"]] == ["late", "early", "none"]
+    for each in data["focus"]:
+        k = ratings.classes_.index(each["label"])
+        p = np.exp(held.log_probs[:, k])
+        np.testing.assert_allclose(unpacked(each["own"]), np.sort(np.log(p / (1 - p))[held.target == k]), atol=1e-9)
+        assert sum(one["weight"] for one in each["rest"]) == pytest.approx(1)
+        assert each["rate"] in each["prevalences"]
+
+
+@pytest.mark.long
+def test_moving_one_classes_log_odds_is_what_retarget_does(ratings: TableModel) -> None:
+    """The others keep their proportions: the rule by which the page moves a risk."""
+    held, pi = ratings.held_out, ratings.population.population.numpy()
+    k, to = 1, 0.3
+    mix = np.where(np.arange(3) == k, to, pi * (1 - to) / (1 - pi[k]))
+    moved = np.exp(retarget(held.log_probs, pi, mix))[:, k]
+    p = np.exp(held.log_probs[:, k])
+    odds = p / (1 - p) * (to / (1 - to)) / (pi[k] / (1 - pi[k]))
+    np.testing.assert_allclose(moved, odds / (1 + odds), rtol=1e-9)
+
+
+@pytest.mark.long
+def test_the_page_is_complete_in_itself_and_escapes_the_tables_text(model: TableModel, tmp_path: Path) -> None:
+    path = write_report(model, tmp_path / "report.html")
+    page = path.read_text(encoding="utf-8")
+    assert page == report_page(model), "not the same bytes twice"
+    assert HOSTILE not in page
+    assert "<img" not in page
+    assert not re.search(r"(src|href)=\"(?!#|data:)", page)
+    for row in model.comparison.to_dict("records"):
+        assert row["candidate"] in page
+    assert len(sentences(model)) == 2
+    assert [each.name for each in tmp_path.iterdir()] == ["report.html"]
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    if browser_path() is None:
+        pytest.skip("no Chromium")
+    with open_browser(tmp_path_factory.mktemp("profile")) as found:
+        yield found
+
+
+def opened(page: Page, model: TableModel, folder: Path, width: int = 1280, dark: bool = False) -> Page:
+    path = write_report(model, folder / "report.html")
+    page.resize(width, dark=dark)
+    page.open(path)
+    return page
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, False), (390, True)])
+def test_the_page_fits_its_window_and_asks_for_nothing(
+    width: int, dark: bool, page: Page, model: TableModel, tmp_path: Path
+) -> None:
+    opened(page, model, tmp_path, width, dark)
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert (page.complaints(), page.requests()) == ([], [])
+    colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (max(map(int, re.findall(r"\d+", colour))) < 100) == dark
+    if width == 1280:  # on the first screen
+        assert page.evaluate("document.getElementById('threshold').getBoundingClientRect().bottom") < 800
+        assert page.evaluate("document.querySelector('.picture').getBoundingClientRect().bottom") < 900
+
+
+@pytest.mark.long
+def test_the_slider_moves_by_keyboard_and_shows_the_figures_of_the_library(
+    page: Page, model: TableModel, tmp_path: Path
+) -> None:
+    opened(page, model, tmp_path)
+    data = json.loads(page.evaluate("document.getElementById('slider-data').textContent"))
+    before = figures(page)
+    page.evaluate("document.getElementById('prevalence').focus()")
+    for _ in range(3):
+        page.press("ArrowRight", 39)
+    after = figures(page)
+    place = int(page.evaluate("document.getElementById('prevalence').value"))
+    rate = data["focus"][0]["prevalences"][place]
+    threshold = data["thresholds"][int(page.evaluate("document.getElementById('threshold').value"))]
+    assert rate > 0.01
+    assert after["ppv"] > before["ppv"]
+    held = model.held_out
+    curve = predictive_value_curve(
+        held.log_probs, held.target, threshold=threshold, prevalences=[rate], retarget=True, from_=model.population
+    )
+    assert (after["ppv"], after["npv"]) == pytest.approx((curve.ppv[0], curve.npv[0]), rel=1e-9)
+    moved = np.exp(retarget(held.log_probs, model.population.population.numpy(), [1 - rate, rate]))[:, 1]
+    flagged = moved >= threshold
+    tpr, fpr = flagged[held.target == 1].mean(), flagged[held.target == 0].mean()
+    assert after["recall"] == pytest.approx(tpr)
+    assert after["alarms"] == pytest.approx(1000 * (rate * tpr + (1 - rate) * fpr))
+    assert after["risk-4"] == pytest.approx(moved.max(), rel=1e-9)
+    assert after["file-4"] == before["file-4"]
+
+
+def figures(page: Page) -> dict[str, Any]:
+    """Return every figure of the slider, unrounded."""
+    script = "Object.fromEntries([...document.querySelectorAll('[data-value]')].map((e) => [e.id, +e.dataset.value]))"
+    found: dict[str, Any] = page.evaluate(script)
+    return found
+
+
+@pytest.mark.long
+def test_another_class_can_be_chosen(page: Page, ratings: TableModel, tmp_path: Path) -> None:
+    opened(page, ratings, tmp_path)
+    assert page.evaluate("document.querySelector('.focus-label').textContent") == "late"
+    page.evaluate(
+        "(() => { const s = document.getElementById('focus'); s.value = 1; s.dispatchEvent(new Event('change')); })()"
+    )
+    assert page.evaluate("document.querySelector('.focus-label').textContent") == "early"
+    assert page.evaluate("document.getElementById('prevalence-shown').textContent") == "8 %"
+    assert page.complaints() == []

@@ -1,0 +1,316 @@
+"""Models of tables: what they predict at a population, and their folders."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from tables import people
+
+from rightloss import Prevalence
+from rightloss.metrics import evaluate
+from rightloss.tabular import TableModel, TableWarning, check_destination, fit_table, load_model
+
+NUMBERS = np.random.default_rng(3)
+
+
+@pytest.fixture(scope="module")
+def linear() -> TableModel:
+    return fit_table(people(), target="cancer", population=0.01, candidates=["linear"])
+
+
+@pytest.fixture(scope="module")
+def trees() -> TableModel:
+    pytest.importorskip("lightgbm")
+    frame = people().assign(site=np.arange(400) % 50)
+    frame["x"] = frame["x"] ** 2 * np.where(frame["cancer"] == "yes", 1, -1)
+    return fit_table(frame, target="cancer", population=0.2, group="site", candidates=["boosting"], folds=3)
+
+
+MODELS = pytest.mark.parametrize("name", ["linear", "trees"])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("population", [0.5, 0.1, 0.001])
+def test_predictions_are_those_of_the_population(population: float) -> None:
+    """The true log-odds are 1.5 x + log π/(1 − π)."""
+    model = fit_table(people(8000, 0.3), target="cancer", population=population, candidates=["linear"], folds=2)
+    x = np.linspace(-2, 2, 5)
+    found = np.exp(model.predict_log_proba(pd.DataFrame({"x": x, "noise": 0.0, "sex": "f"}))[:, 1])
+    odds = np.log(found / (1 - found))
+    # 8,000 rows, 2,400 cases: the standard error of the log-odds is below 0.1 within two deviations
+    np.testing.assert_allclose(odds, 1.5 * x + np.log(population / (1 - population)), atol=0.3)
+
+
+@MODELS
+@pytest.mark.long
+def test_another_population_moves_the_log_odds_by_as_much(name: str, request: pytest.FixtureRequest) -> None:
+    model: TableModel = request.getfixturevalue(name)
+    frame = people(50, seed=9)
+    low, high = (model.predict_log_proba(frame, population) for population in (0.001, {"yes": 0.5, "no": 0.5}))
+    moved = (high[:, 1] - high[:, 0]) - (low[:, 1] - low[:, 0])
+    np.testing.assert_allclose(moved, np.log(0.999 / 0.001))
+    own = float(model.population.population[1])
+    np.testing.assert_array_equal(model.predict_log_proba(frame), model.predict_log_proba(frame, own))
+
+
+@MODELS
+@pytest.mark.long
+def test_a_folder_holds_the_same_model(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    model: TableModel = request.getfixturevalue(name)
+    model.save(tmp_path / "model", also={"report.html": "<p>ü"})
+    loaded = load_model(tmp_path / "model")
+    frame = people(100, seed=5)
+    np.testing.assert_array_equal(loaded.predict_log_proba(frame), model.predict_log_proba(frame))
+    assert loaded.predict(frame) == model.predict(frame)
+    pd.testing.assert_frame_equal(loaded.comparison, model.comparison)
+    for each in ("target", "group", "classes_", "positive", "population", "columns", "family", "rows", "findings"):
+        assert getattr(loaded, each) == getattr(model, each)
+    np.testing.assert_array_equal(loaded.held_out.log_probs, model.held_out.log_probs)
+    np.testing.assert_array_equal(loaded.held_out.target, model.held_out.target)
+    assert (loaded.held_out.groups is None) == (model.group is None)
+    assert (tmp_path / "model" / "report.html").read_text(encoding="utf-8") == "<p>ü"
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+@pytest.mark.long
+def test_the_chosen_candidate_has_the_figures_of_its_held_out_predictions(linear: TableModel) -> None:
+    row = linear.comparison[linear.comparison["chosen"]].iloc[0]
+    found = evaluate(linear.held_out.log_probs, linear.held_out.target, linear.population, intervals=None)
+    assert row["expected_log_likelihood"] == found.expected_log_likelihood.value
+    assert (row["auc"], row["skill"]) == (found.auc.value, found.skill.value)
+    assert row["skill"] > 0
+    uncorrected = linear.comparison.set_index("correction").loc["none"]
+    assert uncorrected["skill"] < 0 < uncorrected["auc"]  # trained at 0.5, used at 0.01
+    assert uncorrected["calibration_intercept"] < -3
+
+
+@pytest.mark.long
+def test_the_same_seed_gives_the_same_model() -> None:
+    pytest.importorskip("lightgbm")
+    frame = people(300)
+    first, second = (fit_table(frame, target="cancer", population=0.1, folds=2, seed=4) for _ in range(2))
+    np.testing.assert_array_equal(first.predict_log_proba(frame), second.predict_log_proba(frame))
+    pd.testing.assert_frame_equal(first.comparison.drop(columns="seconds"), second.comparison.drop(columns="seconds"))
+
+
+@pytest.mark.long
+def test_a_table_that_says_nothing_makes_a_model_that_answers_the_population(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"x": NUMBERS.normal(size=200), "y": np.arange(200) % 2})
+    model = fit_table(frame, target="y", population=0.03, candidates=["linear"])
+    assert model.family is None
+    np.testing.assert_allclose(np.exp(model.predict_log_proba(frame)[:, 1]), 0.03)
+    assert "always answering π" in model.findings[-1].message
+    model.save(tmp_path / "model")
+    np.testing.assert_allclose(np.exp(load_model(tmp_path / "model").predict_log_proba(frame, 0.2)[:, 1]), 0.2)
+
+
+@pytest.mark.long
+def test_three_classes_and_a_population_by_label() -> None:
+    codes = np.arange(900) % 3
+    frame = pd.DataFrame({"x": NUMBERS.normal(size=900) + 2 * codes, "kind": np.array(["a", "b", "c"])[codes]})
+    population = {"c": 0.05, "a": 0.9, "b": 0.05}
+    model = fit_table(frame, target="kind", population=population, candidates=["linear"], folds=3)
+    assert model.classes_ == ["a", "b", "c"]
+    assert model.positive is None
+    np.testing.assert_allclose(model.population.population, [0.9, 0.05, 0.05])
+    weights = np.array([0.9, 0.05, 0.05])[codes] / 300
+    mean = weights @ np.exp(model.predict_log_proba(frame))
+    np.testing.assert_allclose(mean, [0.9, 0.05, 0.05], atol=0.02)
+
+
+@pytest.mark.long
+def test_a_large_table_is_compared_on_some_rows_and_fitted_to_all() -> None:
+    frame = people(4000, 0.02)
+    model = fit_table(frame, target="cancer", population=None, candidates=["linear"], max_compare_rows=1000, folds=2)
+    assert np.bincount(model.held_out.target).tolist() == [920, 80]
+    assert model.rows == 4000
+    # the weights keep the mix: predictions out of fold are right on average
+    held = np.exp(model.held_out.log_probs[:, 1])
+    mean = np.mean([0.98 * held[model.held_out.target == 0].mean() + 0.02 * held[model.held_out.target == 1].mean()])
+    assert mean == pytest.approx(0.02, abs=0.004)
+    assert any("1,000 of 4,000" in finding.message for finding in model.findings)
+
+
+@pytest.mark.long
+def test_rows_without_a_label_are_left_out() -> None:
+    frame = people(300)
+    frame.loc[:9, "cancer"] = None
+    assert fit_table(frame, target="cancer", population=0.1, candidates=["linear"], folds=2).rows == 290
+
+
+@pytest.mark.long
+def test_progress_counts_every_step() -> None:
+    calls: list[tuple[float, int, str]] = []
+    fit_table(
+        people(200), target="cancer", population=0.1, candidates=["linear"], folds=2, progress=lambda *each: calls.append(each)
+    )
+    assert [call[0] for call in calls] == [0, 1, 2, 3, 4]
+    assert {call[1] for call in calls} == {4}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"target": "nope"}, "'nope'"),
+        ({"population": 1.5}, "percentage"),
+        ({"population": {"yes": 0.1, "nope": 0.9}}, "'nope'"),
+        ({"candidates": ["forest"]}, "linear"),
+        ({"candidates": []}, "linear"),
+        ({"folds": 1}, "2 folds"),
+        ({"leave_out": ["nope"]}, "'nope'"),
+        ({"max_compare_rows": 3}, "max_compare_rows"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_anything_is_fitted(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=rf"Expected .*{words}"):
+        fit_table(people(100), **{"target": "cancer", "population": 0.1, **options})
+
+
+def test_without_lightgbm_linear_models_are_compared_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rightloss.tabular.candidates._has_lightgbm", lambda: False)
+    model = fit_table(people(100), target="cancer", population=0.1, folds=2)
+    assert "boosting" not in set(model.comparison["family"])
+    assert any("LightGBM" in finding.message for finding in model.findings)
+
+
+@pytest.mark.long
+def test_cells_that_training_did_not_have_are_warned_of(linear: TableModel) -> None:
+    frame = people(20, seed=2)
+    with pytest.warns(TableWarning, match="'sex'.*20 of 20"):
+        linear.predict_log_proba(frame.assign(sex="unknown"))
+    with pytest.warns(TableWarning, match="'x'.*20 of 20"):
+        assert np.isfinite(linear.predict_log_proba(frame.assign(x="?"))).all()
+    with pytest.raises(ValueError, match="'noise'"):
+        linear.predict_log_proba(frame.drop(columns="noise"))
+    assert linear.predict_log_proba(frame.head(0)).shape == (0, 2)
+
+
+@pytest.mark.long
+def test_labels_of_another_table_have_the_models_numbers(linear: TableModel) -> None:
+    np.testing.assert_array_equal(linear.labels(pd.DataFrame({"cancer": ["yes", None, "no", "Yes"][:3]})), [1, -1, 0])
+    with pytest.raises(ValueError, match="'maybe'"):
+        linear.labels(pd.DataFrame({"cancer": ["maybe", "no"]}))
+    with pytest.raises(ValueError, match="'cancer'"):
+        linear.labels(pd.DataFrame({"x": [1]}))
+
+
+@pytest.mark.long
+def test_an_existing_folder_is_refused_or_replaced_whole(linear: TableModel, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    linear.save(folder, also={"old.txt": "x"})
+    with pytest.raises(ValueError, match="exists"):
+        linear.save(folder)
+    linear.save(folder, overwrite=True)
+    assert not (folder / "old.txt").exists()
+    load_model(folder)
+    foreign = tmp_path / "photos"
+    foreign.mkdir()
+    (foreign / "a.jpg").write_text("x")
+    with pytest.raises(ValueError, match="other files"):
+        linear.save(foreign, overwrite=True)
+    with pytest.raises(ValueError, match="there is none"):
+        check_destination(tmp_path / "no" / "model")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "photos"]
+
+
+@pytest.mark.long
+def test_a_save_that_fails_leaves_nothing(linear: TableModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rightloss.tabular.folder._facts", lambda model: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        linear.save(tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
+
+
+def edited(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], Any]:
+    """Change model.json as a forger would, with a digest that is right."""
+
+    def edit(folder: Path) -> None:
+        facts = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+        change(facts)
+        facts.pop("sha256")
+        facts["sha256"] = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+        (folder / "model.json").write_text(json.dumps(facts), encoding="utf-8")
+
+    return edit
+
+
+DAMAGE: dict[str, Callable[[Path], Any]] = {
+    "no json": lambda folder: (folder / "model.json").unlink(),
+    "json cut short": lambda folder: (folder / "model.json").write_text((folder / "model.json").read_text()[:100]),
+    "deep json": lambda folder: (folder / "model.json").write_text("[" * 100_000),
+    "NaN in json": lambda folder: (folder / "model.json").write_text('{"format": NaN}'),
+    "another's json": lambda folder: (folder / "model.json").write_text("{}"),
+    "json changed": lambda folder: (folder / "model.json").write_text(
+        (folder / "model.json").read_text().replace('"rows": 400', '"rows": 401')
+    ),
+    "no arrays": lambda folder: (folder / "arrays.safetensors").unlink(),
+    "arrays cut short": lambda folder: (folder / "arrays.safetensors").write_bytes(
+        (folder / "arrays.safetensors").read_bytes()[:-8]
+    ),
+    "newer version": edited(lambda facts: facts.update(version=2)),
+    "one class": edited(lambda facts: facts.update(classes=["no"])),
+    "classes twice": edited(lambda facts: facts.update(classes=["no", "no"])),
+    "classes as numbers of another kind": edited(lambda facts: facts.update(classes=[["no"], {}])),
+    "population missing": edited(lambda facts: facts.pop("prevalence")),
+    "population above 1": edited(lambda facts: facts["prevalence"].update(population=[0.5, 0.9])),
+    "a column less": edited(lambda facts: facts["columns"].pop()),
+    "a column of text": edited(lambda facts: facts.update(columns="x")),
+    "scale of 0": edited(lambda facts: facts["columns"][0].update(scale=0)),
+    "unknown key of a column": edited(lambda facts: facts["columns"][0].update(run="rm")),
+    "unknown kind": edited(lambda facts: facts["columns"][0].update(kind="code")),
+    "unknown family": edited(lambda facts: facts.update(family="os.system")),
+    "file outside": edited(lambda facts: facts["files"].update({"../secret": "x"})),
+    "calibration missing": edited(lambda facts: facts.update(correction="affine")),
+    "comparison without figures": edited(lambda facts: facts.update(comparison=[{"candidate": "x"}])),
+    "finding of another form": edited(lambda facts: facts.update(findings=[{"level": "x"}])),
+    "positive unknown": edited(lambda facts: facts.update(positive="maybe")),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_or_forged_folder_is_refused(linear: TableModel, tmp_path: Path, damage: str) -> None:
+    linear.save(tmp_path / "model")
+    DAMAGE[damage](tmp_path / "model")
+    with pytest.raises(ValueError, match="Expected "):
+        load_model(tmp_path / "model")
+
+
+@pytest.mark.long
+def test_trees_that_do_not_fit_the_columns_are_refused(trees: TableModel, tmp_path: Path) -> None:
+    trees.save(tmp_path / "model")
+    shutil.copytree(tmp_path / "model", tmp_path / "other")
+    edited(lambda facts: facts["columns"].pop())(tmp_path / "model")
+    with pytest.raises(ValueError, match="trees"):
+        load_model(tmp_path / "model")
+    (tmp_path / "other" / "boosting.txt").write_text("tree\nversion=v4\n")
+    with pytest.raises(ValueError, match=r"boosting\.txt"):
+        load_model(tmp_path / "other")
+
+
+@pytest.mark.long
+def test_groups_are_never_in_both_parts_of_a_fold() -> None:
+    """A column that names the group says nothing of new groups, and is not to look as if it did."""
+    rng = np.random.default_rng(0)
+    site = np.repeat(np.arange(60), 10)
+    sick = np.repeat(rng.random(60) < 0.5, 10)
+    frame = pd.DataFrame({"level": site % 60 * 1.0 + 0.01 * rng.normal(size=600), "site": site, "sick": sick.astype(int)})
+    pytest.importorskip("lightgbm")
+    honest = fit_table(frame, target="sick", population=None, group="site", candidates=["boosting"], folds=3)
+    naive = fit_table(frame, target="sick", population=None, leave_out=["site"], candidates=["boosting"], folds=3)
+    best = [model.comparison.set_index("candidate")["skill"].drop("always answering π").max() for model in (honest, naive)]
+    assert best[0] < 0.1 < 0.4 < best[1]
+
+
+def test_a_prevalence_can_be_given_as_such() -> None:
+    model = fit_table(people(100), target="cancer", population=Prevalence.beta(2, 98), candidates=["linear"], folds=2)
+    assert model.population.is_uncertain
+    assert float(model.population.population[1]) == pytest.approx(0.02)
