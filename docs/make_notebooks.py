@@ -43,7 +43,8 @@ def stripped(notebook: NotebookNode) -> NotebookNode:
 
 def page_of(notebook: NotebookNode, name: str) -> tuple[str, dict[str, bytes]]:
     """Return a notebook's page as Markdown, and its pictures by file name."""
-    parts, pictures = [], {}
+    parts: list[str] = []
+    pictures: dict[str, bytes] = {}
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             parts.append(re.sub(r"\.ipynb\)", ".md)", cell.source))

@@ -124,4 +124,3 @@ def test_the_interval_of_the_difference_is_that_of_the_delta_method() -> None:
     error = np.sqrt(noise[0] + noise[1] + gap**2 * (noise[2] + noise[3])) / slope
     assert names["high"] - names["low"] == pytest.approx(2 * 1.96 * error, rel=0.1)
     assert names["low"] < names["truth"] < names["high"]
-
