@@ -1,0 +1,78 @@
+"""Notebooks: they run in a fresh kernel, print what is stored, and their pages are made of what is stored."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbformat import NotebookNode
+from test_docs import ROOT
+from test_docs import test_its_links_and_inclusions_lead_to_files as check_links
+
+FOLDER = ROOT / "docs" / "notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+
+each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
+
+
+@pytest.fixture(scope="module")
+def make() -> dict[str, Any]:
+    """The functions of docs/make_notebooks.py."""
+    return runpy.run_path(str(ROOT / "docs" / "make_notebooks.py"))
+
+
+def read(path: Path) -> NotebookNode:
+    return nbformat.read(path, as_version=4)
+
+
+def texts(notebook: NotebookNode) -> list[str]:
+    """Return what the cells print, and their results as text, but for pictures."""
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    return [
+        output.text if output.output_type == "stream" else output.data["text/plain"]
+        for output in outputs
+        if "image/png" not in output.get("data", {})
+    ]
+
+
+@pytest.mark.long
+@each_notebook
+def test_it_runs_and_prints_what_is_stored(path: Path, make: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    executed = make["execute"](path)
+    stored = read(path)
+    assert texts(executed) == texts(stored)
+    assert pictures(executed) == pictures(stored) > 0
+
+
+def pictures(notebook: NotebookNode) -> int:
+    return sum("image/png" in output.get("data", {}) for cell in notebook.cells for output in cell.get("outputs", []))
+
+
+@each_notebook
+def test_its_page_is_made_of_what_is_stored(path: Path, make: dict[str, Any]) -> None:
+    page, images = make["page_of"](read(path), path.stem)
+    assert path.with_suffix(".md").read_text(encoding="utf-8") == page, "run .venv/bin/python docs/make_notebooks.py"
+    for name, content in images.items():
+        assert (FOLDER / name).read_bytes() == content
+    check_links(path.with_suffix(".md"))
+
+
+@each_notebook
+def test_it_is_short_and_small_and_says_nothing_of_the_machine_it_ran_on(path: Path) -> None:
+    notebook, text = read(path), path.read_text(encoding="utf-8")
+    assert len(notebook.cells) <= 8
+    assert len(text) < 300_000
+    assert "What to do next" in notebook.cells[-1].source
+    assert not re.search(r"/(home|tmp|work|usr|Users)/|stderr|\"execution\"", text)
+    for number, cell in enumerate(notebook.cells):
+        assert cell.id == f"cell-{number}"
+
+
+def test_no_page_is_left_of_a_notebook_that_is_gone() -> None:
+    assert {page.stem for page in FOLDER.glob("*.md")} == {path.stem for path in NOTEBOOKS}
+    assert len(NOTEBOOKS) == 5
