@@ -11,7 +11,10 @@ import pytest
 import torch
 from members import unchecked_types
 
-MODULES = ["", "inference", "metrics", "shift", "check", "predictive", "lidc", "lidc.nets", "lidc.ct", "study"]
+MODULES = [
+    *("", "inference", "metrics", "shift", "check", "predictive", "sklearn", "boosting", "tabular"),
+    *("lidc", "lidc.nets", "lidc.ct", "study"),
+]
 
 
 def public(module: str) -> dict[str, Any]:

@@ -31,6 +31,7 @@ ORDER = [
     "check",
     "sklearn",
     "boosting",
+    "tabular",
     "lidc",
     "study",
     "cli",
