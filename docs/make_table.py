@@ -28,7 +28,7 @@ TEXT = """# From a table to a model
 
 You have a table (CSV or Parquet) with a column of classes, and you know how frequent the classes are where the model
 will be used. Five commands, in this order; each ends with the next one to type. `pip install
-"rightloss[study,boosting]"` brings what they need.
+"rightloss[table]"` brings what they need.
 
 The file here is a case-control sample of ISLP's *Default*: customers of a bank, half of whom defaulted on their debt,
 while of all its customers one in thirty does. This page is written by `.venv/bin/python docs/make_table.py`, which
