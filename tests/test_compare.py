@@ -83,7 +83,7 @@ def test_exchanging_the_models_mirrors_every_interval_and_verdict(name: str, unc
         # noise of the delta method and weighted percentiles are mirrored in distribution alone
         exact = not uncertain or one.low == one.value
         width = 0.0 if math.isnan(one.low) else one.high - one.low
-        tolerance = {"rtol": 1e-7, "atol": 1e-9} if exact else {"rtol": 0.0, "atol": 0.25 * width + 1e-12}
+        tolerance: dict[str, Any] = {"rtol": 1e-7, "atol": 1e-9} if exact else {"rtol": 0.0, "atol": 0.25 * width + 1e-12}
         np.testing.assert_allclose([one.low, one.high], [-other.high, -other.low], err_msg=figure, **tolerance)
         if exact:
             assert one.verdict == exchanged[other.verdict]
@@ -117,7 +117,7 @@ def test_the_analytic_interval_of_the_auc_is_delongs(decimals: int | None) -> No
     a, b, y = two_and_one(0.05, 80, 3)
     if decimals is not None:
         a, b = (table_of((each[:, 1] - each[:, 0]).round(decimals=decimals - 1)) for each in (a, b))
-    value, error = delong(*((each[:, 1] - each[:, 0]).numpy() for each in (a, b)), y.numpy())
+    value, error = delong((a[:, 1] - a[:, 0]).numpy(), (b[:, 1] - b[:, 0]).numpy(), y.numpy())
     found = compare(a, b, y, 0.05, intervals="analytic").auc
     np.testing.assert_allclose(
         [found.value, found.low, found.high], [value, value - 1.959964 * error, value + 1.959964 * error], rtol=1e-5
@@ -178,7 +178,9 @@ def test_verdicts_follow_what_is_better() -> None:
     for wrong in (steep, flat):
         assert compare(b, wrong, y, 0.1, **options).calibration_slope.verdict == "a ahead"
         assert compare(wrong, b, y, 0.1, **options).calibration_slope.verdict == "b ahead"
-    opposite = compare(table_of(1.5 * odds), table_of(0.75 * odds), y, 0.1, **options).calibration_slope  # slopes of 2/3 and 4/3
+    opposite = compare(
+        table_of(1.5 * odds), table_of(0.75 * odds), y, 0.1, **options
+    ).calibration_slope  # slopes of 2/3 and 4/3
     assert opposite.high < 0
     assert opposite.verdict == "undecided"
     for name in ("mean_prediction", "calibration_intercept", "calibration_error"):
@@ -189,12 +191,13 @@ def test_verdicts_follow_what_is_better() -> None:
 def test_groups_and_an_uncertain_prevalence_widen_the_interval() -> None:
     a, b, y = two_and_one(0.1, 200, 6)
     plain = compare(a, b, y, 0.1).expected_log_likelihood
-    repeated = [each.repeat(4, *[1] * (each.ndim - 1)) for each in (a, b, y)]
+    repeated = (a.repeat(4, 1), b.repeat(4, 1), y.repeat(4))
     grouped = compare(*repeated, 0.1, groups=torch.arange(400).repeat(4)).expected_log_likelihood
     assert grouped.high - grouped.low == pytest.approx(plain.high - plain.low, rel=0.15)
     apart = compare(*repeated, 0.1).expected_log_likelihood
     assert apart.high - apart.low == pytest.approx((plain.high - plain.low) / 2, rel=0.15)
-    for intervals in ("bootstrap", "analytic"):
+    ways: list[Method] = ["bootstrap", "analytic"]
+    for intervals in ways:
         certain, unsure = (compare(a, b, y, at, intervals=intervals).ppv for at in (0.1, rl.Prevalence.beta(1.0, 9.0)))
         assert unsure.high - unsure.low > 1.05 * (certain.high - certain.low)
 

@@ -267,8 +267,8 @@ def _difference(models: _Pair, limits: dict[Key, ConfidenceLimits], name: str) -
     alone = {"a": models.a, "b": models.b}
     reasons = [f"{model}: {inputs.reasons[name]}" for model, inputs in alone.items() if name in inputs.reasons]
     if reasons:
-        known = {model: inputs.values[key] for model, inputs in alone.items() if key in inputs.values}
-        return Difference(math.nan, better=better, reason="; ".join(dict.fromkeys(reasons)), **known)
+        a, b = (inputs.values.get(key, math.nan) for inputs in alone.values())
+        return Difference(math.nan, a=a, b=b, better=better, reason="; ".join(reasons))
     (a, b), value = models.values(key), models.value(key)
     if not math.isfinite(value):
         given = [f"{model} gave probability 0 to {each.impossible}" for model, each in alone.items() if each.impossible]
@@ -322,8 +322,8 @@ def _by_resampling(
     table = torch.cat(parts, 1)
     moved = torch.cat(parts_moved, 1) if uncertain else table
     return {
-        key: _resampled_limits(key, models.value(key), *rows, added[key], uncertain, level)
-        for key, *rows in zip(models.keys, table, moved, strict=True)
+        key: _resampled_limits(key, models.value(key), row, row_moved, added[key], uncertain, level)
+        for key, row, row_moved in zip(models.keys, table, moved, strict=True)
     }
 
 

@@ -146,14 +146,15 @@ def operating_point(
         per_person = [called, pi * tpr, (1 - pi) * fpr, pi * (1 - tpr)]
         return np.concatenate([tpr, 1 - fpr, *predictive_values(tpr, fpr, pi), *(people * each for each in per_person)], -1)
 
-    limits = np.stack(with_limits(everything, counts, seen.prevalence, seen.positive, level, stream), 1).tolist()
-    figures = [_figure(*each, side) for each, side in zip(limits, [""] * 2 + ["anybody", "everybody"] + [""] * 4, strict=True)]
-    return OperatingPoint(cut, *figures, people, seen.rate, level, seen.positive)
+    value, low, high = with_limits(everything, counts, seen.prevalence, seen.positive, level, stream)
+    names = ("recall", "specificity", "ppv", "npv", "alarms", "found", "false_alarms", "missed")
+    figures = {name: _figure(name, *map(float, each)) for name, *each in zip(names, value, low, high, strict=True)}
+    return OperatingPoint(cut, **figures, people=people, prevalence=seen.rate, level=level, positive=seen.positive)
 
 
-def _figure(value: float, low: float, high: float, called: str) -> Figure:
+def _figure(name: str, value: float, low: float, high: float) -> Figure:
     if math.isnan(value):
-        return Figure(math.nan, reason="nobody is called positive" if called == "anybody" else "everybody is called positive")
+        return Figure(math.nan, reason=f"{'nobody' if name == 'ppv' else 'everybody'} is called positive")
     return Figure(value, low, high)
 
 
@@ -183,7 +184,7 @@ def _asked(**options: float | int | None) -> str:
     return given[0]
 
 
-def _positive_number(value: float | int, name: str) -> float:
+def _positive_number(value: object, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < math.inf:
         raise ValueError(f"Expected `{name}` to be a number above 0, but got {value!r}: such as 20 alarms among 500 people.")
     return float(value)
