@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from .marginals import PoolMarginal as PoolMarginal
     from .marginals import RunningMarginal as RunningMarginal
     from .predictive import PrevalenceLayer as PrevalenceLayer
-    from .predictive import predictive as predictive
     from .predictive import retarget as retarget
     from .predictive import retarget_interval as retarget_interval
     from .predictive import undo_sampling as undo_sampling
@@ -52,6 +51,9 @@ if TYPE_CHECKING:
     from .prevalence import PrevalenceWarning as PrevalenceWarning
     from .sampling import RebalancedSampler as RebalancedSampler
     from .sampling import StratifiedBatchSampler as StratifiedBatchSampler
+
+if TYPE_CHECKING:  # apart, so that mypy takes the name for the function after it has looked into the subpackage
+    from .predictive import predictive as predictive
 
 _NAMES = {
     "likelihoods": (
