@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from .marginals import PoolMarginal as PoolMarginal
     from .marginals import RunningMarginal as RunningMarginal
     from .predictive import PrevalenceLayer as PrevalenceLayer
-    from .predictive import retarget as retarget
     from .predictive import retarget_interval as retarget_interval
     from .predictive import undo_sampling as undo_sampling
+    from .predictive.retarget import retarget as retarget
     from .prevalence import ContinuousPrevalence as ContinuousPrevalence
     from .prevalence import Prevalence as Prevalence
     from .prevalence import PrevalenceWarning as PrevalenceWarning
