@@ -311,6 +311,6 @@ def test_groups_are_never_in_both_parts_of_a_fold() -> None:
 
 
 def test_a_prevalence_can_be_given_as_such() -> None:
-    model = fit_table(people(100), target="cancer", population=Prevalence.beta(2, 98), candidates=["linear"], folds=2)
+    model = fit_table(people(100), target="cancer", population=Prevalence.beta(2.0, 98.0), candidates=["linear"], folds=2)
     assert model.population.is_uncertain
     assert float(model.population.population[1]) == pytest.approx(0.02)

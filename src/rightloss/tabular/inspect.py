@@ -177,7 +177,7 @@ def inspect_table(
         columns=columns,
         classes=None if labels is None else _classes(labels),
         findings=sorted(findings, key=lambda finding: ("error", "warning", "note").index(finding.level)),
-        likely_targets=_likely_targets(columns) if target is None else [],
+        likely_targets=_likely_targets(columns, len(frame)) if target is None else [],
         groups=groups,
         positive=None if labels is None else labels.positive,
     )
@@ -393,9 +393,10 @@ def _classes(labels: Labels) -> list[ClassReport]:
     ]
 
 
-def _likely_targets(columns: list[ColumnReport]) -> list[str]:
+def _likely_targets(columns: list[ColumnReport], rows: int) -> list[str]:
     """Return columns with few distinct values: those named like a target first, then the last of the table, then by values."""
-    fits = [(i, c) for i, c in enumerate(columns) if c.role == "feature" and 2 <= c.distinct <= 10 and c.kind != "date"]
+    most = min(10, rows // 2)
+    fits = [(i, c) for i, c in enumerate(columns) if c.role == "feature" and 2 <= c.distinct <= most and c.kind != "date"]
     last = len(columns) - 1
     ranked = sorted(fits, key=lambda each: (not _TARGET_NAME.match(each[1].name), each[0] != last, each[1].distinct, each[0]))
     return [column.name for _, column in ranked[:5]]

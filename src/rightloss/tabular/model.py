@@ -35,7 +35,14 @@ class HeldOutRows:
         log_probs: at the model's population `(m, k)`.
         target: class numbers `(m,)`, in the order of the model's `classes_`.
         groups: numbers of the groups `(m,)`, or None.
-        rows: row numbers of the training table `(m,)`.
+        rows: row numbers among the labelled rows of the training table `(m,)`.
+
+    Examples:
+        >>> import numpy as np
+        >>> from rightloss.tabular import HeldOutRows
+        >>> held_out = HeldOutRows(np.log([[0.9, 0.1]]), target=np.array([0]), groups=None, rows=np.array([7]))
+        >>> held_out.log_probs.shape
+        (1, 2)
     """
 
     log_probs: Float64[np.ndarray, "m k"]

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pandas as pd
 
@@ -200,8 +200,7 @@ def _check_names(names: list[str], path: Path) -> None:
 
 
 def _first_bytes(path: Path) -> bytes:
-    opened: IO[bytes] = gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb")
-    with opened as file:
+    with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
         try:
             return file.read(_SAMPLE)
         except (OSError, EOFError) as error:
