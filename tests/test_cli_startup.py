@@ -100,8 +100,8 @@ def test_every_public_name_loads_and_is_the_one_of_its_module() -> None:
 
 
 def test_the_names_for_type_checkers_are_those_that_load() -> None:
-    (block,) = [each for each in ast.parse(SOURCE.read_text(encoding="utf-8")).body if isinstance(each, ast.If)]
-    typed = {alias.asname for each in block.body if isinstance(each, ast.ImportFrom) for alias in each.names}
+    blocks = [each.body for each in ast.parse(SOURCE.read_text(encoding="utf-8")).body if isinstance(each, ast.If)]
+    typed = {alias.asname for block in blocks for each in block if isinstance(each, ast.ImportFrom) for alias in each.names}
     assert typed | {"__version__"} == set(rl.__all__)
 
 

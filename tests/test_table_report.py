@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ def ratings() -> TableModel:
     """Of three classes."""
     frame = people(300)
     frame["stage"] = np.where(frame["density"] > 1.4, "late", np.where(frame["cancer"] == "yes", "early", "none"))
-    mix = {"none": 0.9, "early": 0.08, "late": 0.02}
+    mix: dict[Hashable, float] = {"none": 0.9, "early": 0.08, "late": 0.02}
     return fit_table(frame.drop(columns="cancer"), target="stage", population=mix, candidates=["linear"], folds=3)
 
 

@@ -43,15 +43,17 @@ if TYPE_CHECKING:
     from .marginals import PoolMarginal as PoolMarginal
     from .marginals import RunningMarginal as RunningMarginal
     from .predictive import PrevalenceLayer as PrevalenceLayer
-    from .predictive import predictive as predictive
-    from .predictive import retarget as retarget
     from .predictive import retarget_interval as retarget_interval
     from .predictive import undo_sampling as undo_sampling
+    from .predictive.retarget import retarget as retarget
     from .prevalence import ContinuousPrevalence as ContinuousPrevalence
     from .prevalence import Prevalence as Prevalence
     from .prevalence import PrevalenceWarning as PrevalenceWarning
     from .sampling import RebalancedSampler as RebalancedSampler
     from .sampling import StratifiedBatchSampler as StratifiedBatchSampler
+
+if TYPE_CHECKING:  # apart, so that mypy takes the name for the function after it has looked into the subpackage
+    from .predictive import predictive as predictive
 
 _NAMES = {
     "likelihoods": (

@@ -6,7 +6,9 @@ Stage: arguments of the shell → a table's model and its predictions, a study a
     check, fit, predict     `rightloss check`, `fit`, `predict`, `evaluate`, `prevalence`: for people with a table
     evaluate, prevalence
     population              the population as users type it: 0.001, 0.1%, 1/1000, a=0.9,b=0.1
-    table_output            what the table commands print, and predictions as files
+    table_options           options that these five share, and the completion of column names
+    terminal                what they print: tables, findings, JSON, the next command
+    predictions_file        predictions as CSV or Parquet
     study, dry_run          `rightloss study`: its options, and what it does; what it would do
     report                  `rightloss report`: tables and report of a study's folder
     lidc                    `rightloss lidc prepare`

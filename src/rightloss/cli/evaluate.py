@@ -5,7 +5,7 @@ Stage: a model and labelled rows, or a table with predictions and labels → eve
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -115,7 +115,12 @@ def evaluate(
 
 
 def _from_model(
-    folder: Path, data: Path, target: str | None, mix: float | dict[str, float] | None, group: str | None, encoding: str | None
+    folder: Path,
+    data: Path,
+    target: str | None,
+    mix: float | dict[Hashable, float] | None,
+    group: str | None,
+    encoding: str | None,
 ) -> Labelled:
     from ..tabular import load_model, read_table
 
@@ -132,7 +137,7 @@ def _from_predictions(
     path: Path,
     target: str | None,
     positive: str | None,
-    mix: float | dict[str, float] | None,
+    mix: float | dict[Hashable, float] | None,
     group: str | None,
     encoding: str | None,
 ) -> Labelled:

@@ -16,7 +16,7 @@ _OFF = 1e-6  # from 1, that the shares may sum to
 EXAMPLES = "0.001, 0.1%, 1/1000, or a=0.9,b=0.1"
 
 
-def parse_population(text: str) -> float | dict[str, float]:
+def parse_population(text: str) -> float | dict[Hashable, float]:
     """Return a frequency, or frequencies by class.
 
     Examples:
@@ -26,7 +26,7 @@ def parse_population(text: str) -> float | dict[str, float]:
     """
     if "=" not in text:
         return _share(text)
-    shares: dict[str, float] = {}
+    shares: dict[Hashable, float] = {}
     for part in text.split(","):
         label, sign, share = part.rpartition("=")
         if not sign or not label.strip() or label.strip() in shares:

@@ -139,7 +139,8 @@ def calibration_curve(
 def _groups(probability: np.ndarray, own: np.ndarray, bins: int) -> np.ndarray:
     """Return the group of each row, cut at quantiles of the class's rows; groups with too few rows are joined to the next."""
     shares = np.linspace(0, 1, min(bins, max(1, int(own.sum()) // _FEWEST)) + 1)[1:-1]
-    edges, kept = np.unique(np.quantile(probability[own], shares)), []
+    edges = np.unique(np.quantile(probability[own], shares))
+    kept: list[float] = []
     for edge in [*edges.tolist(), math.inf]:
         inside = (probability >= (kept[-1] if kept else -math.inf)) & (probability < edge)
         if min(int((inside & own).sum()), int((inside & ~own).sum())) >= _FEWEST:
