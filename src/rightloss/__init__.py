@@ -82,7 +82,8 @@ _NAMES = {
     "sampling": ("RebalancedSampler", "StratifiedBatchSampler"),
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
-_SUBMODULES = {*_NAMES, "boosting", "check", "inference", "lidc", "metrics", "shift", "sklearn", "study", "tabular"}
+_OF_EXTRAS = ("boosting", "sklearn", "tabular")  # not part of `from rightloss import *`, since they need their extras
+_SUBMODULES = {*_NAMES, *_OF_EXTRAS, "check", "inference", "lidc", "metrics", "shift", "study"}
 
 __all__ = [
     "AuxiliaryMarginal",
@@ -108,7 +109,6 @@ __all__ = [
     "StratifiedBatchSampler",
     "WeightedLoss",
     "__version__",
-    "boosting",
     "check",
     "inference",
     "information_gain_loss",
@@ -120,10 +120,8 @@ __all__ = [
     "retarget",
     "retarget_interval",
     "shift",
-    "sklearn",
     "start_at_prevalence",
     "study",
-    "tabular",
     "undo_sampling",
     "weighted_loss",
 ]
@@ -141,4 +139,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return sorted([*__all__, *_OF_EXTRAS])

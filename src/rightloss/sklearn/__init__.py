@@ -1,5 +1,11 @@
 """Classifiers and scorers for scikit-learn, with the population's class frequencies as a constructor argument."""
 
+import importlib.util
+
+for _name in ("sklearn", "pandas"):
+    if importlib.util.find_spec(_name) is None:
+        raise ModuleNotFoundError(f'rightloss.sklearn needs {_name}: pip install "rightloss[sklearn]"', name=_name)
+
 from .coefficients import CoefficientTable as CoefficientTable
 from .corrected import PrevalenceCorrectedClassifier as PrevalenceCorrectedClassifier
 from .information_gain import InformationGainClassifier as InformationGainClassifier

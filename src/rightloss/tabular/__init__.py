@@ -1,5 +1,11 @@
 """Tables (CSV, Parquet) → what they are good for → a model at the population's prevalence."""
 
+import importlib.util
+
+for _name in ("sklearn", "pandas", "pyarrow"):
+    if importlib.util.find_spec(_name) is None:
+        raise ModuleNotFoundError(f'rightloss.tabular needs {_name}: pip install "rightloss[table]"', name=_name)
+
 from .encode import ColumnSpec as ColumnSpec
 from .encode import column_specs as column_specs
 from .findings import Finding as Finding

@@ -73,6 +73,8 @@ def labels_of(series: pd.Series, positive: Label | None = None) -> Labels:
     mixed = len({type(label) for label in labels}) > 1
     classes = sorted(set(labels), key=str if mixed else None)
     if positive is not None:
+        if not classes:
+            raise ValueError(f"Expected labels in the column {series.name!r}, but every cell is empty: is it the right column?")
         second = matching_label(positive, classes, "positive")
         if len(classes) > 2:
             raise ValueError(
