@@ -74,7 +74,7 @@ def choose_method(scores: Mapping[str, np.ndarray], rows: HeldOutRows) -> str:
 
 
 def compare_methods(scores: Mapping[str, np.ndarray], rows: HeldOutRows) -> dict[str, dict[str, float]]:
-    """Return each correction's expected log-likelihood at π, its gain over always answering π, and that gain's standard error."""
+    """Return each correction's expected log-likelihood at π, its gain over always answering π, and the gain's standard error."""
     found = {}
     for name, each in scores.items():
         gain, error = expected_gain(each - scores["population"], rows)
