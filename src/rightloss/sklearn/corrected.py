@@ -55,23 +55,22 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
     | "none" | none: the classifier's own probabilities | 1 |
     | "auto" | the best of these, by the rule below | cv + 1 |
 
-    "affine" and "beta" are fitted to out-of-fold predictions, on their logits, at the mix of the labels, and then moved to π by
-    the closed form. To weight the rows to π instead was measured too: on 60 tasks (forests, boosting, naive Bayes, linear; π
-    from 0.3 to 0.001) the two differ by less than their noise, and only the first can change π without a new fit.
+    "affine" and "beta" are fitted to out-of-fold predictions, on their logits, at the mix of the labels, with slopes shrunk for
+    new rows, and then moved to π by the closed form. To weight the rows to π instead would need a new fit for another π;
+    `benchmarks/correction_methods.py` compares the two, and all methods.
 
     **The rule of "auto".** Every correction is scored by the expected log-likelihood at π of out-of-fold predictions
     (class averages, weighted by π), calibrations fitted on the other folds. "Better" means by more than one standard error of
     the paired difference, stratified by class.
 
     1. Start with the closed form, or with mean matching if there is `X_unlabelled` and that is better.
-    2. Use "affine", or "beta" if that is better than "affine", where it is better than the start. Where the start is worse
-       than always answering π, any gain is enough.
-    3. If the result is worse than always answering π, use "flat": all logits times 0.01, which answers about π and keeps the
-       order.
+    2. Use "affine", or "beta" if that is better than "affine", where it is better than the start, or where the start is not
+       better than always answering π by two standard errors.
+    3. If the result is not better than always answering π by half a standard error, use "flat": all logits times 0.01, which
+       answers about π and keeps the order. A `PrevalenceWarning` says so.
 
     With fewer than 20 rows of a class, by weight, calibration is the last resort: only "affine" is looked at, and steps 2 and 3
-    are taken only where the last step's result is worse than always answering π by more than a standard error. A class with
-    one row leaves the closed form.
+    are taken only where always answering π is better by a standard error. A class with one row leaves the closed form.
 
     So linear models keep the closed form, while trees with class weights or undersampling, for which it is contested
     (arXiv 2412.16209), are calibrated where there are the rows to do it. What each scored is in `comparison_`.

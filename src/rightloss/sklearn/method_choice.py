@@ -14,6 +14,7 @@ from ..predictive import retarget
 from .logit_calibration import CalibrationMethod, calibrate_logits
 
 FEW = 20.0  # rows of a class, by weight, below which a calibration is the last resort
+_SURE, _SOME = 2.0, 0.5  # standard errors over answering π, to leave a correction uncalibrated, and to keep it at all
 
 
 @dataclass(frozen=True)
@@ -64,13 +65,14 @@ def choose_method(scores: Mapping[str, np.ndarray], rows: HeldOutRows) -> str:
     """Return the correction to use, by the rule in the docstring of `PrevalenceCorrectedClassifier`."""
     few = fewest(rows) < FEW
     simple = [name for name in ("closed_form", "mean_matching") if name in scores]
-    chosen = _clearly_best(simple, scores, rows) if simple else "affine"
+    start = _clearly_best(simple, scores, rows) if simple else "affine"
     calibrated = _clearly_best([name for name in ("affine", "beta") if name in scores], scores, rows)
-    gain, error = expected_gain(scores[calibrated] - scores[chosen], rows)
-    poor = _is_poor(chosen, scores, rows, few)
-    if (poor and gain > 0) or (gain > error and not few):
-        chosen = calibrated
-    return "flat" if _is_poor(chosen, scores, rows, few) else chosen
+    gain, error = expected_gain(scores[calibrated] - scores[start], rows)
+    over, noise = expected_gain(scores[start] - scores["population"], rows)
+    needed = over < -noise and gain > 0 if few else over < _SURE * noise or gain > error
+    chosen = calibrated if needed else start
+    over, noise = expected_gain(scores[chosen] - scores["population"], rows)
+    return "flat" if over < (-1 if few else _SOME) * noise else chosen
 
 
 def compare_methods(scores: Mapping[str, np.ndarray], rows: HeldOutRows) -> dict[str, dict[str, float]]:
@@ -97,12 +99,6 @@ def expected_gain(values: np.ndarray, rows: HeldOutRows) -> tuple[float, float]:
 def fewest(rows: HeldOutRows) -> float:
     """Return how many rows, by weight, the rarest class has."""
     return float(np.bincount(rows.labels, weights=rows.weights).min())
-
-
-def _is_poor(name: str, scores: Mapping[str, np.ndarray], rows: HeldOutRows, few: bool) -> bool:
-    """Return True if always answering π is better; with few rows, by more than a standard error."""
-    gain, error = expected_gain(scores[name] - scores["population"], rows)
-    return gain < (-error if few else 0)
 
 
 def _clearly_best(names: list[str], scores: Mapping[str, np.ndarray], rows: HeldOutRows) -> str:
