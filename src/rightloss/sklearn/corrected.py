@@ -22,7 +22,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, colu
 from ..predictive import retarget
 from ..prevalence import PrevalenceWarning, frequencies
 from ..shift import estimate_prevalence, label_shift_test
-from .logit_calibration import LogitCalibration, fit_logits, flattened, match_mean
+from .logit_calibration import LogitCalibration, calibrate_logits, flattened, match_mean
 from .method_choice import HeldOutRows, choose_method, compare_methods, score_methods
 from .out_of_fold import (
     OutOfFold,
@@ -55,23 +55,22 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
     | "none" | none: the classifier's own probabilities | 1 |
     | "auto" | the best of these, by the rule below | cv + 1 |
 
-    "affine" and "beta" are fitted to out-of-fold predictions, on their logits, at the mix of the labels, and then moved to π by
-    the closed form. To weight the rows to π instead was measured too: on 60 tasks (forests, boosting, naive Bayes, linear; π
-    from 0.3 to 0.001) the two differ by less than their noise, and only the first can change π without a new fit.
+    "affine" and "beta" are fitted to out-of-fold predictions, on their logits, at the mix of the labels, with slopes shrunk for
+    new rows, and then moved to π by the closed form. To weight the rows to π instead would need a new fit for another π;
+    `benchmarks/correction_methods.py` compares the two, and all methods.
 
     **The rule of "auto".** Every correction is scored by the expected log-likelihood at π of out-of-fold predictions
     (class averages, weighted by π), calibrations fitted on the other folds. "Better" means by more than one standard error of
     the paired difference, stratified by class.
 
     1. Start with the closed form, or with mean matching if there is `X_unlabelled` and that is better.
-    2. Use "affine", or "beta" if that is better than "affine", where it is better than the start. Where the start is worse
-       than always answering π, any gain is enough.
-    3. If the result is worse than always answering π, use "flat": all logits times 0.01, which answers about π and keeps the
-       order.
+    2. Use "affine", or "beta" if that is better than "affine", where it is better than the start, or where the start is not
+       better than always answering π by two standard errors.
+    3. If the result is not better than always answering π by half a standard error, use "flat": all logits times 0.01, which
+       answers about π and keeps the order. A `PrevalenceWarning` says so.
 
     With fewer than 20 rows of a class, by weight, calibration is the last resort: only "affine" is looked at, and steps 2 and 3
-    are taken only where the last step's result is worse than always answering π by more than a standard error. A class with
-    one row leaves the closed form.
+    are taken only where always answering π is better by a standard error. A class with one row leaves the closed form.
 
     So linear models keep the closed form, while trees with class weights or undersampling, for which it is contested
     (arXiv 2412.16209), are calibrated where there are the rows to do it. What each scored is in `comparison_`.
@@ -257,10 +256,10 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
             )
         if X_unlabelled is not None and self.population is not None and self.method not in ("auto", "mean_matching"):
             raise ValueError(
-                f"Expected no `X_unlabelled` for method={self.method!r} and a known population, but got some: leave them out, or "
-                "use method='mean_matching', or population=None to estimate it there."
+                f"Expected no `X_unlabelled` for method={self.method!r} and a known population, but got some: leave them "
+                "out, or use method='mean_matching', or population=None to estimate it there."
             )
-        class_prevalence(self.population, classes, data)  # refused before anything is fitted
+        class_prevalence(self.population, classes, data if self.sampling is None else self.sampling)  # refused before any fit
 
     def _training_mix(self, X: Any, y: np.ndarray, weights: np.ndarray | None) -> TrainingMix:
         if self.sampling is None:
@@ -331,7 +330,7 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
             return None, self.sampling_
         if self.method_ == "flat":
             return flattened(rows.log_probs, rows.data, rows.weights), rows.data
-        return fit_logits(rows.log_probs, rows.labels, rows.weights, self.method_), rows.data
+        return calibrate_logits(rows.log_probs, rows.labels, rows.weights, self.method_), rows.data
 
     def _matched(self, X_unlabelled: Any) -> LogitCalibration | None:
         if X_unlabelled is None or self.population is None or self.floor_ is None:
@@ -357,7 +356,7 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
             )
         if self.method_ == "flat":
             warnings.warn(
-                "The classifier does no better on held-out rows than to answer the population's class frequencies to everybody, "
+                "The classifier does no better on held-out rows than to answer the population's frequencies to everybody, "
                 "so that is what it answers now, but for a small change that keeps the order: see `comparison_`.",
                 PrevalenceWarning,
                 stacklevel=3,
@@ -373,8 +372,8 @@ def _label_mix(labels: np.ndarray, weights: np.ndarray, classes: np.ndarray) -> 
     mass = np.bincount(labels, weights=weights)
     if weights.min() < 0 or not (mass > 0).all():
         raise ValueError(
-            f"Expected `sample_weight` to be at least 0, and not 0 for a whole class, but the classes' sums are {mass.tolist()}: "
-            "leave out a class that does not count."
+            f"Expected `sample_weight` to be at least 0, and not 0 for a whole class, but its sums by class are "
+            f"{mass.tolist()}: leave out a class that does not count."
         )
     return mass / mass.sum()
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..predictive import retarget
-from .logit_calibration import CalibrationMethod, fit_logits
+from .logit_calibration import CalibrationMethod, calibrate_logits
 
 FEW = 20.0  # rows of a class, by weight, below which a calibration is the last resort
+_SURE, _SOME = 2.0, 0.5  # standard errors over answering π, to leave a correction uncalibrated, and to keep it at all
 
 
 @dataclass(frozen=True)
@@ -64,17 +65,18 @@ def choose_method(scores: Mapping[str, np.ndarray], rows: HeldOutRows) -> str:
     """Return the correction to use, by the rule in the docstring of `PrevalenceCorrectedClassifier`."""
     few = fewest(rows) < FEW
     simple = [name for name in ("closed_form", "mean_matching") if name in scores]
-    chosen = _clearly_best(simple, scores, rows) if simple else "affine"
+    start = _clearly_best(simple, scores, rows) if simple else "affine"
     calibrated = _clearly_best([name for name in ("affine", "beta") if name in scores], scores, rows)
-    gain, error = expected_gain(scores[calibrated] - scores[chosen], rows)
-    poor = _is_poor(chosen, scores, rows, few)
-    if (poor and gain > 0) or (gain > error and not few):
-        chosen = calibrated
-    return "flat" if _is_poor(chosen, scores, rows, few) else chosen
+    gain, error = expected_gain(scores[calibrated] - scores[start], rows)
+    over, noise = expected_gain(scores[start] - scores["population"], rows)
+    needed = over < -noise and gain > 0 if few else over < _SURE * noise or gain > error
+    chosen = calibrated if needed else start
+    over, noise = expected_gain(scores[chosen] - scores["population"], rows)
+    return "flat" if over < (-1 if few else _SOME) * noise else chosen
 
 
 def compare_methods(scores: Mapping[str, np.ndarray], rows: HeldOutRows) -> dict[str, dict[str, float]]:
-    """Return each correction's expected log-likelihood at π, its gain over always answering π, and that gain's standard error."""
+    """Return each correction's expected log-likelihood at π, its gain over always answering π and that one's standard error."""
     found = {}
     for name, each in scores.items():
         gain, error = expected_gain(each - scores["population"], rows)
@@ -99,12 +101,6 @@ def fewest(rows: HeldOutRows) -> float:
     return float(np.bincount(rows.labels, weights=rows.weights).min())
 
 
-def _is_poor(name: str, scores: Mapping[str, np.ndarray], rows: HeldOutRows, few: bool) -> bool:
-    """Return True if always answering π is better; with few rows, by more than a standard error."""
-    gain, error = expected_gain(scores[name] - scores["population"], rows)
-    return gain < (-error if few else 0)
-
-
 def _clearly_best(names: list[str], scores: Mapping[str, np.ndarray], rows: HeldOutRows) -> str:
     """Return the first name, unless a later one is better by more than a standard error of the paired difference."""
     chosen = names[0]
@@ -118,6 +114,6 @@ def _cross_fitted(rows: HeldOutRows, method: CalibrationMethod) -> np.ndarray:
     found = rows.log_probs.copy()
     for fold in np.unique(rows.folds):
         other = rows.folds != fold
-        fitted = fit_logits(rows.log_probs[other], rows.labels[other], rows.weights[other], method)
+        fitted = calibrate_logits(rows.log_probs[other], rows.labels[other], rows.weights[other], method)
         found[~other] = fitted(rows.log_probs[~other])
     return found
