@@ -81,7 +81,8 @@ def load(name: str) -> DataSet:
         found = DataSet(_numbers(frame), np.asarray(labels).astype(np.int64))
     counted = len(found.y), int(found.y.sum())
     assert counted == (source.rows, source.positives), f"{name}: expected {source.rows, source.positives}, but got {counted}"
-    assert len(found.x) == source.rows and not np.isinf(found.x).any()
+    assert len(found.x) == source.rows
+    assert not np.isinf(found.x).any()
     return found
 
 
