@@ -207,6 +207,11 @@ WAYS: dict[str, tuple[Callable[[], Task], Callable[..., Tensor], Callable[[Tenso
         boosted(lambda: lightgbm(is_unbalance=True)),
         lambda y: {"class_weight": "balanced", "labels": y},
     ),
+    "LightGBM bags of a fifth of class 0": (
+        cells,
+        boosted(lambda: lightgbm(subsample_freq=1, neg_bagging_fraction=0.2)),
+        lambda y: {"neg_bagging_fraction": 0.2},
+    ),
 }
 
 
@@ -305,6 +310,12 @@ class TestItsRules:
         found = undo_sampling(table(2), **{word: form})
         torch.testing.assert_close(found.exp(), by_hand(table(2), [1, 9]), rtol=1e-12, atol=0)
 
+    def test_bagging_fractions_are_the_shares_kept(self) -> None:
+        found = undo_sampling(table(2), pos_bagging_fraction=0.9, neg_bagging_fraction=0.1)
+        torch.testing.assert_close(found, undo_sampling(table(2), kept={0: 0.1, 1: 0.9}), rtol=0, atol=1e-12)
+        alone = undo_sampling(table(2), neg_bagging_fraction=0.1)
+        torch.testing.assert_close(alone.exp(), by_hand(table(2), [0.1, 1]), rtol=1e-12, atol=0)
+
     def test_the_mix_drawn_needs_no_labels_to_reach_a_population(self) -> None:
         found = undo_sampling(table(2), sampling=0.5, population=0.01)
         torch.testing.assert_close(found, retarget(table(2), 0.5, 0.01), rtol=0, atol=1e-13)
@@ -350,6 +361,16 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: undo_sampling(table(2), pos_weight=9, population=0.1),
         "go on to `population`.*: add `labels`",
     ),
+    "bagging fractions among three": (
+        lambda: undo_sampling(table(3), neg_bagging_fraction=0.5),
+        "two classes.*but got 3: .*use `kept`",
+    ),
+    "bagging fractions and kept": (
+        lambda: undo_sampling(table(2), neg_bagging_fraction=0.5, kept={1: 5}),
+        "`kept` or LightGBM's bagging fractions, but got both",
+    ),
+    "a bag of more than all": (lambda: undo_sampling(table(2), pos_bagging_fraction=2), "at most 1, but got 2"),
+    "an empty bag": (lambda: undo_sampling(table(2), neg_bagging_fraction=0), "`neg_bagging_fraction` to be positive"),
     "two names of one weight": (
         lambda: undo_sampling(table(2), pos_weight=9, scale_pos_weight=9),
         "or `scale_pos_weight`.*both",

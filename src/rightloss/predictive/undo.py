@@ -5,6 +5,7 @@ Stage: `log_probs` of a model fitted with weights or resampling → `log_probs` 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -23,6 +24,8 @@ def undo_sampling(
     class_weight: Literal["balanced"] | Mapping[int, float | int] | Numbers | None = None,
     pos_weight: Numbers | None = None,
     scale_pos_weight: Numbers | None = None,
+    pos_bagging_fraction: Numbers | None = None,
+    neg_bagging_fraction: Numbers | None = None,
     kept: Mapping[int, float | int] | Numbers | None = None,
     sampling: Frequencies | None = None,
     population: Mix | None = None,
@@ -46,6 +49,7 @@ def undo_sampling(
     | `nn.BCEWithLogitsLoss(pos_weight=9)` | `pos_weight=9` |
     | XGBoost, LightGBM `scale_pos_weight=9` | `scale_pos_weight=9` |
     | LightGBM `is_unbalance=True` | `class_weight="balanced", labels=y` |
+    | LightGBM `neg_bagging_fraction=0.1` | `neg_bagging_fraction=0.1` |
     | `RandomUnderSampler`, 900 of 9,000 negatives left | `kept={0: 0.1}` |
     | each positive repeated five times | `kept={1: 5}` |
     | `WeightedRandomSampler`, examples of class k weighted w_k | `class_weight=w` |
@@ -67,6 +71,9 @@ def undo_sampling(
             after the resampling cannot be told.
         pos_weight: w_1 of two classes, as torch calls it.
         scale_pos_weight: w_1 of two classes, as XGBoost and LightGBM call it.
+        pos_bagging_fraction: share of class 1, of two classes, in each bag, as LightGBM calls it. It acts as `kept={1: …}` and
+            moves the probabilities by as much (LightGBM issue 6639), if `bagging_freq` > 0: without it LightGBM draws no bags.
+        neg_bagging_fraction: that of class 0; as `kept={0: …}`.
         kept: copies of each class kept per original example, K numbers or a dict: 0.1 is a tenth, 5 is five of each.
         sampling: ρ, the mix that the minibatches were drawn at. It says all about resampling, so `kept` does not go with it.
         population: π, where the predictions are to be used, as `to` of `retarget`. None: at the data's own mix.
@@ -87,6 +94,7 @@ def undo_sampling(
     """
     table = class_table(log_probs)
     rows, num_classes = table.shape[:2]
+    kept = _bagged(kept, pos_bagging_fraction, neg_bagging_fraction, num_classes)
     _check_choice(class_weight, pos_weight, scale_pos_weight, kept, sampling, num_classes)
     copies = _log_weights(kept, "kept", num_classes)
     data = None if labels is None else _log_data_mix(labels, num_classes)
@@ -105,13 +113,36 @@ def undo_sampling(
     return as_given(multiply_classes(table, back), log_probs)
 
 
+def _bagged(kept: Any, positive: Any, negative: Any, num_classes: int) -> Any:
+    """Return LightGBM's bagging fractions as `kept`, or `kept` itself where there are none."""
+    if positive is None and negative is None:
+        return kept
+    if num_classes != 2:
+        raise ValueError(
+            "Expected two classes for `pos_bagging_fraction` and `neg_bagging_fraction`, "
+            f"but got {num_classes}: LightGBM bags by class for two only; use `kept`, a number per class."
+        )
+    if kept is not None:
+        raise ValueError(
+            "Expected `kept` or LightGBM's bagging fractions, but got both: write their products as `kept`, a number per class."
+        )
+    return [_share("neg_bagging_fraction", negative), _share("pos_bagging_fraction", positive)]
+
+
+def _share(name: str, fraction: Any) -> float:
+    share = math.exp(_log_positive(name, fraction))
+    if share > 1 + 1e-6:
+        raise ValueError(f"Expected `{name}` to be at most 1, but got {share:g}: it is the share of a class in each bag.")
+    return share
+
+
 def _check_choice(
     class_weight: Any, pos_weight: Any, scale_pos_weight: Any, kept: Any, sampling: Any, num_classes: int
 ) -> None:
     if all(each is None for each in (class_weight, pos_weight, scale_pos_weight, kept, sampling)):
         raise ValueError(
             "Expected what the training did to the classes, but got none of `class_weight`, `pos_weight`, `scale_pos_weight`, "
-            "`kept`, `sampling`: name it, or use retarget(log_probs, from_=…, to=…) to move between two mixes."
+            "`pos_bagging_fraction`, `neg_bagging_fraction`, `kept`, `sampling`: name it, or use retarget(log_probs, from_=…, to=…) to move between two mixes."
         )
     if num_classes != 2 and (pos_weight is not None or scale_pos_weight is not None):
         raise ValueError(
@@ -192,5 +223,5 @@ def _log_positive(name: str, weight: Any) -> float:
         return 0.0
     value = tensor_of(weight, name).detach()
     if value.numel() != 1:
-        raise ValueError(f"Expected `{name}` to be one number, but got shape {tuple(value.shape)}: it is class 1's weight.")
+        raise ValueError(f"Expected `{name}` to be one number, but got shape {tuple(value.shape)}: it is the weight of one class.")
     return float(_log_weights([1.0, value.item()], name, 2)[1])

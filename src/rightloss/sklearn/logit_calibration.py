@@ -1,0 +1,118 @@
+"""Labelled predictions → slopes and intercepts on their logits; unlabelled ones → intercepts that give them a chosen mean.
+
+Stage: `log_probs (n, k)`, labels or a mean → `LogitCalibration` → calibrated `log_probs`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from scipy.optimize import minimize
+from scipy.special import log_softmax, logsumexp
+
+CalibrationMethod = Literal["affine", "beta"]
+_SLOPE_SPREAD = 1.0  # standard deviation of the slopes' prior, a normal distribution around 1
+_FLAT = 0.01  # the slope that keeps the order of the predictions and little else
+
+
+@dataclass(frozen=True)
+class LogitCalibration:
+    """q(k|x) ∝ exp(a_k log p(k|x) + b_k), as [`Calibration`][rightloss.shift.Calibration], with slopes that may be 0.
+
+    Attributes:
+        slope: a (K,), at least 0.
+        intercept: b (K,), with mean 0.
+    """
+
+    slope: np.ndarray
+    intercept: np.ndarray
+
+    def __call__(self, log_probs: np.ndarray) -> np.ndarray:
+        """Return calibrated log-probabilities `(n, k)`; `log_probs` are finite."""
+        return log_softmax(self.slope * log_probs + self.intercept, axis=1)
+
+
+def fit_logits(log_probs: np.ndarray, labels: np.ndarray, weights: np.ndarray, method: CalibrationMethod) -> LogitCalibration:
+    """Fit slopes and intercepts to labelled predictions by penalised maximum likelihood.
+
+    "affine" has one slope for all classes: for two of them log-odds become a log-odds + b. "beta" has one per class: for two
+    of them a₁ log p − a₀ log (1 − p) + b, beta calibration (Kull et al. 2017). Slopes are at least 0, and have a normal prior
+    around 1 with a standard deviation of 1: few rows, or ones that the predictions separate, then give a finite fit that
+    stays near the predictions as they are. Intercepts are free, so the weighted mean prediction equals the weighted labels'
+    frequencies.
+
+    Args:
+        log_probs: finite, `(n, k)`.
+        labels: class numbers `(n,)`, every class among them.
+        weights: of the rows `(n,)`, at least 0.
+        method: "affine" or "beta".
+    """
+    size = log_probs.shape[1]
+    slopes = 1 if method == "affine" else size
+    own = np.zeros_like(log_probs)
+    own[np.arange(len(labels)), labels] = 1
+    scale = max(1.0, float(np.sqrt(np.average(_spread(log_probs), weights=weights))))
+    total = weights.sum()
+    share = weights / total
+
+    def loss(params: np.ndarray) -> tuple[float, np.ndarray]:
+        change, bias = params[:slopes] / scale, params[slopes:]
+        logits = (1 + change) * log_probs + bias
+        log_q = log_softmax(logits, axis=1)
+        left = share[:, None] * (np.exp(log_q) - own)
+        by_slope = (left * log_probs).sum(0)
+        gradient = np.concatenate([by_slope if slopes > 1 else [by_slope.sum()], left.sum(0)])
+        gradient[:slopes] = gradient[:slopes] / scale + change / scale / (total * _SLOPE_SPREAD**2)
+        penalty = float(change @ change) / (2 * total * _SLOPE_SPREAD**2)
+        return penalty - float(share @ (own * log_q).sum(1)), gradient
+
+    bounds = [(-scale, None)] * slopes + [(None, None)] * size
+    start = np.zeros(slopes + size)
+    found = minimize(loss, start, jac=True, bounds=bounds, method="L-BFGS-B", options={"ftol": 1e-14, "gtol": 1e-9, "maxiter": 500})
+    slope = np.broadcast_to(1 + found.x[:slopes] / scale, (size,)).copy()
+    return LogitCalibration(slope, found.x[slopes:] - found.x[slopes:].mean())
+
+
+def flattened(log_probs: np.ndarray, mean: np.ndarray, weights: np.ndarray) -> LogitCalibration:
+    """Return the calibration that answers nearly `mean` (K,) to every row, and still keeps the order of the predictions."""
+    return match_mean(_FLAT * log_probs, mean, weights, slope=_FLAT)
+
+
+def match_mean(log_probs: np.ndarray, mean: np.ndarray, weights: np.ndarray, slope: float = 1.0) -> LogitCalibration:
+    """Return the intercepts b with which the mean prediction is `mean`; no labels are needed.
+
+    They minimise the convex F(b) = avg_n log Σ_k exp(log p(k|x_n) + b_k) − Σ_k mean_k b_k, whose gradient is the mean
+    prediction minus `mean`, by Newton's method with halved steps.
+
+    Args:
+        log_probs: finite, `(n, k)`, or the logits that are left of them after the slope.
+        mean: positive, sums to 1 (K,).
+        weights: of the rows `(n,)`, at least 0.
+        slope: what the predictions have been multiplied by.
+    """
+    share = weights / weights.sum()
+
+    def value(bias: np.ndarray) -> float:
+        return float(share @ logsumexp(log_probs + bias, axis=1) - mean @ bias)
+
+    bias = np.log(mean)
+    bias = bias - np.log(share @ np.exp(log_softmax(log_probs, axis=1)))
+    for _ in range(100):
+        probs = np.exp(log_softmax(log_probs + bias, axis=1))
+        average = share @ probs
+        curvature = np.diag(average) - (probs * share[:, None]).T @ probs
+        step = np.linalg.pinv(curvature, rcond=1e-14, hermitian=True) @ (average - mean)
+        if float(np.abs(average / mean - 1).max()) < 1e-12:
+            break
+        now, length = value(bias), 1.0
+        while value(bias - length * step) > now and length > 1e-6:
+            length /= 2
+        bias = bias - length * step
+    return LogitCalibration(np.full(len(mean), slope), bias - bias.mean())
+
+
+def _spread(log_probs: np.ndarray) -> np.ndarray:
+    """Return how far apart the classes' log-probabilities are in each row: their variance (n,)."""
+    return log_probs.var(axis=1)

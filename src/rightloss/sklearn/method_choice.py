@@ -1,0 +1,119 @@
+"""Which correction of a classifier's predictions to use, by how each does on held-out rows at the population.
+
+Stage: out-of-fold `log_probs` at the rows' own mix, labels, π → scores of the corrections → the name of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..predictive import retarget
+from .logit_calibration import CalibrationMethod, fit_logits
+
+FEW = 20.0  # rows of a class, by weight, below which nothing is calibrated
+
+
+@dataclass(frozen=True)
+class HeldOutRows:
+    """Out-of-fold predictions, and the two mixes between which they are to move.
+
+    Attributes:
+        log_probs: `(n, k)`, finite, stated at `data` as far as the closed form can.
+        labels: class numbers `(n,)`.
+        weights: `(n,)`.
+        folds: `(n,)`, for calibrations that are fitted on the other folds.
+        data: the rows' own mix of classes, by weight (K,).
+        population: π (K,).
+    """
+
+    log_probs: np.ndarray
+    labels: np.ndarray
+    weights: np.ndarray
+    folds: np.ndarray
+    data: np.ndarray
+    population: np.ndarray
+
+    def own(self, log_probs: np.ndarray) -> np.ndarray:
+        """Return the log-probability of each row's own label (n,)."""
+        return log_probs[np.arange(len(self.labels)), self.labels]
+
+    def at_population(self, log_probs: np.ndarray) -> np.ndarray:
+        """Return predictions at `data` as predictions at the population."""
+        return np.asarray(retarget(log_probs, self.data, self.population))
+
+
+def score_methods(rows: HeldOutRows, fixed: Mapping[str, np.ndarray], calibrate: bool) -> dict[str, np.ndarray]:
+    """Return, for each correction, the log-likelihood of every held-out row at the population (n,).
+
+    Args:
+        rows: the held-out rows.
+        fixed: predictions at the population `(n, k)` of corrections that use no labels, by name.
+        calibrate: whether to score "affine" and "beta" too, each fitted on the other folds.
+    """
+    found = {name: rows.own(table) for name, table in fixed.items()}
+    if calibrate:
+        methods: tuple[CalibrationMethod, ...] = ("affine", "beta")
+        found |= {method: rows.own(rows.at_population(_cross_fitted(rows, method))) for method in methods}
+    found["population"] = np.log(rows.population)[rows.labels]
+    return found
+
+
+def choose_method(scores: Mapping[str, np.ndarray], rows: HeldOutRows) -> str:
+    """Return the correction to use, by the rule in the docstring of `PrevalenceCorrectedClassifier`."""
+    many = fewest(rows) >= FEW
+    simple = [name for name in ("closed_form", "mean_matching") if name in scores]
+    chosen = _clearly_best(simple, scores, rows) if simple else "affine"
+    if "affine" in scores:
+        calibrated = _clearly_best(["affine", "beta"], scores, rows)
+        gain, error = expected_gain(scores[calibrated] - scores[chosen], rows)
+        poor = expected_gain(scores[chosen] - scores["population"], rows)[0] < 0 < gain
+        chosen = calibrated if gain > error or poor else chosen
+    gain, error = expected_gain(scores[chosen] - scores["population"], rows)
+    return "flat" if gain < (0 if many else -error) else chosen
+
+
+def compare_methods(scores: Mapping[str, np.ndarray], rows: HeldOutRows) -> dict[str, dict[str, float]]:
+    """Return each correction's expected log-likelihood at π, its gain over always answering π, and that gain's standard error."""
+    found = {}
+    for name, each in scores.items():
+        gain, error = expected_gain(each - scores["population"], rows)
+        found[name] = {"expected_log_likelihood": expected_gain(each, rows)[0], "gain": gain, "standard_error": error}
+    return found
+
+
+def expected_gain(values: np.ndarray, rows: HeldOutRows) -> tuple[float, float]:
+    """Return Σ_k π_k avg_{n: y_n = k} v_n and its standard error, with class k's variance divided by its rows, by weight."""
+    mean, variance = 0.0, 0.0
+    for k, share in enumerate(rows.population):
+        own = rows.labels == k
+        weights, total = rows.weights[own], rows.weights[own].sum()
+        average = weights @ values[own] / total
+        mean += share * average
+        variance += share**2 * (weights @ (values[own] - average) ** 2) / total / max(total - 1, 1)
+    return float(mean), float(variance**0.5)
+
+
+def fewest(rows: HeldOutRows) -> float:
+    """Return how many rows, by weight, the rarest class has."""
+    return float(np.bincount(rows.labels, weights=rows.weights).min())
+
+
+def _clearly_best(names: list[str], scores: Mapping[str, np.ndarray], rows: HeldOutRows) -> str:
+    """Return the first name, unless a later one is better by more than a standard error of the paired difference."""
+    chosen = names[0]
+    for name in names[1:]:
+        gain, error = expected_gain(scores[name] - scores[chosen], rows)
+        chosen = name if gain > error else chosen
+    return chosen
+
+
+def _cross_fitted(rows: HeldOutRows, method: CalibrationMethod) -> np.ndarray:
+    found = rows.log_probs.copy()
+    for fold in np.unique(rows.folds):
+        other = rows.folds != fold
+        fitted = fit_logits(rows.log_probs[other], rows.labels[other], rows.weights[other], method)
+        found[~other] = fitted(rows.log_probs[~other])
+    return found

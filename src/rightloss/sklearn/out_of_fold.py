@@ -1,0 +1,150 @@
+"""A classifier's predictions as finite log-probabilities, on new rows and, out of fold, on the rows it is fitted on.
+
+Stage: a classifier, rows → `log_probs (n, k)`; with labels → `OutOfFold`, which calibration and comparison take.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.special import log_softmax
+from sklearn.base import clone
+from sklearn.frozen import FrozenEstimator
+from sklearn.model_selection import StratifiedKFold, check_cv
+from sklearn.model_selection import cross_val_predict as predict_out_of_fold
+from sklearn.utils import _safe_indexing
+
+_ROWS_FOR_FLOOR = 10_000
+
+
+@dataclass(frozen=True)
+class OutOfFold:
+    """Labelled predictions by models that did not see their rows.
+
+    Attributes:
+        values: what the classifiers returned: probabilities `(n, k)`, or decision values.
+        labels: class numbers `(n,)`.
+        weights: of the rows `(n,)`.
+        folds: the number of the fold in which each row was left out `(n,)`.
+    """
+
+    values: np.ndarray
+    labels: np.ndarray
+    weights: np.ndarray
+    folds: np.ndarray
+
+
+def response_method(estimator: Any) -> str:
+    """Return the method whose values are the predictions, "predict_proba" or else "decision_function"."""
+    for name in ("predict_proba", "decision_function"):
+        if hasattr(estimator, name):
+            return name
+    raise ValueError(
+        f"Expected a classifier with `predict_proba` or `decision_function`, but {type(estimator).__name__} has neither: "
+        "use one that has, or wrap it in sklearn.calibration.CalibratedClassifierCV."
+    )
+
+
+def probability_floor(values: np.ndarray) -> float:
+    """Return the probability that stands for 0, so that its logarithm is finite and the order of the predictions stays.
+
+    That is the smaller of 1/(2(n + 1)) and half the smallest positive probability among `values` `(n, k)`. Where there is no 0
+    among them it is at most half the rounding error of a number near 1, 10⁻¹⁶ or in float32 6·10⁻⁸: a later 0 is then a
+    probability that was rounded.
+    """
+    positive = values[values > 0]
+    floor = min(0.5 / (len(values) + 1), 0.5 * float(positive.min())) if len(positive) else 0.5 / (len(values) + 1)
+    if len(positive) == values.size:
+        kind = values.dtype if values.dtype.kind == "f" else np.float64
+        floor = min(floor, 0.5 * float(np.finfo(kind).eps))
+    return max(floor, float(np.finfo(np.float64).tiny))
+
+
+def log_prob_rows(values: Any, num_classes: int, floor: float | None) -> np.ndarray:
+    """Return a classifier's values as finite log-probabilities `(n, k)`.
+
+    Args:
+        values: probabilities `(n, k)`; or decision values, `(n,)` for two classes, which then count as logits.
+        num_classes: K.
+        floor: the probability that stands for 0; None for decision values.
+    """
+    table = np.asarray(values, dtype=np.float64)
+    if table.ndim == 1 and num_classes == 2:
+        table = np.stack([-table / 2, table / 2], axis=1)
+    if table.ndim != 2 or table.shape[1] != num_classes:
+        raise ValueError(
+            f"Expected predictions of shape (n, {num_classes}), a column per class, but got {table.shape}: "
+            "was the classifier fitted on all classes?"
+        )
+    if not np.isfinite(table).all():
+        row = int(np.flatnonzero(~np.isfinite(table).all(1))[0])
+        raise ValueError(f"Expected finite predictions, but row {row} is {table[row].tolist()}: did the training diverge?")
+    return log_softmax(table if floor is None else np.log(np.maximum(table, floor)), axis=1)
+
+
+def sample_of_predictions(estimator: Any, X: Any, rows: int) -> np.ndarray:
+    """Return the probabilities of at most 10,000 evenly spaced rows of X."""
+    step = -(-rows // _ROWS_FOR_FLOOR)
+    return np.asarray(estimator.predict_proba(X if step == 1 else _safe_indexing(X, np.arange(0, rows, step))))
+
+
+def folds_of(cv: Any, labels: np.ndarray, weights: np.ndarray, random_state: Any) -> Any:
+    """Return the splitter: stratified with as many folds, up to `cv`, as the rarest class has rows; None if it has but one."""
+    if not isinstance(cv, int | np.integer):
+        return check_cv(cv, labels, classifier=True)
+    if isinstance(cv, bool) or cv < 2:
+        raise ValueError(f"Expected `cv` to be at least 2 folds or a splitter, but got {cv!r}: 5 is usual.")
+    most = int(min(cv, np.bincount(labels[weights > 0]).min()))
+    if most < 2:
+        return None
+    return StratifiedKFold(most, shuffle=random_state is not None, random_state=random_state)
+
+
+def out_of_fold(
+    estimator: Any,
+    X: Any,
+    y: np.ndarray,
+    labels: np.ndarray,
+    weights: np.ndarray,
+    splitter: Any,
+    n_jobs: int | None,
+    params: dict[str, Any],
+) -> OutOfFold:
+    """Return each row's prediction by a copy of the classifier fitted on the other folds.
+
+    A frozen estimator is not fitted at all, so all of its predictions count as out of fold.
+
+    Args:
+        estimator: the classifier, unfitted or frozen.
+        X: the rows.
+        y: their labels, as the classifier takes them.
+        labels: the same as class numbers.
+        weights: of the rows.
+        splitter: of scikit-learn.
+        n_jobs: as in scikit-learn.
+        params: further arguments of `fit`; those with a value per row are split with the rows.
+    """
+    splits = list(splitter.split(X, y))
+    folds = np.full(len(labels), -1)
+    for number, (_, test) in enumerate(splits):
+        folds[test] = number
+    _check_folds(labels, weights, splits)
+    method = response_method(estimator)
+    if isinstance(estimator, FrozenEstimator):
+        values = getattr(estimator, method)(X)
+    else:
+        values = predict_out_of_fold(clone(estimator), X, y, cv=splits, n_jobs=n_jobs, method=method, params=params)
+    return OutOfFold(np.asarray(values), labels, weights, folds)
+
+
+def _check_folds(labels: np.ndarray, weights: np.ndarray, splits: list[tuple[np.ndarray, np.ndarray]]) -> None:
+    every = np.unique(labels)
+    for number, (train, _) in enumerate(splits):
+        missing = np.setdiff1d(every, labels[train][weights[train] > 0])
+        if len(missing):
+            raise ValueError(
+                f"Expected every class in the training rows of each fold, but fold {number} lacks class number(s) "
+                f"{missing.tolist()}: use fewer or stratified folds."
+            )

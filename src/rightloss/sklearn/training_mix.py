@@ -1,0 +1,277 @@
+"""The mix of classes that a classifier's training effectively saw: labels, sample weights, class weights and resampling.
+
+Stage: a classifier, the rows it was fitted on → `TrainingMix`, ρ and whether rows were made up or chosen by x.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from inspect import signature
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin, clone, is_classifier
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.ensemble import BaggingClassifier, StackingClassifier, VotingClassifier
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.naive_bayes import ComplementNB
+from sklearn.pipeline import Pipeline
+from sklearn.svm import SVC, NuSVC
+from sklearn.utils.class_weight import compute_class_weight
+
+from ..prevalence import Prevalence
+
+_REMEDY = "say at which mix of classes its probabilities hold, `sampling=`, or calibrate, method='affine'"
+_RANDOM = ("RandomUnderSampler", "RandomOverSampler")  # of imbalanced-learn: these choose rows by their label alone
+
+
+@dataclass(frozen=True)
+class TrainingMix:
+    """What the training saw of each class.
+
+    Attributes:
+        counts: rows (K,).
+        mass: the sum of their weights (K,), class weights included.
+        reshaped: names of the samplers that changed p(x|k), what a class looks like; empty where its share alone changed.
+    """
+
+    counts: np.ndarray
+    mass: np.ndarray
+    reshaped: tuple[str, ...] = ()
+
+    @property
+    def sampling(self) -> np.ndarray:
+        """ρ (K,)."""
+        return self.mass / self.mass.sum()
+
+    def times(self, weights: np.ndarray) -> TrainingMix:
+        """Return the mix after each class has been weighted by w_k."""
+        return replace(self, mass=self.mass * weights)
+
+    def resampled(self, counts: np.ndarray, *samplers: Any) -> TrainingMix:
+        """Return the mix after samplers have left `counts` rows, of the average weight that their class had."""
+        changed = tuple(type(each).__name__ for each in samplers if not _is_random(each))
+        return TrainingMix(counts, counts * self.mass / self.counts, self.reshaped + changed)
+
+
+def training_mix(
+    estimator: Any, X: Any, y: np.ndarray, classes: np.ndarray, sample_weight: np.ndarray | None = None
+) -> TrainingMix:
+    """Return the mix of classes at which a classifier's probabilities hold, by what its parameters say.
+
+    The labels' mix d, by weight, times the class weights w is ρ: see `rightloss.undo_sampling`. Known are
+
+    - `class_weight` of scikit-learn, LightGBM and imbalanced-learn; `priors`, `class_prior` and `fit_prior=False` of naive
+      Bayes and discriminant analysis, which are ρ themselves; `population_` of rightloss's own classifiers likewise;
+    - `scale_pos_weight` of XGBoost, LightGBM and CatBoost; `is_unbalance`, `pos_bagging_fraction`, `neg_bagging_fraction` of
+      LightGBM; `class_weights` and `auto_class_weights` of CatBoost;
+    - samplers of imbalanced-learn in a pipeline: a copy of it without its classifier is run, and the rows that come out are
+      counted, whatever the sampler; its ensembles, each of whose members sees resampled rows.
+
+    A search counts as its best estimator; bagging, boosting, thresholds and frozen estimators as what they hold; stacking as
+    its final estimator. Probabilities that were calibrated on the rows themselves, by `CalibratedClassifierCV` or in an `SVC`,
+    are at the rows' own mix.
+
+    Args:
+        estimator: a classifier, fitted or not.
+        X: the rows; only samplers look at them.
+        y: their labels `(n,)`.
+        classes: the labels that there are, sorted (K,).
+        sample_weight: of the rows `(n,)`.
+
+    Raises:
+        ValueError: a combination without one mix, such as a vote of members with different class weights.
+    """
+    number = np.searchsorted(classes, y)
+    counts = np.bincount(number, minlength=len(classes)).astype(float)
+    mass = counts if sample_weight is None else np.bincount(number, weights=sample_weight, minlength=len(classes))
+    return _mix(estimator, X, y, classes, TrainingMix(counts, mass))
+
+
+def resamples(estimator: Any) -> bool:
+    """Return True if a sampler of imbalanced-learn is somewhere inside."""
+    parts = [estimator, *estimator.get_params(deep=True).values()] if hasattr(estimator, "get_params") else [estimator]
+    return any(hasattr(part, "fit_resample") for part in parts)
+
+
+class _Recorder(ClassifierMixin, BaseEstimator):
+    """A classifier that keeps the rows it is given, in the place of one that would learn from them."""
+
+    def fit(self, X: Any, y: Any) -> _Recorder:
+        self.X_, self.y_ = X, np.asarray(y)
+        return self
+
+
+def _mix(estimator: Any, X: Any, y: np.ndarray, classes: np.ndarray, mix: TrainingMix) -> TrainingMix:
+    """Return the mix after what `estimator`, given rows at `mix`, does to it."""
+    if hasattr(estimator, "population_"):
+        return _of_population(estimator.population_, mix)
+    if isinstance(estimator, Pipeline):
+        return _of_pipeline(estimator, X, y, classes, mix)
+    if isinstance(estimator, CalibratedClassifierCV):
+        return mix
+    if isinstance(estimator, SVC | NuSVC):  # its own calibration ignores all weights
+        return replace(mix, mass=mix.counts)
+    if isinstance(estimator, StackingClassifier):
+        final = getattr(estimator, "final_estimator_", estimator.final_estimator)
+        return mix if final is None else _mix(final, X, np.searchsorted(classes, y), np.arange(len(classes)), mix)
+    if isinstance(estimator, VotingClassifier):
+        return _of_votes(estimator, X, y, classes, mix)
+    if isinstance(estimator, OneVsRestClassifier):
+        return _of_one_vs_rest(estimator, X, y, classes, mix)
+    if type(estimator).__module__.startswith("imblearn.ensemble"):
+        return _of_balanced_ensemble(estimator, X, y, classes, mix)
+    inner = _inner(estimator)
+    if inner is None:
+        return _of_classifier(estimator, classes, mix)
+    if isinstance(estimator, BaggingClassifier):  # it numbers the classes for its members
+        return _mix(inner, X, np.searchsorted(classes, y), np.arange(len(classes)), mix)
+    return _mix(inner, X, y, classes, mix)
+
+
+def _inner(estimator: Any) -> Any:
+    """Return the classifier that a meta-estimator holds, the fitted one where it has chosen one; None for a plain classifier."""
+    inner = estimator.get_params(deep=False).get("estimator") if hasattr(estimator, "get_params") else None
+    if inner is None or not is_classifier(inner):
+        return None
+    return getattr(estimator, "best_estimator_", inner)
+
+
+def _of_population(population: Any, mix: TrainingMix) -> TrainingMix:
+    known = population.population.numpy() if isinstance(population, Prevalence) else np.asarray(population, dtype=float)
+    return replace(mix, mass=known)
+
+
+def _of_pipeline(pipeline: Pipeline, X: Any, y: np.ndarray, classes: np.ndarray, mix: TrainingMix) -> TrainingMix:
+    last = pipeline.steps[-1][1]
+    if not resamples(pipeline):
+        return _mix(last, X, y, classes, mix)
+    recorder, copy = _Recorder(), clone(pipeline)
+    copy.steps[-1] = (copy.steps[-1][0], recorder)
+    copy.fit(X, y)
+    samplers = [step for _, step in pipeline.steps[:-1] if hasattr(step, "fit_resample")]
+    if samplers:
+        mix = mix.resampled(_counts(recorder.y_, classes), *samplers)
+    return _mix(last, recorder.X_, recorder.y_, classes, mix)
+
+
+def _of_votes(voting: VotingClassifier, X: Any, y: np.ndarray, classes: np.ndarray, mix: TrainingMix) -> TrainingMix:
+    numbers = np.searchsorted(classes, y), np.arange(len(classes))
+    members = [each for _, each in voting.estimators if each != "drop"]
+    found = [_mix(each, X, *numbers, mix) for each in getattr(voting, "estimators_", members)]
+    for each in found[1:]:
+        if not np.allclose(each.sampling, found[0].sampling, rtol=0.02):
+            raise ValueError(
+                f"Expected the members of a vote to be trained on one mix of classes, but got {found[0].sampling.round(4)} and "
+                f"{each.sampling.round(4)}: {_REMEDY}."
+            )
+    return replace(found[0], reshaped=tuple(sorted({name for each in found for name in each.reshaped})))
+
+
+def _of_one_vs_rest(
+    estimator: OneVsRestClassifier, X: Any, y: np.ndarray, classes: np.ndarray, mix: TrainingMix
+) -> TrainingMix:
+    if len(classes) == 2:
+        return _mix(estimator.estimator, X, np.searchsorted(classes, y), np.arange(2), mix)
+    pair = TrainingMix(*(np.array([each[1:].sum(), each[0]]) for each in (mix.counts, mix.mass)))
+    found = _mix(estimator.estimator, X, (y == classes[0]).astype(int), np.arange(2), pair)
+    if not np.allclose(found.sampling, pair.sampling, rtol=1e-6):
+        raise ValueError(
+            f"Expected one-vs-rest members without class weights, but got {type(estimator.estimator).__name__} with some: each "
+            f"member then has a mix of its own; {_REMEDY}."
+        )
+    return mix
+
+
+def _of_balanced_ensemble(estimator: Any, X: Any, y: np.ndarray, classes: np.ndarray, mix: TrainingMix) -> TrainingMix:
+    """Return the mix in one member of an ensemble of imbalanced-learn, which sees rows resampled for it."""
+    from imblearn.under_sampling import RandomUnderSampler
+
+    params = estimator.get_params(deep=False)
+    sampler = RandomUnderSampler() if params.get("sampler") is None else clone(params["sampler"])
+    sampler.set_params(sampling_strategy=params["sampling_strategy"])
+    rows, labels = sampler.fit_resample(X, y)
+    left = mix.resampled(_counts(labels, classes), sampler)
+    if "class_weight" in params:  # a forest takes its weights from the rows before resampling
+        return left.times(_class_weights(estimator, params, classes, mix))
+    inner = params.get("estimator")
+    return left if inner is None else _mix(inner, rows, labels, classes, left)
+
+
+def _of_classifier(estimator: Any, classes: np.ndarray, mix: TrainingMix) -> TrainingMix:
+    params = estimator.get_params(deep=False) if hasattr(estimator, "get_params") else {}
+    prior = params.get("priors", params.get("class_prior"))
+    if prior is not None:
+        return replace(mix, mass=np.asarray(prior, dtype=float))
+    if params.get("fit_prior") is False and not isinstance(estimator, ComplementNB):
+        return replace(mix, mass=np.ones(len(classes)))
+    weights = _class_weights(estimator, params, classes, mix)
+    package = type(estimator).__module__.partition(".")[0]
+    if package == "catboost":
+        return mix.times(weights * _of_catboost(params, classes, mix))
+    if len(classes) == 2 and package in ("lightgbm", "xgboost"):
+        weights = weights * [1.0, params.get("scale_pos_weight") or 1.0]
+        weights = weights * _of_lightgbm(params, mix) if package == "lightgbm" else weights
+    return mix.times(weights)
+
+
+def _class_weights(estimator: Any, params: Mapping[str, Any], classes: np.ndarray, mix: TrainingMix) -> np.ndarray:
+    """Return `class_weight` as numbers (K,): 1 for a class that a dict leaves out."""
+    given = params.get("class_weight")
+    if given is None:
+        return np.ones(len(classes))
+    if isinstance(given, Mapping):
+        return np.array([float(given.get(label, 1.0)) for label in classes.tolist()])
+    if given in ("balanced", "balanced_subsample"):
+        return 1 / (mix.mass if _balances_weights(estimator) else mix.counts)
+    raise ValueError(
+        f"Expected `class_weight` of {type(estimator).__name__} to be None, 'balanced' or a dict, but got {given!r}: {_REMEDY}."
+    )
+
+
+def _balances_weights(estimator: Any) -> bool:
+    """Return True if class_weight="balanced" means equal sums of weights, False if it means weights by equal counts of rows.
+
+    The two differ only where there are sample weights, and scikit-learn's answer depends on the classifier and the version.
+    """
+    if hasattr(estimator, "_validate_y_class_weight"):  # forests
+        return "sample_weight" in signature(estimator._validate_y_class_weight).parameters
+    knows = "sample_weight" in signature(compute_class_weight).parameters
+    return knows and type(estimator).__name__ in ("LogisticRegression", "LogisticRegressionCV", "LinearSVC")
+
+
+def _of_lightgbm(params: Mapping[str, Any], mix: TrainingMix) -> np.ndarray:
+    """Return the weights of two classes by LightGBM's own parameters, which it also knows by other names."""
+
+    def named(*names: str, default: float) -> float:
+        return float(next((params[name] for name in names if params.get(name) is not None), default))
+
+    weights = np.ones(2)
+    if named("is_unbalance", "unbalance", "unbalanced_sets", default=0):
+        weights /= mix.counts
+    if named("bagging_freq", "subsample_freq", default=0) > 0:
+        for k, sign in enumerate(("neg", "pos")):
+            names = [f"{sign}_{end}" for end in ("bagging_fraction", "sub_row", "subsample", "bagging")]
+            weights[k] *= named(*names, default=1)
+    return weights
+
+
+def _of_catboost(params: Mapping[str, Any], classes: np.ndarray, mix: TrainingMix) -> np.ndarray:
+    given = params.get("class_weights")
+    if isinstance(given, Mapping):
+        return np.array([float(given.get(label, 1.0)) for label in classes.tolist()])
+    if given is not None:
+        return np.asarray(given, dtype=float)
+    power = {"Balanced": 1.0, "SqrtBalanced": 0.5}.get(str(params.get("auto_class_weights")), 0.0)
+    positive = float(params.get("scale_pos_weight") or 1.0)
+    return mix.mass**-power * ([1.0, positive] if len(classes) == 2 else 1.0)
+
+
+def _counts(labels: Any, classes: np.ndarray) -> np.ndarray:
+    return np.bincount(np.searchsorted(classes, np.asarray(labels)), minlength=len(classes)).astype(float)
+
+
+def _is_random(sampler: Any) -> bool:
+    """Return True if the sampler leaves p(x|k) as it is, up to chance."""
+    return type(sampler).__name__ in _RANDOM and getattr(sampler, "shrinkage", None) is None
