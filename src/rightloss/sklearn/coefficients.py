@@ -1,0 +1,229 @@
+"""Standard errors of a linear classifier's coefficients that are right when the rows were sampled by class.
+
+Stage: features, labels, probabilities at the fitted coefficients → covariances; covariances → a table, and intervals of risks.
+
+With ψ_n the gradient of row n's loss and H the Hessian of their sum, the coefficients' covariance is `H⁻¹ M H⁻¹`. Where the
+number of rows of each class was fixed, as in a case-control study, the only chance is in the x given the class, so M is the
+spread of ψ *within the classes*:
+
+    robust:  M = Σ_c Σ_{n: y_n = c} (ψ_n − ψ̄_c)(ψ_n − ψ̄_c)ᵀ · n_c/(n_c − 1)
+    model:   M = Σ_n Σ_c p_ρ(c|x_n) ψ(x_n, c) ψ(x_n, c)ᵀ − Σ_c n_c μ_c μ_cᵀ,   μ_c = Σ_n p_ρ(c|x_n) ψ(x_n, c) / n_c
+
+where p_ρ is the fitted prediction in the sampled mix. For the logit-adjusted loss the first sum is H and H⁻¹ n_c μ_c is the
+unit vector of class c's intercept, so that the slopes' covariance is that of ordinary logistic regression and the intercept's
+variance is smaller by Σ_c 1/n_c: Prentice & Pyke (1979). For the weighted loss no part is, and H⁻¹ alone is wrong.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from scipy import special, stats
+
+from .linear import blocks, second_moments
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+Covariance = Literal["model", "robust"]
+Design = Literal["case-control", "cohort"]
+
+
+@dataclass(frozen=True)
+class FittedRows:
+    """What the covariances rest on.
+
+    Attributes:
+        features: X (n, d).
+        index: class numbers (n,).
+        weight: of the rows (n,): how often each counts.
+        probs: p(k|x_n) at the fitted coefficients, in the mix in which the loss states it (n, K).
+        sampled_probs: p_ρ(k|x_n), the same in the sampled mix (n, K).
+        class_weight: the loss's weight of each class (K,).
+    """
+
+    features: np.ndarray
+    index: np.ndarray
+    weight: np.ndarray
+    probs: np.ndarray
+    sampled_probs: np.ndarray
+    class_weight: np.ndarray
+
+
+def covariances(fitted: FittedRows) -> dict[str, np.ndarray] | None:
+    """Return the covariances of the log-odds against class 0, by "model case-control", …, class by class, intercept last.
+
+    None where the features are linearly dependent, so that the coefficients are not determined.
+    """
+    bread = _bread(fitted)
+    if bread is None:
+        return None
+    found = {}
+    for kind, (moments, means) in {"model": _model_moments(fitted), "robust": _observed_moments(fitted)}.items():
+        counts = np.bincount(fitted.index, fitted.weight, fitted.probs.shape[1])
+        within = [moments[c] - counts[c] * np.outer(means[c], means[c]) for c in range(len(counts))]
+        small = counts / np.maximum(counts - 1, 1) if kind == "robust" else np.ones_like(counts)
+        found[f"{kind} case-control"] = bread @ sum(s * m for s, m in zip(small, within, strict=True)) @ bread
+        found[f"{kind} cohort"] = bread @ moments.sum(0) @ bread
+    return found
+
+
+def prevalence_variance(concentration: np.ndarray) -> np.ndarray:
+    """Return the covariance (K − 1, K − 1) of log π_k − log π_0 for π ~ Dirichlet(concentration)."""
+    log_variance = special.polygamma(1, concentration)
+    return np.diag(log_variance[1:]) + log_variance[0]
+
+
+class CoefficientTable:
+    """Coefficients with standard errors, as a table.
+
+    Attributes:
+        frame: a row per coefficient: coef, std_err, z, p_value, low, high, and the same as odds ratios.
+        covariance: the covariance of the coefficients, rows and columns as in `frame`.
+        note: what the errors rest on.
+
+    Examples:
+        >>> import numpy as np
+        >>> from rightloss.sklearn.information_gain import InformationGainClassifier
+        >>> rng = np.random.default_rng(0)
+        >>> y = np.repeat([0, 1], 100)
+        >>> x = rng.normal(size=(200, 1)) + y[:, None]
+        >>> table = InformationGainClassifier(population=0.01, penalty=None).fit(x, y).summary()
+        >>> table.frame[["coef", "std_err"]].round(2)
+                   coef  std_err
+        x0         1.01     0.18
+        intercept -5.10     0.14
+    """
+
+    def __init__(self, frame: DataFrame, covariance: DataFrame, note: str) -> None:
+        self.frame, self.covariance, self.note = frame, covariance, note
+
+    def __str__(self) -> str:
+        return f"{self.frame.to_string(float_format=lambda value: f'{value:.4g}')}\n{self.note}"
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return f"{self.frame.to_html(float_format=lambda value: f'{value:.4g}')}<p>{self.note}</p>"
+
+
+def coefficient_table(
+    coefficients: np.ndarray, covariance: np.ndarray, features: list[str], classes: list[object], level: float, note: str
+) -> CoefficientTable:
+    """Return the table of log-odds against the first class.
+
+    Args:
+        coefficients: (K − 1, d + 1), the intercept last.
+        covariance: of the same, flattened class by class.
+        features: the d names.
+        classes: the K labels.
+        level: of the intervals.
+        note: what the errors rest on.
+    """
+    import pandas as pd
+
+    names = [*features, "intercept"]
+    index = pd.Index(names)
+    if len(coefficients) > 1:
+        index = pd.MultiIndex.from_product([classes[1:], names], names=["class", "feature"])
+    coef, error = coefficients.ravel(), np.sqrt(np.diag(covariance))
+    z, reach = coef / error, stats.norm.isf((1 - level) / 2) * error
+    columns = {
+        "coef": coef,
+        "std_err": error,
+        "z": z,
+        "p_value": 2 * stats.norm.sf(np.abs(z)),
+        "low": coef - reach,
+        "high": coef + reach,
+        "odds_ratio": np.exp(coef),
+        "odds_ratio_low": np.exp(coef - reach),
+        "odds_ratio_high": np.exp(coef + reach),
+    }
+    return CoefficientTable(pd.DataFrame(columns, index=index), pd.DataFrame(covariance, index, index), note)
+
+
+def risk_interval(
+    features: np.ndarray, coefficients: np.ndarray, covariance: np.ndarray, level: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the limits (n, K) of each class's probability, by the delta method on its logit.
+
+    `∂ logit p_k / ∂ η_j = (1{j=k} − p_j)/(1 − p_k)`, η_j the log-odds of class j against class 0.
+
+    Args:
+        features: X (n, d).
+        coefficients: (K − 1, d + 1), the intercept last.
+        covariance: of the same, flattened class by class.
+        level: of the intervals.
+    """
+    x = np.column_stack([features, np.ones(len(features))])
+    table = np.column_stack([np.zeros(len(x)), x @ coefficients.T])
+    log_p = table - special.logsumexp(table, axis=1, keepdims=True)
+    k, size = table.shape[1], x.shape[1]
+    blocks_of = covariance.reshape(k - 1, size, k - 1, size)
+    of_odds = np.einsum("na,iajb,nb->nij", x, blocks_of, x)
+    logit = np.empty_like(log_p)
+    gradient = np.empty((len(x), k, k - 1))
+    for c in range(k):
+        rest = special.logsumexp(np.delete(log_p, c, axis=1), axis=1)
+        logit[:, c] = log_p[:, c] - rest
+        own = np.arange(1, k) == c
+        gradient[:, c] = np.where(own, 1.0, -np.exp(log_p[:, 1:] - rest[:, None]))
+    reach = stats.norm.isf((1 - level) / 2) * np.sqrt(np.einsum("nci,nij,ncj->nc", gradient, of_odds, gradient))
+    return special.expit(logit - reach), special.expit(logit + reach)
+
+
+def _bread(fitted: FittedRows) -> np.ndarray | None:
+    """Return H⁻¹ of the log-odds against class 0; None where H is singular."""
+    p, t = fitted.probs[:, 1:], fitted.weight * fitted.class_weight[fitted.index]
+    hessian = _sum_of_products(fitted.features, t[:, None, None] * (p[:, :, None] * (np.eye(p.shape[1]) - p[:, None, :])))
+    scale = 1 / np.sqrt(np.diag(hessian)) if (np.diag(hessian) > 0).all() else None
+    if scale is None or np.linalg.eigvalsh(hessian * np.outer(scale, scale))[0] < 1e-10:
+        return None
+    return np.linalg.inv(hessian * np.outer(scale, scale)) * np.outer(scale, scale)
+
+
+def _residuals(fitted: FittedRows, label: np.ndarray | int) -> np.ndarray:
+    """Return the gradient of each row's loss by its log-odds against class 0, if its label were `label`: (n, K − 1)."""
+    own = np.eye(fitted.probs.shape[1])[label]
+    weight = fitted.class_weight[label]
+    found: np.ndarray = np.reshape(weight, (-1, 1)) * (fitted.probs - own)[:, 1:]
+    return found
+
+
+def _observed_moments(fitted: FittedRows) -> tuple[np.ndarray, np.ndarray]:
+    """Return Σ ψψᵀ (K, p, p) and the mean of ψ (K, p) by class."""
+    residuals = _residuals(fitted, fitted.index)
+    chosen = [fitted.weight * (fitted.index == c) for c in range(fitted.probs.shape[1])]
+    return _moments(fitted, [residuals] * len(chosen), chosen)
+
+
+def _model_moments(fitted: FittedRows) -> tuple[np.ndarray, np.ndarray]:
+    """Return the same with labels as the model expects them."""
+    classes = range(fitted.probs.shape[1])
+    return _moments(
+        fitted, [_residuals(fitted, c) for c in classes], [fitted.weight * fitted.sampled_probs[:, c] for c in classes]
+    )
+
+
+def _moments(fitted: FittedRows, residuals: list[np.ndarray], weights: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    x = fitted.features
+    counts = np.bincount(fitted.index, fitted.weight, fitted.probs.shape[1])
+    moments, means = [], []
+    for residual, weight, count in zip(residuals, weights, counts, strict=True):
+        moments.append(_sum_of_products(x, weight[:, None, None] * residual[:, :, None] * residual[:, None, :]))
+        weighted = weight[:, None] * residual
+        means.append(np.column_stack([weighted.T @ x, weighted.sum(0)]).ravel() / count)
+    return np.stack(moments), np.stack(means)
+
+
+def _sum_of_products(features: np.ndarray, products: np.ndarray) -> np.ndarray:
+    """Return `Σ_n products_n ⊗ x_n x_nᵀ` with a 1 appended to each x: (m (d + 1), m (d + 1))."""
+    m, size = products.shape[1], features.shape[1] + 1
+    found = np.zeros((m, size, m, size))
+    for rows in blocks(features):
+        for i in range(m):
+            for j in range(m):
+                found[i, :, j] += second_moments(features[rows], products[rows, i, j])
+    return found.reshape(m * size, m * size)

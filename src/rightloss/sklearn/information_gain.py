@@ -1,0 +1,532 @@
+"""A classifier, linear or with hidden layers, trained for the class frequencies of the population where it will be used.
+
+Stage: `fit(X, y)` on classes mixed as ρ → `predict_proba(X)` in the population π; `summary()` for the coefficients' errors.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from scipy import linalg, special
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import _check_partial_fit_first_call
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from ..likelihoods import Bernoulli, Categorical
+from ..prevalence import Frequencies, Prevalence
+from .coefficients import (
+    CoefficientTable,
+    Covariance,
+    FittedRows,
+    coefficient_table,
+    covariances,
+    prevalence_variance,
+    risk_interval,
+)
+from .criteria import LossName, OutputLoss, make_criterion, reference_mix
+from .firth import firth
+from .labelled_rows import LabelledRows, read_rows
+from .linear import NEWTON_LIMIT, CrossEntropy, LinearFit, lbfgs, newton, warn_unless_converged
+from .network import Activation, build_network, epoch_loss, forward, from_arrays, train
+from .options import check_options, hidden_sizes, network_settings
+from .population import Population, class_prevalence
+
+Reference = Frequencies | Mapping[Hashable, float] | Literal["population"]
+
+
+class InformationGainClassifier(ClassifierMixin, BaseEstimator):
+    """A classifier trained on one mix of classes, whose predictions are those of a population with another.
+
+    Linear by default; then the default loss is logit adjustment, the slopes are those of `LogisticRegression` at the same
+    `C`, and the intercept is the population's. The intercept is always fitted and never penalised: it carries the
+    prevalence. Features are used as they are: standardise them in a pipeline before an "l2" penalty or hidden layers.
+
+    The losses of a linear model see all rows at once. At the default reference r = ρ the information gain has its optimum
+    where logit adjustment has, whatever κ is, so there `evidence` changes nothing; it does with hidden layers, and with
+    other references.
+
+    Args:
+        population: π, where the model will be used: for two classes how often `classes_[1]` occurs; K frequencies in the
+            order of `classes_`; a dict by class label; a `Prevalence` or an estimate of one. None: the training mix.
+        loss: "information_gain"; "as_published", the paper's form, r = π and κ = 0; "logit_adjusted"; "weighted";
+            "log_likelihood", plain cross-entropy moved to the population afterwards.
+        evidence: κ of the information gain. None: 1 for a known population, that of `Prevalence.evidence_for` for an
+            uncertain one.
+        reference: r of the information gain: None for the training mix, "population", or a mix written as `population`.
+        hidden_layer_sizes: () is a linear model; (100,) one hidden layer.
+        activation: of hidden layers: "relu", "tanh" or "logistic".
+        penalty: "l2"; "firth" for few cases or separated classes, linear models of two classes (see `firth.firth`); None.
+        C: inverse of the strength of "l2": `C Σ_n loss_n + ½ ‖weights‖²` is minimised, as in `LogisticRegression`.
+        max_iter: iterations of the solver, or epochs.
+        tol: linear: the solver stops where an iteration promises less than about tol²; hidden layers: the least
+            improvement that counts.
+        batch_size: rows of a minibatch; "auto" is min(200, n). Hidden layers and `partial_fit` alone.
+        learning_rate_init: of Adam. Hidden layers and `partial_fit` alone.
+        early_stopping: hold out a stratified share of the rows, stop by the expected log-likelihood in the population on
+            these, and keep the best weights. Hidden layers alone.
+        validation_fraction: the share held out.
+        n_iter_no_change: epochs without improvement before training stops.
+        warm_start: start from the last solution.
+        random_state: of hidden layers and `partial_fit`; a linear `fit` draws nothing.
+        verbose: print the loss of each epoch.
+
+    Attributes:
+        classes_: the class labels, sorted.
+        population_: π (K,) of the predictions; the mean where it is uncertain.
+        sampling_: ρ (K,), the mix of the training rows, by weight.
+        concentration_: of an uncertain population (K,), else None.
+        coef_: slopes of a linear model, (1, d) for two classes, else (K, d).
+        intercept_: at the population, (1,) or (K,).
+        coefs_, intercepts_: weights of the layers of a network, as in `MLPClassifier`.
+        n_iter_: iterations or epochs run.
+        loss_curve_: the objective after each of them.
+        validation_scores_: with early stopping, the expected log-likelihood after each epoch; else None.
+
+    Examples:
+        >>> import numpy as np
+        >>> from rightloss.sklearn.information_gain import InformationGainClassifier
+        >>> rng = np.random.default_rng(0)
+        >>> y = np.repeat([0, 1], 100)  # as many cases as controls
+        >>> x = rng.normal(size=(200, 1)) + y[:, None]
+        >>> model = InformationGainClassifier(population=0.01).fit(x, y)
+        >>> model.predict_proba([[0.0], [2.0]]).round(3)
+        array([[0.994, 0.006],
+               [0.957, 0.043]])
+        >>> model.set_population(0.2).predict_proba([[2.0]]).round(2)
+        array([[0.47, 0.53]])
+    """
+
+    def __init__(
+        self,
+        population: Population | None = None,
+        *,
+        loss: LossName = "information_gain",
+        evidence: float | None = None,
+        reference: Reference | None = None,
+        hidden_layer_sizes: Sequence[int] | int = (),
+        activation: Activation = "relu",
+        penalty: Literal["l2", "firth"] | None = "l2",
+        C: float = 1.0,
+        max_iter: int = 200,
+        tol: float = 1e-4,
+        batch_size: int | Literal["auto"] = "auto",
+        learning_rate_init: float = 1e-3,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10,
+        warm_start: bool = False,
+        random_state: int | np.random.RandomState | None = None,
+        verbose: bool = False,
+    ) -> None:
+        self.population = population
+        self.loss = loss
+        self.evidence = evidence
+        self.reference = reference
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.activation = activation
+        self.penalty = penalty
+        self.C = C
+        self.max_iter = max_iter
+        self.tol = tol
+        self.batch_size = batch_size
+        self.learning_rate_init = learning_rate_init
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> InformationGainClassifier:
+        """Fit to rows sampled by class.
+
+        Args:
+            X: features (n, d).
+            y: labels (n,); or votes, floats (n, K) with rows that sum to 1: the columns of a DataFrame name the classes.
+            sample_weight: (n,): 2 counts as the same row twice, 0 leaves it out; ρ is the weighted mix.
+        """
+        check_options(self, ("l2", "firth", None))
+        sizes = hidden_sizes(self)
+        rows = read_rows(self, X, y, sample_weight, [np.float64, np.float32] if sizes else np.float64)
+        totals = rows.class_totals()
+        prevalence = self._with_evidence(class_prevalence(self.population, rows.classes, totals / totals.sum()))
+        reference = reference_mix(self.reference, prevalence, rows.classes)
+        _check_firth(self.penalty, bool(sizes), len(rows.classes), _is_plain(self.loss, prevalence, reference))
+        start = self._earlier_solution(rows, prevalence, sizes) if self.warm_start else None
+        self._remember(rows.classes, totals, prevalence, self.population is not None)
+        if sizes:
+            self._fit_network(rows, prevalence, reference, start)
+        else:
+            self._fit_linear(rows, prevalence, reference, start)
+        return self
+
+    def partial_fit(
+        self, X: Any, y: Any, classes: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+    ) -> InformationGainClassifier:
+        """Take one epoch of Adam over more rows; ρ is the mix of all rows so far.
+
+        Args:
+            X: features (n, d).
+            y: labels (n,), or votes (n, K).
+            classes: all classes there can be, in the first call; not needed with votes.
+            sample_weight: as in `fit`.
+        """
+        check_options(self, ("l2", None))
+        sizes, first = hidden_sizes(self), not hasattr(self, "classes_")
+        if classes is not None or (first and np.ndim(y) == 1):
+            _check_partial_fit_first_call(self, classes)
+        known = getattr(self, "classes_", None)
+        dtype = [np.float64, np.float32] if sizes else np.float64
+        rows = read_rows(self, X, y, sample_weight, dtype, known, reset=not hasattr(self, "n_features_in_"))
+        if known is not None and not np.array_equal(known, rows.classes):
+            raise ValueError(f"Expected votes for the classes {known.tolist()}, but got {rows.classes.tolist()}: keep them.")
+        totals = rows.class_totals() + getattr(self, "class_totals_", 0.0)
+        prevalence = self._with_evidence(self._prevalence_so_far(rows.classes, totals))
+        arrays = self._layers() if hasattr(self, "population_") else None
+        given = getattr(self, "_population_given", self.population is not None)
+        self._remember(rows.classes, totals, prevalence, given)
+        self._take_epoch(rows, prevalence, reference_mix(self.reference, prevalence, rows.classes), arrays)
+        return self
+
+    def set_population(self, population: Population | None) -> InformationGainClassifier:
+        """Move the predictions to another population without refitting; None is the training mix.
+
+        Args:
+            population: written as in the constructor.
+        """
+        check_is_fitted(self)
+        prevalence = class_prevalence(population, self.classes_, self.sampling_)
+        before = self.population_
+        self._remember(self.classes_, self.class_totals_, prevalence, population is not None)
+        self._shift(np.log(self.population_) - np.log(before))
+        return self
+
+    @property
+    def prevalence_(self) -> Prevalence:
+        """π, with its uncertainty, and ρ."""
+        check_is_fitted(self)
+        if self.concentration_ is not None:
+            return Prevalence.dirichlet(self.concentration_, self.sampling_)
+        return Prevalence(self.population_, self.sampling_)
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Return the log-odds of `classes_[1]` in the population (n,); unnormalised log-probabilities (n, K) for more classes."""
+        outputs = self._outputs(X)
+        if outputs.shape[1] == 1:
+            return outputs[:, 0]
+        return outputs[:, 1] - outputs[:, 0] if len(self.classes_) == 2 else outputs
+
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """Return log-probabilities in the population (n, K)."""
+        outputs = self._outputs(X)
+        if outputs.shape[1] == 1:
+            return np.column_stack([special.log_expit(-outputs[:, 0]), special.log_expit(outputs[:, 0])])
+        log_probs: np.ndarray = special.log_softmax(outputs, axis=1)
+        return log_probs
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Return probabilities in the population (n, K)."""
+        return np.exp(self.predict_log_proba(X))
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the most probable class in the population (n,); a rare one seldom is: see `rightloss.metrics` for costs."""
+        return self.classes_[self.predict_log_proba(X).argmax(1)]
+
+    def summary(self, covariance: Covariance = "model", level: float = 0.95) -> CoefficientTable:
+        """Return the coefficients of a linear model with standard errors, z, p-values, intervals and odds ratios.
+
+        With a `population` the rows count as sampled by class, and the errors are those of `coefficients`: the slopes' as
+        in ordinary logistic regression, the intercept's smaller by Σ_c 1/n_c and larger by the uncertainty of the
+        population. Without one the training mix is the population's, and they are ordinary ones. More than two classes:
+        log-odds against `classes_[0]`. Sample weights count rows.
+
+        Args:
+            covariance: "model", or "robust", right even where the log-odds are not linear in x.
+            level: of the intervals.
+        """
+        matrix, design = self._covariance(covariance, level)
+        names = getattr(self, "feature_names_in_", [f"x{i}" for i in range(self.n_features_in_)])
+        note = f"{covariance} standard errors, {design} sampling, intercept at the population"
+        if len(self.classes_) > 2:
+            note += f", log-odds against class {self.classes_[0]}"
+        return coefficient_table(self._contrasts(), matrix, list(names), self.classes_.tolist(), level, note)
+
+    def predict_interval(
+        self, X: Any, covariance: Covariance = "model", level: float = 0.95
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return limits of the probabilities in the population, each (n, K), from the errors of `summary`.
+
+        Args:
+            X: features (n, d).
+            covariance: as in `summary`.
+            level: how often the limits contain the model's probability, in each cell.
+        """
+        matrix, _ = self._covariance(covariance, level)
+        features = validate_data(self, X, dtype=np.float64, reset=False)
+        return risk_interval(features, self._contrasts(), matrix, level)
+
+    def _with_evidence(self, prevalence: Prevalence) -> Prevalence:
+        return prevalence if self.evidence is None else prevalence.with_evidence(self.evidence)
+
+    def _remember(self, classes: np.ndarray, totals: np.ndarray, prevalence: Prevalence, given: bool) -> None:
+        concentration = prevalence.concentration
+        self.classes_, self.class_totals_, self._population_given = classes, totals, given
+        self.population_, self.sampling_ = prevalence.population.numpy(), prevalence.sampling.numpy()
+        self.concentration_ = None if concentration is None else concentration.numpy()
+
+    def _prevalence_so_far(self, classes: np.ndarray, totals: np.ndarray) -> Prevalence:
+        """Return the prevalence of `partial_fit`; a class not yet seen counts as half a row."""
+        counts = totals if totals.all() else totals + 0.5
+        if not hasattr(self, "population_"):
+            return class_prevalence(self.population, classes, counts / counts.sum())
+        return class_prevalence(self.prevalence_ if self._population_given else None, classes, counts / counts.sum())
+
+    def _fit_linear(
+        self, rows: LabelledRows, prevalence: Prevalence, reference: Tensor | None, start: Any
+    ) -> None:
+        pi, rho = prevalence.population.numpy(), prevalence.sampling.numpy()
+        to_population = np.log(pi) - np.log(rho)
+        weighted, plain = self.loss == "weighted", _is_plain(self.loss, prevalence, reference)
+        class_weight = pi / rho if weighted else np.ones_like(pi)
+        ridge = 1 / (self.C * rows.total) if self.penalty == "l2" else 0.0
+        begin = _start(rows.features.shape[1], np.log(pi if weighted else rho)) if start is None else start[0]
+        if start is not None and not weighted:
+            begin = _moved(begin, -to_population)
+        fit = self._solve_cross_entropy(rows, class_weight if weighted else None, ridge, begin)
+        stated = fit.coefficients
+        found = stated if weighted else _moved(stated, to_population)
+        if not (plain or weighted):
+            likelihood = Bernoulli() if len(pi) == 2 else Categorical()
+            criterion = make_criterion(self.loss, prevalence, reference, likelihood, round(rows.total), True)
+            loss = OutputLoss(criterion, rows)
+            fit = lbfgs(rows.features, loss, ridge, found, self.max_iter, self.tol, weight=rows.weight)
+            found = fit.coefficients
+        warn_unless_converged(fit, self.max_iter)
+        self.coef_, self.intercept_ = found[:-1].T.copy(), found[-1].copy()
+        self.loss_curve_, self.n_iter_, self.validation_scores_ = fit.loss_curve, len(fit.loss_curve), None
+        self._covariances, self._no_covariances = None, self._why_no_errors(rows, plain or weighted)
+        if self._no_covariances is None:
+            self._measure_errors(rows, stated, class_weight, -to_population if weighted else 0 * to_population)
+
+    def _solve_cross_entropy(
+        self, rows: LabelledRows, class_weight: np.ndarray | None, ridge: float, begin: np.ndarray
+    ) -> LinearFit:
+        table = rows.table(class_weight)
+        if self.penalty == "firth":
+            return firth(rows.features, table, begin, self.max_iter, self.tol)
+        loss = CrossEntropy.of(table, rows.total)
+        if begin.size <= NEWTON_LIMIT:
+            return newton(rows.features, loss, ridge, begin, self.max_iter, self.tol)
+        return lbfgs(rows.features, loss, ridge, begin, self.max_iter, self.tol, weight=rows.weight)
+
+    def _why_no_errors(self, rows: LabelledRows, cross_entropy: bool) -> str | None:
+        """Return what `summary` says where it has no standard errors."""
+        if self.penalty == "l2":
+            return (
+                "Expected penalty=None or 'firth' for standard errors, but got 'l2': shrunken coefficients are biased, and no "
+                "interval around them covers as often as it says; fit again without it."
+            )
+        if not cross_entropy:
+            return (
+                "Expected reference=None for standard errors, but got an information gain in another mix: "
+                "fit the default, or loss='weighted'."
+            )
+        if rows.index is None:
+            return (
+                "Expected class labels for standard errors, but got votes: the sampling of votes by class is not known; "
+                "fit each row's majority label."
+            )
+        if (len(rows.classes) - 1) * (rows.features.shape[1] + 1) > NEWTON_LIMIT:
+            return (
+                f"Expected at most {NEWTON_LIMIT} coefficients for standard errors, but got more: choose fewer features, or "
+                "use a bootstrap."
+            )
+        return None
+
+    def _measure_errors(
+        self, rows: LabelledRows, stated: np.ndarray, class_weight: np.ndarray, to_sampling: np.ndarray
+    ) -> None:
+        """Keep the covariances, and warn where the classes are separated."""
+        assert rows.index is not None
+        outputs = rows.features @ stated[:-1] + stated[-1]
+        outputs = np.column_stack([np.zeros(len(outputs)), outputs]) if outputs.shape[1] == 1 else outputs
+        weight = np.ones(len(outputs)) if rows.weight is None else rows.weight
+        fitted = FittedRows(
+            rows.features,
+            rows.index,
+            weight,
+            special.softmax(outputs, axis=1),
+            special.softmax(outputs + to_sampling, axis=1),
+            class_weight,
+        )
+        self._covariances = covariances(fitted)
+        if self._covariances is None:
+            self._no_covariances = (
+                "Expected linearly independent features and overlapping classes for standard errors, but the coefficients "
+                "are not determined: drop constant and duplicate columns, or use penalty='firth'."
+            )
+
+    def _fit_network(self, rows: LabelledRows, prevalence: Prevalence, reference: Tensor | None, start: Any) -> None:
+        settings, generator = network_settings(self, len(rows.features), rows.total), self._generator(0)
+        plain = self.loss == "log_likelihood"
+        stated = Prevalence(prevalence.sampling, prevalence.sampling) if plain else prevalence
+        to_population = prevalence.population.log() - stated.population.log()
+        likelihood = Categorical()
+        criterion = make_criterion(self.loss, prevalence, reference, likelihood, round(rows.total), False)
+        dtype = torch.from_numpy(rows.features[:0]).dtype
+        network = build_network(
+            rows.features.shape[1], likelihood.starting_outputs(stated), settings, criterion, dtype, generator
+        )
+        if start is not None:
+            weights, biases = start
+            from_arrays(network, weights, [*biases[:-1], biases[-1] - to_population.numpy()])
+
+        def score(outputs: Tensor, held: LabelledRows) -> float:
+            log_probs = special.log_softmax(outputs.double().numpy() + to_population.numpy(), axis=1)
+            return expected_log_likelihood(log_probs, held, prevalence.population.numpy())
+
+        train(network, rows, criterion, score, settings, generator)
+        self.coefs_, self.intercepts_ = network.arrays()
+        self._shift(to_population.numpy())
+        self.loss_curve_, self.n_iter_ = network.loss_curve, len(network.loss_curve)
+        self.validation_scores_ = network.validation_scores or None
+        self._network = None
+
+    def _take_epoch(
+        self, rows: LabelledRows, prevalence: Prevalence, reference: Tensor | None, arrays: Any
+    ) -> None:
+        sizes, settings = hidden_sizes(self), network_settings(self, len(rows.features), float(self.class_totals_.sum()))
+        likelihood = Bernoulli() if len(rows.classes) == 2 and not sizes else Categorical()
+        loss = "logit_adjusted" if self.loss == "log_likelihood" else self.loss  # the outputs stay the population's
+        criterion = make_criterion(loss, prevalence, reference, likelihood, round(self.class_totals_.sum()), False)
+        self.n_iter_ = getattr(self, "n_iter_", 0) + 1
+        generator, dtype = self._generator(self.n_iter_), torch.from_numpy(rows.features[:0]).dtype
+        network = getattr(self, "_network", None)
+        if network is None:
+            first = likelihood.starting_outputs(prevalence)
+            network = build_network(rows.features.shape[1], first, settings, criterion, dtype, generator)
+            if not sizes:
+                torch.nn.init.zeros_(network.layers[0].weight)
+        if arrays is not None:
+            from_arrays(network, *arrays)
+        loss_value = epoch_loss(network, rows, criterion, settings, generator)
+        self.loss_curve_, self._network = [*getattr(self, "loss_curve_", []), loss_value], network
+        weights, biases = network.arrays()
+        if sizes:
+            self.coefs_, self.intercepts_ = weights, biases
+        else:
+            self.coef_, self.intercept_ = weights[0].T.copy(), biases[0]
+        self.validation_scores_, self._covariances = None, None
+        self._no_covariances = "Expected `fit` for standard errors, but got partial_fit: fit all rows at once."
+
+    def _generator(self, call: int) -> torch.Generator:
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        return torch.Generator().manual_seed(seed + call)
+
+    def _layers(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """Return the weights of the layers; those of a linear model as one layer."""
+        if hidden_sizes(self):
+            return self.coefs_, self.intercepts_
+        return [self.coef_.T], [self.intercept_]
+
+    def _earlier_solution(self, rows: LabelledRows, prevalence: Prevalence, sizes: tuple[int, ...]) -> Any:
+        """Return where a warm start begins: coefficients, or layers, at the new population; None where there are none."""
+        if not np.array_equal(getattr(self, "classes_", None), rows.classes):
+            return None
+        move = prevalence.population.log().numpy() - np.log(self.population_)
+        if sizes:
+            shapes = [weight.shape for weight in getattr(self, "coefs_", [])]
+            wanted = [rows.features.shape[1], *sizes, len(rows.classes)]
+            if shapes != list(zip(wanted[:-1], wanted[1:], strict=True)):
+                return None
+            return self.coefs_, [*self.intercepts_[:-1], self.intercepts_[-1] + move]
+        if getattr(self, "coef_", np.empty((0, 0))).shape[1] != rows.features.shape[1]:
+            return None
+        return [_moved(np.vstack([self.coef_.T, self.intercept_]), move)]
+
+    def _shift(self, move: np.ndarray) -> None:
+        """Add to the log-odds of the classes."""
+        if hidden_sizes(self):
+            last = self.intercepts_[-1]
+            self.intercepts_ = [*self.intercepts_[:-1], last + move.astype(last.dtype)]
+        else:
+            self.intercept_ = _moved(self.intercept_[None], move)[0]
+
+    def _outputs(self, X: Any) -> np.ndarray:
+        check_is_fitted(self)
+        if not hidden_sizes(self):
+            features = validate_data(self, X, dtype=np.float64, reset=False)
+            outputs: np.ndarray = features @ self.coef_.T + self.intercept_
+            return outputs
+        features = validate_data(self, X, dtype=self.coefs_[0].dtype, reset=False)
+        return forward(self.coefs_, self.intercepts_, self.activation, features).astype(np.float64)
+
+    def _contrasts(self) -> np.ndarray:
+        """Return the log-odds against class 0 as coefficients (K − 1, d + 1), the intercept last."""
+        found = np.column_stack([self.coef_, self.intercept_])
+        return found if len(self.classes_) == 2 else found[1:] - found[0]
+
+    def _covariance(self, covariance: Covariance, level: float) -> tuple[np.ndarray, str]:
+        check_is_fitted(self)
+        if covariance not in ("model", "robust"):
+            raise ValueError(f"Expected `covariance` to be 'model' or 'robust', but got {covariance!r}: choose one of them.")
+        if not 0 < level < 1:
+            raise ValueError(f"Expected `level` between 0 and 1, but got {level!r}: 0.95 is the default.")
+        if hidden_sizes(self):
+            raise ValueError("Expected a linear model for standard errors, but it has hidden layers: hidden_layer_sizes=().")
+        if self._covariances is None:
+            raise ValueError(self._no_covariances)
+        design = "case-control" if self._population_given else "cohort"
+        matrix = self._covariances[f"{covariance} {design}"].copy()
+        if self.concentration_ is not None:
+            size = self.n_features_in_ + 1
+            matrix[size - 1 :: size, size - 1 :: size] += prevalence_variance(self.concentration_)
+        return matrix, design
+
+
+def expected_log_likelihood(log_probs: np.ndarray, rows: LabelledRows, population: np.ndarray) -> float:
+    """Return `Σ_k π_k · avg_{n: y_n = k} log p(k|x_n)`, the mean log-likelihood in the population."""
+    table = rows.table()
+    totals = table.sum(0)
+    seen = totals > 0
+    means = (table * log_probs).sum(0)[seen] / totals[seen]
+    return float(means @ population[seen] / population[seen].sum())
+
+
+def _is_plain(loss: str, prevalence: Prevalence, reference: Tensor | None) -> bool:
+    """Return whether a linear model's optimum is that of plain cross-entropy in the sampled mix."""
+    at_sampling = reference is None or bool(torch.equal(reference, prevalence.sampling))
+    return loss in ("logit_adjusted", "log_likelihood") or (loss == "information_gain" and at_sampling)
+
+
+def _check_firth(penalty: str | None, hidden: bool, classes: int, plain: bool) -> None:
+    if penalty == "firth" and (hidden or classes != 2 or not plain):
+        came = "hidden layers" if hidden else f"{classes} classes" if classes != 2 else "a weighted loss or another reference"
+        raise ValueError(
+            f"Expected a linear model of two classes and a loss in the training mix for penalty='firth', but got {came}: "
+            "use penalty='l2'."
+        )
+
+
+def _start(num_features: int, log_mix: np.ndarray) -> np.ndarray:
+    """Return coefficients that predict the mix: (d + 1, m)."""
+    intercept = log_mix[1:] - log_mix[0] if len(log_mix) == 2 else log_mix - log_mix.mean()
+    return np.vstack([np.zeros((num_features, len(intercept))), intercept])
+
+
+def _moved(coefficients: np.ndarray, log_factors: np.ndarray) -> np.ndarray:
+    """Return coefficients with log-factors (K,) added to the classes' log-probabilities."""
+    found = coefficients.copy()
+    if found.shape[1] == 1:
+        found[-1] += log_factors[1] - log_factors[0]
+    else:
+        found[-1] += log_factors - log_factors.mean()
+    return found

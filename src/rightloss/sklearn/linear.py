@@ -1,0 +1,255 @@
+"""Fit a linear model by minimising a loss of its outputs: Newton's method for cross-entropy, L-BFGS for any other loss.
+
+Stage: features (n, d), a loss of the outputs (n, m) → coefficients (d + 1, m), the intercept in the last row.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import linalg, optimize
+from sklearn.exceptions import ConvergenceWarning
+
+BLOCK = 2**17  # numbers per block of rows, 1 MiB: what a pass writes stays in the cache
+NEWTON_LIMIT = 300  # coefficients; with more, a factorisation costs more than the iterations it saves
+
+# outputs (n, m), the loss's own parameters (j,) → value, gradient by outputs, gradient by own parameters
+Objective = Callable[[np.ndarray, np.ndarray], tuple[float, np.ndarray, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class LinearFit:
+    """Coefficients and how they were found.
+
+    Attributes:
+        coefficients: (d + 1, m), the intercept in the last row.
+        own: parameters of the loss itself (j,), such as cutpoints.
+        loss_curve: the objective after each iteration.
+        converged: whether it stopped by `tol`.
+    """
+
+    coefficients: np.ndarray
+    own: np.ndarray
+    loss_curve: list[float]
+    converged: bool
+
+
+@dataclass(frozen=True)
+class CrossEntropy:
+    """`−Σ_n Σ_k t_nk log p(k|x_n) / total`, a softmax's or, with one output, a logistic's; convex, with its Hessian.
+
+    Attributes:
+        targets: t_nk, each row's weight by class: (n, K); for two classes (n, 1), that of class 1.
+        row_weights: Σ_k t_nk (n,).
+        total: what the sum is divided by.
+    """
+
+    targets: np.ndarray
+    row_weights: np.ndarray
+    total: float
+
+    @classmethod
+    def of(cls, table: np.ndarray, total: float) -> CrossEntropy:
+        """Return the loss of labels given as `LabelledRows.table`; one output for two classes."""
+        return cls(np.ascontiguousarray(table[:, 1:] if table.shape[1] == 2 else table), table.sum(1), total)
+
+    def __call__(self, outputs: np.ndarray, own: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        """Return value and gradients, as an `Objective`."""
+        value, probs = self.value_and_probs(outputs)
+        return value, (self.row_weights[:, None] * probs - self.targets) / self.total, own
+
+    def value_and_probs(self, outputs: np.ndarray) -> tuple[float, np.ndarray]:
+        """Return the loss and p(k|x_n) (n, m)."""
+        if outputs.shape[1] == 1:
+            small = np.exp(-np.abs(outputs))
+            log_sum = np.maximum(outputs, 0) + np.log1p(small)
+            probs = np.where(outputs > 0, 1.0, small) / (1 + small)
+        else:
+            top = outputs.max(1, keepdims=True)
+            probs = np.exp(outputs - top)
+            sums = probs.sum(1, keepdims=True)
+            log_sum, probs = top + np.log(sums), probs / sums
+        value = self.row_weights @ log_sum[:, 0] - np.vdot(self.targets, outputs)
+        return float(value) / self.total, probs
+
+    def hessian(self, features: np.ndarray, probs: np.ndarray) -> np.ndarray:
+        """Return the second derivative by the coefficients, output by output: (m (d + 1), m (d + 1))."""
+        m, size = probs.shape[1], features.shape[1] + 1
+        found = np.zeros((m, m, size, size))
+        for rows in blocks(features):
+            x, p, t = features[rows], probs[rows], self.row_weights[rows] / self.total
+            for i in range(m):
+                for j in range(i + 1):
+                    found[i, j] += second_moments(x, t * p[:, i] * ((i == j) - p[:, j]))
+        for i in range(m):
+            for j in range(i):
+                found[j, i] = found[i, j]
+        return found.transpose(0, 2, 1, 3).reshape(m * size, m * size)
+
+
+def newton(
+    features: np.ndarray, loss: CrossEntropy, ridge: float, start: np.ndarray, max_iter: int, tol: float
+) -> LinearFit:
+    """Minimise `loss + ½ ridge ‖slopes‖²` by Newton's method with step halving.
+
+    It stops after the step at which half the squared Newton decrement, the fall in the objective that the step promises,
+    is at most tol²: scale-free, and the error left behind is of the order of its square.
+
+    Args:
+        features: X (n, d).
+        loss: of the outputs (n, m).
+        ridge: λ ≥ 0; the intercept is not penalised.
+        start: coefficients (d + 1, m).
+        max_iter: steps at most.
+        tol: see above.
+    """
+    m = start.shape[1]
+    found, curve, converged = start, [], False
+    value, gradient, probs = _penalised(features, loss, ridge, found)
+    for _ in range(max_iter):
+        hessian = loss.hessian(features, probs)
+        hessian += np.kron(np.eye(m), np.diag(np.append(np.full(len(start) - 1, ridge), 0.0)))
+        step = -_solve(_pinned(hessian, m), gradient.T.ravel()).reshape(m, -1).T
+        slope = float(np.vdot(gradient, step))
+        converged = -slope / 2 <= tol**2
+        size = 1.0
+        for _ in range(40):
+            trial = found + size * step
+            new_value, new_gradient, new_probs = _penalised(features, loss, ridge, trial)
+            if new_value <= value + 1e-4 * size * slope + 1e-14 * abs(value):
+                found, value, gradient, probs = trial, new_value, new_gradient, new_probs
+                break
+            size /= 2
+        else:
+            converged = True  # no smaller value can be told from rounding
+        curve.append(value)
+        if converged:
+            break
+    return LinearFit(found, np.empty(0), curve, converged)
+
+
+def lbfgs(
+    features: np.ndarray,
+    loss: Objective,
+    ridge: float,
+    start: np.ndarray,
+    max_iter: int,
+    tol: float,
+    own: np.ndarray | None = None,
+    intercept: bool = True,
+    weight: np.ndarray | None = None,
+) -> LinearFit:
+    """Minimise `loss + ½ ridge ‖slopes‖²` by L-BFGS, in coordinates in which every feature has mean 0 and variance 1.
+
+    It stops where no derivative in those coordinates is above tol.
+
+    Args:
+        features: X (n, d).
+        loss: of the outputs (n, m) and of parameters of its own.
+        ridge: λ ≥ 0; neither the intercept nor the loss's own parameters are penalised.
+        start: coefficients (d + 1, m).
+        max_iter: iterations at most.
+        tol: see above.
+        own: where the loss's own parameters start.
+        intercept: False keeps the intercept where it starts.
+        weight: of the rows, for the features' mean and variance.
+    """
+    own = np.empty(0) if own is None else own
+    mean = np.average(features, axis=0, weights=weight)
+    scale = np.sqrt(np.average((features - mean) ** 2, axis=0, weights=weight))
+    scale = np.where(scale > 1e-12 * (np.abs(mean) + 1e-300), scale, 1.0)
+    shape = start.shape
+
+    def coefficients_of(point: np.ndarray) -> np.ndarray:
+        standard = point[: start.size].reshape(shape)
+        slopes = standard[:-1] / scale[:, None]
+        shift = mean @ slopes if intercept else 0.0
+        return np.vstack([slopes, standard[-1] - shift])
+
+    def value_and_gradient(point: np.ndarray) -> tuple[float, np.ndarray]:
+        found = coefficients_of(point)
+        value, by_output, by_own = loss(features @ found[:-1] + found[-1], point[start.size :])
+        by_intercept = by_output.sum(0)
+        by_slopes = features.T @ by_output + ridge * found[:-1]
+        if intercept:
+            by_slopes = by_slopes - np.outer(mean, by_intercept)
+        gradient = np.vstack([by_slopes / scale[:, None], by_intercept * intercept])
+        return value + ridge / 2 * float(np.vdot(found[:-1], found[:-1])), np.concatenate([gradient.ravel(), by_own])
+
+    first = np.vstack([start[:-1] * scale[:, None], start[-1] + (mean @ start[:-1] if intercept else 0.0)])
+    curve: list[float] = []
+    result = optimize.minimize(
+        value_and_gradient,
+        np.concatenate([first.ravel(), own]),
+        jac=True,
+        method="L-BFGS-B",
+        callback=lambda intermediate_result: curve.append(float(intermediate_result.fun)),
+        options={"maxiter": max_iter, "maxfun": 20 * max_iter, "gtol": tol, "ftol": 1e-15, "maxls": 50},
+    )
+    curve = curve or [float(result.fun)]
+    return LinearFit(coefficients_of(result.x), result.x[start.size :], curve, result.status != 1)
+
+
+def warn_unless_converged(fit: LinearFit, max_iter: int) -> None:
+    """Warn where the iterations ran out, as scikit-learn does."""
+    if not fit.converged:
+        warnings.warn(
+            f"The solver stopped after max_iter={max_iter} iterations, before tol was reached: raise max_iter, "
+            "or standardise the features.",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
+
+
+def blocks(features: np.ndarray) -> list[slice]:
+    """Return slices of rows, each of about `BLOCK` numbers."""
+    rows = max(64, BLOCK // (features.shape[1] + 1))
+    return [slice(start, start + rows) for start in range(0, len(features), rows)]
+
+
+def second_moments(features: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return `Σ_n weights_n x_n x_nᵀ` (d + 1, d + 1) with a 1 appended to each x."""
+    weighted = features * weights[:, None]
+    found = np.empty((features.shape[1] + 1, features.shape[1] + 1))
+    found[:-1, :-1] = features.T @ weighted
+    found[-1, :-1] = found[:-1, -1] = weighted.sum(0)
+    found[-1, -1] = weights.sum()
+    return found
+
+
+def _penalised(
+    features: np.ndarray, loss: CrossEntropy, ridge: float, coefficients: np.ndarray
+) -> tuple[float, np.ndarray, np.ndarray]:
+    """Return the objective, its gradient (d + 1, m) and the probabilities."""
+    slopes = coefficients[:-1]
+    value, probs = loss.value_and_probs(features @ slopes + coefficients[-1])
+    by_output = (loss.row_weights[:, None] * probs - loss.targets) / loss.total
+    gradient = np.vstack([features.T @ by_output + ridge * slopes, by_output.sum(0)])
+    return value + ridge / 2 * float(np.vdot(slopes, slopes)), gradient, probs
+
+
+def _pinned(hessian: np.ndarray, m: int) -> np.ndarray:
+    """Return the Hessian made regular in the direction that a softmax does not see: the same added to every output.
+
+    The gradient has no part in that direction, so neither has the step.
+    """
+    if m == 1:
+        return hessian
+    size = len(hessian) // m
+    return hessian + np.kron(np.ones((m, m)), np.diag(np.diag(hessian).reshape(m, size).mean(0) + 1e-300))
+
+
+def _solve(matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
+    """Return `matrix⁻¹ vector`; the shortest solution where the matrix is singular, as with collinear features."""
+    scale = 1 / np.sqrt(np.maximum(np.diag(matrix), 1e-300))
+    scaled = matrix * np.outer(scale, scale)
+    try:
+        factor = linalg.cho_factor(scaled, check_finite=False)
+        if np.diag(factor[0]).min() > 1e-6:
+            return scale * linalg.cho_solve(factor, scale * vector, check_finite=False)
+    except linalg.LinAlgError:
+        pass
+    return scale * linalg.lstsq(scaled, scale * vector, cond=1e-12)[0]
