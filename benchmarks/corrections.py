@@ -54,7 +54,8 @@ from sklearn.model_selection import (
 
 from rightloss.atomic_files import write_whole
 from rightloss.boosting import BoostingClassifier
-from rightloss.sklearn import InformationGainClassifier, PrevalenceCorrectedClassifier
+from rightloss.sklearn.corrected import PrevalenceCorrectedClassifier
+from rightloss.sklearn.information_gain import InformationGainClassifier
 
 SPLITS, FOLDS, RARE = 10, 5, 1e-3
 MOST_TRAINED, MOST_TESTED, MOST_UNLABELLED = 4_000, 12_000, 5_000
@@ -168,7 +169,9 @@ def tuned(models: Sequence[Any], split: Split, shift: float) -> Any:
     return max(models, key=score)
 
 
-def corrected(model: Any, split: Split, seed: int, shift: float, clock: Clock) -> Iterator[tuple[str, float, np.ndarray, float, str]]:
+def corrected(
+    model: Any, split: Split, seed: int, shift: float, clock: Clock
+) -> Iterator[tuple[str, float, np.ndarray, float, str]]:
     """Yield (correction, population, log-odds of the test rows, seconds, what auto chose) of a tuned, unfitted model."""
     own, rows = float(split.y.mean()), len(split.y)
     start = clock.now()
@@ -201,7 +204,9 @@ def of_ours(split: Split, clock: Clock) -> Iterator[tuple[str, float, np.ndarray
     """Yield the same of the classifiers that are trained at a population; one fit serves each."""
     pi = split.natural
     linear = [InformationGainClassifier(pi, C=cost, max_iter=2_000) for cost in COSTS]
-    boosted = [BoostingClassifier(pi, num_leaves=leaves, n_estimators=rounds, n_jobs=1, random_state=0) for leaves, rounds in SIZES]
+    boosted = [
+        BoostingClassifier(pi, num_leaves=leaves, n_estimators=rounds, n_jobs=1, random_state=0) for leaves, rounds in SIZES
+    ]
     for name, models in {"InformationGainClassifier": linear, "BoostingClassifier": boosted}.items():
         best = tuned(models, split, 0.0)
         start = clock.now()
@@ -287,7 +292,14 @@ def run(name: str, seed: int) -> Row:
     for population in (split.natural, RARE):
         add("none", "", ("always π", population, constant + logit(population), 0.0, ""), 0.0)
     counts = {"train": [len(split.y), int(split.y.sum())], "test": [len(split.y_test), int(split.y_test.sum())]}
-    return {"set": name, "split": seed, "natural": split.natural, **counts, "seconds": time.perf_counter() - start, "rows": rows}
+    return {
+        "set": name,
+        "split": seed,
+        "natural": split.natural,
+        **counts,
+        "seconds": time.perf_counter() - start,
+        "rows": rows,
+    }
 
 
 def path_of(folder: Path, name: str, seed: int) -> Path:
@@ -314,7 +326,9 @@ def run_missing(folder: Path, sets: Sequence[str], splits: int, processes: int) 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--docs", action="store_true", help="write the page into docs/benchmarks from stored results; no training")
+    parser.add_argument(
+        "--docs", action="store_true", help="write the page into docs/benchmarks from stored results; no training"
+    )
     parser.add_argument("--quick", action="store_true", help="three small sets and two splits, in a folder of their own")
     parser.add_argument("--sets", nargs="+", default=list(SOURCES), choices=list(SOURCES), help="only these sets")
     parser.add_argument("--splits", type=int, default=SPLITS, help="how many splits of each set")

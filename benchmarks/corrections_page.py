@@ -16,6 +16,7 @@ from scipy.stats import t as student
 
 OURS = ("auto", "InformationGainClassifier", "BoostingClassifier")
 RIVALS = ("closed form", "affine", "beta", "mean matching", "sigmoid", "isotonic")
+LABELLED = tuple(name for name in RIVALS if name != "mean matching")
 MODEL, CELL = ["base", "training"], ["set", "rare"]
 FIGURES = ["log_likelihood", "auc", "slope", "intercept", "ratio"]
 
@@ -62,14 +63,15 @@ def compared(rows: pd.DataFrame) -> pd.DataFrame:
         shared |= {key: cell[key].mean().round() for key in ("train_positives", "test_positives")}
         for (base, training, correction), values in figures.iterrows():
             own = by_split[base, training, correction]
-            rivals = [key for key in by_split if key[:2] == (base, training) and key[2] in RIVALS]
-            best = max(rivals, key=lambda key: by_split[key].mean()) if rivals else None
             row = shared | {"base": base, "training": training, "correction": correction} | dict(values)
             row |= {"chosen": chosen[base, training, correction], "entropy": -float(guess.mean())}
             row |= dict(zip(("over_guess", "over_guess_low", "over_guess_high"), paired(own, guess), strict=True))
-            if best is not None:
-                row["best"] = best[2]
-                row |= dict(zip(("to_best", "to_best_low", "to_best_high"), paired(own, by_split[best]), strict=True))
+            for label, names in (("best", RIVALS), ("labelled", LABELLED)):
+                rivals = [key for key in by_split if key[:2] == (base, training) and key[2] in names]
+                if rivals:
+                    best = max(rivals, key=lambda key: by_split[key].mean())
+                    limits = (f"to_{label}", f"to_{label}_low", f"to_{label}_high")
+                    row |= {label: best[2]} | dict(zip(limits, paired(own, by_split[best]), strict=True))
             found.append(row)
     return pd.DataFrame(found)
 
@@ -92,11 +94,16 @@ def verdicts(cells: pd.DataFrame) -> str:
     for name in OURS:
         own = cells[cells["correction"] == name]
         worse = own[own["over_guess_high"] < 0]
-        lines.append(f"- **{name}** is worse than always answering π, beyond noise, in {share(own['over_guess_high'] < 0)} cells.")
+        lines.append(
+            f"- **{name}** is worse than always answering π, beyond noise, in {share(own['over_guess_high'] < 0)} cells."
+        )
         lines += [f"    - {at(row)}, {row['base']} {row['training']}: {_over_guess(row)}" for _, row in worse.iterrows()]
     own = cells[cells["correction"] == "auto"]
     missed = own[own["to_best_high"] < 0]
     lines.append(f"- **auto** is within noise of the best correction in {share(own['to_best_high'] >= 0)} cells.")
+    lines.append(
+        f"- Without mean matching, which needs unlabelled rows of the population, in {share(own['to_labelled_high'] >= 0)}."
+    )
     if len(missed):
         header = ["cell", "model", "auto chose", "best", "auto − best, nats", "% of always answering π"]
         rows = [
@@ -150,7 +157,9 @@ def by_set(cells: pd.DataFrame) -> str:
         value = cell.set_index([*MODEL, "correction"])["log_likelihood"]
         first = cell.iloc[0]
         top = cell.loc[cell["log_likelihood"].idxmax()]
-        plain = [f"{value[base, 'plain', what]:.5f}" for what in ("as is", "auto") for base in ("logistic", "LightGBM", "forest")]
+        plain = [
+            f"{value[base, 'plain', what]:.5f}" for what in ("as is", "auto") for base in ("logistic", "LightGBM", "forest")
+        ]
         ours = [value["logistic", "ours", OURS[1]], value["LightGBM", "ours", OURS[2]]]
         best = f"{top['log_likelihood']:.5f} {top['base']} {top['training']}, {top['correction']}"
         counts = [f"{first['train_positives']:.0f}", f"{first['test_positives']:.0f}"]
@@ -224,10 +233,23 @@ def draw(rows: pd.DataFrame, path: Path) -> None:
 
 
 def write_csv(cells: pd.DataFrame, path: Path) -> None:
-    """Write every cell and method, rounded."""
-    columns = ["set", "population", *MODEL, "correction", "splits", "train_positives", "test_positives", *FIGURES, "over_guess",
-               "over_guess_low", "over_guess_high", "best", "to_best", "to_best_low", "to_best_high", "chosen"]  # fmt: skip
-    cells[columns].to_csv(path, index=False, float_format="%.4g", lineterminator="\n")
+    """Write every cell and method, rounded; `±` is half the width of a 95 % interval."""
+    small = cells[cells["correction"] != "closed form by hand"].copy()
+    for name in ("over_guess", "to_best"):
+        small[f"{name} ±"] = (small[f"{name}_high"] - small[f"{name}_low"]) / 2
+    columns = [
+        "set",
+        "population",
+        *MODEL,
+        "correction",
+        *FIGURES,
+        "over_guess",
+        "over_guess ±",
+        "to_best",
+        "to_best ±",
+        "chosen",
+    ]
+    small[columns].to_csv(path, index=False, float_format="%.3g", lineterminator="\n")
 
 
 def write_page(results: Path, out: Path) -> None:

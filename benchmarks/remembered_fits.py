@@ -41,7 +41,9 @@ def remembered_fits(*classes: type) -> Iterator[Clock]:
         yield clock
 
 
-def _fit(kind: type, plain: Callable[..., Any], fits: dict[str, tuple[dict[str, Any], float]], clock: Clock) -> Callable[..., Any]:
+def _fit(
+    kind: type, plain: Callable[..., Any], fits: dict[str, tuple[dict[str, Any], float]], clock: Clock
+) -> Callable[..., Any]:
     @functools.wraps(plain)
     def fit(self: Any, X: Any, y: Any, sample_weight: Any = None, **options: Any) -> Any:
         vars(self).pop("_remembered", None)
