@@ -1,0 +1,236 @@
+"""Objectives and early-stopping metrics for LightGBM and XGBoost whose raw scores are the population's logits.
+
+Stage: raw scores and labels, as either library hands them over → gradient and Hessian, or the value of a metric.
+
+Both libraries take the objects as they are: natively (`params["objective"]` of LightGBM, `obj=` of `xgboost.train`), called with
+`(scores, data)`, and in their scikit-learn classes (`objective=`), called with `(labels, scores, sample_weight)`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from ..prevalence import Frequencies, Prevalence, PrevalenceWarning, frequencies
+from .derivatives import (
+    ClassTerms,
+    Rows,
+    binary_derivatives,
+    binary_weighted_derivatives,
+    exact_hessian,
+    expected_log_loss,
+    gain_derivatives,
+    gain_loss,
+    weighted_derivatives,
+    weighted_loss,
+)
+
+MISMATCH = 1.25  # the factor by which a class may be off its declared frequency
+
+
+@runtime_checkable
+class TrainingData(Protocol):
+    """What the objectives ask of `lightgbm.Dataset` and `xgboost.DMatrix`."""
+
+    def get_label(self) -> Any: ...
+    def get_weight(self) -> Any: ...
+
+
+@runtime_checkable
+class XGBoostData(Protocol):
+    """What tells `xgboost.DMatrix` from `lightgbm.Dataset`."""
+
+    def num_row(self) -> int: ...
+
+
+class InformationGainObjective:
+    """The information gain with the marginal inside, as an objective: exact gradient, positive Hessian.
+
+    The raw scores are the logits of the population: one per row for two classes, K per row (`num_class=K`) for more. Start them
+    at log π (`init_score` in LightGBM, `base_margin` in XGBoost): `BoostingClassifier` does. The marginal is taken over all rows
+    in every round; with bagging too, since both libraries ask for the derivatives of all rows and bag afterwards. The derivation
+    is in `rightloss.boosting.derivatives`.
+
+    At `reference=None` and κ = 1 this is logit adjustment, which needs no objective of its own: it is the built-in objective
+    started at log ρ, with log π − log ρ added to its scores.
+
+    Args:
+        prevalence: π, ρ (that of the training rows, weights included: `Prevalence.from_labels`) and κ.
+        reference: r, the mix in which the marginal is taken; ρ by default, π in the paper.
+
+    Examples:
+        >>> import lightgbm as lgb, numpy as np, rightloss as rl
+        >>> from rightloss.boosting import InformationGainObjective
+        >>> y = np.arange(400) % 2
+        >>> x = np.random.default_rng(0).normal(size=(400, 3)) + y[:, None]
+        >>> objective = InformationGainObjective(rl.Prevalence.binary(population=0.01))
+        >>> data = lgb.Dataset(x, y, init_score=np.full(400, np.log(0.01 / 0.99)))
+        >>> booster = lgb.train({"objective": objective, "verbosity": -1}, data, num_boost_round=20)
+        >>> log_odds = booster.predict(x) + np.log(0.01 / 0.99)
+        >>> bool(0.002 < np.mean(1 / (1 + np.exp(-log_odds))[y == 0]) < 0.02)
+        True
+    """
+
+    def __init__(self, prevalence: Prevalence, reference: Frequencies | None = None) -> None:
+        self.prevalence, self.reference = prevalence, reference
+        pi, rho = prevalence.population, prevalence.sampling
+        self._reference = rho if reference is None else frequencies(reference, "reference", prevalence.num_classes)
+        self._offset = (self._reference.log() - pi.log()).numpy()
+        self._weights = (self._reference / rho).numpy()
+        self._warned = False
+
+    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> tuple[np.ndarray, np.ndarray]:
+        """Return gradient and Hessian in the shape of the scores; `(scores, data)` is understood as well."""
+        rows, one_score = _rows(y_true, y_pred, sample_weight, self.prevalence.num_classes)
+        self._check_mix(rows)
+        if one_score:
+            return binary_derivatives(rows, self._terms(rows))
+        return _by_row(*gain_derivatives(rows, self._terms(rows)))
+
+    @property
+    def metric(self) -> BoostingMetric:
+        """The loss itself on the rows of a validation set, lower is better: the mean information gain with its sign changed."""
+        return BoostingMetric(
+            "information_gain_loss", lambda rows: gain_loss(rows, self._terms(rows)), self.prevalence.num_classes
+        )
+
+    @property
+    def log_loss(self) -> BoostingMetric:
+        """Minus the expected log-likelihood at π, lower is better."""
+        return _log_loss_metric(self.prevalence)
+
+    def exact_hessian(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> np.ndarray:
+        """Return the diagonal of the exact Hessian in the shape of the scores, which may be negative: to study, not to train."""
+        rows, one_score = _rows(y_true, y_pred, sample_weight, self.prevalence.num_classes)
+        exact = exact_hessian(rows, self._terms(rows))
+        return exact[1] if one_score else exact.T
+
+    def _terms(self, rows: Rows) -> ClassTerms:
+        evidence = self.prevalence.evidence_for(len(rows.labels), self._reference)
+        return ClassTerms(self._reference.numpy(), self._offset, self._weights, evidence)
+
+    def _check_mix(self, rows: Rows) -> None:
+        """Warn once if the rows' classes are not mixed as declared."""
+        if self._warned:
+            return
+        self._warned = True
+        mix, sampling = rows.mix(), self.prevalence.sampling.numpy()
+        if (mix > MISMATCH * sampling).any() or (mix < sampling / MISMATCH).any():
+            warnings.warn(
+                f"Expected training rows in the mix {sampling.round(4).tolist()} (`sampling`), but got {mix.round(4).tolist()}: "
+                "use Prevalence.from_labels(y, population).",
+                PrevalenceWarning,
+                stacklevel=2,
+            )
+
+
+class WeightedObjective:
+    """Importance weighting, the paper's wLoss, as an objective: `−β_n log p(y_n|x_n)`, β = π/ρ.
+
+    The raw scores are the logits of the population. The rival to compare with: at a small prevalence few rows carry all the
+    weight, and the ranking suffers.
+
+    Args:
+        prevalence: π and ρ.
+
+    Examples:
+        >>> import numpy as np, rightloss as rl
+        >>> from rightloss.boosting import WeightedObjective
+        >>> objective = WeightedObjective(rl.Prevalence.binary(population=0.01))
+        >>> gradient, hessian = objective(np.array([0, 1]), np.zeros(2))
+        >>> gradient.round(3), hessian.round(3)
+        (array([ 0.99, -0.01]), array([0.495, 0.005]))
+    """
+
+    def __init__(self, prevalence: Prevalence) -> None:
+        self.prevalence = prevalence
+        self._weights = prevalence.weights.numpy()
+
+    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> tuple[np.ndarray, np.ndarray]:
+        """Return gradient and Hessian in the shape of the scores; `(scores, data)` is understood as well."""
+        rows, one_score = _rows(y_true, y_pred, sample_weight, self.prevalence.num_classes)
+        if one_score:
+            return binary_weighted_derivatives(rows, self._weights)
+        return _by_row(*weighted_derivatives(rows, self._weights))
+
+    @property
+    def metric(self) -> BoostingMetric:
+        """The weighted loss on the rows of a validation set, lower is better."""
+        return BoostingMetric("weighted_loss", lambda rows: weighted_loss(rows, self._weights), self.prevalence.num_classes)
+
+    @property
+    def log_loss(self) -> BoostingMetric:
+        """Minus the expected log-likelihood at π, lower is better."""
+        return _log_loss_metric(self.prevalence)
+
+
+class BoostingMetric:
+    """A metric of raw scores for early stopping; always a loss, so that no library can take the wrong direction.
+
+    | where | write |
+    |---|---|
+    | `lightgbm.train` | `feval=objective.metric` |
+    | `LGBMClassifier.fit` | `eval_metric=objective.metric` |
+    | `xgboost.train` | `custom_metric=objective.metric` |
+    | `XGBClassifier` | `eval_metric=objective.metric.score` |
+
+    Examples:
+        >>> import numpy as np, rightloss as rl
+        >>> from rightloss.boosting import InformationGainObjective
+        >>> metric = InformationGainObjective(rl.Prevalence.binary(population=0.5)).log_loss
+        >>> metric(np.array([0, 1]), np.zeros(2), None)  # labels, scores, weights: as LGBMClassifier calls it
+        ('expected_log_loss', 0.693..., False)
+    """
+
+    def __init__(self, name: str, value: Callable[[Rows], float], num_classes: int) -> None:
+        self.name, self._value, self._num_classes = name, value, num_classes
+
+    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> tuple[str, float, bool] | tuple[str, float]:
+        """Return what the calling library expects: name and value, in LightGBM with False for "lower is better"."""
+        value = self.score(y_true, y_pred, sample_weight)
+        return (self.name, value) if isinstance(y_pred, XGBoostData) else (self.name, value, False)
+
+    def score(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> float:
+        """Return the value alone."""
+        return self._value(_rows(y_true, y_pred, sample_weight, self._num_classes)[0])
+
+
+def _log_loss_metric(prevalence: Prevalence) -> BoostingMetric:
+    population = prevalence.population.numpy()
+    return BoostingMetric("expected_log_loss", lambda rows: expected_log_loss(rows, population), prevalence.num_classes)
+
+
+def _rows(first: Any, second: Any, sample_weight: Any, num_classes: int) -> tuple[Rows, bool]:
+    """Return the rows of `(scores, data)` or `(labels, scores, sample_weight)`, checked, and whether a row has one score."""
+    if isinstance(second, TrainingData):
+        first, second, sample_weight = second.get_label(), first, second.get_weight()
+    labels, scores = _labels(first, num_classes), np.asarray(second, dtype=np.float64)
+    one_score = scores.ndim == 1
+    if scores.shape != ((len(labels),) if one_score and num_classes == 2 else (len(labels), num_classes)):
+        raise ValueError(
+            f"Expected raw scores of shape ({len(labels)}, {num_classes}){' or one per row' if num_classes == 2 else ''}, "
+            f"but got {scores.shape}: set num_class={num_classes} in the library's parameters, or give the prevalence as many "
+            "classes as the labels have."
+        )
+    by_class = np.stack([np.zeros_like(scores), scores]) if one_score else np.ascontiguousarray(scores.T)
+    weights = None if sample_weight is None or np.size(sample_weight) == 0 else np.asarray(sample_weight, dtype=np.float64)
+    return Rows(by_class, labels, weights, float(len(labels) if weights is None else weights.sum())), one_score
+
+
+def _labels(labels: Any, num_classes: int) -> np.ndarray:
+    given = np.asarray(labels)
+    numbers = given.astype(np.intp)
+    if (numbers != given).any() or len(numbers) == 0 or numbers.min() < 0 or numbers.max() >= num_classes:
+        raise ValueError(
+            f"Expected labels 0..{num_classes - 1}, but got {np.unique(given)[:10].tolist()}: number the classes from 0, "
+            "and list each of them in the prevalence."
+        )
+    return numbers
+
+
+def _by_row(gradient: np.ndarray, hessian: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return derivatives by class as `(n, k)`, with the Hessian times K/(K − 1)."""
+    return gradient.T, hessian.T * (len(hessian) / (len(hessian) - 1))

@@ -1,0 +1,352 @@
+"""The boosting objectives: derivatives against autograd and finite differences, and both libraries' calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightgbm as lgb
+import numpy as np
+import pytest
+import torch
+import xgboost as xgb
+from members import SEED, population
+from sklearn.metrics import log_loss
+
+import rightloss as rl
+from rightloss.boosting import InformationGainObjective, WeightedObjective
+
+KINDS = [(k, reference, kappa) for k in (2, 3, 5) for reference in ("sampling", "population") for kappa in (0.0, 0.3, 1.0)]
+each_kind = pytest.mark.parametrize(("k", "reference", "kappa"), KINDS)
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(1000 * SEED + seed)
+
+
+def problem(k: int, n: int = 24, scale: float = 2.0, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Labels with every class, scores and weights."""
+    draw = rng(seed)
+    y = np.concatenate([np.arange(k), draw.integers(0, k, n - k)])
+    return y, scale * draw.normal(size=(n, k)), draw.uniform(0.2, 2.0, n)
+
+
+def objective_of(k: int, reference: str, kappa: float) -> InformationGainObjective:
+    """An objective at a random π and ρ that are not the labels' own."""
+    prevalence = rl.Prevalence(population(k, 1), population(k, 2) * 0.3 + 0.7 / k, kappa)
+    return InformationGainObjective(prevalence, None if reference == "sampling" else prevalence.population)
+
+
+def autograd_loss(
+    objective: InformationGainObjective, y: np.ndarray, scores: torch.Tensor, weights: np.ndarray
+) -> torch.Tensor:
+    """The loss times the sum of the weights, by torch: rows are repeated as often as they weigh."""
+    copies = torch.as_tensor(weights).long()
+    rows = torch.repeat_interleave(torch.arange(len(y)), copies)
+    target = torch.as_tensor(y)[rows]
+    loss = rl.information_gain_loss(
+        scores[rows], target, objective.prevalence, marginal=rl.BatchMarginal(), reference=objective.reference, fused=False
+    )
+    return loss * len(rows)
+
+
+def finite_difference(f: Any, at: np.ndarray, step: float) -> tuple[np.ndarray, np.ndarray]:
+    """First and second central differences of order 4 of `f` in each entry of `at`."""
+    first, second = np.zeros_like(at), np.zeros_like(at)
+    for index in np.ndindex(at.shape):
+        values = []
+        for multiple in (-2, -1, 0, 1, 2):
+            moved = at.copy()
+            moved[index] += multiple * step
+            values.append(f(moved))
+        a, b, c, d, e = values
+        first[index] = (a - 8 * b + 8 * d - e) / (12 * step)
+        second[index] = (-a + 16 * b - 30 * c + 16 * d - e) / (12 * step**2)
+    return first, second
+
+
+@pytest.mark.filterwarnings("ignore::rightloss.PrevalenceWarning")
+@each_kind
+def test_the_gradient_is_that_of_the_torch_loss(k: int, reference: str, kappa: float) -> None:
+    objective, (y, scores, _) = objective_of(k, reference, kappa), problem(k)
+    weights = rng(3).integers(1, 4, len(y)).astype(float)
+    z = torch.tensor(scores, requires_grad=True)
+    autograd_loss(objective, y, z, weights).backward()
+    np.testing.assert_allclose(objective(y, scores, weights)[0], z.grad, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.filterwarnings("ignore::rightloss.PrevalenceWarning")
+@each_kind
+def test_the_metric_is_the_torch_loss(k: int, reference: str, kappa: float) -> None:
+    objective, (y, scores, _) = objective_of(k, reference, kappa), problem(k)
+    weights = rng(3).integers(1, 4, len(y)).astype(float)
+    expected = float(autograd_loss(objective, y, torch.tensor(scores), weights)) / weights.sum()
+    assert objective.metric.score(y, scores, weights) == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore::rightloss.PrevalenceWarning")
+@pytest.mark.parametrize("scale", [1.0, 30.0])
+@each_kind
+def test_gradient_and_exact_hessian_are_those_of_finite_differences(k: int, reference: str, kappa: float, scale: float) -> None:
+    objective, (y, scores, weights) = objective_of(k, reference, kappa), problem(k, n=12)
+    scores = np.clip(scores * scale, -30, 30)
+    gradient, exact = objective(y, scores, weights)[0], objective.exact_hessian(y, scores, weights)
+    total = weights.sum()
+    first, second = finite_difference(lambda z: total * objective.metric.score(y, z, weights), scores, 0.01)
+    np.testing.assert_allclose(gradient, first, rtol=1e-6, atol=1e-7 * np.abs(first).max())
+    np.testing.assert_allclose(exact, second, rtol=1e-4, atol=1e-6 * max(1.0, np.abs(second).max()))
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore::rightloss.PrevalenceWarning")
+@pytest.mark.parametrize("seed", range(2))
+@each_kind
+def test_the_hessian_bounds_the_curvature_along_every_tree_of_one_class(
+    k: int, reference: str, kappa: float, seed: int
+) -> None:
+    objective, (y, scores, _) = objective_of(k, reference, kappa), problem(k, n=14, scale=3.0, seed=seed)
+    ones = np.ones(len(y))
+    positive = objective(y, scores)[1] * (k - 1) / k
+    for column in range(k):
+
+        def along(values: torch.Tensor, column: int = column) -> torch.Tensor:
+            z = torch.tensor(scores)
+            z = torch.cat([z[:, :column], values[:, None], z[:, column + 1 :]], 1)
+            return autograd_loss(objective, y, z, ones)
+
+        hessian = torch.autograd.functional.hessian(along, torch.tensor(scores[:, column])).numpy()
+        lowest = np.linalg.eigvalsh(np.diag(positive[:, column]) - hessian).min()
+        assert lowest > -1e-9 * max(1.0, positive.max())
+
+
+@pytest.mark.filterwarnings("ignore::rightloss.PrevalenceWarning")
+@each_kind
+def test_the_hessian_is_at_least_that_of_cross_entropy(k: int, reference: str, kappa: float) -> None:
+    objective, (y, scores, weights) = objective_of(k, reference, kappa), problem(k, scale=5.0)
+    r = objective.prevalence.sampling if reference == "sampling" else objective.prevalence.population
+    p = torch.softmax(torch.tensor(scores) + r.log() - objective.prevalence.population.log(), 1).numpy()
+    least = weights[:, None] * p * (1 - p) * k / (k - 1)
+    assert (objective(y, scores, weights)[1] >= least * (1 - 1e-9)).all()
+
+
+def test_the_exact_hessian_can_be_negative_where_ours_is_not() -> None:
+    objective = InformationGainObjective(rl.Prevalence.binary(0.01, evidence=0.0), reference=[0.99, 0.01])
+    y, scores = np.arange(8) % 2, np.array([3.0, 3.0, -6.0, -6.0, -6.0, -6.0, -6.0, -6.0])
+    assert objective.exact_hessian(y, scores).min() < -0.05
+    assert objective(y, scores)[1].min() > 0
+
+
+@pytest.mark.filterwarnings("ignore::rightloss.PrevalenceWarning")
+@pytest.mark.parametrize("reference", ["sampling", "population"])
+@pytest.mark.parametrize("kappa", [0.0, 0.3, 1.0, 4.0])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_one_score_is_the_difference_of_two(reference: str, kappa: float, weighted: bool) -> None:
+    objective, (y, scores, weights) = objective_of(2, reference, kappa), problem(2)
+    one = scores[:, 1] - scores[:, 0]
+    given = weights if weighted else None
+    gradient, hessian = objective(y, one, given)
+    by_class = objective(y, np.stack([np.zeros_like(one), one], 1), given)
+    np.testing.assert_allclose(gradient, by_class[0][:, 1], rtol=1e-10, atol=1e-13)
+    np.testing.assert_allclose(hessian, by_class[1][:, 1] / 2, rtol=1e-10, atol=1e-13)
+    np.testing.assert_allclose(objective.exact_hessian(y, one, given), objective.exact_hessian(y, scores, given)[:, 1])
+
+
+@pytest.mark.filterwarnings("ignore::rightloss.PrevalenceWarning")
+@pytest.mark.parametrize("extent", [100.0, 800.0, 1e6])
+@each_kind
+def test_extreme_scores_give_finite_derivatives(k: int, reference: str, kappa: float, extent: float) -> None:
+    objective, (y, scores, weights) = objective_of(k, reference, kappa), problem(k)
+    one_sided = np.zeros_like(scores)
+    one_sided[:, -1] = extent  # the other classes' marginals underflow
+    weights[0] = 0.0
+    for extreme in (one_sided, -one_sided, np.sign(scores) * extent):
+        for z in [extreme] + [extreme[:, 1] - extreme[:, 0]] * (k == 2):
+            gradient, hessian = objective(y, z, weights)
+            assert np.isfinite(gradient).all()
+            assert np.isfinite(hessian).all()
+            assert (hessian > 0).all()
+            assert np.isfinite(objective.metric.score(y, z, weights))
+
+
+def test_binary_derivatives_do_not_jump_where_they_change_to_log_space() -> None:
+    objective = InformationGainObjective(rl.Prevalence.binary(0.01, evidence=0.3))
+    y = np.arange(10) % 2
+    plain, in_logs = (objective(y, np.full(10, score)) for score in (-660.0, -680.0))
+    np.testing.assert_allclose(plain[0], in_logs[0], rtol=1e-8)
+
+
+def test_weighted_derivatives_are_those_of_the_torch_loss() -> None:
+    for k in (2, 3):
+        prevalence = rl.Prevalence(population(k, 1))
+        y, scores, weights = problem(k)
+        objective = WeightedObjective(prevalence)
+        z = torch.tensor(scores, requires_grad=True)
+        rows = rl.weighted_loss(z, torch.as_tensor(y), prevalence, reduction="none")
+        (rows * torch.tensor(weights)).sum().backward()
+        gradient, hessian = objective(y, scores, weights)
+        np.testing.assert_allclose(gradient, z.grad, rtol=1e-10, atol=1e-13)
+        assert objective.metric.score(y, scores, weights) == pytest.approx(
+            float((rows.detach() @ torch.tensor(weights)) / weights.sum())
+        )
+        total = weights.sum()
+        second = finite_difference(lambda z: total * objective.metric.score(y, z, weights), scores, 0.01)[1]  # noqa: B023
+        np.testing.assert_allclose(hessian * (k - 1) / k, second, rtol=1e-4, atol=1e-6)
+    one = scores[:, 1] - scores[:, 0]
+    two = WeightedObjective(rl.Prevalence(population(2, 1)))
+    y = y % 2
+    by_class = two(y, np.stack([np.zeros_like(one), one], 1), weights)
+    np.testing.assert_allclose(two(y, one, weights), (by_class[0][:, 1], by_class[1][:, 1] / 2))
+
+
+def test_the_log_loss_metric_is_scikit_learns_with_rows_weighted_to_the_population() -> None:
+    y, scores, weights = problem(3)
+    prevalence = rl.Prevalence(population(3, 1))
+    to_population = weights * (prevalence.population.numpy() / np.bincount(y, weights))[y]
+    expected = log_loss(y, torch.softmax(torch.tensor(scores), 1).numpy(), sample_weight=to_population)
+    assert InformationGainObjective(prevalence).log_loss.score(y, scores, weights) == pytest.approx(expected, rel=1e-10)
+
+
+def test_metrics_answer_each_library_in_its_own_form() -> None:
+    y, scores, weights = problem(2)
+    objective = InformationGainObjective(rl.Prevalence.from_labels(y, 0.1))
+    one = scores[:, 1]
+    value = objective.metric.score(y, one, weights)
+    dataset = lgb.Dataset(scores, y, weight=weights, params={"verbosity": -1}).construct()
+    assert objective.metric(one, dataset) == ("information_gain_loss", pytest.approx(value, rel=1e-6), False)
+    assert objective.metric(one, xgb.DMatrix(scores, y, weight=weights)) == (
+        "information_gain_loss",
+        pytest.approx(value, rel=1e-6),
+    )
+
+
+TREES = {"learning_rate": 0.2, "verbosity": -1, "num_threads": 1, "min_data_in_leaf": 5}
+
+
+def table_of_people(k: int, n: int = 600, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    draw = rng(seed)
+    y = draw.choice(k, n, p=np.arange(1, k + 1) / np.arange(1, k + 1).sum())
+    return draw.normal(size=(n, 4)) + 0.7 * y[:, None], y
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("k", [2, 3])
+def test_at_the_sampled_mix_and_full_evidence_it_is_lightgbms_own_objective(k: int) -> None:
+    x, y = table_of_people(k)
+    prevalence = rl.Prevalence.from_labels(y, population(k, 1))
+    log_pi, log_rho = prevalence.population.log().numpy(), prevalence.sampling.log().numpy()
+
+    def start(log_mix: np.ndarray) -> np.ndarray:
+        return np.full(len(y), log_mix[1] - log_mix[0]) if k == 2 else np.tile(log_mix, (len(y), 1))
+
+    many = {} if k == 2 else {"num_class": k}
+    ours = lgb.train(
+        TREES | many | {"objective": InformationGainObjective(prevalence)}, lgb.Dataset(x, y, init_score=start(log_pi)), 30
+    )
+    built_in = {"objective": "binary" if k == 2 else "multiclass"}
+    theirs = lgb.train(TREES | many | built_in, lgb.Dataset(x, y, init_score=start(log_rho)), 30)
+    np.testing.assert_allclose(ours.predict(x), theirs.predict(x, raw_score=True), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.long
+def test_at_the_sampled_mix_and_full_evidence_it_is_xgboosts_own_objective() -> None:
+    x, y = table_of_people(2)
+    prevalence = rl.Prevalence.from_labels(y, 0.01)
+    log_pi, log_rho = prevalence.population.log().numpy(), prevalence.sampling.log().numpy()
+    params = {"objective": "binary:logistic", "base_score": 0.5, "nthread": 1, "max_depth": 3, "eta": 0.2}
+    at_pi = xgb.DMatrix(x, y, base_margin=np.full(len(y), log_pi[1] - log_pi[0]))
+    at_rho = xgb.DMatrix(x, y, base_margin=np.full(len(y), log_rho[1] - log_rho[0]))
+    ours = xgb.train(params, at_pi, 20, obj=InformationGainObjective(prevalence))
+    theirs = xgb.train(params, at_rho, 20)
+    scores = [booster.predict(xgb.DMatrix(x), output_margin=True) for booster in (ours, theirs)]
+    np.testing.assert_allclose(*scores, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("k", [2, 3])
+@pytest.mark.parametrize("kind", [InformationGainObjective, WeightedObjective])
+def test_the_scikit_learn_classes_call_it_as_the_native_functions_do(k: int, kind: Any) -> None:
+    x, y = table_of_people(k)
+    weights = rng(5).uniform(0.5, 2, len(y))
+    mix = np.bincount(y, weights) / weights.sum()
+    objective = kind(rl.Prevalence(population(k, 1), mix, 0.5))
+    many = {} if k == 2 else {"num_class": k}
+    native = lgb.train(TREES | many | {"objective": objective}, lgb.Dataset(x, y, weight=weights), 10)
+    wrapped = lgb.LGBMClassifier(
+        objective=objective, n_estimators=10, learning_rate=0.2, min_child_samples=5, n_jobs=1, verbosity=-1
+    )
+    wrapped.fit(x, y, sample_weight=weights)
+    np.testing.assert_allclose(wrapped.predict_proba(x, raw_score=True), native.predict(x))
+    built_in = (
+        {"objective": "binary:logistic", "base_score": 0.5} if k == 2 else {"objective": "multi:softprob", "base_score": 0.5}
+    )
+    params = {"nthread": 1, "max_depth": 3, "eta": 0.2} | many
+    booster = xgb.train(params | built_in, xgb.DMatrix(x, y, weight=weights), 10, obj=objective)
+    model = xgb.XGBClassifier(objective=objective, n_estimators=10, learning_rate=0.2, max_depth=3, n_jobs=1, base_score=0.5)
+    model.fit(x, y, sample_weight=weights)
+    np.testing.assert_allclose(
+        model.predict(x, output_margin=True), booster.predict(xgb.DMatrix(x), output_margin=True), rtol=1e-5, atol=1e-5
+    )
+
+
+@pytest.mark.long
+def test_early_stopping_by_either_metric_keeps_the_best_round() -> None:
+    x, y = table_of_people(2, 400)
+    x_new, y_new = table_of_people(2, 400, seed=1)
+    objective = InformationGainObjective(rl.Prevalence.from_labels(y, 0.05, evidence=0.5))
+    for metric in (objective.metric, objective.log_loss):
+        found: dict[str, Any] = {}
+        train = lgb.Dataset(x, y)
+        stop = [lgb.early_stopping(5, verbose=False), lgb.record_evaluation(found)]
+        booster = lgb.train(
+            TREES | {"objective": objective, "metric": "none"},
+            train,
+            200,
+            [lgb.Dataset(x_new, y_new, reference=train)],
+            feval=metric,
+            callbacks=stop,
+        )
+        values = found["valid_0"][metric.name]
+        assert booster.best_iteration == 1 + int(np.argmin(values)) < 200
+        found = {}
+        params = {"objective": "binary:logistic", "base_score": 0.5, "nthread": 1, "disable_default_eval_metric": 1}
+        valid = [(xgb.DMatrix(x_new, y_new), "valid")]
+        model = xgb.train(
+            params,
+            xgb.DMatrix(x, y),
+            200,
+            evals=valid,
+            obj=objective,
+            custom_metric=metric,
+            early_stopping_rounds=5,
+            evals_result=found,
+            verbose_eval=False,
+        )
+        assert model.best_iteration == int(np.argmin(found["valid"][metric.name])) < 199
+
+
+@pytest.mark.parametrize(
+    ("labels", "scores", "message"),
+    [
+        ([0, 1, 2], np.zeros(3), "Expected labels 0..1"),
+        ([0.5, 1, 0], np.zeros(3), "Expected labels 0..1"),
+        ([0, 1, 1], np.zeros((3, 3)), "Expected raw scores of shape"),
+        ([0, 1, 1], np.zeros(6), "Expected raw scores of shape"),
+    ],
+)
+def test_rows_that_do_not_fit_the_prevalence_are_refused(labels: list[float], scores: np.ndarray, message: str) -> None:
+    for kind in (InformationGainObjective, WeightedObjective):
+        with pytest.raises(ValueError, match=message):
+            kind(rl.Prevalence.binary(0.1))(np.array(labels), scores)
+
+
+def test_a_metric_without_rows_of_a_class_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"class\(es\) \[1\] are missing"):
+        InformationGainObjective(rl.Prevalence.binary(0.1)).log_loss(np.zeros(3), np.zeros(3))
+
+
+def test_rows_in_another_mix_than_declared_are_warned_of_once() -> None:
+    objective = InformationGainObjective(rl.Prevalence.binary(0.1))
+    y = np.array([0, 0, 0, 1])
+    with pytest.warns(rl.PrevalenceWarning, match="from_labels"):
+        objective(y, np.zeros(4))
+    objective(y, np.zeros(4))
