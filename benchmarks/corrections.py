@@ -1,6 +1,6 @@
 """Compare ways to get probabilities at a prevalence, on thirteen real tables, all tuned equally.
 
-Stage: data sets → a small JSON per set and split in benchmarks/out/corrections → docs/benchmarks/corrections.md (and .csv, .png).
+Stage: data sets → a small JSON per set and split in benchmarks/out/corrections → docs/benchmarks/corrections.md, .csv, .png.
 
 For each set and each of ten splits, three bases (logistic regression, LightGBM, random forest) are trained on the rows as they
 are, with `class_weight="balanced"`, and on rows undersampled (logistic regression also on oversampled rows and on SMOTE's). The
@@ -71,6 +71,7 @@ TRAININGS = {
 }
 SAMPLERS = {"undersampled": RandomUnderSampler, "oversampled": RandomOverSampler, "SMOTE": SMOTE}
 Row = dict[str, Any]
+Moved = tuple[str, float, np.ndarray, float, str]  # correction, π, log-odds of the test rows, seconds, what auto chose
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,7 @@ def expected(z: np.ndarray, y: np.ndarray, population: float) -> float:
 
 
 def tuned(models: Sequence[Any], split: Split, shift: float) -> Any:
-    """Return the candidate with the best out-of-fold log-likelihood at the training rows' own mix, its log-odds moved by `shift`."""
+    """Return the candidate with the best out-of-fold log-likelihood, its log-odds moved by `shift` to the rows' own mix."""
 
     def score(model: Any) -> float:
         out_of_fold = cross_val_predict(model, split.x, split.y, cv=split.folds, method="predict_proba")[:, 1]
@@ -169,10 +170,8 @@ def tuned(models: Sequence[Any], split: Split, shift: float) -> Any:
     return max(models, key=score)
 
 
-def corrected(
-    model: Any, split: Split, seed: int, shift: float, clock: Clock
-) -> Iterator[tuple[str, float, np.ndarray, float, str]]:
-    """Yield (correction, population, log-odds of the test rows, seconds, what auto chose) of a tuned, unfitted model."""
+def corrected(model: Any, split: Split, seed: int, shift: float, clock: Clock) -> Iterator[Moved]:
+    """Yield the test predictions of a tuned, unfitted model after every correction, at both populations."""
     own, rows = float(split.y.mean()), len(split.y)
     start = clock.now()
     plain = clone(model).fit(split.x, split.y)
@@ -200,7 +199,7 @@ def corrected(
             yield method.replace("_", " "), population, z, seconds, ours.method_ if method == "auto" else ""
 
 
-def of_ours(split: Split, clock: Clock) -> Iterator[tuple[str, float, np.ndarray, float, str]]:
+def of_ours(split: Split, clock: Clock) -> Iterator[Moved]:
     """Yield the same of the classifiers that are trained at a population; one fit serves each."""
     pi = split.natural
     linear = [InformationGainClassifier(pi, C=cost, max_iter=2_000) for cost in COSTS]
@@ -239,7 +238,7 @@ def auc(z: np.ndarray, y: np.ndarray) -> float:
 
 
 def calibration_slope(z: np.ndarray, y: np.ndarray, weights: np.ndarray, population: float) -> float:
-    """Return b of the best fit of log-odds a + b z, by damped Newton steps; NaN where classes are separated or z is constant."""
+    """Return b of the best log-odds a + b z, by damped Newton steps; NaN where classes are separated or z is constant."""
     if z.std() < 1e-12:
         return float("nan")
     design = np.stack([np.ones_like(z), (z - z.mean()) / z.std()], 1)
@@ -271,7 +270,7 @@ def run(name: str, seed: int) -> Row:
     split = split_of(load(name), seed)
     rows: list[Row] = []
 
-    def add(base: str, training: str, found: tuple[str, float, np.ndarray, float, str], base_seconds: float) -> None:
+    def add(base: str, training: str, found: Moved, base_seconds: float) -> None:
         correction, population, z, seconds, chosen = found
         what = {"base": base, "training": training, "correction": correction, "population": population, "chosen": chosen}
         rows.append(what | figures(z, split.y_test, population) | {"seconds": seconds, "base_seconds": base_seconds})
@@ -326,9 +325,7 @@ def run_missing(folder: Path, sets: Sequence[str], splits: int, processes: int) 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument(
-        "--docs", action="store_true", help="write the page into docs/benchmarks from stored results; no training"
-    )
+    parser.add_argument("--docs", action="store_true", help="write the page into docs/benchmarks from stored results")
     parser.add_argument("--quick", action="store_true", help="three small sets and two splits, in a folder of their own")
     parser.add_argument("--sets", nargs="+", default=list(SOURCES), choices=list(SOURCES), help="only these sets")
     parser.add_argument("--splits", type=int, default=SPLITS, help="how many splits of each set")

@@ -18,6 +18,25 @@ OURS = ("auto", "InformationGainClassifier", "BoostingClassifier")
 RIVALS = ("closed form", "affine", "beta", "mean matching", "sigmoid", "isotonic")
 LABELLED = tuple(name for name in RIVALS if name != "mean matching")
 MODEL, CELL = ["base", "training"], ["set", "rare"]
+HOW = f"""
+- At most 4,000 rows are trained on and 12,000 tested, the latter weighted by class to π. Patients of LIDC are never split.
+- The settings of every model are chosen by five-fold cross-validation on the training rows, from the same grid for all: C;
+  leaves and rounds; fewest rows in a leaf.
+- A *cell* is a set, a prevalence and a trained model. The *best* is the highest mean in the cell among {", ".join(RIVALS)},
+  known only afterwards. *Regret* is the distance to it in % of the loss of always answering π.
+- Intervals are 95 %, by Student's t, of differences paired by split; splits of one set share rows, so they are somewhat narrow.
+  *Within noise*: the interval of the difference reaches 0.
+- Sigmoid and isotonic are scikit-learn's `CalibratedClassifierCV(ensemble=False)`, moved from the training mix to π by the closed
+  form; *as is* is not moved. Mean matching sees up to 5,000 test rows at π, without labels; auto does not.
+- Rivals' probabilities of exactly 0 or 1 are replaced by 1/(2 (n + 1)) and its complement: their log-likelihood would be −∞.
+
+"""
+NOTHING = """
+### Ours minus doing nothing, nats
+
+Doing nothing: the same base, tuned alike, trained on all rows and left as it is. At 0.001 it is wrong by the shift.
+
+"""
 FIGURES = ["log_likelihood", "auc", "slope", "intercept", "ratio"]
 
 
@@ -258,23 +277,12 @@ def write_page(results: Path, out: Path) -> None:
     cells = compared(rows)
     splits = rows.groupby("set")["split"].nunique()
     fewest = "" if splits.min() == splits.max() else f" ({splits.min()} of some)"
-    words = (
-        f"Made by `python benchmarks/corrections.py`: {len(splits)} sets × 2 prevalences × {splits.max()} splits{fewest}, at most "
-        "4,000 rows trained on, at most 12,000 tested, those weighted by class to π. Settings of every model are chosen by "
-        "five-fold cross-validation on the training rows (C; leaves and rounds; rows in a leaf), the same grid for all. A cell is "
-        "a set, a prevalence and a trained model. Intervals are 95 %, by Student's t, of differences paired by split; splits of "
-        "one set share rows, so they are somewhat narrow. *Within noise*: the interval of the difference reaches 0. The *best* "
-        f"is the highest mean among {', '.join(RIVALS)}, known only afterwards. *Regret* is the distance to it, in % of the loss "
-        "of always answering π. Sigmoid and isotonic are scikit-learn's `CalibratedClassifierCV(ensemble=False)`, moved from the "
-        "training mix to π by the closed form; *as is* is not moved. Mean matching sees up to 5,000 unlabelled test rows at π. "
-        "Probabilities of exactly 0 or 1 of the rivals are moved by 1/(2 (n + 1)), or their log-likelihood would be −∞.\n\n"
-    )
     parts = [
-        words, verdicts(cells), "\n### Corrections, over all models and sets\n\n", head_to_head(cells),
+        f"Made by `python benchmarks/corrections.py`: {len(splits)} sets × 2 prevalences × {splits.max()} splits{fewest}.\n",
+        HOW, verdicts(cells), "\n### Corrections, over all models and sets\n\n", head_to_head(cells),
         "\n### Mean regret by model, %\n\n", by_model(cells),
         "\n### Expected log-likelihood by set\n\n", by_set(cells),
-        "\n### Ours minus doing nothing, nats\n\nDoing nothing: the same base, tuned alike, trained on all rows and left as it is. "
-        "At 0.001 it is wrong by the shift.\n\n", against_nothing(rows),
+        NOTHING, against_nothing(rows),
         "\n### The sets\n\n", table(["set", "rows", "columns", "positives", "share", "positive", "source and licence"], describe()),
     ]  # fmt: skip
     out.mkdir(parents=True, exist_ok=True)
