@@ -26,8 +26,8 @@ HOW = f"""
   known only afterwards. *Regret* is the distance to it in % of the loss of always answering π.
 - Intervals are 95 %, by Student's t, of differences paired by split; splits of one set share rows, so they are somewhat narrow.
   *Within noise*: the interval of the difference reaches 0.
-- Sigmoid and isotonic are scikit-learn's `CalibratedClassifierCV(ensemble=False)`, moved from the training mix to π by the closed
-  form; *as is* is not moved. Mean matching sees up to 5,000 test rows at π, without labels; auto does not.
+- Sigmoid and isotonic are scikit-learn's `CalibratedClassifierCV(ensemble=False)`, moved from the training mix to π by the
+  closed form; *as is* is not moved. Mean matching sees up to 5,000 test rows at π, without labels; auto does not.
 - Rivals' probabilities of exactly 0 or 1 are replaced by 1/(2 (n + 1)) and its complement: their log-likelihood would be −∞.
 
 """
@@ -283,7 +283,7 @@ def write_page(results: Path, out: Path) -> None:
         "\n### Mean regret by model, %\n\n", by_model(cells),
         "\n### Expected log-likelihood by set\n\n", by_set(cells),
         NOTHING, against_nothing(rows),
-        "\n### The sets\n\n", table(["set", "rows", "columns", "positives", "share", "positive", "source and licence"], describe()),
+        "\n### The sets\n\n", table(["set", "rows", "columns", "positives", "share", "positive", "source, licence"], describe()),
     ]  # fmt: skip
     out.mkdir(parents=True, exist_ok=True)
     write_csv(cells, out / "corrections.csv")
