@@ -37,6 +37,7 @@ NOTHING = """
 Doing nothing: the same base, tuned alike, trained on all rows and left as it is. At 0.001 it is wrong by the shift.
 
 """
+SET_HEADER = ["set", "rows", "columns", "positives", "share", "positive", "source and licence"]
 FIGURES = ["log_likelihood", "auc", "slope", "intercept", "ratio"]
 
 
@@ -283,7 +284,7 @@ def write_page(results: Path, out: Path) -> None:
         "\n### Mean regret by model, %\n\n", by_model(cells),
         "\n### Expected log-likelihood by set\n\n", by_set(cells),
         NOTHING, against_nothing(rows),
-        "\n### The sets\n\n", table(["set", "rows", "columns", "positives", "share", "positive", "source, licence"], describe()),
+        "\n### The sets\n\n", table(SET_HEADER, describe()),
     ]  # fmt: skip
     out.mkdir(parents=True, exist_ok=True)
     write_csv(cells, out / "corrections.csv")
