@@ -223,5 +223,7 @@ def _log_positive(name: str, weight: Any) -> float:
         return 0.0
     value = tensor_of(weight, name).detach()
     if value.numel() != 1:
-        raise ValueError(f"Expected `{name}` to be one number, but got shape {tuple(value.shape)}: it is the weight of one class.")
+        raise ValueError(
+            f"Expected `{name}` to be one number, but got shape {tuple(value.shape)}: it is the weight of one class."
+        )
     return float(_log_weights([1.0, value.item()], name, 2)[1])

@@ -6,7 +6,7 @@ Stage: a classifier, rows, labels, π → a classifier whose `predict_proba` hol
 from __future__ import annotations
 
 import warnings
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
@@ -23,7 +23,7 @@ from ..predictive import retarget
 from ..prevalence import PrevalenceWarning, frequencies
 from ..shift import estimate_prevalence, label_shift_test
 from .logit_calibration import LogitCalibration, fit_logits, flattened, match_mean
-from .method_choice import FEW, HeldOutRows, choose_method, compare_methods, fewest, score_methods
+from .method_choice import HeldOutRows, choose_method, compare_methods, score_methods
 from .out_of_fold import (
     OutOfFold,
     folds_of,
@@ -64,10 +64,14 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
     the paired difference, stratified by class.
 
     1. Start with the closed form, or with mean matching if there is `X_unlabelled` and that is better.
-    2. With at least 20 rows of every class: use "affine", or "beta" if that is better than "affine", where it is better than
-       the start. Where the start is worse than always answering π, any gain is enough.
+    2. Use "affine", or "beta" if that is better than "affine", where it is better than the start. Where the start is worse
+       than always answering π, any gain is enough.
     3. If the result is worse than always answering π, use "flat": all logits times 0.01, which answers about π and keeps the
-       order. With fewer than 20 rows of a class this takes more than one standard error.
+       order.
+
+    With fewer than 20 rows of a class, by weight, calibration is the last resort: only "affine" is looked at, and steps 2 and 3
+    are taken only where the last step's result is worse than always answering π by more than a standard error. A class with
+    one row leaves the closed form.
 
     So linear models keep the closed form, while trees with class weights or undersampling, for which it is contested
     (arXiv 2412.16209), are calibrated where there are the rows to do it. What each scored is in `comparison_`.
@@ -140,7 +144,9 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         self.n_jobs = n_jobs
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, X_unlabelled: Any = None, **fit_params: Any) -> Self:
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, X_unlabelled: Any = None, **fit_params: Any
+    ) -> PrevalenceCorrectedClassifier:
         """Fit the classifier, find the mix of its training, and choose and fit the correction.
 
         Args:
@@ -199,13 +205,13 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         best = self.predict_log_proba(X).argmax(axis=1)
         return self.classes_[best]
 
-    def set_population(self, population: Population | None) -> Self:
+    def set_population(self, population: Population | None) -> PrevalenceCorrectedClassifier:
         """Move to another population without a new fit; the method stays. None: the labels' own mix."""
         check_is_fitted(self)
         self._set_prevalence(self._data if population is None else population)
         return self
 
-    def adapt(self, X_unlabelled: Any) -> Self:
+    def adapt(self, X_unlabelled: Any) -> PrevalenceCorrectedClassifier:
         """Estimate the population's class frequencies from unlabelled rows of it, and move there.
 
         The estimate (`estimate_`) is that of `rightloss.shift.estimate_prevalence`, calibrated on out-of-fold predictions where
@@ -236,7 +242,9 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
 
     def _check_options(self, by_score: bool, X_unlabelled: Any, classes: np.ndarray, data: np.ndarray) -> None:
         if self.method not in METHODS:
-            raise ValueError(f"Expected `method` to be one of {', '.join(METHODS)}, but got {self.method!r}: choose one of them.")
+            raise ValueError(
+                f"Expected `method` to be one of {', '.join(METHODS)}, but got {self.method!r}: choose one of them."
+            )
         if by_score and self.method not in ("auto", "affine", "beta"):
             raise ValueError(
                 f"Expected a classifier with `predict_proba` for method={self.method!r}, but got one with `decision_function` "
@@ -309,7 +317,7 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         fixed = {} if self.floor_ is None else {"closed_form": rows.at_population(rows.log_probs)}
         if matched is not None:
             fixed["mean_matching"] = matched(rows.log_probs)
-        scores = score_methods(rows, fixed, calibrate=fewest(rows) >= FEW or not fixed)
+        scores = score_methods(rows, fixed)
         self.comparison_ = compare_methods(scores, rows)
         return choose_method(scores, rows)
 
@@ -359,7 +367,9 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
 def _label_mix(labels: np.ndarray, weights: np.ndarray, classes: np.ndarray) -> np.ndarray:
     """Return the labels' mix by weight (K,), which must be positive."""
     if len(classes) < 2:
-        raise ValueError(f"Expected labels of at least 2 classes, but got one class, {classes.tolist()}: is `y` the right column?")
+        raise ValueError(
+            f"Expected labels of at least 2 classes, but got one class, {classes.tolist()}: is `y` the right column?"
+        )
     mass = np.bincount(labels, weights=weights)
     if weights.min() < 0 or not (mass > 0).all():
         raise ValueError(

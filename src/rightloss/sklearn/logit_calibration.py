@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 from scipy.optimize import minimize
-from scipy.special import log_softmax, logsumexp
+from scipy.special import log_softmax
 
 CalibrationMethod = Literal["affine", "beta"]
 _SLOPE_SPREAD = 1.0  # standard deviation of the slopes' prior, a normal distribution around 1
@@ -51,68 +51,70 @@ def fit_logits(log_probs: np.ndarray, labels: np.ndarray, weights: np.ndarray, m
     """
     size = log_probs.shape[1]
     slopes = 1 if method == "affine" else size
-    own = np.zeros_like(log_probs)
-    own[np.arange(len(labels)), labels] = 1
-    scale = max(1.0, float(np.sqrt(np.average(_spread(log_probs), weights=weights))))
-    total = weights.sum()
+    table, total = np.ascontiguousarray(log_probs.T), weights.sum()
     share = weights / total
+    scale = max(1.0, float(np.sqrt(share @ table.var(axis=0))))  # so that slopes and intercepts have steps of one size
+    own_log = np.bincount(labels, weights=share * table[labels, np.arange(len(labels))], minlength=size)
+    own = np.bincount(labels, weights=share, minlength=size)
 
     def loss(params: np.ndarray) -> tuple[float, np.ndarray]:
         change, bias = params[:slopes] / scale, params[slopes:]
-        logits = (1 + change) * log_probs + bias
-        log_q = log_softmax(logits, axis=1)
-        left = share[:, None] * (np.exp(log_q) - own)
-        by_slope = (left * log_probs).sum(0)
-        gradient = np.concatenate([by_slope if slopes > 1 else [by_slope.sum()], left.sum(0)])
-        gradient[:slopes] = gradient[:slopes] / scale + change / scale / (total * _SLOPE_SPREAD**2)
-        penalty = float(change @ change) / (2 * total * _SLOPE_SPREAD**2)
-        return penalty - float(share @ (own * log_q).sum(1)), gradient
+        slope = np.broadcast_to(1 + change, (size,))
+        log_total, probs = _normalised(table, slope, bias)
+        value = share @ log_total - slope @ own_log - bias @ own + change @ change / (2 * total * _SLOPE_SPREAD**2)
+        by_slope = np.einsum("n,kn,kn->k", share, probs, table) - own_log
+        by_change = (by_slope if slopes > 1 else by_slope.sum(keepdims=True)) + change / (total * _SLOPE_SPREAD**2)
+        return float(value), np.concatenate([by_change / scale, probs @ share - own])
 
     bounds = [(-scale, None)] * slopes + [(None, None)] * size
-    start = np.zeros(slopes + size)
-    found = minimize(loss, start, jac=True, bounds=bounds, method="L-BFGS-B", options={"ftol": 1e-14, "gtol": 1e-9, "maxiter": 500})
+    options = {"ftol": 1e-14, "gtol": 1e-9, "maxiter": 500}
+    found = minimize(loss, np.zeros(slopes + size), jac=True, bounds=bounds, method="L-BFGS-B", options=options)
     slope = np.broadcast_to(1 + found.x[:slopes] / scale, (size,)).copy()
     return LogitCalibration(slope, found.x[slopes:] - found.x[slopes:].mean())
 
 
 def flattened(log_probs: np.ndarray, mean: np.ndarray, weights: np.ndarray) -> LogitCalibration:
     """Return the calibration that answers nearly `mean` (K,) to every row, and still keeps the order of the predictions."""
-    return match_mean(_FLAT * log_probs, mean, weights, slope=_FLAT)
+    return match_mean(log_probs, mean, weights, slope=_FLAT)
 
 
 def match_mean(log_probs: np.ndarray, mean: np.ndarray, weights: np.ndarray, slope: float = 1.0) -> LogitCalibration:
     """Return the intercepts b with which the mean prediction is `mean`; no labels are needed.
 
-    They minimise the convex F(b) = avg_n log Σ_k exp(log p(k|x_n) + b_k) − Σ_k mean_k b_k, whose gradient is the mean
+    They minimise the convex F(b) = avg_n log Σ_k exp(a log p(k|x_n) + b_k) − Σ_k mean_k b_k, whose gradient is the mean
     prediction minus `mean`, by Newton's method with halved steps.
 
     Args:
-        log_probs: finite, `(n, k)`, or the logits that are left of them after the slope.
+        log_probs: finite, `(n, k)`.
         mean: positive, sums to 1 (K,).
         weights: of the rows `(n,)`, at least 0.
-        slope: what the predictions have been multiplied by.
+        slope: a.
     """
-    share = weights / weights.sum()
+    slopes = np.full(len(mean), slope)
+    table, share = np.ascontiguousarray(log_probs.T), weights / weights.sum()
 
     def value(bias: np.ndarray) -> float:
-        return float(share @ logsumexp(log_probs + bias, axis=1) - mean @ bias)
+        return float(share @ _normalised(table, slopes, bias)[0] - mean @ bias)
 
-    bias = np.log(mean)
-    bias = bias - np.log(share @ np.exp(log_softmax(log_probs, axis=1)))
+    bias = np.log(mean) - np.log(_normalised(table, slopes, np.zeros(len(mean)))[1] @ share)
     for _ in range(100):
-        probs = np.exp(log_softmax(log_probs + bias, axis=1))
-        average = share @ probs
-        curvature = np.diag(average) - (probs * share[:, None]).T @ probs
-        step = np.linalg.pinv(curvature, rcond=1e-14, hermitian=True) @ (average - mean)
+        probs = _normalised(table, slopes, bias)[1]
+        average = probs @ share
         if float(np.abs(average / mean - 1).max()) < 1e-12:
             break
+        curvature = np.diag(average) - (probs * share) @ probs.T
+        step = np.linalg.pinv(curvature, rcond=1e-14, hermitian=True) @ (average - mean)
         now, length = value(bias), 1.0
         while value(bias - length * step) > now and length > 1e-6:
             length /= 2
         bias = bias - length * step
-    return LogitCalibration(np.full(len(mean), slope), bias - bias.mean())
+    return LogitCalibration(slopes, bias - bias.mean())
 
 
-def _spread(log_probs: np.ndarray) -> np.ndarray:
-    """Return how far apart the classes' log-probabilities are in each row: their variance (n,)."""
-    return log_probs.var(axis=1)
+def _normalised(table: np.ndarray, slope: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return log Σ_k exp(a_k t_k + b_k) of each column of `table` `(k, n)`, and the probabilities `(k, n)`."""
+    logits = slope[:, None] * table + bias[:, None]
+    top = logits.max(axis=0)
+    probs = np.exp(logits - top)
+    total = probs.sum(axis=0)
+    return np.log(total) + top, probs / total

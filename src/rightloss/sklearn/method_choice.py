@@ -13,7 +13,7 @@ import numpy as np
 from ..predictive import retarget
 from .logit_calibration import CalibrationMethod, fit_logits
 
-FEW = 20.0  # rows of a class, by weight, below which nothing is calibrated
+FEW = 20.0  # rows of a class, by weight, below which a calibration is the last resort
 
 
 @dataclass(frozen=True)
@@ -45,34 +45,32 @@ class HeldOutRows:
         return np.asarray(retarget(log_probs, self.data, self.population))
 
 
-def score_methods(rows: HeldOutRows, fixed: Mapping[str, np.ndarray], calibrate: bool) -> dict[str, np.ndarray]:
+def score_methods(rows: HeldOutRows, fixed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return, for each correction, the log-likelihood of every held-out row at the population (n,).
 
     Args:
         rows: the held-out rows.
-        fixed: predictions at the population `(n, k)` of corrections that use no labels, by name.
-        calibrate: whether to score "affine" and "beta" too, each fitted on the other folds.
+        fixed: predictions at the population `(n, k)` of corrections that use no labels, by name. "affine", and "beta" with
+            rows enough, are added, each fitted on the other folds.
     """
+    methods: list[CalibrationMethod] = ["affine"] if fewest(rows) < FEW else ["affine", "beta"]
     found = {name: rows.own(table) for name, table in fixed.items()}
-    if calibrate:
-        methods: tuple[CalibrationMethod, ...] = ("affine", "beta")
-        found |= {method: rows.own(rows.at_population(_cross_fitted(rows, method))) for method in methods}
+    found |= {method: rows.own(rows.at_population(_cross_fitted(rows, method))) for method in methods}
     found["population"] = np.log(rows.population)[rows.labels]
     return found
 
 
 def choose_method(scores: Mapping[str, np.ndarray], rows: HeldOutRows) -> str:
     """Return the correction to use, by the rule in the docstring of `PrevalenceCorrectedClassifier`."""
-    many = fewest(rows) >= FEW
+    few = fewest(rows) < FEW
     simple = [name for name in ("closed_form", "mean_matching") if name in scores]
     chosen = _clearly_best(simple, scores, rows) if simple else "affine"
-    if "affine" in scores:
-        calibrated = _clearly_best(["affine", "beta"], scores, rows)
-        gain, error = expected_gain(scores[calibrated] - scores[chosen], rows)
-        poor = expected_gain(scores[chosen] - scores["population"], rows)[0] < 0 < gain
-        chosen = calibrated if gain > error or poor else chosen
-    gain, error = expected_gain(scores[chosen] - scores["population"], rows)
-    return "flat" if gain < (0 if many else -error) else chosen
+    calibrated = _clearly_best([name for name in ("affine", "beta") if name in scores], scores, rows)
+    gain, error = expected_gain(scores[calibrated] - scores[chosen], rows)
+    poor = _is_poor(chosen, scores, rows, few)
+    if (poor and gain > 0) or (gain > error and not few):
+        chosen = calibrated
+    return "flat" if _is_poor(chosen, scores, rows, few) else chosen
 
 
 def compare_methods(scores: Mapping[str, np.ndarray], rows: HeldOutRows) -> dict[str, dict[str, float]]:
@@ -99,6 +97,12 @@ def expected_gain(values: np.ndarray, rows: HeldOutRows) -> tuple[float, float]:
 def fewest(rows: HeldOutRows) -> float:
     """Return how many rows, by weight, the rarest class has."""
     return float(np.bincount(rows.labels, weights=rows.weights).min())
+
+
+def _is_poor(name: str, scores: Mapping[str, np.ndarray], rows: HeldOutRows, few: bool) -> bool:
+    """Return True if always answering π is better; with few rows, by more than a standard error."""
+    gain, error = expected_gain(scores[name] - scores["population"], rows)
+    return gain < (-error if few else 0)
 
 
 def _clearly_best(names: list[str], scores: Mapping[str, np.ndarray], rows: HeldOutRows) -> str:

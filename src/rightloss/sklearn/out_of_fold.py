@@ -13,8 +13,10 @@ from scipy.special import log_softmax
 from sklearn.base import clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import StratifiedKFold, check_cv
-from sklearn.model_selection import cross_val_predict as predict_out_of_fold
 from sklearn.utils import _safe_indexing
+from sklearn.utils.metaestimators import _safe_split
+from sklearn.utils.parallel import Parallel, delayed
+from sklearn.utils.validation import _check_method_params
 
 _ROWS_FOR_FLOOR = 10_000
 
@@ -127,19 +129,40 @@ def out_of_fold(
         params: further arguments of `fit`; those with a value per row are split with the rows.
     """
     splits = list(splitter.split(X, y))
+    _check_folds(labels, weights, splits)
+    method = response_method(estimator)
     folds = np.full(len(labels), -1)
     for number, (_, test) in enumerate(splits):
         folds[test] = number
-    _check_folds(labels, weights, splits)
-    method = response_method(estimator)
     if isinstance(estimator, FrozenEstimator):
-        values = getattr(estimator, method)(X)
-    else:
-        values = predict_out_of_fold(clone(estimator), X, y, cv=splits, n_jobs=n_jobs, method=method, params=params)
-    return OutOfFold(np.asarray(values), labels, weights, folds)
+        return OutOfFold(np.asarray(getattr(estimator, method)(X)), labels, weights, folds)
+    parts = Parallel(n_jobs=n_jobs)(delayed(_predict_fold)(estimator, X, y, *split, method, params) for split in splits)
+    values = np.concatenate(parts)
+    values[np.concatenate([test for _, test in splits])] = values.copy()
+    return OutOfFold(values, labels, weights, folds)
+
+
+def _predict_fold(
+    estimator: Any, X: Any, y: np.ndarray, train: np.ndarray, test: np.ndarray, method: str, params: dict[str, Any]
+) -> np.ndarray:
+    """Return the predictions on `test` of a copy fitted on `train`.
+
+    scikit-learn's `cross_val_predict` numbers the labels first, and then no dict of class weights by label fits.
+    """
+    fitted = clone(estimator)
+    rows, labels = _safe_split(fitted, X, y, train)
+    fitted.fit(rows, labels, **_check_method_params(X, params, train))
+    return np.asarray(getattr(fitted, method)(_safe_split(fitted, X, None, test, train)[0]))
 
 
 def _check_folds(labels: np.ndarray, weights: np.ndarray, splits: list[tuple[np.ndarray, np.ndarray]]) -> None:
+    """Raise the ValueError where a fold cannot be fitted, or where the folds do not leave out each row once."""
+    left_out = np.bincount(np.concatenate([test for _, test in splits]), minlength=len(labels))
+    if (left_out != 1).any():
+        raise ValueError(
+            f"Expected folds that leave out each row once, but {int((left_out != 1).sum())} rows are left out never or more "
+            "often: use a splitter such as StratifiedKFold or GroupKFold."
+        )
     every = np.unique(labels)
     for number, (train, _) in enumerate(splits):
         missing = np.setdiff1d(every, labels[train][weights[train] > 0])

@@ -248,12 +248,12 @@ def _of_lightgbm(params: Mapping[str, Any], mix: TrainingMix) -> np.ndarray:
         return float(next((params[name] for name in names if params.get(name) is not None), default))
 
     weights = np.ones(2)
-    if named("is_unbalance", "unbalance", "unbalanced_sets", default=0):
+    if named("is_unbalance", "unbalance", "unbalanced_sets", default=0.0):
         weights /= mix.counts
-    if named("bagging_freq", "subsample_freq", default=0) > 0:
+    if named("bagging_freq", "subsample_freq", default=0.0) > 0:
         for k, sign in enumerate(("neg", "pos")):
             names = [f"{sign}_{end}" for end in ("bagging_fraction", "sub_row", "subsample", "bagging")]
-            weights[k] *= named(*names, default=1)
+            weights[k] *= named(*names, default=1.0)
     return weights
 
 

@@ -1,0 +1,527 @@
+"""PrevalenceCorrectedClassifier: right on populations that are known, in every form that scikit-learn's users write."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import joblib
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import torch
+from imblearn.over_sampling import SMOTE, RandomOverSampler
+from imblearn.pipeline import make_pipeline as sampling_pipeline
+from imblearn.under_sampling import RandomUnderSampler
+from lightgbm import LGBMClassifier
+from members import SEED, assert_mean_is, assert_refused
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import LogisticRegression, Perceptron
+from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import GridSearchCV, KFold, ShuffleSplit, StratifiedKFold, cross_val_predict
+from sklearn.neighbors import NearestCentroid
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import LinearSVC
+from sklearn.utils.estimator_checks import check_estimator
+
+from rightloss import Prevalence, PrevalenceWarning
+from rightloss.metrics import evaluate
+from rightloss.predictive import retarget
+from rightloss.shift import LabelShiftWarning, estimate_prevalence
+from rightloss.sklearn.corrected import PrevalenceCorrectedClassifier
+
+LABELLED = (0.7, 0.3)  # the mix of the labels
+SHIFT = 1.2  # the two classes are N(0, I) and N(SHIFT, I) in two dimensions
+
+
+def rows(n: int, rate: float, seed: int, features: int = 2) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(100 * SEED + seed)
+    y = (rng.random(n) < rate).astype(int)
+    return rng.normal(size=(n, features)) + SHIFT * y[:, None], y
+
+
+def truth(X: np.ndarray, rate: float) -> np.ndarray:
+    """p(k|x) of a population with that rate of class 1, by Bayes."""
+    log_odds = np.log(rate / (1 - rate)) + SHIFT * X.sum(1) - SHIFT**2 * X.shape[1] / 2
+    return np.stack([1 / (1 + np.exp(log_odds)), 1 / (1 + np.exp(-log_odds))], axis=1)
+
+
+def three(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(100 * SEED + seed)
+    y = rng.choice(3, n, p=[0.6, 0.3, 0.1])
+    return rng.normal(size=(n, 2)) + np.array([[0, 0], [1.5, 0], [0, 1.5]])[y], y
+
+
+def expected_log_likelihood(model: Any, X: np.ndarray, y: np.ndarray, rate: float) -> float:
+    log_probs = model.predict_log_proba(X)
+    return float(sum(share * log_probs[y == k, k].mean() for k, share in enumerate((1 - rate, rate))))
+
+
+def corrected(*arguments: Any, **options: Any) -> PrevalenceCorrectedClassifier:
+    return PrevalenceCorrectedClassifier(*arguments, **options)
+
+
+def forest(**settings: Any) -> Any:
+    return RandomForestClassifier(30, random_state=0, **settings)
+
+
+def balanced(**settings: Any) -> Any:
+    return LogisticRegression(C=1e6, class_weight="balanced", **settings)
+
+
+# Well-specified classifiers whose training changed the mix of the classes, and the method that puts it right.
+WELL_SPECIFIED: dict[str, tuple[Callable[[], Any], str]] = {
+    "no weights": (lambda: LogisticRegression(C=1e6), "closed_form"),
+    "balanced": (balanced, "closed_form"),
+    "balanced, affine": (balanced, "affine"),
+    "balanced, auto": (balanced, "auto"),
+    "class weights": (lambda: LogisticRegression(C=1e6, class_weight={0: 5, 1: 1}), "closed_form"),
+    "undersampled": (lambda: sampling_pipeline(RandomUnderSampler(random_state=0), LogisticRegression(C=1e6)), "closed_form"),
+    "oversampled": (lambda: sampling_pipeline(RandomOverSampler(random_state=0), LogisticRegression(C=1e6)), "closed_form"),
+    "without probabilities": (lambda: LinearSVC(class_weight="balanced"), "affine"),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", WELL_SPECIFIED)
+class TestOnAPopulationThatIsKnown:
+    """Over independent training sets: figures in the population against the truth, in standard errors."""
+
+    def test_the_mean_prediction_in_the_population_is_its_rate(self, name: str) -> None:
+        make, method = WELL_SPECIFIED[name]
+        rate = 0.05
+        X, _ = rows(20_000, rate, 1000)
+        expected = truth(X, rate)[:, 1].mean()
+        found = [
+            corrected(make(), rate, method=method).fit(*rows(2000, 0.3, n)).predict_proba(X)[:, 1].mean() for n in range(12)
+        ]
+        assert_mean_is(torch.tensor(found), float(expected))
+
+    def test_the_predictions_are_the_truth(self, name: str) -> None:
+        make, method = WELL_SPECIFIED[name]
+        points = np.array([[-1.0, 0.0], [0.5, 0.5], [1.5, 1.0]])
+        models = [corrected(make(), 0.05, method=method).fit(*rows(2000, 0.3, 50 + n)) for n in range(12)]
+        found = torch.tensor(np.stack([np.log(each.predict_proba(points)[:, 1]) for each in models]))
+        assert_mean_is(found, torch.tensor(np.log(truth(points, 0.05)[:, 1])))
+
+
+class TestTheClosedForm:
+    def test_at_the_mix_of_the_training_it_is_the_identity(self) -> None:
+        X, y = rows(400, 0.3, 0)
+        plain = LogisticRegression().fit(X, y)
+        for population in (None, y.mean(), {0: 1 - y.mean(), 1: y.mean()}):
+            model = corrected(LogisticRegression(), population, method="closed_form").fit(X, y)
+            np.testing.assert_allclose(model.predict_proba(X), plain.predict_proba(X), rtol=1e-10)
+        weighted = corrected(balanced(), 0.5, method="closed_form").fit(X, y)
+        np.testing.assert_allclose(weighted.predict_proba(X), balanced().fit(X, y).predict_proba(X), rtol=1e-10)
+
+    def test_there_and_back_is_the_identity(self) -> None:
+        X, y = three(600)
+        for method in ("closed_form", "affine", "beta"):
+            model = corrected(balanced(), [0.2, 0.3, 0.5], method=method).fit(X, y)
+            before = model.predict_proba(X)
+            moved = model.set_population([0.98, 0.01, 0.01]).predict_proba(X)
+            assert (moved[:, 0] > before[:, 0]).all()
+            np.testing.assert_allclose(model.set_population([0.2, 0.3, 0.5]).predict_proba(X), before, rtol=1e-9)
+
+    def test_it_divides_by_the_mix_seen_and_multiplies_by_the_population(self) -> None:
+        X, y = three(600)
+        model = corrected(balanced(), [0.2, 0.3, 0.5], method="closed_form").fit(X, y)
+        raw = balanced().fit(X, y).predict_proba(X) * np.array([0.2, 0.3, 0.5]) * 3
+        np.testing.assert_allclose(model.predict_proba(X), raw / raw.sum(1, keepdims=True), rtol=1e-9)
+        np.testing.assert_allclose(model.sampling_, 1 / 3)
+
+    def test_a_given_sampling_mix_goes_before_the_parameters(self) -> None:
+        X, y = rows(400, 0.3, 0)
+        model = corrected(balanced(), 0.1, method="closed_form", sampling=0.2).fit(X, y)
+        expected = retarget(balanced().fit(X, y).predict_log_proba(X), 0.2, 0.1)
+        np.testing.assert_allclose(model.predict_log_proba(X), expected, rtol=1e-9)
+        named = corrected(balanced(), 0.1, method="closed_form", sampling={1: 0.2, 0: 0.8}).fit(X, y)
+        np.testing.assert_allclose(named.sampling_, [0.8, 0.2])
+
+    def test_made_up_rows_make_it_approximate_and_it_says_so(self) -> None:
+        X, y = rows(300, 0.2, 0)
+        with pytest.warns(PrevalenceWarning, match="SMOTE changed what the classes look like"):
+            corrected(sampling_pipeline(SMOTE(), LogisticRegression()), 0.1, method="closed_form").fit(X, y)
+
+    def test_none_leaves_the_predictions_alone(self) -> None:
+        X, y = rows(300, 0.2, 0)
+        model = corrected(balanced(), 0.01, method="none").fit(X, y)
+        np.testing.assert_allclose(model.predict_proba(X), balanced().fit(X, y).predict_proba(X), rtol=1e-10)
+
+
+@pytest.mark.long
+class TestTheRuleOfAuto:
+    def test_a_balanced_linear_model_keeps_the_closed_form(self) -> None:
+        model = corrected(balanced(), 0.01).fit(*rows(2000, 0.2, 3))
+        assert model.method_ == "closed_form"
+        assert set(model.comparison_) == {"closed_form", "affine", "beta", "population"}
+
+    def test_a_balanced_forest_is_calibrated_and_gains_by_it(self) -> None:
+        X, y = rows(2000, 0.1, 4)
+        new = rows(20_000, 0.5, 5)
+        model = corrected(forest(class_weight="balanced"), 0.01).fit(X, y)
+        assert model.method_ in ("affine", "beta")
+        closed = corrected(forest(class_weight="balanced"), 0.01, method="closed_form").fit(X, y)
+        assert expected_log_likelihood(model, *new, 0.01) > expected_log_likelihood(closed, *new, 0.01) + 0.005
+
+    @pytest.mark.parametrize("rate", [0.2, 0.01])
+    def test_on_noise_it_is_not_below_answering_the_population(self, rate: float) -> None:
+        always = (1 - rate) * np.log(1 - rate) + rate * np.log(rate)
+        gains = []
+        for seed in range(4):
+            X, y = rows(500, 0.2, seed)
+            noise = np.random.default_rng(seed).normal(size=(20_500, 3))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", PrevalenceWarning)
+                model = corrected(forest(class_weight="balanced"), rate).fit(noise[:500], y)
+            gains.append(expected_log_likelihood(model, noise[500:], rows(20_000, 0.5, seed)[1], rate) - always)
+        assert np.mean(gains) > 0.01 * always, gains  # the closed form loses a third of it and more
+
+    def test_where_nothing_helps_it_says_so_and_keeps_the_order(self) -> None:
+        X, y = rows(600, 0.3, 8)
+        wrong = FrozenEstimator(LogisticRegression().fit(-X, y))  # predicts the opposite
+        with pytest.warns(PrevalenceWarning, match="no better on held-out rows"):
+            model = corrected(wrong, 0.1, method="auto").fit(X, y)
+        assert model.method_ == "flat"
+        np.testing.assert_allclose(model.predict_proba(X)[:, 1], 0.1, atol=0.01)
+        raw = wrong.predict_proba(X)[:, 1]
+        assert roc_auc_score(raw > np.median(raw), model.predict_proba(X)[:, 1]) == 1
+
+    def test_with_few_rows_of_a_class_it_calibrates_only_what_is_worse_than_answering_the_population(self) -> None:
+        X, y = rows(2000, 0.3, 9)
+        few = np.flatnonzero((y == 0) | (np.cumsum(y) <= 12))
+        assert corrected(balanced(), 0.3).fit(X[few], y[few]).method_ == "closed_form"
+        model = corrected(forest(class_weight="balanced"), 0.3).fit(X[few], y[few])
+        assert set(model.comparison_) == {"closed_form", "affine", "population"}
+        assert model.method_ == "affine"
+        assert expected_log_likelihood(model, *rows(20_000, 0.5, 5), 0.3) > 0.3 * np.log(0.3) + 0.7 * np.log(0.7)
+        one = np.flatnonzero((y == 0) | (np.cumsum(y) <= 1))
+        assert corrected(balanced(), 0.3).fit(X[one], y[one]).method_ == "closed_form"
+
+    def test_its_scores_are_the_expected_log_likelihood_of_out_of_fold_predictions(self) -> None:
+        X, y = rows(600, 0.2, 10)
+        model = corrected(balanced(), 0.01, cv=4, random_state=3).fit(X, y)
+        folds = StratifiedKFold(4, shuffle=True, random_state=3)
+        raw = np.log(cross_val_predict(balanced(), X, y, cv=folds, method="predict_proba"))
+        moved = retarget(raw, 0.5, 0.01)
+        figures = evaluate(moved, y, Prevalence.binary(0.01), intervals=None)
+        found = model.comparison_["closed_form"]
+        assert found["expected_log_likelihood"] == pytest.approx(figures.expected_log_likelihood.value, rel=1e-9)
+        entropy = 0.99 * np.log(0.99) + 0.01 * np.log(0.01)
+        assert model.comparison_["population"]["expected_log_likelihood"] == pytest.approx(entropy, rel=1e-12)
+        assert found["gain"] == pytest.approx(figures.expected_log_likelihood.value - entropy, rel=1e-9)
+        own = moved[np.arange(600), y] - np.log([0.99, 0.01])[y]
+        error = np.sqrt(sum(share**2 * own[y == k].var(ddof=1) / (y == k).sum() for k, share in enumerate((0.99, 0.01))))
+        assert found["standard_error"] == pytest.approx(error, rel=1e-9)
+
+
+class TestProbabilitiesOf0And1:
+    def test_the_logits_of_a_forest_are_finite_and_in_order(self) -> None:
+        X, y = rows(500, 0.3, 0)
+        new, _ = rows(2000, 0.3, 1)
+        model = corrected(forest(), 0.01, method="closed_form").fit(X, y)
+        raw = forest().fit(X, y).predict_proba(new)[:, 1]
+        assert {0.0, 1.0} <= set(raw)
+        found = model.predict_log_proba(new)
+        assert np.isfinite(found).all()
+        order = np.argsort(raw, kind="stable")
+        steps = np.diff(found[order, 1] - found[order, 0])
+        assert (steps[np.diff(raw[order]) > 1e-12] > 0).all()
+        assert model.floor_ == min(0.5 / 501, 0.5 / 30)
+
+    def test_a_probability_that_was_rounded_stays_below_all_others(self) -> None:
+        X, y = np.array([-50.0, -1.0, 1.0, 0.9, -0.9, 50.0] * 4)[:, None], np.array([0, 0, 1, 0, 1, 1] * 4)
+        model = corrected(LogisticRegression(C=1e6), 0.5, method="closed_form").fit(X[1:5].repeat(5, 0), y[1:5].repeat(5))
+        found = model.predict_log_proba(np.array([[20.0], [5000.0]]))
+        assert np.isfinite(found).all()
+        assert found[1, 0] < found[0, 0]
+
+
+class TestMeanMatching:
+    @pytest.mark.parametrize("size", [2, 3])
+    def test_the_mean_prediction_over_the_unlabelled_rows_is_the_population(self, size: int) -> None:
+        X, y = three(600) if size == 3 else rows(600, 0.3, 0)
+        unlabelled, _ = three(3000, 1) if size == 3 else rows(3000, 0.02, 1)
+        population = [0.9, 0.08, 0.02] if size == 3 else [0.98, 0.02]
+        model = corrected(forest(class_weight="balanced"), population, method="mean_matching").fit(
+            X, y, X_unlabelled=unlabelled
+        )
+        np.testing.assert_allclose(model.predict_proba(unlabelled).mean(0), population, rtol=1e-9)
+
+    def test_with_another_population_it_moves_from_the_one_it_was_matched_at(self) -> None:
+        X, y = rows(600, 0.3, 0)
+        model = corrected(balanced(), 0.02, method="mean_matching").fit(X, y, X_unlabelled=rows(3000, 0.02, 1)[0])
+        before = model.predict_log_proba(X)
+        np.testing.assert_allclose(model.set_population(0.3).predict_log_proba(X), retarget(before, 0.02, 0.3), rtol=1e-9)
+
+    def test_auto_takes_it_where_the_mix_of_the_training_is_wrong(self) -> None:
+        X, y = rows(2000, 0.3, 0)
+        frozen = FrozenEstimator(balanced().fit(*rows(2000, 0.3, 7)))
+        model = corrected(frozen, 0.02, sampling=0.001).fit(X, y, X_unlabelled=rows(5000, 0.02, 1)[0])
+        assert model.comparison_["mean_matching"]["gain"] > model.comparison_["closed_form"]["gain"]
+        assert model.method_ != "closed_form"
+
+
+class TestAdapt:
+    @pytest.mark.long
+    @pytest.mark.parametrize("method", ["auto", "affine"])
+    def test_the_population_is_estimated_and_moved_to(self, method: str) -> None:
+        X, y = rows(2000, 0.3, 0)
+        model = corrected(balanced(), method=method).fit(X, y)
+        before = model.predict_proba(X)
+        assert model.adapt(rows(5000, 0.05, 1)[0]) is model
+        assert model.estimate_.low[1] < 0.05 < model.estimate_.high[1]
+        assert model.prevalence_.is_uncertain
+        np.testing.assert_allclose(model.population_, model.estimate_.prevalence().population)
+        assert (model.predict_proba(X)[:, 1] < before[:, 1]).all()
+
+    def test_fit_does_it_where_there_are_unlabelled_rows_and_no_population(self) -> None:
+        X, y = rows(2000, 0.3, 0)
+        unlabelled = rows(5000, 0.05, 1)[0]
+        model = corrected(balanced()).fit(X, y, X_unlabelled=unlabelled)
+        later = corrected(balanced()).fit(X, y).adapt(unlabelled)
+        np.testing.assert_allclose(model.population_, later.population_)
+
+    def test_it_warns_where_more_than_the_mix_has_changed(self) -> None:
+        X, y = rows(2000, 0.3, 0)
+        model = corrected(balanced()).fit(X, y)
+        with pytest.warns(LabelShiftWarning):
+            model.adapt(0.3 * rows(5000, 0.3, 1)[0] + 0.5)
+
+    def test_without_out_of_fold_predictions_it_says_that_it_trusts_the_classifier(self) -> None:
+        X, y = rows(2000, 0.3, 0)
+        model = corrected(balanced(), method="closed_form").fit(X, y)
+        unlabelled = rows(5000, 0.05, 1)[0]
+        with pytest.warns(PrevalenceWarning, match="calibrat"):
+            model.adapt(unlabelled)
+        raw = balanced().fit(X, y).predict_log_proba(unlabelled)
+        expected = estimate_prevalence(raw, 0.5, calibration="assumed").population
+        np.testing.assert_allclose(model.estimate_.population, expected, rtol=1e-6)
+
+
+class TestWeights:
+    @pytest.mark.parametrize("method", ["closed_form", "affine", "beta"])
+    def test_a_weight_is_a_repetition(self, method: str) -> None:
+        X, y = rows(300, 0.3, 0)
+        times = np.random.default_rng(1).integers(1, 4, 300)
+        fold = np.arange(300) % 3
+        splits = [(np.flatnonzero(fold != f), np.flatnonzero(fold == f)) for f in range(3)]
+        again = np.arange(300).repeat(times)
+        repeated = [(np.flatnonzero(fold[again] != f), np.flatnonzero(fold[again] == f)) for f in range(3)]
+        weighted = corrected(LogisticRegression(tol=1e-10), 0.1, method=method, cv=splits).fit(X, y, sample_weight=times)
+        plain = corrected(LogisticRegression(tol=1e-10), 0.1, method=method, cv=repeated).fit(X[again], y[again])
+        np.testing.assert_allclose(weighted.predict_proba(X), plain.predict_proba(X), rtol=1e-4)
+
+    def test_they_reach_the_last_step_of_a_pipeline_and_of_a_search(self) -> None:
+        X, y = rows(300, 0.3, 0)
+        weights = np.where(y == 1, 3.0, 1.0)
+        direct = corrected(LogisticRegression(), 0.1, method="closed_form").fit(X, y, sample_weight=weights)
+        for wrapped in (
+            make_pipeline("passthrough", LogisticRegression()),
+            GridSearchCV(LogisticRegression(), {"C": [1.0]}, cv=2),
+        ):
+            found = corrected(wrapped, 0.1, method="closed_form").fit(X, y, sample_weight=weights)
+            np.testing.assert_allclose(found.predict_proba(X), direct.predict_proba(X), rtol=1e-6)
+
+    def test_weights_of_classes_are_undone(self) -> None:
+        X, y = rows(1000, 0.3, 0)
+        weighted = LogisticRegression(C=1e8, tol=1e-8).fit(X, y, sample_weight=np.where(y == 1, 5.0, 1.0))
+        model = corrected(LogisticRegression(C=1e8, tol=1e-8), 0.1, method="closed_form")
+        model.fit(X, y, sample_weight=np.where(y == 1, 5.0, 1.0))
+        share = 5 * y.mean() / (1 + 4 * y.mean())
+        np.testing.assert_allclose(model.sampling_[1], share)
+        np.testing.assert_allclose(model.predict_log_proba(X), retarget(weighted.predict_log_proba(X), share, 0.1), rtol=1e-4)
+
+    def test_a_classifier_without_weights_is_told_of(self) -> None:
+        from sklearn.neighbors import KNeighborsClassifier
+
+        X, y = rows(200, 0.3, 0)
+        with pytest.warns(PrevalenceWarning, match="KNeighborsClassifier takes no `sample_weight`"):
+            model = corrected(KNeighborsClassifier(), 0.1, method="closed_form").fit(X, y, sample_weight=1.0 + y)
+        np.testing.assert_allclose(model.sampling_[1], y.mean())
+
+
+class TestFrozen:
+    def test_a_fitted_classifier_is_not_fitted_again(self) -> None:
+        X, y = rows(400, 0.3, 0)
+        fitted = balanced().fit(X, y)
+        before = fitted.coef_.copy()
+        model = corrected(FrozenEstimator(fitted), 0.1).fit(*rows(500, 0.5, 1))
+        assert model.estimator_.estimator is fitted
+        np.testing.assert_array_equal(fitted.coef_, before)
+
+    def test_the_mix_of_the_held_out_rows_counts_unless_told(self) -> None:
+        fitted = LogisticRegression().fit(*rows(400, 0.3, 0))
+        X, y = rows(500, 0.5, 1)
+        there = corrected(FrozenEstimator(fitted), 0.1, method="closed_form").fit(X, y)
+        np.testing.assert_allclose(there.sampling_[1], y.mean())
+        told = corrected(FrozenEstimator(fitted), 0.1, method="closed_form", sampling=0.3).fit(X, y)
+        np.testing.assert_allclose(told.predict_log_proba(X), retarget(fitted.predict_log_proba(X), 0.3, 0.1), rtol=1e-9)
+
+    def test_calibration_puts_right_a_mix_that_is_not_known(self) -> None:
+        fitted = LogisticRegression(C=1e6, class_weight={1: 30}).fit(*rows(4000, 0.3, 0))
+        X, y = rows(4000, 0.5, 1)
+        model = corrected(FrozenEstimator(fitted), 0.05, method="affine", sampling=0.5).fit(X, y)
+        new, _ = rows(20_000, 0.05, 2)
+        np.testing.assert_allclose(model.predict_proba(new)[:, 1].mean(), 0.05, atol=0.006)
+
+
+# The same rows in other forms.
+FORMS: dict[str, Callable[[np.ndarray], Any]] = {
+    "pandas": lambda X: pd.DataFrame(X, columns=["a", "b"]),
+    "polars": lambda X: pl.DataFrame(X, schema=["a", "b"], orient="row"),
+    "sparse": sparse.csr_array,
+    "lists": lambda X: X.tolist(),
+}
+
+
+class TestWhatScikitLearnUsersDo:
+    @pytest.mark.parametrize("form", FORMS)
+    def test_rows_may_come_in_any_form(self, form: str) -> None:
+        X, y = rows(300, 0.3, 0)
+        expected = corrected(LogisticRegression(), 0.1).fit(X, y).predict_proba(X)
+        model = corrected(LogisticRegression(), 0.1).fit(FORMS[form](X), y)
+        np.testing.assert_allclose(model.predict_proba(FORMS[form](X)), expected, rtol=1e-6)
+        assert model.n_features_in_ == 2
+        if form in ("pandas", "polars"):
+            assert model.feature_names_in_.tolist() == ["a", "b"]
+
+    @pytest.mark.parametrize("make", [pd.Series, pl.Series, list], ids=["pandas", "polars", "list"])
+    def test_labels_may_be_words_in_any_form(self, make: Callable[[Any], Any]) -> None:
+        X, y = rows(300, 0.3, 0)
+        words = make(np.where(y == 1, "ill", "well").tolist())
+        model = corrected(LogisticRegression(class_weight={"ill": 4}), {"ill": 0.01, "well": 0.99}).fit(X, words)
+        assert model.classes_.tolist() == ["ill", "well"]
+        np.testing.assert_allclose(model.population_, [0.01, 0.99])
+        expected = corrected(LogisticRegression(class_weight={1: 4}), 0.01).fit(X, y).predict_proba(X)
+        np.testing.assert_allclose(model.predict_proba(X)[:, ::-1], expected, rtol=1e-6)
+        assert set(model.predict(X)) <= {"ill", "well"}
+
+    def test_predict_is_the_most_probable_class_at_the_population(self) -> None:
+        X, y = rows(500, 0.3, 0)
+        model = corrected(balanced(), 0.01).fit(X, y)
+        np.testing.assert_array_equal(model.predict(X), model.predict_proba(X).argmax(1))
+        assert model.predict(X).mean() < balanced().fit(X, y).predict(X).mean()
+        np.testing.assert_allclose(model.predict_proba(X).sum(1), 1, rtol=1e-12)
+
+    def test_it_is_searched_over_cloned_nested_and_stored(self) -> None:
+        X, y = rows(300, 0.3, 0)
+        search = GridSearchCV(corrected(LogisticRegression(), 0.1), {"estimator__C": [0.01, 1.0], "method": ["affine"]}, cv=2)
+        assert search.fit(X, y).best_params_["method"] == "affine"
+        nested = make_pipeline(StandardScaler(), corrected(LogisticRegression(), 0.1)).fit(X, y)
+        stored = io.BytesIO()
+        joblib.dump(nested, stored)
+        stored.seek(0)
+        np.testing.assert_array_equal(joblib.load(stored).predict_proba(X), nested.predict_proba(X))
+        copy = clone(nested[-1].set_population(0.3))
+        assert not hasattr(copy, "population_")
+        assert copy.population == 0.1
+
+    def test_an_uncertain_population_stays_so(self) -> None:
+        X, y = rows(300, 0.3, 0)
+        model = corrected(balanced(), Prevalence.beta(2.0, 98.0)).fit(X, y)
+        assert model.prevalence_.is_uncertain
+        np.testing.assert_allclose(model.population_, [0.98, 0.02])
+        np.testing.assert_allclose(model.prevalence_.sampling, [0.5, 0.5])
+
+    def test_boosters_in_float32_and_other_classifiers_go_in_too(self) -> None:
+        X, y = rows(400, 0.3, 0)
+        booster = LGBMClassifier(n_estimators=20, scale_pos_weight=4, n_jobs=1, verbose=-1)
+        model = corrected(booster, 0.1, method="closed_form").fit(X, y)
+        share = 4 * y.mean() / (1 + 3 * y.mean())
+        raw = clone(booster).fit(X, y)
+        np.testing.assert_allclose(
+            model.predict_proba(X), np.exp(retarget(np.log(raw.predict_proba(X)), share, 0.1)), rtol=1e-6
+        )
+
+    def test_further_arguments_reach_the_classifier(self) -> None:
+        X, y = rows(400, 0.3, 0)
+        pipeline, weights = make_pipeline(StandardScaler(), LogisticRegression()), 1.0 + (X[:, 0] > 0)
+        model = corrected(pipeline, 0.1, method="affine").fit(X, y, logisticregression__sample_weight=weights)
+        expected = clone(pipeline).fit(X, y, logisticregression__sample_weight=weights)
+        np.testing.assert_array_equal(model.estimator_[-1].coef_, expected[-1].coef_)
+
+    @pytest.mark.long
+    @pytest.mark.parametrize("method", ["auto", "affine", "closed_form"])
+    def test_it_passes_the_checks_of_scikit_learn(self, method: str) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # on rows that no classifier can tell apart, as it should
+            results = check_estimator(corrected(method=method), on_skip=None)
+        left = {each["check_name"]: str(each["exception"]) for each in results if each["status"] != "passed"}
+        assert set(left) <= {"check_array_api_input"}, left  # skipped by scikit-learn unless SCIPY_ARRAY_API is set
+        assert len(results) > 50
+
+
+def small() -> tuple[np.ndarray, np.ndarray]:
+    return rows(60, 0.4, 0)
+
+
+BAD: dict[str, tuple[Callable[[], Any], str]] = {
+    "another method": (lambda: corrected(method="platt").fit(*small()), "one of auto, closed_form, .*but got 'platt'"),
+    "a population off 1": (lambda: corrected(None, [0.5, 0.6]).fit(*small()), "`population` to sum to 1"),
+    "a population of 0": (lambda: corrected(None, 0.0).fit(*small()), "`population` to lie strictly between"),
+    "classes by other names": (lambda: corrected(None, {"ill": 0.1, "well": 0.9}).fit(*small()), "name the classes"),
+    "too many classes": (lambda: corrected(None, [0.5, 0.3, 0.2]).fit(*small()), "2 entries"),
+    "a mix off 1": (lambda: corrected(sampling=[0.5, 0.6]).fit(*small()), "`sampling` to sum to 1"),
+    "one class": (lambda: corrected().fit(np.ones((5, 1)), np.ones(5, int)), "at least 2 classes"),
+    "matching without rows": (lambda: corrected(None, 0.1, method="mean_matching").fit(*small()), "`X_unlabelled`.*is missing"),
+    "matching without a population": (
+        lambda: corrected(method="mean_matching").fit(*small(), X_unlabelled=small()[0]),
+        "a `population`.*is missing",
+    ),
+    "unlabelled rows that nothing uses": (
+        lambda: corrected(None, 0.1, method="affine").fit(*small(), X_unlabelled=small()[0]),
+        "no `X_unlabelled`.*leave them out",
+    ),
+    "no probabilities": (lambda: corrected(LinearSVC(), 0.1, method="closed_form").fit(*small()), "use 'auto', 'affine'"),
+    "no scores at all": (lambda: corrected(WithoutScores(), 0.1).fit(*small()), "has neither"),
+    "weights and a sampler": (
+        lambda: corrected(sampling_pipeline(RandomUnderSampler(), LogisticRegression())).fit(
+            *small(), sample_weight=np.ones(60)
+        ),
+        "no `sample_weight` with a sampler",
+    ),
+    "weights of 0 for a class": (lambda: corrected().fit(*small(), sample_weight=small()[1]), "not 0 for a whole class"),
+    "negative weights": (lambda: corrected().fit(*small(), sample_weight=-np.ones(60)), "at least 0"),
+    "one fold": (lambda: corrected(cv=1).fit(*small()), "at least 2 folds"),
+    "one row to calibrate on": (
+        lambda: corrected(method="affine").fit(np.arange(6.0)[:, None], np.array([0, 0, 0, 0, 0, 1])),
+        "at least 2 rows of every class.*'closed_form'",
+    ),
+    "folds that leave out a row twice": (
+        lambda: corrected(method="affine", cv=ShuffleSplit(3)).fit(*small()),
+        "each row once",
+    ),
+    "folds without a class": (
+        lambda: corrected(method="affine", cv=KFold(2)).fit(np.arange(8.0)[:, None], np.arange(8) // 4),
+        "fold 0 lacks",
+    ),
+}
+
+
+class WithoutScores(NearestCentroid):
+    """A classifier that predicts labels alone."""
+
+    predict_proba = property()
+    decision_function = property()
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_input_is_refused_with_what_to_do(what: str) -> None:
+    assert_refused(*BAD[what])
+
+
+def test_a_classifier_of_decision_values_is_calibrated_by_auto() -> None:
+    X, y = rows(500, 0.3, 0)
+    model = corrected(Perceptron(), 0.1).fit(X, y)
+    assert model.method_ in ("affine", "beta")
+    assert model.floor_ is None
+    np.testing.assert_allclose(model.sampling_[1], y.mean())
