@@ -9,9 +9,10 @@ spread of ψ *within the classes*:
     robust:  M = Σ_c Σ_{n: y_n = c} (ψ_n − ψ̄_c)(ψ_n − ψ̄_c)ᵀ · n_c/(n_c − 1)
     model:   M = Σ_n Σ_c p_ρ(c|x_n) ψ(x_n, c) ψ(x_n, c)ᵀ − Σ_c n_c μ_c μ_cᵀ,   μ_c = Σ_n p_ρ(c|x_n) ψ(x_n, c) / n_c
 
-where p_ρ is the fitted prediction in the sampled mix. For the logit-adjusted loss the first sum is H and H⁻¹ n_c μ_c is the
-unit vector of class c's intercept, so that the slopes' covariance is that of ordinary logistic regression and the intercept's
-variance is smaller by Σ_c 1/n_c: Prentice & Pyke (1979). For the weighted loss no part is, and H⁻¹ alone is wrong.
+where p_ρ is the fitted prediction in the sampled mix; "model" takes the expected H too. For the logit-adjusted loss the first
+sum is H and H⁻¹ n_c μ_c is the unit vector of class c's intercept, so that the slopes' covariance is that of ordinary logistic
+regression and the intercept's variance is smaller by Σ_c 1/n_c: Prentice & Pyke (1979). For the weighted loss neither holds,
+and H⁻¹ alone is wrong.
 """
 
 from __future__ import annotations
@@ -57,17 +58,33 @@ def covariances(fitted: FittedRows) -> dict[str, np.ndarray] | None:
 
     None where the features are linearly dependent, so that the coefficients are not determined.
     """
-    bread = _bread(fitted)
-    if bread is None:
-        return None
+    expected = fitted.sampled_probs @ fitted.class_weight
+    breads = {"model": _bread(fitted, expected), "robust": _bread(fitted, fitted.class_weight[fitted.index])}
     found = {}
     for kind, (moments, means) in {"model": _model_moments(fitted), "robust": _observed_moments(fitted)}.items():
+        bread = breads[kind]
+        if bread is None:
+            return None
         counts = np.bincount(fitted.index, fitted.weight, fitted.probs.shape[1])
         within = [moments[c] - counts[c] * np.outer(means[c], means[c]) for c in range(len(counts))]
         small = counts / np.maximum(counts - 1, 1) if kind == "robust" else np.ones_like(counts)
         found[f"{kind} case-control"] = bread @ sum(s * m for s, m in zip(small, within, strict=True)) @ bread
         found[f"{kind} cohort"] = bread @ moments.sum(0) @ bread
     return found
+
+
+def is_separated(fitted: FittedRows) -> bool:
+    """Return whether some combination of the features tells classes apart without error, so that a coefficient is infinite.
+
+    Along it the curvature at the solution vanishes beside that at the same prediction for every row.
+    """
+    mix = np.bincount(fitted.index, fitted.weight, fitted.probs.shape[1]) / fitted.weight.sum()
+    importance = fitted.class_weight[fitted.index]
+    null = _hessian(fitted, np.broadcast_to(mix, fitted.probs.shape), importance)
+    scale = 1 / np.sqrt(np.maximum(np.diag(null), 1e-300))
+    values, vectors = np.linalg.eigh(null * np.outer(scale, scale))
+    vectors = (scale[:, None] * vectors)[:, values > 1e-10] / np.sqrt(values[values > 1e-10])
+    return bool(np.linalg.eigvalsh(vectors.T @ _hessian(fitted, fitted.probs, importance) @ vectors)[0] < 1e-5)
 
 
 def prevalence_variance(concentration: np.ndarray) -> np.ndarray:
@@ -93,8 +110,8 @@ class CoefficientTable:
         >>> table = InformationGainClassifier(population=0.01, penalty=None).fit(x, y).summary()
         >>> table.frame[["coef", "std_err"]].round(2)
                    coef  std_err
-        x0         1.01     0.18
-        intercept -5.10     0.14
+        x0         0.91     0.17
+        intercept -5.07     0.11
     """
 
     def __init__(self, frame: DataFrame, covariance: DataFrame, note: str) -> None:
@@ -174,14 +191,23 @@ def risk_interval(
     return special.expit(logit - reach), special.expit(logit + reach)
 
 
-def _bread(fitted: FittedRows) -> np.ndarray | None:
-    """Return H⁻¹ of the log-odds against class 0; None where H is singular."""
-    p, t = fitted.probs[:, 1:], fitted.weight * fitted.class_weight[fitted.index]
-    hessian = _sum_of_products(fitted.features, t[:, None, None] * (p[:, :, None] * (np.eye(p.shape[1]) - p[:, None, :])))
-    scale = 1 / np.sqrt(np.diag(hessian)) if (np.diag(hessian) > 0).all() else None
-    if scale is None or np.linalg.eigvalsh(hessian * np.outer(scale, scale))[0] < 1e-10:
+def _hessian(fitted: FittedRows, probs: np.ndarray, importance: np.ndarray) -> np.ndarray:
+    """Return H by the log-odds against class 0, at probabilities (n, K) and with the loss's weights of the rows (n,)."""
+    p, t = probs[:, 1:], fitted.weight * importance
+    return _sum_of_products(fitted.features, t[:, None, None] * (p[:, :, None] * (np.eye(p.shape[1]) - p[:, None, :])))
+
+
+def _bread(fitted: FittedRows, importance: np.ndarray) -> np.ndarray | None:
+    """Return H⁻¹; None where H is singular."""
+    hessian = _hessian(fitted, fitted.probs, importance)
+    if not (np.diag(hessian) > 0).all():
         return None
-    return np.linalg.inv(hessian * np.outer(scale, scale)) * np.outer(scale, scale)
+    scale = 1 / np.sqrt(np.diag(hessian))
+    scaled = hessian * np.outer(scale, scale)
+    if np.linalg.eigvalsh(scaled)[0] < 1e-10:
+        return None
+    inverse: np.ndarray = np.linalg.inv(scaled) * np.outer(scale, scale)
+    return inverse
 
 
 def _residuals(fitted: FittedRows, label: np.ndarray | int) -> np.ndarray:

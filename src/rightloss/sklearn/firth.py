@@ -50,9 +50,7 @@ def firth(features: np.ndarray, table: np.ndarray, start: np.ndarray, max_iter: 
     return LinearFit(_with_right_mean(features, loss, found), np.empty(0), curve, converged)
 
 
-def _penalised_loss(
-    features: np.ndarray, loss: CrossEntropy, coefficients: np.ndarray
-) -> tuple[float, np.ndarray, np.ndarray]:
+def _penalised_loss(features: np.ndarray, loss: CrossEntropy, coefficients: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
     """Return `−ℓ(b) − ½ log det I(b)`, the probabilities (n,) and I(b)⁻¹."""
     mean, probs = loss.value_and_probs(features @ coefficients[:-1] + coefficients[-1])
     p = probs[:, 0]

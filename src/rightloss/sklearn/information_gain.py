@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from scipy import linalg, special
+from scipy import special
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
@@ -28,6 +29,7 @@ from .coefficients import (
     FittedRows,
     coefficient_table,
     covariances,
+    is_separated,
     prevalence_variance,
     risk_interval,
 )
@@ -35,7 +37,7 @@ from .criteria import LossName, OutputLoss, make_criterion, reference_mix
 from .firth import firth
 from .labelled_rows import LabelledRows, read_rows
 from .linear import NEWTON_LIMIT, CrossEntropy, LinearFit, lbfgs, newton, warn_unless_converged
-from .network import Activation, build_network, epoch_loss, forward, from_arrays, train
+from .network import Activation, Network, epoch_loss, forward, train
 from .options import check_options, hidden_sizes, network_settings
 from .population import Population, class_prevalence
 
@@ -99,9 +101,9 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         >>> model = InformationGainClassifier(population=0.01).fit(x, y)
         >>> model.predict_proba([[0.0], [2.0]]).round(3)
         array([[0.994, 0.006],
-               [0.957, 0.043]])
+               [0.964, 0.036]])
         >>> model.set_population(0.2).predict_proba([[2.0]]).round(2)
-        array([[0.47, 0.53]])
+        array([[0.52, 0.48]])
     """
 
     def __init__(
@@ -218,7 +220,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         return Prevalence(self.population_, self.sampling_)
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """Return the log-odds of `classes_[1]` in the population (n,); unnormalised log-probabilities (n, K) for more classes."""
+        """Return the log-odds of `classes_[1]` in the population (n,); for more classes logits (n, K)."""
         outputs = self._outputs(X)
         if outputs.shape[1] == 1:
             return outputs[:, 0]
@@ -238,6 +240,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the most probable class in the population (n,); a rare one seldom is: see `rightloss.metrics` for costs."""
+        check_is_fitted(self)
         return self.classes_[self.predict_log_proba(X).argmax(1)]
 
     def summary(self, covariance: Covariance = "model", level: float = 0.95) -> CoefficientTable:
@@ -259,9 +262,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
             note += f", log-odds against class {self.classes_[0]}"
         return coefficient_table(self._contrasts(), matrix, list(names), self.classes_.tolist(), level, note)
 
-    def predict_interval(
-        self, X: Any, covariance: Covariance = "model", level: float = 0.95
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def predict_interval(self, X: Any, covariance: Covariance = "model", level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
         """Return limits of the probabilities in the population, each (n, K), from the errors of `summary`.
 
         Args:
@@ -289,9 +290,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
             return class_prevalence(self.population, classes, counts / counts.sum())
         return class_prevalence(self.prevalence_ if self._population_given else None, classes, counts / counts.sum())
 
-    def _fit_linear(
-        self, rows: LabelledRows, prevalence: Prevalence, reference: Tensor | None, start: Any
-    ) -> None:
+    def _fit_linear(self, rows: LabelledRows, prevalence: Prevalence, reference: Tensor | None, start: Any) -> None:
         pi, rho = prevalence.population.numpy(), prevalence.sampling.numpy()
         to_population = np.log(pi) - np.log(rho)
         weighted, plain = self.loss == "weighted", _is_plain(self.loss, prevalence, reference)
@@ -367,11 +366,18 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
             special.softmax(outputs + to_sampling, axis=1),
             class_weight,
         )
+        if self.penalty is None and is_separated(fitted):
+            self._no_covariances = (
+                "Expected classes that overlap, but a combination of the features separates them: the coefficients would be "
+                "infinite; use penalty='firth' or 'l2'."
+            )
+            warnings.warn(self._no_covariances, ConvergenceWarning, stacklevel=4)
+            return
         self._covariances = covariances(fitted)
         if self._covariances is None:
             self._no_covariances = (
-                "Expected linearly independent features and overlapping classes for standard errors, but the coefficients "
-                "are not determined: drop constant and duplicate columns, or use penalty='firth'."
+                "Expected linearly independent features for standard errors, but some depend on others: "
+                "drop constant and duplicate columns."
             )
 
     def _fit_network(self, rows: LabelledRows, prevalence: Prevalence, reference: Tensor | None, start: Any) -> None:
@@ -382,27 +388,24 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         likelihood = Categorical()
         criterion = make_criterion(self.loss, prevalence, reference, likelihood, round(rows.total), False)
         dtype = torch.from_numpy(rows.features[:0]).dtype
-        network = build_network(
-            rows.features.shape[1], likelihood.starting_outputs(stated), settings, criterion, dtype, generator
-        )
+        sizes = [rows.features.shape[1], *settings.hidden_layer_sizes, len(rows.classes)]
+        network = Network(sizes, likelihood.starting_outputs(stated), settings, criterion, dtype, generator)
         if start is not None:
             weights, biases = start
-            from_arrays(network, weights, [*biases[:-1], biases[-1] - to_population.numpy()])
+            network.set_arrays(weights, [*biases[:-1], biases[-1] - to_population.numpy()])
 
         def score(outputs: Tensor, held: LabelledRows) -> float:
             log_probs = special.log_softmax(outputs.double().numpy() + to_population.numpy(), axis=1)
             return expected_log_likelihood(log_probs, held, prevalence.population.numpy())
 
-        train(network, rows, criterion, score, settings, generator)
+        train(network, rows, score, settings, generator)
         self.coefs_, self.intercepts_ = network.arrays()
         self._shift(to_population.numpy())
         self.loss_curve_, self.n_iter_ = network.loss_curve, len(network.loss_curve)
         self.validation_scores_ = network.validation_scores or None
         self._network = None
 
-    def _take_epoch(
-        self, rows: LabelledRows, prevalence: Prevalence, reference: Tensor | None, arrays: Any
-    ) -> None:
+    def _take_epoch(self, rows: LabelledRows, prevalence: Prevalence, reference: Tensor | None, arrays: Any) -> None:
         sizes, settings = hidden_sizes(self), network_settings(self, len(rows.features), float(self.class_totals_.sum()))
         likelihood = Bernoulli() if len(rows.classes) == 2 and not sizes else Categorical()
         loss = "logit_adjusted" if self.loss == "log_likelihood" else self.loss  # the outputs stay the population's
@@ -412,12 +415,14 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         network = getattr(self, "_network", None)
         if network is None:
             first = likelihood.starting_outputs(prevalence)
-            network = build_network(rows.features.shape[1], first, settings, criterion, dtype, generator)
+            layers = [rows.features.shape[1], *sizes, len(first)]
+            network = Network(layers, first, settings, criterion, dtype, generator)
             if not sizes:
-                torch.nn.init.zeros_(network.layers[0].weight)
+                network.weights[0].zero_()
+        network.criterion = criterion.to(dtype)
         if arrays is not None:
-            from_arrays(network, *arrays)
-        loss_value = epoch_loss(network, rows, criterion, settings, generator)
+            network.set_arrays(*arrays)
+        loss_value = epoch_loss(network, rows, settings, generator)
         self.loss_curve_, self._network = [*getattr(self, "loss_curve_", []), loss_value], network
         weights, biases = network.arrays()
         if sizes:
@@ -445,7 +450,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         if sizes:
             shapes = [weight.shape for weight in getattr(self, "coefs_", [])]
             wanted = [rows.features.shape[1], *sizes, len(rows.classes)]
-            if shapes != list(zip(wanted[:-1], wanted[1:], strict=True)):
+            if shapes != list(pairwise(wanted)):
                 return None
             return self.coefs_, [*self.intercepts_[:-1], self.intercepts_[-1] + move]
         if getattr(self, "coef_", np.empty((0, 0))).shape[1] != rows.features.shape[1]:

@@ -106,7 +106,9 @@ def read_rows(
         rows = _soft_rows(features, labels, names, weight)
     else:
         check_classification_targets(labels)
-        known = np.unique(labels if weight is None else labels[weight > 0]) if classes is None else np.unique(np.asarray(classes))
+        known = (
+            np.unique(labels if weight is None else labels[weight > 0]) if classes is None else np.unique(np.asarray(classes))
+        )
         rows = LabelledRows(features, known, _class_numbers(labels, known, weight), None, weight)
     if weight is not None and not weight.all():
         rows = rows.take(np.flatnonzero(weight))
@@ -128,8 +130,11 @@ def soft_row_labels(rows: LabelledRows, dtype: torch.dtype) -> Labels:
 
 def _are_votes(y: Any) -> bool:
     """Return whether `y` has a column of floats per class."""
-    shape = np.shape(y) if y is not None else ()
-    return len(shape) == 2 and shape[1] >= 2 and np.asarray(y).dtype.kind == "f"
+    try:
+        array = np.asarray(y)
+    except ValueError:  # ragged lists: validate_data says what is wrong with them
+        return False
+    return array.ndim == 2 and array.shape[1] >= 2 and array.dtype.kind == "f"
 
 
 def _class_numbers(labels: np.ndarray, classes: np.ndarray, weight: np.ndarray | None) -> np.ndarray:

@@ -90,9 +90,7 @@ class CrossEntropy:
         return found.transpose(0, 2, 1, 3).reshape(m * size, m * size)
 
 
-def newton(
-    features: np.ndarray, loss: CrossEntropy, ridge: float, start: np.ndarray, max_iter: int, tol: float
-) -> LinearFit:
+def newton(features: np.ndarray, loss: CrossEntropy, ridge: float, start: np.ndarray, max_iter: int, tol: float) -> LinearFit:
     """Minimise `loss + ½ ridge ‖slopes‖²` by Newton's method with step halving.
 
     It stops after the step at which half the squared Newton decrement, the fall in the objective that the step promises,

@@ -7,22 +7,30 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import train_test_split
-from torch import Tensor, nn
+from torch import Tensor
 
+from ..likelihoods import Categorical
+from ..losses import InformationGainLoss
 from ..losses.batch import Labels
 from ..prevalence import Prevalence
 from .criteria import Criterion, loss_of_rows
 from .labelled_rows import LabelledRows
 
 Activation = Literal["relu", "tanh", "logistic"]
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": torch.relu, "tanh": torch.tanh, "logistic": torch.sigmoid}
+# name → the function, and how a gradient passes back through it, given its value
+ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
+    "relu": (torch.relu, lambda gradient, value: torch.ops.aten.threshold_backward(gradient, value, 0)),
+    "tanh": (torch.tanh, lambda gradient, value: gradient * (1 - value * value)),
+    "logistic": (torch.sigmoid, lambda gradient, value: gradient * (value * (1 - value))),
+}
 
 
 @dataclass(frozen=True)
@@ -42,90 +50,140 @@ class NetworkSettings:
     verbose: bool
 
 
-@dataclass
 class Network:
-    """Layers in training.
+    """Layers in training, by Adam: all weights lie in one vector, so that a step is a few operations.
 
-    Attributes:
-        layers: the linear maps, with the activation between them.
-        activation: its name.
-        optimizer: Adam over the layers' and the loss's own parameters.
-        loss_curve: the mean training loss of each epoch.
-        validation_scores: the expected log-likelihood in the population on the validation rows, after each epoch.
+    The gradient by the outputs is the loss's; from there it is passed back by hand, which spares small minibatches the cost
+    of a graph.
+
+    Args:
+        sizes: of the layers: features, hidden ones, outputs.
+        start: the last bias (m,), the outputs that predict the population.
+        settings: activation and optimiser.
+        criterion: the loss; parameters of its own are learned too.
+        dtype: that of the features.
+        generator: draws the weights, as Glorot & Bengio do.
+        learn_bias: False where the likelihood has parameters in the place of the last bias.
     """
 
-    layers: list[nn.Linear]
-    activation: str
-    optimizer: torch.optim.Optimizer
-    loss_curve: list[float] = field(default_factory=list)
-    validation_scores: list[float] = field(default_factory=list)
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        start: Tensor,
+        settings: NetworkSettings,
+        criterion: Criterion,
+        dtype: torch.dtype,
+        generator: torch.Generator,
+        learn_bias: bool = True,
+    ) -> None:
+        shapes = [shape for a, b in pairwise(sizes) for shape in ((a, b), (b,))]
+        length = sum(int(np.prod(shape)) for shape in shapes)
+        self.activation, self.criterion = settings.activation, criterion.to(dtype)
+        self.vector, self.gradient, self.decay, self.mean, self.square = torch.zeros(5, length, dtype=dtype)
+        self.shapes = shapes
+        self._view()
+        for view in _views(self.decay, shapes)[0]:
+            view.fill_(settings.decay)
+        for weight, bias in zip(self.weights, self.biases, strict=True):
+            bound = ((2.0 if self.activation == "logistic" else 6.0) / sum(weight.shape)) ** 0.5
+            weight.uniform_(-bound, bound, generator=generator)
+            bias.uniform_(-bound, bound, generator=generator)
+        self.biases[-1].copy_(start)
+        self.learn_bias, self.steps, self.rate = learn_bias, 0, settings.learning_rate_init
+        self.own = list(criterion.parameters())
+        self.own_optimizer = torch.optim.Adam(self.own, lr=self.rate) if self.own else None
+        self.loss_curve: list[float] = []
+        self.validation_scores: list[float] = []
+
+    def _view(self) -> None:
+        """Make the layers' weights parts of the vector."""
+        self.weights, self.biases = _views(self.vector, self.shapes)
+        self.weight_gradients, self.bias_gradients = _views(self.gradient, self.shapes)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Make the parts anew, which copies and pickles tear from their vector."""
+        self.__dict__.update(state)
+        self._view()
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Return the outputs."""
-        act = ACTIVATIONS[self.activation]
-        for layer in self.layers[:-1]:
-            x = act(layer(x))
-        outputs: Tensor = self.layers[-1](x)
-        return outputs
+        """Return the outputs (n, m)."""
+        return self._values(x)[-1]
+
+    def step(self, x: Tensor, target: Tensor, weight: Tensor | None) -> float:
+        """Train on one minibatch and return its loss."""
+        values = self._values(x)
+        loss, delta, *of_own = self._loss_and_gradients(values[-1], target, weight)
+        for i in reversed(range(len(self.weights))):
+            torch.mm(values[i].T, delta, out=self.weight_gradients[i])
+            torch.sum(delta, 0, out=self.bias_gradients[i])
+            if i:
+                delta = ACTIVATIONS[self.activation][1](delta @ self.weights[i].T, values[i])
+        if not self.learn_bias:
+            self.bias_gradients[-1].zero_()
+        self._adam()
+        if self.own_optimizer is not None:
+            for parameter, gradient in zip(self.own, of_own, strict=True):
+                parameter.grad = gradient
+            self.own_optimizer.step()
+        return float(loss)
 
     def arrays(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """Return the layers' weights (in, out) and biases (out,), as `MLPClassifier` keeps them."""
-        weights = [layer.weight.detach().numpy().T.copy() for layer in self.layers]
-        return weights, [layer.bias.detach().numpy().copy() for layer in self.layers]
+        return [weight.numpy().copy() for weight in self.weights], [bias.numpy().copy() for bias in self.biases]
 
+    def set_arrays(self, weights: Sequence[np.ndarray], biases: Sequence[np.ndarray]) -> None:
+        """Set the layers' weights, to go on where an earlier fit ended."""
+        for own, given in zip([*self.weights, *self.biases], [*weights, *biases], strict=True):
+            own.copy_(torch.from_numpy(given.copy()))
 
-def build_network(
-    num_features: int,
-    start: Tensor,
-    settings: NetworkSettings,
-    criterion: Criterion,
-    dtype: torch.dtype,
-    generator: torch.Generator,
-    learn_bias: bool = True,
-) -> Network:
-    """Return new layers, drawn as Glorot & Bengio do, whose last bias is `start`.
+    def state(self) -> list[Tensor]:
+        """Return a copy of everything that is learned."""
+        return [self.vector.clone(), *(parameter.detach().clone() for parameter in self.own)]
 
-    Args:
-        num_features: d.
-        start: the outputs that predict the population, (m,).
-        settings: sizes and optimiser.
-        criterion: its own parameters are learned too.
-        dtype: that of the features.
-        generator: draws the weights.
-        learn_bias: False where the likelihood has parameters in the place of the last bias.
-    """
-    sizes = [num_features, *settings.hidden_layer_sizes, len(start)]
-    layers = [
-        _layer(a, b, 2.0 if settings.activation == "logistic" else 6.0, dtype, generator)
-        for a, b in zip(sizes[:-1], sizes[1:], strict=True)
-    ]
-    with torch.no_grad():
-        layers[-1].bias.copy_(start)
-    layers[-1].bias.requires_grad_(learn_bias)
-    free = [each for each in [*(layer.bias for layer in layers), *criterion.to(dtype).parameters()] if each.requires_grad]
-    groups = [
-        {"params": [layer.weight for layer in layers], "weight_decay": settings.decay},
-        {"params": free, "weight_decay": 0.0},
-    ]
-    groups = [group for group in groups if group["params"]]
-    optimizer = torch.optim.Adam(groups, lr=settings.learning_rate_init, fused=True)
-    return Network(layers, settings.activation, optimizer)
+    def restore(self, state: list[Tensor]) -> None:
+        """Set everything that is learned."""
+        with torch.no_grad():
+            for own, kept in zip([self.vector, *self.own], state, strict=True):
+                own.copy_(kept)
 
+    def _values(self, x: Tensor) -> list[Tensor]:
+        """Return the input and every layer's values, the outputs last."""
+        values, act = [x], ACTIVATIONS[self.activation][0]
+        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
+            values.append(act(torch.addmm(bias, values[-1], weight)))
+        return [*values, torch.addmm(self.biases[-1], values[-1], self.weights[-1])]
 
-def from_arrays(
-    network: Network, weights: Sequence[np.ndarray], biases: Sequence[np.ndarray]
-) -> None:
-    """Set the layers' weights, to go on where an earlier fit ended."""
-    with torch.no_grad():
-        for layer, weight, bias in zip(network.layers, weights, biases, strict=True):
-            layer.weight.copy_(torch.from_numpy(weight.T.copy()))
-            layer.bias.copy_(torch.from_numpy(bias))
+    def _loss_and_gradients(self, outputs: Tensor, target: Tensor, weight: Tensor | None) -> list[Tensor]:
+        """Return the loss and its gradients by the outputs and by the loss's own parameters.
+
+        A softmax's cross-entropy is differentiated by hand: a graph would take longer than the minibatch.
+        """
+        criterion = self.criterion
+        if isinstance(criterion, InformationGainLoss) or type(criterion.likelihood) is not Categorical:
+            outputs.requires_grad_()
+            loss = _loss(criterion, outputs, target, weight)
+            return [loss.detach(), *torch.autograd.grad(loss, [outputs, *self.own])]
+        offset, of_class = criterion.cross_entropy_terms(criterion.terms(outputs))
+        log_probs = torch.log_softmax(outputs if offset is None else outputs + offset, 1)
+        share = target if target.ndim == 2 else torch.zeros_like(outputs).scatter_(1, target[:, None], 1.0)
+        share = share / len(share) if weight is None else share * (weight / weight.sum())[:, None]
+        share = share if of_class is None else share * of_class
+        return [-(share * log_probs).sum(), log_probs.exp().mul_(share.sum(1, keepdim=True)).sub_(share)]
+
+    def _adam(self) -> None:
+        """Take a step of Adam (Kingma & Ba 2015), the penalty's gradient included."""
+        self.steps += 1
+        gradient = self.gradient.addcmul_(self.decay, self.vector)
+        self.mean.lerp_(gradient, 0.1)
+        self.square.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
+        scale = (1 - 0.999**self.steps) ** 0.5
+        size = self.rate * scale / (1 - 0.9**self.steps)
+        self.vector.addcdiv_(self.mean, self.square.sqrt().add_(1e-8 * scale), value=-size)
 
 
 def train(
     network: Network,
     rows: LabelledRows,
-    criterion: Criterion,
     score: Callable[[Tensor, LabelledRows], float],
     settings: NetworkSettings,
     generator: torch.Generator,
@@ -137,7 +195,6 @@ def train(
     Args:
         network: its layers change.
         rows: what to train on, the validation rows included.
-        criterion: the loss.
         score: outputs, rows → the figure by which to stop, larger is better.
         settings: how to train.
         generator: orders the minibatches and splits the rows.
@@ -147,17 +204,16 @@ def train(
         rows, held = _split(rows, settings.validation_fraction, generator)
     best, waited = np.inf, 0
     for epoch in range(settings.max_iter):
-        network.loss_curve.append(epoch_loss(network, rows, criterion, settings, generator))
+        network.loss_curve.append(epoch_loss(network, rows, settings, generator))
         figure = network.loss_curve[-1]
         if held is not None:
-            with torch.no_grad():
-                network.validation_scores.append(score(network(torch.from_numpy(held.features)), held))
+            network.validation_scores.append(score(network(torch.from_numpy(held.features)), held))
             figure = -network.validation_scores[-1]
         if settings.verbose:
             print(f"Iteration {epoch + 1}, loss = {network.loss_curve[-1]:.8f}" + (f", score = {-figure:.6f}" if held else ""))
         waited = 0 if figure < best - settings.tol else waited + 1
         if figure < best:
-            best, best_state = figure, _state(network, criterion) if held is not None else None
+            best, best_state = figure, network.state() if held is not None else None
         if waited > settings.n_iter_no_change:
             break
     else:
@@ -167,56 +223,51 @@ def train(
             stacklevel=3,
         )
     if best_state is not None:
-        _restore(network, criterion, best_state)
+        network.restore(best_state)
 
 
-def epoch_loss(
-    network: Network, rows: LabelledRows, criterion: Criterion, settings: NetworkSettings, generator: torch.Generator
-) -> float:
+def epoch_loss(network: Network, rows: LabelledRows, settings: NetworkSettings, generator: torch.Generator) -> float:
     """Train on every row once, in minibatches, and return the mean loss."""
-    n = len(rows.features)
+    n, size = len(rows.features), settings.batch_size
     order = torch.randperm(n, generator=generator)
-    x, target = torch.from_numpy(rows.features)[order], rows.target(torch.from_numpy(rows.features[:0]).dtype)[order]
+    x = torch.from_numpy(rows.features)[order]
+    target = rows.target(x.dtype)[order]
     weight = None if rows.weight is None else torch.from_numpy(rows.weight).to(x.dtype)[order]
-    size, sums = settings.batch_size, []
+    total = 0.0
     for start in range(0, n, size):
         part = slice(start, start + size)
-        outputs = network(x[part])
-        loss = criterion(outputs, target[part]) if weight is None else _weighted(criterion, outputs, target[part], weight[part])
-        network.optimizer.zero_grad()
-        loss.backward()
-        network.optimizer.step()
-        sums.append(float(loss.detach()) * len(outputs))
-    if not np.isfinite(sums[-1]):
-        raise ValueError(
-            f"Expected a finite loss, but got {sums[-1]}: standardise the features, or lower learning_rate_init."
-        )
-    return sum(sums) / n
+        loss = network.step(x[part], target[part], None if weight is None else weight[part])
+        total += loss * len(x[part])
+    if not np.isfinite(total):
+        raise ValueError(f"Expected a finite loss, but got {total}: standardise the features, or lower learning_rate_init.")
+    return total / n
 
 
 def forward(weights: Sequence[np.ndarray], biases: Sequence[np.ndarray], activation: str, x: np.ndarray) -> np.ndarray:
     """Return the outputs of layers kept as arrays."""
-    act, found = ACTIVATIONS[activation], torch.from_numpy(np.ascontiguousarray(x))
+    act, found = ACTIVATIONS[activation][0], torch.from_numpy(np.ascontiguousarray(x))
     for position, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
         found = torch.addmm(torch.from_numpy(bias), found, torch.from_numpy(weight))
         found = act(found) if position < len(weights) - 1 else found
     return found.numpy()
 
 
-def _weighted(criterion: Criterion, outputs: Tensor, target: Tensor, weight: Tensor) -> Tensor:
+def _loss(criterion: Criterion, outputs: Tensor, target: Tensor, weight: Tensor | None) -> Tensor:
+    """Return the loss of a minibatch."""
+    if weight is None:
+        value: Tensor = criterion(outputs, target)
+        return value
     assert isinstance(criterion.prevalence, Prevalence)
     hard = target.ndim == 1
     labels = Labels(target if hard else None, None if hard else target, None, criterion.prevalence.num_classes, len(target))
     return loss_of_rows(criterion, outputs, labels, weight)
 
 
-def _layer(inputs: int, outputs: int, factor: float, dtype: torch.dtype, generator: torch.Generator) -> nn.Linear:
-    layer = nn.utils.skip_init(nn.Linear, inputs, outputs, dtype=dtype)
-    bound = (factor / (inputs + outputs)) ** 0.5
-    with torch.no_grad():
-        layer.weight.uniform_(-bound, bound, generator=generator)
-        layer.bias.uniform_(-bound, bound, generator=generator)
-    return layer
+def _views(vector: Tensor, shapes: Sequence[tuple[int, ...]]) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the parts of a vector as weights (in, out) and biases (out,)."""
+    parts = vector.split([int(np.prod(shape)) for shape in shapes])
+    views = [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+    return views[::2], views[1::2]
 
 
 def _split(rows: LabelledRows, fraction: float, generator: torch.Generator) -> tuple[LabelledRows, LabelledRows]:
@@ -231,17 +282,3 @@ def _split(rows: LabelledRows, fraction: float, generator: torch.Generator) -> t
             f"{np.bincount(strata).min()} in the rarest class: pass early_stopping=False, or raise validation_fraction."
         ) from error
     return rows.take(kept), rows.take(held)
-
-
-def _state(network: Network, criterion: Criterion) -> list[Tensor]:
-    return [each.detach().clone() for each in _parameters(network, criterion)]
-
-
-def _restore(network: Network, criterion: Criterion, state: list[Tensor]) -> None:
-    with torch.no_grad():
-        for parameter, kept in zip(_parameters(network, criterion), state, strict=True):
-            parameter.copy_(kept)
-
-
-def _parameters(network: Network, criterion: Criterion) -> list[Tensor]:
-    return [part for layer in network.layers for part in (layer.weight, layer.bias)] + list(criterion.parameters())

@@ -1,0 +1,221 @@
+"""Standard errors under sampling by class, against statsmodels, the infinitesimal jackknife and finite differences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import statsmodels.api as sm
+from members import SEED, assert_refused
+from scipy import special, stats
+from sklearn.exceptions import ConvergenceWarning
+
+from rightloss import Prevalence
+from rightloss.sklearn.coefficients import prevalence_variance, risk_interval
+from rightloss.sklearn.information_gain import InformationGainClassifier
+
+
+def study(counts: list[int], seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Rows sampled by class: normal features whose mean and spread differ between classes, so that no model is exact."""
+    rng = np.random.default_rng(1000 * SEED + seed)
+    y = np.repeat(np.arange(len(counts)), counts)
+    x = rng.normal(size=(len(y), 2)) * (1 + 0.2 * y[:, None]) + np.column_stack([0.6 * y, -0.3 * y])
+    return x, y
+
+
+def fitted(population: Any, x: np.ndarray, y: np.ndarray, **options: Any) -> InformationGainClassifier:
+    options = {"penalty": None, "tol": 1e-9, **options}
+    weight = options.pop("sample_weight", None)
+    return InformationGainClassifier(population, **options).fit(x, y, sample_weight=weight)
+
+
+def covariance(model: InformationGainClassifier, kind: str) -> np.ndarray:
+    return model.summary(kind).covariance.to_numpy()  # type: ignore[arg-type]
+
+
+def test_without_a_population_the_table_is_that_of_statsmodels() -> None:
+    x, y = study([80, 60])
+    frame = fitted(None, x, y).summary().frame
+    reference = sm.Logit(y, np.column_stack([x, np.ones(len(y))])).fit(disp=0, tol=1e-12)
+    np.testing.assert_allclose(frame["coef"], reference.params, rtol=1e-6)
+    np.testing.assert_allclose(frame["std_err"], reference.bse, rtol=1e-6)
+    np.testing.assert_allclose(frame["p_value"], reference.pvalues, rtol=1e-5)
+    np.testing.assert_allclose(frame[["low", "high"]], reference.conf_int(), rtol=1e-5)
+    np.testing.assert_allclose(frame["odds_ratio_high"], np.exp(reference.conf_int()[:, 1]), rtol=1e-5)
+
+
+def test_without_a_population_robust_errors_are_the_sandwich_of_statsmodels() -> None:
+    x, y = study([80, 60])
+    reference = sm.Logit(y, np.column_stack([x, np.ones(len(y))])).fit(disp=0, tol=1e-12, cov_type="HC0")
+    np.testing.assert_allclose(covariance(fitted(None, x, y), "robust"), reference.cov_params(), rtol=1e-6)
+
+
+def test_a_population_changes_the_intercept_variance_alone_by_the_counts_of_prentice_and_pyke() -> None:
+    x, y = study([80, 60])
+    reference = sm.Logit(y, np.column_stack([x, np.ones(len(y))])).fit(disp=0, tol=1e-12).cov_params()
+    reference[2, 2] -= 1 / 80 + 1 / 60
+    np.testing.assert_allclose(covariance(fitted(0.01, x, y), "model"), reference, rtol=1e-6, atol=1e-10)
+
+
+def test_with_three_classes_too() -> None:
+    x, y = study([80, 60, 50])
+    reference = sm.MNLogit(y, np.column_stack([x, np.ones(len(y))])).fit(disp=0, method="newton", tol=1e-12).cov_params()
+    np.testing.assert_allclose(covariance(fitted(None, x, y), "model"), reference, rtol=1e-6, atol=1e-10)
+    corrected = np.array(reference)
+    corrected[2::3, 2::3] -= 1 / 80 + np.diag([1 / 60, 1 / 50])
+    table = fitted([0.9, 0.09, 0.01], x, y).summary()
+    np.testing.assert_allclose(table.covariance, corrected, rtol=1e-6, atol=1e-10)
+    assert table.frame.index.tolist()[-1] == (2, "intercept")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("loss", ["information_gain", "weighted"])
+@pytest.mark.parametrize("counts", [[16, 12], [12, 10, 11]])
+def test_robust_errors_are_the_spread_of_each_rows_influence_on_the_whole_fit(loss: str, counts: list[int]) -> None:
+    x, y = study(counts)
+    population = np.arange(len(counts), 0, -1) ** 2.0
+    population /= population.sum()
+    step, influence = 1e-4, []
+    for row in range(len(y)):
+        ends = []
+        for sign in (-1, 1):
+            weight = np.ones(len(y))
+            weight[row] += sign * step
+            ends.append(fitted(population, x, y, loss=loss, sample_weight=weight, tol=1e-12)._contrasts().ravel())
+        influence.append((ends[1] - ends[0]) / (2 * step))
+    by_row = np.array(influence)
+    for c in range(len(counts)):  # the counts are fixed: what all rows of a class have in common is not chance
+        by_row[y == c] -= by_row[y == c].mean(0)
+    factor = np.array([n / (n - 1) for n in counts])[y]
+    expected = (by_row * factor[:, None]).T @ by_row
+    np.testing.assert_allclose(covariance(fitted(population, x, y, loss=loss), "robust"), expected, rtol=2e-4, atol=1e-7)
+
+
+@pytest.mark.long
+def test_model_and_robust_errors_agree_where_the_model_is_right_and_the_inverse_hessian_of_the_weighted_loss_does_not() -> None:
+    rng = np.random.default_rng(SEED)
+    y = np.repeat([0, 1], 20_000)
+    x = rng.normal(size=(len(y), 2)) + y[:, None] * [1.0, 0.3]  # normal classes of one spread: log-odds are linear
+    model = fitted(0.02, x, y, loss="weighted")
+    by_model, robust = (np.sqrt(np.diag(covariance(model, kind))) for kind in ("model", "robust"))
+    np.testing.assert_allclose(by_model, robust, rtol=0.1)
+    p, weights = model.predict_proba(x)[:, 1], np.where(y == 1, 0.04, 1.96)
+    design = np.column_stack([x, np.ones(len(y))])
+    naive = np.sqrt(np.diag(np.linalg.inv((design * (weights * p * (1 - p))[:, None]).T @ design)))
+    assert (naive / robust > 2).all()
+
+
+def test_sample_weights_count_rows() -> None:
+    x, y = study([40, 30])
+    weight = np.random.default_rng(0).integers(0, 4, len(y))
+    rows = np.repeat(np.arange(len(y)), weight)
+    for kind in ("model", "robust"):
+        weighted = covariance(fitted(0.05, x, y, sample_weight=weight), kind)
+        np.testing.assert_allclose(weighted, covariance(fitted(0.05, x[rows], y[rows]), kind), rtol=1e-6, atol=1e-10)
+
+
+@pytest.mark.long
+def test_an_uncertain_population_adds_the_variance_of_its_log_odds_to_the_intercept() -> None:
+    x, y = study([80, 60])
+    certain, uncertain = (covariance(fitted(p, x, y), "model") for p in (0.02, Prevalence.beta(10.0, 490.0)))
+    added = uncertain - certain
+    draws = special.logit(np.random.default_rng(SEED).beta(10, 490, 200_000))
+    spread = (draws - draws.mean()) ** 2
+    assert abs(added[2, 2] - spread.mean()) < 4 * spread.std() / len(draws) ** 0.5
+    np.testing.assert_allclose(np.delete(added.ravel(), 8), 0, atol=1e-12)
+
+
+@pytest.mark.long
+def test_the_log_odds_of_a_dirichlet_have_the_stated_covariance() -> None:
+    alpha = np.array([20.0, 5.0, 2.0])
+    draws = np.log(np.random.default_rng(SEED).dirichlet(alpha, 200_000))
+    odds = draws[:, 1:] - draws[:, :1]
+    products = (odds - odds.mean(0))[:, :, None] * (odds - odds.mean(0))[:, None, :]
+    errors = products.std(0) / len(draws) ** 0.5
+    assert (np.abs(products.mean(0) - prevalence_variance(alpha)) < 4 * errors).all()
+
+
+def test_another_population_moves_the_intercept_and_no_error() -> None:
+    x, y = study([80, 60])
+    first = fitted(0.01, x, y).summary().frame
+    second = fitted(0.01, x, y).set_population(0.2).summary().frame
+    np.testing.assert_allclose(second["std_err"], first["std_err"])
+    np.testing.assert_allclose(second["coef"] - first["coef"], [0, 0, special.logit(0.2) - special.logit(0.01)], atol=1e-12)
+
+
+def test_the_interval_of_a_risk_of_two_classes_is_that_of_its_log_odds() -> None:
+    x, y = study([80, 60])
+    model = fitted(0.01, x, y)
+    low, high = model.predict_interval(x[:5], level=0.9)
+    design = np.column_stack([x[:5], np.ones(5)])
+    error = np.sqrt(np.einsum("na,ab,nb->n", design, covariance(model, "model"), design))
+    reach = stats.norm.ppf(0.95) * error
+    np.testing.assert_allclose(low[:, 1], special.expit(model.decision_function(x[:5]) - reach))
+    np.testing.assert_allclose(high[:, 0], special.expit(-(model.decision_function(x[:5]) - reach)))
+
+
+def test_the_interval_of_a_risk_of_three_classes_is_the_delta_method_on_its_logit() -> None:
+    rng = np.random.default_rng(SEED)
+    coefficients, x, root = rng.normal(size=(2, 3)), rng.normal(size=(4, 2)), rng.normal(size=(6, 6))
+    matrix = root @ root.T
+    low, high = risk_interval(x, coefficients, matrix, 0.95)
+
+    def logits(flat: np.ndarray) -> np.ndarray:
+        odds = np.column_stack([np.zeros(4), np.column_stack([x, np.ones(4)]) @ flat.reshape(2, 3).T])
+        return special.logit(special.softmax(odds, axis=1))
+
+    flat, step = coefficients.ravel(), 1e-6
+    jacobian = np.stack([(logits(flat + step * e) - logits(flat - step * e)) / (2 * step) for e in np.eye(6)], -1)
+    reach = stats.norm.ppf(0.975) * np.sqrt(np.einsum("nci,ij,ncj->nc", jacobian, matrix, jacobian))
+    np.testing.assert_allclose(low, special.expit(logits(flat) - reach), rtol=1e-6)
+    np.testing.assert_allclose(high, special.expit(logits(flat) + reach), rtol=1e-6)
+
+
+def test_the_table_names_the_features_and_prints_as_text_and_html() -> None:
+    pd = pytest.importorskip("pandas")
+    x, y = study([80, 60])
+    table = fitted(0.01, pd.DataFrame(x, columns=["age", "dose"]), y).summary("robust")
+    assert table.frame.index.tolist() == ["age", "dose", "intercept"]
+    assert "robust standard errors, case-control sampling" in str(table)
+    assert "<td>" in table._repr_html_()
+    assert "case-control" in table._repr_html_()
+
+
+def test_separated_classes_are_named_and_have_no_errors() -> None:
+    x = np.linspace(-1, 1, 20)[:, None]
+    y = (x[:, 0] > 0).astype(int)
+    with pytest.warns(ConvergenceWarning, match="separates"):
+        model = InformationGainClassifier(0.1, penalty=None).fit(x, y)
+    assert_refused(model.summary, "overlap.*firth")
+
+
+def test_a_feature_that_occurs_in_one_class_alone_counts_as_separating() -> None:
+    x, y = study([40, 30])
+    x[:, 1] = (y == 1) & (x[:, 0] > 0.5)
+    with pytest.warns(ConvergenceWarning, match="separates"):
+        InformationGainClassifier(0.1, penalty=None).fit(x, y)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"penalty": "l2"}, "penalty=None"),
+        ({"hidden_layer_sizes": (3,), "max_iter": 2000, "tol": 0.1}, "hidden layers"),
+        ({"loss": "as_published"}, "reference=None"),
+    ],
+)
+def test_where_errors_would_be_wrong_they_are_refused(options: dict[str, Any], words: str) -> None:
+    x, y = study([40, 30])
+    model = InformationGainClassifier(0.1, **{"penalty": None, **options}).fit(x, y)
+    assert_refused(model.summary, words)
+    assert_refused(lambda: model.predict_interval(x), words)
+
+
+def test_votes_dependent_features_and_wrong_words_are_refused() -> None:
+    x, y = study([40, 30])
+    assert_refused(fitted(0.1, x, np.eye(2)[y]).summary, "votes")
+    assert_refused(fitted(0.1, np.column_stack([x, x[:, 0]]), y).summary, "linearly independent")
+    assert_refused(lambda: fitted(0.1, x, y).summary("HC3"), "covariance")  # type: ignore[arg-type]
+    assert_refused(lambda: fitted(0.1, x, y).summary(level=95), "level")
