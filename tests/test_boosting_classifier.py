@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from members import SEED
+from members import SEED, assert_refused, unchecked_types
 from scipy.special import log_softmax
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
@@ -52,14 +52,14 @@ def people(k: int = 2, n: int = 600, seed: int = 0) -> tuple[np.ndarray, np.ndar
 @pytest.mark.parametrize("library", ["lightgbm", "xgboost", "catboost"])
 def test_it_passes_scikit_learns_checks(library: str) -> None:
     loss = "logit_adjusted" if library == "catboost" else "information_gain"
-    found = check_estimator(
-        model_of(library, loss, n_estimators=10), expected_failed_checks=FAILURES[library], on_skip=None, on_fail="raise"
-    )
+    model = model_of(library, loss, n_estimators=10)
+    with unchecked_types():  # the checks set every parameter to nonsense
+        found = check_estimator(model, expected_failed_checks=FAILURES[library], on_skip=None, on_fail="raise")
     skipped = {each["check_name"] for each in found if each["status"] == "skipped"}
     assert skipped <= {"check_array_api_input"}  # SCIPY_ARRAY_API is not set
 
 
-@each_member
+@pytest.mark.parametrize(("library", "loss"), [each for each in MEMBERS if each[1] != "weighted"])
 def test_its_mean_prediction_is_near_the_population(library: str, loss: str) -> None:
     x, y = people(n=2000)
     x_new, y_new = people(n=4000, seed=1)
@@ -181,10 +181,11 @@ def test_params_go_to_the_library() -> None:
 def test_the_paper_s_form_and_other_evidence_are_other_models() -> None:
     x, y = people()
     default = model_of("lightgbm", "information_gain", 0.05).fit(x, y).predict_proba(x)
-    for options in ({"evidence": 0.0}, {"evidence": 0.3, "reference": "population"}, {"reference": [0.7, 0.3]}):
+    published: dict[str, Any] = {"evidence": 0.0, "reference": "population"}
+    for options in (published, published | {"evidence": 0.3}, {"reference": [0.7, 0.3]}):
         other = model_of("lightgbm", "information_gain", 0.05, **options).fit(x, y)
         assert np.abs(other.predict_proba(x) - default).max() > 1e-3, options
-    uncertain = model_of("lightgbm", "information_gain", rl.Prevalence.beta(1, 19), evidence=None).fit(x, y)
+    uncertain = model_of("lightgbm", "information_gain", rl.Prevalence.beta(1.0, 19.0), evidence=None).fit(x, y)
     assert uncertain.prevalence_.evidence_for(600) < 0.1
 
 
@@ -216,14 +217,12 @@ def test_clone_pickle_pipeline_and_grid_search(library: str, loss: str) -> None:
 )
 def test_what_a_user_got_wrong_is_said_before_training(options: dict[str, Any], message: str) -> None:
     x, y = people(n=20)
-    with pytest.raises(ValueError, match=message):
-        BoostingClassifier(**options).fit(x, y)
+    assert_refused(lambda: BoostingClassifier(**options).fit(x, y), message)
 
 
 def test_a_class_with_one_row_cannot_be_split_for_early_stopping() -> None:
     x, _ = people(n=20)
-    with pytest.raises(ValueError, match="at least 2 rows of each class"):
-        BoostingClassifier(early_stopping=True).fit(x, np.arange(20) == 0)
+    assert_refused(lambda: BoostingClassifier(early_stopping=True).fit(x, np.arange(20) == 0), "at least 2 rows of each class")
 
 
 @pytest.mark.parametrize("library", ["lightgbm", "xgboost"])

@@ -11,9 +11,10 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
+from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.model_selection import train_test_split
-from sklearn.utils import Tags, check_random_state
+from sklearn.utils import Tags, assert_all_finite, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
     _check_sample_weight,
@@ -40,12 +41,12 @@ class BoostingClassifier(ClassifierMixin, BaseEstimator):
 
     `loss="logit_adjusted"` is the library's own objective, started at the training mix ρ and moved to π in closed form; the
     information gain at κ = 1 and `reference=None` is the same loss through our objective. Other κ, the paper's reference
-    (`reference="population"`) and `loss="weighted"` need our objective. CatBoost calls those of users object by object in Python,
-    which is slow, so it takes "logit_adjusted" alone.
+    (`reference="population"`) and `loss="weighted"` need our objective. CatBoost calls objectives of users object by object in
+    Python, which is slow, so it takes "logit_adjusted" alone.
 
     Args:
-        population: π: for two classes the frequency of `classes_[1]`; K frequencies; a dict by class label; a `Prevalence` or an
-            estimate. None: the mix of the training rows.
+        population: π: for two classes the frequency of `classes_[1]`; K frequencies; a dict by class label; a `Prevalence` or
+            an estimate. None: the mix of the training rows.
         library: "lightgbm", "xgboost" or "catboost".
         loss: "information_gain", "logit_adjusted" or "weighted".
         evidence: κ of the information gain; None: that of an uncertain `population`, see `Prevalence.evidence_for`.
@@ -54,8 +55,8 @@ class BoostingClassifier(ClassifierMixin, BaseEstimator):
         learning_rate: the step of each round.
         num_leaves: leaves of a tree; None: the library's default.
         max_depth: None: the library's default.
-        early_stopping: whether to hold rows out, by class, and stop when the expected log-likelihood at π no longer grows on them
-            (CatBoost: when its own loss, in the training mix, no longer falls).
+        early_stopping: whether to hold rows out, by class, and stop when the expected log-likelihood at π no longer grows on
+            them (CatBoost: when its own loss, in the training mix, no longer falls).
         validation_fraction: the share of rows held out.
         n_iter_no_change: rounds to wait for an improvement.
         params: passed to the library as they are.
@@ -66,7 +67,8 @@ class BoostingClassifier(ClassifierMixin, BaseEstimator):
         classes_: the labels, sorted.
         prevalence_: π of the predictions, and ρ of the training rows.
         booster_: the library's own booster, whose raw scores lack the start.
-        offset_: (k,) log π, to be added to the raw scores (of two classes: to 0 and the score): their log-softmax is `predict_log_proba`.
+        offset_: (k,) log π, to be added to the raw scores (of two classes: to 0 and the score). The log-softmax of the sum is
+            `predict_log_proba`, whatever the loss was.
         n_iter_: rounds kept.
 
     Examples:
@@ -213,15 +215,18 @@ class BoostingClassifier(ClassifierMixin, BaseEstimator):
         if y is None:
             raise ValueError("BoostingClassifier requires y to be passed, but the target y is None: give the rows' labels.")
         labels = column_or_1d(y, warn=True)
+        assert_all_finite(labels, input_name="y")
         check_classification_targets(labels)
         check_consistent_length(x, labels)
         self.classes_, numbers = np.unique(labels, return_inverse=True)
-        weights = None if sample_weight is None else _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
+        weights = None
+        if sample_weight is not None:
+            weights = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
         seen = self.classes_[np.bincount(numbers, weights) > 0]
         if len(self.classes_) < 2 or len(seen) < len(self.classes_):
             raise ValueError(
-                f"Expected at least 2 classes, each with rows of positive weight, but got {len(seen)} class(es) with such rows, "
-                f"{seen.tolist()[:10]}, of {self.classes_.tolist()[:10]}: a class that is never sampled cannot be learned."
+                f"Expected at least 2 classes, each with rows of positive weight, but got {len(seen)} class(es) with such "
+                f"rows, {seen.tolist()[:10]}, of {self.classes_.tolist()[:10]}: a class never sampled cannot be learned."
             )
         return numbers, weights
 
@@ -246,7 +251,7 @@ class BoostingClassifier(ClassifierMixin, BaseEstimator):
             validate_data(self, X, reset=reset, skip_check_array=True)
             if reset:
                 self._dtypes = {name: kind for name, kind in X.dtypes.items() if str(kind) == "category"}
-            return X.astype(self._dtypes)
+            return X.astype(self._dtypes).set_axis(self._names(), axis=1)
         if reset:
             self._dtypes = {}
         elif self._dtypes:
@@ -254,9 +259,10 @@ class BoostingClassifier(ClassifierMixin, BaseEstimator):
                 f"Expected a frame with the categorical column(s) {list(self._dtypes)[:10]}, but got {type(X).__name__}: "
                 "give the columns the dtype that they had in fit, `astype('category')`."
             )
-        sparse = False if self.library == "catboost" else "csr"
+        accepted = False if self.library == "catboost" else "csr"
         dtype = [np.float64, np.float32]
-        return validate_data(self, X, reset=reset, accept_sparse=sparse, dtype=dtype, ensure_all_finite="allow-nan")
+        x = validate_data(self, X, reset=reset, accept_sparse=accepted, dtype=dtype, ensure_all_finite="allow-nan")
+        return sparse.csr_matrix(x) if sparse.issparse(x) else x
 
     def _names(self) -> list[str] | None:
         """Return the columns' names without characters that the libraries refuse; None where there are none, or they clash."""
@@ -270,7 +276,8 @@ class BoostingClassifier(ClassifierMixin, BaseEstimator):
         """Check all that can be known before the data are looked at."""
         for name, options in (("library", get_args(Library)), ("loss", get_args(Loss))):
             if getattr(self, name) not in options:
-                raise ValueError(f"Expected `{name}` to be one of {list(options)}, but got {getattr(self, name)!r}: choose one.")
+                found = getattr(self, name)
+                raise ValueError(f"Expected `{name}` to be one of {list(options)}, but got {found!r}: choose one.")
         if self.library == "catboost" and self.loss != "logit_adjusted":
             raise ValueError(
                 f"Expected loss='logit_adjusted' with CatBoost, but got {self.loss!r}: it calls objectives of users object by "
@@ -284,16 +291,17 @@ class BoostingClassifier(ClassifierMixin, BaseEstimator):
             value = getattr(self, name)
             if not isinstance(value, Integral) or value < 1:
                 raise ValueError(f"Expected `{name}` to be a whole number ≥ 1, but got {value!r}: it counts rounds.")
-        if not isinstance(self.validation_fraction, Real) or not 0 < self.validation_fraction < 1:
+        share: Any = self.validation_fraction
+        if not isinstance(share, Real) or not 0 < float(share) < 1:
             raise ValueError(
-                f"Expected `validation_fraction` to lie strictly between 0 and 1, but got {self.validation_fraction!r}: "
+                f"Expected `validation_fraction` to lie strictly between 0 and 1, but got {share!r}: "
                 "0.1 holds a tenth of the rows out."
             )
         taken = [name for name in FORBIDDEN if name in (self.params or {})]
         if taken:
             raise ValueError(
-                f"Expected `params` without {taken}: the loss and its start are this classifier's; use `loss`, or the library "
-                "itself with an objective of rightloss.boosting."
+                f"Expected `params` without the loss and its start, but got {taken}: use `loss`, or the library itself with an "
+                "objective of rightloss.boosting."
             )
 
 

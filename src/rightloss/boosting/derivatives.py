@@ -7,8 +7,8 @@ reference mix r, s_n the sample weights, W = Σ_n s_n, v_k = Σ_n s_n 1{y_n=k} /
 
     m_k = (1/W) Σ_n s_n β_n p_nk,      c_k = v_k − κ r_k,      a_k = c_k / m_k,      ā_n = Σ_j a_j p_nj.
 
-A boosting round sees all rows, so that the marginal m is inside, with its value and its gradient, and nothing is estimated from a
-minibatch. The objective of a library is a sum over rows, W times the mean loss:
+A boosting round sees all rows, so that the marginal m is inside, with its value and its gradient, and nothing is estimated from
+a minibatch. The objective of a library is a sum over rows, W times the mean loss:
 
     F = −Σ_n s_n log p_{n,y_n} + W Σ_k c_k log m_k.
 
@@ -36,13 +36,16 @@ the negative part of each term:
 
     h_nk = s_n [ p_nk (1 − p_nk)(1 + β_n Σ_j a⁻_j p_nj) + β_n p_nk (a'_k (1 − 2 p_nk) + p_nk Σ_j a'_j p_nj) ].
 
-So h_nk ≥ s_n p_nk (1 − p_nk), the Hessian of cross-entropy: steps are never longer than those of the built-in objective with the
-same gradient, and where the marginal is right (a_k the same for all k ≥ 0) they are exactly as long. Scores that underflow get
-1e-16, as in XGBoost. With K raw scores per row h is multiplied by K/(K − 1), since all K move at once (Friedman 2000; LightGBM's
-own factor; XGBoost's is 2).
+So h_nk ≥ s_n p_nk (1 − p_nk), the Hessian of cross-entropy: for the same gradient, steps are never longer than those of the
+built-in objective, and where the marginal is right (all a_k equal and not negative) exactly as long. Where it underflows it is
+1e-16, as in XGBoost, never 0. The bound is of the curvature at the present scores, as any Newton step's: at r = π and a small π
+a leaf of the rare class alone still takes a first step of the order of 1/π, at r = ρ of 1/ρ; `max_delta_step` of the libraries
+caps it.
+With K raw scores per row h is multiplied by K/(K − 1), since all K move at once (Friedman 2000; LightGBM's own factor;
+XGBoost's is 2).
 
-**Where it is the built-in objective.** At r = ρ = v and κ = 1, c = 0: the marginal's terms vanish, and F is the cross-entropy of
-the scores moved to ρ, logit adjustment.
+**Where it is the built-in objective.** At r = ρ = v and κ = 1, c = 0: the marginal's terms vanish, and F is the cross-entropy
+of the scores moved to ρ, logit adjustment.
 """
 
 from __future__ import annotations

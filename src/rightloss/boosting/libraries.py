@@ -86,7 +86,11 @@ def train_lightgbm(plan: Plan, train: Part, valid: Part | None) -> Trained:
     }
     data = [
         lgb.Dataset(
-            part.x, part.y, weight=part.sample_weight, init_score=plan.scores_at_start(len(part.y)), feature_name=plan.names or "auto"
+            part.x,
+            part.y,
+            weight=part.sample_weight,
+            init_score=plan.scores_at_start(len(part.y)),
+            feature_name=plan.names or "auto",
         )
         for part in (train, valid)
         if part is not None
@@ -197,7 +201,8 @@ def raw_scores(library: Library, booster: Any, x: Any, names: list[str] | None, 
     else:
         import catboost
 
-        scores = booster.predict(catboost.Pool(x, cat_features=_categorical(x)), prediction_type="RawFormulaVal")
+        pool = catboost.Pool(x, cat_features=_categorical(x), feature_names=names)
+        scores = booster.predict(pool, prediction_type="RawFormulaVal")
     scores = np.asarray(scores, dtype=np.float64)
     return np.stack([np.zeros_like(scores), scores], axis=1) if scores.ndim == 1 else scores
 

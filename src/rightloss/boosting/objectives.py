@@ -2,8 +2,8 @@
 
 Stage: raw scores and labels, as either library hands them over → gradient and Hessian, or the value of a metric.
 
-Both libraries take the objects as they are: natively (`params["objective"]` of LightGBM, `obj=` of `xgboost.train`), called with
-`(scores, data)`, and in their scikit-learn classes (`objective=`), called with `(labels, scores, sample_weight)`.
+Both libraries take the objects as they are: natively (`params["objective"]` of LightGBM, `obj=` of `xgboost.train`), called
+with `(scores, data)`, and in their scikit-learn classes (`objective=`), called with `(labels, scores, sample_weight)`.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class InformationGainObjective:
     """The information gain with the marginal inside, as an objective: exact gradient, positive Hessian.
 
     The raw scores are the logits of the population: one per row for two classes, K per row (`num_class=K`) for more. Start them
-    at log π (`init_score` in LightGBM, `base_margin` in XGBoost): `BoostingClassifier` does. The marginal is taken over all rows
-    in every round; with bagging too, since both libraries ask for the derivatives of all rows and bag afterwards. The derivation
-    is in `rightloss.boosting.derivatives`.
+    at log π (`init_score` in LightGBM, `base_margin` in XGBoost): `BoostingClassifier` does. The marginal is taken over all
+    rows in every round; with bagging too, since both libraries ask for the derivatives of all rows and bag afterwards. The
+    derivation is in `rightloss.boosting.derivatives`.
 
     At `reference=None` and κ = 1 this is logit adjustment, which needs no objective of its own: it is the built-in objective
     started at log ρ, with log π − log ρ added to its scores.
@@ -103,7 +103,7 @@ class InformationGainObjective:
         return _log_loss_metric(self.prevalence)
 
     def exact_hessian(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> np.ndarray:
-        """Return the diagonal of the exact Hessian in the shape of the scores, which may be negative: to study, not to train."""
+        """Return the diagonal of the exact Hessian in the shape of the scores; it may be negative: not for training."""
         rows, one_score = _rows(y_true, y_pred, sample_weight, self.prevalence.num_classes)
         exact = exact_hessian(rows, self._terms(rows))
         return exact[1] if one_score else exact.T
@@ -120,8 +120,8 @@ class InformationGainObjective:
         mix, sampling = rows.mix(), self.prevalence.sampling.numpy()
         if (mix > MISMATCH * sampling).any() or (mix < sampling / MISMATCH).any():
             warnings.warn(
-                f"Expected training rows in the mix {sampling.round(4).tolist()} (`sampling`), but got {mix.round(4).tolist()}: "
-                "use Prevalence.from_labels(y, population).",
+                f"Expected training rows in the mix {sampling.round(4).tolist()} (`sampling`), but got "
+                f"{mix.round(4).tolist()}: use Prevalence.from_labels(y, population).",
                 PrevalenceWarning,
                 stacklevel=2,
             )
@@ -188,7 +188,7 @@ class BoostingMetric:
     def __init__(self, name: str, value: Callable[[Rows], float], num_classes: int) -> None:
         self.name, self._value, self._num_classes = name, value, num_classes
 
-    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> tuple[str, float, bool] | tuple[str, float]:
+    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         """Return what the calling library expects: name and value, in LightGBM with False for "lower is better"."""
         value = self.score(y_true, y_pred, sample_weight)
         return (self.name, value) if isinstance(y_pred, XGBoostData) else (self.name, value, False)
