@@ -276,7 +276,7 @@ def run(name: str, seed: int) -> Row:
         rows.append(what | figures(z, split.y_test, population) | {"seconds": seconds, "base_seconds": base_seconds})
 
     with remembered_fits(LogisticRegression, LGBMClassifier, RandomForestClassifier) as clock:
-        alone = {}
+        alone: dict[tuple[str, str], float] = {}  # seconds of one fit
         for base, trainings in TRAININGS.items():
             for training in trainings:
                 shift = 0.0 if training == "plain" else logit(float(split.y.mean()))  # from equal classes to the rows' own mix

@@ -47,7 +47,7 @@ def _fit(
     @functools.wraps(plain)
     def fit(self: Any, X: Any, y: Any, sample_weight: Any = None, **options: Any) -> Any:
         vars(self).pop("_remembered", None)
-        if self.__class__ is not kind or options or not (isinstance(X, np.ndarray) and isinstance(y, np.ndarray)):
+        if type(self).__name__ != kind.__name__ or options or not (isinstance(X, np.ndarray) and isinstance(y, np.ndarray)):
             return plain(self, X, y, sample_weight=sample_weight, **options)
         key = _digest(kind.__name__, sorted(self.get_params().items(), key=str), X, y, sample_weight)
         if key not in fits:
