@@ -177,7 +177,7 @@ class TestTheRuleOfAuto:
         always = (1 - rate) * np.log(1 - rate) + rate * np.log(rate)
         gains = []
         for seed in range(4):
-            X, y = rows(500, 0.2, seed)
+            y = rows(500, 0.2, seed)[1]
             noise = np.random.default_rng(seed).normal(size=(20_500, 3))
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", PrevalenceWarning)

@@ -7,9 +7,10 @@ import pytest
 from members import SEED
 from scipy.special import log_softmax
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
 
 from rightloss.shift import fit_calibration
-from rightloss.sklearn.logit_calibration import CalibrationMethod, fit_logits, flattened, match_mean
+from rightloss.sklearn.logit_calibration import CalibrationMethod, calibrate_logits, fit_logits, flattened, match_mean
 
 
 def predictions(n: int, k: int, seed: int = 0, scale: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
@@ -82,6 +83,38 @@ class TestAFit:
         expected = fit_logits(log_probs, y, np.full(400, 1e8), "affine")
         np.testing.assert_allclose(found(tall), expected(log_probs), atol=1e-3)
         assert np.isfinite(fit_logits(tall, y, np.ones(400), method)(tall)).all()
+
+
+class TestShrinkage:
+    @pytest.mark.parametrize(("method", "slopes"), [("affine", 1), ("beta", 3)])
+    def test_slopes_are_shrunk_by_the_likelihood_ratio_and_the_mean_prediction_stays(
+        self, method: CalibrationMethod, slopes: int
+    ) -> None:
+        log_probs, y = predictions(80, 3)
+        free, found = fit_logits(log_probs, y, np.ones(80), method), calibrate_logits(log_probs, y, np.ones(80), method)
+        data = np.bincount(y) / 80
+        ratio = 2 * (-log_loss(y, np.exp(free(log_probs))) - data @ np.log(data)) * 80
+        np.testing.assert_allclose(found.slope, free.slope * (1 - slopes / ratio), rtol=1e-6)
+        np.testing.assert_allclose(np.exp(found(log_probs)).mean(0), data, rtol=1e-9)
+
+    @pytest.mark.long
+    def test_predictions_that_tell_nothing_lose_less_by_it_on_new_rows(self) -> None:
+        gains = []
+        for seed in range(30):
+            rng = np.random.default_rng(1000 * SEED + seed)
+            y = rng.permutation(np.arange(2060) % 4 == 0).astype(int)
+            log_probs = log_softmax(np.stack([0 * y, rng.normal(size=2060)], axis=1), axis=1)
+            old, new = slice(60), slice(60, None)
+            both = (each(log_probs[old], y[old], np.ones(60), "affine") for each in (calibrate_logits, fit_logits))
+            shrunk, free = (-log_loss(y[new], np.exp(each(log_probs[new]))) for each in both)
+            gains.append(shrunk - free)
+        assert np.mean(gains) > 3 * np.std(gains) / np.sqrt(len(gains))
+
+    def test_what_tells_nothing_is_flattened(self) -> None:
+        y = np.arange(400) % 2
+        log_probs = log_softmax(np.stack([0 * y, np.repeat(np.arange(200) / 50 - 2, 2)], axis=1), axis=1)
+        found = np.exp(calibrate_logits(log_probs, y, np.ones(400), "affine")(log_probs))
+        np.testing.assert_allclose(found, 0.5, atol=0.01)
 
 
 @pytest.mark.parametrize("mean", [[0.5, 0.5], [0.999, 0.001], [1 - 1e-7, 1e-7], [0.2, 0.3, 0.5], [0.98, 0.0199, 0.0001]])

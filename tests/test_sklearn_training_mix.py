@@ -1,4 +1,4 @@
-"""training_mix: the mix of classes at which a classifier's probabilities hold, against classifiers that fit every cell exactly."""
+"""training_mix: the mix of classes at which a classifier's probabilities hold, against ones that fit every cell exactly."""
 
 from __future__ import annotations
 

@@ -142,7 +142,8 @@ def _check_choice(
     if all(each is None for each in (class_weight, pos_weight, scale_pos_weight, kept, sampling)):
         raise ValueError(
             "Expected what the training did to the classes, but got none of `class_weight`, `pos_weight`, `scale_pos_weight`, "
-            "`pos_bagging_fraction`, `neg_bagging_fraction`, `kept`, `sampling`: name it, or use retarget(log_probs, from_=…, to=…) to move between two mixes."
+            "`pos_bagging_fraction`, `neg_bagging_fraction`, `kept`, `sampling`: "
+            "name it, or use retarget(log_probs, from_=…, to=…) to move between two mixes."
         )
     if num_classes != 2 and (pos_weight is not None or scale_pos_weight is not None):
         raise ValueError(

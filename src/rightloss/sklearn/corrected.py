@@ -22,7 +22,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, colu
 from ..predictive import retarget
 from ..prevalence import PrevalenceWarning, frequencies
 from ..shift import estimate_prevalence, label_shift_test
-from .logit_calibration import LogitCalibration, fit_logits, flattened, match_mean
+from .logit_calibration import LogitCalibration, calibrate_logits, flattened, match_mean
 from .method_choice import HeldOutRows, choose_method, compare_methods, score_methods
 from .out_of_fold import (
     OutOfFold,
@@ -257,10 +257,10 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
             )
         if X_unlabelled is not None and self.population is not None and self.method not in ("auto", "mean_matching"):
             raise ValueError(
-                f"Expected no `X_unlabelled` for method={self.method!r} and a known population, but got some: leave them out, or "
-                "use method='mean_matching', or population=None to estimate it there."
+                f"Expected no `X_unlabelled` for method={self.method!r} and a known population, but got some: leave them "
+                "out, or use method='mean_matching', or population=None to estimate it there."
             )
-        class_prevalence(self.population, classes, data)  # refused before anything is fitted
+        class_prevalence(self.population, classes, data if self.sampling is None else self.sampling)  # refused before any fit
 
     def _training_mix(self, X: Any, y: np.ndarray, weights: np.ndarray | None) -> TrainingMix:
         if self.sampling is None:
@@ -331,7 +331,7 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
             return None, self.sampling_
         if self.method_ == "flat":
             return flattened(rows.log_probs, rows.data, rows.weights), rows.data
-        return fit_logits(rows.log_probs, rows.labels, rows.weights, self.method_), rows.data
+        return calibrate_logits(rows.log_probs, rows.labels, rows.weights, self.method_), rows.data
 
     def _matched(self, X_unlabelled: Any) -> LogitCalibration | None:
         if X_unlabelled is None or self.population is None or self.floor_ is None:
@@ -357,7 +357,7 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
             )
         if self.method_ == "flat":
             warnings.warn(
-                "The classifier does no better on held-out rows than to answer the population's class frequencies to everybody, "
+                "The classifier does no better on held-out rows than to answer the population's frequencies to everybody, "
                 "so that is what it answers now, but for a small change that keeps the order: see `comparison_`.",
                 PrevalenceWarning,
                 stacklevel=3,
@@ -373,8 +373,8 @@ def _label_mix(labels: np.ndarray, weights: np.ndarray, classes: np.ndarray) -> 
     mass = np.bincount(labels, weights=weights)
     if weights.min() < 0 or not (mass > 0).all():
         raise ValueError(
-            f"Expected `sample_weight` to be at least 0, and not 0 for a whole class, but the classes' sums are {mass.tolist()}: "
-            "leave out a class that does not count."
+            f"Expected `sample_weight` to be at least 0, and not 0 for a whole class, but its sums by class are "
+            f"{mass.tolist()}: leave out a class that does not count."
         )
     return mass / mass.sum()
 

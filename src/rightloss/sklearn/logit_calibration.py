@@ -34,8 +34,32 @@ class LogitCalibration:
         return log_softmax(self.slope * log_probs + self.intercept, axis=1)
 
 
+def calibrate_logits(
+    log_probs: np.ndarray, labels: np.ndarray, weights: np.ndarray, method: CalibrationMethod
+) -> LogitCalibration:
+    """Fit slopes and intercepts to labelled predictions, and shrink the slopes for use on new rows.
+
+    A slope that was fitted is too steep on average for rows that it was not fitted on. The shrinkage of van Houwelingen and le
+    Cessie (1990) multiplies slopes by 1 − s/χ², with s the number of slopes and χ² twice the gain in log-likelihood over the
+    labels' frequencies; here by at least 0.01. The intercepts are then matched to those frequencies.
+
+    Args:
+        log_probs: finite, `(n, k)`.
+        labels: class numbers `(n,)`, every class among them.
+        weights: of the rows `(n,)`, at least 0.
+        method: "affine" or "beta", as in `fit_logits`.
+    """
+    fitted = fit_logits(log_probs, labels, weights, method)
+    data = np.bincount(labels, weights=weights) / weights.sum()
+    own = fitted(log_probs)[np.arange(len(labels)), labels]
+    statistic = 2 * float(weights @ (own - np.log(data)[labels]))
+    slopes = 1 if method == "affine" else len(data)
+    shrinkage = max(_FLAT, 1 - slopes / max(statistic, slopes))
+    return match_mean(log_probs, data, weights, shrinkage * fitted.slope)
+
+
 def fit_logits(log_probs: np.ndarray, labels: np.ndarray, weights: np.ndarray, method: CalibrationMethod) -> LogitCalibration:
-    """Fit slopes and intercepts to labelled predictions by penalised maximum likelihood.
+    """Fit slopes and intercepts to labelled predictions by penalised maximum likelihood, without shrinkage.
 
     "affine" has one slope for all classes: for two of them log-odds become a log-odds + b. "beta" has one per class: for two
     of them a₁ log p − a₀ log (1 − p) + b, beta calibration (Kull et al. 2017). Slopes are at least 0, and have a normal prior
@@ -75,22 +99,24 @@ def fit_logits(log_probs: np.ndarray, labels: np.ndarray, weights: np.ndarray, m
 
 def flattened(log_probs: np.ndarray, mean: np.ndarray, weights: np.ndarray) -> LogitCalibration:
     """Return the calibration that answers nearly `mean` (K,) to every row, and still keeps the order of the predictions."""
-    return match_mean(log_probs, mean, weights, slope=_FLAT)
+    return match_mean(log_probs, mean, weights, np.full(len(mean), _FLAT))
 
 
-def match_mean(log_probs: np.ndarray, mean: np.ndarray, weights: np.ndarray, slope: float = 1.0) -> LogitCalibration:
+def match_mean(
+    log_probs: np.ndarray, mean: np.ndarray, weights: np.ndarray, slope: np.ndarray | None = None
+) -> LogitCalibration:
     """Return the intercepts b with which the mean prediction is `mean`; no labels are needed.
 
-    They minimise the convex F(b) = avg_n log Σ_k exp(a log p(k|x_n) + b_k) − Σ_k mean_k b_k, whose gradient is the mean
+    They minimise the convex F(b) = avg_n log Σ_k exp(a_k log p(k|x_n) + b_k) − Σ_k mean_k b_k, whose gradient is the mean
     prediction minus `mean`, by Newton's method with halved steps.
 
     Args:
         log_probs: finite, `(n, k)`.
         mean: positive, sums to 1 (K,).
         weights: of the rows `(n,)`, at least 0.
-        slope: a.
+        slope: a (K,); 1 by default.
     """
-    slopes = np.full(len(mean), slope)
+    slopes = np.ones(len(mean)) if slope is None else slope
     table, share = np.ascontiguousarray(log_probs.T), weights / weights.sum()
 
     def value(bias: np.ndarray) -> float:

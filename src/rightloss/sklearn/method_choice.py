@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..predictive import retarget
-from .logit_calibration import CalibrationMethod, fit_logits
+from .logit_calibration import CalibrationMethod, calibrate_logits
 
 FEW = 20.0  # rows of a class, by weight, below which a calibration is the last resort
 
@@ -74,7 +74,7 @@ def choose_method(scores: Mapping[str, np.ndarray], rows: HeldOutRows) -> str:
 
 
 def compare_methods(scores: Mapping[str, np.ndarray], rows: HeldOutRows) -> dict[str, dict[str, float]]:
-    """Return each correction's expected log-likelihood at π, its gain over always answering π, and that gain's standard error."""
+    """Return each correction's expected log-likelihood at π, its gain over always answering π and that one's standard error."""
     found = {}
     for name, each in scores.items():
         gain, error = expected_gain(each - scores["population"], rows)
@@ -118,6 +118,6 @@ def _cross_fitted(rows: HeldOutRows, method: CalibrationMethod) -> np.ndarray:
     found = rows.log_probs.copy()
     for fold in np.unique(rows.folds):
         other = rows.folds != fold
-        fitted = fit_logits(rows.log_probs[other], rows.labels[other], rows.weights[other], method)
+        fitted = calibrate_logits(rows.log_probs[other], rows.labels[other], rows.weights[other], method)
         found[~other] = fitted(rows.log_probs[~other])
     return found

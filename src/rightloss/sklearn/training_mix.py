@@ -131,7 +131,7 @@ def _mix(estimator: Any, X: Any, y: np.ndarray, classes: np.ndarray, mix: Traini
 
 
 def _inner(estimator: Any) -> Any:
-    """Return the classifier that a meta-estimator holds, the fitted one where it has chosen one; None for a plain classifier."""
+    """Return the classifier that a meta-estimator holds, the chosen one where it has searched; None for a plain classifier."""
     inner = estimator.get_params(deep=False).get("estimator") if hasattr(estimator, "get_params") else None
     if inner is None or not is_classifier(inner):
         return None
@@ -174,7 +174,8 @@ def _of_one_vs_rest(
 ) -> TrainingMix:
     if len(classes) == 2:
         return _mix(estimator.estimator, X, np.searchsorted(classes, y), np.arange(2), mix)
-    pair = TrainingMix(*(np.array([each[1:].sum(), each[0]]) for each in (mix.counts, mix.mass)))
+    counts, mass = (np.array([each[1:].sum(), each[0]]) for each in (mix.counts, mix.mass))
+    pair = TrainingMix(counts, mass)
     found = _mix(estimator.estimator, X, (y == classes[0]).astype(int), np.arange(2), pair)
     if not np.allclose(found.sampling, pair.sampling, rtol=1e-6):
         raise ValueError(
