@@ -196,7 +196,8 @@ def corrected(model: Any, split: Split, seed: int, shift: float, clock: Clock) -
             ours.fit(split.x, split.y, X_unlabelled=unlabelled)
             seconds = clock.now() - start
             z = _log_odds_of(ours, split)
-            yield method.replace("_", " "), population, z, seconds, ours.method_ if method == "auto" else ""
+            chosen = ours.method_ if method == "auto" else ""
+            yield method.replace("_", " "), population, z, seconds, chosen
 
 
 def of_ours(split: Split, clock: Clock) -> Iterator[Moved]:
