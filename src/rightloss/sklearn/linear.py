@@ -14,7 +14,8 @@ from scipy import linalg, optimize
 from sklearn.exceptions import ConvergenceWarning
 
 BLOCK = 2**17  # numbers per block of rows, 1 MiB: what a pass writes stays in the cache
-NEWTON_LIMIT = 300  # coefficients; with more, a factorisation costs more than the iterations it saves
+NEWTON_LIMIT = 300  # coefficients; with more, a Hessian is too dear
+SMALL = 12  # coefficients; with fewer, Newton's few steps are sooner done than L-BFGS's many
 
 # outputs (n, m), the loss's own parameters (j,) → value, gradient by outputs, gradient by own parameters
 Objective = Callable[[np.ndarray, np.ndarray], tuple[float, np.ndarray, np.ndarray]]
@@ -156,9 +157,7 @@ def lbfgs(
         weight: of the rows, for the features' mean and variance.
     """
     own = np.empty(0) if own is None else own
-    mean = np.average(features, axis=0, weights=weight)
-    scale = np.sqrt(np.average((features - mean) ** 2, axis=0, weights=weight))
-    scale = np.where(scale > 1e-12 * (np.abs(mean) + 1e-300), scale, 1.0)
+    mean, scale = _mean_and_scale(features, weight)
     shape = start.shape
 
     def coefficients_of(point: np.ndarray) -> np.ndarray:
@@ -189,6 +188,17 @@ def lbfgs(
     )
     curve = curve or [float(result.fun)]
     return LinearFit(coefficients_of(result.x), result.x[start.size :], curve, result.status != 1)
+
+
+def _mean_and_scale(features: np.ndarray, weight: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return the features' mean and standard deviation, 1 for constants; without a copy where rounding allows."""
+    share = np.full(len(features), 1 / len(features)) if weight is None else weight / weight.sum()
+    mean = share @ features
+    variance = np.einsum("nd,nd,n->d", features, features, share) - mean**2
+    if (variance < 1e-6 * mean**2).any():
+        variance = share @ (features - mean) ** 2
+    scale = np.sqrt(variance)
+    return mean, np.where(scale > 1e-12 * np.abs(mean), scale, 1.0)
 
 
 def warn_unless_converged(fit: LinearFit, max_iter: int) -> None:
