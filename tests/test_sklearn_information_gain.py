@@ -324,11 +324,7 @@ def test_a_fit_forgets_what_came_before() -> None:
 
 def test_too_few_iterations_are_said() -> None:
     x, y = rows()
-    cases: list[dict[str, Any]] = [
-        {"max_iter": 1},
-        {"max_iter": 1, "loss": "as_published"},
-        {"max_iter": 2, "hidden_layer_sizes": (3,)},
-    ]
+    cases: list[dict[str, Any]] = [{}, {"loss": "as_published"}, {"hidden_layer_sizes": (3,)}]
     for options in cases:
         with pytest.warns(ConvergenceWarning, match="raise max_iter"):
             InformationGainClassifier(0.01, max_iter=1, **options).fit(x, y)
