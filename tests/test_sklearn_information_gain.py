@@ -50,7 +50,7 @@ def trained(model: InformationGainClassifier, x: Any, y: Any, **options: Any) ->
 def test_the_slopes_are_those_of_logistic_regression_and_the_intercept_is_the_populations(k: int, C: float) -> None:
     x, y = rows(k)
     ours = InformationGainClassifier(POPULATIONS[k], C=C, tol=1e-9).fit(x, y)
-    theirs = LogisticRegression(C=C, tol=1e-10, max_iter=10_000).fit(x, y)
+    theirs = LogisticRegression(C=C, solver="newton-cholesky", tol=1e-10).fit(x, y)
     np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-6)
     moved = rl.retarget(theirs.predict_log_proba(x), from_=np.bincount(y) / len(y), to=POPULATIONS[k])
     np.testing.assert_allclose(ours.predict_log_proba(x), moved, atol=1e-6)
@@ -59,7 +59,10 @@ def test_the_slopes_are_those_of_logistic_regression_and_the_intercept_is_the_po
 @pytest.mark.parametrize("k", [2, 3])
 def test_without_a_population_it_is_logistic_regression(k: int) -> None:
     x, y = rows(k)
-    ours, theirs = InformationGainClassifier(tol=1e-9).fit(x, y), LogisticRegression(tol=1e-10, max_iter=10_000).fit(x, y)
+    ours, theirs = (
+        InformationGainClassifier(tol=1e-9).fit(x, y),
+        LogisticRegression(solver="newton-cholesky", tol=1e-10).fit(x, y),
+    )
     np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=1e-6)
     np.testing.assert_allclose(ours.decision_function(x), theirs.decision_function(x), atol=1e-5)
     assert (ours.predict(x) == theirs.predict(x)).all()
@@ -70,7 +73,7 @@ def test_the_weighted_loss_is_logistic_regression_with_the_classes_importance_as
     x, y = rows(k)
     prevalence = rl.Prevalence.from_labels(y, POPULATIONS[k])
     ours = InformationGainClassifier(POPULATIONS[k], loss="weighted", tol=1e-9).fit(x, y)
-    theirs = LogisticRegression(tol=1e-10, max_iter=10_000).fit(x, y, sample_weight=prevalence.weights.numpy()[y])
+    theirs = LogisticRegression(solver="newton-cholesky", tol=1e-10).fit(x, y, sample_weight=prevalence.weights.numpy()[y])
     np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-6)
     np.testing.assert_allclose(ours.predict_proba(x), theirs.predict_proba(x), atol=1e-6)
 
@@ -82,7 +85,7 @@ def test_more_features_are_fitted_by_another_solver_with_the_same_result(d: int,
     x, y = rng.normal(size=(100, d)), np.arange(100) % k
     weight = rng.random(100) + 0.5
     ours = InformationGainClassifier(C=0.1, tol=1e-8, max_iter=2000).fit(x + offset, y, sample_weight=weight)
-    theirs = LogisticRegression(C=0.1, tol=1e-10, max_iter=10_000).fit(x, y, sample_weight=weight)
+    theirs = LogisticRegression(C=0.1, solver="newton-cholesky", tol=1e-10).fit(x, y, sample_weight=weight)
     np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-6)
     np.testing.assert_allclose(ours.predict_proba(x + offset), theirs.predict_proba(x), atol=1e-5)
 
@@ -277,13 +280,14 @@ def test_early_stopping_stops_when_the_score_no_longer_improves() -> None:
 @pytest.mark.long
 def test_partial_fit_nears_what_fit_finds() -> None:
     x, y = rows(n=400)
+    x = StandardScaler().fit_transform(x)
     whole = InformationGainClassifier(0.05).fit(x, y)
-    model = InformationGainClassifier(0.05, learning_rate_init=0.05, batch_size=100, random_state=0)
-    for _ in range(40):
+    model = InformationGainClassifier(0.05, learning_rate_init=0.03, batch_size=200, random_state=0)
+    for _ in range(60):
         model.partial_fit(x[:200], y[:200], classes=[0, 1]).partial_fit(x[200:], y[200:])
     np.testing.assert_allclose(model.sampling_, whole.sampling_)
-    np.testing.assert_allclose(model.decision_function(x), whole.decision_function(x), atol=0.3)
-    assert model.n_iter_ == 80
+    np.testing.assert_allclose(model.decision_function(x), whole.decision_function(x), atol=0.3)  # ρ and π are 3.6 apart
+    assert model.n_iter_ == 120
 
 
 @pytest.mark.parametrize("hidden", [(), (4,)])
