@@ -47,7 +47,10 @@ def test_steps_are_those_of_autograd_and_torchs_adam(activation: str, loss: Any,
             layer.bias.copy_(torch.from_numpy(b))
     act = MODULES[activation]
     model = nn.Sequential(layers[0], act, layers[1], act, layers[2])
-    groups = [{"params": [each.weight for each in layers], "weight_decay": 0.01}, {"params": [each.bias for each in layers]}]
+    groups: list[dict[str, Any]] = [
+        {"params": [each.weight for each in layers], "weight_decay": 0.01},
+        {"params": [each.bias for each in layers]},
+    ]
     optimizer = torch.optim.Adam(groups, lr=0.01)
     labels = soft_row_labels(
         LabelledRows(x.numpy(), np.arange(3), None if soft else y.numpy(), target.numpy() if soft else None, None), x.dtype

@@ -45,7 +45,7 @@ def test_proportional_odds_are_those_of_statsmodels() -> None:
     model = OrderedModel(y, x, distr="logit")
     theirs = model.fit(method="bfgs", disp=0, gtol=1e-8).params
     np.testing.assert_allclose(ours.coef_[0], theirs[:2], atol=1e-5)
-    np.testing.assert_allclose(ours.cutpoints_, model.transform_threshold_params(theirs)[1:-1], atol=1e-5)
+    np.testing.assert_allclose(np.array(ours.cutpoints_), model.transform_threshold_params(theirs)[1:-1], atol=1e-5)
 
 
 @pytest.mark.long
@@ -54,7 +54,7 @@ def test_with_two_classes_every_likelihood_is_logistic_regression_at_the_populat
     x, y = ratings()
     y = y > 2
     ours = OrdinalClassifier(0.05, likelihood=kind, tol=1e-8, max_iter=1000).fit(x, y)
-    theirs = LogisticRegression(tol=1e-10).fit(x, y)
+    theirs = LogisticRegression(solver="newton-cholesky", tol=1e-10).fit(x, y)
     moved = rl.retarget(theirs.predict_log_proba(x), from_=y.mean(), to=0.05)
     np.testing.assert_allclose(ours.predict_log_proba(x), moved, atol=1e-5)
 
@@ -65,8 +65,10 @@ def test_with_two_classes_every_likelihood_is_logistic_regression_at_the_populat
 def test_the_fit_is_an_optimum_of_the_loss(kind: Any, loss: Any) -> None:
     x, y = ratings()
     model = OrdinalClassifier(POPULATION, likelihood=kind, loss=loss, tol=1e-7, max_iter=5000).fit(x, y)
-    likelihood = LIKELIHOODS[kind](4).double()
-    if model.cutpoints_ is not None:
+    likelihood = LIKELIHOODS[kind](4)
+    likelihood.double()
+    if isinstance(likelihood, rl.CumulativeLogit):
+        assert model.cutpoints_ is not None
         with torch.no_grad():
             likelihood.first.copy_(torch.from_numpy(model.cutpoints_[:1]))
             likelihood.log_gaps.copy_(torch.from_numpy(np.diff(model.cutpoints_)).log())
@@ -96,9 +98,10 @@ def test_sampling_by_rating_is_undone() -> None:
     model = OrdinalClassifier(mix, penalty=None).fit(x[kept], y[kept])
     whole = OrdinalClassifier(penalty=None).fit(x, y)
     np.testing.assert_allclose(model.coef_, whole.coef_, atol=0.15)
-    np.testing.assert_allclose(model.cutpoints_, whole.cutpoints_, atol=0.15)
     uncorrected = OrdinalClassifier(penalty=None).fit(x[kept], y[kept])
-    assert np.abs(uncorrected.cutpoints_ - whole.cutpoints_).max() > 0.3
+    cuts, wanted, wrong = (np.array(each.cutpoints_) for each in (model, whole, uncorrected))
+    np.testing.assert_allclose(cuts, wanted, atol=0.15)
+    assert np.abs(wrong - wanted).max() > 0.3
 
 
 @pytest.mark.long
@@ -141,7 +144,7 @@ def test_early_stopping_a_clone_and_a_pickle() -> None:
     x, y = ratings()
     model = OrdinalClassifier(POPULATION, hidden_layer_sizes=(5,), early_stopping=True, max_iter=15, random_state=0)
     model = trained(model, x, y)
-    assert len(model.validation_scores_) == model.n_iter_
+    assert len(model.validation_scores_ or []) == model.n_iter_
     for other in (trained(clone(model), x, y), pickle.loads(pickle.dumps(model))):
         np.testing.assert_array_equal(other.predict_proba(x), model.predict_proba(x))
 

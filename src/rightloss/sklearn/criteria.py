@@ -53,6 +53,7 @@ def make_criterion(
     elif loss == "as_published":
         criterion = InformationGainLoss.as_published(prevalence, likelihood)
     else:
+        made: dict[str, type[LogitAdjustedLoss] | type[WeightedLoss] | type[LogLikelihoodLoss]]
         made = {"logit_adjusted": LogitAdjustedLoss, "weighted": WeightedLoss, "log_likelihood": LogLikelihoodLoss}
         criterion = made[loss](prevalence, likelihood)
     criterion.monitor = None  # ρ is the rows' own mix

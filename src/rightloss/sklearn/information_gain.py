@@ -36,7 +36,7 @@ from .coefficients import (
 from .criteria import LossName, OutputLoss, make_criterion, reference_mix
 from .firth import firth
 from .labelled_rows import LabelledRows, read_rows
-from .linear import NEWTON_LIMIT, CrossEntropy, LinearFit, lbfgs, newton, warn_unless_converged
+from .linear import NEWTON_LIMIT, SMALL, CrossEntropy, LinearFit, lbfgs, newton, warn_unless_converged
 from .network import Activation, Network, epoch_loss, forward, train
 from .options import check_options, hidden_sizes, network_settings
 from .population import Population, class_prevalence
@@ -68,7 +68,8 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         penalty: "l2"; "firth" for few cases or separated classes, linear models of two classes (see `firth.firth`); None.
         C: inverse of the strength of "l2": `C Σ_n loss_n + ½ ‖weights‖²` is minimised, as in `LogisticRegression`.
         max_iter: iterations of the solver, or epochs.
-        tol: linear: the solver stops where an iteration promises less than about tol²; hidden layers: the least
+        tol: linear: the solver stops where no derivative of the mean loss, by standardised features, is above tol, or for
+            few features and without "l2" where a Newton step promises less than tol²; hidden layers: the least
             improvement that counts.
         batch_size: rows of a minibatch; "auto" is min(200, n). Hidden layers and `partial_fit` alone.
         learning_rate_init: of Adam. Hidden layers and `partial_fit` alone.
@@ -88,6 +89,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         coef_: slopes of a linear model, (1, d) for two classes, else (K, d).
         intercept_: at the population, (1,) or (K,).
         coefs_, intercepts_: weights of the layers of a network, as in `MLPClassifier`.
+        n_layers_: 2 for a linear model, and one more for each hidden layer.
         n_iter_: iterations or epochs run.
         loss_curve_: the objective after each of them.
         validation_scores_: with early stopping, the expected log-likelihood after each epoch; else None.
@@ -164,6 +166,8 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         _check_firth(self.penalty, bool(sizes), len(rows.classes), _is_plain(self.loss, prevalence, reference))
         start = self._earlier_solution(rows, prevalence, sizes) if self.warm_start else None
         self._remember(rows.classes, totals, prevalence, self.population is not None)
+        self.n_layers_ = len(sizes) + 2
+        self._network: Network | None = None
         if sizes:
             self._fit_network(rows, prevalence, reference, start)
         else:
@@ -195,6 +199,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         arrays = self._layers() if hasattr(self, "population_") else None
         given = getattr(self, "_population_given", self.population is not None)
         self._remember(rows.classes, totals, prevalence, given)
+        self.n_layers_ = len(sizes) + 2
         self._take_epoch(rows, prevalence, reference_mix(self.reference, prevalence, rows.classes), arrays)
         return self
 
@@ -310,8 +315,10 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
             found = fit.coefficients
         warn_unless_converged(fit, self.max_iter)
         self.coef_, self.intercept_ = found[:-1].T.copy(), found[-1].copy()
-        self.loss_curve_, self.n_iter_, self.validation_scores_ = fit.loss_curve, len(fit.loss_curve), None
-        self._covariances, self._no_covariances = None, self._why_no_errors(rows, plain or weighted)
+        self.loss_curve_, self.n_iter_ = fit.loss_curve, len(fit.loss_curve)
+        self.validation_scores_: list[float] | None = None
+        self._covariances: dict[str, np.ndarray] | None = None
+        self._no_covariances = self._why_no_errors(rows, plain or weighted)
         if self._no_covariances is None:
             self._measure_errors(rows, stated, class_weight, -to_population if weighted else 0 * to_population)
 
@@ -322,7 +329,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         if self.penalty == "firth":
             return firth(rows.features, table, begin, self.max_iter, self.tol)
         loss = CrossEntropy.of(table, rows.total)
-        if begin.size <= NEWTON_LIMIT:
+        if begin.size <= SMALL or (ridge == 0 and begin.size <= NEWTON_LIMIT):
             return newton(rows.features, loss, ridge, begin, self.max_iter, self.tol)
         return lbfgs(rows.features, loss, ridge, begin, self.max_iter, self.tol, weight=rows.weight)
 
@@ -403,7 +410,6 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         self._shift(to_population.numpy())
         self.loss_curve_, self.n_iter_ = network.loss_curve, len(network.loss_curve)
         self.validation_scores_ = network.validation_scores or None
-        self._network = None
 
     def _take_epoch(self, rows: LabelledRows, prevalence: Prevalence, reference: Tensor | None, arrays: Any) -> None:
         sizes, settings = hidden_sizes(self), network_settings(self, len(rows.features), float(self.class_totals_.sum()))
@@ -438,13 +444,13 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
 
     def _layers(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """Return the weights of the layers; those of a linear model as one layer."""
-        if hidden_sizes(self):
+        if self.n_layers_ > 2:
             return self.coefs_, self.intercepts_
         return [self.coef_.T], [self.intercept_]
 
     def _earlier_solution(self, rows: LabelledRows, prevalence: Prevalence, sizes: tuple[int, ...]) -> Any:
         """Return where a warm start begins: coefficients, or layers, at the new population; None where there are none."""
-        if not np.array_equal(getattr(self, "classes_", None), rows.classes):
+        if not np.array_equal(getattr(self, "classes_", np.empty(0)), rows.classes):
             return None
         move = prevalence.population.log().numpy() - np.log(self.population_)
         if sizes:
@@ -459,7 +465,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
 
     def _shift(self, move: np.ndarray) -> None:
         """Add to the log-odds of the classes."""
-        if hidden_sizes(self):
+        if self.n_layers_ > 2:
             last = self.intercepts_[-1]
             self.intercepts_ = [*self.intercepts_[:-1], last + move.astype(last.dtype)]
         else:
@@ -467,7 +473,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
 
     def _outputs(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
-        if not hidden_sizes(self):
+        if self.n_layers_ == 2:
             features = validate_data(self, X, dtype=np.float64, reset=False)
             outputs: np.ndarray = features @ self.coef_.T + self.intercept_
             return outputs
@@ -485,7 +491,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError(f"Expected `covariance` to be 'model' or 'robust', but got {covariance!r}: choose one of them.")
         if not 0 < level < 1:
             raise ValueError(f"Expected `level` between 0 and 1, but got {level!r}: 0.95 is the default.")
-        if hidden_sizes(self):
+        if self.n_layers_ > 2:
             raise ValueError("Expected a linear model for standard errors, but it has hidden layers: hidden_layer_sizes=().")
         if self._covariances is None:
             raise ValueError(self._no_covariances)

@@ -71,7 +71,8 @@ class LabelledRows:
     def take(self, rows: np.ndarray) -> LabelledRows:
         """Return some of the rows."""
         parts = {name: getattr(self, name) for name in ("features", "index", "votes", "weight")}
-        return replace(self, **{name: None if part is None else part[rows] for name, part in parts.items()})
+        taken: dict[str, Any] = {name: None if part is None else part[rows] for name, part in parts.items()}
+        return replace(self, **taken)
 
 
 def read_rows(

@@ -10,11 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import linalg, optimize
+from scipy import linalg, optimize, special
 from sklearn.exceptions import ConvergenceWarning
 
 BLOCK = 2**17  # numbers per block of rows, 1 MiB: what a pass writes stays in the cache
-NEWTON_LIMIT = 300  # coefficients; with more, a factorisation costs more than the iterations it saves
+NEWTON_LIMIT = 300  # coefficients; with more, a Hessian is too dear
+SMALL = 12  # coefficients; with fewer, Newton's few steps are sooner done than L-BFGS's many
 
 # outputs (n, m), the loss's own parameters (j,) → value, gradient by outputs, gradient by own parameters
 Objective = Callable[[np.ndarray, np.ndarray], tuple[float, np.ndarray, np.ndarray]]
@@ -59,19 +60,31 @@ class CrossEntropy:
     def __call__(self, outputs: np.ndarray, own: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         """Return value and gradients, as an `Objective`."""
         value, probs = self.value_and_probs(outputs)
-        return value, (self.row_weights[:, None] * probs - self.targets) / self.total, own
+        return value, self.gradient(probs), own
+
+    def gradient(self, probs: np.ndarray) -> np.ndarray:
+        """Return the gradient by the outputs; `probs` is overwritten."""
+        probs *= self.row_weights[:, None]
+        probs -= self.targets
+        probs /= self.total
+        return probs
 
     def value_and_probs(self, outputs: np.ndarray) -> tuple[float, np.ndarray]:
         """Return the loss and p(k|x_n) (n, m)."""
         if outputs.shape[1] == 1:
-            small = np.exp(-np.abs(outputs))
-            log_sum = np.maximum(outputs, 0) + np.log1p(small)
-            probs = np.where(outputs > 0, 1.0, small) / (1 + small)
+            probs = np.abs(outputs)
+            np.negative(probs, out=probs)
+            np.exp(probs, out=probs)
+            log_sum = np.log1p(probs)
+            log_sum += np.maximum(outputs, 0)
+            probs = special.expit(outputs, out=probs)
         else:
             top = outputs.max(1, keepdims=True)
-            probs = np.exp(outputs - top)
+            probs = outputs - top
+            np.exp(probs, out=probs)
             sums = probs.sum(1, keepdims=True)
-            log_sum, probs = top + np.log(sums), probs / sums
+            log_sum = top + np.log(sums)
+            probs /= sums
         value = self.row_weights @ log_sum[:, 0] - np.vdot(self.targets, outputs)
         return float(value) / self.total, probs
 
@@ -156,9 +169,7 @@ def lbfgs(
         weight: of the rows, for the features' mean and variance.
     """
     own = np.empty(0) if own is None else own
-    mean = np.average(features, axis=0, weights=weight)
-    scale = np.sqrt(np.average((features - mean) ** 2, axis=0, weights=weight))
-    scale = np.where(scale > 1e-12 * (np.abs(mean) + 1e-300), scale, 1.0)
+    mean, scale = _mean_and_scale(features, weight)
     shape = start.shape
 
     def coefficients_of(point: np.ndarray) -> np.ndarray:
@@ -189,6 +200,17 @@ def lbfgs(
     )
     curve = curve or [float(result.fun)]
     return LinearFit(coefficients_of(result.x), result.x[start.size :], curve, result.status != 1)
+
+
+def _mean_and_scale(features: np.ndarray, weight: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return the features' mean and standard deviation, 1 for constants; without a copy where rounding allows."""
+    share = np.full(len(features), 1 / len(features)) if weight is None else weight / weight.sum()
+    mean = share @ features
+    variance = np.einsum("nd,nd->d", features, features) / len(features) - mean**2 if weight is None else np.zeros(1)
+    if (variance <= 1e-6 * mean**2).any():
+        variance = share @ (features - mean) ** 2
+    scale = np.sqrt(variance)
+    return mean, np.where(scale > 1e-12 * np.abs(mean), scale, 1.0)
 
 
 def warn_unless_converged(fit: LinearFit, max_iter: int) -> None:
@@ -224,7 +246,7 @@ def _penalised(
     """Return the objective, its gradient (d + 1, m) and the probabilities."""
     slopes = coefficients[:-1]
     value, probs = loss.value_and_probs(features @ slopes + coefficients[-1])
-    by_output = (loss.row_weights[:, None] * probs - loss.targets) / loss.total
+    by_output = loss.gradient(probs.copy())
     gradient = np.vstack([features.T @ by_output + ridge * slopes, by_output.sum(0)])
     return value + ridge / 2 * float(np.vdot(slopes, slopes)), gradient, probs
 

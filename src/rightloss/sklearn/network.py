@@ -272,7 +272,7 @@ def _views(vector: Tensor, shapes: Sequence[tuple[int, ...]]) -> tuple[list[Tens
 
 def _split(rows: LabelledRows, fraction: float, generator: torch.Generator) -> tuple[LabelledRows, LabelledRows]:
     """Return training and validation rows, with every class in both; votes are split by the class with the most."""
-    strata = rows.index if rows.votes is None else rows.votes.argmax(1)
+    strata = rows.index if rows.index is not None else rows.table().argmax(1)
     seed = int(torch.randint(2**31 - 1, (1,), generator=generator))
     try:
         kept, held = train_test_split(np.arange(len(rows.features)), test_size=fraction, stratify=strata, random_state=seed)

@@ -28,7 +28,11 @@ from .options import check_options, hidden_sizes, network_settings
 from .population import Population, class_prevalence
 
 OrdinalLikelihood = CumulativeLogit | StickBreaking | OnionPeeling
-LIKELIHOODS = {"cumulative_logit": CumulativeLogit, "stick_breaking": StickBreaking, "onion_peeling": OnionPeeling}
+LIKELIHOODS: dict[str, type[CumulativeLogit] | type[StickBreaking] | type[OnionPeeling]] = {
+    "cumulative_logit": CumulativeLogit,
+    "stick_breaking": StickBreaking,
+    "onion_peeling": OnionPeeling,
+}
 
 
 class OrdinalClassifier(ClassifierMixin, BaseEstimator):
@@ -54,6 +58,7 @@ class OrdinalClassifier(ClassifierMixin, BaseEstimator):
         cutpoints_: θ (K − 1,) of "cumulative_logit", `p(y ≤ k) = σ(θ_k − x·coef)` in `fitted_population_`; else None.
         fitted_population_: the mix in which coefficients and cutpoints state the probabilities.
         coefs_, intercepts_: weights of the layers of a network.
+        n_layers_: 2 for a linear model, and one more for each hidden layer.
         n_iter_: iterations or epochs run.
         loss_curve_: the objective after each of them.
         validation_scores_: with early stopping, the expected log-likelihood after each epoch; else None.
@@ -121,7 +126,7 @@ class OrdinalClassifier(ClassifierMixin, BaseEstimator):
         rows = read_rows(self, X, y, sample_weight, [np.float64, np.float32] if sizes else np.float64)
         prevalence = class_prevalence(self.population, rows.classes, rows.class_totals() / rows.class_totals().sum())
         prevalence = prevalence if self.evidence is None else prevalence.with_evidence(self.evidence)
-        self.classes_ = rows.classes
+        self.classes_, self.n_layers_ = rows.classes, len(sizes) + 2
         self._remember(prevalence)
         stated = Prevalence(prevalence.sampling, prevalence.sampling) if self.loss == "log_likelihood" else prevalence
         self.fitted_population_ = stated.population.numpy()
@@ -191,7 +196,8 @@ class OrdinalClassifier(ClassifierMixin, BaseEstimator):
         loss.set_own(fit.own)
         warn_unless_converged(fit, self.max_iter)
         self.coef_, self.intercept_ = fit.coefficients[:-1].T.copy(), fit.coefficients[-1].copy()
-        self.loss_curve_, self.n_iter_, self.validation_scores_ = fit.loss_curve, len(fit.loss_curve), None
+        self.loss_curve_, self.n_iter_ = fit.loss_curve, len(fit.loss_curve)
+        self.validation_scores_: list[float] | None = None
 
     def _fit_network(self, rows: LabelledRows, criterion: Any, start: Tensor) -> None:
         settings = network_settings(self, len(rows.features), rows.total)
@@ -213,7 +219,7 @@ class OrdinalClassifier(ClassifierMixin, BaseEstimator):
         self.validation_scores_ = network.validation_scores or None
 
     def _outputs(self, X: Any) -> np.ndarray:
-        if not hidden_sizes(self):
+        if self.n_layers_ == 2:
             outputs: np.ndarray = validate_data(self, X, dtype=np.float64, reset=False) @ self.coef_.T + self.intercept_
             return outputs
         features = validate_data(self, X, dtype=self.coefs_[0].dtype, reset=False)
