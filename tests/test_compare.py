@@ -196,10 +196,13 @@ def test_groups_and_an_uncertain_prevalence_widen_the_interval() -> None:
     assert grouped.high - grouped.low == pytest.approx(plain.high - plain.low, rel=0.15)
     apart = compare(*repeated, 0.1).expected_log_likelihood
     assert apart.high - apart.low == pytest.approx((plain.high - plain.low) / 2, rel=0.15)
+    a, b, y = two_and_one(0.1, 1000, 6)
     ways: list[Method] = ["bootstrap", "analytic"]
     for intervals in ways:
-        certain, unsure = (compare(a, b, y, at, intervals=intervals).ppv for at in (0.1, rl.Prevalence.beta(1.0, 9.0)))
-        assert unsure.high - unsure.low > 1.05 * (certain.high - certain.low)
+        options: dict[str, Any] = {"threshold": 0.1, "intervals": intervals, "draws": 400}
+        certain, unsure = (compare(a, b, y, at, **options) for at in (0.1, rl.Prevalence.beta(1.0, 9.0)))
+        for name in ("expected_log_likelihood", "net_benefit"):
+            assert unsure[name].high - unsure[name].low > 1.3 * (certain[name].high - certain[name].low), name
 
 
 def test_undefined_and_infinite_figures_say_why() -> None:

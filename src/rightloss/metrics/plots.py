@@ -379,7 +379,7 @@ def logit_shares(ax: Axes, which: str, low: float, high: float) -> None:
     """Set log-odds axes of shares, marked "1 in 1000" below a half and in percent above: few marks, or they would overlap."""
     from matplotlib.ticker import NullFormatter, NullLocator
 
-    apart = float(logit(high) - logit(low)) / 4.5
+    apart = float(logit(high) - logit(low)) / 3.3
     marks: list[float] = []
     for mark in [*(10.0**e for e in range(-15, 0)), 0.5, *(1 - 10.0**e for e in range(-1, -7, -1))]:
         if low <= mark <= high and (not marks or float(logit(mark) - logit(marks[-1])) >= apart):

@@ -87,8 +87,9 @@ def smooth_calibration_curve(
     """Compare predicted probabilities of one class with how often it occurs, as a smooth curve, at the prevalence π.
 
     Log-odds of what is observed are a natural cubic spline of the predicted log-odds: linear beyond the outer knots, and drawn
-    a little towards a line in between. The band is pointwise, from what each example (or group) adds to the curve, and
-    includes an uncertain π. Unlike the bins of `reliability_curve` it shows where a rare class's probabilities go wrong.
+    a little towards a line in between. The band is pointwise: the larger of the error by the likelihood's curvature and of that
+    by what each row (or group) adds, with that of an uncertain π. Unlike the bins of `reliability_curve` it shows where a rare
+    class's probabilities go wrong.
 
     Args:
         log_probs: predictions for the population `(n, k)`, or dense maps `(n, k, h, w, …)`, as log-probabilities.
@@ -184,18 +185,18 @@ class _OneAgainstRest:
 
 @dataclass(frozen=True)
 class _Spline:
-    """f(l) + shift, with the covariance of its coefficients."""
+    """f(l) + shift, with the covariance of its coefficients, found in two ways: the larger error counts."""
 
     knots: Float64[Tensor, " q"]
     rotation: Float64[Tensor, "p p"]
     theta: Float64[Tensor, " p"]
-    covariance: Float64[Tensor, "p p"]
+    covariances: tuple[Tensor, ...]
     shift: float
 
     def at(self, odds: Float64[Tensor, " m"]) -> tuple[Array, Array]:
         """Return the observed log-odds at predicted ones, and their standard error."""
         basis = _basis(odds, self.knots) @ self.rotation
-        variance = ((basis @ self.covariance) * basis).sum(1)
+        variance = torch.stack([((basis @ each) * basis).sum(1) for each in self.covariances]).amax(0)
         return (basis @ self.theta).numpy() + self.shift, variance.clamp_min(0).sqrt().numpy()
 
 
@@ -236,7 +237,9 @@ def _fit(seen: _OneAgainstRest, knots: Float64[Tensor, " q"]) -> _Spline:
     rotation = torch.linalg.inv(triangle)
     basis, penalty = raw @ rotation, torch.tensor([0.0, 0.0, *[1 / _BEND**2] * (raw.shape[1] - 2)], dtype=torch.float64)
     theta, scores, curvature = _maximise(basis, seen, penalty)
-    return _Spline(knots, rotation, theta, _covariance(seen, scores, curvature, triangle[0, 0]), seen.shift)
+    unit = triangle[0, 0]  # of θ's first place, in log-odds
+    covariances = (_by_model(seen, curvature, unit), _by_rows(seen, scores, curvature, unit))
+    return _Spline(knots, rotation, theta, covariances, seen.shift)
 
 
 def _maximise(basis: Tensor, seen: _OneAgainstRest, penalty: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -267,14 +270,25 @@ def _maximise(basis: Tensor, seen: _OneAgainstRest, penalty: Tensor) -> tuple[Te
     )
 
 
-def _covariance(seen: _OneAgainstRest, scores: Tensor, curvature: Tensor, unit: Tensor) -> Float64[Tensor, "p p"]:
-    """Return the covariance of θ with the shift, from what each row or group adds, within the strata of the design."""
-    sample, design = seen.sample, design_of(seen.sample)
+def _by_model(seen: _OneAgainstRest, curvature: Tensor, unit: Tensor) -> Float64[Tensor, "p p"]:
+    """Return the covariance of θ if rows are independent: the inverse information, less 1/n₁ + 1/n₀ of the intercept.
+
+    That is what the numbers of the two sides, which are no news here, add to it (Prentice & Pyke 1979). It holds where there is
+    hardly a row, as in the tails, which cannot show how much they vary.
+    """
+    covariance = torch.linalg.inv(curvature)
+    covariance[0, 0] -= unit**2 * sum(1 / seen.counts[seen.is_positive == side].sum() for side in (False, True))
+    return covariance
+
+
+def _by_rows(seen: _OneAgainstRest, scores: Tensor, curvature: Tensor, unit: Tensor) -> Float64[Tensor, "p p"]:
+    """Return the covariance of θ from what each row or group adds, within the strata of the design: groups may be alike."""
+    design = design_of(seen.sample)
+    clusters = torch.arange(len(seen.odds)) if design.clusters is None else design.clusters
     added = torch.linalg.solve(curvature, scores.T).T
     sides = [seen.counts[~seen.is_positive].sum(), seen.counts[seen.is_positive].sum()]
     # the shift, −log n₁/n₀, varies with the classes' totals where groups are drawn
     added[:, 0] += unit * torch.where(seen.is_positive, -seen.counts / sides[1], seen.counts / sides[0])
-    clusters = torch.arange(len(sample.labels)) if design.clusters is None else design.clusters
     sums = torch.zeros(len(design.strata), added.shape[1], dtype=torch.float64).index_add_(0, clusters, added)
     covariance = torch.zeros_like(curvature)
     for stratum in design.strata.unique().tolist():
