@@ -110,10 +110,12 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         feature_names_in_: their names, likewise.
 
     Examples:
-        >>> from sklearn.datasets import make_classification
+        >>> import numpy as np
         >>> from sklearn.linear_model import LogisticRegression
         >>> from rightloss.sklearn import PrevalenceCorrectedClassifier
-        >>> X, y = make_classification(2000, weights=[0.7], random_state=0)
+        >>> rng = np.random.default_rng(0)
+        >>> y = (rng.random(2000) < 0.3).astype(int)
+        >>> X = rng.normal(size=(2000, 2)) + y[:, None]
         >>> balanced = LogisticRegression(class_weight="balanced")
         >>> model = PrevalenceCorrectedClassifier(balanced, population=0.01).fit(X, y)
         >>> model.method_, model.sampling_.tolist(), model.population_.tolist()
