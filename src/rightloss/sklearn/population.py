@@ -5,18 +5,18 @@ Stage: a number, K frequencies, a dict by class label, a `Prevalence` or an esti
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from ..prevalence import Frequencies, PopulationEstimate, Prevalence, frequencies, without_estimate
 
-Population = Frequencies | Mapping[Hashable, float] | Prevalence | PopulationEstimate
+Population = Frequencies | Mapping[Any, float] | Prevalence | PopulationEstimate
 
 
 def class_prevalence(
-    population: Population | None, classes: np.ndarray, sampling: Frequencies | Mapping[Hashable, float]
+    population: Population | None, classes: np.ndarray, sampling: Frequencies | Mapping[Any, float]
 ) -> Prevalence:
     """Return the `Prevalence` of an estimator's classes.
 
