@@ -64,19 +64,20 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
     the paired difference, stratified by class.
 
     1. Start with the closed form, or with mean matching if there is `X_unlabelled` and that is better.
-    2. Use "affine", or "beta" if that is better than "affine", where it is better than the start, or where the start is not
-       better than always answering π by two standard errors.
+    2. Use the one of "affine" and "beta" that scored higher, unless the start is better than it, and better than always
+       answering π by two standard errors.
     3. If the result is not better than always answering π by half a standard error, use "flat": all logits times 0.01, which
        answers about π and keeps the order. A `PrevalenceWarning` says so.
 
     With fewer than 20 rows of a class, by weight, calibration is the last resort: only "affine" is looked at, and steps 2 and 3
     are taken only where always answering π is better by a standard error. A class with one row leaves the closed form.
 
-    So linear models keep the closed form, while trees with class weights or undersampling, for which it is contested
-    (arXiv 2412.16209), are calibrated where there are the rows to do it. What each scored is in `comparison_`.
+    So the closed form is kept where it is clearly best, and what is left is calibrated: shrunk slopes cost little where nothing
+    was wrong (`benchmarks/corrections.py`), and for trees the closed form is contested (arXiv 2412.16209). What each scored is
+    in `comparison_`.
 
-    **Probabilities of 0 and 1**, as forests give, have no logit. A probability of 0 becomes the smaller of 1/(2(n + 1)) and
-    half the smallest positive probability among the predictions in training (`floor_`), which keeps their order.
+    **Probabilities of 0 and 1**, as forests give, have no logit. A probability of 0 becomes half the smallest positive one
+    among the predictions in training (`floor_`), which keeps their order; 1/(2(n + 1)) if all of them are 0 or 1.
 
     Args:
         estimator: any classifier; LogisticRegression by default. One that is fitted goes in a

@@ -66,10 +66,12 @@ def choose_method(scores: Mapping[str, np.ndarray], rows: HeldOutRows) -> str:
     few = fewest(rows) < FEW
     simple = [name for name in ("closed_form", "mean_matching") if name in scores]
     start = _clearly_best(simple, scores, rows) if simple else "affine"
-    calibrated = _clearly_best([name for name in ("affine", "beta") if name in scores], scores, rows)
+    calibrated = max(
+        [name for name in ("affine", "beta") if name in scores], key=lambda name: expected_gain(scores[name], rows)[0]
+    )
     gain, error = expected_gain(scores[calibrated] - scores[start], rows)
     over, noise = expected_gain(scores[start] - scores["population"], rows)
-    needed = over < -noise and gain > 0 if few else over < _SURE * noise or gain > error
+    needed = over < -noise and gain > 0 if few else over < _SURE * noise or gain > -error
     chosen = calibrated if needed else start
     over, noise = expected_gain(scores[chosen] - scores["population"], rows)
     return "flat" if over < (-1 if few else _SOME) * noise else chosen

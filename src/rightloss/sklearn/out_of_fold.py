@@ -52,13 +52,15 @@ def response_method(estimator: Any) -> str:
 def probability_floor(values: np.ndarray) -> float:
     """Return the probability that stands for 0, so that its logarithm is finite and the order of the predictions stays.
 
-    That is the smaller of 1/(2(n + 1)) and half the smallest positive probability among `values` `(n, k)`. Where there is no 0
-    among them it is at most half the rounding error of a number near 1, 10⁻¹⁶ or in float32 6·10⁻⁸: a later 0 is then a
-    probability that was rounded.
+    That is half the smallest positive probability below ½ among `values` `(n, k)`: a forest of 100 trees whose votes are 0 or 1
+    knows no chance below 1/100, and a 0 pushed further out would bend the slope of a calibration. A single tree of 0s and 1s
+    has none such; then it is 1/(2(n + 1)). Where there is no 0 among them it
+    is at most half the rounding error of a number near 1, 10⁻¹⁶ or in float32 6·10⁻⁸: a later 0 is then a probability that was
+    rounded.
     """
-    positive = values[values > 0]
-    floor = min(0.5 / (len(values) + 1), 0.5 * float(positive.min())) if len(positive) else 0.5 / (len(values) + 1)
-    if len(positive) == values.size:
+    small = values[(values > 0) & (values < 0.5)]
+    floor = 0.5 * float(small.min()) if len(small) else 0.5 / (len(values) + 1)
+    if (values > 0).all():
         kind = values.dtype if values.dtype.kind == "f" else np.float64
         floor = min(floor, 0.5 * float(np.finfo(kind).eps))
     return max(floor, float(np.finfo(np.float64).tiny))
