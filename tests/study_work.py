@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from study_results import fake_result
-from threadpoolctl import threadpool_info  # type: ignore[import-untyped]
+from threadpoolctl import threadpool_info
 
 from rightloss.lidc import write_archive
 from rightloss.lidc.splits import fold_numbers

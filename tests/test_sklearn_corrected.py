@@ -29,6 +29,7 @@ from sklearn.neighbors import NearestCentroid
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
+from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils.estimator_checks import check_estimator
 
 from rightloss import Prevalence, PrevalenceWarning
@@ -36,6 +37,7 @@ from rightloss.metrics import evaluate
 from rightloss.predictive import retarget
 from rightloss.shift import LabelShiftWarning, estimate_prevalence
 from rightloss.sklearn.corrected import PrevalenceCorrectedClassifier
+from rightloss.sklearn.method_choice import HeldOutRows, choose_method
 
 LABELLED = (0.7, 0.3)  # the mix of the labels
 SHIFT = 1.2  # the two classes are N(0, I) and N(SHIFT, I) in two dimensions
@@ -159,10 +161,26 @@ class TestTheClosedForm:
 
 @pytest.mark.long
 class TestTheRuleOfAuto:
-    def test_a_balanced_linear_model_keeps_the_closed_form(self) -> None:
-        model = corrected(balanced(), 0.01).fit(*rows(2000, 0.2, 3))
-        assert model.method_ == "closed_form"
-        assert set(model.comparison_) == {"closed_form", "affine", "beta", "population"}
+    def test_a_linear_model_that_is_right_loses_next_to_nothing_by_it(self) -> None:
+        lost, new = [], rows(20_000, 0.5, 5)
+        for seed in range(5):
+            X, y = rows(2000, 0.2, 30 + seed)
+            model = corrected(balanced(), 0.01).fit(X, y)
+            assert set(model.comparison_) == {"closed_form", "affine", "beta", "population"}
+            closed = corrected(balanced(), 0.01, method="closed_form").fit(X, y)
+            lost.append(expected_log_likelihood(closed, *new, 0.01) - expected_log_likelihood(model, *new, 0.01))
+        assert np.mean(lost) < 0.01 * 0.056, lost  # 1 % of what always answering 1 in 100 loses to certainty
+
+    @pytest.mark.parametrize(("gain", "expected"), [(0.1, "closed_form"), (0.001, "beta"), (-0.1, "beta")])
+    def test_the_closed_form_is_kept_only_where_it_is_better_by_a_standard_error(self, gain: float, expected: str) -> None:
+        labels = np.repeat([0, 1], 200)
+        noise = np.random.default_rng(0).normal(size=400)
+        noise -= np.where(labels == 1, noise[200:].mean(), noise[:200].mean())
+        table, mix = np.log(np.full((400, 2), 0.5)), np.array([0.5, 0.5])
+        held = HeldOutRows(table, labels, np.ones(400), np.arange(400) % 5, mix, mix)
+        scores = {"population": np.full(400, -0.7), "affine": np.full(400, -0.31), "beta": np.full(400, -0.3)}
+        scores["closed_form"] = -0.3 + gain + 0.1 * noise  # a standard error of 0.005
+        assert choose_method(scores, held) == expected
 
     def test_a_balanced_forest_is_calibrated_and_gains_by_it(self) -> None:
         X, y = rows(2000, 0.1, 4)
@@ -235,7 +253,13 @@ class TestProbabilitiesOf0And1:
         order = np.argsort(raw, kind="stable")
         steps = np.diff(found[order, 1] - found[order, 0])
         assert (steps[np.diff(raw[order]) > 1e-12] > 0).all()
-        assert model.floor_ == min(0.5 / 501, 0.5 / 30)
+        assert model.floor_ == pytest.approx(0.5 / 30)  # half a vote of 30 trees
+
+    def test_a_tree_that_answers_only_0_and_1_keeps_them_apart(self) -> None:
+        X, y = rows(500, 0.3, 0)
+        model = corrected(DecisionTreeClassifier(random_state=0), 0.3, method="closed_form").fit(X, y)
+        assert model.floor_ == pytest.approx(0.5 / 501)
+        np.testing.assert_array_equal(model.predict(X), y)
 
     def test_a_probability_that_was_rounded_stays_below_all_others(self) -> None:
         X, y = np.array([-50.0, -1.0, 1.0, 0.9, -0.9, 50.0] * 4)[:, None], np.array([0, 0, 1, 0, 1, 1] * 4)

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.optimize import brentq
-from scipy.special import expit, log_expit
+from scipy.special import log_expit
 
 from rightloss import Prevalence, retarget
 from rightloss.metrics import evaluate
@@ -16,7 +15,6 @@ from rightloss.tabular.compare import (
     Candidate,
     CrossValidation,
     always_population,
-    calibration_intercept,
     candidates_of,
     choose,
     choose_folds,
@@ -108,13 +106,6 @@ def test_the_expectation_is_the_expected_log_likelihood_of_evaluate() -> None:
     prevalence, table = Prevalence.binary(0.05), table_of(1.5 * x)
     found = evaluate(table, codes, prevalence, intervals=None).expected_log_likelihood.value
     assert expectation(likelihoods(table, codes), codes, prevalence) == pytest.approx(found)
-
-
-def test_the_calibration_intercept_is_the_shift_that_makes_the_mean_prediction_right() -> None:
-    x, codes = normal_classes(1000, 0.4)
-    weights = np.where(codes == 1, 0.02 / (codes == 1).sum(), 0.98 / (codes == 0).sum())
-    expected = brentq(lambda a: weights @ expit(1.5 * x - 2 + a) - 0.02, -20, 20)
-    assert calibration_intercept(table_of(1.5 * x - 2), codes, Prevalence.binary(0.02)) == pytest.approx(expected, abs=1e-8)
 
 
 def cross_validated(odds: np.ndarray) -> CrossValidation:

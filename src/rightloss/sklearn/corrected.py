@@ -56,8 +56,7 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
     | "auto" | the best of these, by the rule below | cv + 1 |
 
     "affine" and "beta" are fitted to out-of-fold predictions, on their logits, at the mix of the labels, with slopes shrunk for
-    new rows, and then moved to π by the closed form. To weight the rows to π instead would need a new fit for another π;
-    `benchmarks/correction_methods.py` compares the two, and all methods.
+    new rows, and then moved to π by the closed form. To weight the rows to π instead would need a new fit for another π.
 
     **The rule of "auto".** Every correction is scored by the expected log-likelihood at π of out-of-fold predictions
     (class averages, weighted by π), calibrations fitted on the other folds. "Better" means by more than one standard error of

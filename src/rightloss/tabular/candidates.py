@@ -67,8 +67,11 @@ class Fitted(Protocol):
 class Family(Protocol):
     """A way to fit tables: `tune` chooses a setting on validation rows, and `fit` fits with it."""
 
-    name: str
-    most_cells: int | None
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def most_cells(self) -> int | None: ...
 
     def matrix(self, frame: pd.DataFrame, specs: Sequence[ColumnSpec]) -> np.ndarray: ...
 
@@ -171,13 +174,12 @@ class Boosting:
     def _data(self, part: Part, reference: Any = None) -> Any:
         import lightgbm
 
-        categories = list(self.categories) or "auto"
         return lightgbm.Dataset(
             part.matrix,
             part.codes,
             reference=reference,
             weight=part.weights,
-            categorical_feature=categories,
+            categorical_feature=list(self.categories) or "auto",
             free_raw_data=True,
         )
 
@@ -213,9 +215,9 @@ def families(names: Sequence[str] | None, specs: Sequence[ColumnSpec], seed: int
     notes, chosen = [], list(known if names is None else dict.fromkeys(names))
     if "boosting" in chosen and not _has_lightgbm():
         if names is not None:
-            raise ImportError("Boosting needs LightGBM: pip install 'rightloss[boosting]'.")
+            raise ImportError("Boosting needs LightGBM: pip install 'rightloss[table]'.")
         chosen.remove("boosting")
-        notes.append("boosting was not tried, since LightGBM is not installed: pip install 'rightloss[boosting]'.")
+        notes.append("boosting was not tried, since LightGBM is not installed: pip install 'rightloss[table]'.")
     categories = tuple(number for number, spec in enumerate(specs) if spec.is_category)
     made: dict[str, Family] = {"linear": Linear(), "boosting": Boosting(categories, seed)}
     return [made[name] for name in known if name in chosen], notes

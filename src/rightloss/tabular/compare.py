@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -29,7 +29,6 @@ _TUNED_ONCE = 20_000  # rows above which the first fold's setting serves all fol
 _INNER_FOLDS = 5  # one of them is for validation
 _DEFAULTS = {"linear": 0.1, "boosting": 50.0}  # settings where a class has too few rows to validate
 _FEWEST_TO_CALIBRATE = 20  # out-of-fold rows of each class
-_BISECTIONS = 80
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +93,7 @@ def cross_validate(
     """Predict each fold by a model that is tuned and fitted on the others; `step` is told of every fold."""
     start, count = time.perf_counter(), int(folds.max()) + 1
     log_probs = np.empty((len(part.codes), part.num_classes))
-    settings = []
+    settings: list[float] = []
     for fold in range(count):
         step(f"{family.name}, fold {fold + 1} of {count}")
         train, test = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
@@ -167,11 +166,11 @@ def comparison_table(
     rows = []
     for each in candidates:
         found = evaluate(each.log_probs, codes, prevalence, groups=groups, intervals="analytic")
-        row = {"candidate": each.name, "family": each.family or "none", "correction": each.correction}
+        row: dict[str, Any] = {"candidate": each.name, "family": each.family or "none", "correction": each.correction}
         of_likelihood = found.expected_log_likelihood
         row |= {"expected_log_likelihood": of_likelihood.value, "low": of_likelihood.low, "high": of_likelihood.high}
         row |= {"skill": found.skill.value, "auc": found.auc.value, "calibration_slope": found.calibration_slope.value}
-        row["calibration_intercept"] = calibration_intercept(each.log_probs, codes, prevalence)
+        row["calibration_intercept"] = found.calibration_intercept.value
         rows.append(row | {"seconds": each.seconds, "chosen": each is chosen})
     return pd.DataFrame(rows).sort_values("expected_log_likelihood", ascending=False, ignore_index=True)
 
@@ -222,25 +221,6 @@ def standard_error(
     if groups is not None:
         moves = np.bincount(np.unique(groups, return_inverse=True)[1], moves)
     return float(np.sqrt(moves @ moves))
-
-
-def calibration_intercept(
-    log_probs: Float64[np.ndarray, "m k"], codes: Int64[np.ndarray, " m"], prevalence: Prevalence
-) -> float:
-    """Return what has to be added to the log-odds of two classes so that their mean prediction is π; NaN with more classes.
-
-    It is the intercept of the recalibration at a slope of 1: 0 where the predictions are right on average, and below 0 where
-    they are too high.
-    """
-    if log_probs.shape[1] != 2:
-        return float("nan")
-    odds, weights = log_probs[:, 1] - log_probs[:, 0], _weights(codes, prevalence)
-    low, high = -100.0, 100.0
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        mean = float(weights @ (0.5 + 0.5 * np.tanh((odds + middle) / 2)))
-        low, high = (middle, high) if mean < float(prevalence.population[1]) else (low, middle)
-    return (low + high) / 2
 
 
 def _cross_fitted(log_probs: np.ndarray, codes: np.ndarray, folds: np.ndarray, prevalence: Prevalence) -> np.ndarray:

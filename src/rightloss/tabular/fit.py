@@ -177,8 +177,10 @@ def _compare(
     fitted, raw = None, chosen.log_probs
     findings: list[Finding] = []
     if chosen.family is None:
-        words = "no candidate predicts better than always answering π: the model does so, and its predictions are all the same."
-        findings.append(Finding("warning", None, words))
+        warning = (
+            "no candidate predicts better than always answering π: the model does so, and its predictions are all the same."
+        )
+        findings.append(Finding("warning", None, warning))
     else:
         family = next(each for each in chosen_families if each.name == chosen.family)
         fitted, raw = _refit(family, table, crossed[family.name].setting, seed), crossed[family.name].log_probs

@@ -72,6 +72,7 @@ def labels_of(series: pd.Series, positive: Label | None = None) -> Labels:
     labels = [plain_label(value) for value in values]
     mixed = len({type(label) for label in labels}) > 1
     classes = sorted(set(labels), key=str if mixed else None)
+    second: Label | None
     if positive is not None:
         if not classes:
             raise ValueError(f"Expected labels in the column {series.name!r}, but every cell is empty: is it the right column?")

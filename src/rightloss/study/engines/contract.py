@@ -79,7 +79,7 @@ def attempt(work: Work, group: Group, report: Report) -> list[RunResult] | Excep
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Limit torch and NumPy to one thread: the last bit of a sum depends on the number of threads."""
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+    from threadpoolctl import threadpool_limits
 
     threads = torch.get_num_threads()
     with threadpool_limits(1):
