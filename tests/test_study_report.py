@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import typer
 from markupsafe import escape
 from sklearn.metrics import roc_auc_score
 from study_results import fake_study
 
 from rightloss import retarget
-from rightloss.cli import application
+from rightloss.cli.commands import load_command
 from rightloss.cli.study import configured
 from rightloss.study.config import PRESETS, Source, StudyConfig, Training, options_of
 from rightloss.study.methods import METHODS
@@ -397,9 +396,7 @@ CONFIGS = [
 @pytest.mark.parametrize("config", CONFIGS, ids=[command(config) for config in CONFIGS])
 def test_the_command_makes_the_same_study(config: StudyConfig) -> None:
     words = shlex.split(command(config))
-    group = typer.main.get_command(application())
-    study_command = group.get_command(None, "study")  # type: ignore[attr-defined]
-    given = study_command.make_context("study", words[2:]).params
+    given = load_command("study").make_context("study", words[2:]).params
     options = {name: value for name, value in given.items() if name in OPTIONS and value not in (None, ())}
     assert configured(given["preset"], options) == config
 

@@ -48,7 +48,7 @@ def plain_errors() -> Iterator[None]:
     except KeyboardInterrupt:
         leave("interrupted; run again to go on", 130)
     except ModuleNotFoundError as error:
-        if "pip install" in str(error):
+        if str(error).startswith("rightloss."):
             leave(str(error), 1)  # it says what to install
         missing = _EXTRA.get((error.name or "").partition(".")[0])
         if missing is None:
