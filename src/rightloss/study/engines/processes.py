@@ -101,7 +101,7 @@ class Processes:
 
 def processors() -> int:
     """Return how many processors this process may use, which can be fewer than the machine has."""
-    from joblib import cpu_count  # type: ignore[import-untyped]
+    from joblib import cpu_count
 
     return int(cpu_count())
 
