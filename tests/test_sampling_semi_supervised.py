@@ -11,12 +11,19 @@ import numpy as np
 import pytest
 import torch
 from members import assert_mean_is, assert_refused, generator
-from scipy.stats import chi2_contingency, chisquare
+from scipy.stats import chisquare
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
+from rightloss.losses import LogitAdjustedLoss
 from rightloss.prevalence import Prevalence
-from rightloss.sampling import SemiSupervisedBatchSampler, SemiSupervisedDataset, StratifiedBatchSampler, split_unlabelled
+from rightloss.sampling import (
+    RebalancedSampler,
+    SemiSupervisedBatchSampler,
+    SemiSupervisedDataset,
+    StratifiedBatchSampler,
+    split_unlabelled,
+)
 
 LABELS = torch.tensor([0] * 23 + [1] * 7 + [2] * 2)
 THREE = Prevalence([0.9, 0.09, 0.01], sampling=[0.5, 0.3, 0.2])
@@ -112,19 +119,82 @@ class TestPool:
             assert chisquare((unlabelled[:, place] - len(LABELS)).bincount().numpy()).pvalue > UNLIKELY
 
     @pytest.mark.long
-    def test_labelled_and_unlabelled_are_drawn_independently(self) -> None:
-        # Five of class 0 and five unlabelled, one in each batch: with a common seed both would have the same order.
-        sampler = SemiSupervisedBatchSampler([0, 0, 0, 0, 0, 1], 5, BINARY, 2, 1, 10_000, generator())
-        labelled, unlabelled = (part[::5] for part in batches(sampler, 2))  # the first after each shuffling
-        pairs = 5 * labelled.amin(1) + unlabelled[:, 0] - 6
-        assert chi2_contingency(pairs.bincount(minlength=25).view(5, 5).numpy()).pvalue > UNLIKELY
+    def test_labelled_and_unlabelled_and_the_next_epoch_come_in_orders_of_their_own(self) -> None:
+        # Decks of equal size, one card a batch: with a common seed they would have the same order.
+        n, prevalence = 5000, Prevalence.positive_unlabelled(0.1)
+        sampler = SemiSupervisedBatchSampler([1] * n, n, prevalence, 1, 1, n, generator())
+        orders = torch.cat([*batches(sampler, 1), *batches(sampler, 1)], 1).T
+        correlations = torch.corrcoef(orders.double()).triu(1)
+        assert float(correlations.abs().max()) < 4.5 / (n - 1) ** 0.5  # in standard errors
 
-    @pytest.mark.long
-    def test_orders_of_two_epochs_are_independent(self) -> None:
-        sampler = SemiSupervisedBatchSampler([0] * 40 + [1] * 40, 40, BINARY, 2, 1, 1, generator())
-        firsts = [(next(iter(sampler))[2] - 80) // 10 for _ in range(600)]
-        pairs = torch.tensor(firsts[::2]) * 4 + torch.tensor(firsts[1::2])
-        assert chisquare(pairs.bincount(minlength=16).numpy()).pvalue > UNLIKELY
+
+class TestPositiveUnlabelled:
+    PREVALENCE = Prevalence.positive_unlabelled(0.1)
+
+    @pytest.mark.parametrize("labels", [[1] * 30, torch.tensor([[0.0, 1.0]] * 30), torch.tensor([[0.0, 1.0]] * 7)])
+    @pytest.mark.parametrize("batch_size", [1, 4, 50])
+    def test_the_labelled_are_all_of_class_1(self, labels: Any, batch_size: int) -> None:
+        sampler = SemiSupervisedBatchSampler(labels, 100, self.PREVALENCE, batch_size, 5, 40, generator())
+        labelled, unlabelled = batches(sampler, batch_size)
+        assert int(labelled.max()) < len(labels) <= int(unlabelled.min())
+        assert sampler.prevalence == self.PREVALENCE
+
+    def test_each_labelled_example_comes_once_before_any_comes_again(self) -> None:
+        labelled, _ = batches(SemiSupervisedBatchSampler([1] * 30, 100, self.PREVALENCE, 10, 5, 6, generator()), 10)
+        assert sorted(labelled.flatten().tolist()) == sorted([*range(30)] * 2)
+
+    def test_an_epoch_goes_on_where_it_was_saved(self) -> None:
+        one, other = (SemiSupervisedBatchSampler([1] * 30, 100, self.PREVALENCE, 4, 5, 40, generator(seed)) for seed in (0, 1))
+        epoch = iter(one)
+        list(itertools.islice(epoch, 17))
+        other.load_state_dict(one.state_dict())
+        assert list(other) == list(epoch)
+
+    def test_samplers_of_labelled_examples_alone_take_it_too(self) -> None:
+        labels = [1] * 30
+        assert len(list(RebalancedSampler(labels, self.PREVALENCE))) == 30
+        assert sorted(itertools.chain(*StratifiedBatchSampler(labels, self.PREVALENCE, 10))) == [*range(30)]
+
+    @pytest.mark.parametrize("labels", [[0, 1, 1], [0, 0], [[0.0, 1.0], [0.5, 0.5]]])
+    def test_labels_of_the_other_class_are_refused(self, labels: Any) -> None:
+        assert_refused(
+            lambda: SemiSupervisedBatchSampler(labels, 100, self.PREVALENCE, 4),
+            r"class\(es\) \[1\] only, .* but got \[0(, 1)?\]: leave the other examples out, or give them as unlabelled",
+        )
+
+
+class TestLoss:
+    @pytest.mark.parametrize(
+        ("prevalence", "labels"),
+        [
+            (BINARY, [0] * 20 + [1] * 20),
+            (Prevalence.binary(0.02, sampling=0.2), [0] * 32 + [1] * 8),
+            (Prevalence.positive_unlabelled(0.1), [1] * 40),
+        ],
+    )
+    def test_an_epoch_that_uses_each_once_has_the_mean_loss_and_gradient_of_all(
+        self, prevalence: Prevalence, labels: list[int]
+    ) -> None:
+        x = torch.randn(100, 3, dtype=torch.float64, generator=generator())
+        weights = torch.randn(3, 2, dtype=torch.float64, generator=generator(1), requires_grad=True)
+        sampler = SemiSupervisedBatchSampler(labels, 60, prevalence, 10, 15, generator=generator())
+        dataset = SemiSupervisedDataset(TensorDataset(x[:40], torch.tensor(labels)), TensorDataset(x[40:]))
+        criterion, losses = LogitAdjustedLoss(sampler.prevalence), []
+        for inputs, y in DataLoader(dataset, batch_sampler=sampler):
+            labelled, target, unlabelled = split_unlabelled(inputs @ weights, y)
+            losses.append(criterion(labelled, target, unlabelled=unlabelled))
+        assert len(losses) == 4
+        whole = criterion(x[:40] @ weights, torch.tensor(labels), unlabelled=x[40:] @ weights)
+        by_batch = torch.stack(losses).mean()
+        torch.testing.assert_close(by_batch, whole, rtol=1e-12, atol=0)
+        ours, theirs = (torch.autograd.grad(loss, weights)[0] for loss in (by_batch, whole))
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+
+    def test_an_unknown_prevalence_stays_unknown(self) -> None:
+        given = Prevalence.unknown(3, sampling=[0.5, 0.3, 0.2], start=[0.8, 0.1, 0.1])
+        found = SemiSupervisedBatchSampler(LABELS, 50, given, 7).prevalence
+        assert found == given.with_sampling(torch.tensor([4, 2, 1]).double() / 7)
+        assert found.is_unknown
 
 
 class TestManyRanks:

@@ -34,7 +34,7 @@ class ResumableSampler(Sampler[Item]):
         **config: int,
     ) -> None:
         """Set `prevalence` with the realised `sampling`, and share `total` items among the replicas."""
-        same = torch.equal(draws.sampling, prevalence.sampling)
+        same = torch.allclose(draws.sampling, prevalence.sampling, rtol=1e-12, atol=0)  # but for the rounding of votes' sums
         self._prevalence = prevalence if same else prevalence.with_sampling(draws.sampling)
         self._draws = draws
         self._replicas, self._rank = _place(num_replicas, rank)
