@@ -6,6 +6,7 @@ Many draws are fitted at once. r(x) = p(x|1)/p(x|0) = exp(α + b·x); rows come 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -132,6 +133,11 @@ class GaussianClasses:
     def truth(self) -> np.ndarray:
         """α, b₁, b₂."""
         return np.array([-(self.distance**2) / 2, self.distance, 0.0])
+
+    @property
+    def auc(self) -> float:
+        """That of the true model, Φ(δ/√2)."""
+        return (1 + math.erf(self.distance / 2)) / 2
 
     def drawn(self, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Draw `(n, 3)`, a 1 first, of people with these classes."""

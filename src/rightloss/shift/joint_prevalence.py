@@ -187,6 +187,8 @@ def _whitened(features: Any, y: Any, unlabelled: Any, mass: Any) -> tuple[Rows, 
     labels = _labels(y, len(labelled))
     weight = _checked_weight(mass, len(labelled) / len(others))
     mean, whiten = whitening(np.concatenate([labelled, others]))
+    if whiten.shape[1] == 0:
+        raise ValueError("Expected features that vary, but got the same row throughout: they say nothing about the classes.")
     first, second = (
         torch.from_numpy(np.concatenate([np.ones((1, len(x))), whiten.T @ (x - mean).T])) for x in (labelled, others)
     )
