@@ -154,42 +154,67 @@ class GaussianClasses:
 
 @dataclass(frozen=True)
 class Covariances:
-    """Asymptotic covariances of (α, b₁, b₂) times the number of labelled rows; `unknown` has π₁ as its fourth.
+    """Asymptotic covariances of (α, b₁, b₂) times the number of labelled rows; those with π unknown have π₁ as their fourth.
 
     Attributes:
         known: the semiparametric bound, π known, p(x) unknown.
         unknown: the bound where π is unknown too; None without unlabelled rows, where it is not identified.
-        streams: of the estimate that maximises the likelihood of the streams at a known π.
+        streams: of the estimate that maximises the likelihood of the streams at a known π, with the mass λ.
+        hessian: the inverse of the joint information of the streams, π unknown, which takes the class counts to be random.
     """
 
     known: np.ndarray
     unknown: np.ndarray | None
     streams: np.ndarray
+    hessian: np.ndarray | None
 
 
-def asymptotic(classes: GaussianClasses, population: float, ratio: float) -> Covariances:
+def asymptotic(classes: GaussianClasses, population: float, ratio: float, mass: float | None = None) -> Covariances:
     """Work out the bounds by quadrature, for half of the labelled rows in each class and `ratio` unlabelled rows to each.
 
     The efficient information is the negative Hessian of the expected empirical log-likelihood, minimised over c₁:
     −E L_θθ + E L_θc (E L_cc)⁻¹ E L_cθ; where π is unknown, of (α, b, π).
+
+    Args:
+        classes: p(x|k).
+        population: π₁.
+        ratio: of the unlabelled rows to the labelled ones.
+        mass: λ of `streams`, by default the ratio.
     """
     x, f0, r = classes.grid()
     total, c1 = 1 + ratio, 0.5 + ratio * population
     pooled, mixed = total - c1 + c1 * r, 1 - population + population * r
-    t, s = c1 * r / pooled, population * r / mixed
-    curved = _moment(x, f0 * pooled * t * (1 - t)) - ratio * _moment(x, f0 * mixed * s * (1 - s))
     by_c, c_c = total * _mean(x, f0 * r / pooled), (f0 * (r - 1) ** 2 / pooled).sum()
+    curved, streams = _of_streams(classes, population, ratio, ratio)
     information = curved + np.outer(by_c, by_c) / c_c
-    scores = [(0.5, f0, -t), (0.5, f0 * r, 1 - t), (ratio, f0 * mixed, s - t)]
-    noise = sum(w * (_moment(x, f * u**2) - np.outer(_mean(x, f * u), _mean(x, f * u))) for w, f, u in scores)
+    known = np.linalg.inv(information)
+    if mass is not None:
+        streams = _of_streams(classes, population, ratio, mass)[1]
+    if not ratio:
+        return Covariances(known, None, streams, None)
+    by_pi, pi_pi = ratio * _mean(x, f0 * r / mixed), ratio * (f0 * (r - 1) ** 2 / mixed).sum()
+    unknown = np.linalg.inv(_bordered(information, -by_pi, pi_pi))
+    hessian = np.linalg.inv(_bordered(curved, ratio * by_c - by_pi, pi_pi - ratio**2 * c_c))
+    return Covariances(known, unknown, streams, hessian)
+
+
+def _of_streams(classes: GaussianClasses, population: float, ratio: float, mass: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the information of the streams' likelihood by (α, b) at a known π and mass λ, and its estimate's covariance."""
+    x, f0, r = classes.grid()
+    c1 = 0.5 + mass * population
+    pooled, mixed = 1 + mass - c1 + c1 * r, 1 - population + population * r
+    t, s = c1 * r / pooled, population * r / mixed
+    curved = _moment(x, f0 * pooled * t * (1 - t)) - mass * _moment(x, f0 * mixed * s * (1 - s))
+    scores = [(0.5, f0, -t), (0.5, f0 * r, 1 - t), (mass**2 / ratio if ratio else 0.0, f0 * mixed, s - t)]
+    noise = np.zeros((3, 3))
+    for weight, f, u in scores:
+        noise += weight * (_moment(x, f * u**2) - np.outer(_mean(x, f * u), _mean(x, f * u)))
     inverse = np.linalg.inv(curved)
-    unknown = None
-    if ratio:
-        both = np.zeros((4, 4))
-        both[:3, :3], both[:3, 3] = information, -ratio * _mean(x, f0 * r / mixed)
-        both[3, :3], both[3, 3] = both[:3, 3], ratio * (f0 * (r - 1) ** 2 / mixed).sum()
-        unknown = np.linalg.inv(both)
-    return Covariances(np.linalg.inv(information), unknown, inverse @ noise @ inverse)
+    return curved, inverse @ noise @ inverse
+
+
+def _bordered(matrix: np.ndarray, edge: np.ndarray, corner: float) -> np.ndarray:
+    return np.block([[matrix, edge[:, None]], [edge[None], np.array([[corner]])]])
 
 
 def log_likelihood(classes: GaussianClasses, population: float, theta: np.ndarray, believed: np.ndarray | float) -> np.ndarray:

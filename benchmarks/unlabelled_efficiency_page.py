@@ -17,6 +17,7 @@ import matplotlib.pyplot as plt
 
 ALONE, STREAMS, LEARNT, EMPIRICAL = "logit adjustment", "streams", "streams, π learnt", "empirical likelihood"
 RESAMPLES = 2000
+MASSES = (0.1, 0.3, 1, 3, 10, 30, 100, 1000)
 Cell = tuple[float, int, int]
 Statistic = Callable[[np.ndarray], np.ndarray]
 
@@ -90,6 +91,7 @@ def write_page(store: Path, plan: Any, classes: GaussianClasses, page: Path, ori
         _intercept(results),
         _information(results),
         _intervals(results),
+        _masses(results),
     ]
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text("".join(parts), encoding="utf-8")
@@ -182,6 +184,7 @@ def _intervals(results: Results) -> str:
                 f"{np.median(high - low):.3g}",
                 f"{found[:, 3].std(ddof=1):.3g}",
                 f"{np.sqrt(results.limit(cell, 3, known=False)):.3g}",
+                f"{np.sqrt(_hessian(results, cell)):.3g}",
             ]
         )
     header = [
@@ -204,9 +207,34 @@ def _intervals(results: Results) -> str:
     cells = sum(0.93 <= share <= 0.97 for share in inside)
     words += (
         f"Over all sizes they cover {', '.join(pooled)}; {cells} of {len(inside)} cells lie between 93 and 97 %. Where an "
-        "interval starts at 0 it can only miss from below, so it covers up to 97.5 %.\n\n"
+        "interval starts at 0 it can only miss from below, so it covers up to 97.5 %. The last column is what the inverse "
+        "Hessian of the streams' likelihood would give as the standard error: it takes the class counts to be random.\n\n"
     )
     return f"\n## The interval of π\n\n{words}{table(header, rows)}"
+
+
+def _hessian(results: Results, cell: Cell) -> float:
+    found = asymptotic(results.classes, cell[0], cell[2]).hessian
+    assert found is not None
+    return float(found[3, 3]) / (2 * cell[1])
+
+
+def _masses(results: Results) -> str:
+    rows = []
+    for pi in results.plan.populations:
+        base = asymptotic(results.classes, pi, 0).known
+        for ratio in filter(None, results.plan.ratios):
+            found = [asymptotic(results.classes, pi, ratio, mass).streams for mass in MASSES]
+            shown = [f"{base[1, 1] / each[1, 1]:.2f}" for each in found]
+            rows.append(
+                [f"{pi:g}", f"{ratio}×", *(f"**{v}**" if m == ratio else v for v, m in zip(shown, MASSES, strict=True))]
+            )
+    header = ["π", "unlabelled", *(f"λ = {mass:g}" for mass in MASSES)]
+    words = (
+        "The efficiency for the informative feature's slope in large samples (quadrature, no draws), π known, where the "
+        "unlabelled rows together count λ times the labelled ones; in bold the rows' own ratio.\n\n"
+    )
+    return f"\n## Another weight of the unlabelled rows\n\n{words}{table(header, rows)}"
 
 
 def _picture(results: Results, path: Path) -> None:
