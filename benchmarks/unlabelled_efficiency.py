@@ -2,8 +2,9 @@
 
 x|k ~ N(k (1.5, 0), I) in two dimensions, so the logistic model is exactly true: an AUC of 0.856, a slope of 1.5 for the first
 feature, 0 for the second. 25, 100 or 400 labelled rows of each class; as many unlabelled rows as labelled ones in all, 10 or
-100 times as many, or none; π = 0.3, 0.02, 0.001; 200 draws. Labelled rows are the same at each π and ratio, and the unlabelled
-ones of a ratio are among those of the next. Four estimators, all with the same tiny ridge:
+100 times as many, or none; π = 0.3, 0.02, 0.001; 200 draws, and 1,000 for intervals where there are at most 2,500 rows. Labelled
+rows are the same at each π and ratio, and the unlabelled ones of a ratio are among those of the next. Four estimators, all with
+the same tiny ridge:
 
 - logit adjustment: the labelled rows alone; π known;
 - streams: the likelihood of the stream that a row came from, each row counting one; π known;
@@ -11,7 +12,7 @@ ones of a ratio are among those of the next. Four estimators, all with the same 
 - empirical likelihood: p(x) profiled out with Σ_k p(k|x) averaging to the known π exactly.
 
 Results go to benchmarks/out/unlabelled_efficiency.csv as they come, and a second call takes up where the first ended; delete
-the file to begin anew. Writes unlabelled_efficiency.md and .png. About ten minutes on one core.
+the file to begin anew. Writes unlabelled_efficiency.md and .png. About a quarter of an hour on one core.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ import csv
 import subprocess
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -45,15 +47,22 @@ class Plan:
     labelled: tuple[int, ...] = (25, 100, 400)
     ratios: tuple[int, ...] = (0, 1, 10, 100)
     draws: int = 200
+    coverage_draws: int = 1000  # of the intervals, in cells of at most `coverage_rows`
+    coverage_rows: int = 2500
     rows_at_a_time: int = 1_600_000
 
+    def more_draws(self, labelled: int) -> list[int]:
+        """Return the ratios whose intervals get more draws."""
+        more = self.coverage_draws > self.draws
+        return [ratio for ratio in self.ratios if more and ratio and 2 * labelled * (1 + ratio) <= self.coverage_rows]
 
-QUICK = Plan(populations=(0.3, 0.02), labelled=(25,), ratios=(0, 1, 10), draws=8)
+
+QUICK = Plan(populations=(0.3, 0.02), labelled=(25,), ratios=(0, 1, 10), draws=8, coverage_draws=0)
 
 
-def drawn(plan: Plan, pi: float, labelled: int, draws: range) -> np.ndarray:
-    """Return `(D, N, 3)`: labelled rows by class, then as many unlabelled ones as the largest ratio needs."""
-    y, most = np.repeat([0, 1], labelled), max(plan.ratios) * 2 * labelled
+def drawn(pi: float, labelled: int, ratio: int, draws: range) -> np.ndarray:
+    """Return `(D, N, 3)`: labelled rows by class, then unlabelled ones, `ratio` times as many."""
+    y, most = np.repeat([0, 1], labelled), ratio * 2 * labelled
     found = []
     for draw in draws:
         first = CLASSES.drawn(y, np.random.default_rng([SEED, labelled, draw]))
@@ -64,7 +73,7 @@ def drawn(plan: Plan, pi: float, labelled: int, draws: range) -> np.ndarray:
 
 def fitted(plan: Plan, pi: float, labelled: int, draws: range) -> Iterator[list[object]]:
     """Yield a row per ratio, draw and method."""
-    everything = drawn(plan, pi, labelled, draws)
+    everything = drawn(pi, labelled, max(plan.ratios), draws)
     alone = logit_adjusted(Draws(everything[:, : 2 * labelled], labelled, RIDGE))
     margin = np.einsum("dnp,dp->dn", everything[:, : 2 * labelled], alone) * np.repeat([-1, 1], labelled)
     separated = (margin > 0).all(1)
@@ -86,6 +95,14 @@ def fitted(plan: Plan, pi: float, labelled: int, draws: range) -> Iterator[list[
         yield from lines(ratio, "streams, π learnt", *learnt(data))
 
 
+def more_intervals(plan: Plan, pi: float, labelled: int, ratio: int) -> Iterator[list[object]]:
+    """Yield a row per draw beyond the first ones, of the learnt π alone."""
+    draws = range(plan.draws, plan.coverage_draws)
+    theta, limits, fine = learnt(Draws(drawn(pi, labelled, ratio, draws), labelled, RIDGE))
+    for i, draw in enumerate(draws):
+        yield [pi, labelled, ratio, draw, "streams, π learnt", *theta[i], *limits[i], "", int(fine[i])]
+
+
 def learnt(data: Draws) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return (α, b) `(D, 3)`, π̂ and its limits `(D, 3)`, and whether the search converged."""
     theta, limits, fine = np.empty((len(data.x), 3)), np.empty((len(data.x), 3)), np.empty(len(data.x))
@@ -105,19 +122,25 @@ def run(plan: Plan, store: Path) -> None:
     if not store.exists():
         store.write_text(",".join(COLUMNS) + "\n", encoding="utf-8")
     with store.open(encoding="utf-8", newline="") as file:
-        done = {(float(row["pi"]), int(row["labelled"]), int(row["draw"])) for row in csv.DictReader(file)}
-    for labelled in plan.labelled:
+        done = {tuple(float(row[name]) for name in ("pi", "labelled", "ratio", "draw")) for row in csv.DictReader(file)}
+    for labelled, pi in product(plan.labelled, plan.populations):
+        start = time.perf_counter()
         at_once = max(1, plan.rows_at_a_time // (2 * labelled * (1 + max(plan.ratios))))
-        for pi in plan.populations:
-            start = time.perf_counter()
-            for first in range(0, plan.draws, at_once):
-                draws = range(first, min(first + at_once, plan.draws))
-                if all((pi, labelled, draw) in done for draw in draws):
-                    continue
-                rows = list(fitted(plan, pi, labelled, draws))
-                with store.open("a", encoding="utf-8", newline="") as file:
-                    csv.writer(file, lineterminator="\n").writerows(rows)
-            print(f"π = {pi:g}, {labelled} of each class: {time.perf_counter() - start:.0f} s", flush=True)
+        for first in range(0, plan.draws, at_once):
+            draws = range(first, min(first + at_once, plan.draws))
+            if not all((pi, labelled, 0, draw) in done for draw in draws):
+                _append(store, fitted(plan, pi, labelled, draws))
+        for ratio in plan.more_draws(labelled):
+            if (pi, labelled, ratio, plan.coverage_draws - 1) not in done:
+                _append(store, more_intervals(plan, pi, labelled, ratio))
+        print(f"π = {pi:g}, {labelled} of each class: {time.perf_counter() - start:.0f} s", flush=True)
+
+
+def _append(store: Path, rows: Iterable[list[object]]) -> None:
+    """Write all rows at once, so that an interrupted run leaves whole pieces."""
+    found = list(rows)
+    with store.open("a", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(found)
 
 
 def main() -> None:

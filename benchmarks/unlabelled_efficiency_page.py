@@ -10,13 +10,13 @@ from typing import Any
 import matplotlib
 import numpy as np
 from report import table
-from stream_likelihood import GaussianClasses, asymptotic, log_likelihood
+from stream_likelihood import Draws, GaussianClasses, asymptotic, log_likelihood, logit_adjusted
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 ALONE, STREAMS, LEARNT, EMPIRICAL = "logit adjustment", "streams", "streams, π learnt", "empirical likelihood"
-RESAMPLES = 2000
+RESAMPLES, ALONE_DRAWS = 1000, 5000
 MASSES = (0.1, 0.3, 1, 3, 10, 30, 100, 1000)
 Cell = tuple[float, int, int]
 Statistic = Callable[[np.ndarray], np.ndarray]
@@ -31,9 +31,8 @@ class Results:
         with store.open(encoding="utf-8", newline="") as file:
             for row in sorted(csv.DictReader(file), key=lambda row: int(row["draw"])):
                 key = (float(row["pi"]), int(row["labelled"]), int(row["ratio"]), row["method"])
-                values = [float(row[name]) for name in ("alpha", "b1", "b2", "population", "low", "high", "separated", "fine")]
-                if int(row["draw"]) < plan.draws:
-                    self._found.setdefault(key, []).append(values)
+                values = [float(row[name] or "nan") for name in ("alpha", "b1", "b2", "population", "low", "high", "separated")]
+                self._found.setdefault(key, []).append(values)
 
     @property
     def cells(self) -> list[Cell]:
@@ -41,9 +40,11 @@ class Results:
         plan = self.plan
         return [(pi, n, ratio) for pi in plan.populations for n in plan.labelled for ratio in plan.ratios if ratio]
 
-    def of(self, cell: Cell, method: str) -> np.ndarray:
+    def of(self, cell: Cell, method: str, more: bool = False) -> np.ndarray:
+        """Return the estimates of the plan's draws, or with `more` of all there are."""
         pi, labelled, ratio = cell
-        return np.array(self._found[pi, labelled, 0 if method == ALONE else ratio, method])
+        found = np.array(self._found[pi, labelled, 0 if method == ALONE else ratio, method])
+        return found if more else found[: self.plan.draws]
 
     def limit(self, cell: Cell, parameter: int, known: bool = True) -> float:
         """Return the bound of a parameter's variance at the cell's sizes: 0 α, 1 and 2 the slopes, 3 π (unknown)."""
@@ -100,16 +101,27 @@ def write_page(store: Path, plan: Any, classes: GaussianClasses, page: Path, ori
 
 
 def _alone(results: Results) -> str:
-    """Logit adjustment without unlabelled rows against its own bound."""
+    """Logit adjustment without unlabelled rows against its own bound, in draws of its own, which cost little."""
     rows, pi = [], results.plan.populations[0]
     for labelled in results.plan.labelled:
-        cell = (pi, labelled, 0)
-        separated = int(results.of(cell, ALONE)[:, 6].sum())
-        bounds = [results.against_bound(cell, ALONE, parameter) for parameter in (0, 1, 2)]
-        rows.append([str(labelled), *bounds, f"{separated} of {results.plan.draws}"])
-    header = ["labelled", "intercept", "slope 1", "slope 2", "draws with separated classes"]
+        bound = np.diag(asymptotic(results.classes, pi, 0).known) / (2 * labelled)
+        theta, separated = _many_alone(results.classes, labelled)
+        shown = [_with_error(theta[:, [i]] / np.sqrt(bound[i]), lambda draws: draws[..., 0].var(-1, ddof=1)) for i in range(3)]
+        of_plan = int(results.of((pi, labelled, 0), ALONE)[:, 6].sum())
+        rows.append([str(labelled), *shown, f"{separated} of {len(theta):,}", f"{of_plan} of {results.plan.draws}"])
+    header = ["labelled", "intercept", "slope 1", "slope 2", "draws with separated classes", "of those below"]
     words = "The variance of logit adjustment relative to the bound for labelled rows alone; π only moves the intercept.\n\n"
     return f"\n## Without unlabelled rows\n\n{words}{table(header, rows)}"
+
+
+def _many_alone(classes: GaussianClasses, labelled: int) -> tuple[np.ndarray, int]:
+    """Return estimates (α, b) of logit adjustment, and in how many draws the classes are separated."""
+    rng, y, found, separated = np.random.default_rng(labelled), np.repeat([0, 1], labelled), [], 0
+    for _ in range(ALONE_DRAWS // 500):
+        x = np.stack([classes.drawn(y, rng) for _ in range(500)])
+        found.append(logit_adjusted(Draws(x, labelled, 1e-3)))
+        separated += int((np.einsum("dnp,dp->dn", x, found[-1]) * (2 * y - 1) > 0).all(1).sum())
+    return np.concatenate(found), separated
 
 
 def _slopes(results: Results, parameter: int, title: str) -> str:
@@ -168,15 +180,16 @@ def _information(results: Results) -> str:
 
 
 def _intervals(results: Results) -> str:
-    rows, inside, draws = [], [], results.plan.draws
+    rows, inside = [], []
     for cell in results.cells:
-        found = results.of(cell, LEARNT)
+        found = results.of(cell, LEARNT, more=True)
         pi, low, high = cell[0], found[:, 4], found[:, 5]
         inside.append(np.mean((low <= pi) & (pi <= high)))
-        error = np.sqrt(inside[-1] * (1 - inside[-1]) / draws)
+        error = np.sqrt(inside[-1] * (1 - inside[-1]) / len(found))
         rows.append(
             [
                 *_names(cell),
+                f"{len(found):,}",
                 f"{100 * inside[-1]:.1f} ± {100 * error:.1f} %",
                 f"{100 * np.mean(pi > high):.1f} %",
                 f"{100 * np.mean(pi < low):.1f} %",

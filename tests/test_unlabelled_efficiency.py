@@ -113,7 +113,7 @@ class TestBound:
 
 @pytest.mark.long
 def test_the_benchmark_resumes_and_writes_its_page(tmp_path: Path) -> None:
-    plan = Plan(populations=(0.3,), labelled=(25,), ratios=(0, 1), draws=6, rows_at_a_time=300)
+    plan = Plan(populations=(0.3,), labelled=(25,), ratios=(0, 1), draws=6, coverage_draws=8, rows_at_a_time=300)
     store = tmp_path / "found.csv"
     run(plan, store)
     whole = store.read_text(encoding="utf-8").splitlines()
