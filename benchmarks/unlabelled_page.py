@@ -1,0 +1,1 @@
+def summary(folder): return ""
