@@ -49,23 +49,32 @@ class Prevalence:
         Prevalence(population=[0.999, 0.001], sampling=[0.5, 0.5])
     """
 
-    __slots__ = ("_concentration", "_evidence", "_population", "_sampling")
+    __slots__ = ("_concentration", "_evidence", "_population", "_sampling", "_unknown")
 
     _population: Tensor
     _sampling: Tensor
     _evidence: float | None
     _concentration: Tensor | None
+    _unknown: bool
 
     def __init__(self, population: Frequencies, sampling: Frequencies | None = None, evidence: float = 1.0) -> None:
         pi = frequencies(population, "population")
         rho = torch.full_like(pi, 1 / len(pi)) if sampling is None else frequencies(sampling, "sampling", len(pi))
         self._assign(pi, rho, _kappa(evidence), None)
 
-    def _assign(self, population: Tensor, sampling: Tensor, evidence: float | None, concentration: Tensor | None) -> None:
+    def _assign(
+        self,
+        population: Tensor,
+        sampling: Tensor,
+        evidence: float | None,
+        concentration: Tensor | None,
+        unknown: bool = False,
+    ) -> None:
         object.__setattr__(self, "_population", population)
         object.__setattr__(self, "_sampling", sampling)
         object.__setattr__(self, "_evidence", evidence)
         object.__setattr__(self, "_concentration", concentration)
+        object.__setattr__(self, "_unknown", unknown)
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"A Prevalence cannot be changed: make a new one instead of setting `{name}`.")
@@ -120,10 +129,53 @@ class Prevalence:
         kappa = None if evidence is None else _kappa(evidence)
         return _rebuild(certain._population, certain._sampling, kappa, concentration)
 
+    @classmethod
+    def unknown(cls, num_classes: int, sampling: Frequencies | None = None, start: Frequencies | None = None) -> Prevalence:
+        """Make a prevalence whose π is learnt from unlabelled rows: `criterion(logits, y, unlabelled=…)`.
+
+        `criterion.population` reads what was learnt; `retarget` makes a known prevalence of it.
+
+        Args:
+            num_classes: K.
+            sampling: ρ, as in `Prevalence`.
+            start: a guess at π, at which `start_at_prevalence` sets the output layer; ρ by default.
+        """
+        if isinstance(num_classes, bool) or not isinstance(num_classes, int | np.integer) or num_classes < 2:
+            raise ValueError(f"Expected `num_classes` to be an int from 2 up, but got {num_classes!r}: count the classes.")
+        k = int(num_classes)
+        rho = torch.full((k,), 1 / k, dtype=torch.float64) if sampling is None else frequencies(sampling, "sampling", k)
+        return _rebuild(rho if start is None else frequencies(start, "start", k), rho, 1.0, None, True)
+
+    @classmethod
+    def positive_unlabelled(cls, population: float) -> Prevalence:
+        """Make a prevalence of two classes of which class 1 alone is ever labelled; the rest of the data is unlabelled.
+
+        Its `sampling` is [0, 1], so a loss with it needs `unlabelled=`.
+
+        Args:
+            population: the frequency of class 1.
+        """
+        return _rebuild(_pair(population, "population"), torch.tensor([0.0, 1.0], dtype=torch.float64), 1.0, None)
+
     @property
     def population(self) -> Tensor:
         """π (K,), float64; the mean where the prevalence is uncertain."""
+        if self._unknown:
+            raise ValueError(
+                "Expected a known prevalence, but this one is Prevalence.unknown: take what a loss has learnt, "
+                "`criterion.population`, or estimate it with rightloss.shift.estimate_prevalence."
+            )
         return self._population.clone()
+
+    @property
+    def start(self) -> Tensor:
+        """The mix (K,) at which an output layer starts: π, or the guess where π is unknown."""
+        return self._population.clone()
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether π is to be learnt from unlabelled rows."""
+        return self._unknown
 
     @property
     def sampling(self) -> Tensor:
@@ -163,21 +215,21 @@ class Prevalence:
     def with_sampling(self, sampling: Frequencies) -> Prevalence:
         """Return the same prevalence for another training mix."""
         rho = frequencies(sampling, "sampling", self.num_classes)
-        return _rebuild(self._population, rho, self._evidence, self._concentration)
+        return _rebuild(self._population, rho, self._evidence, self._concentration, self._unknown)
 
     def with_evidence(self, evidence: float) -> Prevalence:
         """Return the same prevalence with another κ: 0 for the paper's loss."""
-        return _rebuild(self._population, self._sampling, _kappa(evidence), self._concentration)
+        return _rebuild(self._population, self._sampling, _kappa(evidence), self._concentration, self._unknown)
 
     @property
     def weights(self) -> Tensor:
         """β = π/ρ (K,): what one training example of each class stands for in the population."""
-        return self._population / self._sampling
+        return self.population / self._sampling
 
     @property
     def log_weights(self) -> Tensor:
         """log β (K,)."""
-        return self._population.log() - self._sampling.log()
+        return self.population.log() - self._sampling.log()
 
     @property
     def num_classes(self) -> int:
@@ -197,7 +249,7 @@ class Prevalence:
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """Draw π n times, `(n, K)`: from the Dirichlet, or π itself repeated where it is certain."""
         if self._concentration is None:
-            return self._population.expand(n, -1).clone()
+            return self.population.expand(n, -1).clone()
         # Normalised Gamma(α) draws, as Gamma(α + 1) U^(1/α) and in logarithms: where all α are small they would all underflow.
         alpha = self._concentration.expand(n, -1)
         log_gamma = torch._standard_gamma(alpha + 1, generator=generator).log()
@@ -213,9 +265,9 @@ class Prevalence:
                     "the classes of a trained model cannot change."
                 )
             own = None if population._evidence is None else self.evidence
-            return _rebuild(population._population, self._sampling, own, population._concentration)
+            return _rebuild(population._population, self._sampling, own, population._concentration, population._unknown)
         pi = _pair(population, "population") if _is_number(population) else population
-        return Prevalence(frequencies(pi, "population", self.num_classes), self._sampling, self.evidence)
+        return _rebuild(frequencies(pi, "population", self.num_classes), self._sampling, self.evidence, None)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Prevalence):
@@ -227,20 +279,21 @@ class Prevalence:
 
     def _key(self) -> tuple[Any, ...]:
         alpha = None if self._concentration is None else tuple(self._concentration.tolist())
-        return tuple(self._population.tolist()), tuple(self._sampling.tolist()), self._evidence, alpha
+        return tuple(self._population.tolist()), tuple(self._sampling.tolist()), self._evidence, alpha, self._unknown
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self._population, self._sampling, self._evidence, self._concentration)
+        return _rebuild, (self._population, self._sampling, self._evidence, self._concentration, self._unknown)
 
     def __repr__(self) -> str:
         def show(values: Tensor) -> str:
             numbers = [f"{value:.4g}" for value in values[:6].tolist()]
             return "[" + ", ".join(numbers + ["…"] * (len(values) > 6)) + "]"
 
-        parts = [f"population={show(self._population)}", f"sampling={show(self._sampling)}"]
+        name = "start" if self._unknown else "population"
+        parts = [f"{name}={show(self._population)}", f"sampling={show(self._sampling)}"]
         parts += [f"evidence={self._evidence:g}"] if self._evidence not in (None, 1.0) else []
         parts += [f"concentration={show(self._concentration)}"] if self._concentration is not None else []
-        return f"Prevalence({', '.join(parts)})"
+        return f"Prevalence{'.unknown' * self._unknown}({', '.join(parts)})"
 
 
 @runtime_checkable
@@ -487,7 +540,9 @@ def _row_frequencies(mix: Tensor, name: str, num_classes: int, rows: int) -> Flo
     return torch.where((total - 1).abs() < 1e-14, mix, mix / total)
 
 
-def _rebuild(population: Tensor, sampling: Tensor, evidence: float | None, concentration: Tensor | None) -> Prevalence:
+def _rebuild(
+    population: Tensor, sampling: Tensor, evidence: float | None, concentration: Tensor | None, unknown: bool = False
+) -> Prevalence:
     prevalence = Prevalence.__new__(Prevalence)
-    prevalence._assign(population, sampling, evidence, concentration)
+    prevalence._assign(population, sampling, evidence, concentration, unknown)
     return prevalence

@@ -126,4 +126,4 @@ def log_population(prevalence: Prevalence | ContinuousPrevalence, num_classes: i
             f"Expected a prevalence of {num_classes} classes for {name}, but got {prevalence.num_classes}: "
             "the likelihood and the prevalence list the same classes."
         )
-    return torch.log(prevalence.population)
+    return torch.log(prevalence.start)

@@ -33,6 +33,7 @@ class LabelledBatch:
         support: None for classes; in regression the (global) batch's own labels.
         shape: that of an unreduced loss.
         nonfinite: what to do with outputs that are not finite.
+        examples: what a mean divides by; None for the rows that count. With unlabelled rows it is the labelled ones alone.
     """
 
     outputs: Tensor
@@ -40,6 +41,7 @@ class LabelledBatch:
     support: Tensor | None
     shape: torch.Size
     nonfinite: NonFinite
+    examples: int | float | Tensor | None = None
 
     def rows(self) -> Tensor:
         """Return the outputs as `(n, num_outputs)`, a row per label, in float32 or float64, checked to be finite."""
@@ -53,11 +55,12 @@ class LabelledBatch:
             return loss.sum()
         return loss.reshape(self.shape)
 
-    def mean_count(self, like: Tensor, group: dist.ProcessGroup | None) -> int | Tensor:
+    def mean_count(self, like: Tensor, group: dist.ProcessGroup | None) -> int | float | Tensor:
         """Return what a mean divides by: over several ranks, the average count of a rank."""
+        own = self.labels.count if self.examples is None else self.examples
         if group is None:
-            return self.labels.count
-        count = torch.as_tensor(self.labels.count).to(like).reshape(1)
+            return own
+        count = torch.as_tensor(own).to(like).reshape(1)
         return sum_over_ranks(count, group)[0] / dist.get_world_size(group)
 
 
@@ -72,16 +75,18 @@ class Labels:
         votes: v_nk `(*sets, n, k)`, zero rows where ignored; None for hard labels.
         valid: which rows count `(*sets, n)`; None if all do.
         size: number of columns, k.
-        count: how many rows count; a tensor `(*sets,)` if it cannot be read or differs between sets.
+        count: how many rows count; a tensor `(*sets,)` if it cannot be read or differs between sets. With multiples, their sum.
         filler: the column number that stands where a row is ignored.
+        multiples: how many times each row counts `(n,)`; None for once.
     """
 
     index: Tensor | None
     votes: Tensor | None
     valid: Tensor | None
     size: int
-    count: int | Tensor
+    count: int | float | Tensor
     filler: int = 0
+    multiples: Tensor | None = None
 
     @property
     def rows(self) -> int:
@@ -93,7 +98,7 @@ class Labels:
 
     def log_count(self, like: Tensor) -> Tensor | float:
         """Return log of how many rows count, as it is subtracted from `(*sets, k)`."""
-        if isinstance(self.count, int):
+        if isinstance(self.count, int | float):
             return math.log(self.count)
         log_count = self.count.to(like.dtype).log()
         return log_count.unsqueeze(-1) if log_count.ndim else log_count
@@ -121,8 +126,8 @@ class Labels:
         """Return Σ_n v_nk over the rows that count: how often each class occurs."""
         if self.index is None:
             assert self.votes is not None
-            return self.votes.sum(0)
-        if cannot_be_read(self.index):
+            return (self.votes if self.multiples is None else self.votes * self.multiples[:, None]).sum(0)
+        if cannot_be_read(self.index) or self.multiples is not None:
             ones = self.mask(wide(like.new_ones(self.rows)))
             return ones.new_zeros(self.size).scatter_add(0, self.index, ones).to(like.dtype)
         counts = torch.bincount(self.index, minlength=self.size).to(like.dtype)
@@ -131,8 +136,16 @@ class Labels:
         return counts
 
     def mask(self, per_row: Float[Tensor, "*sets n"]) -> Float[Tensor, "*sets n"]:
-        """Return `per_row` with zeros where ignored."""
+        """Return `per_row` as often as each row counts: 0 where ignored."""
+        if self.multiples is not None:
+            per_row = per_row * self.multiples.to(per_row.dtype)
         return per_row if self.valid is None else torch.where(self.valid, per_row, 0.0)
+
+    def row_weights(self, dtype: torch.dtype) -> Float[Tensor, " n"] | None:
+        """Return how often each row counts; None if every row counts once."""
+        if self.valid is None:
+            return None if self.multiples is None else self.multiples.to(dtype)
+        return self.mask(self.valid.to(dtype))
 
     def in_sets(self, sets: int) -> Labels:
         """Return the labels `(sets · n,)`, one set after the other, as `(sets, n)`."""

@@ -36,6 +36,7 @@ from .gain import (
     log_sum,
     realised_frequencies,
 )
+from .streams import Tables, check_unlabelled_weight, stream_batch, tables_of, unreduced_shape
 
 
 def information_gain_loss(
@@ -52,6 +53,8 @@ def information_gain_loss(
     process_group: dist.ProcessGroup | None = None,
     training: bool = True,
     fused: bool = True,
+    unlabelled: Tensor | None = None,
+    unlabelled_weight: float | None = None,
 ) -> Tensor:
     """Return `−(log p(y_n|x_n,w) − log p(y_n|w))`, Eq. (1): train with it, predict with the plain likelihood.
 
@@ -71,6 +74,9 @@ def information_gain_loss(
         process_group: the ranks that share the batch under `torch.distributed`; all by default.
         training: False leaves other ranks alone.
         fused: False composes the softmax path from torch operations too: forward-mode derivatives need it.
+        unlabelled: logits of people of the population whose labels nobody knows: one more stream in the mix r
+            (rightloss.losses.streams has the likelihood); where r = π, they are the marginal. An unreduced loss has them last.
+        unlabelled_weight: λ, the mass of the unlabelled against the labelled; None for the ratio of the rows given.
 
     Examples:
         >>> import torch, rightloss as rl
@@ -83,11 +89,22 @@ def information_gain_loss(
     marginal = BatchMarginal() if marginal is None else marginal
     check_options(reduction, nonfinite, ignore_index)
     check_pair(likelihood, prevalence)
-    marginal.prepare(prevalence.num_classes if isinstance(prevalence, Prevalence) else None)
+    weight = check_unlabelled_weight(unlabelled_weight)
     group = sharing_group(process_group, training)
     batch, terms = batch_and_terms(logits, target, prevalence, likelihood, reference, ignore_index, nonfinite, group)
     measure = measure_of(batch, terms, prevalence, likelihood, reference, ignore_index)
-    return gain_loss(batch, terms, likelihood, marginal, measure, reduction, group, fused)
+    others = usable(unlabelled, weight, prevalence, group)
+    if others is None:
+        marginal.prepare(prevalence.num_classes if isinstance(prevalence, Prevalence) else None)
+        return gain_loss(batch, terms, likelihood, marginal, measure, reduction, group, fused)
+    tables = tables_of(batch, others, likelihood)
+    if terms.at_population:
+        marginal.prepare(len(terms.reference))
+        return population_gain_loss(batch, tables, terms, likelihood, marginal, measure, reduction, group)
+    marginal.prepare(int((terms.sampling > 0).sum()) + 1)
+    joined, stream_terms = stream_batch(batch, tables, terms, weight, group)
+    loss = gain_loss(joined, stream_terms, Categorical(), marginal, None, reduction, group, fused)
+    return loss.reshape(unreduced_shape(batch, others)) if reduction == "none" else loss
 
 
 def weighted_loss(
@@ -124,8 +141,12 @@ def logit_adjusted_loss(
     *,
     ignore_index: int | None = -100,
     nonfinite: NonFinite = "raise",
+    unlabelled: Tensor | None = None,
+    unlabelled_weight: float | None = None,
 ) -> Tensor:
     """Return `−log p_ρ(y_n|x_n,w)`, `p_ρ(k|x,w) ∝ p(k|x,w) ρ_k/π_k`: cross-entropy of the table moved to the sampled mix.
+
+    With `unlabelled` rows it is the cross-entropy of the streams, which rightloss.losses.streams has.
 
     The logits are the population's, so the offset log ρ − log π is added in training and left out afterwards. For regression,
     with the batch's labels as the support, this is Balanced MSE's batch Monte Carlo form. The arguments are those of
@@ -138,7 +159,11 @@ def logit_adjusted_loss(
         2.0969
     """
     batch, terms, likelihood = _checked(logits, target, prevalence, likelihood, reduction, ignore_index, nonfinite)
-    return cross_entropy(batch, likelihood, terms.log_adjust, None, reduction)
+    weight = check_unlabelled_weight(unlabelled_weight)
+    others = usable(unlabelled, weight, prevalence, None)
+    if others is None:
+        return cross_entropy(batch, likelihood, terms.log_adjust, None, reduction)
+    return stream_cross_entropy(batch, tables_of(batch, others, likelihood), terms, weight, reduction, others)
 
 
 def log_likelihood_loss(
@@ -227,6 +252,61 @@ def gain_loss(
         if labels.index is not None:
             return fused_loss(batch, terms, log_weights, log_q_of, reduction)
     return batch.reduce(composed_loss(batch, terms, likelihood, log_weights, log_q_of, group), reduction, group)
+
+
+def population_gain_loss(
+    batch: LabelledBatch,
+    tables: Tables,
+    terms: PriorTerms,
+    likelihood: Likelihood,
+    marginal: Marginal,
+    measure: Measure | None,
+    reduction: Reduction,
+    group: dist.ProcessGroup | None,
+) -> Tensor:
+    """Return the gain at r = π with the unlabelled rows as the marginal, value and gradient: nothing is weighted."""
+    rows = len(tables.population) * (1 if group is None else dist.get_world_size(group))
+
+    def log_q_of(log_m: Tensor) -> Tensor:
+        return log_m if log_m.is_meta else marginal.update(MinibatchEstimate(log_m, rows, measure))
+
+    loss = composed_loss(batch, terms, likelihood, None, log_q_of, group, tables.population)
+    return batch.reduce(loss, reduction, group)
+
+
+def stream_cross_entropy(
+    batch: LabelledBatch,
+    tables: Tables,
+    terms: PriorTerms,
+    weight: float | None,
+    reduction: Reduction,
+    unlabelled: Tensor,
+) -> Tensor:
+    """Return `logit_adjusted_loss` with unlabelled rows."""
+    joined, stream_terms = stream_batch(batch, tables, terms, weight)
+    loss = cross_entropy(joined, Categorical(), stream_terms.log_adjust, None, reduction)
+    return loss.reshape(unreduced_shape(batch, unlabelled)) if reduction == "none" else loss
+
+
+def usable(
+    unlabelled: Tensor | None,
+    weight: float | None,
+    prevalence: Prevalence | ContinuousPrevalence,
+    group: dist.ProcessGroup | None,
+) -> Tensor | None:
+    """Return the unlabelled outputs; None if there are none that count, or a ValueError where there must be some."""
+    if unlabelled is not None and not isinstance(prevalence, Prevalence):
+        raise ValueError(
+            "Expected no `unlabelled` in regression, but got some: the likelihood of unlabelled rows needs classes."
+        )
+    if unlabelled is None or weight == 0 or (group is None and len(unlabelled) == 0):
+        if isinstance(prevalence, Prevalence) and bool((prevalence.sampling == 0).any()):
+            raise ValueError(
+                "Expected `unlabelled` rows with a class that is never labelled, but got none that count: pass "
+                "unlabelled=model(x_unlabelled) to the loss."
+            )
+        return None
+    return unlabelled
 
 
 def cross_entropy(

@@ -1,6 +1,7 @@
 """The information gain of a softmax likelihood in closed form: value and gradient at once, without a graph.
 
 With p_nk = p_r(k|x_n,w), v_nk = 1{y_n=k}, g = 1/N for a mean (1 for a sum), a_k = g (Σ_n v_nk − κ r_k N)/(N q_k),
+where a row that counts c times has g c in the place of g,
 
     ∂L/∂z_nk = g (p_nk − v_nk) + β_n p_nk (a_k − Σ_j a_j p_nj).
 
@@ -67,19 +68,30 @@ class _WithGradient(torch.autograd.Function):
         log_weights, log_q, reduction, loss, gradient = rest
         labels = batch.labels
         # what is as long as the batch is saved as autograd wants it: freed after the backward pass, and checked for changes
-        ctx.save_for_backward(logits, labels.index, labels.valid, log_weights)
-        ctx.facts = batch.shape, batch.nonfinite, labels.size, labels.count, labels.filler, terms, log_q, reduction
+        ctx.save_for_backward(logits, labels.index, labels.valid, labels.multiples, log_weights)
+        ctx.facts = (
+            batch.shape,
+            batch.nonfinite,
+            batch.examples,
+            labels.size,
+            labels.count,
+            labels.filler,
+            terms,
+            log_q,
+            reduction,
+        )
         ctx.gradient = gradient
         result: Tensor = loss
         return result
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        logits, index, valid, log_weights = ctx.saved_tensors
+        logits, index, valid, multiples, log_weights = ctx.saved_tensors
         gradient, ctx.gradient = ctx.gradient, None
         if gradient is None or torch.is_grad_enabled():
-            shape, nonfinite, size, count, filler, terms, log_q, reduction = ctx.facts
-            batch = LabelledBatch(logits, Labels(index, None, valid, size, count, filler), None, shape, nonfinite)
+            shape, nonfinite, examples, size, count, filler, terms, log_q, reduction = ctx.facts
+            labels = Labels(index, None, valid, size, count, filler, multiples)
+            batch = LabelledBatch(logits, labels, None, shape, nonfinite, examples)
             arguments = batch, terms, log_weights, lambda _: log_q, reduction
             if torch.is_grad_enabled():  # create_graph=True
                 (gradient,) = torch.autograd.grad(_composed(*arguments), logits, grads[0], create_graph=True)
@@ -100,13 +112,15 @@ def _closed_form(
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Return the loss (None if log space is needed), its gradient (None unless `keep`), and log q (None if not yet known)."""
     labels, count, dtype = batch.labels, batch.labels.count, terms.reference.dtype
-    assert isinstance(count, int)
-    mask = None if labels.valid is None else labels.valid.to(dtype)
+    assert isinstance(count, int | float)
+    mask = labels.row_weights(dtype)
+    over = count if batch.examples is None else batch.examples
+    assert isinstance(over, int)
     weights = mask if log_weights is None else log_weights.exp() if mask is None else log_weights.exp() * mask
     probs, own, sums = _sweep(batch, terms, weights, keep)
     if own is None:
         return None, None, None
-    log_count, g = _scalar(math.log(count), dtype), 1 / count if reduction == "mean" else 1.0
+    log_count, g = _scalar(math.log(count), dtype), 1 / over if reduction == "mean" else 1.0
     log_q = log_q_of(sums.log_().sub_(log_count))
     if not float(log_q.amin()) > math.log(TINY[dtype]):
         return None, None, log_q
@@ -118,7 +132,7 @@ def _closed_form(
         loss.sub_(evidence.mul_(_scalar(float(count), dtype)))
         wanted.sub_(terms.reference * _scalar(terms.evidence * (g * count), dtype))
     if reduction == "mean":
-        loss.div_(_scalar(float(count), dtype))
+        loss.div_(_scalar(float(over), dtype))
     if probs is None:
         return loss, None, log_q
     a = wanted.div_(torch.exp(log_q + log_count))

@@ -5,6 +5,7 @@ Stage: `log_probs (*sets, n, k), log_marginal (*sets, k), labels → gain (*sets
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -75,9 +76,9 @@ def log_sum(
     log_probs: Float[Tensor, "*sets n k"], labels: Labels, log_weights: Float[Tensor, "*sets n"] | None
 ) -> Float[Tensor, "*sets k"]:
     """Return log Σ_n β_n p(k|x_n,w) over the rows that count."""
-    if labels.valid is not None:
-        ignored = torch.where(labels.valid, 0.0, -torch.inf).to(log_probs)
-        log_weights = ignored if log_weights is None else log_weights + ignored
+    counted = labels.row_weights(log_probs.dtype)
+    if counted is not None:
+        log_weights = counted.log() if log_weights is None else log_weights + counted.log()
     return torch.logsumexp(log_probs if log_weights is None else log_probs + log_weights.unsqueeze(-1), -2)
 
 
@@ -113,6 +114,7 @@ def composed_loss(
     log_weights: Float[Tensor, " n"] | None,
     log_q_of: Callable[[Tensor], Tensor],
     group: dist.ProcessGroup | None,
+    population: Float[Tensor, "m k"] | None = None,
 ) -> Float[Tensor, " n"]:
     """Return minus the information gain of each row, composed of torch operations: any derivative, any transform.
 
@@ -123,9 +125,13 @@ def composed_loss(
         log_weights: log β_n of the rows, None if all are 1.
         log_q_of: the minibatch's log m (without gradient) → log q.
         group: the ranks to average m over.
+        population: the table of unlabelled rows over which m is taken, in the place of the batch's own; where r = π.
     """
     log_probs = at_reference(likelihood.table(batch.rows(), batch.support), terms.log_offset)
-    log_m = log_mean_over_ranks(log_sum(log_probs, batch.labels, log_weights), batch.labels.log_count(log_probs), group)
+    if population is None:
+        log_m = log_mean_over_ranks(log_sum(log_probs, batch.labels, log_weights), batch.labels.log_count(log_probs), group)
+    else:
+        log_m = log_mean_over_ranks(torch.logsumexp(population, 0), math.log(len(population)), group)
     log_marginal = with_minibatch_gradient(log_q_of(log_m.detach()), log_m)
     return -information_gain(log_probs, log_marginal, batch.labels, terms)
 
@@ -133,6 +139,7 @@ def composed_loss(
 def class_terms(prevalence: Prevalence, reference: Any, like: Tensor, num_data: int | None = None) -> PriorTerms:
     """Return the terms for classes, computed in float64, in the dtype and on the device of `like`."""
     pi, rho = prevalence.population, prevalence.sampling
+    reference = pi if isinstance(reference, str) and reference == "population" else reference
     r = rho if reference is None else frequencies(reference, "reference", prevalence.num_classes)
     at_population, plain = bool((r == pi).all()), bool((r == rho).all())
     return PriorTerms(

@@ -2,20 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Any
+import copy
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Float
+from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
 from ..likelihoods import Categorical, Likelihood
-from ..marginals import BatchMarginal, Marginal, RunningMarginal, cannot_be_read, sharing_group
+from ..marginals import (
+    AuxiliaryMarginal,
+    BatchMarginal,
+    Marginal,
+    MinibatchEstimate,
+    PoolMarginal,
+    RunningMarginal,
+    cannot_be_read,
+    log_mean_over_ranks,
+    sharing_group,
+)
 from ..prevalence import ContinuousPrevalence, Density, Frequencies, Prevalence, frequencies
 from .batch import LabelledBatch, NonFinite, Reduction, check_options, check_pair, class_batch
-from .functional import batch_and_terms, cross_entropy, gain_loss, importance, measure_of
+from .functional import (
+    batch_and_terms,
+    cross_entropy,
+    gain_loss,
+    importance,
+    measure_of,
+    population_gain_loss,
+    stream_cross_entropy,
+    usable,
+)
 from .gain import PriorTerms, class_terms
 from .monitor import Kind, Monitor
+from .streams import Tables, check_unlabelled_weight, stream_batch, tables_of, unreduced_shape
 
 
 class _Loss(nn.Module):
@@ -42,14 +65,18 @@ class _Loss(nn.Module):
         check_options(reduction, nonfinite, ignore_index)
         self._prevalence, self.likelihood, self.reduction = prevalence, likelihood, reduction
         self.ignore_index, self.nonfinite = ignore_index, nonfinite
+        self._at_population = isinstance(reference, str)  # and follows π where that is learnt
         if isinstance(prevalence, Prevalence) and reference is not None:
+            reference = prevalence.start if self._at_population else reference
             reference = frequencies(reference, "reference", prevalence.num_classes)
-        self._reference = reference
+        self._reference, self._num_data = reference, num_data
         self._terms: dict[tuple[torch.device, torch.dtype], PriorTerms] = {}
+        self.population_marginal: RunningMarginal | None = None
         if isinstance(prevalence, Prevalence):
-            double = class_terms(prevalence, reference, torch.empty(0, dtype=torch.float64), num_data)
-            cpu = torch.device("cpu")
-            self._terms = {(cpu, torch.float64): double, (cpu, torch.float32): double.to(cpu, torch.float32)}
+            self._set_population(prevalence.start)
+            if prevalence.is_unknown:
+                self.population_marginal = RunningMarginal(decay=0.99)
+                self.population_marginal.prepare(prevalence.num_classes)
         self.monitor = Monitor(*self._quiet) if isinstance(prevalence, Prevalence) else None
 
     @property
@@ -60,7 +87,23 @@ class _Loss(nn.Module):
     @property
     def reference(self) -> Any:
         """r as given; for another make a new loss."""
-        return self._reference
+        unknown = isinstance(self._prevalence, Prevalence) and self._prevalence.is_unknown
+        return "population" if self._at_population and unknown else self._reference
+
+    @property
+    def population(self) -> Float64[Tensor, " k"]:
+        """π (K,): as given, or as learnt so far where it is unknown: the running mean prediction over the unlabelled rows.
+
+        Where the likelihood of labelled and unlabelled rows is greatest, in the weights (an intercept among them) and in π,
+        the mean prediction over the unlabelled rows *is* π: so it follows from the others, and needs no optimizer.
+        `rightloss.shift.joint_prevalence` gives an interval.
+        """
+        if not isinstance(self._prevalence, Prevalence):
+            raise ValueError("Expected classes for `population`, but the likelihood is a density: see `prevalence`.")
+        marginal = self.population_marginal
+        if marginal is None or int(marginal.steps) == 0:
+            return self._prevalence.start
+        return torch.softmax(marginal.log_average.double(), 0).cpu()
 
     def terms(self, like: Tensor) -> PriorTerms:
         """Return r, ρ, κ and offsets of the classes, on the device and in the precision of the logits `like`."""
@@ -89,6 +132,39 @@ class _Loss(nn.Module):
             logits, target, prevalence, likelihood, self._reference, self.ignore_index, self.nonfinite, group
         )
 
+    def _set_population(self, population: Tensor) -> None:
+        """Compute the terms with this π."""
+        assert isinstance(self._prevalence, Prevalence)
+        known = self._prevalence.retarget(population) if self._prevalence.is_unknown else self._prevalence
+        reference = population if self._at_population else self._reference
+        double = class_terms(known, reference, torch.empty(0, dtype=torch.float64), self._num_data)
+        cpu = torch.device("cpu")
+        self._terms = {(cpu, torch.float64): double, (cpu, torch.float32): double.to(cpu, torch.float32)}
+
+    def _learn_population(self, tables: Tables, group: dist.ProcessGroup | None) -> None:
+        """Take the mean prediction over the unlabelled rows into π, in training, where π is unknown."""
+        if self.population_marginal is None or not self.training:
+            return
+        others = tables.population.detach()
+        log_m = log_mean_over_ranks(torch.logsumexp(others, 0), math.log(max(1, len(others))), group)
+        self.population_marginal.update(MinibatchEstimate(log_m, len(others)))
+        self._set_population(self.population)
+
+    def _check_learns(self, unlabelled: Tensor | None) -> None:
+        """Raise a ValueError where π is unknown and nothing can be learnt of it."""
+        marginal = self.population_marginal
+        if unlabelled is None and self.training and marginal is not None and int(marginal.steps) == 0:
+            raise ValueError(
+                "Expected `unlabelled` rows, from which an unknown prevalence is learnt, but got none: pass "
+                "unlabelled=model(x_unlabelled) to the loss, or give the prevalence a population."
+            )
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *others: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *others)
+        if self.population_marginal is not None and int(state_dict.get(f"{prefix}population_marginal.steps", 0)):
+            saved: Tensor = state_dict[f"{prefix}population_marginal.log_average"]
+            self._set_population(torch.softmax(saved.double().cpu(), 0))
+
     def _watch(self, batch: LabelledBatch, terms: PriorTerms, group: dist.ProcessGroup | None = None) -> None:
         """Show the monitor the batch, if it is one of those it looks at."""
         if self.monitor is None or not self.training or cannot_be_read(batch.outputs):
@@ -110,14 +186,16 @@ class InformationGainLoss(_Loss):
         prevalence: π, ρ and κ.
         likelihood: Categorical by default.
         marginal: the estimator of q; `RunningMarginal` by default, in regression `BatchMarginal`.
-        reference: r, the mix in which the marginal is taken: None for the sampled mix ρ, `prevalence.population` for the
-            paper's form, or any other mix.
+        reference: r, the mix in which the marginal is taken: None for the sampled mix ρ, "population" for π, the paper's
+            form, or any other mix.
         reduction: "mean", "sum" or "none".
         ignore_index: the int label of rows that count for nothing; None if there is none.
         nonfinite: "raise" for logits that are not finite, or "nan" to let them make the loss NaN.
         process_group: the ranks that share the batch under `torch.distributed`; all by default.
         fused: False composes the softmax path from torch operations too.
         num_data: N, how many training examples there are: it sets κ of an uncertain prevalence, see `Prevalence.evidence_for`.
+        unlabelled_weight: λ, the mass of unlabelled rows against the labelled ones, where `unlabelled=` is given; None for
+            the ratio of the rows given.
 
     Examples:
         >>> import torch, rightloss as rl
@@ -134,14 +212,21 @@ class InformationGainLoss(_Loss):
         prevalence: Prevalence | ContinuousPrevalence,
         likelihood: Likelihood | None = None,
         marginal: Marginal | None = None,
-        reference: Frequencies | Density | None = None,
+        reference: Frequencies | Density | Literal["population"] | None = None,
         reduction: Reduction = "mean",
         ignore_index: int | None = -100,
         nonfinite: NonFinite = "raise",
         process_group: dist.ProcessGroup | None = None,
         fused: bool = True,
         num_data: int | None = None,
+        unlabelled_weight: float | None = None,
     ) -> None:
+        if isinstance(reference, str):
+            if reference != "population":
+                raise ValueError(
+                    f"Expected `reference` to be 'population', a mix or None, but got {reference!r}: write the mix."
+                )
+            reference = prevalence.population if isinstance(prevalence, ContinuousPrevalence) else reference
         super().__init__(prevalence, likelihood, reduction, ignore_index, nonfinite, reference, num_data)
         classes = prevalence.num_classes if isinstance(prevalence, Prevalence) else None
         if marginal is None:
@@ -150,6 +235,8 @@ class InformationGainLoss(_Loss):
             raise ValueError(f"Expected `marginal` to be a marginal such as RunningMarginal(), but got {marginal!r}: make one.")
         marginal.prepare(classes)
         self.marginal, self.process_group, self.fused = marginal, process_group, fused
+        self.unlabelled_weight = check_unlabelled_weight(unlabelled_weight)
+        self.stream_marginal: Marginal | None = None
 
     @classmethod
     def as_published(
@@ -165,25 +252,67 @@ class InformationGainLoss(_Loss):
             likelihood: Categorical by default.
             options: the others of `InformationGainLoss`.
         """
-        options = {"marginal": BatchMarginal(), "reference": prevalence.population, **options}
+        options = {"marginal": BatchMarginal(), "reference": "population", **options}
         return cls(prevalence.with_evidence(0.0), likelihood, **options)
 
-    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+    def forward(self, logits: Tensor, target: Tensor, unlabelled: Tensor | None = None) -> Tensor:
         group = sharing_group(self.process_group, self.training)
+        self._check_learns(unlabelled)
         batch, terms = self._batch_and_terms(logits, target, group)
         measure = measure_of(batch, terms, self._prevalence, self.likelihood, self._reference, self.ignore_index)
-        loss = gain_loss(batch, terms, self.likelihood, self.marginal, measure, self.reduction, group, self.fused)
+        others = usable(unlabelled, self.unlabelled_weight, self._prevalence, group)
+        if others is None:
+            loss = gain_loss(batch, terms, self.likelihood, self.marginal, measure, self.reduction, group, self.fused)
+        else:
+            tables = tables_of(batch, others, self.likelihood)
+            if terms.at_population:
+                loss = population_gain_loss(
+                    batch, tables, terms, self.likelihood, self.marginal, measure, self.reduction, group
+                )
+            else:
+                loss = self._stream_loss(batch, tables, terms, others, group)
+            self._learn_population(tables, group)
         self._watch(batch, terms, group)
         return loss
+
+    def _stream_loss(
+        self, batch: LabelledBatch, tables: Tables, terms: PriorTerms, others: Tensor, group: dist.ProcessGroup | None
+    ) -> Tensor:
+        if self.stream_marginal is None:
+            self.stream_marginal = _stream_marginal(self.marginal, int((terms.sampling > 0).sum()))
+        joined, stream_terms = stream_batch(batch, tables, terms, self.unlabelled_weight, group)
+        marginal, likelihood = self.stream_marginal, Categorical()
+        loss = gain_loss(joined, stream_terms, likelihood, marginal, None, self.reduction, group, self.fused)
+        return loss.reshape(unreduced_shape(batch, others)) if self.reduction == "none" else loss
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *others: Any) -> None:
+        """Load as every module does; a state saved in training with unlabelled rows has a marginal of the streams."""
+        if self.stream_marginal is None and any(name.startswith(f"{prefix}stream_marginal.") for name in state_dict):
+            assert isinstance(self._prevalence, Prevalence)
+            self.stream_marginal = _stream_marginal(self.marginal, int((self._prevalence.sampling > 0).sum()))
+        super()._load_from_state_dict(state_dict, prefix, *others)
 
     def cross_entropy_terms(self, terms: PriorTerms) -> tuple[Tensor | None, Tensor | None]:
         return terms.log_offset, None
 
 
-class _Rival(_Loss):
-    """A loss without a marginal. `_at_population`: whether it is π in which its mean prediction is right, and not ρ."""
+def _stream_marginal(marginal: Marginal, streams: int) -> Marginal:
+    """Return a new marginal of the same kind for the classes sampled, `streams`, and the unlabelled."""
+    if isinstance(marginal, PoolMarginal | AuxiliaryMarginal):
+        raise ValueError(
+            f"Expected a marginal of the minibatches with `unlabelled`, but got {type(marginal).__name__}: it knows nothing "
+            "of the unlabelled stream; use RunningMarginal(), or reference=prevalence.population."
+        )
+    own = copy.deepcopy(marginal)
+    own.reset()
+    own.prepare(streams + 1)
+    return own
 
-    _at_population = False
+
+class _Rival(_Loss):
+    """A loss without a marginal. `_right_at_population`: whether it is π in which its mean prediction is right, and not ρ."""
+
+    _right_at_population = False
 
     def __init__(
         self,
@@ -193,10 +322,18 @@ class _Rival(_Loss):
         ignore_index: int | None = -100,
         nonfinite: NonFinite = "raise",
     ) -> None:
-        reference = prevalence.population if self._at_population and isinstance(prevalence, Prevalence) else None
+        reference = prevalence.population if self._right_at_population and isinstance(prevalence, Prevalence) else None
         super().__init__(prevalence, likelihood, reduction, ignore_index, nonfinite, reference)
 
-    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+    def forward(self, logits: Tensor, target: Tensor, unlabelled: Tensor | None = None) -> Tensor:
+        if unlabelled is not None:
+            raise ValueError(
+                f"Expected no `unlabelled` rows for {type(self).__name__}, but got some: they have no part in its likelihood; "
+                "use LogitAdjustedLoss or InformationGainLoss."
+            )
+        return self._labelled_loss(logits, target)
+
+    def _labelled_loss(self, logits: Tensor, target: Tensor) -> Tensor:
         batch, terms = self._batch_and_terms(logits, target)
         loss = cross_entropy(batch, self.likelihood, *self.cross_entropy_terms(terms), self.reduction)
         self._watch(batch, terms)
@@ -213,7 +350,7 @@ class WeightedLoss(_Rival):
         0.6931
     """
 
-    _at_population = True
+    _right_at_population = True
 
     def cross_entropy_terms(self, terms: PriorTerms) -> tuple[Tensor | None, Tensor | None]:
         return None, importance(terms)
@@ -222,12 +359,39 @@ class WeightedLoss(_Rival):
 class LogitAdjustedLoss(_Rival):
     """Logit adjustment in training: [`logit_adjusted_loss`][rightloss.losses.functional.logit_adjusted_loss].
 
+    Called as `criterion(logits, y, unlabelled=logits_u)` it also learns from unlabelled rows of the population, as
+    `InformationGainLoss` does, and with the same `unlabelled_weight`.
+
     Examples:
         >>> import torch, rightloss as rl
         >>> criterion = rl.LogitAdjustedLoss(rl.Prevalence.binary(population=0.01))
         >>> round(float(criterion(torch.tensor([[99.0, 1.0]]).log(), torch.tensor([1]))), 4)
         0.6931
     """
+
+    def __init__(
+        self,
+        prevalence: Prevalence | ContinuousPrevalence,
+        likelihood: Likelihood | None = None,
+        reduction: Reduction = "mean",
+        ignore_index: int | None = -100,
+        nonfinite: NonFinite = "raise",
+        unlabelled_weight: float | None = None,
+    ) -> None:
+        super().__init__(prevalence, likelihood, reduction, ignore_index, nonfinite)
+        self.unlabelled_weight = check_unlabelled_weight(unlabelled_weight)
+
+    def forward(self, logits: Tensor, target: Tensor, unlabelled: Tensor | None = None) -> Tensor:
+        self._check_learns(unlabelled)
+        others = usable(unlabelled, self.unlabelled_weight, self._prevalence, None)
+        if others is None:
+            return self._labelled_loss(logits, target)
+        batch, terms = self._batch_and_terms(logits, target)
+        tables = tables_of(batch, others, self.likelihood)
+        loss = stream_cross_entropy(batch, tables, terms, self.unlabelled_weight, self.reduction, others)
+        self._learn_population(tables, sharing_group(None, self.training))
+        self._watch(batch, terms)
+        return loss
 
     def cross_entropy_terms(self, terms: PriorTerms) -> tuple[Tensor | None, Tensor | None]:
         return terms.log_adjust, None

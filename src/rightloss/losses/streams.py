@@ -1,0 +1,183 @@
+"""Unlabelled rows of the population as one more class: the likelihood of the stream that an x came from.
+
+Stage: labelled batch, outputs of unlabelled rows → a batch over K + 1 streams, for the gain or the cross-entropy.
+
+Labelled x of class k come from p(x|k) = p(k|x,w) p(x)/π_k, n_k of them; N_u unlabelled ones from p(x). With p(x) profiled out
+(Prentice & Pyke 1979 where N_u = 0; Vardi 1985, Qin 1998), what is left is a likelihood of the stream s an x came from:
+
+    P(s = k|x,w) ∝ ρ_k p(k|x,w)/π_k,      P(s = unlabelled|x,w) ∝ λ,      λ = N_u / Σ_k n_k.
+
+So "unlabelled" is a class to which every x of the population belongs: p(u|x,w) = 1 and π_u = 1. Beside the table of the K
+classes it is a column of zeros, and the mix r or ρ of the streams has one more entry. All else is as without it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from ..likelihoods import Likelihood
+from ..log_probs import rows_of
+from ..marginals import cannot_be_read, sum_over_ranks
+from .batch import LabelledBatch, Labels, check_finite_rows, full_precision, wide
+from .gain import PriorTerms
+
+
+@dataclass(eq=False)
+class Tables:
+    """Log p(k|x,w) of the labelled rows and, after them, of the unlabelled ones.
+
+    Attributes:
+        table: of all rows.
+        labelled: how many are labelled.
+    """
+
+    table: Float[Tensor, "n k"]
+    labelled: int
+
+    @property
+    def population(self) -> Float[Tensor, "m k"]:
+        """The table of the unlabelled rows."""
+        return self.table[self.labelled :]
+
+
+def check_unlabelled_weight(weight: float | None) -> float | None:
+    """Return λ as a float, or raise a ValueError."""
+    if weight is None:
+        return None
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < math.inf:
+        raise ValueError(
+            f"Expected `unlabelled_weight` to be a finite number ≥ 0, but got {weight!r}: it is the mass of the unlabelled "
+            "rows against the labelled ones; None takes the ratio of the rows given."
+        )
+    return float(weight)
+
+
+def tables_of(batch: LabelledBatch, unlabelled: Tensor, likelihood: Likelihood) -> Tables:
+    """Return the tables of labelled and unlabelled rows, checked; one pass through the likelihood."""
+    rows = batch.rows()
+    others = rows_of(full_precision(_checked_outputs(unlabelled, batch.outputs)))
+    others = check_finite_rows(others, batch.nonfinite) if len(others) else others
+    return Tables(likelihood.table(torch.cat([rows, others.to(rows.dtype)])), len(rows))
+
+
+def stream_batch(
+    batch: LabelledBatch,
+    tables: Tables,
+    terms: PriorTerms,
+    weight: float | None,
+    group: dist.ProcessGroup | None = None,
+) -> tuple[LabelledBatch, PriorTerms]:
+    """Return the batch and the terms of the streams: logits `log p(k|x,w)` and 0, labels with one more class.
+
+    Classes that are never sampled are no streams. The mean of a loss is per labelled example, so that N times it is the
+    log-likelihood of all rows, and its gradient has a limit as λ grows.
+
+    Args:
+        batch: the labelled rows.
+        tables: those of all rows.
+        terms: r, ρ, κ and offsets of the classes.
+        weight: λ; None for the ratio of the rows given.
+        group: the ranks that share the batch.
+    """
+    sampled = terms.sampling > 0
+    _check_sampled(batch.labels, sampled)
+    labels, rows = batch.labels, len(tables.table) - tables.labelled
+    examples, unlabelled = _global_counts(labels.count, rows, group)
+    lam = unlabelled / examples if weight is None else weight
+    streams = _stream_labels(labels, rows, sampled, None if weight is None else lam * examples / unlabelled)
+    outputs = F.pad(tables.table[:, sampled], (0, 1))
+    joined = LabelledBatch(outputs, streams, None, outputs.shape[:1], batch.nonfinite, batch.labels.count)
+    return joined, _stream_terms(terms, sampled, lam)
+
+
+def unreduced_shape(batch: LabelledBatch, unlabelled: Tensor) -> torch.Size:
+    """Return the shape of an unreduced loss: labelled examples first, then the unlabelled; flat if dense sizes differ."""
+    others = unlabelled.shape[2:] if unlabelled.ndim > 1 else torch.Size()
+    if batch.shape[1:] == others:
+        return torch.Size([batch.shape[0] + unlabelled.shape[0], *others])
+    return torch.Size([math.prod(batch.shape) + unlabelled.shape[0] * math.prod(others)])
+
+
+def _check_sampled(labels: Labels, sampled: Bool[Tensor, " k"]) -> None:
+    """Raise a ValueError for a label of a class that is never sampled: it is no stream."""
+    if bool(sampled.all()):
+        return
+    found = labels.per_class(torch.zeros(0, device=sampled.device))
+    if not cannot_be_read(found) and bool((found[~sampled] > 0).any()):
+        never = torch.nonzero(~sampled).flatten().tolist()
+        raise ValueError(
+            f"Expected no label of class(es) {never}, which the prevalence says are never labelled, but got some: give the "
+            "mix of the labels, Prevalence.from_labels(y, population=…)."
+        )
+
+
+def _global_counts(
+    labelled: int | float | Tensor, unlabelled: int, group: dist.ProcessGroup | None
+) -> tuple[int | float | Tensor, int | float | Tensor]:
+    if group is None:
+        return labelled, unlabelled
+    like = labelled if isinstance(labelled, Tensor) else torch.zeros((), dtype=torch.float64)
+    both = torch.stack([torch.as_tensor(each).to(like.device, torch.float64) for each in (labelled, unlabelled)])
+    examples, rows = sum_over_ranks(both, group)
+    return (examples, rows) if isinstance(labelled, Tensor) else (float(examples), float(rows))
+
+
+def _stream_labels(labels: Labels, rows: int, sampled: Bool[Tensor, " k"], multiple: int | float | Tensor | None) -> Labels:
+    """Return the labels of all rows over the streams; each unlabelled row counts `multiple` times."""
+    like = labels.index if labels.index is not None else labels.votes
+    assert like is not None
+    last = int(sampled.sum())
+    column = torch.cumsum(sampled, 0).to(like.device) - 1
+    if labels.index is not None:
+        index, votes = torch.cat([column[labels.index], labels.index.new_full((rows,), last)]), None
+    else:
+        index, votes = None, F.pad(like[:, sampled.to(like.device)], (0, 1, 0, rows))
+        votes[len(like) :, last] = 1.0
+    valid = None if labels.valid is None else F.pad(labels.valid, (0, rows), value=True)
+    multiples = None
+    if multiple is not None:
+        ones = wide(torch.ones(labels.rows, device=like.device))
+        multiples = torch.cat([ones, torch.as_tensor(multiple, dtype=ones.dtype, device=ones.device).expand(rows)])
+    count = labels.count + rows if multiple is None else labels.count + multiple * rows
+    return Labels(index, votes, valid, last + 1, count, int(column[labels.filler]), multiples)
+
+
+def _stream_terms(terms: PriorTerms, sampled: Bool[Tensor, " k"], lam: int | float | Tensor) -> PriorTerms:
+    mass = torch.as_tensor(lam, dtype=terms.sampling.dtype, device=terms.sampling.device).reshape(1)
+
+    def mix(classes: Tensor) -> Tensor:
+        return torch.cat([classes[sampled], mass]) / (1 + mass)
+
+    def offset(classes: Tensor | None) -> Tensor:
+        return torch.cat([mass.new_zeros(int(sampled.sum())) if classes is None else classes[sampled], mass.log()])
+
+    return replace(
+        terms,
+        reference=mix(terms.reference),
+        sampling=mix(terms.sampling),
+        log_offset=offset(terms.log_offset),
+        log_adjust=offset(terms.log_adjust),
+        log_importance=None,
+        at_population=False,
+    )
+
+
+def _checked_outputs(unlabelled: object, outputs: Tensor) -> Tensor:
+    """Return the outputs of unlabelled rows with a dimension for the outputs, as the labelled ones have."""
+    if not isinstance(unlabelled, Tensor) or not unlabelled.is_floating_point():
+        found = unlabelled.dtype if isinstance(unlabelled, Tensor) else type(unlabelled).__name__
+        raise ValueError(f"Expected `unlabelled` to be logits, a float tensor, but got {found}: pass model(x_unlabelled).")
+    one = unlabelled.unsqueeze(1) if outputs.shape[1] == 1 and unlabelled.ndim == 1 else unlabelled
+    if one.ndim != outputs.ndim or one.shape[1] != outputs.shape[1]:
+        raise ValueError(
+            f"Expected unlabelled logits of shape (m, {outputs.shape[1]}{', …' * (outputs.ndim > 2)}), as the labelled ones "
+            f"of shape {tuple(outputs.shape)}, but got {tuple(unlabelled.shape)}: pass the same model's outputs for both."
+        )
+    return one
