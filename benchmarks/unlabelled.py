@@ -3,14 +3,14 @@
 Stage: data sets → a small npz per cell and draw in benchmarks/out/unlabelled → docs/benchmarks/unlabelled.md, .csv, .png.
 
 A *cell* is a data set, a model and a number of labelled rows of each class. A *draw* splits the rows (the patients) at random:
-labelled, validation, unlabelled at the population's mix, test. Every method sees the same rows, starts from the same weights, has
-the same minibatches, steps, rate and weight decays, and keeps the step that is best on the same validation rows.
+labelled, validation, unlabelled at the population's mix, test. Every method sees the same rows, starts from the same weights,
+has the same minibatches, steps, rate and weight decays, and keeps the step that is best on the same validation rows.
 
     python benchmarks/unlabelled.py              # runs what is missing: about an hour on one core; stop and resume at will
     python benchmarks/unlabelled.py --quick      # three small sets, three draws: under two minutes
     python benchmarks/unlabelled.py --docs       # writes the page from the stored results, trains nothing
 
-The CT slices are a file that does not come with the package: `--slices PATH` (or RIGHTLOSS_DATA, its folder); skipped if absent.
+The CT slices do not come with the package: `--slices PATH`, or their folder in RIGHTLOSS_DATA; skipped where absent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -33,8 +33,21 @@ import torch
 import torch.nn.functional as F
 from data_sets import DataSet, load
 from report import ROOT
-from unlabelled_methods import Draw, Fitted, Job, Kind, fit, guess, jobs_of, row_likelihood, unknown_jobs_of
+from unlabelled_methods import (
+    Draw,
+    Fitted,
+    Job,
+    Kind,
+    fit,
+    guess,
+    jobs_of,
+    paper_loss,
+    row_likelihood,
+    stream_loss,
+    unknown_jobs_of,
+)
 
+from rightloss import Prevalence, information_gain_loss, logit_adjusted_loss
 from rightloss.atomic_files import whole_file
 from rightloss.lidc import binary_set
 from rightloss.shift import estimate_prevalence
@@ -100,20 +113,23 @@ def draw_of(data: DataSet, labelled: int, seed: int) -> Draw:
     groups = np.arange(len(data.y)) if data.groups is None else np.unique(data.groups, return_inverse=True)[1]
     order = random.permutation(groups.max() + 1)[groups]  # a random place for each patient
     cut = np.quantile(order, [TESTED, TESTED + (1 - TESTED) * 2 / 3])
-    test, first, second = (np.flatnonzero(part) for part in (order < cut[0], (order >= cut[0]) & (order < cut[1]), order >= cut[1]))
+    test, first, second = (
+        np.flatnonzero(part) for part in (order < cut[0], (order >= cut[0]) & (order < cut[1]), order >= cut[1])
+    )
     test, first, second = (random.permutation(part) for part in (test, first, second))
-    chosen = [_of_each(data.y, part, size) for part, size in ((first, labelled), (second, MOST_VALID[labelled]))]
+    chosen = [of_each(data.y, part, size) for part, size in ((first, labelled), (second, MOST_VALID[labelled]))]
     rest = random.permutation(np.setdiff1d(np.concatenate([first, second]), np.concatenate(chosen)))
     natural = float(data.y.mean())
     unlabelled = at_mix(data.y, rest, natural, MOST_UNLABELLED)
-    x = _standardised(data.x, unlabelled)
+    x = standardised(data.x, unlabelled)
     y = torch.from_numpy(data.y)
     test = at_mix(data.y, test, natural, MOST_TESTED)
-    parts = [part for rows in chosen for part in (x(rows), y[rows])]
-    return Draw(*parts, x(unlabelled), x(test), y[test], natural)
+    labelled_rows, valid = chosen
+    return Draw(x(labelled_rows), y[labelled_rows], x(valid), y[valid], x(unlabelled), x(test), y[test], natural)
 
 
-def _of_each(y: np.ndarray, rows: np.ndarray, size: int) -> np.ndarray:
+def of_each(y: np.ndarray, rows: np.ndarray, size: int) -> np.ndarray:
+    """Return the first `size` of the rows of each class, class 0 first."""
     return np.concatenate([rows[y[rows] == k][:size] for k in (0, 1)])
 
 
@@ -124,10 +140,10 @@ def at_mix(y: np.ndarray, rows: np.ndarray, share: float, most: int) -> np.ndarr
     return np.concatenate([positive[: round(total * share)], negative[: round(total * (1 - share))]])
 
 
-def _standardised(x: np.ndarray, rows: np.ndarray):
+def standardised(x: np.ndarray, rows: np.ndarray) -> Callable[[np.ndarray], torch.Tensor]:
     """Return a function from rows to float32, standardised by the given ones, at most 5 from the mean, 0 where missing."""
     if x.ndim == 4:
-        mean, scale = float(x[rows].mean()), float(x[rows].std())
+        mean, scale = x[rows].mean(), x[rows].std()
     else:
         mean, scale = np.nanmean(x[rows], 0), np.nanstd(x[rows], 0)
         scale = np.where(scale > 0, scale, 1.0)
@@ -168,7 +184,9 @@ def _estimated(rows: Draw, found: Fitted, place: int) -> list[float]:
     At half and at twice the odds of π; at π estimated on the unlabelled rows from predictions as they are, and calibrated on
     the validation rows; the two estimates.
     """
-    z, z_unlabelled, z_valid = (each[:, place] - _log_odds(rows.population) for each in (found.z_test, found.z_unlabelled, found.z_valid))
+    z, z_unlabelled, z_valid = (
+        each[:, place] - _log_odds(rows.population) for each in (found.z_test, found.z_unlabelled, found.z_valid)
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of few held-out rows, and of none
         plain = estimate_prevalence(_table(z_unlabelled), 0.5, calibration="assumed", region=None)
@@ -186,6 +204,33 @@ def _log_odds(share: float) -> float:
 
 def _table(z: torch.Tensor) -> torch.Tensor:
     return torch.stack([F.logsigmoid(-z), F.logsigmoid(z)], 1).double()
+
+
+def check_losses() -> None:
+    """Assert that the losses for stacks of jobs are the library's, in value or gradient, to rounding."""
+    generator = torch.Generator().manual_seed(0)
+    z, z_unlabelled = (3 * torch.randn(rows, 3, generator=generator, dtype=torch.float64) for rows in (40, 70))
+    y, weight, told = torch.arange(40) % 2, torch.tensor([0.0, 1.0, 7.0]).double(), torch.full((3,), 0.1).double()
+    prevalence = Prevalence.binary(population=0.1, sampling=0.5)
+    ours = stream_loss(z, y, z_unlabelled, told, weight)
+    for job, found in enumerate(ours):
+        tables = _two(z[:, job]), _two(z_unlabelled[:, job])
+        own = logit_adjusted_loss(tables[0], y, prevalence, unlabelled=tables[1], unlabelled_weight=float(weight[job]))
+        torch.testing.assert_close(found, own)
+    mean = z_unlabelled.sigmoid().mean(0)
+    for kappa in (0.0, 1.0):
+        inputs = [each[:, :1].clone().requires_grad_() for each in (z, z_unlabelled)]
+        q = torch.stack([1 - mean, mean])[:, :1]
+        paper_loss(inputs[0], y, inputs[1], told[:1], torch.tensor([kappa]).double(), q).sum().backward()
+        doubled = [_two(each[:, 0].detach()).requires_grad_() for each in inputs]
+        certain = Prevalence.binary(population=0.1, sampling=0.5, evidence=kappa)
+        information_gain_loss(doubled[0], y, certain, reference=certain.population, unlabelled=doubled[1]).backward()
+        for one, other in zip(inputs, doubled, strict=True):
+            torch.testing.assert_close(one.grad[:, 0], other.grad[:, 1])  # type: ignore[index]
+
+
+def _two(z: torch.Tensor) -> torch.Tensor:
+    return torch.stack([torch.zeros_like(z), z], 1)
 
 
 def main() -> None:
@@ -206,6 +251,7 @@ def main() -> None:
     sets, sizes, draws, folder = tuple(chosen.sets), tuple(chosen.sizes), chosen.draws, OUT
     if chosen.quick:
         sets, sizes, draws, folder = *QUICK.values(), OUT.with_name("unlabelled_quick")  # type: ignore[assignment]
+    check_losses()
     for cell in cells(sets, sizes, chosen.slices):
         start = time.perf_counter()
         missing = [(part, draw) for part in chosen.parts for draw in range(draws) if not cell.path(part, draw, folder).exists()]

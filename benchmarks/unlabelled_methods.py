@@ -3,12 +3,13 @@
 Stage: `Draw` (labelled by class, validation, unlabelled, test) → `Fitted`: a row of figures per `Job` (method, setting, decay).
 
 Jobs of a draw share their start, their minibatches and their budget; only the loss differs. Their weights are stacked along a
-first dimension, so that all of them cost one matrix product. Logits `(rows, jobs)` are log-odds of class 1. The stream likelihood
-is written out here for a stack of jobs; `tests/test_benchmark_unlabelled.py` holds it against the library's own loss.
+first dimension, so that all of them cost one matrix product. Logits `(rows, jobs)` are log-odds of class 1. Our losses are
+written out here for a stack of jobs; `unlabelled.check_losses`, which every run begins with, holds them against the library's.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -26,7 +27,6 @@ DECAYS = {"linear": (1e-3, 3e-2), "MLP": (1e-3, 1e-2), "ConvNet": (1e-3,)}
 LOOK = 10  # steps between looks at the validation rows, after a few early ones
 EARLY = (2, 4, 6, 8, 12, 15, 18, 24, 27)
 LABELLED, UNLABELLED = 64, 256  # rows of a minibatch: of each class, and unlabelled
-SHARE_RATE = 0.03  # of the log-odds of π where it is learnt
 MEMORY = 0.9  # decay of running means over minibatches
 WEIGHTS = (0.3, 1.0, 3.0, 10.0)  # fixed masses of the unlabelled against the labelled
 GAMMAS = (-0.5, 0.0, 0.5, 0.9)  # of PNU
@@ -65,9 +65,8 @@ class Job:
 
 def jobs_of(draw: Draw, kind: Kind) -> list[Job]:
     """Return the jobs that are told π."""
-    pi, ratio = draw.population, draw.ratio
-    stream = {"0": 0.0, **{f"{weight:g}": weight for weight in WEIGHTS}, "root": math.sqrt(ratio), "rows": ratio}
-    plain = [("stream", name, value) for name, value in stream.items()]
+    pi = draw.population
+    plain = [("stream", name, value) for name, value in stream_weights(draw.ratio).items()]
     plain += [("cross-entropy", "", 0.0)]
     plain += [("paper", f"κ={kappa:g}", kappa) for kappa in (0.0, 1.0)]
     plain += [("PNU", f"{gamma:g}", gamma) for gamma in GAMMAS]
@@ -81,6 +80,11 @@ def unknown_jobs_of(draw: Draw, kind: Kind) -> list[Job]:
     plain = [("guess", "", 0.0, pi)]
     plain += [("unknown", f"{factor:g} {name}", mass, guess(pi, factor)) for factor in FACTORS for name, mass in masses.items()]
     return [Job(method, name, decay, value, told) for method, name, value, told in plain for decay in DECAYS[kind]]
+
+
+def stream_weights(ratio: float) -> dict[str, float]:
+    """Return the masses λ of the unlabelled that are tried, by name; ratio = N_u/n."""
+    return {"0": 0.0, **{f"{weight:g}": weight for weight in WEIGHTS}, "root": math.sqrt(ratio), "rows": ratio}
 
 
 def guess(population: float, factor: float) -> float:
@@ -97,15 +101,15 @@ class Nets:
 
     def __init__(self, kind: Kind, shape: torch.Size, bias: Tensor, generator: torch.Generator) -> None:
         self.kind, self.jobs = kind, len(bias)
-        layers = {
+        layers: dict[Kind, list[tuple[int, ...]]] = {
             "linear": [],
             "MLP": [(HIDDEN, shape[0])],
             "ConvNet": [(8, shape[0], 5, 5), (16, 8, 3, 3), (32, 16, 3, 3)],
-        }[kind]
+        }
         last = {"linear": shape[0], "MLP": HIDDEN, "ConvNet": 32 * 4}[kind]
-        weights = [_start(size, generator) for size in layers]
+        weights = [_start(size, generator) for size in layers[kind]]
         weights.append(torch.zeros(last) if kind == "linear" else _start((1, last), generator)[0] / 2)
-        biases = [torch.zeros(size[0]) for size in layers]
+        biases = [torch.zeros(size[0]) for size in layers[kind]]
         self.weights = [weight.expand(self.jobs, *weight.shape).clone().requires_grad_() for weight in weights]
         self.biases = [each.expand(self.jobs, *each.shape).clone().requires_grad_() for each in biases]
         self.biases.append(bias.clone().requires_grad_())
@@ -126,15 +130,23 @@ class Nets:
             hidden = hidden.flatten(1)
         if self.kind == "linear":
             return hidden @ self.weights[0].T + self.biases[-1]
-        return (hidden.unflatten(1, (self.jobs, -1)) * self.weights[-1]).sum(2) + self.biases[-1]
+        stacked = hidden.unflatten(1, (self.jobs, -1)).transpose(0, 1)
+        return torch.baddbmm(self.biases[-1][:, None, None], stacked, self.weights[-1][:, :, None])[:, :, 0].T
 
     def penalty(self, decay: Tensor) -> Tensor:
         """Return Σ decay ‖weights‖² over the jobs, biases apart."""
         return sum((decay * weight.square().flatten(1).sum(1)).sum() for weight in self.weights)  # type: ignore[return-value]
 
     @torch.no_grad()
-    def predict(self, x: Tensor, block: int = 512) -> Tensor:
+    def predict(self, x: Tensor, block: int = 256) -> Tensor:
         return torch.cat([self(part) for part in x.split(block)])
+
+    def some(self, where: slice) -> Nets:
+        """Return the nets of some jobs, for predictions."""
+        found = copy.copy(self)
+        found.weights, found.biases = ([each.detach()[where] for each in kept] for kept in (self.weights, self.biases))
+        found.jobs = len(found.biases[-1])
+        return found
 
 
 def _start(size: tuple[int, ...], generator: torch.Generator) -> Tensor:
@@ -244,8 +256,8 @@ class Families:
         self.value = torch.tensor([job.value for job in jobs])
         self.population = torch.tensor([job.population for job in jobs])
         self.q = torch.stack([1 - self.population, self.population])
-        self.taught = torch.zeros(len(draw.unlabelled), len(jobs))
-        self.log_odds = self.population[self.columns.get("unknown", slice(0))].logit().requires_grad_()
+        em = self.columns.get("EM", slice(0))
+        self.taught = torch.zeros(len(draw.unlabelled), em.stop - (em.start or 0))
 
     def losses(self, z: Tensor, y: Tensor, z_unlabelled: Tensor, rows: Tensor, progress: float) -> Tensor:
         """Return the sum of all jobs' losses."""
@@ -253,35 +265,34 @@ class Families:
         for name, where in self.columns.items():
             parts = (z[:, where], y, z_unlabelled[:, where], self.population[where])
             value = self.value[where]
-            if name in ("stream", "guess"):
+            if name in ("stream", "guess", "unknown"):
                 found = stream_loss(*parts, value)
-            elif name == "unknown":
-                ratio, ratio_unlabelled = parts[0], parts[2]
-                share = self.log_odds.sigmoid()
-                found = stream_loss(ratio + self.log_odds, y, ratio_unlabelled + self.log_odds, share, value)
             elif name == "cross-entropy":
-                found = F.binary_cross_entropy_with_logits(parts[0], y[:, None].float().expand_as(parts[0]), reduction="none").mean(0)
+                found = F.binary_cross_entropy_with_logits(
+                    parts[0], y[:, None].float().expand_as(parts[0]), reduction="none"
+                ).mean(0)
             elif name == "paper":
                 found = paper_loss(*parts, value, self.q[:, where])
             elif name == "PNU":
                 found = pnu_loss(*parts, value)
             else:
-                taught = self.taught[rows][:, where] if name == "EM" else (z_unlabelled[:, where] > 0).float()
+                taught = self.taught[rows] if name == "EM" else (z_unlabelled[:, where] > 0).float()
                 found = taught_loss(*parts, value * _ramp(progress), taught)
             total = total + found.sum()
         return total
 
     @torch.no_grad()
     def remember(self, z_unlabelled: Tensor) -> None:
-        """Update the running mean q of the paper's form, and read π of the jobs that learn it."""
+        """Update the running means: q of the paper's form, and π of the jobs that learn it, as the library does."""
         mean = z_unlabelled.sigmoid().mean(0).clamp(1e-5, 1 - 1e-5)
         self.q = MEMORY * self.q + (1 - MEMORY) * torch.stack([1 - mean, mean])
         if "unknown" in self.columns:
-            self.population[self.columns["unknown"]] = self.log_odds.sigmoid()
+            where = self.columns["unknown"]
+            self.population[where] = MEMORY * self.population[where] + (1 - MEMORY) * mean[where]
 
     def teach(self, nets: Nets, draw: Draw) -> None:
         """Refresh EM's soft labels: predictions on all unlabelled rows, moved until their mean is π."""
-        z = nets.predict(draw.unlabelled)
+        z = nets.some(self.columns["EM"]).predict(draw.unlabelled)
         self.taught = (z + matched(z, draw.population)).sigmoid()
 
 
@@ -306,11 +317,10 @@ def fit(kind: Kind, draw: Draw, jobs: list[Job], seed: int, steps: int | None = 
     generator = torch.Generator().manual_seed(seed)
     steps = steps or STEPS[kind]
     told = torch.tensor([job.population for job in jobs])
-    sampled = torch.tensor([job.method in ("cross-entropy", "unknown") for job in jobs])  # nets give log-odds at half and half
+    sampled = torch.tensor([job.method == "cross-entropy" for job in jobs])  # these nets give log-odds at half and half
     nets = Nets(kind, draw.x.shape[1:], torch.where(sampled, 0.0, told.logit()), generator)
     families, decay = Families(jobs, draw), torch.tensor([job.decay for job in jobs])
-    groups = [{"params": nets.parameters}, {"params": [families.log_odds], "lr": SHARE_RATE}]
-    optimizer = torch.optim.Adam(groups, RATES[kind], (0.9, 0.99))
+    optimizer = torch.optim.Adam(nets.parameters, RATES[kind], (0.9, 0.99))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate((step + 1) / steps))
     keep = Keep(nets, families.population)
     for step in range(1, steps + 1):
