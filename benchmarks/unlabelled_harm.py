@@ -36,7 +36,8 @@ from rightloss.lidc import binary_set
 OUT = ROOT / "benchmarks/out/unlabelled_harm.csv"
 STRENGTHS, DIRECTIONS, USED = (0.25, 0.5, 1.0), ("along", "across"), ("there", "here")
 COLUMNS, APART, POPULATION, LABELLED, UNLABELLED = 10, 2.0, 0.1, 50, 5_000
-DRAWS = {"linear": 20, "MLP": 20, "ConvNet": 10}
+WEIGHTS = ("0", "1", "root", "rows")
+DRAWS = {"linear": 20, "MLP": 10, "ConvNet": 10}
 FIELDS = ("data", "model", "direction", "shift", "used", "draw", "weight", "likelihood", "auc")
 
 
@@ -113,6 +114,7 @@ def jobs_of(draw: Draw, kind: Kind) -> list[Job]:
     return [
         Job("stream", name, decay, value, draw.population)
         for name, value in stream_weights(draw.ratio).items()
+        if name in WEIGHTS
         for decay in DECAYS[kind]
     ]
 
