@@ -237,6 +237,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sets", nargs="+", default=[*TABLES, *IMAGES], help="data sets; all by default")
     parser.add_argument("--sizes", nargs="+", type=int, default=SIZES, help="labelled rows of each class")
+    parser.add_argument("--models", nargs="+", default=["linear", "MLP", "ConvNet"])
     parser.add_argument("--draws", type=int, default=DRAWS)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="methods that are told π, and that are not")
     parser.add_argument("--slices", type=Path, default=SLICES, help="lidc_slices.npz")
@@ -253,6 +254,8 @@ def main() -> None:
         sets, sizes, draws, folder = *QUICK.values(), OUT.with_name("unlabelled_quick")  # type: ignore[assignment]
     check_losses()
     for cell in cells(sets, sizes, chosen.slices):
+        if cell.model not in chosen.models:
+            continue
         start = time.perf_counter()
         missing = [(part, draw) for part in chosen.parts for draw in range(draws) if not cell.path(part, draw, folder).exists()]
         for part, draw in missing:

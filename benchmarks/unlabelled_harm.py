@@ -152,6 +152,7 @@ def main() -> None:
     parser.add_argument(
         "--slices", type=Path, default=SLICES, help="lidc_slices.npz, with lidc_slices_manufacturer.csv beside it"
     )
+    parser.add_argument("--models", nargs="+", default=list(DRAWS))
     parser.add_argument("--quick", action="store_true", help="two draws of each")
     parser.add_argument("--docs", action="store_true", help="without effect: unlabelled.py --docs writes the page")
     chosen = parser.parse_args()
@@ -170,6 +171,8 @@ def main() -> None:
         )
     )
     for setting in settings(chosen.slices):
+        if setting.model not in chosen.models:
+            continue
         for seed in range(2 if chosen.quick else DRAWS[setting.model]):
             key = (*setting[:3], -1 if np.isnan(setting.shift) else setting.shift, setting.used, seed)
             if key not in done:
