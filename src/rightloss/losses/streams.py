@@ -90,10 +90,15 @@ def stream_batch(
     labels, rows = batch.labels, len(tables.table) - tables.labelled
     examples, unlabelled = _global_counts(labels.count, rows, group)
     lam = unlabelled / examples if weight is None else weight
-    streams = _stream_labels(labels, rows, sampled, None if weight is None else lam * examples / unlabelled)
-    outputs = F.pad(tables.table[:, sampled], (0, 1))
+    streams = stream_labels(labels, rows, sampled, None if weight is None else lam * examples / unlabelled)
+    outputs = stream_columns(tables.table, sampled)
     joined = LabelledBatch(outputs, streams, None, outputs.shape[:1], batch.nonfinite, batch.labels.count)
-    return joined, _stream_terms(terms, sampled, lam)
+    return joined, stream_terms(terms, sampled, lam)
+
+
+def stream_columns(table: Float[Tensor, "*sets n k"], sampled: Bool[Tensor, " k"]) -> Float[Tensor, "*sets n s"]:
+    """Return the table of the streams: log p(k|x,w) of the classes that are sampled, and 0 of the unlabelled."""
+    return F.pad(table[..., sampled], (0, 1))
 
 
 def unreduced_shape(batch: LabelledBatch, unlabelled: Tensor) -> torch.Size:
@@ -115,27 +120,32 @@ def _global_counts(
     return (examples, rows) if isinstance(labelled, Tensor) else (float(examples), float(rows))
 
 
-def _stream_labels(labels: Labels, rows: int, sampled: Bool[Tensor, " k"], multiple: int | float | Tensor | None) -> Labels:
-    """Return the labels of all rows over the streams; each unlabelled row counts `multiple` times."""
+def stream_labels(labels: Labels, rows: int, sampled: Bool[Tensor, " k"], multiple: int | float | Tensor | None) -> Labels:
+    """Return the labels of all rows over the streams, the unlabelled last; each of these counts `multiple` times.
+
+    With leading dimensions `*sets`, each set has as many unlabelled rows of its own, and may have a multiple of its own.
+    """
     like = labels.index if labels.index is not None else labels.votes
     assert like is not None
     last = int(sampled.sum())
     column = torch.cumsum(sampled, 0).to(like.device) - 1
     if labels.index is not None:
-        index, votes = torch.cat([column[labels.index], labels.index.new_full((rows,), last)]), None
+        index, votes = torch.cat([column[labels.index], like.new_full((*like.shape[:-1], rows), last)], -1), None
     else:
-        index, votes = None, F.pad(like[:, sampled.to(like.device)], (0, 1, 0, rows))
-        votes[len(like) :, last] = 1.0
+        index, votes = None, F.pad(like[..., sampled.to(like.device)], (0, 1, 0, rows))
+        votes[..., like.shape[-2] :, last] = 1.0
     valid = None if labels.valid is None else F.pad(labels.valid, (0, rows), value=True)
     multiples = None
     if multiple is not None:
         ones = wide(torch.ones(labels.rows, device=like.device))
-        multiples = torch.cat([ones, torch.as_tensor(multiple, dtype=ones.dtype, device=ones.device).expand(rows)])
+        each = torch.as_tensor(multiple, dtype=ones.dtype, device=ones.device).unsqueeze(-1)
+        multiples = torch.cat([ones.expand(*each.shape[:-1], -1), each.expand(*each.shape[:-1], rows)], -1)
     count = labels.count + rows if multiple is None else labels.count + multiple * rows
     return Labels(index, votes, valid, last + 1, count, int(column[labels.filler]), multiples)
 
 
-def _stream_terms(terms: PriorTerms, sampled: Bool[Tensor, " k"], lam: int | float | Tensor) -> PriorTerms:
+def stream_terms(terms: PriorTerms, sampled: Bool[Tensor, " k"], lam: int | float | Tensor) -> PriorTerms:
+    """Return r, ρ, κ and offsets of the streams at λ, from those of the classes."""
     mass = torch.as_tensor(lam, dtype=terms.sampling.dtype, device=terms.sampling.device).reshape(1)
 
     def mix(classes: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from ...prevalence import Prevalence
 from ..distributions import Layout
 from ..fisher import loss_mix
 from ..joint_model import JointModel
-from ..map import pool_on
+from ..map import rows_on
 from ..priors import Params
 from ..target import LogPosterior
 from .sites import (
@@ -122,7 +122,7 @@ def _pool(
 ) -> tuple[Float[Tensor, "n p"], Float[Tensor, " n"]]:
     """Return features of the data over which p(k|w) is the mean of β p(k|x,w), and log(β/n)."""
     labelled = True
-    target = pool_on(target, features.device)
+    target = rows_on(target, features.device)
     if target.pool is not None:
         features, votes = _features_and_votes(target, net, head, *target.pool)
         labelled = target.pool[1] is not None

@@ -100,7 +100,7 @@ def variational(
     """
     _check(samples, temperature, steps, lr, initial_sd, rank, estimator)
     with own_random(seed) as stream, in_mode(target.model, True):
-        batches = Minibatches(data, batch_size, stream, device, target.prevalence, target.model)
+        batches = Minibatches(data, batch_size, stream, device, target.prevalence, target.model, target.unlabelled)
         layout = Layout.of(target.parameters())
         q = family_of(family, layout.flatten(target.parameters()).to(device), initial_sd, rank)
         kept, passing = on_device(untrained_state(target), device), unsaved_buffers(target, device)
@@ -199,12 +199,16 @@ class _Bound:
         means = self.layout.unflatten(self.q.mean)
         deviations = self.layout.unflatten(self.q.log_deviation.exp())
         outputs = self.local.outputs(means, deviations, drawn, batch[0], self.stream)
+        others = None
+        if self.target.unlabelled is not None:
+            rows = self.target.unlabelled.x if len(batch) < 3 else batch[2]
+            others = self.local.outputs(means, deviations, drawn, rows, self.stream)
         if not self.target.gains:
-            result: Tensor = self.target.at(drawn, lambda: -self.target.criterion(outputs, batch[1]))
-            return result
-        log_marginal = _shared_marginal(self.target, drawn, batch)
-        gain: Tensor = self.target.at(drawn, lambda: self.target.exact_gain(outputs, batch[1], log_marginal))
-        return gain
+            log_marginal = None
+        else:
+            log_marginal = _shared_marginal(self.target, drawn, batch)
+        result: Tensor = self.target.at(drawn, lambda: self.target.likelihood_of(outputs, batch[1], others, log_marginal))
+        return result
 
     def _noises(self) -> list[Tensor]:
         """Return standard normal vectors in opposite pairs: what is odd about the mean cancels."""
@@ -236,7 +240,7 @@ def _shared_marginal(target: LogPosterior, drawn: Params, batch: Batch) -> Tenso
     """Return log p(y|w) at one w: exact over the pool, or with the minibatch's gradient and the marginal's value."""
     if target.pool is not None:
         return target.log_marginal(drawn, target.pool)
-    log_m = target.log_marginal(drawn, batch)
+    log_m = target.log_m(drawn, batch)
     estimate = MinibatchEstimate(log_m.detach(), len(batch[1]))
     return with_minibatch_gradient(target.at(drawn, lambda: target.criterion.marginal.update(estimate)), log_m)
 
