@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ..likelihoods import Likelihood
 from ..log_probs import rows_of
-from ..marginals import sum_over_ranks
+from ..marginals import cannot_be_read, sum_over_ranks
 from .batch import LabelledBatch, Labels, check_finite_rows, full_precision, wide
 from .gain import PriorTerms
 
@@ -87,6 +87,7 @@ def stream_batch(
         group: the ranks that share the batch.
     """
     sampled = terms.sampling > 0
+    _check_sampled(batch.labels, sampled)
     labels, rows = batch.labels, len(tables.table) - tables.labelled
     examples, unlabelled = _global_counts(labels.count, rows, group)
     lam = unlabelled / examples if weight is None else weight
@@ -107,6 +108,19 @@ def unreduced_shape(batch: LabelledBatch, unlabelled: Tensor) -> torch.Size:
     if batch.shape[1:] == others:
         return torch.Size([batch.shape[0] + unlabelled.shape[0], *others])
     return torch.Size([math.prod(batch.shape) + unlabelled.shape[0] * math.prod(others)])
+
+
+def _check_sampled(labels: Labels, sampled: Bool[Tensor, " k"]) -> None:
+    """Raise a ValueError for a label of a class that is never sampled: it is no stream."""
+    if bool(sampled.all()):
+        return
+    found = labels.per_class(torch.zeros(0, device=sampled.device))
+    if not cannot_be_read(found) and bool((found[~sampled] > 0).any()):
+        never = torch.nonzero(~sampled).flatten().tolist()
+        raise ValueError(
+            f"Expected no label of class(es) {never}, which the prevalence says are never labelled, but got some: give the "
+            "mix of the labels, Prevalence.from_labels(y, population=…)."
+        )
 
 
 def _global_counts(
