@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -100,9 +100,7 @@ def most_probable(
     """Do what `map_estimate` does, from the weights `start` if given, and make the posterior by `found`."""
     device = search.device
     with own_random(search.seed) as generator, in_mode(target.model, True):
-        batches = Minibatches(
-            data, search.batch_size, generator, device, target.prevalence, target.model, target.unlabelled
-        )
+        batches = Minibatches(data, search.batch_size, generator, device, target.prevalence, target.model, target.unlabelled)
         target = reset_marginal(target.with_data(batches.num_data), batches.at_once, device)
         polish = _polished(polish, target, batches)
         weights = on_device({**target.parameters(), **(start or {})}, device)

@@ -295,7 +295,8 @@ def check_mix(y: Tensor, prevalence: Prevalence) -> None:
 def _check_chance(found: Tensor, examples: int, prevalence: Prevalence) -> None:
     rho = prevalence.sampling
     error = (rho * (1 - rho) / examples).sqrt()
-    if bool(((found - rho).abs() > 5 * error + 1.5 / examples).any()):
+    never = (rho == 0) & (found > 0)
+    if bool((((found - rho).abs() > 5 * error + 1.5 / examples) | never).any()):
         raise ValueError(
             f"Expected labels in the mix `prevalence.sampling`, {_rounded(rho)}, but got {_rounded(found)}: "
             "write Prevalence.from_labels(y, population=…), or take a DataLoader that rebalances and its sampler's prevalence."

@@ -127,7 +127,7 @@ def log_posterior(
     prior = layer_prior(model, likelihood=criterion.likelihood) if prior is None else prior
     if not callable(prior):
         raise ValueError(f"Expected `prior` to be a function of the weights, but got {prior!r}: write gaussian_prior(1.0).")
-    if num_data is not None and (isinstance(num_data, bool) or not isinstance(num_data, Integral) or num_data < 1):
+    if num_data is not None and not _is_count(num_data):
         raise ValueError(f"Expected `num_data` to be how many training examples there are, but got {num_data!r}: len(y).")
     pool, rows = checked_rows(pool, unlabelled, unlabelled_weight, unlabelled_batch_size, criterion, model, marginal)
     return LogPosterior(model, criterion, prior, None if num_data is None else int(num_data), pool, rows)
@@ -346,9 +346,13 @@ class LogPosterior:
 
     def joint_tables(self, params: Params, x: Tensor, others: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return `table` of x and of the unlabelled rows `others`, or all."""
-        result: tuple[Tensor, Tensor] = self.at(
-            params, lambda: tuple(table_of(each, self.likelihood) for each in self.joint_outputs(x, others))
-        )
+
+        def found() -> tuple[Tensor, Tensor]:
+            outputs, unlabelled = self.joint_outputs(x, others)
+            assert unlabelled is not None
+            return table_of(outputs, self.likelihood), table_of(unlabelled, self.likelihood)
+
+        result: tuple[Tensor, Tensor] = self.at(params, found)
         return result
 
     def likelihood_of(
@@ -454,3 +458,7 @@ def _trainable(model: nn.Module, criterion: Any) -> dict[str, nn.Parameter]:
 def _all_named(joint: nn.Module) -> list[tuple[str, Tensor]]:
     """Return parameters and buffers, tied ones by each of their names."""
     return [*joint.named_parameters(remove_duplicate=False), *joint.named_buffers(remove_duplicate=False)]
+
+
+def _is_count(value: Any) -> bool:
+    return not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= 1

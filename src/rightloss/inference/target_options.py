@@ -63,8 +63,8 @@ def checked_rows(
         return found, None
     if pool is not None:
         raise ValueError(
-            "Expected one of `pool` and `unlabelled`, but got both: where r = π the unlabelled rows are the pool, and elsewhere "
-            "p(y|w) is that of labelled and unlabelled rows together."
+            "Expected one of `pool` and `unlabelled`, but got both: where r = π the unlabelled rows are the pool, and "
+            "elsewhere p(y|w) is that of labelled and unlabelled rows together."
         )
     if not isinstance(criterion, InformationGainLoss) or not criterion.terms(torch.empty(0)).at_population:
         _check_minibatch_marginal(marginal)

@@ -57,7 +57,7 @@ class ChainGradients:
         return self.batches.next() if self.batches.at_once else self.batches.next_each(self.chains)
 
     def any_two(self, unlabelled: bool) -> tuple[Batch, Batch]:
-        """Return two minibatches for each chain, drawn with replacement, that differ in labelled or in unlabelled rows alone."""
+        """Return two minibatches for each chain, drawn with replacement, that differ in one source of noise alone."""
         one, other = self.batches.any_each(self.chains), self.batches.any_each(self.chains)
         if len(one) == 2 or len(other) == 2:
             return one, other
