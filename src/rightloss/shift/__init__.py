@@ -10,3 +10,5 @@ from .estimate import estimate_prevalence as estimate_prevalence
 from .label_shift import LabelShiftTest as LabelShiftTest
 from .label_shift import LabelShiftWarning as LabelShiftWarning
 from .label_shift import label_shift_test as label_shift_test
+from .unlabelled_shift import UnlabelledShift as UnlabelledShift
+from .unlabelled_shift import unlabelled_shift_test as unlabelled_shift_test
