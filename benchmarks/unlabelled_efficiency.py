@@ -2,14 +2,14 @@
 
 x|k ~ N(k (1.5, 0), I) in two dimensions, so the logistic model is exactly true: an AUC of 0.856, a slope of 1.5 for the first
 feature, 0 for the second. 25, 100 or 400 labelled rows of each class; as many unlabelled rows as labelled ones in all, 10 or
-100 times as many, or none; π = 0.3, 0.02, 0.001; 200 draws, and 1,000 for intervals where there are at most 2,500 rows. Labelled
-rows are the same at each π and ratio, and the unlabelled ones of a ratio are among those of the next. Four estimators, all with
-the same tiny ridge:
+100 times as many, or none; π = 0.3, 0.02, 0.001; 200 draws, and 1,000 for intervals where there are at most 2,500 rows. The
+labelled rows are the same at each π and ratio, and the unlabelled ones of a ratio are among those of the next. Four estimators,
+all with the same tiny ridge:
 
 - logit adjustment: the labelled rows alone; π known;
 - streams: the likelihood of the stream that a row came from, each row counting one; π known;
 - streams, π learnt: the same, maximised over π too, with profile intervals: `rightloss.shift.joint_prevalence`;
-- empirical likelihood: p(x) profiled out with Σ_k p(k|x) averaging to the known π exactly.
+- empirical likelihood: p(x) profiled out, such that p(k|x) averages to the known π exactly.
 
 Results go to benchmarks/out/unlabelled_efficiency.csv as they come, and a second call takes up where the first ended; delete
 the file to begin anew. Writes unlabelled_efficiency.md and .png. About a quarter of an hour on one core.
