@@ -191,7 +191,10 @@ def _estimated(rows: Draw, found: Fitted, place: int) -> list[float]:
         warnings.simplefilter("ignore")  # of few held-out rows, and of none
         plain = estimate_prevalence(_table(z_unlabelled), 0.5, calibration="assumed", region=None)
         held_out = (_table(z_valid), rows.y_valid)
-        calibrated = estimate_prevalence(_table(z_unlabelled), 0.5, held_out=held_out, region=None)
+        try:
+            calibrated = estimate_prevalence(_table(z_unlabelled), 0.5, held_out=held_out, region=None)
+        except ValueError:  # predictions that the held-out labels contradict: take what the message advises
+            calibrated = estimate_prevalence(_table(z_unlabelled), 0.5, method="bbse", held_out=held_out, region=None)
     shares = [guess(rows.population, factor) for factor in (0.5, 2.0)]
     shares += [min(max(float(each.population[1]), 1e-4), 1 - 1e-4) for each in (plain, calibrated)]
     moved = torch.stack([z + _log_odds(share) for share in shares], 1)
