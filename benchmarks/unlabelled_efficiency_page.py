@@ -179,7 +179,7 @@ def _information(results: Results) -> str:
             shown.append(_mean(gained, sign=True))
         zeros = np.mean(results.of(cell, LEARNT)[:, 3] == 0)
         rows.append([*_names(cell), *shown, f"{100 * zeros:.0f} %"])
-    header = ["π", "labelled", "unlabelled", ALONE, f"{STREAMS} −", f"{EMPIRICAL} −", f"{LEARNT} −", "π̂ = 0"]
+    header = ["π", "labelled", "unlabelled", ALONE, *(f"gain of {method}" for method in (STREAMS, EMPIRICAL, LEARNT)), "π̂ = 0"]
     words = (
         "The expected log-likelihood in the population, as % of the way from always answering π (0) to the true model (100); "
         "then what each method adds to logit adjustment on the same labelled rows. A learnt π̂ of 0 is put at half a person "
@@ -212,11 +212,10 @@ def _verdict(covered: dict[Cell, float]) -> str:
     """Say in which cells the coverage lies between 93 and 97 %."""
     inside = sum(0.93 <= share <= 0.97 for share in covered.values())
     below, above = (
-        ", ".join(f"π = {cell[0]:g} with {cell[1]} and {cell[2]}×" for cell, share in covered.items() if is_out(share))
-        or "none"
-        for is_out in (lambda share: share < 0.93, lambda share: share > 0.97)
+        ", ".join(f"π = {pi:g} with {n} and {ratio}×" for (pi, n, ratio), share in covered.items() if low <= share < high)
+        for low, high in ((0.0, 0.93), (0.97 + 1e-9, 1.01))
     )
-    return f"{inside} of {len(covered)} cells lie between 93 and 97 %. Below: {below}. Above: {above}."
+    return f"{inside} of {len(covered)} cells lie between 93 and 97 %. Below: {below or 'none'}. Above: {above or 'none'}."
 
 
 def _hessian(results: Results, cell: Cell) -> float:

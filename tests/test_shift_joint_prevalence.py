@@ -74,10 +74,10 @@ DATA = {
 each_data = pytest.mark.parametrize("data", DATA.values(), ids=DATA.keys())
 
 
+@pytest.mark.long
 class TestMaximum:
     @each_data
     @pytest.mark.parametrize("mass", [None, 0.7])
-    @pytest.mark.long
     def test_is_that_of_the_streams_likelihood(self, data: Data, mass: float | None) -> None:
         weight = 1.0 if mass is None else mass * len(data[0]) / len(data[2])
         found = joint_prevalence(*data, unlabelled_weight=mass, penalty=0.0)
@@ -131,7 +131,6 @@ class TestMaximum:
         for name in ("population", "low", "high"):
             torch.testing.assert_close(getattr(found, name)[order], getattr(plain, name), atol=1e-6, rtol=0)
 
-    @pytest.mark.long
     def test_of_many_rows_is_that_of_the_blocks_together(self) -> None:
         data = two_classes(0.1, 200, 40_000, 3)  # more than one block
         found = joint_prevalence(*data)
@@ -170,8 +169,8 @@ def primal(data: Data, pi: float) -> float:
     return -float(found.fun)
 
 
+@pytest.mark.long
 class TestInterval:
-    @pytest.mark.long
     def test_ends_where_the_deviance_of_the_masses_of_the_rows_does(self) -> None:
         data = two_classes(0.3, 15, 40, 5)
         found = joint_prevalence(*data, penalty=0.0, level=0.8)
@@ -222,7 +221,6 @@ class TestInterval:
         assert found.high[2] > 0
         assert bool((found.low[:2] > 0).all())
 
-    @pytest.mark.long
     def test_of_three_classes_ends_where_the_best_of_the_others_does(self) -> None:
         data = DATA["three classes"]
         found = joint_prevalence(*data)
@@ -263,6 +261,7 @@ class TestInterval:
         assert np.mean(errors) == pytest.approx(np.std(estimates), rel=0.15)
 
 
+@pytest.mark.long
 class TestResult:
     def test_is_an_estimate_like_others(self) -> None:
         found = joint_prevalence(*DATA["three classes"])

@@ -36,6 +36,7 @@ def draws(labelled: int, unlabelled: int, pi: float, number: int = 3) -> Draws:
     return Draws(np.stack(rows), labelled, 1e-3)
 
 
+@pytest.mark.long
 class TestLikelihood:
     @pytest.mark.parametrize("pi", [0.3, 0.001])
     @pytest.mark.parametrize("ratio", [0, 1, 7])
