@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from two_ranks import make_criterion
+from two_ranks import loss_of, make_criterion
 
 CASES = (
     [
@@ -21,22 +21,29 @@ CASES = (
     ]
     + ["regression-sampled-composed", "batch-paper-mixed"]
     + [f"{marginal}-sampled-{path}-ignored" for marginal in ("batch", "classwise", "running") for path in ("fused", "composed")]
+    + [f"{marginal}-sampled-fused-unlabelled" for marginal in ("batch", "classwise", "running")]
+    + ["running-paper-fused-unlabelled", "running-sampled-fused-weighted", "running-sampled-fused-unknown"]
+    + ["running-sampled-fused-ignored-unlabelled"]
 )
 
 
 def make_case(name: str) -> dict[str, Any]:
     torch.manual_seed(CASES.index(name))
-    marginal, paper, fused, *ignored = name.split("-")
+    marginal, paper, fused, *also = name.split("-")
     x = torch.randn(3, 24, 4)
     if fused == "mixed":  # the first rank's probabilities underflow, so that it alone must compose in log space
         x[:, :12] *= 300
     # the first rank sees few of class 2, the second few of class 0
     y = torch.tensor([0] * 7 + [1] * 4 + [2] + [0] + [1] * 3 + [2] * 8).expand(3, -1)
-    if ignored:  # all on the first rank
+    if "ignored" in also:  # all on the first rank
         y = y.clone()
         y[:, :5] = -100
     regression = marginal == "regression"
-    return {
+    extra: dict[str, Any] = {}
+    if {"unlabelled", "weighted", "unknown"} & {*also}:
+        extra = {"unlabelled": torch.randn(40, 4), "unknown": "unknown" in also}
+        extra |= {"weight": 0.6} if "weighted" in also else {}
+    return extra | {
         "marginal": marginal,
         "paper": paper == "paper",
         "fused": fused != "composed",
@@ -73,7 +80,7 @@ def test_two_ranks_give_the_loss_and_the_gradients_of_one(two_ranks: dict[str, A
     losses = []
     for x, y in zip(case["x"], case["y"], strict=True):
         model.zero_grad()
-        loss = criterion(model(x), y)
+        loss = loss_of(criterion, model, case, x, y)
         loss.backward()
         losses.append(loss.detach())
     relative = 1e-6 if name.endswith("mixed") else 0.0  # there the numbers are in the hundreds

@@ -27,7 +27,7 @@ def main(folder: str) -> None:
         for x, y in zip(case["x"], case["y"], strict=True):
             rows = slice(rank * len(x) // ranks, (rank + 1) * len(x) // ranks)
             ddp.zero_grad()
-            loss = criterion(ddp(x[rows]), y[rows])
+            loss = loss_of(criterion, ddp, case, x[rows], y[rows], rank, ranks)
             loss.backward()
             losses.append(loss.detach())
         average = torch.stack(losses)
@@ -42,16 +42,44 @@ def main(folder: str) -> None:
     os._exit(0)  # threads of the process group now and then abort an ordinary exit
 
 
+def loss_of(
+    criterion: rl.InformationGainLoss,
+    model: nn.Module,
+    case: dict[str, Any],
+    x: torch.Tensor,
+    y: torch.Tensor,
+    rank: int = 0,
+    ranks: int = 1,
+) -> torch.Tensor:
+    """Return the loss of a rank's rows, with its share of the unlabelled ones where there are any; one forward pass."""
+    if "unlabelled" not in case:
+        loss: torch.Tensor = criterion(model(x), y)
+        return loss
+    others = case["unlabelled"]
+    cut = round(0.25 * len(others)) if ranks == 2 else 0  # the ranks have unequal shares
+    own = others if ranks == 1 else others[:cut] if rank == 0 else others[cut:]
+    outputs = model(torch.cat([x, own]))
+    loss = criterion(outputs[: len(x)], y, unlabelled=outputs[len(x) :])
+    return loss
+
+
 def make_criterion(case: dict[str, Any]) -> rl.InformationGainLoss:
     if case["marginal"] == "regression":
         normal = torch.distributions.Normal(0.0, 1.0)
         return rl.InformationGainLoss(rl.ContinuousPrevalence(normal), rl.Gaussian(scale=0.8, learn_scale=False))
     prevalence = rl.Prevalence(case["population"], case["sampling"], case["evidence"])
+    if case.get("unknown"):
+        prevalence = rl.Prevalence.unknown(3, case["sampling"]).with_evidence(case["evidence"])
     marginal: Any = {"batch": rl.BatchMarginal, "classwise": rl.ClasswiseMarginal, "running": rl.RunningMarginal}[
         case["marginal"]
     ]()
-    reference = prevalence.population if case["paper"] else None
-    return rl.InformationGainLoss(prevalence, marginal=marginal, reference=reference, fused=case["fused"])
+    return rl.InformationGainLoss(
+        prevalence,
+        marginal=marginal,
+        reference="population" if case["paper"] else None,
+        fused=case["fused"],
+        unlabelled_weight=case.get("weight"),
+    )
 
 
 if __name__ == "__main__":

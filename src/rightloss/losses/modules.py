@@ -161,12 +161,8 @@ class _Loss(nn.Module):
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *others: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *others)
-        saved = state_dict.get(f"{prefix}population_marginal.log_average")
-        if (
-            isinstance(saved, Tensor)
-            and self.population_marginal is not None
-            and int(state_dict[f"{prefix}population_marginal.steps"])
-        ):
+        if self.population_marginal is not None and int(state_dict.get(f"{prefix}population_marginal.steps", 0)):
+            saved: Tensor = state_dict[f"{prefix}population_marginal.log_average"]
             self._set_population(torch.softmax(saved.double().cpu(), 0))
 
     def _watch(self, batch: LabelledBatch, terms: PriorTerms, group: dist.ProcessGroup | None = None) -> None:

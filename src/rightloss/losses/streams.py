@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 import torch.distributed as dist
@@ -24,7 +25,7 @@ from torch import Tensor
 
 from ..likelihoods import Likelihood
 from ..log_probs import rows_of
-from ..marginals import sum_over_ranks
+from ..marginals import cannot_be_read, sum_over_ranks
 from .batch import LabelledBatch, Labels, check_finite_rows, full_precision, wide
 from .gain import PriorTerms
 
@@ -86,14 +87,16 @@ def stream_batch(
         weight: λ; None for the ratio of the rows given.
         group: the ranks that share the batch.
     """
-    sampled = terms.sampling > 0
     labels, rows = batch.labels, len(tables.table) - tables.labelled
     examples, unlabelled = _global_counts(labels.count, rows, group)
     lam = unlabelled / examples if weight is None else weight
-    streams = _stream_labels(labels, rows, sampled, None if weight is None else lam * examples / unlabelled)
-    outputs = F.pad(tables.table[:, sampled], (0, 1))
-    joined = LabelledBatch(outputs, streams, None, outputs.shape[:1], batch.nonfinite, batch.labels.count)
-    return joined, _stream_terms(terms, sampled, lam)
+    stream_terms, sampled = _stream_terms(terms, lam)
+    if sampled is not None:
+        labels = _of_sampled(labels, sampled)
+    streams = _stream_labels(labels, rows, None if weight is None else lam * examples / unlabelled)
+    outputs = F.pad(tables.table if sampled is None else tables.table[:, sampled], (0, 1))
+    joined = LabelledBatch(outputs, streams, None, outputs.shape[:1], batch.nonfinite, labels.count)
+    return joined, stream_terms
 
 
 def unreduced_shape(batch: LabelledBatch, unlabelled: Tensor) -> torch.Size:
@@ -102,6 +105,21 @@ def unreduced_shape(batch: LabelledBatch, unlabelled: Tensor) -> torch.Size:
     if batch.shape[1:] == others:
         return torch.Size([batch.shape[0] + unlabelled.shape[0], *others])
     return torch.Size([math.prod(batch.shape) + unlabelled.shape[0] * math.prod(others)])
+
+
+def _of_sampled(labels: Labels, sampled: Bool[Tensor, " k"]) -> Labels:
+    """Return the labels over the classes that are sampled, or raise a ValueError for one of another class."""
+    found = labels.per_class(torch.zeros(0, device=sampled.device))
+    if not cannot_be_read(found) and bool((found[~sampled] > 0).any()):
+        never = torch.nonzero(~sampled).flatten().tolist()
+        raise ValueError(
+            f"Expected no label of class(es) {never}, which the prevalence says are never labelled, but got some: give the "
+            "mix of the labels, Prevalence.from_labels(y, population=…)."
+        )
+    column = (torch.cumsum(sampled, 0) - 1).clamp_min(0)
+    index = None if labels.index is None else column[labels.index]
+    votes = None if labels.votes is None else labels.votes[:, sampled]
+    return replace(labels, index=index, votes=votes, size=int(sampled.sum()), filler=int(column[labels.filler]))
 
 
 def _global_counts(
@@ -115,36 +133,46 @@ def _global_counts(
     return (examples, rows) if isinstance(labelled, Tensor) else (float(examples), float(rows))
 
 
-def _stream_labels(labels: Labels, rows: int, sampled: Bool[Tensor, " k"], multiple: int | float | Tensor | None) -> Labels:
+def _stream_labels(labels: Labels, rows: int, multiple: int | float | Tensor | None) -> Labels:
     """Return the labels of all rows over the streams; each unlabelled row counts `multiple` times."""
-    like = labels.index if labels.index is not None else labels.votes
-    assert like is not None
-    last = int(sampled.sum())
-    column = torch.cumsum(sampled, 0).to(like.device) - 1
-    if labels.index is not None:
-        index, votes = torch.cat([column[labels.index], labels.index.new_full((rows,), last)]), None
-    else:
-        index, votes = None, F.pad(like[:, sampled.to(like.device)], (0, 1, 0, rows))
-        votes[len(like) :, last] = 1.0
+    index, votes, last = labels.index, labels.votes, labels.size
+    if index is not None:
+        index = F.pad(index, (0, rows), value=last)
+    if votes is not None:
+        votes = F.pad(votes, (0, 1, 0, rows))
+        votes[len(votes) - rows :, last] = 1.0
     valid = None if labels.valid is None else F.pad(labels.valid, (0, rows), value=True)
-    multiples = None
-    if multiple is not None:
-        ones = wide(torch.ones(labels.rows, device=like.device))
-        multiples = torch.cat([ones, torch.as_tensor(multiple, dtype=ones.dtype, device=ones.device).expand(rows)])
-    count = labels.count + rows if multiple is None else labels.count + multiple * rows
-    return Labels(index, votes, valid, last + 1, count, int(column[labels.filler]), multiples)
+    if multiple is None:
+        return Labels(index, votes, valid, last + 1, labels.count + rows, labels.filler)
+    like = labels.votes if labels.index is None else labels.index
+    assert like is not None
+    ones = wide(torch.ones(labels.rows, device=like.device))
+    multiples = torch.cat([ones, torch.as_tensor(multiple, dtype=ones.dtype, device=ones.device).expand(rows)])
+    return Labels(index, votes, valid, last + 1, labels.count + multiple * rows, labels.filler, multiples)
 
 
-def _stream_terms(terms: PriorTerms, sampled: Bool[Tensor, " k"], lam: int | float | Tensor) -> PriorTerms:
+def _stream_terms(terms: PriorTerms, lam: int | float | Tensor) -> tuple[PriorTerms, Bool[Tensor, " k"] | None]:
+    """Return the terms of the streams, and which of the classes are sampled; None if all are."""
+    return _computed_terms(terms, lam) if isinstance(lam, Tensor) else _remembered_terms(terms, float(lam))
+
+
+@lru_cache(16)
+def _remembered_terms(terms: PriorTerms, lam: float) -> tuple[PriorTerms, Bool[Tensor, " k"] | None]:
+    with torch.inference_mode(False):
+        return _computed_terms(terms, lam)
+
+
+def _computed_terms(terms: PriorTerms, lam: float | Tensor) -> tuple[PriorTerms, Bool[Tensor, " k"] | None]:
+    sampled = terms.sampling > 0
     mass = torch.as_tensor(lam, dtype=terms.sampling.dtype, device=terms.sampling.device).reshape(1)
 
     def mix(classes: Tensor) -> Tensor:
         return torch.cat([classes[sampled], mass]) / (1 + mass)
 
     def offset(classes: Tensor | None) -> Tensor:
-        return torch.cat([mass.new_zeros(int(sampled.sum())) if classes is None else classes[sampled], mass.log()])
+        return torch.cat([torch.zeros_like(terms.sampling[sampled]) if classes is None else classes[sampled], mass.log()])
 
-    return replace(
+    streams = replace(
         terms,
         reference=mix(terms.reference),
         sampling=mix(terms.sampling),
@@ -153,6 +181,7 @@ def _stream_terms(terms: PriorTerms, sampled: Bool[Tensor, " k"], lam: int | flo
         log_importance=None,
         at_population=False,
     )
+    return streams, None if bool(sampled.all()) else sampled
 
 
 def _checked_outputs(unlabelled: object, outputs: Tensor) -> Tensor:

@@ -1,0 +1,342 @@
+"""Unlabelled rows of the population in the losses: against the likelihood of the streams in probability space."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from members import each_kind, generator, population, random_outputs, unchecked_types
+from torch import Tensor, nn
+
+import rightloss as rl
+from rightloss.losses import fused
+
+K = 3
+
+
+def classes(k: int, sampling: Tensor | None = None, evidence: float = 1.0) -> rl.Prevalence:
+    return rl.Prevalence(population(k, 3), sampling, evidence)
+
+
+def batch(k: int = K, n: int = 12, m: int = 20, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits of n labelled rows, each class as often, their labels, and logits of m unlabelled rows."""
+    z = 2 * torch.randn(n + m, k, dtype=torch.float64, generator=generator(seed))
+    return z[:n].requires_grad_(), torch.arange(n) % k, z[n:].requires_grad_()
+
+
+def stream_probs(p: Tensor, prevalence: rl.Prevalence, lam: float) -> Tensor:
+    """P(stream|x) in probability space: the formula of the design's section 10."""
+    masses = torch.cat([p * prevalence.sampling / prevalence.population, torch.full((len(p), 1), lam, dtype=p.dtype)], 1)
+    return masses / masses.sum(1, keepdim=True)
+
+
+def by_hand(p: Tensor, y: Tensor, p_u: Tensor, prevalence: rl.Prevalence, lam: float, kappa: float = 1.0) -> Tensor:
+    """The mean loss per labelled example with the minibatch's own marginal, in probability space."""
+    t, t_u = stream_probs(p, prevalence, lam), stream_probs(p_u, prevalence, lam)
+    m = (t.mean(0) + lam * t_u.mean(0)) / (1 + lam)
+    r = torch.cat([prevalence.sampling, torch.tensor([lam], dtype=torch.float64)]) / (1 + lam)
+    evidence = kappa * (r * m.log()).sum()
+    gain = t.gather(1, y[:, None])[:, 0].log() - m.log()[y] + evidence
+    gain_u = t_u[:, -1].log() - m[-1].log() + evidence
+    return -gain.mean() - lam * gain_u.mean()
+
+
+def assert_same(found: Tensor, expected: Tensor, inputs: tuple[Tensor, ...], tolerance: float = 1e-12) -> None:
+    """Assert that values and gradients agree."""
+    torch.testing.assert_close(found, expected, rtol=0, atol=tolerance)
+    ours, theirs = (torch.autograd.grad(each, inputs, retain_graph=True) for each in (found, expected))
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("kappa", [0.0, 0.4, 1.0])
+@pytest.mark.parametrize("weight", [None, 0.3, 7.0])
+@pytest.mark.parametrize("k", [2, 3, 5])
+def test_loss_and_gradient_equal_the_likelihood_of_the_streams(k: int, weight: float | None, kappa: float) -> None:
+    z, y, z_u = batch(k, n=4 * k, m=20)
+    prevalence, lam = classes(k, evidence=kappa), 20 / (4 * k) if weight is None else weight
+    expected = by_hand(z.softmax(1), y, z_u.softmax(1), prevalence, lam, kappa)
+    for path in (True, False):
+        criterion = rl.InformationGainLoss(prevalence, marginal=rl.BatchMarginal(), fused=path, unlabelled_weight=weight)
+        assert_same(criterion(z, y, unlabelled=z_u), expected, (z, z_u))
+    found = rl.information_gain_loss(z, y, prevalence, unlabelled=z_u, unlabelled_weight=weight)
+    assert_same(found, expected, (z, z_u))
+
+
+@pytest.mark.parametrize("weight", [None, 0.3, 7.0])
+@each_kind
+def test_every_likelihood_takes_unlabelled_rows(make: Callable[[], Any], k: int, weight: float | None) -> None:
+    likelihood, y = make(), torch.arange(4 * k) % k
+    outputs, others = random_outputs(likelihood, 4 * k).requires_grad_(), random_outputs(likelihood, 9, seed=1).requires_grad_()
+    prevalence, lam = classes(k), 9 / (4 * k) if weight is None else weight
+    expected = by_hand(likelihood.table(outputs).exp(), y, likelihood.table(others).exp(), prevalence, lam)
+    adjusted = rl.LogitAdjustedLoss(prevalence, likelihood, unlabelled_weight=weight)
+    assert_same(adjusted(outputs, y, unlabelled=others), expected, (outputs, others))
+    twin = rl.logit_adjusted_loss(outputs, y, prevalence, likelihood, unlabelled=others, unlabelled_weight=weight)
+    assert_same(twin, expected, (outputs, others))
+    gain = rl.InformationGainLoss(prevalence, likelihood, unlabelled_weight=weight)
+    assert_same(gain(outputs, y, unlabelled=others), expected, (outputs, others))
+
+
+@pytest.mark.parametrize("none", ["None", "no rows", "weight 0"])
+@pytest.mark.parametrize("kappa", [0.0, 1.0])
+def test_without_unlabelled_rows_nothing_changes(none: str, kappa: float) -> None:
+    z, y, z_u = batch()
+    prevalence = classes(K, evidence=kappa)
+    others = {"None": None, "no rows": z_u[:0], "weight 0": z_u}[none]
+    weight = 0.0 if none == "weight 0" else None
+    for loss in (rl.LogitAdjustedLoss, rl.InformationGainLoss):
+        found = loss(prevalence, unlabelled_weight=weight)(z, y, unlabelled=others)
+        assert torch.equal(found, loss(prevalence)(z, y))
+    if kappa == 1:
+        torch.testing.assert_close(found, rl.LogitAdjustedLoss(prevalence)(z, y), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("kappa", [0.0, 0.4])
+def test_at_the_populations_mix_the_unlabelled_rows_are_the_marginal(kappa: float) -> None:
+    z, y, z_u = batch()
+    prevalence = classes(K, evidence=kappa)
+    log_m = z_u.softmax(1).mean(0).log()
+    gain = torch.log_softmax(z, 1).gather(1, y[:, None])[:, 0] - log_m[y] + kappa * (prevalence.population * log_m).sum()
+    references: list[Any] = ["population", prevalence.population]
+    for reference in references:
+        criterion = rl.InformationGainLoss(prevalence, marginal=rl.BatchMarginal(), reference=reference)
+        assert_same(criterion(z, y, unlabelled=z_u), -gain.mean(), (z, z_u))
+    found = rl.information_gain_loss(z, y, prevalence, reference=prevalence.population, unlabelled=z_u)
+    assert_same(found, -gain.mean(), (z, z_u))
+
+
+def test_one_hot_votes_and_ignored_rows_give_what_int_labels_give() -> None:
+    z, y, z_u = batch()
+    prevalence = classes(K, evidence=0.3)
+    expected = rl.InformationGainLoss(prevalence)(z, y, unlabelled=z_u)
+    votes = nn.functional.one_hot(y, K).double()
+    assert_same(rl.InformationGainLoss(prevalence)(z, votes, unlabelled=z_u), expected, (z, z_u))
+    more, ignored = torch.cat([z, z.detach()[:5]]), torch.cat([y, torch.full((5,), -100)])
+    for path in (True, False):
+        assert_same(rl.InformationGainLoss(prevalence, fused=path)(more, ignored, unlabelled=z_u), expected, (z, z_u))
+
+
+def test_dense_rows_equal_the_flattened_computation() -> None:
+    z, z_u = torch.randn(4, K, 2, 3, generator=generator(1)).double(), torch.randn(5, K, 2, 3, generator=generator(2)).double()
+    y = torch.arange(24).view(4, 2, 3) % K
+    flat, flat_u = (each.movedim(1, -1).flatten(0, -2) for each in (z, z_u))
+    for loss in (rl.LogitAdjustedLoss, rl.InformationGainLoss):
+        expected = loss(classes(K), reduction="none")(flat, y.flatten(), unlabelled=flat_u)
+        found = loss(classes(K), reduction="none")(z, y, unlabelled=z_u)
+        assert found.shape == (9, 2, 3)
+        torch.testing.assert_close(found.flatten(), expected)
+        other_size = loss(classes(K), reduction="none")(z, y, unlabelled=z_u[..., :1])
+        assert other_size.shape == (24 + 10,)
+
+
+@pytest.mark.parametrize("weight", [None, 0.4])
+def test_unreduced_losses_sum_to_the_reduced_ones(weight: float | None) -> None:
+    z, y, z_u = batch()
+    for loss in (rl.LogitAdjustedLoss, rl.InformationGainLoss):
+        rows = loss(classes(K, evidence=0.3), reduction="none", unlabelled_weight=weight)(z, y, unlabelled=z_u)
+        assert rows.shape == (32,)
+        total = loss(classes(K, evidence=0.3), reduction="sum", unlabelled_weight=weight)(z, y, unlabelled=z_u)
+        mean = loss(classes(K, evidence=0.3), unlabelled_weight=weight)(z, y, unlabelled=z_u)
+        torch.testing.assert_close(rows.sum(), total)
+        torch.testing.assert_close(total / 12, mean)
+
+
+@pytest.mark.parametrize("rows", [50, 4000])
+def test_fused_and_composed_paths_agree_whatever_the_blocks(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "BLOCK", 256)
+    z, y, z_u = batch(5, rows, 2 * rows)
+    for weight in (None, 0.5):
+        marginals: list[Callable[[], Any]] = [rl.BatchMarginal, rl.RunningMarginal, rl.ClasswiseMarginal]
+        for marginal in marginals:
+            ours, theirs = (
+                rl.InformationGainLoss(classes(5, evidence=0.2), marginal=marginal(), fused=path, unlabelled_weight=weight)
+                for path in (True, False)
+            )
+            assert_same(ours(z, y, unlabelled=z_u), theirs(z, y, unlabelled=z_u), (z, z_u))
+
+
+def test_gradients_pass_gradcheck_and_double_backward() -> None:
+    z, y, z_u = batch(3, 6, 4)
+    prevalence = classes(3, evidence=0.3)
+    for path in (True, False):
+
+        def loss(a: Tensor, b: Tensor, path: bool = path) -> Tensor:
+            return rl.information_gain_loss(a, y, prevalence, fused=path, unlabelled=b, unlabelled_weight=1.7)
+
+        assert torch.autograd.gradcheck(loss, (z, z_u))
+        assert torch.autograd.gradgradcheck(loss, (z, z_u))
+
+
+def test_vmap_over_weights_equals_a_loop() -> None:
+    x, y, x_u = torch.randn(12, 4).double(), torch.arange(12) % K, torch.randn(8, 4).double()
+    weights = torch.randn(5, K, 4, generator=generator(3)).double()
+    criterion = rl.InformationGainLoss(classes(K, evidence=0.5), marginal=rl.BatchMarginal(), unlabelled_weight=2.0)
+
+    def loss(w: Tensor) -> Tensor:
+        return criterion(x @ w.T, y, unlabelled=x_u @ w.T)
+
+    torch.testing.assert_close(torch.func.vmap(loss)(weights), torch.stack([loss(w) for w in weights]))
+    gradients = torch.func.vmap(torch.func.grad(loss))(weights)
+    torch.testing.assert_close(gradients, torch.stack([torch.func.grad(loss)(w) for w in weights]))
+
+
+def test_at_a_constant_prediction_of_the_population_the_intercepts_have_no_gradient() -> None:
+    prevalence = classes(K)
+    z = prevalence.population.log().repeat(12, 1).requires_grad_()
+    z_u = prevalence.population.log().repeat(30, 1).requires_grad_()
+    rl.LogitAdjustedLoss(prevalence)(z, torch.arange(12) % K, unlabelled=z_u).backward()
+    assert z.grad is not None
+    assert z_u.grad is not None
+    assert float(z_u.grad.abs().max()) > 1e-3
+    torch.testing.assert_close(z.grad.sum(0), -z_u.grad.sum(0), rtol=0, atol=1e-15)
+
+
+def test_where_the_sampled_mix_is_the_populations_unlabelled_rows_tell_nothing() -> None:
+    z, y, z_u = batch()
+    prevalence = rl.Prevalence(population(K), population(K))
+    found = rl.LogitAdjustedLoss(prevalence)(z, y, unlabelled=z_u)
+    gradient, nothing = torch.autograd.grad(found, (z, z_u))
+    expected = torch.autograd.grad(nn.functional.cross_entropy(z, y), z)[0]
+    torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-15)
+    torch.testing.assert_close(nothing, torch.zeros_like(z_u), rtol=0, atol=1e-15)
+
+
+def test_the_gradient_has_a_limit_as_the_weight_grows() -> None:
+    z, y, z_u = batch()
+    gradients = [
+        torch.autograd.grad(rl.LogitAdjustedLoss(classes(K), unlabelled_weight=weight)(z, y, unlabelled=z_u), (z, z_u))
+        for weight in (1e6, 1e9)
+    ]
+    for a, b in zip(*gradients, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("loss", [rl.LogitAdjustedLoss, rl.InformationGainLoss])
+def test_positive_and_unlabelled_rows_alone_give_the_likelihood_of_contaminated_controls(loss: Callable[..., Any]) -> None:
+    """Lancaster & Imbens (1996): P(labelled|x) = n₁ p/π / (n₁ p/π + N)."""
+    z, _, z_u = batch(2, 10, 30)
+    p, p_u = (each.softmax(1)[:, 1] / 0.2 for each in (z, z_u))
+    expected = -(p / (p + 3)).log().mean() - 3 * (3 / (p_u + 3)).log().mean()
+    criterion = loss(rl.Prevalence.positive_unlabelled(0.2))
+    assert_same(criterion(z, torch.ones(10, dtype=torch.long), unlabelled=z_u), expected, (z, z_u))
+    with pytest.raises(ValueError, match="Expected `unlabelled` rows"):
+        criterion(z, torch.ones(10, dtype=torch.long))
+    with pytest.raises(ValueError, match="never labelled"):
+        criterion(z, torch.zeros(10, dtype=torch.long), unlabelled=z_u)
+
+
+def test_logits_of_ten_thousand_and_a_prevalence_of_a_billionth_stay_finite() -> None:
+    z, y, z_u = batch(2)
+    prevalence = rl.Prevalence.binary(1e-9)
+    for loss in (rl.LogitAdjustedLoss, rl.InformationGainLoss):
+        for scale in (1e4, 1e-9):
+            big, big_u = ((each.detach() * scale).requires_grad_() for each in (z, z_u))
+            found = loss(prevalence)(big, y, unlabelled=big_u)
+            gradients = torch.autograd.grad(found, (big, big_u))
+            assert bool(found.isfinite())
+            assert all(bool(each.isfinite().all()) for each in gradients)
+
+
+def logistic_population(n: int, m: int, rate: float, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Two normal classes 2 apart, in which the log-odds are 2x: n labelled of each, m unlabelled."""
+    y = torch.arange(2 * n) % 2
+    hidden = (torch.rand(m, generator=generator(seed)) < rate).double()
+    x = torch.randn(2 * n + m, 1, dtype=torch.float64, generator=generator(seed + 1))
+    x = x + torch.cat([y.double(), hidden])[:, None] * 2 - 1
+    return x[: 2 * n], y, x[2 * n :]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("make", [rl.InformationGainLoss, rl.LogitAdjustedLoss, rl.InformationGainLoss.as_published])
+def test_an_unknown_prevalence_is_learnt_with_the_weights(make: Callable[..., Any]) -> None:
+    x, y, x_u = logistic_population(2_000, 4_000, 0.1, 5)
+    criterion, model = make(rl.Prevalence.unknown(2)), nn.Linear(1, 2).double()
+    criterion.population_marginal.decay = 0.9
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    for step in range(300):
+        optimizer.param_groups[0]["lr"] = 0.1 * (1 - step / 300)
+        optimizer.zero_grad()
+        criterion(model(x), y, unlabelled=model(x_u)).backward()
+        optimizer.step()
+    mean = model(x_u).softmax(1).mean(0).detach()
+    torch.testing.assert_close(criterion.population, mean, rtol=0.02, atol=0)
+    assert abs(float(criterion.population[1]) - 0.1) < 4 * 0.012  # its standard error, by `joint_prevalence`
+    slope = float((model.weight[1] - model.weight[0]).detach())
+    assert abs(slope - 2) < 0.25
+
+
+def test_what_was_learnt_of_an_unknown_prevalence_is_saved_and_used_in_eval_mode() -> None:
+    z, y, z_u = batch(2)
+    criterion, copy = (rl.InformationGainLoss(rl.Prevalence.unknown(2)) for _ in range(2))
+    torch.testing.assert_close(criterion.population, torch.tensor([0.5, 0.5]).double())
+    for _ in range(3):
+        criterion(z, y, unlabelled=z_u)
+    torch.testing.assert_close(criterion.population, z_u.detach().softmax(1).mean(0))
+    copy.load_state_dict(criterion.state_dict())
+    torch.testing.assert_close(copy.population, criterion.population)
+    known = rl.Prevalence.unknown(2).retarget(criterion.population)
+    assert not known.is_unknown
+    for others in (None, z_u):
+        found, same = (each.eval()(z, y, unlabelled=others) for each in (criterion, copy))
+        assert torch.equal(found, same)
+        torch.testing.assert_close(found, rl.InformationGainLoss(known).eval()(z, y, unlabelled=others))
+
+
+def test_a_state_saved_without_unlabelled_rows_loads_and_one_saved_with_them_too() -> None:
+    z, y, z_u = batch()
+    plain, streams, fresh = (rl.InformationGainLoss(classes(K, evidence=0.5)) for _ in range(3))
+    plain(z, y)
+    streams(z, y, unlabelled=z_u)
+    assert not any("stream" in name for name in plain.state_dict())
+    fresh.load_state_dict(streams.state_dict())
+    assert torch.equal(fresh.eval()(z, y, unlabelled=z_u[:7]), streams.eval()(z, y, unlabelled=z_u[:7]))
+
+
+def _call(**options: Any) -> Callable[[], Any]:
+    z, y, z_u = batch()
+    given = {"unlabelled": z_u, **options}
+    loss = given.pop("loss", rl.InformationGainLoss(classes(K)))
+    return lambda: loss(z, y, **given)
+
+
+def _unknown(loss: Any) -> Callable[[], Any]:
+    z, y, _ = batch(2)
+    return lambda: loss(rl.Prevalence.unknown(2))(z, y)
+
+
+gain_loss: Any = rl.InformationGainLoss
+adjusted_loss: Any = rl.LogitAdjustedLoss
+REFUSED = {
+    "another number of outputs": (_call(unlabelled=torch.zeros(4, 2)), "as the labelled ones"),
+    "no tensor": (_call(unlabelled=[[0.0, 0.0, 0.0]]), "pass model(x_unlabelled)"),
+    "labels": (_call(unlabelled=torch.zeros(4, dtype=torch.long)), "pass model(x_unlabelled)"),
+    "not finite": (_call(unlabelled=torch.full((4, 3), torch.nan)), "Expected finite logits"),
+    "weighted": (_call(loss=rl.WeightedLoss(classes(K))), "use LogitAdjustedLoss"),
+    "plain": (_call(loss=rl.LogLikelihoodLoss(classes(K))), "use LogitAdjustedLoss"),
+    "a pool": (
+        _call(loss=rl.InformationGainLoss(classes(K), marginal=rl.PoolMarginal(nn.Identity(), []))),
+        "use RunningMarginal()",
+    ),
+    "a weight below 0": (lambda: rl.InformationGainLoss(classes(K), unlabelled_weight=-1.0), "finite number ≥ 0"),
+    "a weight that is no number": (lambda: adjusted_loss(classes(K), unlabelled_weight="all"), "finite number ≥ 0"),
+    "a reference that is no mix": (lambda: gain_loss(classes(K), reference="sampling"), "write the mix"),
+    "π unknown, no unlabelled rows": (_unknown(rl.InformationGainLoss), "give the prevalence a population"),
+    "π unknown, logit adjustment": (_unknown(rl.LogitAdjustedLoss), "give the prevalence a population"),
+    "π unknown, weights": (lambda: rl.WeightedLoss(rl.Prevalence.unknown(2)), "Expected a known prevalence"),
+    "π unknown, predictions": (
+        lambda: rl.retarget(torch.zeros(2, 2).log_softmax(1), 0.5, rl.Prevalence.unknown(2)),
+        "Expected a known prevalence",
+    ),
+    "π unknown, one class": (lambda: rl.Prevalence.unknown(1), "from 2 up"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_bad_input_is_refused_with_a_remedy(what: str) -> None:
+    call, message = REFUSED[what]
+    with unchecked_types(), pytest.raises(ValueError, match=re.escape(message)):
+        call()
