@@ -38,14 +38,15 @@ from .criteria import LossName, OutputLoss, make_criterion, reference_mix
 from .firth import firth
 from .labelled_rows import LabelledRows, read_rows
 from .linear import NEWTON_LIMIT, SMALL, CrossEntropy, LinearFit, lbfgs, newton, warn_unless_converged
-from .network import Activation, Network, epoch_loss, forward, train
+from .network import Activation, EndlessRows, Network, NetworkSettings, epoch_loss, forward, split_rows, train
 from .options import check_options, hidden_sizes, network_settings
 from .population import LearntPopulation, Population, class_prevalence, is_unknown
-from .stream_likelihood import FittedStreams, fit_streams, moved, stream_covariances, streams_are_separated
+from .stream_likelihood import FittedStreams, fit_streams, mixture_proportions, moved, stream_covariances, streams_are_separated
 from .unlabelled_rows import UnlabelledRows, both_classes, check_usable, read_unlabelled, warn_of_absent_class, warn_of_shift
 
 Reference = Frequencies | Mapping[Hashable, float] | Literal["population"]
 
+_ROWS_FOR_POPULATION = 10_000  # unlabelled ones that a network's π is learnt from before each epoch; in the end from all
 _SEPARATED = (
     "Expected classes that overlap, but a combination of the features separates them: the coefficients would be "
     "infinite; use penalty='firth' or 'l2'."
@@ -510,34 +511,75 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         others: UnlabelledRows | None,
     ) -> None:
         settings, generator = network_settings(self, len(rows.features), rows.total), self._generator(0)
-        plain = self.loss == "log_likelihood"
-        stated = Prevalence(prevalence.sampling, prevalence.sampling) if plain else prevalence
-        to_population = prevalence.start.log() - stated.start.log()
+        at_sampling = self.loss == "log_likelihood" or prevalence.is_unknown
+        stated = Prevalence(prevalence.sampling, prevalence.sampling) if at_sampling else prevalence
+        to_population = prevalence.start.log().numpy() - stated.start.log().numpy()
         likelihood, mass = Categorical(), None if others is None else others.mass
-        criterion = make_criterion(self.loss, prevalence, reference, likelihood, round(rows.total), False, mass)
+        criterion = make_criterion(
+            self.loss, stated if prevalence.is_unknown else prevalence, reference, likelihood, round(rows.total), False, mass
+        )
         dtype = torch.from_numpy(rows.features[:0]).dtype
         sizes = [rows.features.shape[1], *settings.hidden_layer_sizes, len(rows.classes)]
         network = Network(sizes, likelihood.starting_outputs(stated), settings, criterion, dtype, generator)
         if start is not None:
             weights, biases = start
-            network.set_arrays(weights, [*biases[:-1], biases[-1] - to_population.numpy()])
+            network.set_arrays(weights, [*biases[:-1], biases[-1] - to_population])
+        mix = prevalence.sampling.numpy() if prevalence.is_unknown else prevalence.population.numpy()
 
         def score(outputs: Tensor, held: LabelledRows) -> float:
-            """Score in the population; where that is still being learnt, in the sampled mix, which does not move."""
-            mix = prevalence.sampling if prevalence.is_unknown else prevalence.population
-            move = mix.log() - criterion.population.log() if prevalence.is_unknown else to_population
-            log_probs = special.log_softmax(outputs.double().numpy() + move.numpy(), axis=1)
-            return expected_log_likelihood(log_probs, held, mix.numpy())
+            """Score in the population; where that is still being learnt, in the sampled mix."""
+            log_probs = special.log_softmax(outputs.double().numpy() + (0 if prevalence.is_unknown else to_population), axis=1)
+            return expected_log_likelihood(log_probs, held, mix)
 
-        train(network, rows, score, settings, generator, None if others is None else others.features)
-        self.coefs_, self.intercepts_ = network.arrays()
-        self._shift(to_population.numpy())
         if prevalence.is_unknown:
             assert others is not None
-            self._learnt_population = self.population_ = criterion.population.numpy()
-            warn_of_absent_class(self.classes_, self.population_, len(others.features))
+            to_population = self._train_with_unknown_population(network, rows, others, stated, score, settings, generator)
+        else:
+            train(network, rows, score, settings, generator, None if others is None else others.features)
+        self.coefs_, self.intercepts_ = network.arrays()
+        self._shift(to_population)
         self.loss_curve_, self.n_iter_ = network.loss_curve, len(network.loss_curve)
         self.validation_scores_ = network.validation_scores or None
+
+    def _train_with_unknown_population(
+        self,
+        network: Network,
+        rows: LabelledRows,
+        others: UnlabelledRows,
+        stated: Prevalence,
+        score: Any,
+        settings: NetworkSettings,
+        generator: torch.Generator,
+    ) -> np.ndarray:
+        """Train a network whose outputs are stated in the sampled mix, and learn π; return log π − log ρ.
+
+        First on the labelled rows, since the π of a network that tells nothing apart is anywhere; then on all rows, with the π
+        before each epoch that is the most likely, given the outputs. In the end it is so on all unlabelled rows: their mean
+        prediction is π, as at the maximum of the likelihood.
+        """
+        rho, held = stated.sampling.numpy(), None
+        if settings.early_stopping:
+            rows, held = split_rows(rows, settings.validation_fraction, generator)
+        train(network, rows, score, settings, generator, held=held)
+
+        def most_likely(features: Tensor) -> np.ndarray:
+            return mixture_proportions(special.log_softmax(network(features).double().numpy(), axis=1), rho)
+
+        def learn(unlabelled: EndlessRows) -> None:
+            pi = most_likely(unlabelled.take(_ROWS_FOR_POPULATION))
+            options = (None, Categorical(), round(rows.total), False, others.mass)
+            network.criterion = make_criterion(self.loss, stated.retarget(pi), *options).to(network.vector.dtype)
+            network.to_population = torch.from_numpy(np.log(pi) - np.log(rho)).to(network.vector.dtype)
+
+        before, best = network.state(), max(network.validation_scores, default=-np.inf)
+        train(network, rows, score, settings, generator, others.features, learn, held)
+        if held is not None and max(network.validation_scores) <= best:
+            network.restore(before)
+        pi = most_likely(torch.from_numpy(others.features))
+        self._learnt_population = self.population_ = pi
+        warn_of_absent_class(self.classes_, pi, len(others.features))
+        moves: np.ndarray = np.log(pi) - np.log(rho)
+        return moves
 
     def _take_epoch(self, rows: LabelledRows, prevalence: Prevalence, reference: Tensor | None, arrays: Any) -> None:
         sizes, settings = hidden_sizes(self), network_settings(self, len(rows.features), float(self.class_totals_.sum()))

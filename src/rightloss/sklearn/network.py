@@ -22,7 +22,6 @@ from torch import Tensor
 from ..likelihoods import Categorical
 from ..losses import InformationGainLoss, LogitAdjustedLoss
 from ..losses.batch import Labels
-from ..losses.streams import Tables
 from ..prevalence import Prevalence
 from .criteria import Criterion, loss_of_rows
 from .labelled_rows import LabelledRows
@@ -95,6 +94,7 @@ class Network:
         self.learn_bias, self.steps, self.rate = learn_bias, 0, settings.learning_rate_init
         self.own = list(criterion.parameters())
         self.own_optimizer = torch.optim.Adam(self.own, lr=self.rate) if self.own else None
+        self.to_population = torch.zeros(sizes[-1], dtype=dtype)  # from the mix that the outputs are stated in to the loss's π
         self.loss_curve: list[float] = []
         self.validation_scores: list[float] = []
 
@@ -142,18 +142,13 @@ class Network:
 
     def state(self) -> list[Tensor]:
         """Return a copy of everything that is learned."""
-        return [each.detach().clone() for each in self._learned()]
+        return [self.vector.clone(), *(parameter.detach().clone() for parameter in self.own)]
 
     def restore(self, state: list[Tensor]) -> None:
         """Set everything that is learned."""
         with torch.no_grad():
-            for own, kept in zip(self._learned(), state, strict=True):
+            for own, kept in zip([self.vector, *self.own], state, strict=True):
                 own.copy_(kept)
-
-    def _learned(self) -> list[Tensor]:
-        """Return the layers' weights, the loss's parameters, and π where it is learnt."""
-        population = self.criterion.population_marginal
-        return [self.vector, *self.own, *(() if population is None else population.buffers())]
 
     def _values(self, x: Tensor) -> list[Tensor]:
         """Return the input and every layer's values, the outputs last."""
@@ -186,7 +181,7 @@ class Network:
             outputs.requires_grad_()
             loss = criterion(outputs[:n], target, unlabelled=outputs[n:])
             return [loss.detach(), *torch.autograd.grad(loss, [outputs, *self.own])]
-        mass, log_probs = criterion.unlabelled_weight, torch.log_softmax(outputs, 1)
+        mass, log_probs = criterion.unlabelled_weight, torch.log_softmax(outputs + self.to_population, 1)
         assert mass is not None
         streams = F.pad(log_probs + criterion.terms(outputs).log_adjust, (0, 1), value=math.log(mass))
         log_t, share = torch.log_softmax(streams, 1), torch.zeros_like(streams)
@@ -198,7 +193,6 @@ class Network:
         share[n:, -1] = mass / (len(outputs) - n)
         residual = (log_t.exp().mul_(share.sum(1, keepdim=True)).sub_(share))[:, :-1]
         loss = -torch.where(share > 0, share * log_t, 0.0).sum()
-        criterion._learn_population(Tables(log_probs, n), None)
         return [loss, residual - log_probs.exp() * residual.sum(1, keepdim=True)]
 
     def _adam(self) -> None:
@@ -219,6 +213,8 @@ def train(
     settings: NetworkSettings,
     generator: torch.Generator,
     unlabelled: np.ndarray | None = None,
+    before_epoch: Callable[[EndlessRows], None] | None = None,
+    held: LabelledRows | None = None,
 ) -> None:
     """Train until the loss, or with early stopping the validation score, no longer improves; warn if it still does.
 
@@ -231,13 +227,17 @@ def train(
         settings: how to train.
         generator: orders the minibatches and splits the rows.
         unlabelled: features of unlabelled rows: each minibatch has as many of them as labelled ones, if there are.
+        before_epoch: called with them, to learn the population.
+        held: the validation rows, where they are split off already.
     """
     others = None if unlabelled is None else EndlessRows(torch.from_numpy(unlabelled), generator)
-    held, best_state = None, None
-    if settings.early_stopping:
-        rows, held = _split(rows, settings.validation_fraction, generator)
+    best_state = None
+    if settings.early_stopping and held is None:
+        rows, held = split_rows(rows, settings.validation_fraction, generator)
     best, waited = np.inf, 0
     for epoch in range(settings.max_iter):
+        if before_epoch is not None and others is not None:
+            before_epoch(others)
         network.loss_curve.append(epoch_loss(network, rows, settings, generator, others))
         figure = network.loss_curve[-1]
         if held is not None:
@@ -300,6 +300,20 @@ def epoch_loss(
     return total / n
 
 
+def split_rows(rows: LabelledRows, fraction: float, generator: torch.Generator) -> tuple[LabelledRows, LabelledRows]:
+    """Return training and validation rows, with every class in both; votes are split by the class with the most."""
+    strata = rows.index if rows.index is not None else rows.table().argmax(1)
+    seed = int(torch.randint(2**31 - 1, (1,), generator=generator))
+    try:
+        kept, held = train_test_split(np.arange(len(rows.features)), test_size=fraction, stratify=strata, random_state=seed)
+    except ValueError as error:
+        raise ValueError(
+            f"Expected rows of every class for training and for validation, but got {len(rows.features)} rows with "
+            f"{np.bincount(strata).min()} in the rarest class: pass early_stopping=False, or raise validation_fraction."
+        ) from error
+    return rows.take(kept), rows.take(held)
+
+
 def forward(weights: Sequence[np.ndarray], biases: Sequence[np.ndarray], activation: str, x: np.ndarray) -> np.ndarray:
     """Return the outputs of layers kept as arrays."""
     act, found = ACTIVATIONS[activation][0], torch.from_numpy(np.ascontiguousarray(x))
@@ -325,17 +339,3 @@ def _views(vector: Tensor, shapes: Sequence[tuple[int, ...]]) -> tuple[list[Tens
     parts = vector.split([int(np.prod(shape)) for shape in shapes])
     views = [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
     return views[::2], views[1::2]
-
-
-def _split(rows: LabelledRows, fraction: float, generator: torch.Generator) -> tuple[LabelledRows, LabelledRows]:
-    """Return training and validation rows, with every class in both; votes are split by the class with the most."""
-    strata = rows.index if rows.index is not None else rows.table().argmax(1)
-    seed = int(torch.randint(2**31 - 1, (1,), generator=generator))
-    try:
-        kept, held = train_test_split(np.arange(len(rows.features)), test_size=fraction, stratify=strata, random_state=seed)
-    except ValueError as error:
-        raise ValueError(
-            f"Expected rows of every class for training and for validation, but got {len(rows.features)} rows with "
-            f"{np.bincount(strata).min()} in the rarest class: pass early_stopping=False, or raise validation_fraction."
-        ) from error
-    return rows.take(kept), rows.take(held)

@@ -204,14 +204,24 @@ class FittedStreams:
         return np.append(np.ones(len(self.population)), self.likelihood.multiple)
 
 
-def mixture_proportions(log_ratios: np.ndarray, sampling: np.ndarray, steps: int = 200) -> np.ndarray:
-    """Return π (K,) by EM from log-probabilities in the sampled mix of unlabelled rows (m, K): where to start learning it."""
-    ratios = np.exp(log_ratios) / sampling
+def mixture_proportions(log_probs: np.ndarray, sampling: np.ndarray, steps: int = 1000, tol: float = 1e-9) -> np.ndarray:
+    """Return the π (K,) under which unlabelled rows are the most likely, given their log p_ρ(k|x) (m, K), by EM.
+
+    Their mean prediction at that π is π.
+
+    Args:
+        log_probs: predictions in the sampled mix.
+        sampling: ρ, where it starts.
+        steps: at most so many.
+        tol: it stops where no class moves by more.
+    """
+    ratios = np.exp(log_probs - np.log(sampling))
     pi = sampling
     for _ in range(steps):
-        posterior = ratios * pi
-        pi = (posterior / posterior.sum(1, keepdims=True)).mean(0).clip(1e-6)
-        pi = pi / pi.sum()
+        before, pi = pi, pi * (ratios / (ratios @ pi)[:, None]).mean(0)
+        pi = np.maximum(pi, 1e-9) / np.maximum(pi, 1e-9).sum()
+        if np.abs(pi - before).max() <= tol:
+            break
     return pi
 
 

@@ -104,11 +104,15 @@ def check_usable(estimator: Any, rows: LabelledRows, others: UnlabelledRows | No
 
 
 def warn_of_shift(rows: LabelledRows, others: UnlabelledRows, prevalence: Prevalence) -> None:
-    """Warn where the classes look different in the labelled and in the unlabelled rows."""
+    """Warn where the classes look different in the labelled and in the unlabelled rows; one class alone says nothing of it."""
     from ..shift import unlabelled_shift_test
 
-    labels = rows.index if rows.index is not None else rows.table().argmax(1)
-    unlabelled_shift_test(rows.features, labels, others.features, prevalence)
+    if not bool(prevalence.sampling.all()):
+        return
+    labels = rows.index if rows.index is not None else rows.votes
+    assert labels is not None
+    known = None if prevalence.is_unknown else prevalence
+    unlabelled_shift_test(rows.features, labels, others.features, known)
 
 
 def warn_of_absent_class(classes: np.ndarray, population: np.ndarray, rows: int) -> None:
