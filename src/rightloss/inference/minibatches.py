@@ -21,7 +21,7 @@ from ..prevalence import ContinuousPrevalence, Prevalence, class_frequencies
 from .steps import ordinary, whole_number
 
 Pair = tuple[Tensor, Tensor]
-Batch = Pair | tuple[Tensor, Tensor, Tensor]  # x, y, and some of the unlabelled rows, where not all are in every step
+Batch = tuple[Any, ...]  # x and labels, and unlabelled x where a minibatch has some
 Data = Iterable[Any] | Dataset[Any]  # `(x, y)` as tensors or arrays, a Dataset of such pairs, or a DataLoader
 Device = str | torch.device | None
 
