@@ -160,7 +160,7 @@ def test_one_minibatch_may_be_shared() -> None:
     sets = marginal_of_sets(target)
     repeated = tuple(part.expand(M, *part.shape) for part in batch)
     shared, _ = evaluate_many(target, params, batch, sets, shared=True)
-    torch.testing.assert_close(shared, evaluate_many(target, params, repeated, sets)[0])  # type: ignore[arg-type]
+    torch.testing.assert_close(shared, evaluate_many(target, params, repeated, sets)[0])
 
 
 class Recurrent(nn.Module):
