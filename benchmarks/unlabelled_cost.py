@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from loss_overhead import resnet18, steady
@@ -54,7 +55,8 @@ def steps() -> str:
     for name, model, x, y, repeats in cases():
         prevalence = rl.Prevalence.binary(POPULATION)
         calls = {}
-        for label, make in (("gain", rl.InformationGainLoss), ("adjusted", rl.LogitAdjustedLoss)):
+        losses: dict[str, Any] = {"gain": rl.InformationGainLoss, "adjusted": rl.LogitAdjustedLoss}
+        for label, make in losses.items():
             for others in (None, torch.randn_like(x)):
                 calls[label, others is not None] = step(model, steady(make(prevalence)), x, y, others)
         calls["unknown", True] = step(

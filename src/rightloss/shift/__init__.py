@@ -12,3 +12,5 @@ from .joint_prevalence import joint_prevalence as joint_prevalence
 from .label_shift import LabelShiftTest as LabelShiftTest
 from .label_shift import LabelShiftWarning as LabelShiftWarning
 from .label_shift import label_shift_test as label_shift_test
+from .unlabelled_shift import UnlabelledShift as UnlabelledShift
+from .unlabelled_shift import unlabelled_shift_test as unlabelled_shift_test
