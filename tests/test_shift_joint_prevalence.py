@@ -251,13 +251,13 @@ class TestInterval:
     @pytest.mark.parametrize(("mass", "pi"), [(None, 0.3), (None, 0.1), (0.5, 0.3), (40.0, 0.3)])
     def test_contains_the_truth_as_often_as_it_says(self, mass: float | None, pi: float) -> None:
         inside, errors, estimates = [], [], []
-        for seed in range(400):
-            found = joint_prevalence(*two_classes(pi, 80, 1600, 1000 + seed), unlabelled_weight=mass)
+        for seed in range(250):
+            found = joint_prevalence(*two_classes(pi, 80, 800, 1000 + seed), unlabelled_weight=mass)
             inside.append(float(found.low[1]) <= pi <= float(found.high[1]))
             errors.append(float(found.standard_error[1]))
             estimates.append(float(found.population[1]))
         share = np.mean(inside)
-        assert abs(share - 0.95) < 3.5 * math.sqrt(0.95 * 0.05 / 400)
+        assert abs(share - 0.95) < 3.5 * math.sqrt(0.95 * 0.05 / 250)
         assert np.mean(errors) == pytest.approx(np.std(estimates), rel=0.15)
 
 
