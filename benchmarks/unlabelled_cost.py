@@ -92,8 +92,8 @@ def main() -> None:
     out = folder()
     machine = f"torch {torch.__version__}, {torch.get_num_threads()} threads"
     head = (
-        f"{machine}, medians of processor time; ratios to the same loss on the labelled rows alone, with as many unlabelled rows "
-        "as labelled ones. Made by `python benchmarks/unlabelled_cost.py`.\n"
+        f"{machine}, medians of processor time; ratios to the same loss on the labelled rows alone, with as many unlabelled "
+        "rows as labelled ones. Made by `python benchmarks/unlabelled_cost.py`.\n"
     )
     page = "\n".join([head, steps(), memory()])
     (out / "unlabelled_cost.md").write_text(page)

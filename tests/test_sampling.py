@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from rightloss.prevalence import Prevalence
-from rightloss.sampling import RebalancedSampler, StratifiedBatchSampler
+from rightloss.sampling import RebalancedSampler, SemiSupervisedBatchSampler, StratifiedBatchSampler
 
 SEED = 0
 LABELS = torch.tensor([0] * 23 + [1] * 7 + [2] * 2)
@@ -43,6 +43,10 @@ SAMPLERS: dict[str, Make] = {
     "rebalanced": lambda length=None, **kwargs: RebalancedSampler(LABELS, THREE, length, **kwargs),
     "rebalanced by votes": lambda length=None, **kwargs: RebalancedSampler(soft_votes(), THREE, length, **kwargs),
     "stratified": lambda length=None, **kwargs: StratifiedBatchSampler(LABELS, THREE, 7, length, **kwargs),
+    "semi-supervised": lambda length=None, **kwargs: SemiSupervisedBatchSampler(LABELS, 23, THREE, 7, 5, length, **kwargs),
+    "semi-supervised by votes": lambda length=None, **kwargs: SemiSupervisedBatchSampler(
+        soft_votes(), 23, THREE, 2, 5, length, **kwargs
+    ),
 }
 
 
@@ -359,9 +363,20 @@ BAD_ARGUMENTS: list[tuple[type, dict[str, Any], str]] = [
     (StratifiedBatchSampler, {"batch_size": 1}, "number of classes, 2"),
     (StratifiedBatchSampler, {"batch_size": 0}, "`batch_size` to be at least 1"),
     (StratifiedBatchSampler, {"batch_size": 4, "labels": [[0.5, 0.5]]}, "soft votes"),
+    (SemiSupervisedBatchSampler, {"batch_size": 0, "num_unlabelled": 9}, "`batch_size` to be at least 1"),
+    (SemiSupervisedBatchSampler, {"batch_size": 4, "num_unlabelled": 0}, "`num_unlabelled` to be at least 1"),
+    (
+        SemiSupervisedBatchSampler,
+        {"batch_size": 4, "num_unlabelled": 9, "unlabelled_batch_size": 0},
+        "`unlabelled_batch_size` to be at least 1",
+    ),
     *(
         (kind, {**size, **bad}, message)
-        for kind, size in ((RebalancedSampler, {}), (StratifiedBatchSampler, {"batch_size": 4}))
+        for kind, size in (
+            (RebalancedSampler, {}),
+            (StratifiedBatchSampler, {"batch_size": 4}),
+            (SemiSupervisedBatchSampler, {"batch_size": 4, "num_unlabelled": 9}),
+        )
         for bad, message in (
             ({"num_replicas": 0, "rank": 0}, "`num_replicas` to be at least 1"),
             ({"num_replicas": 2, "rank": 2}, r"`rank` in 0\.\.1"),
@@ -382,6 +397,7 @@ FOREIGN: dict[str, Callable[[], Any]] = {
     "rates": lambda: RebalancedSampler(LABELS, Prevalence([0.9, 0.09, 0.01]), 10),
     "classes": lambda: RebalancedSampler(LABELS.clamp_max(1), BINARY, 10),
     "kind": lambda: StratifiedBatchSampler(LABELS, THREE, 10, 10),
+    "unlabelled beside": lambda: SemiSupervisedBatchSampler(LABELS, 9, THREE, 10, None, 10),
 }
 
 DAMAGE: dict[str, dict[str, Any]] = {
@@ -398,10 +414,17 @@ DAMAGE: dict[str, dict[str, Any]] = {
 
 class TestBadInput:
     @pytest.mark.parametrize(("labels", "message"), BAD_LABELS)
-    @pytest.mark.parametrize(("kind", "size"), [(RebalancedSampler, 1), (StratifiedBatchSampler, 2)])
-    def test_labels_are_checked(self, kind: Any, size: int, labels: Any, message: str) -> None:
+    @pytest.mark.parametrize(
+        ("kind", "sizes"),
+        [
+            (RebalancedSampler, {}),
+            (StratifiedBatchSampler, {"batch_size": 2}),
+            (SemiSupervisedBatchSampler, {"batch_size": 2, "num_unlabelled": 9}),
+        ],
+    )
+    def test_labels_are_checked(self, kind: Any, sizes: dict[str, int], labels: Any, message: str) -> None:
         with pytest.raises(ValueError, match=message):
-            kind(labels, BINARY, size)
+            kind(labels=labels, prevalence=BINARY, **sizes)
 
     @pytest.mark.parametrize(("kind", "arguments", "message"), BAD_ARGUMENTS)
     def test_arguments_are_checked(self, kind: Any, arguments: dict[str, Any], message: str) -> None:
@@ -416,6 +439,12 @@ class TestBadInput:
         for name in ("batch_size", "num_batches", "num_replicas", "rank"):
             given = {"labels": [0, 1, 1], "prevalence": BINARY, "batch_size": 4, "num_replicas": 2, "rank": 0, name: value}
             assert_refused(lambda: StratifiedBatchSampler(**given), f"`{name}` to be an int, but got .*: give a whole number")  # noqa: B023
+        for name in ("num_unlabelled", "batch_size", "unlabelled_batch_size"):
+            given = {"labels": [0, 1, 1], "prevalence": BINARY, "batch_size": 4, "num_unlabelled": 9, name: value}
+            assert_refused(
+                lambda: SemiSupervisedBatchSampler(**given),  # noqa: B023
+                f"`{name}` to be an int, but got .*: give a whole number",
+            )
 
     @pytest.mark.parametrize("value", NO_GENERATORS, ids=lambda value: type(value).__name__)
     def test_anything_but_a_torch_generator_is_refused(self, make: Make, value: Any) -> None:

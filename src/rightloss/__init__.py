@@ -50,7 +50,10 @@ if TYPE_CHECKING:
     from .prevalence import Prevalence as Prevalence
     from .prevalence import PrevalenceWarning as PrevalenceWarning
     from .sampling import RebalancedSampler as RebalancedSampler
+    from .sampling import SemiSupervisedBatchSampler as SemiSupervisedBatchSampler
+    from .sampling import SemiSupervisedDataset as SemiSupervisedDataset
     from .sampling import StratifiedBatchSampler as StratifiedBatchSampler
+    from .sampling import split_unlabelled as split_unlabelled
 
 if TYPE_CHECKING:  # apart, so that mypy takes the name for the function after it has looked into the subpackage
     from .predictive import predictive as predictive
@@ -79,7 +82,13 @@ _NAMES = {
     "marginals": ("AuxiliaryMarginal", "BatchMarginal", "ClasswiseMarginal", "PoolMarginal", "RunningMarginal"),
     "predictive": ("PrevalenceLayer", "retarget", "retarget_interval", "undo_sampling"),
     "prevalence": ("ContinuousPrevalence", "Prevalence", "PrevalenceWarning"),
-    "sampling": ("RebalancedSampler", "StratifiedBatchSampler"),
+    "sampling": (
+        "RebalancedSampler",
+        "SemiSupervisedBatchSampler",
+        "SemiSupervisedDataset",
+        "StratifiedBatchSampler",
+        "split_unlabelled",
+    ),
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 _OF_EXTRAS = ("boosting", "sklearn", "tabular")  # not part of `from rightloss import *`, since they need their extras
@@ -105,6 +114,8 @@ __all__ = [
     "PrevalenceWarning",
     "RebalancedSampler",
     "RunningMarginal",
+    "SemiSupervisedBatchSampler",
+    "SemiSupervisedDataset",
     "StickBreaking",
     "StratifiedBatchSampler",
     "WeightedLoss",
@@ -120,6 +131,7 @@ __all__ = [
     "retarget",
     "retarget_interval",
     "shift",
+    "split_unlabelled",
     "start_at_prevalence",
     "study",
     "undo_sampling",

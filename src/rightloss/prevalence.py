@@ -147,15 +147,19 @@ class Prevalence:
         return _rebuild(rho if start is None else frequencies(start, "start", k), rho, 1.0, None, True)
 
     @classmethod
-    def positive_unlabelled(cls, population: float) -> Prevalence:
-        """Make a prevalence of two classes of which class 1 alone is ever labelled; the rest of the data is unlabelled.
+    def positive_unlabelled(cls, population: float, labelled: int = 1) -> Prevalence:
+        """Make a prevalence of two classes of which one alone is ever labelled; the rest of the data is unlabelled.
 
-        Its `sampling` is [0, 1], so a loss with it needs `unlabelled=`.
+        Its `sampling` is [0, 1], or [1, 0], so a loss with it needs `unlabelled=`.
 
         Args:
             population: the frequency of class 1.
+            labelled: the class that is labelled.
         """
-        return _rebuild(_pair(population, "population"), torch.tensor([0.0, 1.0], dtype=torch.float64), 1.0, None)
+        if labelled not in (0, 1):
+            raise ValueError(f"Expected `labelled` to be 0 or 1, but got {labelled!r}: there are two classes.")
+        sampling = torch.eye(2, dtype=torch.float64)[int(labelled)]
+        return _rebuild(_pair(population, "population"), sampling, 1.0, None)
 
     @property
     def population(self) -> Tensor:

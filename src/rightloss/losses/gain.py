@@ -23,7 +23,7 @@ from ..prevalence import ContinuousPrevalence, Prevalence, frequencies
 from .batch import LabelledBatch, Labels, full_precision
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PriorTerms:
     """What a loss knows of each label of the support before it sees x.
 

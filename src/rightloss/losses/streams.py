@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 import torch.distributed as dist
@@ -99,7 +100,7 @@ def stream_batch(
 
 def stream_columns(table: Float[Tensor, "*sets n k"], sampled: Bool[Tensor, " k"]) -> Float[Tensor, "*sets n s"]:
     """Return the table of the streams: log p(k|x,w) of the classes that are sampled, and 0 of the unlabelled."""
-    return F.pad(table[..., sampled], (0, 1))
+    return F.pad(table if bool(sampled.all()) else table[..., sampled], (0, 1))
 
 
 def unreduced_shape(batch: LabelledBatch, unlabelled: Tensor) -> torch.Size:
@@ -141,12 +142,14 @@ def stream_labels(labels: Labels, rows: int, sampled: Bool[Tensor, " k"], multip
     """
     like = labels.index if labels.index is not None else labels.votes
     assert like is not None
-    last = int(sampled.sum())
-    column = torch.cumsum(sampled, 0).to(like.device) - 1
-    if labels.index is not None:
-        index, votes = torch.cat([column[labels.index], like.new_full((*like.shape[:-1], rows), last)], -1), None
+    last, filler = int(sampled.sum()), labels.filler
+    if last < len(sampled):
+        column = (torch.cumsum(sampled, 0) - 1).clamp_min(0).to(like.device)
+        like, filler = column[like] if labels.votes is None else like[..., sampled.to(like.device)], int(column[filler])
+    if labels.votes is None:
+        index, votes = F.pad(like, (0, rows), value=last), None
     else:
-        index, votes = None, F.pad(like[..., sampled.to(like.device)], (0, 1, 0, rows))
+        index, votes = None, F.pad(like, (0, 1, 0, rows))
         votes[..., like.shape[-2] :, last] = 1.0
     valid = None if labels.valid is None else F.pad(labels.valid, (0, rows), value=True)
     multiples = None
@@ -155,11 +158,21 @@ def stream_labels(labels: Labels, rows: int, sampled: Bool[Tensor, " k"], multip
         each = torch.as_tensor(multiple, dtype=ones.dtype, device=ones.device).unsqueeze(-1)
         multiples = torch.cat([ones.expand(*each.shape[:-1], -1), each.expand(*each.shape[:-1], rows)], -1)
     count = labels.count + rows if multiple is None else labels.count + multiple * rows
-    return Labels(index, votes, valid, last + 1, count, int(column[labels.filler]), multiples)
+    return Labels(index, votes, valid, last + 1, count, filler, multiples)
 
 
 def stream_terms(terms: PriorTerms, sampled: Bool[Tensor, " k"], lam: int | float | Tensor) -> PriorTerms:
     """Return r, ρ, κ and offsets of the streams at λ, from those of the classes."""
+    return _computed_terms(terms, sampled, lam) if isinstance(lam, Tensor) else _remembered_terms(terms, float(lam))
+
+
+@lru_cache(16)
+def _remembered_terms(terms: PriorTerms, lam: float) -> PriorTerms:
+    with torch.inference_mode(False):
+        return _computed_terms(terms, terms.sampling > 0, lam)
+
+
+def _computed_terms(terms: PriorTerms, sampled: Bool[Tensor, " k"], lam: float | Tensor) -> PriorTerms:
     mass = torch.as_tensor(lam, dtype=terms.sampling.dtype, device=terms.sampling.device).reshape(1)
 
     def mix(classes: Tensor) -> Tensor:

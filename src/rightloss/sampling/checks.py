@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..log_probs import Numbers, tensor_of
-from ..prevalence import Prevalence, mix_of_every_class
+from ..prevalence import Prevalence, class_frequencies, mix_of_every_class
 
 
 def checked_prevalence(prevalence: Prevalence) -> Prevalence:
@@ -22,8 +22,8 @@ def checked_prevalence(prevalence: Prevalence) -> Prevalence:
     return prevalence
 
 
-def checked_labels(labels: Numbers, num_classes: int) -> Tensor:
-    """Return int64 labels (n,) or float64 votes (n, k), with an example of every class."""
+def checked_labels(labels: Numbers, prevalence: Prevalence) -> Tensor:
+    """Return int64 labels (n,) or float64 votes (n, k), with an example of every class that is sampled, and of no other."""
     given = tensor_of(labels, "labels").detach().cpu()
     if given.layout != torch.strided:
         raise ValueError(f"Expected `labels` in a dense tensor, but got {given.layout}: call `.to_dense()` on it.")
@@ -32,7 +32,15 @@ def checked_labels(labels: Numbers, num_classes: int) -> Tensor:
             f"Expected int labels of shape (n,), but got {tuple(given.shape)}: give one label per example, "
             "or votes as floats with rows that sum to 1."
         )
-    mix_of_every_class(given, num_classes)
+    sampled = prevalence.sampling > 0
+    if bool(sampled.all()):
+        mix_of_every_class(given, prevalence.num_classes)
+    elif not torch.equal(seen := class_frequencies(given, prevalence.num_classes) > 0, sampled):
+        expected, got = (torch.nonzero(which).flatten().tolist() for which in (sampled, seen))
+        raise ValueError(
+            f"Expected `labels` of class(es) {expected} only, those whose `sampling` is positive, but got {got}: "
+            "leave the other examples out, or give them as unlabelled."
+        )
     return given.double() if given.is_floating_point() else given.long()
 
 
@@ -46,11 +54,12 @@ def checked_int(value: Any, name: str) -> int:
     raise ValueError(f"Expected `{name}` to be an int, but got {value!r}: give a whole number.")
 
 
-def whole_number(value: int | None, name: str, default: int) -> int:
-    """Return the value, an int from 1 up that can be a length; the default where it is None."""
-    number = default if value is None else checked_int(value, name)
-    if value is not None and not 1 <= number <= sys.maxsize:
-        raise ValueError(
-            f"Expected `{name}` to be at least 1, and at most {sys.maxsize}, but got {number}: leave it out for the default."
-        )
+def whole_number(value: int | None, name: str, default: int | None = None) -> int:
+    """Return the value, an int from 1 up that can be a length; the default, if there is one, where it is None."""
+    if value is None and default is not None:
+        return default
+    number = checked_int(value, name)
+    if not 1 <= number <= sys.maxsize:
+        remedy = "give a whole number from 1 up" if default is None else "leave it out for the default"
+        raise ValueError(f"Expected `{name}` to be at least 1, and at most {sys.maxsize}, but got {number}: {remedy}.")
     return number

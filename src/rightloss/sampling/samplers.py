@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed
-from jaxtyping import Float64, Int64
 from torch import Tensor
 from torch.utils.data import Sampler
 
@@ -16,21 +15,18 @@ from ..log_probs import Numbers
 from ..prevalence import Prevalence
 from ..rng import checked_generator
 from .checks import checked_int, checked_labels, checked_prevalence, whole_number
+from .draws import DRAWS_PER_BLOCK, Draws, DrawsByRate, StratifiedDraws
 
 Item = TypeVar("Item")
 
-# Randomness is drawn in whole blocks, so that a sequence does not depend on its length, nor on the number of replicas.
-_DRAWS_PER_BLOCK = 2**16
-_BATCHES_PER_BLOCK = 32
 
-
-class _ResumableSampler(Sampler[Item]):
+class ResumableSampler(Sampler[Item]):
     """An abstract sampler: a seed per epoch, this rank's share of the sequence, and the place in it, saved and restored."""
 
     def _set_up(
         self,
         prevalence: Prevalence,
-        sampling: Tensor,
+        draws: Draws,
         total: int,
         generator: torch.Generator | None,
         num_replicas: int | None,
@@ -38,8 +34,9 @@ class _ResumableSampler(Sampler[Item]):
         **config: int,
     ) -> None:
         """Set `prevalence` with the realised `sampling`, and share `total` items among the replicas."""
-        same = torch.equal(sampling, prevalence.sampling)
-        self._prevalence = prevalence if same else prevalence.with_sampling(sampling)
+        same = torch.allclose(draws.sampling, prevalence.sampling, rtol=1e-12, atol=0)  # but for the rounding of votes' sums
+        self._prevalence = prevalence if same else prevalence.with_sampling(draws.sampling)
+        self._draws = draws
         self._replicas, self._rank = _place(num_replicas, rank)
         self._length = -(-total // self._replicas)
         self._own_generator = checked_generator(generator)
@@ -49,14 +46,15 @@ class _ResumableSampler(Sampler[Item]):
         self._epoch: _Epoch | None = None
         self._resume_at: Tensor | None = None
 
-    def _items(self, seed: int, positions: range) -> Iterator[Item]:
-        """Yield the items at `positions` of the sequence that the seed gives."""
-        raise NotImplementedError
-
     @property
     def prevalence(self) -> Prevalence:
         """The given prevalence with the realised `sampling`: give this one to the loss."""
         return self._prevalence
+
+    @property
+    def sampling(self) -> Tensor:
+        """The mix of labels that is drawn (K,), float64: that of every batch where counts are fixed, else in expectation."""
+        return self._prevalence.sampling
 
     def __len__(self) -> int:
         """Return the items (draws or batches) per epoch on this rank."""
@@ -120,6 +118,12 @@ class _ResumableSampler(Sampler[Item]):
             ) from error
         self._epoch, self._resume_at = (None, None) if seed == -1 else (_Epoch(seed, handed), generator)
 
+    def _items(self, seed: int, positions: range) -> Iterator[Item]:
+        """Yield the items at `positions` of the sequence that the seed gives."""
+        deal, block = self._draws.dealer(seed), self._draws.block
+        for low in range(0, positions.stop, block):
+            yield from deal(_within(positions, low, block)).tolist()
+
     @property
     def _generator(self) -> torch.Generator:
         # Looked up each time: a pickled or copied sampler must still follow torch.manual_seed.
@@ -136,11 +140,12 @@ class _ResumableSampler(Sampler[Item]):
         return self._epoch
 
 
-class RebalancedSampler(_ResumableSampler[int]):
+class RebalancedSampler(ResumableSampler[int]):
     """Draw dataset indices with replacement so that the classes come at `prevalence.sampling`.
 
     A class c is chosen with probability ρ_c, then an example of it: p(n) = Σ_c ρ_c v_nc / Σ_m v_mc, where v_nc is the
-    share of votes of example n for class c; an int label is a unanimous vote.
+    share of votes of example n for class c; an int label is a unanimous vote. The realised `sampling` is Σ_n p(n) v_n, for
+    int labels ρ.
 
     With several replicas (processes), rank r takes draws r, r + R, r + 2R, … of one sequence that all of them compute
     alike; let nothing shard it again (Lightning: `use_distributed_sampler=False`).
@@ -180,32 +185,18 @@ class RebalancedSampler(_ResumableSampler[int]):
         num_replicas: int | None = None,
         rank: int | None = None,
     ) -> None:
-        given = checked_labels(labels, checked_prevalence(prevalence).num_classes)
-        rates, sampling = _example_rates(given, prevalence.sampling)
-        self._cumulative = rates.cumsum(0)
+        given = checked_labels(labels, checked_prevalence(prevalence))
         total = whole_number(num_samples, "num_samples", len(given))
-        self._set_up(prevalence, sampling, total, generator, num_replicas, rank, labels=len(given))
-
-    @property
-    def sampling(self) -> Tensor:
-        """The mix of labels that the draws have in expectation (K,), float64: Σ_n p(n) v_n. For int labels it is ρ."""
-        return self._prevalence.sampling
-
-    def _items(self, seed: int, positions: range) -> Iterator[int]:
-        # The inverse of the cumulative rates, at uniform numbers; torch.multinomial takes no more than 2²⁴ examples.
-        generator = torch.Generator("cpu").manual_seed(seed)
-        for low in range(0, positions.stop, _DRAWS_PER_BLOCK):
-            uniform = torch.rand(_DRAWS_PER_BLOCK, dtype=torch.float64, generator=generator, device="cpu")
-            mine = uniform[_within(positions, low, _DRAWS_PER_BLOCK)] * self._cumulative[-1]
-            yield from torch.searchsorted(self._cumulative, mine, right=True).tolist()
+        draws = DrawsByRate(given, prevalence.sampling, DRAWS_PER_BLOCK)
+        self._set_up(prevalence, draws, total, generator, num_replicas, rank, labels=len(given))
 
 
-class StratifiedBatchSampler(_ResumableSampler[list[int]]):
+class StratifiedBatchSampler(ResumableSampler[list[int]]):
     """Draw batches of dataset indices with every class in every batch: `DataLoader(dataset, batch_sampler=…)`.
 
-    The count of each class is fixed: `batch_size` · ρ, rounded by largest remainder, and at least 1. The examples of a class
-    come in random order and are reshuffled when all were used; no batch has an example twice, unless the class has fewer
-    examples than the batch takes of it.
+    The count of each class is fixed: `batch_size` · ρ, rounded by largest remainder, and at least 1; count / `batch_size` is
+    the realised `sampling`. The examples of a class come in random order and are reshuffled when all were used; no batch has
+    an example twice, unless the class has fewer examples than the batch takes of it.
 
     With several replicas, rank r takes batches r, r + R, r + 2R, … of one sequence that all of them compute alike; let
     nothing shard it again (Lightning: `use_distributed_sampler=False`).
@@ -243,78 +234,29 @@ class StratifiedBatchSampler(_ResumableSampler[list[int]]):
         num_replicas: int | None = None,
         rank: int | None = None,
     ) -> None:
-        given = checked_labels(labels, checked_prevalence(prevalence).num_classes)
+        given = checked_labels(labels, checked_prevalence(prevalence))
         if given.is_floating_point():
             raise ValueError(
                 "Expected int labels, but got soft votes: a stratum holds whole examples; "
                 "take the majority's label, or use RebalancedSampler."
             )
-        batch_size = whole_number(batch_size, "batch_size", 0)
-        if batch_size < prevalence.num_classes:
+        batch_size = whole_number(batch_size, "batch_size")
+        classes = int((prevalence.sampling > 0).sum())
+        if batch_size < classes:
             raise ValueError(
-                f"Expected `batch_size` to be at least the number of classes, {prevalence.num_classes}, "
+                f"Expected `batch_size` to be at least the number of classes, {classes}, "
                 f"but got {batch_size}: enlarge the batch, or use RebalancedSampler."
             )
-        self._counts = _batch_counts(prevalence.sampling, batch_size)
-        self._members = given.argsort(stable=True).split(given.bincount().tolist())
         total = whole_number(num_batches, "num_batches", -(-len(given) // batch_size))
+        draws = StratifiedDraws(given, prevalence.sampling, batch_size)
         sizes = {"labels": len(given), "batch_size": batch_size}
-        self._set_up(prevalence, self._counts.double() / batch_size, total, generator, num_replicas, rank, **sizes)
-
-    @property
-    def sampling(self) -> Tensor:
-        """The mix of classes in every batch (K,), float64: counts / batch size."""
-        return self._prevalence.sampling
-
-    def _items(self, seed: int, positions: range) -> Iterator[list[int]]:
-        generator = torch.Generator("cpu").manual_seed(seed)
-        decks = [_Deck(cards, count, generator) for cards, count in zip(self._members, self._counts.tolist(), strict=True)]
-        for low in range(0, positions.stop, _BATCHES_PER_BLOCK):
-            block = torch.cat([deck.deal(_BATCHES_PER_BLOCK) for deck in decks], 1)
-            keys = torch.rand(block.shape, dtype=torch.float64, generator=generator, device="cpu")
-            mine = _within(positions, low, _BATCHES_PER_BLOCK)
-            yield from block[mine].gather(1, keys[mine].argsort(1)).tolist()
+        self._set_up(prevalence, draws, total, generator, num_replicas, rank, **sizes)
 
 
 @dataclass
 class _Epoch:
     seed: int
     handed: int = 0
-
-
-@dataclass
-class _Deck:
-    """The examples of one class, dealt in hands of `count` and reshuffled when all were used."""
-
-    cards: Int64[Tensor, " m"]
-    count: int
-    generator: torch.Generator
-    dealt: int = 0
-
-    def deal(self, hands: int) -> Int64[Tensor, "hands count"]:
-        pieces, wanted = [], hands * self.count
-        while wanted:
-            used = self.dealt % len(self.cards)
-            if used == 0:
-                self._shuffle()
-            pieces.append(self.cards[used : used + wanted])
-            self.dealt += len(pieces[-1])
-            wanted -= len(pieces[-1])
-        return torch.cat(pieces).view(hands, self.count)
-
-    def _shuffle(self) -> None:
-        """Shuffle, uniformly among the orders that do not deal a card again to the hand that holds it."""
-        held = self.dealt % self.count if self.count <= len(self.cards) else 0
-        free, holding = self.cards.split([len(self.cards) - held, held])
-        free = self._shuffled(free)
-        if held == 0:
-            self.cards = free
-        else:
-            head, rest = free[: self.count - held], free[self.count - held :]
-            self.cards = torch.cat([head, self._shuffled(torch.cat([rest, holding]))])
-
-    def _shuffled(self, cards: Tensor) -> Tensor:
-        return cards[torch.randperm(len(cards), generator=self.generator, device="cpu")]
 
 
 def _place(num_replicas: int | None, rank: int | None) -> tuple[int, int]:
@@ -337,32 +279,3 @@ def _within(positions: range, low: int, size: int) -> slice:
     """Return which of `positions` lie in the block of `size` that starts at `low`, counted from there."""
     ahead = positions.start - low
     return slice(ahead if ahead >= 0 else ahead % positions.step, min(positions.stop - low, size), positions.step)
-
-
-def _example_rates(labels: Tensor, rho: Float64[Tensor, " k"]) -> tuple[Float64[Tensor, " n"], Float64[Tensor, " k"]]:
-    """Return p(n) of each example, and the mix of labels that it realises."""
-    if not labels.is_floating_point():
-        return (rho / labels.bincount())[labels], rho
-    votes = labels / labels.sum(1, keepdim=True)
-    rates = (votes / votes.sum(0)) @ rho
-    return rates, rates @ votes
-
-
-def _batch_counts(sampling: Float64[Tensor, " k"], batch_size: int) -> Int64[Tensor, " k"]:
-    """Round batch_size · ρ by largest remainder; a class that would get none gets 1, and the others share the rest."""
-    alone = torch.zeros_like(sampling, dtype=torch.bool)
-    while True:
-        counts = torch.ones_like(sampling, dtype=torch.int64)
-        counts[~alone] = _largest_remainder(sampling[~alone], batch_size - int(alone.sum()))
-        if bool((counts > 0).all()):
-            return counts
-        alone |= counts == 0
-
-
-def _largest_remainder(shares: Float64[Tensor, " k"], total: int) -> Int64[Tensor, " k"]:
-    # Rounded, so that ties go to the first class whatever the last bit of a share.
-    quota = (total * shares / shares.sum()).round(decimals=9)
-    counts = quota.floor().long()
-    order = (quota - counts).argsort(descending=True, stable=True)
-    counts[order[: total - int(counts.sum())]] += 1
-    return counts

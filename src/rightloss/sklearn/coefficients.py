@@ -191,15 +191,8 @@ def risk_interval(
     return special.expit(logit - reach), special.expit(logit + reach)
 
 
-def _hessian(fitted: FittedRows, probs: np.ndarray, importance: np.ndarray) -> np.ndarray:
-    """Return H by the log-odds against class 0, at probabilities (n, K) and with the loss's weights of the rows (n,)."""
-    p, t = probs[:, 1:], fitted.weight * importance
-    return _sum_of_products(fitted.features, t[:, None, None] * (p[:, :, None] * (np.eye(p.shape[1]) - p[:, None, :])))
-
-
-def _bread(fitted: FittedRows, importance: np.ndarray) -> np.ndarray | None:
-    """Return H⁻¹; None where H is singular."""
-    hessian = _hessian(fitted, fitted.probs, importance)
+def inverse_or_none(hessian: np.ndarray) -> np.ndarray | None:
+    """Return the inverse of a positive definite matrix; None where it is not, or hardly."""
     if not (np.diag(hessian) > 0).all():
         return None
     scale = 1 / np.sqrt(np.diag(hessian))
@@ -208,6 +201,28 @@ def _bread(fitted: FittedRows, importance: np.ndarray) -> np.ndarray | None:
         return None
     inverse: np.ndarray = np.linalg.inv(scaled) * np.outer(scale, scale)
     return inverse
+
+
+def sum_of_products(features: np.ndarray, products: np.ndarray) -> np.ndarray:
+    """Return `Σ_n products_n ⊗ x_n x_nᵀ` with a 1 appended to each x: (m (d + 1), m (d + 1))."""
+    m, size = products.shape[1], features.shape[1] + 1
+    found = np.zeros((m, size, m, size))
+    for rows in blocks(features):
+        for i in range(m):
+            for j in range(m):
+                found[i, :, j] += second_moments(features[rows], products[rows, i, j])
+    return found.reshape(m * size, m * size)
+
+
+def _hessian(fitted: FittedRows, probs: np.ndarray, importance: np.ndarray) -> np.ndarray:
+    """Return H by the log-odds against class 0, at probabilities (n, K) and with the loss's weights of the rows (n,)."""
+    p, t = probs[:, 1:], fitted.weight * importance
+    return sum_of_products(fitted.features, t[:, None, None] * (p[:, :, None] * (np.eye(p.shape[1]) - p[:, None, :])))
+
+
+def _bread(fitted: FittedRows, importance: np.ndarray) -> np.ndarray | None:
+    """Return H⁻¹; None where H is singular."""
+    return inverse_or_none(_hessian(fitted, fitted.probs, importance))
 
 
 def _residuals(fitted: FittedRows, label: np.ndarray | int) -> np.ndarray:
@@ -238,18 +253,7 @@ def _moments(fitted: FittedRows, residuals: list[np.ndarray], weights: list[np.n
     counts = np.bincount(fitted.index, fitted.weight, fitted.probs.shape[1])
     moments, means = [], []
     for residual, weight, count in zip(residuals, weights, counts, strict=True):
-        moments.append(_sum_of_products(x, weight[:, None, None] * residual[:, :, None] * residual[:, None, :]))
+        moments.append(sum_of_products(x, weight[:, None, None] * residual[:, :, None] * residual[:, None, :]))
         weighted = weight[:, None] * residual
         means.append(np.column_stack([weighted.T @ x, weighted.sum(0)]).ravel() / count)
     return np.stack(moments), np.stack(means)
-
-
-def _sum_of_products(features: np.ndarray, products: np.ndarray) -> np.ndarray:
-    """Return `Σ_n products_n ⊗ x_n x_nᵀ` with a 1 appended to each x: (m (d + 1), m (d + 1))."""
-    m, size = products.shape[1], features.shape[1] + 1
-    found = np.zeros((m, size, m, size))
-    for rows in blocks(features):
-        for i in range(m):
-            for j in range(m):
-                found[i, :, j] += second_moments(features[rows], products[rows, i, j])
-    return found.reshape(m * size, m * size)

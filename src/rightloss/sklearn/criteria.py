@@ -37,7 +37,13 @@ def reference_mix(reference: Any, prevalence: Prevalence, classes: np.ndarray) -
 
 
 def make_criterion(
-    loss: LossName, prevalence: Prevalence, reference: Tensor | None, likelihood: Likelihood, num_data: int, full_batch: bool
+    loss: LossName,
+    prevalence: Prevalence,
+    reference: Tensor | None,
+    likelihood: Likelihood,
+    num_data: int,
+    full_batch: bool,
+    unlabelled_weight: float | None = None,
 ) -> Criterion:
     """Return the loss module; with a `full_batch` the marginal is that of the rows at hand.
 
@@ -45,22 +51,25 @@ def make_criterion(
     is trained as that: it takes half the time.
     """
     criterion: Criterion
-    if loss == "information_gain" and reference is None and prevalence.evidence_for(num_data) == 1:
-        criterion = LogitAdjustedLoss(prevalence, likelihood)
+    if loss == "logit_adjusted" or (
+        loss == "information_gain" and reference is None and prevalence.evidence_for(num_data) == 1
+    ):
+        criterion = LogitAdjustedLoss(prevalence, likelihood, unlabelled_weight=unlabelled_weight)
     elif loss == "information_gain":
         marginal = BatchMarginal() if full_batch else RunningMarginal()
-        criterion = InformationGainLoss(prevalence, likelihood, marginal, reference, num_data=num_data)
+        options: dict[str, Any] = {"num_data": num_data, "unlabelled_weight": unlabelled_weight}
+        criterion = InformationGainLoss(prevalence, likelihood, marginal, reference, **options)
     elif loss == "as_published":
-        criterion = InformationGainLoss.as_published(prevalence, likelihood)
+        criterion = InformationGainLoss.as_published(prevalence, likelihood, unlabelled_weight=unlabelled_weight)
     else:
-        made: dict[str, type[LogitAdjustedLoss] | type[WeightedLoss] | type[LogLikelihoodLoss]]
-        made = {"logit_adjusted": LogitAdjustedLoss, "weighted": WeightedLoss, "log_likelihood": LogLikelihoodLoss}
-        criterion = made[loss](prevalence, likelihood)
+        criterion = (WeightedLoss if loss == "weighted" else LogLikelihoodLoss)(prevalence, likelihood)
     criterion.monitor = None  # ρ is the rows' own mix
     return criterion
 
 
-def loss_of_rows(criterion: Criterion, outputs: Tensor, labels: Labels, weight: Tensor | None) -> Tensor:
+def loss_of_rows(
+    criterion: Criterion, outputs: Tensor, labels: Labels, weight: Tensor | None, unlabelled: Tensor | None = None
+) -> Tensor:
     """Return the mean of the loss over weighted rows; a weight of 2 is the same row twice, in the marginal too.
 
     Args:
@@ -68,12 +77,14 @@ def loss_of_rows(criterion: Criterion, outputs: Tensor, labels: Labels, weight: 
         outputs: (n, m).
         labels: class numbers or votes of the rows.
         weight: (n,), positive; None where all are 1.
+        unlabelled: outputs of unlabelled rows; not with weights.
     """
     if weight is None:
         target = labels.index if labels.index is not None else labels.votes
         assert target is not None
-        value: Tensor = criterion(outputs, target)
+        value: Tensor = criterion(outputs, target, unlabelled=unlabelled)
         return value
+    assert unlabelled is None
     share, terms = weight / weight.mean(), criterion.terms(outputs)
     if not isinstance(criterion, InformationGainLoss):
         offset, of_class = criterion.cross_entropy_terms(terms)
@@ -88,7 +99,10 @@ def loss_of_rows(criterion: Criterion, outputs: Tensor, labels: Labels, weight: 
 
 
 class OutputLoss:
-    """A loss over all rows as a function of the outputs and of the likelihood's own parameters, for `linear.lbfgs`."""
+    """A loss over all rows as a function of the outputs and of the likelihood's own parameters, for `linear.lbfgs`.
+
+    Outputs beyond those of the labelled rows are of unlabelled ones.
+    """
 
     def __init__(self, criterion: Criterion, rows: LabelledRows) -> None:
         self.criterion = criterion.double()
@@ -110,7 +124,9 @@ class OutputLoss:
         """Return value and gradients, as a `linear.Objective`."""
         self.set_own(own)
         tensor = torch.from_numpy(outputs).requires_grad_()
-        value = loss_of_rows(self.criterion, tensor, self.labels, self.weight)
+        n = self.labels.rows
+        others = tensor[n:] if len(tensor) > n else None
+        value = loss_of_rows(self.criterion, tensor[:n], self.labels, self.weight, others)
         by_output, *by_own = torch.autograd.grad(value, [tensor, *self.parameters])
         return (
             float(value.detach()),

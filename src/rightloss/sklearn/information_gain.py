@@ -1,6 +1,7 @@
 """A classifier, linear or with hidden layers, trained for the class frequencies of the population where it will be used.
 
-Stage: `fit(X, y)` on classes mixed as ρ → `predict_proba(X)` in the population π; `summary()` for the coefficients' errors.
+Stage: `fit(X, y)` on classes mixed as ρ, with unlabelled rows of the population or without → `predict_proba(X)` in the
+population π; `summary()` for the coefficients' errors.
 """
 
 from __future__ import annotations
@@ -37,11 +38,27 @@ from .criteria import LossName, OutputLoss, make_criterion, reference_mix
 from .firth import firth
 from .labelled_rows import LabelledRows, read_rows
 from .linear import NEWTON_LIMIT, SMALL, CrossEntropy, LinearFit, lbfgs, newton, warn_unless_converged
-from .network import Activation, Network, epoch_loss, forward, train
+from .network import Activation, EndlessRows, Network, NetworkSettings, epoch_loss, forward, split_rows, train
 from .options import check_options, hidden_sizes, network_settings
-from .population import Population, class_prevalence
+from .population import LearntPopulation, Population, class_prevalence, is_unknown
+from .stream_likelihood import FittedStreams, fit_streams, mixture_proportions, moved, stream_covariances, streams_are_separated
+from .unlabelled_rows import UnlabelledRows, both_classes, check_usable, read_unlabelled, warn_of_absent_class, warn_of_shift
 
 Reference = Frequencies | Mapping[Hashable, float] | Literal["population"]
+
+_ROWS_FOR_POPULATION = 10_000  # unlabelled ones that a network's π is learnt from before each epoch; in the end from all
+_SEPARATED = (
+    "Expected classes that overlap, but a combination of the features separates them: the coefficients would be "
+    "infinite; use penalty='firth' or 'l2'."
+)
+_ABSENT = (
+    "Expected unlabelled rows of every class for standard errors of a learnt population, but one is learnt to be absent: give "
+    "the population, or more unlabelled rows."
+)
+_DEPENDENT = (
+    "Expected linearly independent features for standard errors, but some depend on others: "
+    "drop constant and duplicate columns."
+)
 
 
 class InformationGainClassifier(ClassifierMixin, BaseEstimator):
@@ -58,6 +75,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
     Args:
         population: π, where the model will be used: for two classes how often `classes_[1]` occurs; K frequencies in the
             order of `classes_`; a dict by class label; a `Prevalence` or an estimate of one. None: the training mix.
+            "unknown": it is learnt from `X_unlabelled`; `rightloss.shift.joint_prevalence` has intervals of it.
         loss: "information_gain"; "as_published", the paper's form, r = π and κ = 0; "logit_adjusted"; "weighted";
             "log_likelihood", plain cross-entropy moved to the population afterwards.
         evidence: κ of the information gain. None: 1 for a known population, that of `Prevalence.evidence_for` for an
@@ -80,10 +98,14 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         warm_start: start from the last solution.
         random_state: of hidden layers and `partial_fit`; a linear `fit` draws nothing.
         verbose: print the loss of each epoch.
+        unlabelled_weight: λ, the mass of all rows of `X_unlabelled` against that of the labelled rows; None: the ratio of
+            their numbers, each row counting as one. 0 leaves them out.
+        check_unlabelled: test whether the classes look the same in `X` and `X_unlabelled`, and warn where they do not:
+            `rightloss.shift.unlabelled_shift_test`.
 
     Attributes:
         classes_: the class labels, sorted.
-        population_: π (K,) of the predictions; the mean where it is uncertain.
+        population_: π (K,) of the predictions; the mean where it is uncertain; as learnt where it is unknown.
         sampling_: ρ (K,), the mix of the training rows, by weight.
         concentration_: of an uncertain population (K,), else None.
         coef_: slopes of a linear model, (1, d) for two classes, else (K, d).
@@ -93,6 +115,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         n_iter_: iterations or epochs run.
         loss_curve_: the objective after each of them.
         validation_scores_: with early stopping, the expected log-likelihood after each epoch; else None.
+        unlabelled_weight_: λ as used; 0 without unlabelled rows.
 
     Examples:
         >>> import numpy as np
@@ -106,11 +129,20 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
                [0.964, 0.036]])
         >>> model.set_population(0.2).predict_proba([[2.0]]).round(2)
         array([[0.52, 0.48]])
+
+        Unlabelled rows of the population sharpen the fit, and tell how frequent the classes are there:
+
+        >>> cases = rng.random(2000) < 0.1
+        >>> x_unlabelled = rng.normal(size=(2000, 1)) + 3 * cases[:, None]
+        >>> x = rng.normal(size=(200, 1)) + 3 * y[:, None]
+        >>> model = InformationGainClassifier("unknown").fit(x, y, X_unlabelled=x_unlabelled)
+        >>> bool(0.07 < model.population_[1] < 0.13)
+        True
     """
 
     def __init__(
         self,
-        population: Population | None = None,
+        population: LearntPopulation | None = None,
         *,
         loss: LossName = "information_gain",
         evidence: float | None = None,
@@ -129,6 +161,8 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         warm_start: bool = False,
         random_state: int | np.random.RandomState | None = None,
         verbose: bool = False,
+        unlabelled_weight: float | None = None,
+        check_unlabelled: bool = True,
     ) -> None:
         self.population = population
         self.loss = loss
@@ -148,28 +182,46 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         self.warm_start = warm_start
         self.random_state = random_state
         self.verbose = verbose
+        self.unlabelled_weight = unlabelled_weight
+        self.check_unlabelled = check_unlabelled
 
-    def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> InformationGainClassifier:
-        """Fit to rows sampled by class.
+    def fit(
+        self, X: Any, y: Any, sample_weight: ArrayLike | None = None, *, X_unlabelled: Any = None
+    ) -> InformationGainClassifier:
+        """Fit to rows sampled by class, and to unlabelled rows of the population.
+
+        The likelihood with unlabelled rows is that of `rightloss.losses.streams`. They need a `population`, or "unknown". With
+        a known one, rows of one of two classes are enough (positive and unlabelled): where their label is neither 1 nor True,
+        write the population as a dict that names both classes.
 
         Args:
             X: features (n, d).
             y: labels (n,); or votes, floats (n, K) with rows that sum to 1: the columns of a DataFrame name the classes.
             sample_weight: (n,): 2 counts as the same row twice, 0 leaves it out; ρ is the weighted mix.
+            X_unlabelled: features (m, d) of people of the population, in the columns of `X`.
         """
         check_options(self, ("l2", "firth", None))
-        sizes = hidden_sizes(self)
-        rows = read_rows(self, X, y, sample_weight, [np.float64, np.float32] if sizes else np.float64)
+        sizes, unknown = hidden_sizes(self), is_unknown(self.population)
+        dtype = [np.float64, np.float32] if sizes else np.float64
+        classes = None if X_unlabelled is None else both_classes(y, sample_weight, self.population)
+        rows = read_rows(self, X, y, sample_weight, dtype, classes)
+        others = None if X_unlabelled is None else read_unlabelled(self, X_unlabelled, self.unlabelled_weight, rows)
+        check_usable(self, rows, others, X_unlabelled is not None)
         totals = rows.class_totals()
-        prevalence = self._with_evidence(class_prevalence(self.population, rows.classes, totals / totals.sum()))
-        reference = reference_mix(self.reference, prevalence, rows.classes)
+        prevalence = self._prevalence_of(rows.classes, totals / totals.sum())
+        reference = None if unknown else reference_mix(self.reference, prevalence, rows.classes)
         _check_firth(self.penalty, bool(sizes), len(rows.classes), _is_plain(self.loss, prevalence, reference))
+        if others is not None and self.check_unlabelled:
+            warn_of_shift(rows, others, prevalence)
         start = self._earlier_solution(rows, prevalence, sizes) if self.warm_start else None
         self._remember(rows.classes, totals, prevalence, self.population is not None)
-        self.n_layers_ = len(sizes) + 2
+        self.n_layers_, self.unlabelled_weight_ = len(sizes) + 2, 0.0 if others is None else others.mass
         self._network: Network | None = None
+        self._learnt_population: np.ndarray | None = None
         if sizes:
-            self._fit_network(rows, prevalence, reference, start)
+            self._fit_network(rows, prevalence, reference, start, others)
+        elif others is not None:
+            self._fit_with_unlabelled(rows, others, prevalence, reference, start)
         else:
             self._fit_linear(rows, prevalence, reference, start)
         return self
@@ -186,6 +238,8 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
             sample_weight: as in `fit`.
         """
         check_options(self, ("l2", None))
+        if is_unknown(self.population):
+            raise ValueError("Expected a known population for partial_fit, but got 'unknown': use fit(…, X_unlabelled=…).")
         sizes, first = hidden_sizes(self), not hasattr(self, "classes_")
         if classes is not None or (first and np.ndim(y) == 1):
             _check_partial_fit_first_call(self, classes)
@@ -199,7 +253,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         arrays = self._layers() if hasattr(self, "population_") else None
         given = getattr(self, "_population_given", self.population is not None)
         self._remember(rows.classes, totals, prevalence, given)
-        self.n_layers_ = len(sizes) + 2
+        self.n_layers_, self.unlabelled_weight_, self._learnt_population = len(sizes) + 2, 0.0, None
         self._take_epoch(rows, prevalence, reference_mix(self.reference, prevalence, rows.classes), arrays)
         return self
 
@@ -211,7 +265,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         """
         check_is_fitted(self)
         prevalence = class_prevalence(population, self.classes_, self.sampling_)
-        before = self.population_
+        before, self._learnt_population = self.population_, None
         self._remember(self.classes_, self.class_totals_, prevalence, population is not None)
         self._shift(np.log(self.population_) - np.log(before))
         return self
@@ -222,7 +276,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         if self.concentration_ is not None:
             return Prevalence.dirichlet(self.concentration_, self.sampling_)
-        return Prevalence(self.population_, self.sampling_)
+        return class_prevalence(self.population_, self.classes_, self.sampling_)
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Return the log-odds of `classes_[1]` in the population (n,); for more classes logits (n, K)."""
@@ -262,7 +316,9 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         """
         matrix, design = self._covariance(covariance, level)
         names = getattr(self, "feature_names_in_", [f"x{i}" for i in range(self.n_features_in_)])
-        note = f"{covariance} standard errors, {design} sampling, intercept at the population"
+        words = {"unlabelled": "case-control sampling with unlabelled rows"}
+        words["learnt"] = f"{words['unlabelled']}, population learnt"
+        note = f"{covariance} standard errors, {words.get(design, f'{design} sampling')}, intercept at the population"
         if len(self.classes_) > 2:
             note += f", log-odds against class {self.classes_[0]}"
         return coefficient_table(self._contrasts(), matrix, list(names), self.classes_.tolist(), level, note)
@@ -282,17 +338,24 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
     def _with_evidence(self, prevalence: Prevalence) -> Prevalence:
         return prevalence if self.evidence is None else prevalence.with_evidence(self.evidence)
 
+    def _prevalence_of(self, classes: np.ndarray, sampling: np.ndarray) -> Prevalence:
+        """Return π, or that it is unknown, and ρ."""
+        given = self.population
+        if isinstance(given, str) or (isinstance(given, Prevalence) and given.is_unknown and given.start.equal(given.sampling)):
+            given = Prevalence.unknown(len(classes), start=sampling)
+        return self._with_evidence(class_prevalence(given, classes, sampling))
+
     def _remember(self, classes: np.ndarray, totals: np.ndarray, prevalence: Prevalence, given: bool) -> None:
         concentration = prevalence.concentration
         self.classes_, self.class_totals_, self._population_given = classes, totals, given
-        self.population_, self.sampling_ = prevalence.population.numpy(), prevalence.sampling.numpy()
+        self.population_, self.sampling_ = prevalence.start.numpy(), prevalence.sampling.numpy()
         self.concentration_ = None if concentration is None else concentration.numpy()
 
     def _prevalence_so_far(self, classes: np.ndarray, totals: np.ndarray) -> Prevalence:
         """Return the prevalence of `partial_fit`; a class not yet seen counts as half a row."""
         counts = totals if totals.all() else totals + 0.5
         if not hasattr(self, "population_"):
-            return class_prevalence(self.population, classes, counts / counts.sum())
+            return self._prevalence_of(classes, counts / counts.sum())
         return class_prevalence(self.prevalence_ if self._population_given else None, classes, counts / counts.sum())
 
     def _fit_linear(self, rows: LabelledRows, prevalence: Prevalence, reference: Tensor | None, start: Any) -> None:
@@ -303,24 +366,60 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         ridge = 1 / (self.C * rows.total) if self.penalty == "l2" else 0.0
         begin = _start(rows.features.shape[1], np.log(pi if weighted else rho)) if start is None else start[0]
         if start is not None and not weighted:
-            begin = _moved(begin, -to_population)
+            begin = moved(begin, -to_population)
         fit = self._solve_cross_entropy(rows, class_weight if weighted else None, ridge, begin)
         stated = fit.coefficients
-        found = stated if weighted else _moved(stated, to_population)
+        found = stated if weighted else moved(stated, to_population)
         if not (plain or weighted):
             likelihood = Bernoulli() if len(pi) == 2 else Categorical()
             criterion = make_criterion(self.loss, prevalence, reference, likelihood, round(rows.total), True)
             loss = OutputLoss(criterion, rows)
             fit = lbfgs(rows.features, loss, ridge, found, self.max_iter, self.tol, weight=rows.weight)
             found = fit.coefficients
-        warn_unless_converged(fit, self.max_iter)
-        self.coef_, self.intercept_ = found[:-1].T.copy(), found[-1].copy()
-        self.loss_curve_, self.n_iter_ = fit.loss_curve, len(fit.loss_curve)
-        self.validation_scores_: list[float] | None = None
-        self._covariances: dict[str, np.ndarray] | None = None
+        self._keep(fit, found)
         self._no_covariances = self._why_no_errors(rows, plain or weighted)
         if self._no_covariances is None:
             self._measure_errors(rows, stated, class_weight, -to_population if weighted else 0 * to_population)
+
+    def _fit_with_unlabelled(
+        self, rows: LabelledRows, others: UnlabelledRows, prevalence: Prevalence, reference: Tensor | None, start: Any
+    ) -> None:
+        """Fit the likelihood of all rows, from where the labelled ones alone have their optimum."""
+        ridge = 1 / (self.C * rows.total) if self.penalty == "l2" else 0.0
+        begin = start[0] if start is not None else self._optimum_of_labelled(rows, prevalence, ridge)
+        open_evidence = prevalence.given_evidence in (None, 1.0) or self.loss == "logit_adjusted"
+        plain = _is_plain(self.loss, prevalence, reference) and open_evidence
+        if plain:
+            fit, fitted = fit_streams(rows, others, prevalence, begin, ridge, self.max_iter, self.tol)
+        else:
+            likelihood = Bernoulli() if len(rows.classes) == 2 else Categorical()
+            options: tuple[Any, ...] = (likelihood, round(rows.total), True, others.mass)
+            loss = OutputLoss(make_criterion(self.loss, prevalence, reference, *options), rows)
+            fit = lbfgs(np.vstack([rows.features, others.features]), loss, ridge, begin, self.max_iter, self.tol)
+        self._keep(fit, fit.coefficients)
+        self._no_covariances = self._why_no_errors(rows, plain)
+        if plain and len(fit.own):
+            self._learnt_population = self.population_ = fitted.population
+            self.concentration_ = None  # what is known of π now is in its covariance
+            warn_of_absent_class(self.classes_, fitted.population, len(others.features))
+        if self._no_covariances is None:
+            self._measure_stream_errors(fitted)
+
+    def _optimum_of_labelled(self, rows: LabelledRows, prevalence: Prevalence, ridge: float) -> np.ndarray:
+        """Return the coefficients in the population by the labelled rows alone; none where they are all of one class."""
+        pi, rho = prevalence.start.numpy(), prevalence.sampling.numpy()
+        if not rho.all():
+            return _start(rows.features.shape[1], np.log(pi))
+        fit = self._solve_cross_entropy(rows, None, max(ridge, 1e-6), _start(rows.features.shape[1], np.log(rho)))
+        return moved(fit.coefficients, np.log(pi) - np.log(rho))
+
+    def _keep(self, fit: LinearFit, coefficients: np.ndarray) -> None:
+        """Set the attributes of a linear fit; its covariances are still to be found."""
+        warn_unless_converged(fit, self.max_iter)
+        self.coef_, self.intercept_ = coefficients[:-1].T.copy(), coefficients[-1].copy()
+        self.loss_curve_, self.n_iter_ = fit.loss_curve, len(fit.loss_curve)
+        self.validation_scores_: list[float] | None = None
+        self._covariances: dict[str, np.ndarray] | None = None
 
     def _solve_cross_entropy(
         self, rows: LabelledRows, class_weight: np.ndarray | None, ridge: float, begin: np.ndarray
@@ -374,42 +473,113 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
             class_weight,
         )
         if self.penalty is None and is_separated(fitted):
-            self._no_covariances = (
-                "Expected classes that overlap, but a combination of the features separates them: the coefficients would be "
-                "infinite; use penalty='firth' or 'l2'."
-            )
-            warnings.warn(self._no_covariances, ConvergenceWarning, stacklevel=4)
+            self._no_covariances = _SEPARATED
+            warnings.warn(_SEPARATED, ConvergenceWarning, stacklevel=4)
             return
         self._covariances = covariances(fitted)
-        if self._covariances is None:
-            self._no_covariances = (
-                "Expected linearly independent features for standard errors, but some depend on others: "
-                "drop constant and duplicate columns."
-            )
+        self._no_covariances = None if self._covariances is not None else _DEPENDENT
 
-    def _fit_network(self, rows: LabelledRows, prevalence: Prevalence, reference: Tensor | None, start: Any) -> None:
+    def _measure_stream_errors(self, fitted: FittedStreams) -> None:
+        """Keep the covariances of a fit with unlabelled rows: with π as it is, and with π known from elsewhere."""
+        if self._learnt_population is not None and self._learnt_population.min() * fitted.likelihood.unlabelled < 1:
+            self._no_covariances = _ABSENT
+            return
+        if streams_are_separated(fitted):
+            self._no_covariances = _SEPARATED
+            warnings.warn(_SEPARATED, ConvergenceWarning, stacklevel=4)
+            return
+        found = stream_covariances(fitted)
+        self._no_covariances = None if found is not None else _DEPENDENT
+        self._covariances = None if found is None else {}
+        k, size = len(self.classes_), self.n_features_in_ + 1
+        for kind, joint in (found or {}).items():
+            assert self._covariances is not None
+            self._covariances[f"{kind} unlabelled"] = joint[: (k - 1) * size, : (k - 1) * size]
+            if self._learnt_population is None:
+                continue
+            without = np.eye(len(joint))[: (k - 1) * size]
+            without[size - 1 :: size, (k - 1) * size :] -= np.eye(k - 1)
+            self._covariances[f"{kind} learnt"] = self._covariances[f"{kind} unlabelled"]
+            self._covariances[f"{kind} unlabelled"] = without @ joint @ without.T
+
+    def _fit_network(
+        self,
+        rows: LabelledRows,
+        prevalence: Prevalence,
+        reference: Tensor | None,
+        start: Any,
+        others: UnlabelledRows | None,
+    ) -> None:
         settings, generator = network_settings(self, len(rows.features), rows.total), self._generator(0)
-        plain = self.loss == "log_likelihood"
-        stated = Prevalence(prevalence.sampling, prevalence.sampling) if plain else prevalence
-        to_population = prevalence.population.log() - stated.population.log()
-        likelihood = Categorical()
-        criterion = make_criterion(self.loss, prevalence, reference, likelihood, round(rows.total), False)
+        at_sampling = self.loss == "log_likelihood" or prevalence.is_unknown
+        stated = Prevalence(prevalence.sampling, prevalence.sampling) if at_sampling else prevalence
+        to_population = prevalence.start.log().numpy() - stated.start.log().numpy()
+        likelihood, mass = Categorical(), None if others is None else others.mass
+        criterion = make_criterion(
+            self.loss, stated if prevalence.is_unknown else prevalence, reference, likelihood, round(rows.total), False, mass
+        )
         dtype = torch.from_numpy(rows.features[:0]).dtype
         sizes = [rows.features.shape[1], *settings.hidden_layer_sizes, len(rows.classes)]
         network = Network(sizes, likelihood.starting_outputs(stated), settings, criterion, dtype, generator)
         if start is not None:
             weights, biases = start
-            network.set_arrays(weights, [*biases[:-1], biases[-1] - to_population.numpy()])
+            network.set_arrays(weights, [*biases[:-1], biases[-1] - to_population])
+        mix = prevalence.sampling.numpy() if prevalence.is_unknown else prevalence.population.numpy()
 
         def score(outputs: Tensor, held: LabelledRows) -> float:
-            log_probs = special.log_softmax(outputs.double().numpy() + to_population.numpy(), axis=1)
-            return expected_log_likelihood(log_probs, held, prevalence.population.numpy())
+            """Score in the population; where that is still being learnt, in the sampled mix."""
+            log_probs = special.log_softmax(outputs.double().numpy() + (0 if prevalence.is_unknown else to_population), axis=1)
+            return expected_log_likelihood(log_probs, held, mix)
 
-        train(network, rows, score, settings, generator)
+        if prevalence.is_unknown:
+            assert others is not None
+            to_population = self._train_with_unknown_population(network, rows, others, stated, score, settings, generator)
+        else:
+            train(network, rows, score, settings, generator, None if others is None else others.features)
         self.coefs_, self.intercepts_ = network.arrays()
-        self._shift(to_population.numpy())
+        self._shift(to_population)
         self.loss_curve_, self.n_iter_ = network.loss_curve, len(network.loss_curve)
         self.validation_scores_ = network.validation_scores or None
+
+    def _train_with_unknown_population(
+        self,
+        network: Network,
+        rows: LabelledRows,
+        others: UnlabelledRows,
+        stated: Prevalence,
+        score: Any,
+        settings: NetworkSettings,
+        generator: torch.Generator,
+    ) -> np.ndarray:
+        """Train a network whose outputs are stated in the sampled mix, and learn π; return log π − log ρ.
+
+        First on the labelled rows, since the π of a network that tells nothing apart is anywhere; then on all rows, with the π
+        before each epoch that is the most likely, given the outputs. In the end it is so on all unlabelled rows: their mean
+        prediction is π, as at the maximum of the likelihood.
+        """
+        rho, held = stated.sampling.numpy(), None
+        if settings.early_stopping:
+            rows, held = split_rows(rows, settings.validation_fraction, generator)
+        train(network, rows, score, settings, generator, held=held)
+
+        def most_likely(features: Tensor) -> np.ndarray:
+            return mixture_proportions(special.log_softmax(network(features).double().numpy(), axis=1), rho)
+
+        def learn(unlabelled: EndlessRows) -> None:
+            pi = most_likely(unlabelled.take(_ROWS_FOR_POPULATION))
+            options = (None, Categorical(), round(rows.total), False, others.mass)
+            network.criterion = make_criterion(self.loss, stated.retarget(pi), *options).to(network.vector.dtype)
+            network.to_population = torch.from_numpy(np.log(pi) - np.log(rho)).to(network.vector.dtype)
+
+        before, best = network.state(), max(network.validation_scores, default=-np.inf)
+        train(network, rows, score, settings, generator, others.features, learn, held)
+        if held is not None and max(network.validation_scores) <= best:
+            network.restore(before)
+        pi = most_likely(torch.from_numpy(others.features))
+        self._learnt_population = self.population_ = pi
+        warn_of_absent_class(self.classes_, pi, len(others.features))
+        moves: np.ndarray = np.log(pi) - np.log(rho)
+        return moves
 
     def _take_epoch(self, rows: LabelledRows, prevalence: Prevalence, reference: Tensor | None, arrays: Any) -> None:
         sizes, settings = hidden_sizes(self), network_settings(self, len(rows.features), float(self.class_totals_.sum()))
@@ -452,7 +622,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         """Return where a warm start begins: coefficients, or layers, at the new population; None where there are none."""
         if not np.array_equal(getattr(self, "classes_", np.empty(0)), rows.classes):
             return None
-        move = prevalence.population.log().numpy() - np.log(self.population_)
+        move = prevalence.start.log().numpy() - np.log(self.population_)
         if sizes:
             shapes = [weight.shape for weight in getattr(self, "coefs_", [])]
             wanted = [rows.features.shape[1], *sizes, len(rows.classes)]
@@ -461,7 +631,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
             return self.coefs_, [*self.intercepts_[:-1], self.intercepts_[-1] + move]
         if getattr(self, "coef_", np.empty((0, 0))).shape[1] != rows.features.shape[1]:
             return None
-        return [_moved(np.vstack([self.coef_.T, self.intercept_]), move)]
+        return [moved(np.vstack([self.coef_.T, self.intercept_]), move)]
 
     def _shift(self, move: np.ndarray) -> None:
         """Add to the log-odds of the classes."""
@@ -469,7 +639,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
             last = self.intercepts_[-1]
             self.intercepts_ = [*self.intercepts_[:-1], last + move.astype(last.dtype)]
         else:
-            self.intercept_ = _moved(self.intercept_[None], move)[0]
+            self.intercept_ = moved(self.intercept_[None], move)[0]
 
     def _outputs(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
@@ -496,6 +666,8 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         if self._covariances is None:
             raise ValueError(self._no_covariances)
         design = "case-control" if self._population_given else "cohort"
+        if self.unlabelled_weight_ > 0:
+            design = "unlabelled" if self._learnt_population is None else "learnt"
         matrix = self._covariances[f"{covariance} {design}"].copy()
         if self.concentration_ is not None:
             size = self.n_features_in_ + 1
@@ -531,13 +703,3 @@ def _start(num_features: int, log_mix: np.ndarray) -> np.ndarray:
     """Return coefficients that predict the mix: (d + 1, m)."""
     intercept = log_mix[1:] - log_mix[0] if len(log_mix) == 2 else log_mix - log_mix.mean()
     return np.vstack([np.zeros((num_features, len(intercept))), intercept])
-
-
-def _moved(coefficients: np.ndarray, log_factors: np.ndarray) -> np.ndarray:
-    """Return coefficients with log-factors (K,) added to the classes' log-probabilities."""
-    found = coefficients.copy()
-    if found.shape[1] == 1:
-        found[-1] += log_factors[1] - log_factors[0]
-    else:
-        found[-1] += log_factors - log_factors.mean()
-    return found

@@ -5,6 +5,7 @@ Stage: `LabelledRows`, a loss → weights of the layers, as arrays.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,12 +14,13 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import train_test_split
 from torch import Tensor
 
 from ..likelihoods import Categorical
-from ..losses import InformationGainLoss
+from ..losses import InformationGainLoss, LogitAdjustedLoss
 from ..losses.batch import Labels
 from ..prevalence import Prevalence
 from .criteria import Criterion, loss_of_rows
@@ -92,6 +94,7 @@ class Network:
         self.learn_bias, self.steps, self.rate = learn_bias, 0, settings.learning_rate_init
         self.own = list(criterion.parameters())
         self.own_optimizer = torch.optim.Adam(self.own, lr=self.rate) if self.own else None
+        self.to_population = torch.zeros(sizes[-1], dtype=dtype)  # from the mix that the outputs are stated in to the loss's π
         self.loss_curve: list[float] = []
         self.validation_scores: list[float] = []
 
@@ -109,10 +112,11 @@ class Network:
         """Return the outputs (n, m)."""
         return self._values(x)[-1]
 
-    def step(self, x: Tensor, target: Tensor, weight: Tensor | None) -> float:
-        """Train on one minibatch and return its loss."""
-        values = self._values(x)
-        loss, delta, *of_own = self._loss_and_gradients(values[-1], target, weight)
+    def step(self, x: Tensor, target: Tensor, weight: Tensor | None, unlabelled: Tensor | None = None) -> float:
+        """Train on one minibatch, of unlabelled rows too where there are some, and return its loss."""
+        values = self._values(x if unlabelled is None else torch.cat([x, unlabelled]))
+        gradients = self._loss_and_gradients if unlabelled is None else self._stream_loss_and_gradients
+        loss, delta, *of_own = gradients(values[-1], target, weight)
         for i in reversed(range(len(self.weights))):
             torch.mm(values[i].T, delta, out=self.weight_gradients[i])
             torch.sum(delta, 0, out=self.bias_gradients[i])
@@ -170,6 +174,27 @@ class Network:
         share = share if of_class is None else share * of_class
         return [-(share * log_probs).sum(), log_probs.exp().mul_(share.sum(1, keepdim=True)).sub_(share)]
 
+    def _stream_loss_and_gradients(self, outputs: Tensor, target: Tensor, weight: Tensor | None) -> list[Tensor]:
+        """Return the same with unlabelled rows after the labelled ones; the derivative is that of `stream_likelihood`."""
+        criterion, n = self.criterion, len(target)
+        if not isinstance(criterion, LogitAdjustedLoss) or type(criterion.likelihood) is not Categorical:
+            outputs.requires_grad_()
+            loss = criterion(outputs[:n], target, unlabelled=outputs[n:])
+            return [loss.detach(), *torch.autograd.grad(loss, [outputs, *self.own])]
+        mass, log_probs = criterion.unlabelled_weight, torch.log_softmax(outputs + self.to_population, 1)
+        assert mass is not None
+        streams = F.pad(log_probs + criterion.terms(outputs).log_adjust, (0, 1), value=math.log(mass))
+        log_t, share = torch.log_softmax(streams, 1), torch.zeros_like(streams)
+        if target.ndim == 2:
+            share[:n, :-1] = target
+        else:
+            share[:n].scatter_(1, target[:, None], 1.0)
+        share[:n] *= 1 / n if weight is None else (weight / weight.sum())[:, None]
+        share[n:, -1] = mass / (len(outputs) - n)
+        residual = (log_t.exp().mul_(share.sum(1, keepdim=True)).sub_(share))[:, :-1]
+        loss = -torch.where(share > 0, share * log_t, 0.0).sum()
+        return [loss, residual - log_probs.exp() * residual.sum(1, keepdim=True)]
+
     def _adam(self) -> None:
         """Take a step of Adam (Kingma & Ba 2015), the penalty's gradient included."""
         self.steps += 1
@@ -187,6 +212,9 @@ def train(
     score: Callable[[Tensor, LabelledRows], float],
     settings: NetworkSettings,
     generator: torch.Generator,
+    unlabelled: np.ndarray | None = None,
+    before_epoch: Callable[[EndlessRows], None] | None = None,
+    held: LabelledRows | None = None,
 ) -> None:
     """Train until the loss, or with early stopping the validation score, no longer improves; warn if it still does.
 
@@ -198,13 +226,19 @@ def train(
         score: outputs, rows → the figure by which to stop, larger is better.
         settings: how to train.
         generator: orders the minibatches and splits the rows.
+        unlabelled: features of unlabelled rows: each minibatch has as many of them as labelled ones, if there are.
+        before_epoch: called with them, to learn the population.
+        held: the validation rows, where they are split off already.
     """
-    held, best_state = None, None
-    if settings.early_stopping:
-        rows, held = _split(rows, settings.validation_fraction, generator)
+    others = None if unlabelled is None else EndlessRows(torch.from_numpy(unlabelled), generator)
+    best_state = None
+    if settings.early_stopping and held is None:
+        rows, held = split_rows(rows, settings.validation_fraction, generator)
     best, waited = np.inf, 0
     for epoch in range(settings.max_iter):
-        network.loss_curve.append(epoch_loss(network, rows, settings, generator))
+        if before_epoch is not None and others is not None:
+            before_epoch(others)
+        network.loss_curve.append(epoch_loss(network, rows, settings, generator, others))
         figure = network.loss_curve[-1]
         if held is not None:
             network.validation_scores.append(score(network(torch.from_numpy(held.features)), held))
@@ -226,8 +260,30 @@ def train(
         network.restore(best_state)
 
 
-def epoch_loss(network: Network, rows: LabelledRows, settings: NetworkSettings, generator: torch.Generator) -> float:
-    """Train on every row once, in minibatches, and return the mean loss."""
+class EndlessRows:
+    """Rows in a random order, and again in another when all have been taken."""
+
+    def __init__(self, rows: Tensor, generator: torch.Generator) -> None:
+        self.rows, self.generator = rows, generator
+        self.order = torch.empty(0, dtype=torch.long)
+
+    def take(self, count: int) -> Tensor:
+        """Return the next rows, at most as many as there are."""
+        count = min(count, len(self.rows))
+        if len(self.order) < count:
+            self.order = torch.cat([self.order, torch.randperm(len(self.rows), generator=self.generator)])
+        chosen, self.order = self.order[:count], self.order[count:]
+        return self.rows[chosen]
+
+
+def epoch_loss(
+    network: Network,
+    rows: LabelledRows,
+    settings: NetworkSettings,
+    generator: torch.Generator,
+    others: EndlessRows | None = None,
+) -> float:
+    """Train on every labelled row once, in minibatches, and return the mean loss."""
     n, size = len(rows.features), settings.batch_size
     order = torch.randperm(n, generator=generator)
     x = torch.from_numpy(rows.features)[order]
@@ -236,11 +292,26 @@ def epoch_loss(network: Network, rows: LabelledRows, settings: NetworkSettings, 
     total = 0.0
     for start in range(0, n, size):
         part = slice(start, start + size)
-        loss = network.step(x[part], target[part], None if weight is None else weight[part])
+        unlabelled = None if others is None else others.take(len(x[part]))
+        loss = network.step(x[part], target[part], None if weight is None else weight[part], unlabelled)
         total += loss * len(x[part])
     if not np.isfinite(total):
         raise ValueError(f"Expected a finite loss, but got {total}: standardise the features, or lower learning_rate_init.")
     return total / n
+
+
+def split_rows(rows: LabelledRows, fraction: float, generator: torch.Generator) -> tuple[LabelledRows, LabelledRows]:
+    """Return training and validation rows, with every class in both; votes are split by the class with the most."""
+    strata = rows.index if rows.index is not None else rows.table().argmax(1)
+    seed = int(torch.randint(2**31 - 1, (1,), generator=generator))
+    try:
+        kept, held = train_test_split(np.arange(len(rows.features)), test_size=fraction, stratify=strata, random_state=seed)
+    except ValueError as error:
+        raise ValueError(
+            f"Expected rows of every class for training and for validation, but got {len(rows.features)} rows with "
+            f"{np.bincount(strata).min()} in the rarest class: pass early_stopping=False, or raise validation_fraction."
+        ) from error
+    return rows.take(kept), rows.take(held)
 
 
 def forward(weights: Sequence[np.ndarray], biases: Sequence[np.ndarray], activation: str, x: np.ndarray) -> np.ndarray:
@@ -268,17 +339,3 @@ def _views(vector: Tensor, shapes: Sequence[tuple[int, ...]]) -> tuple[list[Tens
     parts = vector.split([int(np.prod(shape)) for shape in shapes])
     views = [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
     return views[::2], views[1::2]
-
-
-def _split(rows: LabelledRows, fraction: float, generator: torch.Generator) -> tuple[LabelledRows, LabelledRows]:
-    """Return training and validation rows, with every class in both; votes are split by the class with the most."""
-    strata = rows.index if rows.index is not None else rows.table().argmax(1)
-    seed = int(torch.randint(2**31 - 1, (1,), generator=generator))
-    try:
-        kept, held = train_test_split(np.arange(len(rows.features)), test_size=fraction, stratify=strata, random_state=seed)
-    except ValueError as error:
-        raise ValueError(
-            f"Expected rows of every class for training and for validation, but got {len(rows.features)} rows with "
-            f"{np.bincount(strata).min()} in the rarest class: pass early_stopping=False, or raise validation_fraction."
-        ) from error
-    return rows.take(kept), rows.take(held)

@@ -6,13 +6,14 @@ Stage: a number, K frequencies, a dict by class label, a `Prevalence` or an esti
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from ..prevalence import Frequencies, PopulationEstimate, Prevalence, frequencies, without_estimate
 
 Population = Frequencies | Mapping[Any, float] | Prevalence | PopulationEstimate
+LearntPopulation = Population | Literal["unknown"]
 
 
 def class_prevalence(
@@ -24,15 +25,31 @@ def class_prevalence(
         population: π: for two classes the frequency of `classes[1]`; K frequencies in the order of `classes`; a dict by class
             label; a `Prevalence` or an estimate of one, whose uncertainty is kept. None: the sampling mix itself.
         classes: the estimator's `classes_`, sorted as scikit-learn sorts them.
-        sampling: ρ (K,), the mix that the estimator was trained on, written as `population`.
+        sampling: ρ (K,), the mix that the estimator was trained on, written as `population`; (0, 1) or (1, 0) where one of two
+            classes alone was labelled.
     """
-    rho = frequencies(by_class(sampling, classes, "sampling"), "sampling", len(classes))
+    trained = _trained(by_class(sampling, classes, "sampling"), len(classes))
     if population is None:
-        return Prevalence(rho, rho)
+        if not bool(trained.sampling.all()):
+            raise ValueError(
+                "Expected a population where one class alone was labelled, but got None: the training mix says nothing of it."
+            )
+        return trained
     value = without_estimate(population)
     if isinstance(value, Prevalence):
-        return Prevalence(rho, rho).retarget(value)
-    return Prevalence(frequencies(by_class(value, classes, "population"), "population", len(classes)), rho)
+        return trained.retarget(value)
+    return trained.retarget(frequencies(by_class(value, classes, "population"), "population", len(classes)))
+
+
+def is_unknown(population: Any) -> bool:
+    """Return whether a population is to be learnt from unlabelled rows: "unknown", or `Prevalence.unknown`."""
+    if isinstance(population, str):
+        if population != "unknown":
+            raise ValueError(
+                f"Expected `population` to be frequencies or 'unknown', but got {population!r}: write a number, or a dict."
+            )
+        return True
+    return isinstance(population, Prevalence) and population.is_unknown
 
 
 def by_class(value: Any, classes: np.ndarray, name: str) -> Any:
@@ -45,3 +62,11 @@ def by_class(value: Any, classes: np.ndarray, name: str) -> Any:
             f"Expected `{name}` to name the classes {known}, but got {list(value)}: write a frequency for each of them."
         )
     return [value[label] for label in known]
+
+
+def _trained(sampling: Any, num_classes: int) -> Prevalence:
+    """Return the prevalence at the training mix itself; where one class alone was labelled, π is one half until it is set."""
+    if num_classes == 2 and np.ndim(sampling) == 1 and sorted(map(float, sampling)) == [0.0, 1.0]:
+        return Prevalence.positive_unlabelled(0.5, labelled=int(np.argmax(np.asarray(sampling))))
+    rho = frequencies(sampling, "sampling", num_classes)
+    return Prevalence(rho, rho)

@@ -1,0 +1,338 @@
+"""The likelihood of labelled and unlabelled rows of a linear model: its derivatives, and the coefficients' covariance.
+
+Stage: `LabelledRows`, `UnlabelledRows`, π or none → coefficients and π (`fit_streams`) → covariances (`stream_covariances`).
+
+The likelihood is that of `rightloss.losses.streams`, with t(s|x) for the probability of a stream and e for the stream that the
+row is from. By the log-odds η_k of the model and φ_k of the population, both against class 0, and with c = Σ_k (t_k − e_k) over
+the classes, a row's derivatives are
+
+    ∂/∂η_j = (t_j − e_j) − p_j c,        ∂/∂φ_j = −(t_j − e_j) + π_j c,
+    ∂²/∂η∂η = A(p, p) − c V(p),     ∂²/∂η∂φ = −A(p, π),     ∂²/∂φ∂φ = A(π, π) + c V(π),
+
+with V(p) = diag p − p pᵀ and A(p, q) the covariance, over the streams, of the rows of `1{k = j} − p_j` and `1{k = l} − q_l`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import special
+
+from ..prevalence import Prevalence
+from .coefficients import inverse_or_none, sum_of_products
+from .labelled_rows import LabelledRows
+from .linear import LinearFit, lbfgs
+from .unlabelled_rows import UnlabelledRows
+
+SEPARATED = 1e-5  # of the curvature at the same prediction for every row
+
+
+def fit_streams(
+    rows: LabelledRows,
+    others: UnlabelledRows,
+    prevalence: Prevalence,
+    begin: np.ndarray,
+    ridge: float,
+    max_iter: int,
+    tol: float,
+) -> tuple[LinearFit, FittedStreams]:
+    """Maximise the likelihood by L-BFGS, over π too where it is unknown or uncertain; return coefficients in the population.
+
+    Args:
+        rows: labelled.
+        others: unlabelled.
+        prevalence: π, ρ.
+        begin: coefficients (d + 1, j) in the population, at `prevalence.start`.
+        ridge: of `linear.lbfgs`; as are `max_iter` and `tol`.
+    """
+    learnt = prevalence.is_unknown or prevalence.is_uncertain
+    rho, first = prevalence.sampling.numpy(), prevalence.start.numpy()
+    alpha = None if prevalence.concentration is None else prevalence.concentration.numpy()
+    loss = StreamLikelihood(rows.table(), len(others.features), others.mass, rho, None if learnt else first, alpha)
+    features = np.vstack([rows.features, others.features])
+    weight = np.concatenate([rows.table().sum(1), np.full(len(others.features), loss.multiple)])
+    own = np.empty(0)
+    if learnt:
+        begin = moved(begin, np.log(rho) - np.log(first))
+        log_probs = special.log_softmax(class_logits(others.features @ begin[:-1] + begin[-1]), axis=1)
+        pi = first if prevalence.is_uncertain else mixture_proportions(log_probs, rho)
+        own = np.log(pi[1:]) - np.log(pi[0])
+    fit = lbfgs(features, loss, ridge, begin, max_iter, tol, own, weight=weight)
+    pi = loss.population_of(fit.own)
+    found = moved(fit.coefficients, np.log(pi) - np.log(rho)) if learnt else fit.coefficients
+    logits = class_logits(features @ found[:-1] + found[-1])
+    stream = np.concatenate([np.argmax(rows.table(), 1), np.full(len(others.features), len(rho))])
+    counted = np.concatenate([rows.table().sum(1), np.ones(len(others.features))])
+    fitted = FittedStreams(features, stream, counted, loss, logits, pi)
+    return LinearFit(found, fit.own, fit.loss_curve, fit.converged), fitted
+
+
+@dataclass(frozen=True, eq=False)
+class StreamLikelihood:
+    """`Σ_n −log t(y_n|x_n) + λN/M Σ_m −log t(u|x_m)` per labelled example, as an `Objective` of `linear.lbfgs`.
+
+    Where π is learnt, the outputs are those of the sampled mix, which the labelled rows know best, and the objective has
+    parameters of its own: φ. Its prior is Dirichlet(`concentration`), people counted by class.
+
+    Attributes:
+        table: weights by class of the labelled rows (N, K), as `LabelledRows.table`.
+        unlabelled: M, how many rows have no label.
+        mass: λ, the mass of the unlabelled against the labelled.
+        sampling: ρ (K,); 0 for a class that is never labelled.
+        population: π (K,); None where it is learnt.
+        concentration: of the prior of a learnt π (K,); None for none.
+    """
+
+    table: np.ndarray
+    unlabelled: int
+    mass: float
+    sampling: np.ndarray
+    population: np.ndarray | None
+    concentration: np.ndarray | None = None
+
+    @property
+    def total(self) -> float:
+        """N, the weight of the labelled rows."""
+        return float(self.table.sum())
+
+    @property
+    def multiple(self) -> float:
+        """How many times an unlabelled row counts: λN/M."""
+        return self.mass * self.total / self.unlabelled
+
+    def __call__(self, outputs: np.ndarray, own: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        """Return value and gradients by outputs and by φ."""
+        pi = self.population_of(own)
+        logits = class_logits(outputs)
+        if self.population is None:
+            logits = logits + np.log(pi) - np.log(self.sampling)
+        streams = Streams.of(logits, pi, self.sampling, self.mass)
+        n = len(self.table)
+        counts = np.concatenate([self.table.sum(1), np.full(self.unlabelled, self.multiple)])
+        seen = self.sampling > 0
+        value = -float(np.vdot(self.table[:, seen], streams.log_t[:n, :-1][:, seen]))
+        value -= self.multiple * float(streams.log_t[n:, -1].sum())
+        residual = counts[:, None] * streams.t[:, :-1]
+        residual[:n] -= self.table
+        c = residual.sum(1)
+        by_output = residual - streams.p * c[:, None]
+        by_own = np.empty(0)
+        if self.population is None:
+            by_own = (pi * c.sum() - c @ streams.p)[1:]
+            if self.concentration is not None:
+                value -= float(self.concentration @ np.log(pi))
+                by_own = by_own - (self.concentration - self.concentration.sum() * pi)[1:]
+        by_output = by_output[:, 1:] if outputs.shape[1] == 1 else by_output
+        return value / self.total, by_output / self.total, by_own / self.total
+
+    def population_of(self, own: np.ndarray) -> np.ndarray:
+        """Return π (K,): as given, or of the parameters φ."""
+        if self.population is not None:
+            return self.population
+        found: np.ndarray = special.softmax(np.append(0.0, own))
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Streams:
+    """Probabilities of the classes and of the streams, row by row.
+
+    Attributes:
+        p: p(k|x) in the population (n, K).
+        log_t: log t(s|x) (n, K + 1), the unlabelled last; −inf for a class that is never labelled.
+        t: t(s|x).
+    """
+
+    p: np.ndarray
+    log_t: np.ndarray
+    t: np.ndarray
+
+    @classmethod
+    def of(cls, logits: np.ndarray, population: np.ndarray, sampling: np.ndarray, mass: float) -> Streams:
+        """Return them for the population's logits (n, K)."""
+        log_p = special.log_softmax(logits, axis=1)
+        with np.errstate(divide="ignore"):
+            adjust = np.log(sampling) - np.log(population)
+        log_t = special.log_softmax(np.column_stack([log_p + adjust, np.full(len(log_p), np.log(mass))]), axis=1)
+        return cls(np.exp(log_p), log_t, np.exp(log_t))
+
+
+def moved(coefficients: np.ndarray, log_factors: np.ndarray) -> np.ndarray:
+    """Return coefficients with log-factors (K,) added to the classes' log-probabilities."""
+    found = coefficients.copy()
+    if found.shape[1] == 1:
+        found[-1] += log_factors[1] - log_factors[0]
+    else:
+        found[-1] += log_factors - log_factors.mean()
+    return found
+
+
+def class_logits(outputs: np.ndarray) -> np.ndarray:
+    """Return a logit per class (n, K): one output is the log-odds of the second of two classes."""
+    return np.column_stack([np.zeros(len(outputs)), outputs]) if outputs.shape[1] == 1 else outputs
+
+
+@dataclass(frozen=True, eq=False)
+class FittedStreams:
+    """What the covariances rest on: the rows, and the likelihood at the solution.
+
+    Attributes:
+        features: X of labelled and then unlabelled rows (n, d).
+        stream: the stream of each row (n,): its class, or K for unlabelled ones.
+        weight: how often each row counts as data (n,): sample weights, 1 for unlabelled rows.
+        likelihood: the objective.
+        logits: of the population (n, K), at the solution.
+        population: π (K,), there.
+    """
+
+    features: np.ndarray
+    stream: np.ndarray
+    weight: np.ndarray
+    likelihood: StreamLikelihood
+    logits: np.ndarray
+    population: np.ndarray
+
+    @property
+    def counts(self) -> np.ndarray:
+        """Rows of each stream (K + 1,)."""
+        return np.bincount(self.stream, self.weight, len(self.population) + 1)
+
+    @property
+    def multiples(self) -> np.ndarray:
+        """How many times the likelihood counts a row of each stream (K + 1,)."""
+        return np.append(np.ones(len(self.population)), self.likelihood.multiple)
+
+
+def mixture_proportions(log_probs: np.ndarray, sampling: np.ndarray, steps: int = 1000, tol: float = 1e-9) -> np.ndarray:
+    """Return the π (K,) under which unlabelled rows are the most likely, given their log p_ρ(k|x) (m, K), by EM.
+
+    Their mean prediction at that π is π.
+
+    Args:
+        log_probs: predictions in the sampled mix.
+        sampling: ρ, where it starts.
+        steps: at most so many.
+        tol: it stops where no class moves by more.
+    """
+    ratios = np.exp(log_probs - np.log(sampling))
+    pi = sampling
+    for _ in range(steps):
+        before, pi = pi, pi * (ratios / (ratios @ pi)[:, None]).mean(0)
+        pi = np.maximum(pi, 1e-9) / np.maximum(pi, 1e-9).sum()
+        if np.abs(pi - before).max() <= tol:
+            break
+    return pi
+
+
+def stream_covariances(fitted: FittedStreams) -> dict[str, np.ndarray] | None:
+    """Return covariances of the log-odds against class 0, class by class, intercept last; then of φ where π is learnt.
+
+    The rows of each stream are a sample of fixed size, so the only chance is in the x given the stream, and the covariance is
+    `H⁻¹ M H⁻¹` as in `coefficients`, with streams in the place of classes. "robust" takes the observed H and spread within
+    streams; "model" those expected where an x among all rows is of stream s with the model's probability. A Dirichlet for
+    π counts as people counted by class, whose numbers are chance.
+
+    None where the features are linearly dependent, or the likelihood is not at its maximum there.
+    """
+    lik, k = fitted.likelihood, len(fitted.population)
+    streams = Streams.of(fitted.logits, fitted.population, lik.sampling, lik.mass)
+    ratio = fitted.counts[-1] / fitted.counts[:-1].sum()
+    expected = Streams.of(fitted.logits, fitted.population, lik.sampling, ratio).t * fitted.weight[:, None]
+    expected = expected * (fitted.counts / np.where(fitted.counts > 0, expected.sum(0), 1.0))
+    observed = np.eye(k + 1)[fitted.stream] * fitted.weight[:, None]
+    found = {}
+    for kind, shares in {"model": expected, "robust": observed}.items():
+        bread = inverse_or_none(_hessian(fitted, streams, shares))
+        if bread is None:
+            return None
+        found[kind] = bread @ _spread(fitted, streams, shares, kind == "robust") @ bread
+    return found
+
+
+def streams_are_separated(fitted: FittedStreams) -> bool:
+    """Return whether the curvature vanishes along some combination of the features, so that a coefficient is infinite."""
+    lik, k = fitted.likelihood, len(fitted.population)
+    observed = np.eye(k + 1)[fitted.stream] * fitted.weight[:, None]
+    flat = np.broadcast_to(np.log(fitted.population), fitted.logits.shape)
+    here, null = (
+        _hessian(fitted, Streams.of(logits, fitted.population, lik.sampling, lik.mass), observed)
+        for logits in (fitted.logits, flat)
+    )
+    size = (k - 1) * (fitted.features.shape[1] + 1)  # the coefficients alone
+    here, null = here[:size, :size], null[:size, :size]
+    scale = 1 / np.sqrt(np.maximum(np.diag(null), 1e-300))
+    values, vectors = np.linalg.eigh(null * np.outer(scale, scale))
+    vectors = (scale[:, None] * vectors)[:, values > 1e-10] / np.sqrt(values[values > 1e-10])
+    return bool(np.linalg.eigvalsh(vectors.T @ here @ vectors)[0] < SEPARATED)
+
+
+def _hessian(fitted: FittedStreams, streams: Streams, shares: np.ndarray) -> np.ndarray:
+    """Return H, where row i is of stream s for a share (n, K + 1) of it."""
+    p, t, pi = streams.p[:, 1:], streams.t[:, 1:-1], fitted.population[None, 1:]
+    counted = shares * fitted.multiples
+    weight = counted.sum(1)
+    c = weight * (1 - streams.t[:, -1]) - counted[:, :-1].sum(1)
+    covariance = weight[:, None, None] * _covariance(streams, t, p, p) - c[:, None, None] * _variance(p)
+    if fitted.likelihood.population is not None:
+        return sum_of_products(fitted.features, covariance)
+    mixed = -weight[:, None, None] * _covariance(streams, t, p, pi)
+    own = weight[:, None, None] * _covariance(streams, t, pi, pi) + c[:, None, None] * _variance(pi)
+    found = sum_of_products(fitted.features, np.block([[covariance, mixed], [mixed.transpose(0, 2, 1), own]]))
+    return _without_slopes_of_population(found, fitted) + _prior(fitted, len(found))
+
+
+def _spread(fitted: FittedStreams, streams: Streams, shares: np.ndarray, small: bool) -> np.ndarray:
+    """Return M, the spread of the gradient within the streams."""
+    k, pi = len(fitted.population), fitted.population
+    moment: np.ndarray | float = 0.0
+    for s, (count, multiple) in enumerate(zip(fitted.counts, fitted.multiples, strict=True)):
+        if count == 0:
+            continue
+        residual = streams.t[:, :-1] - (np.arange(k) == s)
+        c = residual.sum(1, keepdims=True)
+        score = (residual - streams.p * c)[:, 1:]
+        if fitted.likelihood.population is None:
+            score = np.column_stack([score, (pi * c - residual)[:, 1:]])
+        score = multiple * score
+        second = sum_of_products(fitted.features, shares[:, s, None, None] * score[:, :, None] * score[:, None, :])
+        weighted = shares[:, s, None] * score
+        mean = np.column_stack([weighted.T @ fitted.features, weighted.sum(0)]).ravel() / count
+        factor = count / max(count - 1, 1) if small else 1.0
+        moment = moment + factor * (second - count * np.outer(mean, mean))
+    assert isinstance(moment, np.ndarray)
+    if fitted.likelihood.population is not None:
+        return moment
+    return _without_slopes_of_population(moment, fitted) + _prior(fitted, len(moment))
+
+
+def _covariance(streams: Streams, t: np.ndarray, p: np.ndarray, q: np.ndarray) -> np.ndarray:
+    """Return A(p, q) of each row (n, K − 1, K − 1); p and q without class 0, with a row each or one for all."""
+    labelled = 1 - streams.t[:, -1:, None]
+    first, second = t - p * labelled[:, :, 0], t - q * labelled[:, :, 0]
+    diagonal = t[:, :, None] * np.eye(t.shape[1])
+    crossed = t[:, :, None] * q[:, None, :] + p[:, :, None] * t[:, None, :]
+    return diagonal - crossed + p[:, :, None] * q[:, None, :] * labelled - first[:, :, None] * second[:, None, :]
+
+
+def _variance(p: np.ndarray) -> np.ndarray:
+    """Return V(p) of each row (n, K − 1, K − 1)."""
+    return p[:, :, None] * (np.eye(p.shape[1]) - p[:, None, :])
+
+
+def _without_slopes_of_population(matrix: np.ndarray, fitted: FittedStreams) -> np.ndarray:
+    """Return the rows and columns of all coefficients and of φ, which has an intercept alone."""
+    k, size = len(fitted.population), fitted.features.shape[1] + 1
+    kept = [*range((k - 1) * size), *((k - 1 + j) * size + size - 1 for j in range(k - 1))]
+    return matrix[np.ix_(kept, kept)]
+
+
+def _prior(fitted: FittedStreams, full: int) -> np.ndarray:
+    """Return the curvature, and spread, that people counted by class add for φ."""
+    k, size = len(fitted.population), fitted.features.shape[1] + 1
+    found = np.zeros(((k - 1) * (size + 1), (k - 1) * (size + 1)))
+    assert full == 2 * (k - 1) * size
+    alpha = fitted.likelihood.concentration
+    if alpha is not None:
+        found[(k - 1) * size :, (k - 1) * size :] = alpha.sum() * _variance(fitted.population[None, 1:])[0]
+    return found

@@ -1,0 +1,174 @@
+"""Unlabelled rows as scikit-learn's users give them, and what has to hold before they are used.
+
+Stage: `X_unlabelled`, `unlabelled_weight`, the labelled rows → `UnlabelledRows`, checked; labels of one class → both classes.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import _get_feature_names, validate_data
+
+from ..losses.streams import check_unlabelled_weight
+from ..prevalence import Prevalence, PrevalenceWarning, without_estimate
+from .labelled_rows import LabelledRows
+from .population import is_unknown
+
+
+@dataclass(frozen=True, eq=False)
+class UnlabelledRows:
+    """Rows of the population.
+
+    Attributes:
+        features: X (m, d).
+        mass: λ, their mass against the labelled rows.
+    """
+
+    features: np.ndarray
+    mass: float
+
+
+def read_unlabelled(
+    estimator: BaseEstimator, X_unlabelled: Any, weight: float | None, rows: LabelledRows
+) -> UnlabelledRows | None:
+    """Return the rows, checked against the columns of `X`; None where they count for nothing.
+
+    Args:
+        estimator: it has seen `X`.
+        X_unlabelled: features (m, d), as `X`.
+        weight: λ; None for the ratio of the rows.
+        rows: the labelled ones.
+    """
+    _check_names(X_unlabelled, getattr(estimator, "feature_names_in_", None))
+    try:
+        features = validate_data(estimator, X_unlabelled, dtype=rows.features.dtype, reset=False)
+    except ValueError as error:
+        raise ValueError(f"X_unlabelled: {error}") from error
+    mass = check_unlabelled_weight(weight)
+    mass = len(features) / rows.total if mass is None else mass
+    return UnlabelledRows(features, mass) if mass > 0 else None
+
+
+def check_usable(estimator: Any, rows: LabelledRows, others: UnlabelledRows | None, given: bool) -> None:
+    """Raise a ValueError where an estimator's options and its unlabelled rows do not go together.
+
+    Args:
+        estimator: with its parameters as given.
+        rows: labelled.
+        others: unlabelled; None where they count for nothing.
+        given: whether there are unlabelled rows at all.
+    """
+    unknown, one_class = is_unknown(estimator.population), not rows.class_totals().all()
+    if others is None:
+        if unknown or one_class:
+            what = "population='unknown'" if unknown else "one class alone labelled"
+            came = "unlabelled_weight=0" if given else "none"
+            raise ValueError(f"Expected unlabelled rows with {what}, but got {came}: pass X_unlabelled=… to fit.")
+        return
+    plain = estimator.loss == "logit_adjusted" or (estimator.loss == "information_gain" and estimator.reference is None)
+    for wrong, expected, remedy in (
+        (
+            estimator.population is None,
+            "a `population` with X_unlabelled, but got None",
+            "where the labelled rows are in the population's mix, unlabelled ones add nothing; give it, or 'unknown'",
+        ),
+        (
+            estimator.loss in ("weighted", "log_likelihood"),
+            f"an information gain or logit adjustment with X_unlabelled, but got loss={estimator.loss!r}",
+            "unlabelled rows have no part in its likelihood",
+        ),
+        (estimator.penalty == "firth", "penalty='l2' or None with X_unlabelled, but got 'firth'", "choose one of them"),
+        (
+            unknown and not (plain and estimator.evidence is None),
+            "the default loss, reference and evidence with population='unknown', but got others",
+            "leave them out, or give the population",
+        ),
+        (
+            rows.weight is not None and not (plain and estimator.evidence in (None, 1)),
+            "no sample_weight with X_unlabelled and this loss, reference or evidence, but got some",
+            "leave them out; the default loss takes weights",
+        ),
+        (
+            one_class and estimator.early_stopping,
+            "labelled rows of both classes for early_stopping, but got one class",
+            "pass early_stopping=False and choose max_iter",
+        ),
+    ):
+        if wrong:
+            raise ValueError(f"Expected {expected}: {remedy}.")
+
+
+def warn_of_shift(rows: LabelledRows, others: UnlabelledRows, prevalence: Prevalence) -> None:
+    """Warn where the classes look different in the labelled and in the unlabelled rows; one class alone says nothing of it."""
+    from ..shift import unlabelled_shift_test
+
+    if not bool(prevalence.sampling.all()):
+        return
+    labels = rows.index if rows.index is not None else rows.votes
+    assert labels is not None
+    known = None if prevalence.is_unknown else prevalence
+    unlabelled_shift_test(rows.features, labels, others.features, known)
+
+
+def warn_of_absent_class(classes: np.ndarray, population: np.ndarray, rows: int) -> None:
+    """Warn where a learnt population expects less than one of the unlabelled rows to be of some class."""
+    absent = classes[population * rows < 1].tolist()
+    if absent:
+        warnings.warn(
+            f"The population is learnt to have hardly any of {absent}: less than 1 of the {rows} unlabelled rows; are they of "
+            "this population? With few rows, give the population instead.",
+            PrevalenceWarning,
+            stacklevel=4,
+        )
+
+
+def both_classes(y: Any, sample_weight: Any, population: Any) -> np.ndarray | None:
+    """Return the two classes where `y` has one alone, for learning from positive and unlabelled rows; None where it has more.
+
+    The other class is named by the population, a dict; or, where the labels are 1 or True, it is 0 or False.
+    """
+    labels = np.asarray(y)
+    if labels.ndim != 1 or len(labels) == 0 or (labels.dtype.kind == "f" and not np.isfinite(labels).all()):
+        return None
+    if sample_weight is not None and np.shape(sample_weight) == labels.shape:
+        labels = labels[np.asarray(sample_weight) > 0]
+    found = set(labels.tolist())
+    if len(found) != 1:
+        return None
+    (label,) = found
+    value = without_estimate(population)
+    if is_unknown(value) or (isinstance(value, Prevalence) and value.is_uncertain):
+        raise ValueError(
+            f"Expected a known population where {label!r} is the only label, but got {population!r}: unlabelled rows of the "
+            "class and of the other cannot be told apart without it; give a number."
+        )
+    if isinstance(population, Mapping):
+        if len(population) != 2 or label not in population:
+            raise ValueError(
+                f"Expected `population` to name {label!r} and one other class, but got {list(population)}: with one class "
+                "labelled there can be one more; write a frequency for both."
+            )
+        return np.unique(np.array(list(population), dtype=labels.dtype if labels.dtype == object else None))
+    if label is True or (label == 1 and labels.dtype.kind in "iuf"):
+        return np.array([0, 1]).astype(labels.dtype)
+    raise ValueError(
+        f"Expected `population` as a dict where {label!r} is the only label, but got {population!r}: name the other class too, "
+        f"such as {{{label!r}: 0.01, 'other': 0.99}}; or label the rows 1."
+    )
+
+
+def _check_names(X_unlabelled: Any, known: np.ndarray | None) -> None:
+    """Raise a ValueError that names the columns that `X` has and `X_unlabelled` has not, or the other way round."""
+    names = _get_feature_names(X_unlabelled)
+    if names is None or known is None or list(names) == list(known):
+        return
+    missing, new = ([str(name) for name in a if name not in set(b)][:10] for a, b in ((known, names), (names, known)))
+    problem = f"{missing} are missing and {new} are not in `X`" if missing or new else "they stand in another order"
+    raise ValueError(
+        f"Expected `X_unlabelled` to have the columns of `X`, but {problem}: select them as X_unlabelled[X.columns]."
+    )
