@@ -128,6 +128,8 @@ def prevalence_facts(prevalence: Prevalence) -> dict[str, Any]:
 def saved_prevalence(facts: Mapping[str, Any], path: str | os.PathLike[str]) -> Prevalence:
     """Return the prevalence that `prevalence_facts` has described."""
     try:
+        if facts["sampling"] == [0, 1] and len(facts["population"]) == 2:
+            return Prevalence.positive_unlabelled(facts["population"][1]).with_evidence(facts["evidence"])
         if facts["concentration"] is None:
             return Prevalence(facts["population"], facts["sampling"], facts["evidence"])
         return Prevalence.dirichlet(facts["concentration"], facts["sampling"], facts["evidence"])

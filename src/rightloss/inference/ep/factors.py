@@ -41,6 +41,7 @@ from .sites import (
 SiteGroup = list[tuple[Sites, float]]
 
 _ROWS = 4096  # that go through the model at once
+_NOTHING = 1e-12  # of all examples: exponents that are rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,9 +97,9 @@ def factors_of(
     if stochastic:
         main = torch.where(features.any(1), votes.argmax(1), -1)  # outputs of 0 whatever w: such a factor is constant
         sites = [TiedSites(rows.where(main == k), _flat(features, weights)) for k in main.unique() if k >= 0]
-    if not target.gains:
-        return Factors(sites, None)
     exponents = -votes.sum(0) + total * setting.evidence * setting.reference
+    if not target.gains or bool((exponents.abs() <= _NOTHING * total).all()):  # κ = 1 in the sampled mix: they cancel
+        return Factors(sites, None)
     pool = examples if target.pool is None else _examples(target, net, head, *target.pool)
     points = normal_points(weights, draws, seed).to(features.device)
     own = _flat(features, len(exponents), weights)
