@@ -27,6 +27,7 @@ OTHER: dict[str, Any] = {
     "num_folds": 7,
     "seed": 5,
     "training": Training(steps=77),
+    "unlabelled": 0.5,
 }
 
 

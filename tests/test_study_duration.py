@@ -11,10 +11,12 @@ import pytest
 from rightloss.study.config import OF_TABLES, PRESETS, Group, Source, StudyConfig, Training
 from rightloss.study.duration import Duration, estimate_duration, makespan
 from rightloss.study.engines import Report
+from rightloss.study.methods import ADJUSTED_LABELLED
 from rightloss.study.results import RunResult
 
 START = 6.0  # seconds that a process takes to import everything, as the estimate has it
 LOAD, HELD, SHARED, STEP, LOOK, FIT, FIT_STEP = 4.0, 0.1, 0.05, 0.02, 0.03, 0.4, 0.003
+DRAWN, LEARNT = 0.04, 0.015  # more for each population of unlabelled patients, and for each net that learns from them
 
 
 class Worker:
@@ -31,14 +33,16 @@ class Worker:
         training = group.runs[0].training
         posteriors = sum(run.inference in OF_TABLES for run in group.runs)
         if posteriors < len(group.runs):
-            self._train(training, (len(group.runs) - posteriors) * len(training.learning_rates), report)
+            learning = [run for run in group.runs if run.learns_from_unlabelled]
+            more = DRAWN * len({run.population for run in learning}) + LEARNT * len(learning) * len(training.learning_rates)
+            self._train(training, (len(group.runs) - posteriors) * len(training.learning_rates), more, report)
         self.now += posteriors * len(training.prior_scales) * (FIT + FIT_STEP * training.steps)
         return []
 
-    def _train(self, training: Training, nets: int, report: Report) -> None:
+    def _train(self, training: Training, nets: int, more: float, report: Report) -> None:
         self.now += HELD * training.test_views
         for step in range(1, training.steps + 1):
-            self.now += (SHARED + STEP * nets) * training.views
+            self.now += (SHARED + STEP * nets + more) * training.views
             if step * training.checkpoints % training.steps == 0:
                 self.now += LOOK * nets * training.test_views
             report(step / training.steps)
@@ -68,6 +72,7 @@ CASES = {
     "the paper's nets": PRESETS["table1"],
     "posteriors": PRESETS["features"],
     "two sources": TWO_SOURCES,
+    "unlabelled patients": dataclasses.replace(QUICK, losses=(*QUICK.losses, ADJUSTED_LABELLED), unlabelled=0.8),
 }
 
 

@@ -15,7 +15,7 @@ from rightloss.inference import Posterior, variational
 from rightloss.predictive import retarget
 from rightloss.study.config import IMAGE_NETS, LIKELIHOODS, MARGINALS, Group, RunConfig, Source, StudyConfig, Training
 from rightloss.study.datasets import StudyData, study_data
-from rightloss.study.methods import METHODS
+from rightloss.study.methods import FULLY_LABELLED, METHODS
 from rightloss.study.results import RunResult
 from rightloss.study.training import Hardware, loop, posteriors, train_group
 from rightloss.study.training.batches import Batches
@@ -129,7 +129,7 @@ def untrained(run: RunConfig, source: Source) -> tuple[Candidate, Batches]:
     return Candidate(run, 1e-3, batches.sampling, population, len(data.feature_names), Hardware().fabric()), batches
 
 
-@pytest.mark.parametrize("loss", METHODS)
+@pytest.mark.parametrize("loss", FULLY_LABELLED)
 def test_untrained_nets_predict_the_prevalence_that_their_loss_starts_at(source: Source, loss: str) -> None:
     (run,) = group_of(source, losses=(loss,)).runs
     candidate, batches = untrained(run, source)
@@ -173,7 +173,7 @@ def test_masks_of_dropout_are_averaged_as_probabilities(source: Source) -> None:
     torch.testing.assert_close(both, (masks[0] + masks[1]) / 2)
 
 
-@pytest.mark.parametrize("loss", METHODS)
+@pytest.mark.parametrize("loss", FULLY_LABELLED)
 def test_a_step_size_that_ends_in_nan_is_left_for_one_that_does_not(source: Source, loss: str) -> None:
     training = dataclasses.replace(SHORT, learning_rates=(1e30, 1e-2), checkpoints=SHORT.steps)
     (result,) = train_group(group_of(source, training, nets=("mlp",), losses=(loss,)))
@@ -195,7 +195,10 @@ def test_every_net_learns_to_tell_large_discs_from_small_ones(source: Source, ne
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("likelihood", "loss"),
-    [*((likelihood, "information-gain") for likelihood in LIKELIHOODS), *(("onion-peeling", loss) for loss in [*METHODS][1:])],
+    [
+        *((likelihood, "information-gain") for likelihood in LIKELIHOODS),
+        *(("onion-peeling", loss) for loss in FULLY_LABELLED[1:]),
+    ],
 )
 def test_ratings_are_learnt_from_votes_under_every_likelihood_and_loss(source: Source, likelihood: str, loss: str) -> None:
     training = dataclasses.replace(SHORT, steps=60, checkpoints=4, averaging=0.5)

@@ -17,7 +17,7 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
 from rightloss.study import FiveRatings, ToyConfig, TwoGaussians, run_toy
-from rightloss.study.methods import DEFAULT, METHODS
+from rightloss.study.methods import DEFAULT, FULLY_LABELLED, METHODS
 from rightloss.study.toy import FILES, runs, study, table
 from rightloss.study.toy.biases import BiasConfig, BiasFigures, BiasRow, BiasRun, run_seed
 from rightloss.study.toy.population import BY_LABEL, Population
@@ -203,7 +203,7 @@ def test_the_standard_error_is_the_spread_of_the_figure_over_test_sets() -> None
     assert abs(spread / stated - 1) < 4 * math.sqrt(2 / 199)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", FULLY_LABELLED)
 def test_a_run_is_a_function_of_its_config_and_leaves_the_process_as_it_was(method: str) -> None:
     config = ToyRun(ToyProblem(FiveRatings(), TINY[1], seed=1, test_examples=500), method)
     first = runs.run(config)
@@ -234,8 +234,8 @@ def test_no_example_is_used_twice_by_training_and_testing_or_by_two_seeds(monkey
 
 def test_every_method_gives_figures_of_its_own() -> None:
     problem = ToyProblem(FiveRatings(), TINY[0], seed=0, test_examples=500)
-    figures = {method: runs.run(ToyRun(problem, method)).log_likelihood for method in METHODS}
-    assert len(set(figures.values())) == len(METHODS)
+    figures = {method: runs.run(ToyRun(problem, method)).log_likelihood for method in FULLY_LABELLED}
+    assert len(set(figures.values())) == len(FULLY_LABELLED)
 
 
 @pytest.mark.long
@@ -243,7 +243,7 @@ def test_a_study_writes_its_files_and_every_row(own: Path) -> None:
     (own / "results.json").unlink()
     results = run_toy(tiny(), own)
     assert sorted(name for name in contents(own) if not name.startswith("runs/")) == sorted(FILES)
-    assert len(results.rows) == 2 * (2 + 2 * len(METHODS))
+    assert len(results.rows) == 2 * (2 + 2 * len(FULLY_LABELLED))
     lines = list(csv.DictReader(io.StringIO((own / "table.csv").read_text(encoding="utf-8"))))
     assert [line["method"] for line in lines] == [row.method for row in results.rows]
     assert [float(line["log_likelihood"]) for line in lines] == pytest.approx(
@@ -334,7 +334,7 @@ def test_progress_counts_every_run(own: Path) -> None:
     seen: list[tuple[int, int, str]] = []
     run_toy(tiny(), own, lambda done, total, label: seen.append((done, total, label)))
     assert [done for done, _, _ in seen] == list(range(1, len(seen) + 1))
-    assert {total for _, total, _ in seen} == {len(seen)} == {2 * 2 * 2 * len(METHODS) + 2}
+    assert {total for _, total, _ in seen} == {len(seen)} == {2 * 2 * 2 * len(FULLY_LABELLED) + 2}
 
 
 def a_file_in_place_of_the_folder(out: Path) -> None:

@@ -81,6 +81,9 @@ def _grid(config: StudyConfig) -> Iterator[tuple[str, str]]:
         yield name, words(getattr(config, name))
     if config.evidence != EVIDENCE:
         yield "evidence", words(config.evidence)
+    if config.unlabelled:
+        learn = "; ".join(METHODS[name].title for name in config.losses if METHODS[name].takes_unlabelled)
+        yield "unlabelled", f"{100 * config.unlabelled:g} % of the training patients; learnt from by: {learn or 'no loss'}"
     yield "folds", f"{config.folds} of {config.num_folds}, split by patient"
     yield "seeds", words(config.seeds)
     yield (

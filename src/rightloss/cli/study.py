@@ -18,6 +18,7 @@ from typer.core import TyperCommand
 from ..study.config import MACHINE, OF_TABLES, PRESETS, Group, StudyConfig, Training, options_of
 from ..study.engines import Engine, InProcess, OnRay, Processes, Work
 from ..study.engines.processes import processors
+from ..study.methods import ADJUSTED_LABELLED
 from .errors import plain_errors, require
 from .progress import progress
 
@@ -158,6 +159,8 @@ def configured(preset: str, options: Mapping[str, Any]) -> StudyConfig:
     data = grid.pop("sources", None)
     if "populations" in grid:
         grid["populations"] = tuple(_prevalence(text) for text in grid["populations"])
+    if grid.get("unlabelled") and "losses" not in grid:
+        grid["losses"] = (*base.losses, ADJUSTED_LABELLED)  # to tell what the unlabelled patients add
     config = replace(base, **grid, training=replace(base.training, **training))
     if not config.runs():
         raise ValueError(f"Expected a loss that takes the marginals {config.marginals}, but got none: add --marginal own.")

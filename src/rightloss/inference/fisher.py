@@ -19,6 +19,7 @@ from torch.func import jacrev, vmap
 from ..losses import InformationGainLoss, LogitAdjustedLoss, LogLikelihoodLoss, WeightedLoss
 from ..losses.batch import LabelledBatch, Labels, class_batch
 from ..losses.gain import PriorTerms, at_reference
+from ..losses.streams import stream_labels
 from ..prevalence import Prevalence
 from .priors import Params
 from .target import LogPosterior
@@ -60,11 +61,13 @@ class LikelihoodTerms:
     The latter is the Hessian's mean over the x that the model itself expects of each label, q_·k: labels were sampled first,
     and x is what was observed. It is also the generalised Gauss–Newton matrix with respect to t, and never negative.
     The rivals have c = 0, and a Fisher information of `Σ_nk a_n p_nk ∇t_nk ∇t_nkᵀ` with a_n = Σ_k a_nk.
+    With unlabelled rows, k runs over the streams, of which "unlabelled" is one: these rows are labelled with it, and
+    c_k = N_k − N (1 + λ) κ r_k.
 
     Attributes:
         table: weights (d,), x → t.
         vector: w.
-        parts: the data; and the pool, if p(y|w) is taken over other data than these.
+        parts: the data, labelled and unlabelled; and the pool, if p(y|w) is taken over other data than these.
         counts: c_k.
         log_likelihood: its value at w.
     """
@@ -107,34 +110,32 @@ def likelihood_terms(
         data: x and y.
     """
     assert target.num_data is not None
-    params, (x, y) = weights(vector), data
-    frame, setting = _frame(target, params, x, y)
+    params = weights(vector)
+    rows = _rows(target, params, *data, None if target.unlabelled is None else target.unlabelled.x)
+    setting, log_probs = rows.setting, rows.log_probs
     offset, importance = loss_mix(target, setting)
 
     def table(at: Tensor, some: Tensor) -> Tensor:
-        return at_reference(target.table(weights(at), some), offset)
+        return at_reference(target.columns(target.table(weights(at), some)), offset)
 
-    log_probs, votes = _log_probs(target, params, frame, offset), _votes(frame.labels, setting.reference)
-    own = votes * importance * (target.num_data / votes.sum())
-    value = torch.where(own > 0, own * log_probs, 0.0).sum()
-    nothing = torch.zeros_like(own)
+    total = target.num_data * (1 + target.unlabelled_mass)
+    votes = _votes(rows.labels, setting.reference)
+    own = votes * importance * (total / votes.sum())
+    value, nothing = torch.where(own > 0, own * log_probs, 0.0).sum(), torch.zeros_like(own)
     if not target.gains:
         expected = own.sum(1, keepdim=True) * log_probs.exp()
         share = expected / expected.sum(0).clamp_min(torch.finfo(expected.dtype).tiny)
-        return LikelihoodTerms(table, vector, [DataBlock(x, own, share, expected)], nothing[0], float(value))
-    pool_x, pool_y = (x, y) if target.pool is None else target.pool
-    if target.pool is not None:
-        frame = _frame(target, params, pool_x, pool_y)[0]
-        log_probs = _log_probs(target, params, frame, offset)
-    log_terms = log_probs + _log_weights(frame.labels, setting, pool_y is not None)[:, None]
+        return LikelihoodTerms(table, vector, rows.blocks(own, share, expected), nothing[0], float(value))
+    pool = rows if target.pool is None else _rows(target, params, *target.pool)
+    log_terms = pool.log_probs + pool.log_weights()[:, None]
     log_sums, labelled = torch.logsumexp(log_terms, 0), own.sum(0)
-    counts = labelled - target.num_data * setting.evidence * setting.reference
-    value = value - counts @ (log_sums - frame.labels.log_count(log_sums))
+    counts = labelled - total * setting.evidence * setting.reference
+    value = value - counts @ (log_sums - pool.labels.log_count(log_sums))
     share = (log_terms - log_sums).exp()
-    if target.pool is None:
-        return LikelihoodTerms(table, vector, [DataBlock(x, own, share, labelled * share)], counts, float(value))
-    pool = DataBlock(pool_x, torch.zeros_like(share), share, labelled * share)
-    return LikelihoodTerms(table, vector, [DataBlock(x, own, nothing, nothing), pool], counts, float(value))
+    if pool is rows:
+        return LikelihoodTerms(table, vector, rows.blocks(own, share, labelled * share), counts, float(value))
+    apart = pool.blocks(torch.zeros_like(share), share, labelled * share)
+    return LikelihoodTerms(table, vector, rows.blocks(own, nothing, nothing) + apart, counts, float(value))
 
 
 def fisher_information(terms: LikelihoodTerms, diagonal: bool, block: int | None = None) -> SecondOrder:
@@ -254,16 +255,61 @@ def _quiet() -> warnings.catch_warnings[None]:
     return warnings.catch_warnings(action="ignore")
 
 
-def _frame(target: LogPosterior, params: Params, x: Tensor, y: Tensor | None) -> tuple[LabelledBatch, PriorTerms]:
-    """Return the model's outputs for all x with checked labels; those of an unlabelled pool count for nothing."""
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """Rows of the likelihood at the weights at hand.
+
+    Attributes:
+        x: labelled examples, and the unlabelled ones if there are any.
+        sizes: how many rows each of these has.
+        labels: of all rows, over the classes; with unlabelled ones, over the streams.
+        labelled: whether they have labels: a pool may have none.
+        log_probs: t_nk.
+        setting: r, ρ and κ.
+    """
+
+    x: list[Tensor]
+    sizes: list[int]
+    labels: Labels
+    labelled: bool
+    log_probs: Float[Tensor, "rows k"]
+    setting: PriorTerms
+
+    def blocks(self, own: Tensor, share: Tensor, expected: Tensor) -> list[DataBlock]:
+        """Return the rows of each x as a block."""
+        parts = (each.split(self.sizes) for each in (own, share, expected))
+        return [DataBlock(x, *rows) for x, *rows in zip(self.x, *parts, strict=True)]
+
+    def log_weights(self) -> Float[Tensor, " rows"]:
+        """Return log β_n, as often as the row counts; −∞ where ignored."""
+        setting, counted = self.setting, self.labels.row_weights(self.log_probs.dtype)
+        beta = setting.reference / setting.sampling
+        weights = self.labels.per_row(beta) if self.labelled else beta.new_ones(self.labels.rows)
+        return weights.log() if counted is None else weights.log() + counted.log()
+
+
+def _rows(target: LogPosterior, params: Params, x: Tensor, y: Tensor | None, others: Tensor | None = None) -> _Rows:
+    """Return checked rows with their log-probabilities, in the mix of the loss."""
+    assert isinstance(target.prevalence, Prevalence)
+    frames = [_frame(target, params, x, y)] + ([] if others is None else [_frame(target, params, others, None)])
+    labels, like, sizes = frames[0].labels, frames[0].rows(), [frame.labels.rows for frame in frames]
+    if others is not None:
+        multiple = target.unlabelled_mass * labels.count / sizes[1]
+        labels = stream_labels(labels, sizes[1], target.class_terms(like).sampling > 0, multiple)
+    setting = target.terms(like)
+    log_probs = torch.cat([_log_probs(target, params, frame, loss_mix(target, setting)[0]) for frame in frames])
+    return _Rows([x] if others is None else [x, others], sizes, labels, y is not None, log_probs, setting)
+
+
+def _frame(target: LogPosterior, params: Params, x: Tensor, y: Tensor | None) -> LabelledBatch:
+    """Return the model's outputs for all x with checked labels; those of rows without a label count for nothing."""
     assert isinstance(target.prevalence, Prevalence)
     size = max(1, _INPUTS // x[0].numel())
     with torch.no_grad():
         outputs = torch.cat([target.outputs(params, some) for some in x.split(size)])
     if y is None:
         y = torch.zeros(outputs.shape[:1] + outputs.shape[2:], dtype=torch.long, device=outputs.device)
-    frame = class_batch(outputs, y, target.likelihood, target.prevalence.num_classes, -100, "raise")
-    return frame, target.terms(frame.rows())
+    return class_batch(outputs, y, target.likelihood, target.prevalence.num_classes, -100, "raise")
 
 
 def loss_mix(target: LogPosterior, setting: PriorTerms) -> tuple[Tensor | None, Tensor]:
@@ -285,19 +331,14 @@ def loss_mix(target: LogPosterior, setting: PriorTerms) -> tuple[Tensor | None, 
 
 def _log_probs(target: LogPosterior, params: Params, frame: LabelledBatch, offset: Tensor | None) -> Float[Tensor, "rows k"]:
     with torch.no_grad():
-        return at_reference(target.at(params, lambda: target.likelihood.table(frame.rows())), offset)
+        return at_reference(target.columns(target.at(params, lambda: target.likelihood.table(frame.rows()))), offset)
 
 
 def _votes(labels: Labels, like: Tensor) -> Float[Tensor, "rows k"]:
-    """Return v_nk; rows of 0 where ignored."""
+    """Return v_nk, as often as the row counts; rows of 0 where ignored."""
     if labels.index is None:
         assert labels.votes is not None
-        return labels.votes.to(like)
-    votes = F.one_hot(labels.index, labels.size).to(like)
-    return votes if labels.valid is None else votes * labels.valid[:, None]
-
-
-def _log_weights(labels: Labels, setting: PriorTerms, labelled: bool) -> Float[Tensor, " rows"]:
-    """Return log β_n; −∞ where ignored."""
-    weights = labels.per_row(setting.reference / setting.sampling) if labelled else setting.reference.new_ones(labels.rows)
-    return weights.log() if labels.valid is None else torch.where(labels.valid, weights.log(), -torch.inf)
+        votes = labels.votes.to(like)
+        return votes if labels.multiples is None else votes * labels.multiples.to(like)[:, None]
+    votes, counted = F.one_hot(labels.index, labels.size).to(like), labels.row_weights(like.dtype)
+    return votes if counted is None else votes * counted[:, None]

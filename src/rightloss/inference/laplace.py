@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -20,8 +20,8 @@ from ..prevalence import Prevalence
 from .distributions import DenseGaussian, DiagonalGaussian, Distribution, Layout, Particles
 from .fisher import LikelihoodTerms, SecondOrder, fisher_information, hessian, likelihood_terms, prior_hessian
 from .joint_model import JointModel
-from .map import map_estimate, pool_on
-from .minibatches import Batch, Data, Device, Minibatches
+from .map import map_estimate, rows_on
+from .minibatches import Data, Device, Minibatches, Pair
 from .posterior import Posterior, posterior_of
 from .priors import Params
 from .steps import check_finite, in_mode, own_random
@@ -155,7 +155,7 @@ class ExpansionPoint:
     target: LogPosterior
     state: dict[str, Tensor]
     wide: dict[str, Tensor]
-    data: Batch
+    data: Pair
     layout: Layout
 
     @property
@@ -343,18 +343,17 @@ def _at_mode(
     return expand(search()), _SEARCHED
 
 
-def _point(target: LogPosterior, state: dict[str, Tensor], data: Batch, names: tuple[str, ...]) -> ExpansionPoint:
+def _point(target: LogPosterior, state: dict[str, Tensor], data: Pair, names: tuple[str, ...]) -> ExpansionPoint:
     """Return the target and the weights in float64 if the model can compute in it, else as they are."""
     layout = Layout.of({name: state[name] for name in names})
-    target = pool_on(target, data[0].device)
+    target = rows_on(target, data[0].device)
     wide = {name: _wide(value) for name, value in state.items()}
     try:
         with torch.no_grad():
             target.outputs(wide, _wide(data[0][:1]))
     except (RuntimeError, TypeError):
         return ExpansionPoint(target, state, state, data, layout)
-    pool = None if target.pool is None else (_wide(target.pool[0]), target.pool[1])
-    return ExpansionPoint(replace(target, pool=pool), state, wide, (_wide(data[0]), data[1]), layout)
+    return ExpansionPoint(target.with_rows(_wide), state, wide, (_wide(data[0]), data[1]), layout)
 
 
 def _wide(value: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -50,7 +50,7 @@ def map_estimate(
         target: from `log_posterior`.
         data: `(x, y)`, a Dataset or a DataLoader.
         steps: of Adam.
-        batch_size: examples in a step; None for all of them.
+        batch_size: labelled examples in a step; None for all of them, and for all unlabelled rows.
         lr: the first step size.
         polish: whether L-BFGS goes from there to the mode itself. None: where it can, that is where all data are in every step
             and nothing is random: no dropout, and p(y|w) that of the data or of a pool.
@@ -100,7 +100,7 @@ def most_probable(
     """Do what `map_estimate` does, from the weights `start` if given, and make the posterior by `found`."""
     device = search.device
     with own_random(search.seed) as generator, in_mode(target.model, True):
-        batches = Minibatches(data, search.batch_size, generator, device, target.prevalence, target.model)
+        batches = Minibatches(data, search.batch_size, generator, device, target.prevalence, target.model, target.unlabelled)
         target = reset_marginal(target.with_data(batches.num_data), batches.at_once, device)
         polish = _polished(polish, target, batches)
         weights = on_device({**target.parameters(), **(start or {})}, device)
@@ -166,17 +166,14 @@ def ascend(
     return trace
 
 
-def pool_on(target: LogPosterior, device: Device) -> LogPosterior:
-    """Return the target with its pool on `device`; None: where it is."""
-    if device is None or target.pool is None:
-        return target
-    x, y = target.pool
-    return replace(target, pool=(x.to(device), None if y is None else y.to(device)))
+def rows_on(target: LogPosterior, device: Device) -> LogPosterior:
+    """Return the target with its pool and its unlabelled rows on `device`; None: where they are."""
+    return target if device is None else target.with_rows(lambda x: x.to(device))
 
 
 def reset_marginal(target: LogPosterior, at_once: bool, device: Device = None) -> LogPosterior:
     """Return the target with a reset marginal; where all data come at once, m itself is the running average."""
-    target = pool_on(target, device)
+    target = rows_on(target, device)
     exact = at_once and isinstance(target.marginal, RunningMarginal)
     return target.with_marginal(BatchMarginal()) if exact else target.with_fresh_marginal()
 

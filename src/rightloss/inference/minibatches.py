@@ -1,11 +1,13 @@
 """Data in any form → an endless stream of minibatches.
 
-Stage: (x, y), a Dataset or a DataLoader → `(x, y)` on the device, at random and without replacement within an epoch.
+Stage: (x, y), a Dataset or a DataLoader → `(x, y)` on the device, at random and without replacement within an epoch; with some
+of the unlabelled rows as a third part, where these come in minibatches, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,9 +20,33 @@ from ..log_probs import as_input, tensor_of
 from ..prevalence import ContinuousPrevalence, Prevalence, class_frequencies
 from .steps import ordinary, whole_number
 
-Batch = tuple[Tensor, Tensor]
+Pair = tuple[Tensor, Tensor]
+Batch = Pair | tuple[Tensor, Tensor, Tensor]  # x, y, and some of the unlabelled rows, where not all are in every step
 Data = Iterable[Any] | Dataset[Any]  # `(x, y)` as tensors or arrays, a Dataset of such pairs, or a DataLoader
 Device = str | torch.device | None
+
+
+@dataclass(frozen=True, eq=False)
+class UnlabelledRows:
+    """Rows of the population without labels: one more stream of the likelihood, which rightloss.losses.streams has.
+
+    Attributes:
+        x: what the model takes.
+        weight: λ as given; None where each counts once.
+        batch_size: how many of them a step on minibatches takes; None for all.
+    """
+
+    x: Tensor
+    weight: float | None = None
+    batch_size: int | None = None
+
+    def mass(self, num_data: int) -> float:
+        """Return λ, their mass against that of N labelled examples."""
+        return len(self.x) / num_data if self.weight is None else self.weight
+
+    def map(self, move: Callable[[Tensor], Tensor]) -> UnlabelledRows:
+        """Return the same rows with `move(x)`, on another device or in another dtype."""
+        return replace(self, x=move(self.x))
 
 
 class Minibatches:
@@ -36,6 +62,7 @@ class Minibatches:
         prevalence: where it is given, labels must come in its `sampling`, within chance; a loader's over its first pass.
         like: the model that arrays are for: they become tensors of its dtype, on its device. Without it, float64 becomes
             torch's default dtype. Tensors are left as they are.
+        unlabelled: of which some come with each minibatch, unless it has all data, or they have no `batch_size`.
     """
 
     def __init__(
@@ -46,8 +73,10 @@ class Minibatches:
         device: Device = None,
         prevalence: Prevalence | ContinuousPrevalence | None = None,
         like: nn.Module | None = None,
+        unlabelled: UnlabelledRows | None = None,
     ) -> None:
         self.generator, self.device, self.like = generator, device, like
+        self.others = None if batch_size is None else _in_parts(unlabelled, generator, device)
         self._batches: Iterator[Any] | None = None
         self.loader = _loader(data)
         if self.loader is not None:
@@ -62,33 +91,51 @@ class Minibatches:
         if isinstance(prevalence, Prevalence):
             check_mix(self.y, prevalence)
             self.num_data = int(counting(self.y).sum())
-        self._order, self._at = torch.empty(0, 0, dtype=torch.long), 0  # a row for each member
+        self._order = _Order(len(self.y), self.batch_size, generator, self.y.device)
 
     @property
     def at_once(self) -> bool:
         """Whether every minibatch has all data."""
-        return self.loader is None and self.batch_size == len(self.y)
+        return self.loader is None and self.batch_size == len(self.y) and self.others is None
 
     def next(self) -> Batch:
         """Return the next minibatch."""
         if self.loader is not None:
-            return self._from_loader()
-        if self.at_once:
-            return self.x, self.y
-        index = self._index(1)[0]
-        return self.x[index], self.y[index]
+            pair = self._from_loader()
+        elif self.batch_size == len(self.y):
+            pair = self.x, self.y
+        else:
+            index = self._order.next(1)[0]
+            pair = self.x[index], self.y[index]
+        return pair if self.others is None else (*pair, self.others.next(1)[0])
 
     def next_each(self, members: int) -> Batch:
         """Return the next minibatch of each of `members`, stacked; each goes through the data in an order of its own."""
         if self.loader is not None:
             pairs = [self._of_one_size() for _ in range(members)]
-            return torch.stack([x for x, _ in pairs]), torch.stack([y for _, y in pairs])
-        if self.at_once:
-            return tuple(each.expand(members, *each.shape) for each in (self.x, self.y))  # type: ignore[return-value]
-        index = self._index(members)
-        return self.x[index], self.y[index]
+            x, y = torch.stack([x for x, _ in pairs]), torch.stack([y for _, y in pairs])
+        elif self.batch_size == len(self.y):
+            x, y = (each.expand(members, *each.shape) for each in (self.x, self.y))
+        else:
+            index = self._order.next(members)
+            x, y = self.x[index], self.y[index]
+        return (x, y) if self.others is None else (x, y, self.others.next(members))
 
-    def whole(self) -> Batch:
+    def any_each(self, members: int) -> Batch:
+        """Return the same with rows that are drawn with replacement; where a loader decides, its own."""
+        if self.loader is not None:
+            return self.next_each(members)
+        index = torch.randint(len(self.y), (members, self.batch_size), generator=self.generator).to(self.y.device)
+        x, y = self.x[index], self.y[index]
+        return (x, y) if self.others is None else (x, y, self.others.any(members))
+
+    @property
+    def epoch(self) -> float | tuple[float | None, float] | None:
+        """How many minibatches share an epoch, about; None where a loader decides. Of the unlabelled rows, too, if in parts."""
+        own = None if self.loader is not None else len(self.y) / self.batch_size
+        return own if self.others is None else (own, self.others.epoch)
+
+    def whole(self) -> Pair:
         """Return all data at once."""
         if self.loader is None:
             return self.x, self.y
@@ -105,15 +152,7 @@ class Minibatches:
             return _pair(batch, self.device, self.like)[0][:2]
         return self._from_loader()[0]  # which says what is wrong
 
-    def _index(self, members: int) -> Int[Tensor, "m n"]:
-        if len(self._order) != members or self._at + self.batch_size > len(self.y):
-            orders = [torch.randperm(len(self.y), generator=self.generator) for _ in range(members)]
-            self._order, self._at = torch.stack(orders).to(self.y.device), 0
-        index = self._order[:, self._at : self._at + self.batch_size]
-        self._at += self.batch_size
-        return index
-
-    def _of_one_size(self) -> Batch:
+    def _of_one_size(self) -> Pair:
         """Return the loader's next batch that has as many examples as its first one."""
         for _ in range(1000):
             batch = self._from_loader()
@@ -122,7 +161,7 @@ class Minibatches:
                 return batch
         raise ValueError("Expected the loader's batches to have one size, but got many: set drop_last=True.")
 
-    def _from_loader(self) -> Batch:
+    def _from_loader(self) -> Pair:
         assert self.loader is not None
         for _ in range(2):
             self._batches = iter(self.loader) if self._batches is None else self._batches
@@ -135,6 +174,52 @@ class Minibatches:
             if self._mix is not None:
                 self._mix.check()
         raise ValueError("Expected the loader to give batches, but got none: is the data set smaller than one batch?")
+
+
+class _Order:
+    """Row numbers at random, without replacement within an epoch, for each of several members."""
+
+    def __init__(self, rows: int, size: int, generator: torch.Generator | None, device: torch.device) -> None:
+        self.rows, self.size, self.generator, self.device = rows, size, generator, device
+        self._order, self._at = torch.empty(0, 0, dtype=torch.long), 0  # a row for each member
+
+    def next(self, members: int) -> Int[Tensor, "m n"]:
+        """Return the next `size` of each member; the last ones of an epoch, if they would be fewer, are left out."""
+        if len(self._order) != members or self._at + self.size > self.rows:
+            orders = [torch.randperm(self.rows, generator=self.generator) for _ in range(members)]
+            self._order, self._at = torch.stack(orders).to(self.device), 0
+        index = self._order[:, self._at : self._at + self.size]
+        self._at += self.size
+        return index
+
+
+class _UnlabelledParts:
+    """Unlabelled rows of which each minibatch has some."""
+
+    def __init__(self, x: Tensor, size: int, generator: torch.Generator | None) -> None:
+        self.x, self.size, self.generator = x, size, generator
+        self._order = _Order(len(x), size, generator, x.device)
+
+    @property
+    def epoch(self) -> float:
+        """How many minibatches have all of them, about."""
+        return len(self.x) / self.size
+
+    def next(self, members: int) -> Tensor:
+        """Return the next ones of each member."""
+        return self.x[self._order.next(members)]
+
+    def any(self, members: int) -> Tensor:
+        """Return as many that are drawn with replacement."""
+        return self.x[torch.randint(len(self.x), (members, self.size), generator=self.generator).to(self.x.device)]
+
+
+def _in_parts(unlabelled: UnlabelledRows | None, generator: torch.Generator | None, device: Device) -> _UnlabelledParts | None:
+    """Return the rows in parts; None where there are none, or every step takes all."""
+    if unlabelled is None or unlabelled.batch_size is None or unlabelled.batch_size >= len(unlabelled.x):
+        return None
+    x = unlabelled.x if device is None else unlabelled.x.to(device)
+    return _UnlabelledParts(x, unlabelled.batch_size, generator)
 
 
 def _loader(data: Data) -> Iterable[Any] | None:
@@ -155,7 +240,7 @@ def _is_batch(each: object) -> bool:
     return isinstance(each, tuple | list) and len(each) == 2 and all(isinstance(part, Tensor | np.ndarray) for part in each)
 
 
-def _pair(data: Any, device: Device, like: nn.Module | None) -> Batch:
+def _pair(data: Any, device: Device, like: nn.Module | None) -> Pair:
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise ValueError(f"Expected pairs (x, y), but got {type(data).__name__} of {_count(data)}: give inputs and labels.")
     x, y = data
@@ -210,7 +295,8 @@ def check_mix(y: Tensor, prevalence: Prevalence) -> None:
 def _check_chance(found: Tensor, examples: int, prevalence: Prevalence) -> None:
     rho = prevalence.sampling
     error = (rho * (1 - rho) / examples).sqrt()
-    if bool(((found - rho).abs() > 5 * error + 1.5 / examples).any()):
+    never = (rho == 0) & (found > 0)
+    if bool((((found - rho).abs() > 5 * error + 1.5 / examples) | never).any()):
         raise ValueError(
             f"Expected labels in the mix `prevalence.sampling`, {_rounded(rho)}, but got {_rounded(found)}: "
             "write Prevalence.from_labels(y, population=…), or take a DataLoader that rebalances and its sampler's prevalence."
@@ -245,7 +331,7 @@ def _stacked(pairs: list[Any]) -> tuple[Any, Any]:
     return tuple(torch.stack(each) if isinstance(each[0], Tensor) else np.stack(each) for each in (x, y))  # type: ignore[return-value]
 
 
-def _concatenated(batches: list[Batch]) -> Batch:
+def _concatenated(batches: list[Pair]) -> Pair:
     if not batches:
         raise ValueError("Expected the loader to give batches, but got none: is it a used-up iterator?")
     return torch.cat([x for x, _ in batches]), torch.cat([y for _, y in batches])

@@ -22,8 +22,8 @@ from ..prevalence import Prevalence
 from .diagnostics import worst_of
 from .distributions import Layout, Particles
 from .fisher import likelihood_terms
-from .map import pool_on
-from .minibatches import Batch, Data, Device, Minibatches
+from .map import rows_on
+from .minibatches import Data, Device, Minibatches, Pair
 from .posterior import Posterior, posterior_of
 from .priors import Params
 from .steps import check_finite, in_mode, own_random, positive_number, steps_of, whole_number
@@ -148,7 +148,7 @@ def _record(particles: Particles, runs: list[_Chain]) -> dict[str, Any]:
     return {**worst_of(particles.by_chain), "divergences": sum(divergences), "acceptance": list(acceptance)}
 
 
-def _potential(target: LogPosterior, batch: Batch, layout: Layout) -> Potential:
+def _potential(target: LogPosterior, batch: Pair, layout: Layout) -> Potential:
     """Return w → −log p(w|X,Y) + const., in double precision but for what the model computes in its own."""
     exact = _exact(target, batch[0].device)
     own = target.parameters()
@@ -167,21 +167,23 @@ def _potential(target: LogPosterior, batch: Batch, layout: Layout) -> Potential:
     return potential
 
 
-def _by_target(target: LogPosterior, weights: Weights, batch: Batch) -> Potential:
+def _by_target(target: LogPosterior, weights: Weights, batch: Pair) -> Potential:
     """Return w → minus the log-likelihood, as the target computes it."""
     size, flat = target.num_data, replace(target, prior=lambda params: torch.zeros(()))
     assert size is not None
     return lambda vector: -size * flat(weights(vector), batch)[0]
 
 
-def _in_one_pass(target: LogPosterior, weights: Weights, begin: Tensor, batch: Batch) -> Potential | None:
+def _in_one_pass(target: LogPosterior, weights: Weights, begin: Tensor, batch: Pair) -> Potential | None:
     """Return the same by the formula of `LikelihoodTerms`: data and pool in one pass. None where it does not apply."""
     if not isinstance(target.prevalence, Prevalence) or not isinstance(target.criterion, LOSSES):
         return None
     terms = likelihood_terms(target, weights, begin, batch)
-    pool = terms.parts[-1]
-    if target.gains and (bool((pool.share == 0).any()) or pool.x.dtype != batch[0].dtype):
+    parts = terms.parts if target.pool is None else terms.parts[-1:]  # over which p(y|w) is taken
+    if target.gains and any(bool((part.share == 0).any()) for part in parts):
         return None  # shares that are too small for a number, or rows that are left out
+    if len({(part.x.shape[1:], part.x.dtype) for part in terms.parts}) > 1:
+        return None
     x, own, share = (torch.cat(each) for each in zip(*((part.x, part.own, part.share) for part in terms.parts), strict=True))
     log_weights = (share.log() - terms.table(begin, x)).detach()
 
@@ -202,7 +204,7 @@ def _exact(target: LogPosterior, device: torch.device) -> LogPosterior:
     """Return the target with p(y|w) over its own pool, or else over each batch, which here is all data."""
     if target.gains and target.pool is None:
         return target.with_marginal(BatchMarginal())
-    return pool_on(target, device)
+    return rows_on(target, device)
 
 
 def _space(target: LogPosterior, layout: Layout, start: Posterior | Params | None, device: Device) -> _Space:

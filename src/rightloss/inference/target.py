@@ -12,24 +12,25 @@ from numbers import Integral
 from typing import Any, ParamSpec, TypeVar
 
 import torch
+import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from ..likelihoods import Likelihood
-from ..log_probs import as_input, tensor_of
-from ..losses import InformationGainLoss, LogitAdjustedLoss, LogLikelihoodLoss, WeightedLoss
-from ..losses.batch import class_batch, full_precision
-from ..losses.functional import batch_and_terms, check_unlabelled, class_log_sum, gain_loss, measure_of
-from ..losses.gain import PriorTerms, at_reference, information_gain, table_of
-from ..marginals import AuxiliaryMarginal, Marginal, MinibatchEstimate, PoolMarginal, log_mean, sharing_group
+from ..likelihoods import Categorical, Likelihood
+from ..losses import InformationGainLoss
+from ..losses.batch import LabelledBatch, class_batch, full_precision
+from ..losses.functional import batch_and_terms, class_log_sum, gain_loss, measure_of
+from ..losses.gain import PriorTerms, at_reference, example_log_weights, information_gain, log_sum, table_of
+from ..losses.streams import stream_batch, stream_columns, stream_terms, tables_of
+from ..marginals import Marginal, MinibatchEstimate, PoolMarginal, log_mean, sharing_group
 from ..marginals.pool import Pool
 from ..prevalence import ContinuousPrevalence, Density, Frequencies, Prevalence
 from .joint_model import JointModel
 from .marginals import RecordingMarginal, fresh_marginal
-from .minibatches import check_mix
+from .minibatches import UnlabelledRows
 from .priors import LIKELIHOOD, Params, Prior, layer_prior
-from .steps import ordinary
+from .target_options import check_source, checked_criterion, checked_rows
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -67,6 +68,9 @@ def log_posterior(
     reference: Frequencies | Density | None = None,
     loss: type[nn.Module] | None = None,
     pool: Any = None,
+    unlabelled: Any = None,
+    unlabelled_weight: float | None = None,
+    unlabelled_batch_size: int | None = None,
 ) -> LogPosterior:
     """Return the paper's posterior, Eq. (1), as a function of weights and a minibatch, in the form that `posteriors` takes:
 
@@ -74,6 +78,9 @@ def log_posterior(
 
     Both probabilities are taken in the mix of classes r, `reference`. The value returned for a minibatch estimates this divided
     by N: the mean over the minibatch, plus log p(w)/N. With it goes a temperature of 1/N.
+
+    With `unlabelled` rows it is log p(w|X,Y,X_u): the sums go over labelled and unlabelled rows, and the classes have
+    "unlabelled" beside them, as in the losses.
 
     Args:
         model: x → the likelihood's outputs. Its trainable parameters are w; it is never changed.
@@ -90,6 +97,12 @@ def log_posterior(
             log-likelihood; it has no marginal.
         pool: data over which p(y|w) is taken exactly, value and gradient, in the place of `marginal`: `(x, y)` in the mix ρ,
             or x alone from the population where r = π. Each evaluation goes over all of it.
+        unlabelled: x of people of the population whose labels nobody knows: one more stream of the likelihood
+            (rightloss.losses.streams has it). Where r = π they are the `pool`. Each evaluation goes over all of them.
+        unlabelled_weight: λ, the mass of the unlabelled against the labelled in the likelihood. None: N_u/N, one count each.
+        unlabelled_batch_size: how many of them, at random, a step on minibatches takes, for large pools; they then stand for
+            all, at the same λ. Evaluations of all data (`batch_size=None`, curvatures, nuts, expectation propagation) still
+            take all of them.
 
     Examples:
         >>> import torch, rightloss as rl
@@ -99,34 +112,32 @@ def log_posterior(
         >>> value, by_products = target(target.parameters(), (x, y))
         >>> sorted(by_products)
         ['log_m', 'outputs']
+        >>> more = log_posterior(model, rl.Prevalence.binary(0.1), num_data=8, unlabelled=torch.randn(100, 3))
+        >>> more.unlabelled.mass(8)  # λ
+        12.5
     """
     if not isinstance(model, nn.Module):
         raise ValueError(f"Expected `model` to be an nn.Module, but got {type(model).__name__}: wrap it in one.")
     if any(name.startswith(LIKELIHOOD) for name, _ in (*model.named_parameters(), *model.named_buffers())):
         raise ValueError("Expected a model without a part named `likelihood`, but it has one: rename it.")
-    criterion = _criterion(loss, prevalence, likelihood, marginal, reference, pool)
+    criterion = checked_criterion(loss, prevalence, likelihood, marginal, reference, pool)
     if not _trainable(model, criterion):
         raise ValueError("Expected weights to infer, but no parameter has requires_grad: unfreeze some.")
-    _check_source(marginal, model)
+    check_source(marginal, model)
     prior = layer_prior(model, likelihood=criterion.likelihood) if prior is None else prior
     if not callable(prior):
         raise ValueError(f"Expected `prior` to be a function of the weights, but got {prior!r}: write gaussian_prior(1.0).")
     if num_data is not None and not _is_count(num_data):
         raise ValueError(f"Expected `num_data` to be how many training examples there are, but got {num_data!r}: len(y).")
-    return LogPosterior(
-        model,
-        criterion,
-        prior,
-        None if num_data is None else int(num_data),
-        None if pool is None else _checked_pool(pool, criterion, model),
-    )
+    pool, rows = checked_rows(pool, unlabelled, unlabelled_weight, unlabelled_batch_size, criterion, model, marginal)
+    return LogPosterior(model, criterion, prior, None if num_data is None else int(num_data), pool, rows)
 
 
 @dataclass(frozen=True, eq=False)
 class LogPosterior:
     """The log posterior of the weights: `target(params, batch)` → (log p(w|X,Y)/N estimated from the batch, by-products).
 
-    `log_posterior` makes it.
+    `log_posterior` makes it. A batch is `(x, y)`; with unlabelled rows also `(x, y, x_u)`, where x_u stands for all of them.
 
     Attributes:
         model: as given; called with other weights by `torch.func.functional_call`, in the mode it is in.
@@ -134,6 +145,7 @@ class LogPosterior:
         prior: weights by name → log p(w).
         num_data: N.
         pool: x and labels (or None) of the data over which p(y|w) is exact.
+        unlabelled: rows without labels that are one more stream of the likelihood.
 
     Examples:
         >>> import torch, rightloss as rl
@@ -150,6 +162,7 @@ class LogPosterior:
     prior: Prior
     num_data: int | None = None
     pool: Pool | None = None
+    unlabelled: UnlabelledRows | None = None
     _joint: _Joint = field(init=False, repr=False)
     _names: frozenset[str] = field(init=False, repr=False)
     _known: frozenset[str] = field(init=False, repr=False)
@@ -161,6 +174,9 @@ class LogPosterior:
         object.__setattr__(self, "_known", frozenset(name for name, _ in _all_named(self._joint)))
         made = (name for name, value in _all_named(self._joint) if value.is_inference())
         object.__setattr__(self, "_inference", frozenset(made))
+        if self.unlabelled is not None and self.marginal is not None:
+            assert isinstance(self.prevalence, Prevalence)
+            self.marginal.prepare(int((self.prevalence.sampling > 0).sum()) + 1)
 
     @property
     def prevalence(self) -> Prevalence | ContinuousPrevalence:
@@ -182,6 +198,14 @@ class LogPosterior:
         """The estimator of q; None for the rivals, and where p(y|w) is exact over a pool."""
         return self.criterion.marginal if self.gains and self.pool is None else None
 
+    @property
+    def unlabelled_mass(self) -> float:
+        """λ; 0 without unlabelled rows."""
+        if self.unlabelled is None:
+            return 0.0
+        assert self.num_data is not None
+        return self.unlabelled.mass(self.num_data)
+
     def parameters(self) -> dict[str, Tensor]:
         """Return w as it stands, by name: copies of the model's trainable parameters, the likelihood's as "likelihood.…"."""
         return {name: value.detach().clone() for name, value in _trainable(self.model, self.criterion).items()}
@@ -195,6 +219,14 @@ class LogPosterior:
         if self.num_data is None and num_data is None:
             raise ValueError("Expected `num_data` in log_posterior, but got none: a loader without a data set has no size.")
         return self if self.num_data is not None else replace(self, num_data=num_data)
+
+    def with_rows(self, move: Callable[[Tensor], Tensor]) -> LogPosterior:
+        """Return a copy with `move(x)`, on another device or in another dtype, of the pool and of the unlabelled rows."""
+        pool, unlabelled = self.pool, None if self.unlabelled is None else self.unlabelled.map(move)
+        if pool is not None:
+            x, y = move(pool[0]), pool[1]
+            pool = x, None if y is None else y.to(x.device)
+        return replace(self, pool=pool, unlabelled=unlabelled)
 
     def with_fresh_marginal(self) -> LogPosterior:
         """Return a copy with a marginal that has seen nothing, as every run begins."""
@@ -247,7 +279,7 @@ class LogPosterior:
         return result
 
     def log_marginal(self, params: Params, data: Any) -> Float[Tensor, " k"]:
-        """Return log p(k|w), in the mix r, exactly over `data`; gradients pass through.
+        """Return log p(k|w) of the classes, in the mix r, exactly over `data`; gradients pass through.
 
         Args:
             params: w.
@@ -280,36 +312,120 @@ class LogPosterior:
             return {}
         return {f"model.{name}": value.clone() for name, value in buffers.items()}
 
-    def terms(self, like: Tensor) -> PriorTerms:
-        """Return what the loss computes with for classes: r, ρ, κ for N examples, and offsets."""
+    def class_terms(self, like: Tensor) -> PriorTerms:
+        """Return what the loss knows of the classes: r, ρ, κ for N examples, and offsets."""
         terms: PriorTerms = self.criterion.terms(like)
         assert isinstance(self.prevalence, Prevalence)
         if self.prevalence.given_evidence is not None:
             return terms
         return replace(terms, evidence=self.prevalence.evidence_for(self.num_data, terms.reference))
 
-    def exact_gain(self, outputs: Tensor, y: Tensor, log_marginal: Tensor) -> Tensor:
-        """Return the mean of log p(y_n|x_n,w) − log p(y_n|w), plus κ Σ_k r_k log p(k|w), at a p(y|w) that is given."""
+    def terms(self, like: Tensor) -> PriorTerms:
+        """Return what the likelihood computes with: the classes' terms; with unlabelled rows those of the streams."""
+        terms = self.class_terms(like)
+        return terms if self.unlabelled is None else stream_terms(terms, terms.sampling > 0, self.unlabelled_mass)
+
+    def columns(self, table: Float[Tensor, "*sets n k"]) -> Float[Tensor, "*sets n s"]:
+        """Return the table of what the likelihood is about: of the classes; with unlabelled rows of the streams."""
+        return table if self.unlabelled is None else stream_columns(table, self.criterion.terms(table).sampling > 0)
+
+    def joint_outputs(self, x: Tensor, others: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Return the model's outputs for x, and for the unlabelled rows `others`, or all; None where there are none.
+
+        It is one pass where shapes allow it, so that a model that normalises by minibatch does so for both alike.
+        """
+        if self.unlabelled is None:
+            if others is not None:
+                raise ValueError("Expected a batch (x, y), but got unlabelled rows, too: log_posterior(…, unlabelled=x_u).")
+            return self.model(x), None
+        others = self.unlabelled.x if others is None else others
+        if x.shape[1:] != others.shape[1:]:
+            return self.model(x), self.model(others)
+        outputs = self.model(torch.cat([x, others]))
+        return outputs[: len(x)], outputs[len(x) :]
+
+    def joint_tables(self, params: Params, x: Tensor, others: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return `table` of x and of the unlabelled rows `others`, or all."""
+
+        def found() -> tuple[Tensor, Tensor]:
+            outputs, unlabelled = self.joint_outputs(x, others)
+            assert unlabelled is not None
+            return table_of(outputs, self.likelihood), table_of(unlabelled, self.likelihood)
+
+        result: tuple[Tensor, Tensor] = self.at(params, found)
+        return result
+
+    def likelihood_of(
+        self, outputs: Tensor, y: Tensor, others: Tensor | None = None, log_marginal: Tensor | None = None
+    ) -> Tensor:
+        """Return the log-likelihood of a batch, per labelled example: of a rival, or of the gain at a p(y|w) that is given.
+
+        Args:
+            outputs: of the labelled rows.
+            y: their labels.
+            others: outputs of the unlabelled rows.
+            log_marginal: log p(y|w), of the classes or of the streams; None for the rivals.
+        """
+        if not self.gains and others is None:
+            result: Tensor = -self.criterion(outputs, y)
+            return result
+        batch, terms = self._batch(outputs, y, others)
+        log_offset, _ = self.criterion.cross_entropy_terms(terms)
+        log_probs = at_reference(batch.outputs if others is not None else self.likelihood.table(batch.rows()), log_offset)
+        if log_marginal is None:
+            gain = batch.labels.mask(batch.labels.gather(log_probs))
+        else:
+            gain = information_gain(log_probs, log_marginal, batch.labels, terms)
+        return gain.sum() / (batch.labels.count if batch.examples is None else batch.examples)
+
+    def log_m(self, params: Params, batch: Any) -> Float[Tensor, " k"]:
+        """Return a batch's own estimate of log p(y|w): of the classes; with unlabelled rows of the streams."""
+        if self.unlabelled is None:
+            return self.log_marginal(params, batch)
+        x, y, *others = batch
+
+        def found() -> Tensor:
+            outputs, unlabelled = self.joint_outputs(x, *others)
+            rows, terms = self._batch(outputs, y, unlabelled)
+            log_probs = at_reference(rows.outputs, terms.log_offset)
+            return log_sum(log_probs, rows.labels, example_log_weights(terms, rows.labels)) - rows.labels.log_count(log_probs)
+
+        result: Tensor = self.at(params, found)
+        return result
+
+    def _batch(
+        self, outputs: Tensor, y: Tensor, others: Tensor | None, group: dist.ProcessGroup | None = None
+    ) -> tuple[LabelledBatch, PriorTerms]:
+        """Return the batch and the terms of the classes; with outputs of unlabelled rows, those of the streams."""
         assert isinstance(self.prevalence, Prevalence)
         batch = class_batch(outputs, y, self.likelihood, self.prevalence.num_classes, -100, "nan")
-        terms = self.terms(full_precision(outputs))
-        log_probs = at_reference(self.likelihood.table(batch.rows()), terms.log_offset)
-        return information_gain(log_probs, log_marginal, batch.labels, terms).sum() / batch.labels.count
+        terms = self.class_terms(full_precision(outputs))
+        if others is None:
+            return batch, terms
+        tables = tables_of(batch, others, self.likelihood)
+        return stream_batch(batch, tables, terms, self.unlabelled_mass, group)
 
-    def _log_likelihood(self, params: Params, x: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        outputs = self.model(x)
-        if not self.gains:
-            return -self.criterion(outputs, y), {"outputs": outputs}
-        if self.pool is not None:
-            return self.exact_gain(outputs, y, self.log_marginal(params, self.pool)), {"outputs": outputs}
+    def _log_likelihood(
+        self, params: Params, x: Tensor, y: Tensor, others: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        outputs, unlabelled = self.joint_outputs(x, others)
+        if self.marginal is None:
+            log_marginal = None if self.pool is None else self.log_marginal(params, self.pool)
+            return self.likelihood_of(outputs, y, unlabelled, log_marginal), {"outputs": outputs}
+        return self._gain(outputs, y, unlabelled)
+
+    def _gain(self, outputs: Tensor, y: Tensor, unlabelled: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the gain with the marginal's value of p(y|w)."""
         marginal = RecordingMarginal(self.criterion.marginal, self.model)
         prevalence, likelihood, reference = self.prevalence, self.likelihood, self.criterion.reference
-        group = sharing_group(None, True)
+        group, measure = sharing_group(None, True), None
         if isinstance(prevalence, Prevalence):
-            batch, terms = class_batch(outputs, y, likelihood, prevalence.num_classes, -100, "nan"), self.terms(outputs)
+            batch, terms = self._batch(outputs, y, unlabelled, group)
         else:
             batch, terms = batch_and_terms(outputs, y, prevalence, likelihood, reference, -100, "nan", group)
-        measure = measure_of(batch, terms, prevalence, likelihood, reference, -100)
+        if unlabelled is None:
+            measure = measure_of(batch, terms, prevalence, likelihood, reference, -100)
+        likelihood = likelihood if unlabelled is None else Categorical()
         loss = gain_loss(batch, terms, likelihood, marginal, measure, "mean", group, True)
         return -loss, {"outputs": outputs, "log_m": marginal.log_m}
 
@@ -318,7 +434,7 @@ class LogPosterior:
 
         def found() -> tuple[Tensor, Tensor | float]:
             outputs = self.model(x)
-            return class_log_sum(outputs, y, self.terms(full_precision(outputs)), self.likelihood)
+            return class_log_sum(outputs, y, self.class_terms(full_precision(outputs)), self.likelihood)
 
         result: tuple[Tensor, Tensor | float] = self.at(params, found)
         return result
@@ -342,46 +458,6 @@ def _trainable(model: nn.Module, criterion: Any) -> dict[str, nn.Parameter]:
 def _all_named(joint: nn.Module) -> list[tuple[str, Tensor]]:
     """Return parameters and buffers, tied ones by each of their names."""
     return [*joint.named_parameters(remove_duplicate=False), *joint.named_buffers(remove_duplicate=False)]
-
-
-def _check_source(marginal: Any, model: nn.Module) -> None:
-    """A marginal that asks another net than the one whose weights are inferred would answer for that one."""
-    asked: Any = marginal.model if isinstance(marginal, PoolMarginal) else None
-    asked = marginal.source if isinstance(marginal, AuxiliaryMarginal) else asked
-    own = {id(value) for value in model.parameters()}
-    if isinstance(asked, nn.Module) and not all(id(value) in own for value in asked.parameters()):
-        raise ValueError(
-            f"Expected {type(marginal).__name__} to ask the model whose weights are inferred, but got another net in it: "
-            "make it with this model (or a part of it), not with a copy."
-        )
-
-
-def _criterion(loss: Any, prevalence: Any, likelihood: Any, marginal: Any, reference: Any, pool: Any) -> Any:
-    if loss is None or loss is InformationGainLoss:
-        if pool is not None and marginal is not None:
-            raise ValueError("Expected one of `marginal` and `pool`, but got both: over a pool p(y|w) is exact.")
-        return InformationGainLoss(prevalence, likelihood, marginal, ordinary(reference))
-    if not isinstance(loss, type) or not issubclass(loss, WeightedLoss | LogitAdjustedLoss | LogLikelihoodLoss):
-        raise ValueError(f"Expected `loss` to be a class such as WeightedLoss, but got {loss!r}: give the class, no brackets.")
-    given = [name for name, value in (("marginal", marginal), ("reference", reference), ("pool", pool)) if value is not None]
-    if given:
-        raise ValueError(f"Expected no {' or '.join(given)} with {loss.__name__}, but got one: it has no marginal.")
-    return loss(prevalence, likelihood, nonfinite="nan")
-
-
-def _checked_pool(pool: Any, criterion: Any, model: nn.Module) -> Pool:
-    if not isinstance(criterion.prevalence, Prevalence):
-        raise ValueError("Expected classes for `pool`, but the likelihood is a density: use marginal=PoolMarginal(…).")
-    x, y = pool if isinstance(pool, tuple | list) and len(pool) == 2 else (pool, None)
-    x = ordinary(tensor_of(as_input(x, model, torch.empty(0)), "pool"))
-    if y is None:
-        check_unlabelled(criterion.terms(torch.empty(0)))
-        return x, None
-    y = ordinary(tensor_of(y, "target")).to(x.device)
-    if len(x) != len(y):
-        raise ValueError(f"Expected as many inputs as labels in `pool`, but got {len(x)} and {len(y)}: is one cut off?")
-    check_mix(y, criterion.prevalence)
-    return x, y
 
 
 def _is_count(value: Any) -> bool:

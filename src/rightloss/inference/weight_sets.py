@@ -16,6 +16,7 @@ from torch.func import vmap
 
 from ..losses.batch import Labels, hard_labels, soft_labels
 from ..losses.gain import at_reference, example_log_weights, information_gain, log_sum
+from ..losses.streams import stream_labels
 from ..marginals import (
     AuxiliaryMarginal,
     BatchMarginal,
@@ -28,11 +29,10 @@ from ..marginals import (
 from ..marginals.pool import Pool
 from ..prevalence import Prevalence
 from .marginals import AuxiliaryOfSets, PoolOfSets
+from .minibatches import Batch
 from .priors import Params
 from .steps import in_mode
 from .target import LogPosterior
-
-Batch = tuple[Tensor, Tensor]
 
 
 def marginal_of_sets(target: LogPosterior) -> MarginalState | None:
@@ -62,38 +62,40 @@ def evaluate_many(
     Args:
         target: the log posterior, over classes.
         params: weights with a leading dimension of M; buffers, too, if they are to be moved.
-        batch: x and y with a leading dimension of M; without it where `shared`.
+        batch: x and y with a leading dimension of M, and so the unlabelled rows in it; without it where `shared`.
         marginal: q of each of the M sets, from `marginal_of_sets`: its value is used, and it stays as it is.
         shared: whether all see one minibatch.
     """
     if not isinstance(target.prevalence, Prevalence):
         raise ValueError("Expected classes where many weights are evaluated at once, but got a density: one at a time.")
     assert target.num_data is not None
-    x, y = batch
-    model, table_of = target.model, target.table
-    tables = _each(model, table_of, params, x=x) if shared else _each(model, table_of, params, x)
-    members = len(tables)
+    tables, labelled = _tables(target, params, batch, shared)
+    members, y = len(tables), batch[1]
     if tables.shape[2] != target.prevalence.num_classes:
         raise ValueError(
             f"Expected the model to predict {target.prevalence.num_classes} classes, but got {tables.shape[2]}: match the last "
             "layer to the likelihood and the prevalence (one logit for two classes needs likelihood=Bernoulli())."
         )
-    labels = _labels(y.expand(members, *y.shape) if shared else y, tables).in_sets(members)
+    labels = _labels(y.expand(members, *y.shape) if shared else y, tables[:, :labelled]).in_sets(members)
+    examples = labels.count
+    if target.unlabelled is not None:
+        rows, sampled = tables.shape[1] - labelled, target.class_terms(tables).sampling > 0
+        labels = stream_labels(labels, rows, sampled, target.unlabelled_mass * examples / rows)
     terms, estimate = target.terms(tables), None
     log_offset, weights = target.criterion.cross_entropy_terms(terms)
-    log_probs = at_reference(tables, log_offset)
+    log_probs = at_reference(target.columns(tables), log_offset)
     if not target.gains:
         gains = labels.mask(labels.gather(log_probs if weights is None else log_probs * weights))
     else:
         if target.pool is not None:
-            log_marginal = _each(model, target.log_marginal, params, data=target.pool)
+            log_marginal = _each(target.model, target.log_marginal, params, data=target.pool)
         else:
             assert marginal is not None
             log_m = log_sum(log_probs, labels, example_log_weights(terms, labels)) - labels.log_count(log_probs)
             estimate = MinibatchEstimate(log_m.detach(), tables.shape[1], params=params)
             log_marginal = with_minibatch_gradient(marginal.value(estimate), log_m)
         gains = information_gain(log_probs, log_marginal, labels, terms)
-    return gains.sum(-1) / labels.count + vmap(target.log_prior)(dict(params)) / target.num_data, estimate
+    return gains.sum(-1) / examples + vmap(target.log_prior)(dict(params)) / target.num_data, estimate
 
 
 def vmaps(model: nn.Module) -> bool:
@@ -102,20 +104,36 @@ def vmaps(model: nn.Module) -> bool:
     return not any(isinstance(part, nn.RNNBase) or (isinstance(part, moving) and part.training) for part in model.modules())
 
 
-def _each(model: nn.Module, call: Callable[..., Tensor], params: Params, *own: Tensor, **shared: Any) -> Tensor:
+def _each(model: nn.Module, call: Callable[..., Any], params: Params, *own: Tensor, **shared: Any) -> Any:
     """Return `call(params, *own, **shared)` of each set, by vmap, or one after the other if the model does not allow it."""
     params = dict(params)
     if vmaps(model):
-        result: Tensor = vmap(lambda *member: call(*member, **shared), randomness="different")(params, *own)
-        return result
+        return vmap(lambda *member: call(*member, **shared), randomness="different")(params, *own)
     members = range(len(next(iter(params.values()))))
     each = [{name: value[member] for name, value in params.items()} for member in members]
-    return torch.stack([call(each[member], *(part[member] for part in own), **shared) for member in members])
+    found = [call(each[member], *(part[member] for part in own), **shared) for member in members]
+    if isinstance(found[0], tuple):
+        return tuple(torch.stack(part) for part in zip(*found, strict=True))
+    return torch.stack(found)
+
+
+def _tables(target: LogPosterior, params: Params, batch: Batch, shared: bool) -> tuple[Float[Tensor, "m n k"], int]:
+    """Return the tables of each set, of labelled rows and then of unlabelled ones, and how many rows are labelled."""
+    model, x, others = target.model, batch[0], batch[2:]
+    if target.unlabelled is None:
+        tables = _each(model, target.table, params, x=x) if shared else _each(model, target.table, params, x)
+        return tables, tables.shape[1]
+    if shared:
+        pair = _each(model, target.joint_tables, params, x=x, others=others[0] if others else None)
+    else:
+        pair = _each(model, target.joint_tables, params, x, *others)
+    return torch.cat(pair, 1), pair[0].shape[1]
 
 
 def _exact(target: LogPosterior, params: Params, batches: list[Pool]) -> Float[Tensor, "m k"]:
     with in_mode(target.model, False):
-        return _each(target.model, target.log_marginal, params, data=batches)
+        result: Tensor = _each(target.model, target.log_marginal, params, data=batches)
+    return result
 
 
 def _vectors(target: LogPosterior, marginal: AuxiliaryMarginal, params: Params) -> Float[Tensor, "m d"]:

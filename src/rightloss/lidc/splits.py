@@ -1,6 +1,6 @@
 """Folds that never split a patient, have about the same mix of labels, and are reproducible everywhere.
 
-Stage: labels `(n,)`, patients `(n,)`, a seed → row numbers to train, validate and test on.
+Stage: labels `(n,)`, patients `(n,)`, a seed → row numbers to train, validate and test on; with and without labels.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..log_probs import tensor_of
 
-__all__ = ["Parts", "fold_numbers", "folds", "train_valid_test"]
+__all__ = ["Parts", "fold_numbers", "folds", "split_labels", "train_valid_test"]
 
 
 class Parts(NamedTuple):
@@ -84,6 +84,38 @@ def fold_numbers(labels: ArrayLike, groups: ArrayLike | None, num_folds: int = 1
     np.add.at(counts, (person, label), 1)
     chosen = _assign(people.tolist(), counts.tolist(), num_folds, seed)
     return torch.tensor(chosen, dtype=torch.int64)[torch.from_numpy(person)]
+
+
+def split_labels(
+    rows: Int64[Tensor, " rows"], groups: ArrayLike | None, share: float, seed: int | str = 0
+) -> tuple[Int64[Tensor, " labelled"], Int64[Tensor, " unlabelled"]]:
+    """Return the rows that keep their labels, and those of the share of the patients who lose them.
+
+    These are the first patients in the order of SHA-256 of "seed:patient", so that a larger share adds patients and releases
+    none; their number is rounded.
+
+    Args:
+        rows: row numbers to split.
+        groups: the patient of each row of the data set `(n,)`, text or integers; not needed where `share` is 0.
+        share: of the patients, from 0 and below 1.
+        seed: another one, a number or words, chooses other patients.
+
+    Examples:
+        >>> import torch
+        >>> from rightloss.lidc.splits import split_labels
+        >>> split_labels(torch.tensor([0, 1, 2, 3]), ["a", "a", "b", "c", "d"], share=1 / 3)
+        (tensor([0, 1, 3]), tensor([2]))
+    """
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < 1:
+        raise ValueError(f"Expected `share` from 0 and below 1, but got {share!r}: 0.8 for four patients of five.")
+    if share == 0:
+        return rows, rows[:0]
+    people, person = np.unique(_names(groups)[rows.numpy()], return_inverse=True)
+    order = sorted(range(len(people)), key=lambda i: sha256(f"{seed}:{people[i]}".encode()).digest())
+    chosen = np.zeros(len(people), dtype=bool)
+    chosen[order[: round(share * len(people))]] = True
+    lost = torch.from_numpy(chosen[person])
+    return rows[~lost], rows[lost]
 
 
 def _assign(people: list[str], counts: list[list[int]], num_folds: int, seed: int) -> list[int]:

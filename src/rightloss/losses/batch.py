@@ -141,7 +141,7 @@ class Labels:
             per_row = per_row * self.multiples.to(per_row.dtype)
         return per_row if self.valid is None else torch.where(self.valid, per_row, 0.0)
 
-    def row_weights(self, dtype: torch.dtype) -> Float[Tensor, " n"] | None:
+    def row_weights(self, dtype: torch.dtype) -> Float[Tensor, "*sets n"] | None:
         """Return how often each row counts; None if every row counts once."""
         if self.valid is None:
             return None if self.multiples is None else self.multiples.to(dtype)

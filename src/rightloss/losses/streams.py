@@ -87,16 +87,20 @@ def stream_batch(
         weight: λ; None for the ratio of the rows given.
         group: the ranks that share the batch.
     """
+    sampled = terms.sampling > 0
+    _check_sampled(batch.labels, sampled)
     labels, rows = batch.labels, len(tables.table) - tables.labelled
     examples, unlabelled = _global_counts(labels.count, rows, group)
     lam = unlabelled / examples if weight is None else weight
-    stream_terms, sampled = _stream_terms(terms, lam)
-    if sampled is not None:
-        labels = _of_sampled(labels, sampled)
-    streams = _stream_labels(labels, rows, None if weight is None else lam * examples / unlabelled)
-    outputs = F.pad(tables.table if sampled is None else tables.table[:, sampled], (0, 1))
-    joined = LabelledBatch(outputs, streams, None, outputs.shape[:1], batch.nonfinite, labels.count)
-    return joined, stream_terms
+    streams = stream_labels(labels, rows, sampled, None if weight is None else lam * examples / unlabelled)
+    outputs = stream_columns(tables.table, sampled)
+    joined = LabelledBatch(outputs, streams, None, outputs.shape[:1], batch.nonfinite, batch.labels.count)
+    return joined, stream_terms(terms, sampled, lam)
+
+
+def stream_columns(table: Float[Tensor, "*sets n k"], sampled: Bool[Tensor, " k"]) -> Float[Tensor, "*sets n s"]:
+    """Return the table of the streams: log p(k|x,w) of the classes that are sampled, and 0 of the unlabelled."""
+    return F.pad(table if bool(sampled.all()) else table[..., sampled], (0, 1))
 
 
 def unreduced_shape(batch: LabelledBatch, unlabelled: Tensor) -> torch.Size:
@@ -107,8 +111,10 @@ def unreduced_shape(batch: LabelledBatch, unlabelled: Tensor) -> torch.Size:
     return torch.Size([math.prod(batch.shape) + unlabelled.shape[0] * math.prod(others)])
 
 
-def _of_sampled(labels: Labels, sampled: Bool[Tensor, " k"]) -> Labels:
-    """Return the labels over the classes that are sampled, or raise a ValueError for one of another class."""
+def _check_sampled(labels: Labels, sampled: Bool[Tensor, " k"]) -> None:
+    """Raise a ValueError for a label of a class that is never sampled: it is no stream."""
+    if bool(sampled.all()):
+        return
     found = labels.per_class(torch.zeros(0, device=sampled.device))
     if not cannot_be_read(found) and bool((found[~sampled] > 0).any()):
         never = torch.nonzero(~sampled).flatten().tolist()
@@ -116,10 +122,6 @@ def _of_sampled(labels: Labels, sampled: Bool[Tensor, " k"]) -> Labels:
             f"Expected no label of class(es) {never}, which the prevalence says are never labelled, but got some: give the "
             "mix of the labels, Prevalence.from_labels(y, population=…)."
         )
-    column = (torch.cumsum(sampled, 0) - 1).clamp_min(0)
-    index = None if labels.index is None else column[labels.index]
-    votes = None if labels.votes is None else labels.votes[:, sampled]
-    return replace(labels, index=index, votes=votes, size=int(sampled.sum()), filler=int(column[labels.filler]))
 
 
 def _global_counts(
@@ -133,46 +135,53 @@ def _global_counts(
     return (examples, rows) if isinstance(labelled, Tensor) else (float(examples), float(rows))
 
 
-def _stream_labels(labels: Labels, rows: int, multiple: int | float | Tensor | None) -> Labels:
-    """Return the labels of all rows over the streams; each unlabelled row counts `multiple` times."""
-    index, votes, last = labels.index, labels.votes, labels.size
-    if index is not None:
-        index = F.pad(index, (0, rows), value=last)
-    if votes is not None:
-        votes = F.pad(votes, (0, 1, 0, rows))
-        votes[len(votes) - rows :, last] = 1.0
-    valid = None if labels.valid is None else F.pad(labels.valid, (0, rows), value=True)
-    if multiple is None:
-        return Labels(index, votes, valid, last + 1, labels.count + rows, labels.filler)
-    like = labels.votes if labels.index is None else labels.index
+def stream_labels(labels: Labels, rows: int, sampled: Bool[Tensor, " k"], multiple: int | float | Tensor | None) -> Labels:
+    """Return the labels of all rows over the streams, the unlabelled last; each of these counts `multiple` times.
+
+    With leading dimensions `*sets`, each set has as many unlabelled rows of its own, and may have a multiple of its own.
+    """
+    like = labels.index if labels.index is not None else labels.votes
     assert like is not None
-    ones = wide(torch.ones(labels.rows, device=like.device))
-    multiples = torch.cat([ones, torch.as_tensor(multiple, dtype=ones.dtype, device=ones.device).expand(rows)])
-    return Labels(index, votes, valid, last + 1, labels.count + multiple * rows, labels.filler, multiples)
+    last, filler = int(sampled.sum()), labels.filler
+    if last < len(sampled):
+        column = (torch.cumsum(sampled, 0) - 1).clamp_min(0).to(like.device)
+        like, filler = column[like] if labels.votes is None else like[..., sampled.to(like.device)], int(column[filler])
+    if labels.votes is None:
+        index, votes = F.pad(like, (0, rows), value=last), None
+    else:
+        index, votes = None, F.pad(like, (0, 1, 0, rows))
+        votes[..., like.shape[-2] :, last] = 1.0
+    valid = None if labels.valid is None else F.pad(labels.valid, (0, rows), value=True)
+    multiples = None
+    if multiple is not None:
+        ones = wide(torch.ones(labels.rows, device=like.device))
+        each = torch.as_tensor(multiple, dtype=ones.dtype, device=ones.device).unsqueeze(-1)
+        multiples = torch.cat([ones.expand(*each.shape[:-1], -1), each.expand(*each.shape[:-1], rows)], -1)
+    count = labels.count + rows if multiple is None else labels.count + multiple * rows
+    return Labels(index, votes, valid, last + 1, count, filler, multiples)
 
 
-def _stream_terms(terms: PriorTerms, lam: int | float | Tensor) -> tuple[PriorTerms, Bool[Tensor, " k"] | None]:
-    """Return the terms of the streams, and which of the classes are sampled; None if all are."""
-    return _computed_terms(terms, lam) if isinstance(lam, Tensor) else _remembered_terms(terms, float(lam))
+def stream_terms(terms: PriorTerms, sampled: Bool[Tensor, " k"], lam: int | float | Tensor) -> PriorTerms:
+    """Return r, ρ, κ and offsets of the streams at λ, from those of the classes."""
+    return _computed_terms(terms, sampled, lam) if isinstance(lam, Tensor) else _remembered_terms(terms, float(lam))
 
 
 @lru_cache(16)
-def _remembered_terms(terms: PriorTerms, lam: float) -> tuple[PriorTerms, Bool[Tensor, " k"] | None]:
+def _remembered_terms(terms: PriorTerms, lam: float) -> PriorTerms:
     with torch.inference_mode(False):
-        return _computed_terms(terms, lam)
+        return _computed_terms(terms, terms.sampling > 0, lam)
 
 
-def _computed_terms(terms: PriorTerms, lam: float | Tensor) -> tuple[PriorTerms, Bool[Tensor, " k"] | None]:
-    sampled = terms.sampling > 0
+def _computed_terms(terms: PriorTerms, sampled: Bool[Tensor, " k"], lam: float | Tensor) -> PriorTerms:
     mass = torch.as_tensor(lam, dtype=terms.sampling.dtype, device=terms.sampling.device).reshape(1)
 
     def mix(classes: Tensor) -> Tensor:
         return torch.cat([classes[sampled], mass]) / (1 + mass)
 
     def offset(classes: Tensor | None) -> Tensor:
-        return torch.cat([torch.zeros_like(terms.sampling[sampled]) if classes is None else classes[sampled], mass.log()])
+        return torch.cat([mass.new_zeros(int(sampled.sum())) if classes is None else classes[sampled], mass.log()])
 
-    streams = replace(
+    return replace(
         terms,
         reference=mix(terms.reference),
         sampling=mix(terms.sampling),
@@ -181,7 +190,6 @@ def _computed_terms(terms: PriorTerms, lam: float | Tensor) -> tuple[PriorTerms,
         log_importance=None,
         at_population=False,
     )
-    return streams, None if bool(sampled.all()) else sampled
 
 
 def _checked_outputs(unlabelled: object, outputs: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from .. import __version__
-from .methods import EVIDENCE, METHODS
+from .methods import ADJUSTED, EVIDENCE, METHODS
 
 TASKS = ("binary", "rating", "balanced")
 IMAGE_NETS = ("convnet", "inception", "fully-convolutional", "gated")
@@ -160,6 +160,7 @@ class RunConfig:
         fold, num_folds: fold number `fold` is tested, the next one validates, the others train.
         seed: of first weights, minibatches, views and dropout.
         training: how its nets are trained.
+        unlabelled: share of the training patients who lose their labels and stand for the population.
     """
 
     data: str
@@ -177,6 +178,12 @@ class RunConfig:
     num_folds: int
     seed: int
     training: Training
+    unlabelled: float = 0.0
+
+    @property
+    def learns_from_unlabelled(self) -> bool:
+        """Whether its loss sees the unlabelled patients."""
+        return self.unlabelled > 0 and METHODS[self.loss].takes_unlabelled
 
     @property
     def label(self) -> str:
@@ -189,7 +196,7 @@ class RunConfig:
     @property
     def key(self) -> str:
         """Return the name of its files: readable, and different for whatever could give a different result."""
-        content = json.dumps([__version__, dataclasses.asdict(self)], sort_keys=True)
+        content = json.dumps([__version__, self.to_dict()], sort_keys=True)
         rate = "own" if self.population is None else f"{self.population:g}"
         words = [self.data, self.net, *(name for name, usual in self._unusual() if name != usual), self.loss, rate]
         readable = re.sub(r"[^\w.]+", "-", "-".join([*words, f"fold{self.fold}", f"seed{self.seed}"]))
@@ -201,7 +208,12 @@ class RunConfig:
             (self.marginal, "own"),
             (self.inference, "map"),
             (self.minibatches, "rebalanced"),
+            (f"{100 * self.unlabelled:g} % unlabelled", "0 % unlabelled"),
         ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of a run's JSON; where every patient is labelled, as before there were others."""
+        return _without_zero_share(dataclasses.asdict(self))
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> RunConfig:
@@ -281,6 +293,13 @@ class StudyConfig:
     seeds: int = _option(1, "seeds", "Repetitions, each with its own random numbers; toy has 5.", FOLDS)
     evidence: float = _option(EVIDENCE, "evidence", "People counted by class alone, per training example.", COMPARED)
     training: Training = field(default_factory=Training)
+    unlabelled: float = _option(
+        0.0,
+        "unlabelled",
+        "Share of the training patients who lose their labels and stand for the population.",
+        COMPARED,
+        "SHARE",
+    )
 
     def __post_init__(self) -> None:
         self._check_names()
@@ -298,7 +317,8 @@ class StudyConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of `study.json`: without paths, which differ between machines."""
-        content: dict[str, Any] = json.loads(json.dumps({"version": __version__, **dataclasses.asdict(self)}))
+        own = _without_zero_share(dataclasses.asdict(self))
+        content: dict[str, Any] = json.loads(json.dumps({"version": __version__, **own}))
         for source in content["sources"]:
             del source["path"]
         return content
@@ -330,6 +350,7 @@ class StudyConfig:
                 num_folds=self.num_folds,
                 seed=seed,
                 training=self.training,
+                unlabelled=self.unlabelled,
             )
             for net, likelihood, inference, population, loss, marginal in grid
             if METHODS[loss].takes_marginal or marginal == "own"
@@ -378,6 +399,12 @@ class StudyConfig:
             raise ValueError(f"Expected folds to be tested, but got {self.folds}: from 1 to the {self.num_folds} there are.")
         if not (math.isfinite(self.evidence) and self.evidence >= 0):
             raise ValueError(f"Expected evidence from 0 up, but got {self.evidence}: people counted per training example.")
+        number = isinstance(self.unlabelled, int | float) and not isinstance(self.unlabelled, bool)
+        if not number or not 0 <= self.unlabelled < 1:
+            raise ValueError(
+                f"Expected `unlabelled` from 0 and below 1, but got {self.unlabelled!r}: the share of the training patients "
+                "who lose their labels, such as 0.8."
+            )
 
     def _check_combinations(self) -> None:
         ordinal = [each for each in self.likelihoods if each != "categorical"]
@@ -407,10 +434,40 @@ class StudyConfig:
                 f"Expected raw minibatches for {', '.join(slow)}, but got rebalanced ones: a posterior counts every training "
                 "example once."
             )
+        self._check_unlabelled()
+
+    def _check_unlabelled(self) -> None:
+        alone = [loss for loss in self.losses if METHODS[loss].labelled_only]
+        if alone and not self.unlabelled:
+            raise ValueError(
+                f"Expected unlabelled patients for the loss {alone[0]!r}, but got none: add --unlabelled 0.8, say, or take "
+                f"{ADJUSTED!r}, which is the same without them."
+            )
+        slow = [each for each in self.inferences if each in OF_TABLES]
+        if slow and self.unlabelled:
+            raise ValueError(
+                f"Expected the inference map, ensemble or mc-dropout with unlabelled patients, but got {', '.join(slow)}: "
+                "leave it out, or --unlabelled."
+            )
+        if "auxiliary" in self.marginals and self.unlabelled:
+            raise ValueError(
+                "Expected a marginal of the minibatches with unlabelled patients, but got 'auxiliary': take 'own', 'running' "
+                "or 'batch'."
+            )
 
 
 def _training(content: Mapping[str, Any]) -> Training:
     return Training(**_tuples(content))
+
+
+def _without_zero_share(content: dict[str, Any]) -> dict[str, Any]:
+    """Return a config without `unlabelled` where that is 0, as it was written before there was such a share."""
+    return {name: value for name, value in content.items() if name != "unlabelled" or value}
+
+
+def label_draw(data: str, fold: int, seed: int) -> str:
+    """Return the seed by which patients lose their labels: the same for all runs of a group."""
+    return f"unlabelled|{data}|{fold}|{seed}"
 
 
 def _tuples(content: Mapping[str, Any]) -> dict[str, Any]:

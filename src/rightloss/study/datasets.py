@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -15,14 +16,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 
 from ..lidc import NoduleSet, balanced_set, binary_set, rating_set, read_archive, read_nodulemnist, train_valid_test
 from ..lidc.nodulemnist import COUNTS
 from ..lidc.npz import open_npz
-from ..lidc.splits import Parts
-from .config import CONTOURS, IMAGE_NETS, Source, StudyConfig
+from ..lidc.splits import Parts, split_labels
+from .config import CONTOURS, IMAGE_NETS, Source, StudyConfig, label_draw
 from .results import DataSummary
 
 SETS = {"binary": binary_set, "rating": rating_set, "balanced": balanced_set}
@@ -55,6 +56,12 @@ class StudyData:
     @property
     def spacing_mm(self) -> Float[Tensor, " n"]:
         return torch.cat([each.spacing_mm for each in self.sets])
+
+    @property
+    def patients(self) -> Shaped[np.ndarray, " n"]:
+        """Names of the patients; numbers of the rows where none are published."""
+        names = self.sets[0].patients
+        return np.array([f"row {row}" for row in range(len(self.labels))]) if names is None else names
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -104,12 +111,16 @@ def check_sources(config: StudyConfig) -> None:
             )
         for fold in range(config.folds):
             parts = data.parts(fold, config.num_folds)
-            _check_parts(data, parts, fold)
-            if config.training.batch_size > len(parts.train):
-                raise ValueError(
-                    f"Expected a batch of at most the {len(parts.train)} nodules that fold {fold + 1} of {source.name} trains "
-                    f"on, but got {config.training.batch_size}: lower --batch-size."
+            _check_classes(data, parts._asdict(), fold, "take fewer folds (--num-folds), or more nodules")
+            _check_batch(parts.train, config, f"fold {fold + 1} of {source.name}")
+            for seed in range(config.seeds if config.unlabelled else 0):
+                labelled, unlabelled = split_labels(
+                    parts.train, data.patients, config.unlabelled, label_draw(source.name, fold, seed)
                 )
+                halves = {"train on with labels": labelled, "train on without": unlabelled}
+                remedy = "a lower share" if len(labelled) < len(unlabelled) else "a higher share"
+                _check_classes(data, halves, fold, f"take {remedy} (--unlabelled), or more nodules")
+                _check_batch(labelled, config, f"fold {fold + 1} of {source.name}, with labels,")
 
 
 @lru_cache(maxsize=4)
@@ -139,14 +150,13 @@ def study_images(source: Source, task: str) -> Float[Tensor, " n *dhw"]:
 def summary_of(source: Source, task: str) -> DataSummary:
     """Return what the report needs of a data set, small pictures included."""
     data = study_data(source, task)
-    ratings, patients = data.sets[0].ratings, data.sets[0].patients
-    n = len(data.labels)
+    ratings = data.sets[0].ratings
     return DataSummary(
         name=source.name,
         labels=data.labels.numpy(),
         votes=data.votes.float().numpy(),
         ratings=np.zeros((0, 5), np.int64) if ratings is None else ratings.numpy(),
-        patients=np.array([f"row {row}" for row in range(n)]) if patients is None else patients,
+        patients=data.patients,
         nodules=torch.cat([each.nodules for each in data.sets]).numpy(),
         pictures=np.concatenate([_pictures(each) for each in data.sets]),
     )
@@ -163,16 +173,24 @@ def _pictures(data: NoduleSet) -> np.ndarray:
     return torch.cat(found).numpy()
 
 
-def _check_parts(data: StudyData, parts: Parts, fold: int) -> None:
+def _check_batch(train: Tensor, config: StudyConfig, where: str) -> None:
+    if config.training.batch_size > len(train):
+        raise ValueError(
+            f"Expected a batch of at most the {len(train)} nodules that {where} trains on, but got "
+            f"{config.training.batch_size}: lower --batch-size."
+        )
+
+
+def _check_classes(data: StudyData, parts: Mapping[str, Tensor], fold: int, remedy: str) -> None:
     """Check that every part has each class, among labels, which figures count, and votes, which ratings are trained on."""
     classes = data.votes.shape[1]
-    for name, rows in zip(Parts._fields, parts, strict=True):
+    for name, rows in parts.items():
         labels, votes = torch.bincount(data.labels[rows], minlength=classes), data.votes[rows].sum(0)
         for counts, words in ((labels, "label"), (votes, "vote")):
             if not bool((counts > 0).all()):
                 raise ValueError(
                     f"Expected a {words} for every class in each part, but fold {fold + 1} of {data.source.name} has "
-                    f"{counts.tolist()} to {name}: take fewer folds (--num-folds), or more nodules."
+                    f"{counts.tolist()} to {name}: {remedy}."
                 )
 
 

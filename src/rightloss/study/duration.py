@@ -228,10 +228,12 @@ def _whole(group: Group, run: RunConfig, work: Work, steps: int) -> float:
 
 
 def _of_each_kind(runs: Sequence[RunConfig], number: int) -> tuple[RunConfig, ...]:
-    """Return up to `number` runs of each net, likelihood and inference."""
-    kinds: dict[tuple[str, str, str], list[RunConfig]] = {}
+    """Return up to `number` runs of each net, likelihood and inference, and with unlabelled patients of each population, with
+    and without them: these are drawn for each population, and make its runs longer."""
+    kinds: dict[tuple[object, ...], list[RunConfig]] = {}
     for run in runs:
-        kinds.setdefault((run.net, run.likelihood, run.inference), []).append(run)
+        drawn = (run.population, run.learns_from_unlabelled) if run.unlabelled else ()
+        kinds.setdefault((run.net, run.likelihood, run.inference, *drawn), []).append(run)
     return tuple(run for each in kinds.values() for run in each[:number])
 
 

@@ -32,6 +32,7 @@ class Method:
         rival: the loss's class; None for the information gain.
         published: the information gain in the mix π, without evidence, with the minibatch's own marginal.
         corrected: whether predictions are moved from ρ to π after training.
+        labelled_only: whether unlabelled rows are withheld from a loss that could learn from them.
     """
 
     title: str
@@ -39,6 +40,12 @@ class Method:
     rival: type[WeightedLoss | LogitAdjustedLoss | LogLikelihoodLoss] | None = None
     published: bool = False
     corrected: bool = False
+    labelled_only: bool = False
+
+    @property
+    def takes_unlabelled(self) -> bool:
+        """Whether it learns from unlabelled rows, where there are any."""
+        return self.rival in (None, LogitAdjustedLoss) and not self.labelled_only
 
     @property
     def takes_marginal(self) -> bool:
@@ -75,6 +82,11 @@ METHODS: dict[str, Method] = {
     "logit-adjusted": Method("logit-adjusted loss", "population", LogitAdjustedLoss),
     "corrected": Method("cross-entropy, then corrected", "sampling", LogLikelihoodLoss, corrected=True),
     "plain": Method("cross-entropy as it is", "sampling", LogLikelihoodLoss),
+    "logit-adjusted-labelled": Method(
+        "logit-adjusted loss, labelled only", "population", LogitAdjustedLoss, labelled_only=True
+    ),
 }
-DEFAULT = "information-gain"
+DEFAULT, ADJUSTED, ADJUSTED_LABELLED = "information-gain", "logit-adjusted", "logit-adjusted-labelled"
+# Where every row is labelled: the others are the same as one of these.
+FULLY_LABELLED = tuple(name for name, method in METHODS.items() if not method.labelled_only)
 EVIDENCE = 1.0  # κ of the default, that of a known prevalence

@@ -11,7 +11,6 @@ Stage: `RunResult` → `runs/KEY.npz` and `runs/KEY.json`; a data set → `data/
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import re
@@ -22,14 +21,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Float32, Float64, Int64, Shaped, UInt8
 
 from .. import __version__
 from ..atomic_files import whole_file, write_whole
 from ..lidc.nodulemnist import COUNTS
 from ..lidc.npz import open_npz
-from ..lidc.splits import fold_numbers
-from .config import RunConfig, StudyConfig
+from ..lidc.splits import fold_numbers, split_labels
+from .config import RunConfig, StudyConfig, label_draw
 
 # Arrays of a data set: the kind of numbers, and how many axes.
 _ARRAYS = {
@@ -87,6 +87,16 @@ class DataSummary:
         """Return the rows that this fold tests, ascending; NoduleMNIST3D, which has no ratings, is published in parts."""
         return np.flatnonzero(_fold_of_rows(self, num_folds) == fold)
 
+    def trained(self, run: RunConfig) -> tuple[Int64[np.ndarray, " labelled"], Int64[np.ndarray, " unlabelled"]]:
+        """Return the rows that a run was trained on, with and without labels."""
+        number = _fold_of_rows(self, run.num_folds)
+        rows = np.arange(COUNTS["train"])
+        if len(self.ratings):
+            rows = np.flatnonzero((number != run.fold) & (number != (run.fold + 1) % run.num_folds))
+        draw = label_draw(run.data, run.fold, run.seed)
+        labelled, unlabelled = split_labels(torch.from_numpy(rows), self.patients, run.unlabelled, draw)
+        return labelled.numpy(), unlabelled.numpy()
+
 
 @dataclass(frozen=True, eq=False)
 class StudyResults:
@@ -123,7 +133,7 @@ def write_run(out: Path, result: RunResult) -> None:
     with whole_file(path.with_suffix(".npz")) as file:
         np.savez(file, allow_pickle=False, rows=result.rows, log_probs=result.log_probs)
     content = {
-        "config": dataclasses.asdict(result.config),
+        "config": result.config.to_dict(),
         "chosen": dict(result.chosen),
         "validation": result.validation,
         "sha256": _sha256(path.with_suffix(".npz")),

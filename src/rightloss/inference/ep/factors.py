@@ -12,17 +12,18 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ...likelihoods import Bernoulli, Categorical, Likelihood
 from ...losses.batch import class_batch
 from ...losses.gain import PriorTerms, at_reference
+from ...losses.streams import stream_columns
 from ...prevalence import Prevalence
 from ..distributions import Layout
 from ..fisher import loss_mix
 from ..joint_model import JointModel
-from ..map import pool_on
+from ..map import rows_on
 from ..priors import Params
 from ..target import LogPosterior
 from .sites import (
@@ -77,57 +78,84 @@ def factors_of(
     target: LogPosterior, net: JointModel, head: Head, data: tuple[Tensor, Tensor], stochastic: bool, draws: int, seed: int
 ) -> Factors:
     """Return the factors of the data; with `stochastic`, the examples of a class share a site."""
-    features, votes = _features_and_votes(target, net, head, *data)
-    order = torch.randperm(len(votes), generator=torch.Generator().manual_seed(seed)).to(votes.device)
-    features, votes = features[order], votes[order]  # so that any part of the examples has their mix of classes
-    setting = target.terms(features)
+    target = rows_on(target, data[0].device)
+    examples = _shuffled(_with_unlabelled(target, net, head, _examples(target, net, head, *data)), seed)
+    features, setting = examples.features, target.terms(examples.features)
     likelihood = copy.deepcopy(net.likelihood)
     likelihood = likelihood.double() if isinstance(likelihood, nn.Module) else likelihood
     log_offset, importance = loss_mix(target, setting)
-    table = output_table(likelihood, log_offset)
+    sampled = None if target.unlabelled is None else target.class_terms(features).sampling > 0
+    table = output_table(likelihood, log_offset, sampled)
     assert target.num_data is not None
-    scale = target.num_data / len(features)
+    total = target.num_data * (1 + target.unlabelled_mass)
+    votes = total / examples.counts.sum() * examples.counts[:, None] * examples.votes
     outputs, weights = head.module.out_features, head.layout.size
     points = normal_points(outputs, draws, seed).to(features.device)
-    rows = ExampleFactors(features, scale * votes * importance, table, points)
-    examples: ExampleSites | list[TiedSites] = ExampleSites(rows, _flat(features, len(features), outputs))
+    rows = ExampleFactors(features, votes * importance, table, points)
+    sites: ExampleSites | list[TiedSites] = ExampleSites(rows, _flat(features, len(features), outputs))
     if stochastic:
         main = torch.where(features.any(1), votes.argmax(1), -1)  # outputs of 0 whatever w: such a factor is constant
-        examples = [TiedSites(rows.where(main == k), _flat(features, weights)) for k in main.unique() if k >= 0]
+        sites = [TiedSites(rows.where(main == k), _flat(features, weights)) for k in main.unique() if k >= 0]
     if not target.gains:
-        return Factors(examples, None)
-    exponents = -scale * votes.sum(0) + target.num_data * setting.evidence * setting.reference
-    pool, log_weights = _pool(target, net, head, setting, features, votes)
+        return Factors(sites, None)
+    exponents = -votes.sum(0) + total * setting.evidence * setting.reference
+    pool = examples if target.pool is None else _examples(target, net, head, *target.pool)
     points = normal_points(weights, draws, seed).to(features.device)
     own = _flat(features, len(exponents), weights)
-    return Factors(examples, MarginalSites(pool, log_weights, exponents, table, points, own))
+    return Factors(sites, MarginalSites(pool.features, pool.log_weights(setting), exponents, table, points, own))
 
 
-def _features_and_votes(
-    target: LogPosterior, net: JointModel, head: Head, x: Tensor, y: Tensor | None
-) -> tuple[Float[Tensor, "n p"], Float[Tensor, "n k"]]:
-    """Return features and votes of the examples that count; without labels, all count, and have no votes."""
+@dataclass(frozen=True, eq=False)
+class _Examples:
+    """Rows that count.
+
+    Attributes:
+        features: h_n.
+        votes: v_nk, over the classes; with unlabelled rows, over the streams.
+        counts: how often each row counts.
+        labelled: whether they have labels: a pool may have none.
+    """
+
+    features: Float[Tensor, "n p"]
+    votes: Float[Tensor, "n k"]
+    counts: Float[Tensor, " n"]
+    labelled: bool
+
+    def log_weights(self, setting: PriorTerms) -> Float[Tensor, " n"]:
+        """Return log(β/n): p(k|w) is the sum of β/n p(k|x,w)."""
+        weights = self.votes @ (setting.reference / setting.sampling) if self.labelled else torch.ones_like(self.counts)
+        return (weights * self.counts / self.counts.sum()).log()
+
+
+def _examples(target: LogPosterior, net: JointModel, head: Head, x: Tensor, y: Tensor | None) -> _Examples:
+    """Return the examples that count; without labels, all count, and have no votes."""
     features, outputs = head.features(net.model, x)
     assert isinstance(target.prevalence, Prevalence)
     classes = target.prevalence.num_classes
     labels = outputs.new_zeros(len(outputs), dtype=torch.long) if y is None else y
     found = class_batch(outputs, labels, target.likelihood, classes, -100, "raise").labels
     votes = F.one_hot(found.index, classes) if found.votes is None else found.votes  # type: ignore[arg-type]
-    counts = slice(None) if found.valid is None else found.valid
-    return features[counts], votes[counts].to(features)
+    valid = slice(None) if found.valid is None else found.valid
+    features = features[valid]
+    return _Examples(features, votes[valid].to(features), features.new_ones(len(features)), y is not None)
 
 
-def _pool(
-    target: LogPosterior, net: JointModel, head: Head, setting: PriorTerms, features: Tensor, votes: Tensor
-) -> tuple[Float[Tensor, "n p"], Float[Tensor, " n"]]:
-    """Return features of the data over which p(k|w) is the mean of β p(k|x,w), and log(β/n)."""
-    labelled = True
-    target = pool_on(target, features.device)
-    if target.pool is not None:
-        features, votes = _features_and_votes(target, net, head, *target.pool)
-        labelled = target.pool[1] is not None
-    weights = votes @ (setting.reference / setting.sampling) if labelled else features.new_ones(len(features))
-    return features, (weights / len(features)).log()
+def _with_unlabelled(target: LogPosterior, net: JointModel, head: Head, examples: _Examples) -> _Examples:
+    """Return the examples, with the target's unlabelled rows after them if it has any, over the streams."""
+    if target.unlabelled is None:
+        return examples
+    others = head.features(net.model, target.unlabelled.x)[0]
+    counts = examples.counts.new_full((len(others),), target.unlabelled_mass * len(examples.counts) / len(others))
+    sampled = target.class_terms(others).sampling > 0
+    votes = F.pad(examples.votes[:, sampled], (0, 1, 0, len(others)))
+    votes[len(examples.counts) :, -1] = 1.0
+    return _Examples(torch.cat([examples.features, others]), votes, torch.cat([examples.counts, counts]), True)
+
+
+def _shuffled(examples: _Examples, seed: int) -> _Examples:
+    """Return the examples in a random order, so that any part of them has their mix of classes."""
+    order = torch.randperm(len(examples.counts), generator=torch.Generator().manual_seed(seed)).to(examples.counts.device)
+    return _Examples(examples.features[order], examples.votes[order], examples.counts[order], examples.labelled)
 
 
 def _flat(like: Tensor, *shape: int) -> NaturalParameters:
@@ -239,8 +267,16 @@ def _check_own(model: nn.Module, module: nn.Linear, name: str) -> None:
         )
 
 
-def output_table(likelihood: Likelihood, log_offset: Float[Tensor, " k"] | None) -> OutputTable:
-    """Return the likelihood's table, moved to another mix by `log_offset`: in closed form for softmax and logistic."""
+def output_table(
+    likelihood: Likelihood, log_offset: Float[Tensor, " k"] | None, sampled: Bool[Tensor, " c"] | None = None
+) -> OutputTable:
+    """Return the likelihood's table, moved to another mix by `log_offset`: in closed form for softmax and logistic.
+
+    With unlabelled rows it is that of the streams: of the classes `sampled`, and of the unlabelled.
+    """
+    if sampled is not None:
+        assert log_offset is not None
+        return _Streams(output_table(likelihood, None), log_offset, sampled)
     if isinstance(likelihood, Categorical):
         return _Softmax(log_offset)
     if isinstance(likelihood, Bernoulli):
@@ -279,6 +315,33 @@ class _Logistic:
         p = log_p.exp()
         gradients = torch.stack([-p[..., 1], p[..., 0]], -1).unsqueeze(-1)
         return log_p, gradients, -p.prod(-1)[..., None, None, None]
+
+
+class _Streams:
+    """t = log-softmax(log p + offset), with a column for the unlabelled that has no slope of its own, and derivatives by z:
+
+    ∇t_k = g_k − ḡ and ∇²t_k = H_k − Σ_j t_j (H_j + g_j g_jᵀ) + ḡ ḡᵀ, with ḡ = Σ_j t_j g_j, g = ∇ log p, H = ∇² log p.
+    """
+
+    def __init__(self, table: OutputTable, log_offset: Tensor, sampled: Tensor) -> None:
+        self.table, self.log_offset, self.sampled = table, log_offset, sampled
+
+    def log_probs(self, z: Tensor) -> Tensor:
+        return self._streams(self.table.log_probs(z))
+
+    def derivatives(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        log_p, slopes, bends = self.table.derivatives(z)
+        log_t = self._streams(log_p)
+        slopes = F.pad(slopes[..., self.sampled, :], (0, 0, 0, 1))
+        bends = F.pad(bends.expand(*log_p.shape, -1, -1)[..., self.sampled, :, :], (0, 0, 0, 0, 0, 1))
+        t = log_t.exp()
+        mean = torch.einsum("...k,...ka->...a", t, slopes)
+        square = torch.einsum("...k,...ka,...kb->...ab", t, slopes, slopes) + torch.einsum("...k,...kab->...ab", t, bends)
+        shift = mean.unsqueeze(-1) * mean.unsqueeze(-2) - square
+        return log_t, slopes - mean.unsqueeze(-2), bends + shift.unsqueeze(-3)
+
+    def _streams(self, log_p: Tensor) -> Tensor:
+        return at_reference(stream_columns(log_p, self.sampled), self.log_offset)
 
 
 class _AnyTable:

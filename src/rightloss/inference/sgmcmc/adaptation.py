@@ -26,6 +26,7 @@ _QUANTILE = 0.9  # of the directions, for which that holds
 _HALVINGS = 12
 
 Response = Callable[[float], Tensor]
+Epoch = float | tuple[float | None, float] | None  # steps that share one; of labelled and of unlabelled rows, if in parts
 
 
 class ChainGradients:
@@ -47,22 +48,20 @@ class ChainGradients:
         self.last: Tensor | None = None
 
     @property
-    def epoch(self) -> float | None:
-        """Examples by minibatch: about how many steps share an epoch; None where a loader decides."""
-        return None if self.batches.loader is not None else len(self.batches.y) / self.batches.batch_size
+    def epoch(self) -> Epoch:
+        """As many steps share an epoch, about, of each source of noise."""
+        return self.batches.epoch
 
     def batch(self) -> Batch:
         """Return what the chains see in one step: all data, or each a minibatch of its own."""
         return self.batches.next() if self.batches.at_once else self.batches.next_each(self.chains)
 
-    def any_batch(self) -> Batch:
-        """Return a minibatch for each chain, of examples drawn with replacement; where a loader decides, its own."""
-        batches = self.batches
-        if batches.loader is not None:
-            return batches.next_each(self.chains)
-        size = (self.chains, batches.batch_size)
-        index = torch.randint(len(batches.y), size, generator=batches.generator).to(batches.y.device)
-        return batches.x[index], batches.y[index]
+    def any_two(self, unlabelled: bool) -> tuple[Batch, Batch]:
+        """Return two minibatches for each chain, drawn with replacement, that differ in one source of noise alone."""
+        one, other = self.batches.any_each(self.chains), self.batches.any_each(self.chains)
+        if len(one) == 2 or len(other) == 2:
+            return one, other
+        return one, (*one[:2], other[2]) if unlabelled else (*other[:2], one[2])
 
     def at(self, weights: Float[Tensor, "c d"], batch: Batch) -> tuple[Tensor, Tensor, MinibatchEstimate | None]:
         """Return the gradients (c, d) of log p(w|X,Y), its values divided by N (c,), and the estimate of p(y|w)."""
@@ -101,12 +100,12 @@ class Adapted:
 
     Attributes:
         scale: s (d,).
-        noise: the variance (d,) of minibatch gradients in u.
+        noise: the variance of minibatch gradients in u, as from `gradient_noise`.
         lr: the step size.
     """
 
     scale: Float[Tensor, " d"]
-    noise: Float[Tensor, " d"]
+    noise: Float[Tensor, "*sources d"]
     lr: float
 
 
@@ -147,16 +146,22 @@ def steepest(gradients: ChainGradients, weights: Float[Tensor, "c d"], scale: Fl
 def gradient_noise(
     gradients: ChainGradients, weights: Float[Tensor, "c d"], scale: Float[Tensor, " d"], pairs: int = 8
 ) -> Tensor:
-    """Return the variance (d,) of independent minibatches' gradients in u, from pairs at the same weights; 0 with all data."""
+    """Return the variance (d,) of independent minibatches' gradients in u, from pairs at the same weights; 0 with all data.
+
+    Where the unlabelled rows come in parts, too, it is that of the labelled and that of the unlabelled, (2, d).
+    """
     if gradients.batches.at_once:
         return torch.zeros_like(scale)
-    differences = [
-        gradients.at(weights, gradients.any_batch())[0] - gradients.at(weights, gradients.any_batch())[0] for _ in range(pairs)
-    ]
-    return torch.nan_to_num((scale * torch.stack(differences)).square().mean((0, 1)) / 2)
+
+    def variance(unlabelled: bool) -> Tensor:
+        two = (gradients.any_two(unlabelled) for _ in range(pairs))
+        differences = [gradients.at(weights, one)[0] - gradients.at(weights, other)[0] for one, other in two]
+        return torch.nan_to_num((scale * torch.stack(differences)).square().mean((0, 1)) / 2)
+
+    return variance(False) if gradients.batches.others is None else torch.stack([variance(False), variance(True)])
 
 
-def heat(noise: Float[Tensor, " d"], response: Float[Tensor, " t"], epoch: float | None) -> Float[Tensor, " d"]:
+def heat(noise: Float[Tensor, "*sources d"], response: Float[Tensor, " t"], epoch: Epoch) -> Float[Tensor, " d"]:
     """Return the variance of u, at curvature 1, that comes from minibatches alone: by how much they heat a chain.
 
     A gradient with an error of ξ_t moves u by h_j ξ_t j steps later, so that independent ξ give Var ξ Σ h². Minibatches that
@@ -166,10 +171,12 @@ def heat(noise: Float[Tensor, " d"], response: Float[Tensor, " t"], epoch: float
     Var ξ (Σ_j h_j² − Σ_j (h_j + … + h_{j+M−1})²/(M E)) is left.
 
     Args:
-        noise: Var ξ of independent minibatches.
+        noise: Var ξ of independent minibatches; a row for each source, whose heat adds up.
         response: h.
-        epoch: E; None for independent minibatches.
+        epoch: E, of each source; None for independent minibatches.
     """
+    if isinstance(epoch, tuple):
+        return heat(noise[0], response, epoch[0]) + heat(noise[1], response, epoch[1])
     gain = response.square().sum()
     if epoch is not None:
         steps = int(epoch)
@@ -178,7 +185,9 @@ def heat(noise: Float[Tensor, " d"], response: Float[Tensor, " t"], epoch: float
     return noise * float(gain.clamp_min(0))
 
 
-def steady_lr(noise: Float[Tensor, " d"], response: Response, epoch: float | None, largest: float, temperature: float) -> float:
+def steady_lr(
+    noise: Float[Tensor, "*sources d"], response: Response, epoch: Epoch, largest: float, temperature: float
+) -> float:
     """Return the largest step size, halved until minibatches heat nine directions in ten by at most a quarter of T."""
     lr = largest
     for _ in range(_HALVINGS):
@@ -188,7 +197,7 @@ def steady_lr(noise: Float[Tensor, " d"], response: Response, epoch: float | Non
     return lr
 
 
-def too_hot(noise: Float[Tensor, " d"], response: Response, epoch: float | None, lr: float, temperature: float) -> bool:
+def too_hot(noise: Float[Tensor, "*sources d"], response: Response, epoch: Epoch, lr: float, temperature: float) -> bool:
     """Whether minibatches heat one direction in ten above the temperature, which no correction can mend."""
     return float(_most(heat(noise, response(lr), epoch))) > temperature
 

@@ -118,7 +118,9 @@ def run_chains(target: LogPosterior, data: Data, kernel: TransitionKernel, optio
         raise ValueError(f"Expected classes for {kernel.label}, but got a density: use `map_estimate` or `variational`.")
     start = _start(target, data, options)
     with own_random(options.seed) as generator, in_mode(target.model, False):
-        batches = Minibatches(data, options.batch_size, generator, options.device, target.prevalence, target.model)
+        batches = Minibatches(
+            data, options.batch_size, generator, options.device, target.prevalence, target.model, target.unlabelled
+        )
         target = reset_marginal(target.with_data(batches.num_data), batches.at_once, options.device)
         weights, fixed = _placed(target, start, options, generator)
         posterior = _Run(ChainGradients(target, batches, options.chains, fixed), kernel, options).go(weights)
@@ -183,7 +185,7 @@ class _Run:
         self.adapted = Adapted(scale, noise, float(lr))
         # the noise of minibatches heats the chains, so less is injected
         heated = heat(noise, self.response(self.adapted.lr), self.gradients.epoch)
-        self.injected = (torch.full_like(noise, temperature) - heated).clamp_min(0)
+        self.injected = (torch.full_like(heated, temperature) - heated).clamp_min(0)
         return self.kernel.begin(weights / scale, temperature)
 
     def _found(self, kept: list[Tensor], record: Mapping[str, Any] | None = None) -> Posterior:

@@ -12,8 +12,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from ...losses.gain import at_reference
 from ...marginals import AuxiliaryMarginal, MinibatchEstimate, RunningMarginal, with_minibatch_gradient
-from ...prevalence import Prevalence
 from ..distributions import Distribution, Layout
 from ..map import on_device, reset_marginal, unsaved_buffers, untrained_state
 from ..minibatches import Batch, Data, Device, Minibatches, counting
@@ -100,7 +100,7 @@ def variational(
     """
     _check(samples, temperature, steps, lr, initial_sd, rank, estimator)
     with own_random(seed) as stream, in_mode(target.model, True):
-        batches = Minibatches(data, batch_size, stream, device, target.prevalence, target.model)
+        batches = Minibatches(data, batch_size, stream, device, target.prevalence, target.model, target.unlabelled)
         layout = Layout.of(target.parameters())
         q = family_of(family, layout.flatten(target.parameters()).to(device), initial_sd, rank)
         kept, passing = on_device(untrained_state(target), device), unsaved_buffers(target, device)
@@ -199,12 +199,13 @@ class _Bound:
         means = self.layout.unflatten(self.q.mean)
         deviations = self.layout.unflatten(self.q.log_deviation.exp())
         outputs = self.local.outputs(means, deviations, drawn, batch[0], self.stream)
-        if not self.target.gains:
-            result: Tensor = self.target.at(drawn, lambda: -self.target.criterion(outputs, batch[1]))
-            return result
-        log_marginal = _shared_marginal(self.target, drawn, batch)
-        gain: Tensor = self.target.at(drawn, lambda: self.target.exact_gain(outputs, batch[1], log_marginal))
-        return gain
+        others = None
+        if self.target.unlabelled is not None:
+            rows = self.target.unlabelled.x if len(batch) < 3 else batch[2]
+            others = self.local.outputs(means, deviations, drawn, rows, self.stream)
+        log_marginal = _shared_marginal(self.target, drawn, batch) if self.target.gains else None
+        result: Tensor = self.target.at(drawn, lambda: self.target.likelihood_of(outputs, batch[1], others, log_marginal))
+        return result
 
     def _noises(self) -> list[Tensor]:
         """Return standard normal vectors in opposite pairs: what is odd about the mean cancels."""
@@ -236,7 +237,7 @@ def _shared_marginal(target: LogPosterior, drawn: Params, batch: Batch) -> Tenso
     """Return log p(y|w) at one w: exact over the pool, or with the minibatch's gradient and the marginal's value."""
     if target.pool is not None:
         return target.log_marginal(drawn, target.pool)
-    log_m = target.log_marginal(drawn, batch)
+    log_m = target.log_m(drawn, batch)
     estimate = MinibatchEstimate(log_m.detach(), len(batch[1]))
     return with_minibatch_gradient(target.at(drawn, lambda: target.criterion.marginal.update(estimate)), log_m)
 
@@ -251,40 +252,38 @@ def following(target: LogPosterior, params: Params, batch: Batch, stream: torch.
     Args:
         target: the log posterior.
         params: weights, and buffers, with which the model can be run.
-        batch: of which some examples at random are these few.
+        batch: of which some examples at random are these few, and as many of the unlabelled rows.
         stream: where these come from.
     """
     if not isinstance(target.marginal, RunningMarginal):
         return target
-    prevalence, counts = target.prevalence, counting(batch[1])
-    assert isinstance(prevalence, Prevalence)  # a density has no running average
+    counts = counting(batch[1])
     labelled = torch.nonzero(counts if bool(counts.any()) else ~counts).flatten()  # if none are, the loss will say so
     rows = labelled[_some(len(labelled), _ANCHORS, stream).to(labelled.device)]
-    x, y = batch[0][rows], batch[1][rows]
+    few: Batch = (batch[0][rows], batch[1][rows])
+    if target.unlabelled is not None:
+        others = target.unlabelled.x
+        few = (*few[:2], others[_some(len(others), _ANCHORS, stream).to(others.device)])
 
     def table() -> Tensor:
         with torch.no_grad(), in_mode(target.model, False):
-            return target.table({}, x)
+            found = target.table({}, few[0]) if len(few) == 2 else torch.cat(target.joint_tables({}, few[0], few[2]))
+            return at_reference(target.columns(found), target.terms(found).log_adjust)
 
-    cells = _some(len(target.at(params, table)), _CELLS, stream)
+    start = target.at(params, table)
+    cells = _some(len(start), _CELLS, stream).to(start.device)
 
     def predictions() -> Tensor:
         with torch.no_grad(), in_mode(target.model, False):
-            few = _at_sampling(table()[cells.to(x.device)], prevalence)
-            return torch.cat([target.log_marginal({}, (x, y)), few.exp().flatten()])
+            return torch.cat([target.log_m({}, few), table()[cells].exp().flatten()])
 
     marginal = AuxiliaryMarginal(predictions)
-    target.at(params, lambda: marginal.prepare(prevalence.num_classes))
+    target.at(params, lambda: marginal.prepare(start.shape[1]))
     return target.with_marginal(marginal)
 
 
 def _some(many: int, few: int, stream: torch.Generator) -> Tensor:
     return torch.randperm(many, generator=stream)[:few]
-
-
-def _at_sampling(table: Tensor, prevalence: Prevalence) -> Tensor:
-    offset = prevalence.sampling.log() - prevalence.population.log()
-    return torch.log_softmax(table + offset.to(table), 1)
 
 
 def _course(values: list[Tensor]) -> list[float]:

@@ -9,10 +9,13 @@ import shlex
 from dataclasses import replace
 from typing import TypeVar
 
+import numpy as np
+
 from ... import __version__
 from ..config import CONTOURS, IMAGE_NETS, OF_TABLES, PRESETS, StudyConfig, Training, options_of
+from ..methods import METHODS
 from ..results import StudyResults
-from ..summary.wording import INFERENCES, LIKELIHOODS, NETS, counted, listed, source
+from ..summary.wording import INFERENCES, LIKELIHOODS, NETS, counted, listed, percent, source
 
 Config = TypeVar("Config", StudyConfig, Training)
 _SETS = {
@@ -31,6 +34,7 @@ def methods(results: StudyResults) -> list[str]:
         f"Inference: {listed([INFERENCES[each] for each in config.inferences])}.",
         f"{_rates(config)}{_evidence(config)}.",
         f"Tested: {_tested(results)}; {counted(config.seeds, 'seed')}.",
+        *_unlabelled(results),
         _training(config),
         "Runs that share data, fold and seed were trained side by side on the same minibatches, so that losses are "
         "compared in pairs.",
@@ -52,6 +56,12 @@ def limits(config: StudyConfig) -> list[str]:
             "Readers' outlines are shapes without grey values: each voxel is the share of the nodule's readers who drew it "
             "inside. How many readers saw the nodule shows in that, and goes with malignancy: a net can use it where a "
             "scan would not tell."
+        )
+    if config.unlabelled:
+        found.append(
+            "The population of the unlabelled patients is simulated: they are drawn at the mix π by their hidden labels, again "
+            "and again from the few hundred there are. Where π is far from the share in the data, hardly a malignant one is "
+            "among them; and they are from the same archive as the labelled ones, which a real population would not be."
         )
     if config.task == "binary":
         found.append("Nodules on which readers were undecided (3) are left out, as in the paper; a clinic would meet them.")
@@ -91,6 +101,44 @@ def _tested(results: StudyResults) -> str:
     )
     parts = "the parts to train on, to choose by and to test are those published, without the patients' names"
     return parts if published and all(published) else f"{folds}; elsewhere {parts}" if any(published) else folds
+
+
+def _unlabelled(results: StudyResults) -> list[str]:
+    """Say who lost their labels, and which losses learnt from them."""
+    config = results.config
+    if not config.unlabelled:
+        return []
+    learnt = listed([METHODS[loss].title for loss in config.losses if METHODS[loss].takes_unlabelled])
+    return [
+        f"Unlabelled: {percent(config.unlabelled)} of the training patients, chosen anew for each fold and seed, lost their "
+        f"labels.{''.join(f' {_label_counts(results, name)}' for name in results.data)} Every loss was trained on the same "
+        "minibatches of labelled patients. "
+        f"Unlabelled ones were passed, as many nodules in each minibatch as labelled ones, to: {learnt}. They stand for the "
+        "population, so they were drawn at its mix π, by their hidden labels; no loss saw these. The validation and test parts "
+        "kept their labels.",
+    ]
+
+
+def _label_counts(results: StudyResults, name: str) -> str:
+    """Count the patients and nodules of a data set that kept and lost their labels, over the folds and seeds that are done."""
+    data = results.data[name]
+    runs = {(each.config.fold, each.config.seed): each.config for each in results.runs if each.config.data == name}
+    kept, lost = zip(*map(data.trained, runs.values()), strict=True)
+    patients = [_range([len(np.unique(data.patients[rows])) for rows in some], "patient") for some in (kept, lost)]
+    nodules = [_range([len(rows) for rows in some], "nodule") for some in (kept, lost)]
+    malignant = _range([int((data.labels[rows] == 1).sum()) for rows in kept])
+    labelled = nodules[0] if results.config.task == "rating" else f"{nodules[0]} ({malignant} malignant)"
+    return (
+        f"In each training part of {source(name)}, {patients[0]} with {labelled} kept them, {patients[1]} with {nodules[1]} "
+        "lost them."
+    )
+
+
+def _range(counts: list[int], word: str = "") -> str:
+    """Return "101 patients", "180 to 195 nodules"."""
+    low, high = min(counts), max(counts)
+    number = f"{high:,}" if low == high else f"{low:,} to {high:,}"
+    return f"{number} {word}{'' if high == 1 else 's'}" if word else number
 
 
 def _training(config: StudyConfig) -> str:

@@ -78,6 +78,10 @@ PREDICTED = (
 )
 SKILL = "Skill: the expected log-likelihood on a scale where 0 is always answering π, and 1 is certainty."
 ACCURACY = "Acc., wAcc.: share of right decisions among the nodules as they are, and in the population."
+UNLABELLED = (
+    "With unlabelled: trained on the patients without labels, too, drawn at the mix π by their hidden labels. All losses were "
+    "trained on the same labelled patients. The paper, which had every label, is left out."
+)
 RATING_LEGEND = (
     "Intervals: 95 %, with patients drawn anew. Readers and predictions are made one answer by the same rule: majority, the "
     "class nearest to the mean rating, or the mean rating itself (score). ±1: the rating or one beside it."
@@ -167,10 +171,21 @@ def tables(summary: Summary, *, more: bool = False) -> list[Table]:
         found = [_ratings(summary, _MORE_RATING_COLUMNS if more else RATING_COLUMNS), _ratings_by_class(summary)]
     elif summary.config.task == "balanced":
         found = [_metadata(summary, columns)]
+    elif summary.config.unlabelled:
+        found = [_by_population(summary, columns)]
     else:
         found = [_like_paper(summary, "rebalanced"), _like_paper(summary, "raw"), _by_population(summary, columns)]
     notes = (ACCURACY,) if more and summary.config.task != "rating" else ()
-    return [replace(table, notes=(*table.notes, *notes)) for table in found if table.sections]
+    return [_marked(replace(table, notes=(*table.notes, *notes)), summary) for table in found if table.sections]
+
+
+def _marked(table: Table, summary: Summary) -> Table:
+    """Return the table with what there is to say of unlabelled patients, if there are any, in its title and notes."""
+    if not summary.config.unlabelled:
+        return table
+    title = f"{table.title}, {wording.percent(summary.config.unlabelled)} of the training patients unlabelled"
+    notes = (note for note in table.notes if note != _ABOUT_RATINGS)  # which is about the paper's line
+    return replace(table, title=title, notes=(*notes, UNLABELLED))
 
 
 def sections(
@@ -190,7 +205,8 @@ def sections(
     for key, some in groups.items():
         constant = [_constant(key, summary, names)] if with_constant else []
         lines = [_line(row, summary, names) for row in some]
-        found.append(TableSection(wording.where(key, summary.config), (*paper_lines(key), *constant, *lines)))
+        papers = () if summary.config.unlabelled else paper_lines(key)
+        found.append(TableSection(wording.where(key, summary.config), (*papers, *constant, *lines)))
     return found
 
 
@@ -212,10 +228,10 @@ def comparison_table(summary: Summary) -> Table | None:
 
 def _parties(comparison: Comparison, summary: Summary) -> tuple[str, str]:
     config, ours, theirs = summary.config, comparison.ours, comparison.theirs
-    if comparison.about in ("loss", "published"):
-        return f"{wording.where(ours, config)}: {wording.method(ours)}", wording.method(theirs)
+    if comparison.about in ("loss", "published", "unlabelled"):
+        return f"{wording.where(ours, config)}: {wording.method(ours, config)}", wording.method(theirs, config)
     return (
-        f"{wording.where(ours, config)}, {wording.method(ours)}",
+        f"{wording.where(ours, config)}, {wording.method(ours, config)}",
         wording.where(theirs, config, without=("data", "population")),
     )
 
@@ -231,7 +247,8 @@ def _constant(key: CellKey, summary: Summary, names: Iterable[str]) -> TableLine
 def _line(row: CellSummary, summary: Summary, names: Iterable[str], label: str = "") -> TableLine:
     entries = (_entry(row.figures.get(name), wording.decimals(name, row.key.population)) for name in names)
     origin: Literal["constant", "main", "other"] = "main" if row.key.loss == main_loss(summary.config) else "other"
-    return TableLine(label or wording.method(row.key), tuple(entries), "constant" if row.key.loss == CONSTANT else origin)
+    label = label or wording.method(row.key, summary.config)
+    return TableLine(label, tuple(entries), "constant" if row.key.loss == CONSTANT else origin)
 
 
 def _entry(figure: Figure | None, places: int) -> TableEntry:
@@ -272,7 +289,7 @@ def _is_of_paper(key: CellKey, summary: Summary) -> bool:
 def _by_population(summary: Summary, columns: Mapping[str, str]) -> Table:
     """Return everything, if the paper's tables do not have it all."""
     own = [row for row in summary.rows if row.key.loss != CONSTANT]
-    rest = [] if all(_is_of_paper(row.key, summary) for row in own) else own
+    rest = [] if not summary.config.unlabelled and all(_is_of_paper(row.key, summary) for row in own) else own
     found = sections(summary, columns, rest)
     return _table("populations", "Figures by population", columns, found, LEGEND, SKILL, PREDICTED)
 
@@ -284,10 +301,11 @@ def _metadata(summary: Summary, columns: Mapping[str, str]) -> Table:
         if row.key.loss != CONSTANT:
             groups.setdefault(row.key._replace(loss="", marginal="", net=""), []).append(row)
     found = []
+    config = summary.config
     for key, rows in groups.items():
-        methods = list(dict.fromkeys(wording.method(row.key) for row in rows))
-        rows.sort(key=lambda row: methods.index(wording.method(row.key)))
-        labels = [f"{wording.method(row.key)}: {wording.net(row.key, summary.config)}" for row in rows]
+        methods = list(dict.fromkeys(wording.method(row.key, config) for row in rows))
+        rows.sort(key=lambda row: methods.index(wording.method(row.key, config)))
+        labels = [f"{wording.method(row.key, config)}: {wording.net(row.key, config)}" for row in rows]
         lines = [_line(row, summary, columns, label) for row, label in zip(rows, labels, strict=True)]
         found.append(TableSection(wording.where(key, summary.config), (_constant(key, summary, columns), *lines)))
     return _table("metadata", "Image, metadata and both, by population", columns, found, LEGEND, SKILL, PREDICTED)

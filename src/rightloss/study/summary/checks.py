@@ -38,8 +38,8 @@ class _Context:
 
 
 def paper_checks(rows: Sequence[CellSummary], comparisons: Sequence[Comparison], config: StudyConfig) -> tuple[PaperCheck, ...]:
-    """Make the checks that the study has the runs for; none for ratings."""
-    if config.task == "rating":
+    """Make the checks that the study has the runs for; none for ratings, nor where training patients are unlabelled."""
+    if config.task == "rating" or config.unlabelled:
         return ()
     found = []
     for context in _contexts(rows, comparisons, config):

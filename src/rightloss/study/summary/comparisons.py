@@ -12,7 +12,7 @@ import numpy as np
 
 from ...metrics import Figure
 from ..config import StudyConfig
-from ..methods import DEFAULT
+from ..methods import ADJUSTED, ADJUSTED_LABELLED, DEFAULT
 from ..pooled_predictions import Cell, CellKey
 from .contract import AUC, LOG_LIKELIHOOD, Comparison, Difference
 from .resampling import Areas, Resamples, expected_at, expected_in_folds, mean_area, votes_of
@@ -23,8 +23,9 @@ PUBLISHED, WEIGHTED, BOTH = "published", "weighted", "both"
 def pairs(keys: Sequence[CellKey], config: StudyConfig) -> Iterator[tuple[str, CellKey, CellKey]]:
     """Yield the respect in which two cells differ, ours, and theirs.
 
-    The default against every rival; the published form against the weighted loss, as in the paper; image and metadata against
-    either alone; each inference against a single net, and each likelihood against the softmax.
+    The default against every rival; the published form against the weighted loss, as in the paper; logit adjustment with
+    unlabelled patients against without; image and metadata against either alone; each inference against a single net, and each
+    likelihood against the softmax.
     """
     have = set(keys)
     for ours in keys:
@@ -32,6 +33,8 @@ def pairs(keys: Sequence[CellKey], config: StudyConfig) -> Iterator[tuple[str, C
             yield from (("loss", ours, theirs) for theirs in keys if theirs != ours and _context(theirs) == _context(ours))
         if ours.loss == PUBLISHED and (theirs := ours._replace(loss=WEIGHTED, marginal="own")) in have:
             yield "published", ours, theirs
+        if ours.loss == ADJUSTED and (theirs := ours._replace(loss=ADJUSTED_LABELLED)) in have:
+            yield "unlabelled", ours, theirs
         if ours.net == BOTH:
             yield from (("net", ours, theirs) for theirs in keys if theirs != ours and ours._replace(net=theirs.net) == theirs)
         plain = {"inference": ours._replace(inference="map"), "likelihood": ours._replace(likelihood="categorical")}

@@ -88,7 +88,7 @@ class Comparison:
 
     Attributes:
         about: the respect: "loss" (ours is the default), "published" (ours is the published form, theirs the weighted loss),
-            "net", "inference" or "likelihood".
+            "unlabelled" (logit adjustment with unlabelled patients and without), "net", "inference" or "likelihood".
         ours, theirs: the cells.
         differences: by figure: `expected_log_likelihood`, and for two classes `auc`.
 

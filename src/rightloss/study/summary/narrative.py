@@ -30,6 +30,8 @@ _MOST_NAMED = 6  # cases in one sentence
 
 def title(config: StudyConfig) -> str:
     """Return the report's heading."""
+    if config.unlabelled:
+        return "Do patients without a label help?"
     return "Which posterior for rare malignancy?" if len(config.inferences) > 1 else _TITLES[config.task]
 
 
@@ -43,7 +45,8 @@ def answer(rows: Sequence[CellSummary], comparisons: Sequence[Comparison], confi
         return ""
     rivals = [each for each in comparisons if each.about == "loss" and LOG_LIKELIHOOD in each.differences]
     published = [row for row in rows if row.key.loss == PUBLISHED]
-    return " ".join(filter(None, [_against_constant(default), _against_rivals(rivals), _as_published(published)]))
+    found = [_against_constant(default), _against_rivals(rivals, config), _as_published(published)]
+    return " ".join(filter(None, [*found, _with_and_without(comparisons)]))
 
 
 def _against_constant(default: Sequence[CellSummary]) -> str:
@@ -54,12 +57,12 @@ def _against_constant(default: Sequence[CellSummary]) -> str:
     )
 
 
-def _against_rivals(rivals: Sequence[Comparison]) -> str:
+def _against_rivals(rivals: Sequence[Comparison], config: StudyConfig) -> str:
     if not rivals:
         return ""
     standings: dict[str, list[str]] = {}
     for each in rivals:
-        standings.setdefault(wording.method(each.theirs), []).append(each.differences[LOG_LIKELIHOOD].standing)
+        standings.setdefault(wording.method(each.theirs, config), []).append(each.differences[LOG_LIKELIHOOD].standing)
     every = [standing for some in standings.values() for standing in some]
     ahead, behind, undecided = (every.count(word) for word in ("ahead", "behind", "undecided"))
     text = (
@@ -76,6 +79,15 @@ def _as_published(published: Sequence[CellSummary]) -> str:
     worse = sum(is_worse(row) for row in published)
     name = METHODS[PUBLISHED].title
     return f"The {name} is worse than always answering the prevalence in {worse} of {counted(len(published), 'case')}."
+
+
+def _with_and_without(comparisons: Sequence[Comparison]) -> str:
+    """Compare logit adjustment with unlabelled patients and without, all else being equal."""
+    own = [each for each in comparisons if each.about == "unlabelled"]
+    if not own:
+        return ""
+    figures = [f"in {_NAMES[name]} {_tally(own, name)}" for name in _NAMES if name in own[0].differences]
+    return f"Logit adjustment with the unlabelled patients against without them: {'; '.join(figures)}."
 
 
 def is_worse(row: CellSummary) -> bool:
@@ -98,7 +110,7 @@ def question(results: StudyResults) -> str:
     config = results.config
     data = "; ".join(_data(each, config.task) for each in results.data.values()) or "no run is done yet"
     minibatches = listed([_MINIBATCHES[each] for each in config.minibatches])
-    return f"Data: {data}. Nets were trained on {minibatches}. {_asked(config)} {_tested(config)}"
+    return f"Data: {data}. Nets were trained on {minibatches}.{_unlabelled(config)} {_asked(config)} {_tested(config)}"
 
 
 def _data(data: DataSummary, task: str) -> str:
@@ -107,6 +119,15 @@ def _data(data: DataSummary, task: str) -> str:
     if task == "rating":
         return f"{what} ({counts}), with the ratings that readers gave, 1 to 5"
     return f"{what} ({counts}), {int((data.labels == 1).sum()):,} of them malignant"
+
+
+def _unlabelled(config: StudyConfig) -> str:
+    if not config.unlabelled:
+        return ""
+    return (
+        f" Of the training patients {wording.percent(config.unlabelled)} lost their labels and stand for the population: the "
+        "information gain and logit adjustment learnt from them, too, all other losses from the labelled ones alone."
+    )
 
 
 def _asked(config: StudyConfig) -> str:
@@ -143,7 +164,7 @@ def findings(
         *(_each_rival(comparisons, name, config) for name in _NAMES),
         _chance(comparisons),
         *(_other_comparisons(comparisons, about, config) for about in _PARTIES),
-        *(_ratings(rows, config) if config.task == "rating" else ()),
+        *(_ratings(rows, config) if config.task == "rating" and not config.unlabelled else ()),
         _claim(rows, config),
         _calibration(rows, config),
     ]
@@ -160,7 +181,7 @@ def _incomplete(config: StudyConfig, missing: int) -> str:
 def _paper(checks: Sequence[PaperCheck], config: StudyConfig, missing: int) -> str:
     """Name each of the four findings with its verdicts; the figures are in the checks."""
     if not checks:
-        if missing or config.task == "rating":  # what is missing may be what was asked
+        if missing or config.task == "rating" or config.unlabelled:  # what is missing may be what was asked
             return ""
         return "Whether the paper's findings reproduce was not asked: that takes its losses at π = 0.3 and 0.001."
     parts = []
@@ -179,8 +200,10 @@ def _each_rival(comparisons: Sequence[Comparison], name: str, config: StudyConfi
     own = [each for each in comparisons if each.about == "loss" and name in each.differences]
     if not own:
         return ""
-    rivals = dict.fromkeys(wording.method(each.theirs) for each in own)
-    parts = [f"{rival}: {_tally([each for each in own if wording.method(each.theirs) == rival], name)}" for rival in rivals]
+    rivals: dict[str, list[Comparison]] = {}
+    for each in own:
+        rivals.setdefault(wording.method(each.theirs, config), []).append(each)
+    parts = [f"{rival}: {_tally(some, name)}" for rival, some in rivals.items()]
     heading = f"In {_NAMES[name]}, the default information gain against each rival"
     return f"{heading}. {capitalised('; '.join(parts))}. {_lost(own, name, config)}"
 
@@ -197,8 +220,8 @@ def _lost(comparisons: Sequence[Comparison], name: str, config: StudyConfig) -> 
         return comparison.differences[name].figure.value
 
     def case(comparison: Comparison) -> str:
-        place = wording.where(comparison.ours, config)
-        return f"{wording.method(comparison.theirs)} ({place}) {wording.difference(comparison.differences[name].figure)}"
+        theirs, place = wording.method(comparison.theirs, config), wording.where(comparison.ours, config)
+        return f"{theirs} ({place}) {wording.difference(comparison.differences[name].figure)}"
 
     defined = [each for each in comparisons if not math.isnan(value(each))]
     behind = [each for each in defined if each.differences[name].standing == "behind"]
@@ -281,7 +304,7 @@ def _claim(rows: Sequence[CellSummary], config: StudyConfig) -> str:
     others: dict[str, list[str]] = {}
     for row in worse:
         if row not in default:
-            others.setdefault(wording.method(row.key), []).append(wording.where(row.key, config))
+            others.setdefault(wording.method(row.key, config), []).append(wording.where(row.key, config))
     sentences = [_default_claim(default, [row for row in default if row in worse], config)] if default else []
     cases = [f"{name} in {counted(len(places), 'case')} ({'; '.join(_short(places))})" for name, places in others.items()]
     sentences += [f"Other losses that are worse than always answering π: {'; '.join(cases)}."] if cases else []

@@ -47,16 +47,19 @@ SHORT_LOSSES = {
     "logit-adjusted": "logit-adjusted",
     "corrected": "corrected after",
     "plain": "cross-entropy",
+    "logit-adjusted-labelled": "logit-adj., labelled only",
 }
 # On the population's scale, where 0.999 and 0.9989 are far apart.
 _FINE = ("expected_log_likelihood", "weighted_accuracy", "npv", "brier", "calibration_error", "mean_prediction")
 
 
-def method(key: CellKey) -> str:
-    """Return the loss, and its marginal where that is not its own."""
+def method(key: CellKey, config: StudyConfig | None = None) -> str:
+    """Return the loss, its marginal where that is not its own, and with a config whether it learnt from unlabelled patients."""
     if key.loss == CONSTANT:
         return "always answering π"
-    return METHODS[key.loss].title + ("" if key.marginal == "own" else f", {key.marginal} marginal")
+    learnt = config is not None and config.unlabelled > 0 and METHODS[key.loss].takes_unlabelled
+    marginal = "" if key.marginal == "own" else f", {key.marginal} marginal"
+    return METHODS[key.loss].title + marginal + (", with unlabelled" if learnt else "")
 
 
 def short_method(key: CellKey) -> str:
@@ -106,7 +109,7 @@ def one_in(rate: float) -> str:
     people = round(1 / rate)
     if rate <= 0.2 and abs(people * rate - 1) < 1e-6:
         return f"1 in {people:,}"
-    return f"{100 * rate:.3g} %"
+    return percent(rate)
 
 
 def decimals(name: str, population: float | None) -> int:
@@ -146,6 +149,11 @@ def difference(figure: Figure) -> str:
     sizes = [abs(each) for each in (figure.value, figure.low, figure.high) if math.isfinite(each) and each != 0]
     places = 3 if not sizes else min(9, max(3, 1 - math.floor(math.log10(max(sizes)))))
     return with_interval(figure, places, sign=True)
+
+
+def percent(share: float) -> str:
+    """Return "80 %"."""
+    return f"{100 * share:.3g} %"
 
 
 def listed(parts: Sequence[str]) -> str:

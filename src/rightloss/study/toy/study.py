@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from ... import __version__
 from ...atomic_files import write_whole
 from ..execute import check_folder
-from ..methods import DEFAULT, EVIDENCE, METHODS
+from ..methods import DEFAULT, EVIDENCE, FULLY_LABELLED, METHODS
 from .bias_plot import save_biases
 from .biases import BiasConfig, BiasFigures, BiasRun, bias_rows, biases_csv, run_seed
 from .population import FiveRatings, Population, TwoGaussians
@@ -75,13 +75,18 @@ class ToyConfig:
             for population in self.populations()
             for seed in range(self.seeds)
             for net in self.nets
-            for method in METHODS
+            for method in FULLY_LABELLED
         ]
 
     def settings(self) -> dict[str, Any]:
         """Return what stands in `results.json`: whatever could change a figure."""
         populations = [dataclasses.asdict(population) for population in self.populations()]
-        content = {"version": __version__, **dataclasses.asdict(self), "populations": populations, "methods": list(METHODS)}
+        content = {
+            "version": __version__,
+            **dataclasses.asdict(self),
+            "populations": populations,
+            "methods": list(FULLY_LABELLED),
+        }
         content["evidence"] = EVIDENCE
         settings: dict[str, Any] = json.loads(json.dumps(content))
         return settings
@@ -165,7 +170,7 @@ def _rows(config: ToyConfig, figures: dict[ToyRun, ToyFigures]) -> list[ToyRow]:
         rows += constant_rows(population)
         for net in config.nets:
             problems = [ToyProblem(population, net, seed, config.test_examples) for seed in range(config.seeds)]
-            for method in METHODS:
+            for method in FULLY_LABELLED:
                 rows.append(
                     _row(
                         [figures[ToyRun(problem, method)] for problem in problems],

@@ -1,24 +1,30 @@
 """Minibatches that all runs of a group share, with views cut and low-level features computed once for all of them.
 
 Stage: data, fold, seed → `Batch` after `Batch`; rows → one `Batch` of fixed views. Random streams by name.
+
+Patients who lost their labels come with each `Batch` at every π of the group. Their hidden labels choose who is drawn, which
+simulates a population with that prevalence; then they are erased.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from ...lidc.nets import LowLevelBlock, each_view
-from ...lidc.splits import Parts
+from ...lidc.splits import Parts, split_labels
 from ...lidc.views import FixedViews, RandomViews
 from ...prevalence import Prevalence
 from ...sampling import RebalancedSampler
-from ..config import RunConfig
+from ..config import RunConfig, label_draw
 from ..datasets import StudyData
 
 _BLOCK = 32  # nodules of which views are cut in one go
@@ -34,12 +40,25 @@ def stream(*purpose: str | int) -> torch.Generator:
     return torch.Generator().manual_seed(seed_of(*purpose))
 
 
-class Batch(NamedTuple):
-    """Inputs and targets of some rows: low-level features of views (None where no net reads images), metadata, labels."""
+class Inputs(NamedTuple):
+    """Inputs of some rows: low-level features of views (None where no net reads images), metadata."""
 
     features: Float[Tensor, "n s c h w"] | None
     metadata: Float[Tensor, "n d"]
-    target: Tensor  # int (n,), or readers' votes (n, k)
+
+
+class Batch(NamedTuple):
+    """Inputs and targets of some rows.
+
+    Attributes:
+        inputs: of the labelled rows.
+        target: of the labelled rows: int `(n,)`, or readers' votes `(n, k)`.
+        with_unlabelled: by the run's population: the same inputs and, after them, those of unlabelled rows at that mix.
+    """
+
+    inputs: Inputs
+    target: Tensor
+    with_unlabelled: Mapping[float | None, Inputs] = MappingProxyType({})
 
 
 class Batches:
@@ -51,20 +70,38 @@ class Batches:
         run: any run of the group: they share all that matters here.
         device: where batches go.
         rank, world: of this process among those that train together; each takes every `world`-th row of a minibatch.
+        populations: π by class of the runs that learn from unlabelled rows, by the run's `population`.
+
+    Attributes:
+        parts: rows to train on with labels, to validate on, to test.
+        unlabelled: rows to train on without labels; their `target` is −1, or NaN.
     """
 
     def __init__(
-        self, data: StudyData, images: Tensor | None, run: RunConfig, device: torch.device, rank: int = 0, world: int = 1
+        self,
+        data: StudyData,
+        images: Tensor | None,
+        run: RunConfig,
+        device: torch.device,
+        rank: int = 0,
+        world: int = 1,
+        populations: Mapping[float | None, Tensor] = MappingProxyType({}),
     ) -> None:
         self.data, self.images, self.run = data, images, run
         self.device, self.rank, self.world = device, rank, world
-        self.parts: Parts = data.parts(run.fold, run.num_folds)
-        self.metadata = data.standardised(self.parts.train)
+        parts: Parts = data.parts(run.fold, run.num_folds)
+        draw = label_draw(run.data, run.fold, run.seed)
+        labelled, self.unlabelled = split_labels(parts.train, data.patients, run.unlabelled, draw)
+        self.parts = parts._replace(train=labelled)
+        self.metadata = data.standardised(labelled)
         self.target = data.votes if run.task == "rating" else data.labels
         self.low_level = None
         if images is not None:
             self.low_level = LowLevelBlock(stride=2 if run.training.small else 1).to(device)
-        self._sampler = self._draws()
+        self._sampler = self._draws(labelled, self._mix(), "minibatches")
+        draws = {rate: self._draws(self.unlabelled, mix, "unlabelled minibatches") for rate, mix in populations.items()}
+        self._drawn = {rate: self.unlabelled[torch.tensor(list(sampler))] for rate, sampler in draws.items()}
+        self.target = _erased(self.target, self.unlabelled)
 
     @property
     def sampling(self) -> Float[Tensor, " k"]:
@@ -72,47 +109,66 @@ class Batches:
         return self._sampler.sampling
 
     def __iter__(self) -> Iterator[Batch]:
-        training, views = self.run.training, self._stream("views")
-        cutter = RandomViews(training.views)
         drawn = self.parts.train[torch.tensor(list(self._sampler))]
-        for rows in drawn.split(training.batch_size):
-            yield self._batch(rows, cutter, views)
+        others = {rate: self._views_of(rows, "unlabelled views") for rate, rows in self._drawn.items()}
+        targets = (self.target[rows[self._own]].to(self.device) for rows in drawn.split(self.run.training.batch_size))
+        for inputs, target in zip(self._views_of(drawn, "views"), targets, strict=True):
+            yield Batch(inputs, target, {rate: _joined([inputs, next(each)]) for rate, each in others.items()})
 
     def fixed(self, rows: Int64[Tensor, " n"]) -> Batch:
         """Return these rows with fixed views."""
         cutter = FixedViews(self.run.training.test_views)
-        blocks = [self._batch(block, cutter, alone=True) for block in rows.split(_BLOCK)]
-        features = [block.features for block in blocks if block.features is not None]
-        return Batch(
-            torch.cat(features) if features else None,
-            torch.cat([block.metadata for block in blocks]),
-            torch.cat([block.target for block in blocks]),
-        )
+        blocks = [self._inputs(block, cutter, slice(None)) for block in rows.split(_BLOCK)]
+        return Batch(_joined(blocks), self.target[rows].to(self.device))
 
-    def _batch(
-        self, rows: Tensor, cutter: RandomViews | FixedViews, generator: torch.Generator | None = None, alone: bool = False
-    ) -> Batch:
-        own = slice(None) if alone else slice(self.rank, None, self.world)
+    @property
+    def _own(self) -> slice:
+        return slice(self.rank, None, self.world)
+
+    def _views_of(self, drawn: Int64[Tensor, " draws"], purpose: str) -> Iterator[Inputs]:
+        """Yield minibatch after minibatch of these rows, with random views."""
+        cutter, views = RandomViews(self.run.training.views), self._stream(purpose)
+        for rows in drawn.split(self.run.training.batch_size):
+            yield self._inputs(rows, cutter, self._own, views)
+
+    def _inputs(
+        self, rows: Tensor, cutter: RandomViews | FixedViews, own: slice, generator: torch.Generator | None = None
+    ) -> Inputs:
         features = None
         if self.images is not None and self.low_level is not None:
             # Cut for all ranks, so that the views do not depend on their number.
             views = cutter(self.images[rows], generator=generator, spacing_mm=self.data.spacing_mm[rows])[own]
             with torch.no_grad():
                 features = each_view(views.to(self.device), self.low_level)
-        mine = rows[own]
-        return Batch(features, self.metadata[mine].to(self.device), self.target[mine].to(self.device))
+        return Inputs(features, self.metadata[rows[own]].to(self.device))
 
-    def _draws(self) -> RebalancedSampler:
-        """Return the sampler, with replacement: equal classes, or each row alike."""
-        labels, training = self.target[self.parts.train], self.run.training
-        classes = self.data.votes.shape[1]
-        mix = None
-        if self.run.minibatches == "raw":
-            shares = labels if labels.is_floating_point() else torch.nn.functional.one_hot(labels, classes)
-            mix = shares.double().mean(0)
+    def _mix(self) -> Tensor | None:
+        """Return the mix of the labelled training rows for raw minibatches; None for equal classes."""
+        labels = self.target[self.parts.train]
+        if self.run.minibatches != "raw":
+            return None
+        shares = labels if labels.is_floating_point() else one_hot(labels, self.data.votes.shape[1])
+        return shares.double().mean(0)
+
+    def _draws(self, rows: Int64[Tensor, " rows"], mix: Tensor | None, purpose: str) -> RebalancedSampler:
+        """Return a sampler of these rows at this mix, by default equal classes, with replacement."""
+        classes, training = self.data.votes.shape[1], self.run.training
         prevalence = Prevalence(torch.full((classes,), 1 / classes), sampling=mix)
         draws = training.steps * training.batch_size
-        return RebalancedSampler(labels, prevalence, draws, self._stream("minibatches"), num_replicas=1, rank=0)
+        return RebalancedSampler(self.target[rows], prevalence, draws, self._stream(purpose), num_replicas=1, rank=0)
 
     def _stream(self, purpose: str) -> torch.Generator:
         return stream(purpose, self.run.data, self.run.fold, self.run.seed)
+
+
+def _joined(blocks: Sequence[Inputs]) -> Inputs:
+    """Return the inputs of all blocks, one after the other."""
+    features = [block.features for block in blocks if block.features is not None]
+    return Inputs(torch.cat(features) if features else None, torch.cat([block.metadata for block in blocks]))
+
+
+def _erased(target: Tensor, rows: Int64[Tensor, " unlabelled"]) -> Tensor:
+    """Return the labels without those of these rows: −1, or NaN for votes, which every loss refuses."""
+    kept = target.clone()
+    kept[rows] = math.nan if target.is_floating_point() else -1
+    return kept

@@ -68,7 +68,7 @@ class Candidate:
                 return
             torch.manual_seed(self._seed("dropout", member, number, self.fabric.global_rank))
             net.optimiser.zero_grad()
-            loss = net.criterion(net.model(batch.features, batch.metadata), batch.target)
+            loss = self._loss(net, batch)
             mean: Any = self.fabric.all_reduce(loss.detach().clone())  # it overwrites its argument
             self.failed = not math.isfinite(float(mean))
             if not self.failed:
@@ -76,6 +76,14 @@ class Candidate:
                 net.optimiser.step()
                 net.schedule.step()
                 net.averaged.update_parameters(net.model.module)
+
+    def _loss(self, net: _Net, batch: Batch) -> Tensor:
+        """Return the loss; labelled and unlabelled rows go through the net together."""
+        if not self.run.learns_from_unlabelled:
+            return net.criterion(net.model(*batch.inputs), batch.target)
+        outputs = net.model(*batch.with_unlabelled[self.run.population])
+        labelled, unlabelled = outputs.tensor_split([len(batch.target)])
+        return net.criterion(labelled, batch.target, unlabelled=unlabelled)
 
     def score(self, part: Batch) -> None:
         """Score the nets on the validation part, and keep a copy if they were never better."""
@@ -112,8 +120,8 @@ class Candidate:
         for start in range(0, len(part.target), _BLOCK):
             block = slice(start, start + _BLOCK)
             with self.fabric.autocast():
-                features = None if part.features is None else part.features[block].to(dtype)
-                outputs = model(features, part.metadata[block].to(dtype))
+                features = None if part.inputs.features is None else part.inputs.features[block].to(dtype)
+                outputs = model(features, part.inputs.metadata[block].to(dtype))
             blocks.append(model.likelihood.table(outputs.double()))
         table = torch.cat(blocks).cpu()
         if not METHODS[self.run.loss].corrected or bool(table.isnan().any()):  # seen by `score`

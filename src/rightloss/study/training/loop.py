@@ -97,7 +97,8 @@ def _train(fabric: Fabric, group: Group, report: Report) -> list[RunResult]:
     first = group.runs[0]
     data = study_data(group.source, first.task)
     images = study_images(group.source, first.task) if any(takes_image(run.net) for run in group.runs) else None
-    batches = Batches(data, images, first, fabric.device, fabric.global_rank, fabric.world_size)
+    populations = {run.population: population_of(run, data) for run in group.runs if run.learns_from_unlabelled}
+    batches = Batches(data, images, first, fabric.device, fabric.global_rank, fabric.world_size, populations)
     trained = [run for run in group.runs if run.inference not in OF_TABLES]
     share = len(trained) / len(group.runs)
     results = _side_by_side(fabric, trained, batches, lambda done: report(share * done)) if trained else {}

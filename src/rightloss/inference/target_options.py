@@ -1,0 +1,138 @@
+"""Options of `log_posterior`, checked: the loss, and the data besides the labelled ones.
+
+Stage: what users give → a loss; a pool over which p(y|w) is exact; `UnlabelledRows`, a stream of their own; or a ValueError.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..log_probs import as_input, tensor_of
+from ..losses import InformationGainLoss, LogitAdjustedLoss, LogLikelihoodLoss, WeightedLoss
+from ..losses.functional import check_unlabelled, usable
+from ..losses.streams import check_unlabelled_weight
+from ..marginals import AuxiliaryMarginal, PoolMarginal
+from ..marginals.pool import Pool
+from ..prevalence import Prevalence
+from .minibatches import UnlabelledRows, check_mix
+from .steps import ordinary, whole_number
+
+
+def checked_criterion(loss: Any, prevalence: Any, likelihood: Any, marginal: Any, reference: Any, pool: Any) -> Any:
+    """Return the loss minus which is the log-likelihood."""
+    if isinstance(prevalence, Prevalence) and prevalence.is_unknown:
+        raise ValueError(
+            "Expected a prevalence with a population in a log posterior, but got Prevalence.unknown: train with "
+            "InformationGainLoss(prevalence) and `unlabelled=` first, and pass prevalence.retarget(criterion.population); or, "
+            "where it is known roughly, Prevalence.dirichlet(…)."
+        )
+    if loss is None or loss is InformationGainLoss:
+        if pool is not None and marginal is not None:
+            raise ValueError("Expected one of `marginal` and `pool`, but got both: over a pool p(y|w) is exact.")
+        return InformationGainLoss(prevalence, likelihood, marginal, ordinary(reference))
+    if not isinstance(loss, type) or not issubclass(loss, WeightedLoss | LogitAdjustedLoss | LogLikelihoodLoss):
+        raise ValueError(f"Expected `loss` to be a class such as WeightedLoss, but got {loss!r}: give the class, no brackets.")
+    given = [name for name, value in (("marginal", marginal), ("reference", reference), ("pool", pool)) if value is not None]
+    if given:
+        raise ValueError(f"Expected no {' or '.join(given)} with {loss.__name__}, but got one: it has no marginal.")
+    return loss(prevalence, likelihood, nonfinite="nan")
+
+
+def checked_rows(
+    pool: Any, unlabelled: Any, weight: Any, batch_size: Any, criterion: Any, model: nn.Module, marginal: Any
+) -> tuple[Pool | None, UnlabelledRows | None]:
+    """Return the pool, and the unlabelled rows; where r = π these *are* the pool.
+
+    Args:
+        pool: as given to `log_posterior`, like those that follow.
+        unlabelled: x.
+        weight: λ.
+        batch_size: of the unlabelled rows.
+        criterion: the loss.
+        model: for which arrays become tensors.
+        marginal: as given.
+    """
+    rows = _checked_unlabelled(unlabelled, weight, batch_size, criterion, model)
+    if rows is None:
+        found = None if pool is None else _checked_pool(pool, criterion, model)
+        if found is None or found[1] is not None:
+            usable(None, None, criterion.prevalence, None)  # which says what is missing where a class is never labelled
+        return found, None
+    if pool is not None:
+        raise ValueError(
+            "Expected one of `pool` and `unlabelled`, but got both: where r = π the unlabelled rows are the pool, and "
+            "elsewhere p(y|w) is that of labelled and unlabelled rows together."
+        )
+    if not isinstance(criterion, InformationGainLoss) or not criterion.terms(torch.empty(0)).at_population:
+        _check_minibatch_marginal(marginal)
+        return None, rows
+    if marginal is not None or rows.batch_size is not None:
+        name = "unlabelled_batch_size" if marginal is None else "marginal"
+        raise ValueError(
+            f"Expected no `{name}` with unlabelled rows and r = π, but got one: p(y|w) is exact over all rows in each "
+            "evaluation. If that takes too long, give fewer of them, or marginal=PoolMarginal(…) in the place of `unlabelled`."
+        )
+    return (rows.x, None), None
+
+
+def check_source(marginal: Any, model: nn.Module) -> None:
+    """Raise a ValueError where a marginal asks another net than the one whose weights are inferred."""
+    asked: Any = marginal.model if isinstance(marginal, PoolMarginal) else None
+    asked = marginal.source if isinstance(marginal, AuxiliaryMarginal) else asked
+    own = {id(value) for value in model.parameters()}
+    if isinstance(asked, nn.Module) and not all(id(value) in own for value in asked.parameters()):
+        raise ValueError(
+            f"Expected {type(marginal).__name__} to ask the model whose weights are inferred, but got another net in it: "
+            "make it with this model (or a part of it), not with a copy."
+        )
+
+
+def _checked_unlabelled(
+    unlabelled: Any, weight: Any, batch_size: Any, criterion: Any, model: nn.Module
+) -> UnlabelledRows | None:
+    """Return the rows; None if there are none that count."""
+    weight = check_unlabelled_weight(weight)
+    size = None if batch_size is None else whole_number(batch_size, "unlabelled_batch_size")
+    if unlabelled is None:
+        return None
+    if not isinstance(criterion, InformationGainLoss | LogitAdjustedLoss):
+        raise ValueError(
+            f"Expected no `unlabelled` rows for {type(criterion).__name__}, but got some: they have no part in its likelihood; "
+            "use LogitAdjustedLoss or InformationGainLoss."
+        )
+    x = _inputs(unlabelled, model, "unlabelled")
+    if x.ndim < 1:
+        raise ValueError("Expected `unlabelled` to be inputs, a row for each person, but got a number: pass x_unlabelled.")
+    found = usable(x, weight, criterion.prevalence, None)
+    return None if found is None else UnlabelledRows(found, weight, None if size is None else min(size, len(found)))
+
+
+def _check_minibatch_marginal(marginal: Any) -> None:
+    if isinstance(marginal, PoolMarginal | AuxiliaryMarginal):
+        raise ValueError(
+            f"Expected a marginal of the minibatches with `unlabelled`, but got {type(marginal).__name__}: it knows nothing "
+            "of the unlabelled stream; use RunningMarginal(), or reference=prevalence.population."
+        )
+
+
+def _checked_pool(pool: Any, criterion: Any, model: nn.Module) -> Pool:
+    if not isinstance(criterion.prevalence, Prevalence):
+        raise ValueError("Expected classes for `pool`, but the likelihood is a density: use marginal=PoolMarginal(…).")
+    x, y = pool if isinstance(pool, tuple | list) and len(pool) == 2 else (pool, None)
+    x = _inputs(x, model, "pool")
+    if y is None:
+        check_unlabelled(criterion.terms(torch.empty(0)))
+        return x, None
+    y = ordinary(tensor_of(y, "target")).to(x.device)
+    if len(x) != len(y):
+        raise ValueError(f"Expected as many inputs as labels in `pool`, but got {len(x)} and {len(y)}: is one cut off?")
+    check_mix(y, criterion.prevalence)
+    return x, y
+
+
+def _inputs(x: Any, model: nn.Module, name: str) -> Tensor:
+    result: Tensor = ordinary(tensor_of(as_input(x, model, torch.empty(0)), name))
+    return result

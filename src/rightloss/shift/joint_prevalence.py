@@ -1,0 +1,268 @@
+"""Labelled rows sampled by class and unlabelled rows of the population → its prevalence, learnt jointly with a model.
+
+Stage: features of both, labels → `JointPrevalenceEstimate`: π̂ with an interval, and the model's weights.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..log_probs import Numbers, as_given, tensor_of
+from ..prevalence import class_frequencies
+from ..rng import checked_level
+from .estimate import PrevalenceEstimate
+from .joint_likelihood import JointLikelihood, Rows, whitening
+from .label_shift import LabelShiftWarning
+from .maximum_likelihood import Maximum, QuadraticModel, maximise
+from .regions import condition_number, curvature_at, profile_region, tangent_inverse
+
+_FEW = 15  # labelled rows of a class below which intervals may cover too little
+
+
+@dataclass(frozen=True, eq=False)
+class JointPrevalenceEstimate(PrevalenceEstimate):
+    """The result of `joint_prevalence`: a `PrevalenceEstimate`, and the model that was fitted with it.
+
+    Attributes:
+        tilt: α (K,), with mean 0: p(x|k) ∝ exp(α_k + b_k·f(x)) h(x), with one h for all classes. Free of π.
+        slopes: b `(K, d)`, with mean 0 over the classes.
+        counts: labelled rows of each class (K,).
+
+    Examples:
+        >>> import torch
+        >>> from rightloss.shift import joint_prevalence
+        >>> y, unknown = torch.arange(400) % 2, torch.arange(2000) % 10 == 0
+        >>> x, unlabelled = (torch.randn(len(k), 1) + 2 * k.float()[:, None] for k in (y, unknown))
+        >>> estimate = joint_prevalence(x, y, unlabelled)
+        >>> mean = estimate.log_probs(unlabelled).exp().mean(0)
+        >>> torch.allclose(mean.double(), estimate.population, atol=1e-6)
+        True
+    """
+
+    tilt: Tensor = field(repr=False)
+    slopes: Tensor = field(repr=False)
+    counts: Tensor = field(repr=False)
+
+    @property
+    def intercept(self) -> Tensor:
+        """a (K,): α_k + log π̂_k; −∞ for a class with π̂_k = 0."""
+        return self.tilt + self.population.log()
+
+    def log_probs(self, features: Numbers) -> Any:
+        """Return log p(k|x) in the population `(n, K)`, for features `(n, d)`, in the kind given."""
+        given = _table(features, "features", self.slopes.shape[1])
+        return as_given(torch.log_softmax(given @ self.slopes.T + self.intercept, 1), features)
+
+    def __str__(self) -> str:
+        head = f"Prevalence estimate (joint, {int(self.counts.sum()):,} labelled and {self.rows:,} unlabelled rows)"
+        return "\n".join([head, *super().__str__().splitlines()[1:]])
+
+
+def joint_prevalence(
+    features: Numbers,
+    y: Numbers,
+    unlabelled: Numbers,
+    *,
+    level: float = 0.95,
+    unlabelled_weight: float | None = None,
+    penalty: float = 1e-3,
+) -> JointPrevalenceEstimate:
+    """Estimate the prevalence by the joint maximum likelihood of π and of p(k|x) ∝ exp(a_k + b_k·f(x)), with intervals.
+
+    Unlike `estimate_prevalence` it takes no predictions as given: labelled rows, drawn by class in any numbers, and unlabelled
+    ones of the population fit the model together, so the intervals include the uncertainty of the model. π̂_k is the model's
+    mean prediction over the unlabelled rows. f is the inputs of a logistic model, or the logits of a trained network on rows
+    that it was *not* trained on; the model is then an affine recalibration of it. The estimate does not depend on the units of
+    f, nor on a linear map of it.
+
+    Intervals are those of the profile likelihood (χ² with 1 degree) with p(x) profiled out, see `JointLikelihood`; they reach
+    down to 0 where 0 is likely enough. The class counts of the labelled rows are taken as fixed by design, as in a case-control
+    study (Prentice and Pyke 1979); where they are random, nothing changes, since they say nothing about π.
+
+    Args:
+        features: f of the labelled rows `(n, d)`.
+        y: their classes (n,), 0 … K−1; each class needs rows. Below 15 there is a warning.
+        unlabelled: f of the population's rows `(m, d)`. Rows are taken to be independent.
+        level: of the intervals.
+        unlabelled_weight: λ, the mass of the unlabelled rows against that of the labelled ones; by default m/n, a row each. Any
+            other is consistent, but less precise: the limit of the deviance is then scaled by Var/Var_0, with Var the variance
+            by the sandwich.
+        penalty: τ of −τ/2 Σ_k Var(b_k·f − mean of the classes), so that slopes stay finite where the classes are separated.
+
+    Raises:
+        ValueError: features that are no finite table, that differ in width, or a class without rows.
+
+    Examples:
+        >>> import torch
+        >>> from rightloss.shift import joint_prevalence
+        >>> y, unknown = torch.arange(400) % 2, torch.arange(2000) % 10 == 0
+        >>> x, unlabelled = (torch.randn(len(k), 1) + 2 * k.float()[:, None] for k in (y, unknown))
+        >>> estimate = joint_prevalence(x, y, unlabelled)
+        >>> bool(estimate.low[1] < 0.1 < estimate.high[1])
+        True
+    """
+    level = checked_level(level)
+    rows, mean, whiten = _whitened(features, y, unlabelled, unlabelled_weight)
+    likelihood = JointLikelihood(rows, _checked_penalty(penalty))
+    _warn_of_rows(rows, likelihood)
+    best = maximise(likelihood, _start(likelihood, rows))
+    curvature = curvature_at(best, level)
+    plain = full = tangent_inverse(curvature)
+    widening = np.ones(len(best.point))
+    if unlabelled_weight is not None:
+        full = plain @ likelihood.score_variance(best.point) @ plain
+        widening = np.divide(np.diag(full), np.diag(plain), out=widening, where=np.diag(plain) > 0)
+    low, high = profile_region(likelihood, best, np.sqrt(np.diag(plain)), level, widening)
+    likelihood(best.point)  # so that the weights are those at π̂ again
+    if not best.converged:
+        warnings.warn("Do not rely on the estimated prevalence: its search did not converge.", LabelShiftWarning, stacklevel=2)
+    return _estimate(best, likelihood, rows, (mean, whiten), low, high, full, condition_number(curvature), level)
+
+
+def _start(likelihood: JointLikelihood, rows: Rows) -> np.ndarray:
+    """Return the π that fits the unlabelled rows best with the model of the labelled rows alone, drawn in from the boundary."""
+    densities, size = likelihood.class_densities(), len(rows.counts)
+
+    def of_labelled_model(population: np.ndarray) -> QuadraticModel:
+        mixed = torch.from_numpy(population) @ densities
+        shares = densities / mixed
+        return QuadraticModel(population, float(mixed.log().sum()), shares.sum(1).numpy(), (shares @ shares.T).numpy())
+
+    return 0.99 * maximise(of_labelled_model, np.full(size, 1 / size)).point + 0.01 / size
+
+
+def _estimate(
+    best: Maximum,
+    likelihood: JointLikelihood,
+    rows: Rows,
+    map_: tuple[np.ndarray, np.ndarray],
+    low: np.ndarray,
+    high: np.ndarray,
+    covariance: np.ndarray,
+    condition: float,
+    level: float,
+) -> JointPrevalenceEstimate:
+    """Gather the result, the weights in the features' own units."""
+    mean, whiten = map_
+    gamma = likelihood.weights.gamma
+    slopes = gamma[:, 1:] @ whiten.T
+    tilt = gamma[:, 0] + likelihood.weights.log_multipliers - slopes @ mean
+    arrays = {
+        "population": best.point,
+        "low": low,
+        "high": high,
+        "covariance": covariance,
+        "sampling": rows.counts / rows.counts.sum(),
+        "tilt": tilt - tilt.mean(),
+        "slopes": slopes - slopes.mean(0),
+        "counts": rows.counts,
+    }
+    with torch.inference_mode(False):  # so that the tensors can be used in training, too
+        return JointPrevalenceEstimate(
+            **{name: torch.from_numpy(np.array(value)) for name, value in arrays.items()},
+            level=level,
+            region="profile",
+            method="joint",
+            condition=condition,
+            iterations=best.iterations,
+            converged=best.converged,
+            log_likelihood=best.value,
+            rows=rows.unlabelled.shape[1],
+            calibration=None,
+        )
+
+
+def _whitened(features: Any, y: Any, unlabelled: Any, mass: Any) -> tuple[Rows, np.ndarray, np.ndarray]:
+    """Return the data, and the mean and the map by which the features were whitened."""
+    labelled = _table(features, "features").numpy()
+    others = _table(unlabelled, "unlabelled", labelled.shape[1]).numpy()
+    labels = _labels(y, len(labelled))
+    weight = _checked_weight(mass, len(labelled) / len(others))
+    mean, whiten = whitening(np.concatenate([labelled, others]))
+    if whiten.shape[1] == 0:
+        raise ValueError("Expected features that vary, but got the same row throughout: they say nothing about the classes.")
+    first, second = (
+        torch.from_numpy(np.concatenate([np.ones((1, len(x))), whiten.T @ (x - mean).T])) for x in (labelled, others)
+    )
+    counts = labels.bincount().double().numpy()
+    return Rows(first, labels, second, weight, counts), mean, whiten
+
+
+def _table(values: Any, name: str, width: int | None = None) -> Float[Tensor, "n d"]:
+    table = tensor_of(values, name).detach().to("cpu", torch.float64)
+    if table.ndim != 2 or 0 in table.shape:
+        raise ValueError(
+            f"Expected `{name}` to be a table (rows, features), but got shape {tuple(table.shape)}: "
+            "give a row per example and a column per feature; `x[:, None]` makes a table of one feature."
+        )
+    if width is not None and table.shape[1] != width:
+        raise ValueError(
+            f"Expected `{name}` to have {width} columns, as the labelled rows have, but got {table.shape[1]}: "
+            "use the same features for both."
+        )
+    if not bool(torch.isfinite(table).all()):
+        row = int(torch.nonzero(~torch.isfinite(table).all(1))[0])
+        raise ValueError(f"Expected `{name}` to be finite, but row {row} is not: drop such rows, or fill them in.")
+    return table
+
+
+def _labels(y: Any, rows: int) -> Tensor:
+    labels = tensor_of(y, "labels").detach().cpu()
+    labels = labels.long() if labels.dtype == torch.bool else labels
+    if labels.shape != (rows,):
+        raise ValueError(
+            f"Expected one label per labelled row, ({rows},), but got shape {tuple(labels.shape)}: "
+            "were some rows dropped from one of the two?"
+        )
+    size = 2 if labels.is_floating_point() else max(2, int(labels.max()) + 1)
+    missing = torch.nonzero(class_frequencies(labels, size) == 0).flatten().tolist()
+    if missing:
+        raise ValueError(
+            f"Expected labelled rows of every class, but class(es) {missing} have none: add some, or number the classes from 0 "
+            "without gaps."
+        )
+    return labels.long()
+
+
+def _checked_weight(mass: Any, per_row: float) -> float:
+    """Return what an unlabelled row counts: 1, or λ n/m."""
+    if mass is None:
+        return 1.0
+    if isinstance(mass, bool) or not isinstance(mass, int | float) or not 0 < mass < math.inf:
+        raise ValueError(
+            f"Expected `unlabelled_weight` to be a positive number, but got {mass!r}: it is the mass of the unlabelled rows "
+            "against that of the labelled ones; None lets each row count one."
+        )
+    return float(mass) * per_row
+
+
+def _checked_penalty(penalty: Any) -> float:
+    if isinstance(penalty, bool) or not isinstance(penalty, int | float) or not 0 <= penalty < math.inf:
+        raise ValueError(f"Expected `penalty` to be a number ≥ 0, but got {penalty!r}: 1e-3 keeps separated classes finite.")
+    return float(penalty)
+
+
+def _warn_of_rows(rows: Rows, likelihood: JointLikelihood) -> None:
+    """Warn of classes with few rows, and of labelled rows that a linear model separates without an error."""
+    few = np.flatnonzero(rows.counts < _FEW).tolist()
+    if few:
+        warnings.warn(
+            f"Class(es) {few} have fewer than {_FEW} labelled rows: intervals may cover less than they say; label more.",
+            LabelShiftWarning,
+            stacklevel=3,
+        )
+    if bool(((torch.from_numpy(likelihood.weights.gamma) @ rows.labelled).argmax(0) == rows.labels).all()):
+        warnings.warn(
+            "The labelled rows are separated by a linear model, so its slopes are bounded by `penalty` alone and the estimate "
+            "rests on the classes not overlapping at all: use fewer features, or label more rows.",
+            LabelShiftWarning,
+            stacklevel=3,
+        )

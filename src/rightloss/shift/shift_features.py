@@ -1,0 +1,220 @@
+"""Labelled and unlabelled rows as users give them → features, votes and folds of all rows together.
+
+Stage: `x`, `y`, `unlabelled`, `groups` → `Streams`, from which `unlabelled_shift_test` learns to tell the two apart.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int64
+
+from ..log_probs import Numbers, tensor_of
+from ..prevalence import mix_of_every_class
+
+_MOST_COLUMNS = 50  # beyond which the leading principal components stand for them
+_MOST_IN_PAIRS = 20  # the same for products of two columns
+_SORTED_BY = 32  # columns by which rows are put in order
+_PER_PART = 4  # rows of a class that a part should have
+MEANS, SPREADS, PAIRS = "means", "spreads", "pairs"
+
+
+@dataclass(frozen=True)
+class Streams:
+    """All rows, the labelled and the unlabelled, as numbers.
+
+    Attributes:
+        blocks: standardised features `(rows, q)` of each kind: normal scores, their squares, products of two of them.
+        votes: a row's votes for each class, and 1 in the last column for unlabelled rows `(rows, K + 1)`.
+        groups: the number of each row's group; its own where rows are independent.
+        part: the part into which each row falls; a group falls into one.
+        parts: how many there are.
+    """
+
+    blocks: dict[str, np.ndarray]
+    votes: Float64[np.ndarray, "rows streams"]
+    groups: Int64[np.ndarray, " rows"]
+    part: Int64[np.ndarray, " rows"]
+    parts: int
+
+
+def streams_of(
+    x: Any, y: Numbers, unlabelled: Any, num_classes: int | None, groups: Any, folds: int, generator: torch.Generator
+) -> Streams:
+    """Check all input, put the rows in an order of their own, and cut them into parts at random.
+
+    With the same generator the result does not depend on the order in which the rows were given.
+    """
+    labelled, others = _rows(x, "x"), _rows(unlabelled, "unlabelled")
+    _require_equal_columns(x, labelled, unlabelled, others)
+    if num_classes is None:
+        num_classes = _count_classes(y)
+    votes = _votes(y, len(labelled), num_classes)
+    kept = votes.sum(1) > 0
+    labels = _group_labels(groups, len(labelled), len(others))
+    rows = np.concatenate([labelled, others])
+    streams = np.zeros((len(rows), num_classes + 1))
+    streams[: len(labelled), :-1], streams[len(labelled) :, -1] = votes, 1
+    order = _sorting(rows, streams)
+    order = order[np.concatenate([kept, np.ones(len(others), dtype=bool)])[order]]
+    rows, streams, labels = rows[order], streams[order], _numbered(labels[order])
+    parts = int(np.clip(streams.sum(0).min() // _PER_PART, 2, folds))
+    part = _parts(streams, labels, parts, generator)
+    return Streams(_feature_blocks(rows, generator), streams, labels, part, parts)
+
+
+def _rows(values: Any, name: str) -> Float64[np.ndarray, "n d"]:
+    """Return features as a table, images flattened."""
+    table = tensor_of(values, name).detach().to("cpu", torch.float64).numpy()
+    if table.ndim < 2 or 0 in table.shape:
+        remedy = "write one column as `x[:, None]`" if table.ndim == 1 else "is the data set empty?"
+        raise ValueError(f"Expected `{name}` to be features, a row per example, but got shape {table.shape}: {remedy}.")
+    return table.reshape(len(table), -1)
+
+
+def _require_equal_columns(x: Any, labelled: np.ndarray, unlabelled: Any, others: np.ndarray) -> None:
+    names = [list(getattr(each, "columns", [])) for each in (x, unlabelled)]
+    if labelled.shape[1] != others.shape[1]:
+        raise ValueError(
+            f"Expected `unlabelled` to have the {labelled.shape[1]} columns of `x`, but got {others.shape[1]}: "
+            "take both from the same source, without the label."
+        )
+    if names[0] and names[1] and names[0] != names[1]:
+        raise ValueError(
+            f"Expected `unlabelled` to have the columns of `x` in their order, but got {names[1][:10]} for {names[0][:10]}: "
+            "write `unlabelled[x.columns]`."
+        )
+
+
+def _count_classes(y: Numbers) -> int:
+    labels = tensor_of(y, "labels")
+    if labels.is_floating_point() and labels.ndim == 2:
+        return labels.shape[1]
+    return max(2, int(labels.max()) + 1) if labels.numel() else 2
+
+
+def _votes(y: Numbers, rows: int, num_classes: int) -> Float64[np.ndarray, "n k"]:
+    """Return one-hot labels or soft votes, 0 throughout for rows labelled −100."""
+    labels = tensor_of(y, "labels").detach().cpu()
+    labels = labels.long() if labels.dtype == torch.bool and num_classes == 2 else labels
+    remedy = "p(x|y) of such a class cannot be compared; label some, or drop the class"
+    mix_of_every_class(labels, num_classes, ignore_index=-100, remedy=remedy)
+    if len(labels) != rows or (labels.ndim != 1 and not labels.is_floating_point()):
+        raise ValueError(
+            f"Expected one label per row of `x`, {rows}, but got shape {tuple(labels.shape)}: "
+            "were some rows dropped from one of the two?"
+        )
+    if labels.is_floating_point():
+        votes = labels.double()
+        return (votes / votes.sum(1, keepdim=True)).numpy()
+    index = torch.where(labels < 0, num_classes, labels.long())
+    return torch.nn.functional.one_hot(index, num_classes + 1)[:, :-1].double().numpy()
+
+
+def _group_labels(groups: Any, labelled: int, others: int) -> np.ndarray:
+    """Return a number per row, equal within a group: of the labelled rows, then of the others."""
+    if groups is None:
+        return np.arange(labelled + others)
+    if not isinstance(groups, tuple | list) or len(groups) != 2:
+        raise ValueError(
+            f"Expected `groups` to be a pair, of the labelled and of the unlabelled rows, but got {type(groups).__name__}: "
+            "write (patients, patients_of_unlabelled), or None in the place of one whose rows are independent."
+        )
+    keys: list[Any] = []
+    for each, rows, name in ((groups[0], labelled, "labelled"), (groups[1], others, "unlabelled")):
+        names = range(rows) if each is None else np.asarray(each).tolist()
+        if len(names) != rows:
+            raise ValueError(
+                f"Expected one group per row, {rows} of the {name} rows, but got {len(names)}: "
+                "were some rows dropped from one of the two?"
+            )
+        keys += [(name, key) if each is None else ("", key) for key in names]
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    return np.array([numbers[key] for key in keys])
+
+
+def _sorting(rows: np.ndarray, streams: np.ndarray) -> np.ndarray:
+    """Return the order of the rows by stream, by their first columns, and by the mean of all where these are equal."""
+    with np.errstate(invalid="ignore"):
+        last = np.nan_to_num(rows).mean(1)
+    return np.lexsort([last, *rows.T[:_SORTED_BY][::-1], *streams.T])
+
+
+def _numbered(labels: np.ndarray) -> Int64[np.ndarray, " rows"]:
+    """Return the groups numbered in the order in which they appear."""
+    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    return first.argsort().argsort()[inverse].astype(np.int64)
+
+
+def _parts(streams: np.ndarray, groups: np.ndarray, parts: int, generator: torch.Generator) -> Int64[np.ndarray, " rows"]:
+    """Deal the groups out at random, those of each class and the unlabelled ones separately."""
+    totals = np.zeros((groups.max() + 1, streams.shape[1]))
+    np.add.at(totals, groups, streams)
+    main, part = totals.argmax(1), np.zeros(len(totals), dtype=np.int64)
+    for stream in range(streams.shape[1]):
+        own = np.flatnonzero(main == stream)
+        part[own[torch.randperm(len(own), generator=generator).numpy()]] = np.arange(len(own)) % parts
+    return part[groups]
+
+
+def _feature_blocks(rows: np.ndarray, generator: torch.Generator) -> dict[str, np.ndarray]:
+    """Return the features of each kind that any column gives."""
+    scores = normal_scores(_imputed(rows))
+    scores = scores[:, scores.std(0) > 0]
+    if scores.shape[1] > _MOST_COLUMNS:
+        scores = normal_scores(_components(scores, _MOST_COLUMNS, generator))
+    few = scores if scores.shape[1] <= _MOST_IN_PAIRS else normal_scores(_components(scores, _MOST_IN_PAIRS, generator))
+    first, second = np.triu_indices(few.shape[1], 1)
+    kinds = {MEANS: scores, SPREADS: scores**2, PAIRS: few[:, first] * few[:, second]}
+    blocks = {kind: _standardised(block) for kind, block in kinds.items()}
+    if not blocks[MEANS].shape[1]:
+        raise ValueError(
+            "Expected a column of `x` and `unlabelled` that varies, but got only constant ones: are these features?"
+        )
+    return {kind: block for kind, block in blocks.items() if block.shape[1]}
+
+
+def _imputed(rows: np.ndarray) -> np.ndarray:
+    """Replace NaN by the mean of the column's finite values, and by 0 in a column without any."""
+    missing = np.isnan(rows)
+    if not missing.any():
+        return rows
+    finite = np.isfinite(rows)
+    means = np.where(finite, rows, 0).sum(0) / finite.sum(0).clip(1)
+    return np.where(missing, means, rows)
+
+
+def normal_scores(table: Float64[np.ndarray, "n d"]) -> Float64[np.ndarray, "n d"]:
+    """Return Φ⁻¹(rank/n) of each column, equal values at their middle rank: the same for any increasing change of a column."""
+    ranks = np.empty(table.shape)
+    for column, values in enumerate(table.T):
+        order = values.argsort(kind="stable")
+        ordered = values[order]
+        first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
+        after = np.append(first[1:], len(values))
+        ranks[order, column] = np.repeat(first + after, after - first)
+    scores = torch.special.ndtri(torch.from_numpy(ranks / (2 * len(table)))).numpy()
+    return scores - scores.mean(0)
+
+
+def _components(table: np.ndarray, count: int, generator: torch.Generator) -> np.ndarray:
+    """Return the leading principal components, by a randomised singular value decomposition (Halko et al. 2011)."""
+    start = torch.randn(table.shape[1], min(count + 10, table.shape[1]), dtype=torch.float64, generator=generator).numpy()
+    found = table @ start
+    for _ in range(3):
+        found = table @ (table.T @ np.linalg.qr(found)[0])
+    basis = np.linalg.qr(found)[0]
+    directions = np.linalg.svd(basis.T @ table, full_matrices=False)[2][:count]
+    return table @ directions.T
+
+
+def _standardised(block: np.ndarray) -> np.ndarray:
+    """Return columns of mean 0 and variance 1, without those that are constant."""
+    centred = block - block.mean(0)
+    spread = centred.std(0)
+    kept = spread > math.sqrt(np.finfo(np.float64).eps)
+    return centred[:, kept] / spread[kept]

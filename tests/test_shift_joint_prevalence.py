@@ -1,0 +1,332 @@
+"""The prevalence learnt jointly with a model: the right maximum, the right interval, also at the boundary."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import brentq, minimize, minimize_scalar
+from scipy.special import logsumexp
+from scipy.stats import chi2
+
+from rightloss.shift import LabelShiftWarning, joint_prevalence
+from rightloss.shift.joint_likelihood import JointLikelihood
+from rightloss.shift.joint_prevalence import _whitened
+
+sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
+from stream_likelihood import Draws, GaussianClasses, asymptotic, derivatives, empirical_estimate, stream_estimate
+
+Data = tuple[np.ndarray, np.ndarray, np.ndarray]
+CLASSES = GaussianClasses(1.5)
+
+
+def two_classes(pi: float, labelled: int, unlabelled: int, seed: int) -> Data:
+    """x, y and unlabelled x of two normal classes in two dimensions."""
+    rng = np.random.default_rng(seed)
+    y = np.repeat([0, 1], labelled)
+    return CLASSES.drawn(y, rng)[:, 1:], y, CLASSES.drawn((rng.random(unlabelled) < pi).astype(int), rng)[:, 1:]
+
+
+def three_classes(mix: tuple[float, ...], counts: tuple[int, ...], unlabelled: int, seed: int) -> Data:
+    rng = np.random.default_rng(seed)
+    corners = np.array([[0.0, 0.0], [1.8, 0.0], [0.0, 1.5]])
+    y, hidden = np.repeat([0, 1, 2], counts), rng.choice(3, size=unlabelled, p=mix)
+    return rng.normal(size=(len(y), 2)) + corners[y], y, rng.normal(size=(unlabelled, 2)) + corners[hidden]
+
+
+def log_streams(parameters: np.ndarray, data: Data, population: np.ndarray, weight: float = 1.0) -> float:
+    """The likelihood of the streams, written out: (α, b) of classes 1 … K−1 flat."""
+    x, y, unlabelled = data
+    counts = np.bincount(y)
+    theta = np.concatenate([np.zeros((1, x.shape[1] + 1)), parameters.reshape(len(counts) - 1, -1)])
+    logits, others = (np.column_stack([np.ones(len(f)), f]) @ theta.T for f in (x, unlabelled))
+    with np.errstate(divide="ignore"):
+        multipliers, log_pi = np.log(counts + weight * len(unlabelled) * population), np.log(population)
+    labelled = logits[np.arange(len(y)), y] - logsumexp(logits + multipliers, axis=1)
+    return labelled.sum() + weight * (logsumexp(others + log_pi, axis=1) - logsumexp(others + multipliers, axis=1)).sum()
+
+
+def softmax(z: np.ndarray) -> np.ndarray:
+    return np.exp(z - logsumexp(z))
+
+
+def by_brute_force(data: Data, weight: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    """scipy's maximum of the streams' likelihood over (α, b) and π: π̂ (K,), and (α, b) `(K − 1, d + 1)`."""
+    size, width = data[1].max() + 1, data[0].shape[1] + 1
+    split = (size - 1) * width
+
+    def loss(z: np.ndarray) -> float:
+        return -log_streams(z[:split], data, softmax(np.append(0.0, z[split:])), weight)
+
+    found = minimize(loss, np.zeros(split + size - 1), method="BFGS", options={"gtol": 1e-7})
+    return softmax(np.append(0.0, found.x[split:])), found.x[:split].reshape(size - 1, width)
+
+
+DATA = {
+    "two classes": two_classes(0.3, 40, 300, 1),
+    "three classes": three_classes((0.6, 0.3, 0.1), (40, 30, 50), 600, 2),
+}
+each_data = pytest.mark.parametrize("data", DATA.values(), ids=DATA.keys())
+
+
+@pytest.mark.long
+class TestMaximum:
+    @each_data
+    @pytest.mark.parametrize("mass", [None, 0.7])
+    def test_is_that_of_the_streams_likelihood(self, data: Data, mass: float | None) -> None:
+        weight = 1.0 if mass is None else mass * len(data[0]) / len(data[2])
+        found = joint_prevalence(*data, unlabelled_weight=mass, penalty=0.0)
+        population, theta = by_brute_force(data, weight)
+        np.testing.assert_allclose(found.population, population, atol=2e-5)
+        np.testing.assert_allclose(found.slopes[1:] - found.slopes[0], theta[:, 1:], atol=2e-4)
+        np.testing.assert_allclose(found.tilt[1:] - found.tilt[0], theta[:, 0], atol=2e-4)
+
+    @each_data
+    def test_has_no_slope_by_autograd(self, data: Data) -> None:
+        found = joint_prevalence(*data, penalty=0.0)
+        x, unlabelled = (torch.from_numpy(f) for f in (data[0], data[2]))
+        y, counts = torch.from_numpy(data[1]), found.counts
+        parts = [each.clone().requires_grad_() for each in (found.tilt, found.slopes, found.population.log())]
+        tilt, slopes, free = parts
+        population = torch.softmax(free, 0)
+        multipliers = (counts + len(unlabelled) * population).log()
+        logits, others = (f @ slopes.T + tilt for f in (x, unlabelled))
+        value = torch.log_softmax(logits + multipliers, 1).gather(1, y[:, None]).sum() - multipliers[y].sum()
+        value = value + (torch.logsumexp(others + population.log(), 1) - torch.logsumexp(others + multipliers, 1)).sum()
+        for gradient in torch.autograd.grad(value, parts):
+            torch.testing.assert_close(gradient, torch.zeros_like(gradient), atol=1e-5, rtol=0)
+
+    @each_data
+    @pytest.mark.parametrize("mass", [None, 0.2, 30.0])
+    @pytest.mark.parametrize("penalty", [0.0, 1.0])
+    def test_is_the_mean_prediction_of_the_unlabelled_rows(self, data: Data, mass: float | None, penalty: float) -> None:
+        found = joint_prevalence(*data, unlabelled_weight=mass, penalty=penalty)
+        mean = np.exp(found.log_probs(data[2])).mean(0)
+        np.testing.assert_allclose(mean, found.population, atol=1e-8)
+
+    def test_does_not_depend_on_the_features_units(self) -> None:
+        x, y, unlabelled = DATA["three classes"]
+        matrix, shift = np.array([[200.0, 3.0], [-1.0, 0.01]]), np.array([1e3, -5.0])
+        plain = joint_prevalence(x, y, unlabelled)
+        moved = joint_prevalence(x @ matrix + shift, y, unlabelled @ matrix + shift)
+        for name in ("population", "low", "high", "covariance"):
+            torch.testing.assert_close(getattr(moved, name), getattr(plain, name), atol=1e-6, rtol=1e-5)
+        np.testing.assert_allclose(moved.log_probs(x @ matrix + shift), plain.log_probs(x), atol=1e-6)
+
+    def test_ignores_features_that_repeat_others(self) -> None:
+        x, y, unlabelled = DATA["two classes"]
+        twice, both = (np.column_stack([f, f[:, 0] + f[:, 1], np.ones(len(f))]) for f in (x, unlabelled))
+        plain, found = joint_prevalence(x, y, unlabelled), joint_prevalence(twice, y, both)
+        torch.testing.assert_close(found.high, plain.high, atol=1e-7, rtol=0)
+
+    def test_follows_the_numbering_of_the_classes(self) -> None:
+        x, y, unlabelled = DATA["three classes"]
+        order = np.array([2, 0, 1])  # class k becomes order[k]
+        plain, found = joint_prevalence(x, y, unlabelled), joint_prevalence(x, order[y], unlabelled)
+        for name in ("population", "low", "high"):
+            torch.testing.assert_close(getattr(found, name)[order], getattr(plain, name), atol=1e-6, rtol=0)
+
+    def test_of_many_rows_is_that_of_the_blocks_together(self) -> None:
+        data = two_classes(0.1, 200, 40_000, 3)  # more than one block
+        found = joint_prevalence(*data)
+        np.testing.assert_allclose(np.exp(found.log_probs(data[2])).mean(0), found.population, atol=1e-8)
+        at = Draws(np.column_stack([np.ones(40_400), np.concatenate([data[0], data[2]])])[None], 200, 1e-3)
+        theta = stream_estimate(at, float(found.population[1]), CLASSES.truth[None])
+        np.testing.assert_allclose(found.slopes[1] - found.slopes[0], theta[0, 1:], atol=1e-6)
+
+
+def primal(data: Data, pi: float) -> float:
+    """The empirical log-likelihood at a known π₁ by scipy, over (α, b) and a mass of p(x|0) at each row."""
+    x, y, unlabelled = data
+    rows = np.column_stack([np.ones(len(x) + len(unlabelled)), np.concatenate([x, unlabelled])])
+    size, width = len(rows), rows.shape[1]
+
+    def loss(z: np.ndarray) -> tuple[float, np.ndarray]:
+        eta = rows @ z[:width]
+        mixed = 1 - pi + pi * np.exp(eta[len(y) :])
+        by_eta = np.concatenate([y.astype(float), 1 - (1 - pi) / mixed])
+        value = z[width:].sum() + eta[: len(y)][y == 1].sum() + np.log(mixed).sum()
+        return -value, -np.concatenate([rows.T @ by_eta, np.ones(size)])
+
+    def sums(z: np.ndarray) -> np.ndarray:
+        mass = np.exp(z[width:])
+        return np.array([mass.sum() - 1, mass @ np.exp(rows @ z[:width]) - 1])
+
+    def jacobian(z: np.ndarray) -> np.ndarray:
+        mass = np.exp(z[width:])
+        ill = mass * np.exp(rows @ z[:width])
+        return np.stack([np.concatenate([np.zeros(width), mass]), np.concatenate([rows.T @ ill, ill])])
+
+    start = np.concatenate([np.zeros(width), np.full(size, -math.log(size))])
+    ends = {"type": "eq", "fun": sums, "jac": jacobian}
+    found = minimize(loss, start, jac=True, constraints=[ends], method="SLSQP", options={"maxiter": 2000, "ftol": 1e-13})
+    assert found.success
+    return -float(found.fun)
+
+
+@pytest.mark.long
+class TestInterval:
+    def test_ends_where_the_deviance_of_the_masses_of_the_rows_does(self) -> None:
+        data = two_classes(0.3, 15, 40, 5)
+        found = joint_prevalence(*data, penalty=0.0, level=0.8)
+        best = primal(data, float(found.population[1]))
+        for end in (float(found.low[1]), float(found.high[1])):
+            assert 2 * (best - primal(data, end)) == pytest.approx(chi2.ppf(0.8, 1), abs=1e-4)
+
+    def test_ends_where_that_of_the_saddle_point_does(self) -> None:
+        x, _, unlabelled = data = two_classes(0.3, 100, 1000, 7)
+        found = joint_prevalence(*data)
+        draws = Draws(np.column_stack([np.ones(1200), np.concatenate([x, unlabelled])])[None], 100, 1e-3)
+
+        def value(pi: float) -> float:
+            theta, fine = empirical_estimate(draws, pi, stream_estimate(draws, pi, CLASSES.truth[None]))
+            assert fine.all()
+            ratio = np.exp(draws.x[0] @ theta[0])
+            c1 = brentq(lambda c: ((ratio - 1) / (1200 - c + c * ratio)).sum(), 1e-6, 1200 - 1e-6, xtol=1e-12)
+            return float(derivatives(draws, theta, pi, c1)[0][0] - theta[0] @ draws.penalty()[0] @ theta[0] / 2)
+
+        best = value(float(found.population[1]))
+        for end in (float(found.low[1]), float(found.high[1])):
+            assert 2 * (best - value(end)) == pytest.approx(chi2.ppf(0.95, 1), abs=1e-4)
+
+    def test_of_two_classes_is_one_interval(self) -> None:
+        found = joint_prevalence(*DATA["two classes"])
+        torch.testing.assert_close(found.low, 1 - found.high.flip(0), atol=1e-12, rtol=0)
+
+    def test_is_wider_at_a_higher_level(self) -> None:
+        narrow, wide = (joint_prevalence(*DATA["three classes"], level=level) for level in (0.5, 0.99))
+        assert bool((wide.low < narrow.low).all())
+        assert bool((narrow.high < wide.high).all())
+
+    def test_reaches_to_0_where_a_class_is_absent(self) -> None:
+        x, y, _ = two_classes(0.3, 60, 10, 11)
+        unlabelled = CLASSES.drawn(np.zeros(500, dtype=int), np.random.default_rng(0))[:, 1:] - [0.3, 0.0]
+        found = joint_prevalence(x, y, unlabelled)
+        assert found.population.tolist() == [1.0, 0.0]
+        assert found.low[1] == 0
+        assert found.high[0] == 1
+        assert 0 < float(found.high[1]) < 0.1
+        assert bool(torch.isneginf(found.intercept[1]))
+        assert bool((torch.as_tensor(found.log_probs(x))[:, 0] == 0).all())
+
+    def test_reaches_to_0_for_one_of_three_classes(self) -> None:
+        found = joint_prevalence(*three_classes((0.7, 0.3, 0.0), (60, 60, 60), 800, 4))
+        assert found.population[2] == 0
+        assert found.low[2] == 0
+        assert found.high[2] > 0
+        assert bool((found.low[:2] > 0).all())
+
+    def test_of_three_classes_ends_where_the_best_of_the_others_does(self) -> None:
+        data = DATA["three classes"]
+        found = joint_prevalence(*data)
+        likelihood = JointLikelihood(_whitened(*data, None)[0], 1e-3)
+        for end in (float(found.low[1]), float(found.high[1])):
+
+            def deviance(share: float, end: float = end) -> float:
+                value = likelihood(np.array([share * (1 - end), end, (1 - share) * (1 - end)])).value
+                return 2 * (found.log_likelihood - value)  # type: ignore[operator]
+
+            least = minimize_scalar(deviance, bounds=(0.5, 1.0), method="bounded", options={"xatol": 1e-6})
+            assert least.fun == pytest.approx(chi2.ppf(0.95, 1), abs=1e-4)
+
+    def test_has_the_standard_error_of_the_semiparametric_bound(self) -> None:
+        found = joint_prevalence(*two_classes(0.3, 3000, 6000, 13))
+        bound = asymptotic(CLASSES, 0.3, 1.0).unknown
+        assert bound is not None
+        assert float(found.standard_error[1]) == pytest.approx(math.sqrt(bound[3, 3] / 6000), rel=0.05)
+
+    def test_is_the_same_where_the_rows_weight_is_written_out(self) -> None:
+        data = two_classes(0.3, 1000, 4000, 17)
+        plain, given = joint_prevalence(*data), joint_prevalence(*data, unlabelled_weight=2.0)
+        torch.testing.assert_close(given.population, plain.population, atol=1e-9, rtol=0)
+        torch.testing.assert_close(given.standard_error, plain.standard_error, atol=0, rtol=0.06)  # by the sandwich
+        torch.testing.assert_close(given.high - given.low, plain.high - plain.low, atol=0, rtol=0.06)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize(("mass", "pi"), [(None, 0.3), (None, 0.1), (0.5, 0.3), (40.0, 0.3)])
+    def test_contains_the_truth_as_often_as_it_says(self, mass: float | None, pi: float) -> None:
+        inside, errors, estimates = [], [], []
+        for seed in range(400):
+            found = joint_prevalence(*two_classes(pi, 80, 1600, 1000 + seed), unlabelled_weight=mass)
+            inside.append(float(found.low[1]) <= pi <= float(found.high[1]))
+            errors.append(float(found.standard_error[1]))
+            estimates.append(float(found.population[1]))
+        share = np.mean(inside)
+        assert abs(share - 0.95) < 3.5 * math.sqrt(0.95 * 0.05 / 400)
+        assert np.mean(errors) == pytest.approx(np.std(estimates), rel=0.15)
+
+
+@pytest.mark.long
+class TestResult:
+    def test_is_an_estimate_like_others(self) -> None:
+        found = joint_prevalence(*DATA["three classes"])
+        assert found.prevalence().is_uncertain
+        assert found.converged
+        assert str(found).startswith("Prevalence estimate (joint, 120 labelled and 600 unlabelled rows)\n  class 0: ")
+        torch.testing.assert_close(found.sampling, torch.tensor([40.0, 30.0, 50.0], dtype=torch.float64) / 120)
+
+    def test_takes_tensors_of_any_dtype(self) -> None:
+        x, y, unlabelled = DATA["two classes"]
+        plain = joint_prevalence(x, y, unlabelled)
+        found = joint_prevalence(torch.from_numpy(x).float(), torch.from_numpy(y == 1), torch.from_numpy(unlabelled).float())
+        torch.testing.assert_close(found.population, plain.population, atol=1e-5, rtol=0)
+        assert isinstance(found.log_probs(torch.zeros(3, 2)), torch.Tensor)
+
+    def test_of_logits_undoes_an_affine_distortion(self) -> None:
+        x, y, unlabelled = two_classes(0.2, 300, 4000, 19)
+        distorted = [np.column_stack([-2.0 * f[:, 0] - 1, 3.0 * f[:, 0] + 4]) for f in (x, unlabelled)]
+        found = joint_prevalence(distorted[0], y, distorted[1])
+        assert float(found.low[1]) < 0.2 < float(found.high[1])
+
+    def test_warns_of_separated_classes_and_stays_finite(self) -> None:
+        rng = np.random.default_rng(0)
+        y = np.repeat([0, 1], 20)
+        x, unlabelled = rng.normal(size=(40, 1)) + 20 * y[:, None], rng.normal(size=(100, 1))
+        unlabelled[:30] += 20
+        with pytest.warns(LabelShiftWarning, match="separated"):
+            found = joint_prevalence(x, y, unlabelled)
+        assert float(found.population[1]) == pytest.approx(0.3, abs=1e-3)
+        assert bool(torch.isfinite(found.slopes).all())
+        assert float(found.standard_error[1]) == pytest.approx(math.sqrt(0.3 * 0.7 / 100), rel=0.02)
+
+    def test_warns_of_few_rows(self) -> None:
+        with pytest.warns(LabelShiftWarning, match="fewer than 15"):
+            joint_prevalence(*two_classes(0.3, 10, 100, 1))
+
+
+class TestBadInput:
+    x, y, unlabelled = two_classes(0.3, 20, 50, 23)
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"features": x[:, 0]}, "Expected `features` to be a table"),
+            ({"unlabelled": unlabelled[:0]}, "Expected `unlabelled` to be a table"),
+            ({"unlabelled": unlabelled[:, :1]}, "Expected `unlabelled` to have 2 columns"),
+            ({"features": np.where(x > 1, np.nan, x)}, "Expected `features` to be finite, but row"),
+            ({"y": y[:-1]}, "Expected one label per labelled row"),
+            ({"y": 2 * y}, r"class\(es\) \[1\] have none"),
+            ({"y": 0 * y}, r"class\(es\) \[1\] have none"),
+            ({"y": y - 1}, "Expected"),
+            ({"y": y + 0.5}, "Expected"),
+            ({"y": np.array(["a", "b"])[y]}, "Expected"),
+            ({"level": 1.0}, "Expected `level`"),
+            ({"unlabelled_weight": 0.0}, "Expected `unlabelled_weight` to be a positive number"),
+            ({"unlabelled_weight": math.inf}, "Expected `unlabelled_weight` to be a positive number"),
+            ({"penalty": -1.0}, "Expected `penalty` to be a number ≥ 0"),
+            ({"penalty": math.nan}, "Expected `penalty` to be a number ≥ 0"),
+        ],
+    )
+    def test_is_refused_with_a_remedy(self, change: dict[str, Any], message: str) -> None:
+        given = {"features": self.x, "y": self.y, "unlabelled": self.unlabelled, **change}
+        with pytest.raises(ValueError, match=message):
+            joint_prevalence(**given)
+
+    def test_features_without_any_spread_are_refused(self) -> None:
+        with pytest.raises(ValueError, match="Expected features that vary"):
+            joint_prevalence(0 * self.x, self.y, 0 * self.unlabelled)

@@ -1,0 +1,350 @@
+"""The test of unlabelled rows against labelled ones: its size, its power, what leaves it unchanged, and bad input."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from members import SEED, assert_refused, generator
+from scipy.stats import norm, rankdata, ttest_ind_from_stats
+from scipy.stats import t as student
+from sklearn.metrics import roc_auc_score
+
+import rightloss as rl
+from rightloss.shift import LabelShiftWarning, UnlabelledShift, unlabelled_shift_test
+from rightloss.shift.shift_features import normal_scores
+from rightloss.shift.stream_scores import HeldOutPart
+
+Rows = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+def drawn(rows: int, pi: float, seed: int, shift: float = 0.0, columns: int = 4, unlabelled: int | None = None) -> Rows:
+    """Draw `rows` of each of two normal classes, and ten times as many unlabelled, moved by `shift` in the second column."""
+    random = np.random.default_rng([SEED, seed])
+    y = np.repeat([0, 1], rows)
+    hidden = (random.random(20 * rows if unlabelled is None else unlabelled) < pi).astype(int)
+    x, others = random.standard_normal((len(y), columns)), random.standard_normal((len(hidden), columns))
+    x[:, 0] += 1.5 * y
+    others[:, 0] += 1.5 * hidden
+    others[:, 1] += shift
+    return x, y, others
+
+
+def quietly(*args: Any, **options: Any) -> UnlabelledShift:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LabelShiftWarning)
+        return unlabelled_shift_test(*args, **options)
+
+
+def share_refused(cases: list[tuple[Any, ...]], **options: Any) -> float:
+    return float(np.mean([not quietly(*case, **options).tenable for case in cases]))
+
+
+def assert_no_more_than(share: float, size: float, cases: int) -> None:
+    assert share <= size + 4 * math.sqrt(size * (1 - size) / cases), share
+
+
+class TestSize:
+    @pytest.mark.long
+    @pytest.mark.parametrize("pi", [0.3, 0.001])
+    @pytest.mark.parametrize("known", [True, False])
+    def test_it_is_at_most_nominal_without_a_shift(self, pi: float, known: bool) -> None:
+        cases = [(*drawn(50, pi, seed), pi if known else None) for seed in range(100)]
+        assert_no_more_than(share_refused(cases), 0.06, 100)
+
+    @pytest.mark.long
+    def test_it_holds_for_three_classes(self) -> None:
+        pi, cases = [0.7, 0.25, 0.05], []
+        for seed in range(50):
+            random = np.random.default_rng([SEED, 1000 + seed])
+            y, hidden = np.repeat([0, 1, 2], 60), random.choice(3, 900, p=pi)
+            cases.append((*(random.standard_normal((len(k), 3)) + 1.5 * np.eye(3)[k] for k in (y, hidden)), y))
+        assert_no_more_than(share_refused([(x, y, u, pi) for x, u, y in cases]), 0.06, 50)
+        assert_no_more_than(share_refused([(x, y, u, None) for x, u, y in cases]), 0.06, 50)
+
+    @pytest.mark.long
+    def test_it_holds_for_rows_that_are_alike_within_a_group_only_if_the_groups_are_given(self) -> None:
+        cases, groups = [], []
+        for seed in range(50):
+            x, y, unlabelled = drawn(100, 0.1, 2000 + seed, unlabelled=1000)
+            random = np.random.default_rng([SEED, 3000 + seed])
+            own = 30 * y + random.integers(0, 30, len(y)), 60 + random.integers(0, 300, len(unlabelled))
+            moved = random.standard_normal((360, x.shape[1]))
+            cases.append((x + moved[own[0]], y, unlabelled + moved[own[1]], 0.1))
+            groups.append(own)
+        refused = np.mean([not quietly(*case, groups=own).tenable for case, own in zip(cases, groups, strict=True)])
+        assert_no_more_than(float(refused), 0.06, 50)
+        assert share_refused(cases) > 0.25
+
+    @pytest.mark.long
+    def test_votes_count_by_their_share(self) -> None:
+        cases = []
+        for seed in range(60):
+            x, _, unlabelled = drawn(60, 0.2, 4000 + seed)
+            risk = 1 / (1 + np.exp(-(1.5 * x[:, 0] - 1.5**2 / 2)))  # at equal classes, as drawn
+            cases.append((x, np.stack([1 - risk, risk], 1), unlabelled, 0.2))
+        assert_no_more_than(share_refused(cases), 0.06, 60)
+
+
+class TestPower:
+    @pytest.mark.long
+    def test_it_grows_with_the_shift(self) -> None:
+        shares = []
+        for shift in (0.1, 0.25, 0.5):
+            shares.append(share_refused([(*drawn(100, 0.3, seed, shift), 0.3) for seed in range(25)]))
+        assert shares[0] <= shares[1] + 0.2
+        assert 0.15 < shares[1] <= shares[2]
+        assert shares[2] > 0.9
+
+    @pytest.mark.long
+    @pytest.mark.parametrize("known", [True, False])
+    @pytest.mark.parametrize(("change", "kind"), [("mean", "means"), ("spread", "spreads"), ("correlation", "pairs")])
+    def test_it_names_what_differs(self, change: str, kind: str, known: bool) -> None:
+        named = []
+        for seed in range(10):
+            x, y, unlabelled = drawn(300, 0.3, 5000 + seed, 0.5 * (change == "mean"))
+            if change == "spread":
+                unlabelled[:, 1] *= 1.5
+            if change == "correlation":
+                unlabelled[:, 2] = 0.6 * unlabelled[:, 1] + 0.8 * unlabelled[:, 2]
+            found = quietly(x, y, unlabelled, 0.3 if known else None)
+            named.append(found.p_values[kind] < 0.05)
+            assert found.p_value == min(found.p_values.values())
+        assert np.mean(named) > 0.8
+
+    @pytest.mark.long
+    def test_a_wrong_prevalence_is_told_from_a_shift(self) -> None:
+        wrong = [quietly(*drawn(300, 0.5, 6000 + seed), 0.1) for seed in range(20)]
+        assert not any(each.tenable for each in wrong)
+        assert np.mean([each.any_prevalence > 0.05 for each in wrong]) > 0.7
+        assert "check the prevalence first" in max(wrong, key=lambda each: each.any_prevalence).message
+        shifted = [quietly(*drawn(300, 0.5, 6100 + seed, 0.5), 0.5) for seed in range(5)]
+        assert all(each.any_prevalence < 0.05 for each in shifted)
+
+    @pytest.mark.long
+    def test_classes_that_cannot_be_seen_are_named(self) -> None:
+        x, y, unlabelled = drawn(100, 0.001, 7000)
+        found = quietly(x, y, unlabelled, 0.001)
+        assert found.unseen == (1,)
+        assert "within class(es) [1] alone would hardly show" in found.message
+        assert quietly(*drawn(400, 0.5, 7001), 0.5).unseen == ()
+
+    @pytest.mark.long
+    def test_a_shift_within_an_unseen_class_is_not_seen_and_within_another_is(self) -> None:
+        for pi, seen in ((0.02, False), (0.5, True)):
+            refused = []
+            for seed in range(30):
+                x, y, unlabelled = drawn(200, 0.0, 7100 + seed)
+                few = int(pi * len(unlabelled))
+                unlabelled[:few, 0] += 0.5  # instead of 1.5
+                found = quietly(x, y, unlabelled, pi)
+                refused.append(not found.tenable)
+                assert (1 in found.unseen) is not seen
+            assert np.mean(refused) > 0.8 if seen else np.mean(refused) < 0.3
+
+    def test_streams_that_never_overlap_are_refused_although_no_score_varies(self) -> None:
+        y = np.repeat([0, 1], 100)
+        found = quietly(np.ones((200, 1)), y, np.zeros((500, 1)), 0.3)
+        assert found.p_value < 1e-6
+        assert found.auc == pytest.approx(1)
+
+
+class TestWarning:
+    @pytest.mark.long
+    def test_it_warns_rather_than_raises(self) -> None:
+        with pytest.warns(LabelShiftWarning, match="no mixture of the labelled classes at this prevalence.*means of columns"):
+            found = unlabelled_shift_test(*drawn(200, 0.3, 10, 1.0), 0.3)
+        assert not found.tenable
+        assert len(found.complaints) == 2
+        assert str(found) == found.message
+        assert found.message.startswith(found.complaints[0])
+
+    @pytest.mark.long
+    def test_it_is_silent_without_a_shift(self) -> None:
+        found = unlabelled_shift_test(*drawn(200, 0.3, 11), 0.3, size=1e-6)  # a warning would be an error
+        assert found.tenable
+        assert found.complaints == ()
+        assert found.any_prevalence == quietly(*drawn(200, 0.3, 11), None).p_value
+        assert abs(found.auc - 0.5) < 5 * found.auc_error
+
+    def test_too_few_rows_are_no_proof(self) -> None:
+        x, y, unlabelled = drawn(1, 0.3, 12, unlabelled=50)
+        with pytest.warns(LabelShiftWarning, match="Too few rows"):
+            found = unlabelled_shift_test(x, y, unlabelled, 0.3)
+        assert found.p_value == 1
+
+
+class TestInvariance:
+    def test_the_order_of_the_rows_changes_nothing(self) -> None:
+        x, y, unlabelled = drawn(40, 0.3, 20, 0.3, unlabelled=200)
+        random = np.random.default_rng(0)
+        rows, others = random.permutation(len(x)), random.permutation(len(unlabelled))
+        assert quietly(x[rows], y[rows], unlabelled[others], 0.3) == quietly(x, y, unlabelled, 0.3)
+
+    def test_the_units_of_the_columns_change_nothing(self) -> None:
+        x, y, unlabelled = drawn(40, 0.3, 21, 0.3, unlabelled=200)
+        scale, offset = np.array([1e-3, 2.0, 1e4, 7.0]), np.array([1.0, -20.0, 0.0, 3.0])
+        plain, moved = quietly(x, y, unlabelled, 0.3), quietly(scale * x + offset, y, scale * unlabelled + offset, 0.3)
+        assert moved.p_value == pytest.approx(plain.p_value, rel=1e-8)
+        assert moved.auc == pytest.approx(plain.auc, rel=1e-8)
+
+    def test_any_increasing_change_of_a_column_changes_nothing(self) -> None:
+        x, y, unlabelled = drawn(40, 0.3, 22, 0.3, unlabelled=200)
+        assert quietly(x, y, unlabelled, None).p_value == pytest.approx(
+            quietly(np.exp(3 * x), y, np.exp(3 * unlabelled), None).p_value, rel=1e-8
+        )
+
+    def test_constant_and_empty_columns_change_nothing(self) -> None:
+        x, y, unlabelled = drawn(40, 0.3, 23, unlabelled=200)
+        more, others = (
+            np.column_stack([each, np.full(len(each), 5.0), np.full(len(each), np.nan)]) for each in (x, unlabelled)
+        )
+        assert quietly(more, y, others, 0.3).p_value == pytest.approx(quietly(x, y, unlabelled, 0.3).p_value, rel=1e-8)
+
+    @pytest.mark.long
+    def test_every_kind_of_array_and_label_gives_the_same(self) -> None:
+        x, y, unlabelled = drawn(40, 0.3, 24, 0.2, unlabelled=200)
+        plain = quietly(x, y, unlabelled, 0.3)
+        frame, others = (pd.DataFrame(each, columns=list("abcd")) for each in (x, unlabelled))
+        assert quietly(frame, pd.Series(y), others, [0.7, 0.3]) == plain
+        tensor, more = torch.from_numpy(x), torch.from_numpy(unlabelled)
+        assert quietly(tensor, torch.from_numpy(y == 1), more, rl.Prevalence.binary(0.3)) == plain
+        images = quietly(x.reshape(80, 2, 2), np.eye(2)[y], unlabelled.reshape(-1, 2, 2), 0.3)
+        assert images.p_value == pytest.approx(plain.p_value)
+
+    def test_rows_labelled_minus_100_are_left_out(self) -> None:
+        x, y, unlabelled = drawn(40, 0.3, 25, unlabelled=200)
+        more, labels = np.concatenate([x, 9 + x[:10]]), np.append(y, np.full(10, -100))
+        assert quietly(more, labels, unlabelled, 0.3) == quietly(x, y, unlabelled, 0.3)
+
+    @pytest.mark.long
+    def test_unknown_and_uncertain_prevalences_are_those_not_given(self) -> None:
+        data = drawn(40, 0.3, 26, unlabelled=200)
+        plain = quietly(*data, None)
+        assert quietly(*data, rl.Prevalence.unknown(2)) == plain
+        assert quietly(*data, rl.Prevalence.beta(3.0, 7.0)) == plain
+
+    @pytest.mark.long
+    def test_the_generator_alone_decides_on_the_cut(self) -> None:
+        data = drawn(40, 0.3, 27, unlabelled=200)
+        first, again, other = (quietly(*data, 0.3, generator=generator(seed)) for seed in (1, 1, 2))
+        assert first == again
+        assert first.auc != other.auc
+        before = torch.random.get_rng_state()
+        assert quietly(*data, 0.3) == quietly(*data, 0.3)
+        assert torch.equal(before, torch.random.get_rng_state())
+
+    @pytest.mark.long
+    def test_many_columns_are_reduced_to_components_that_show_a_shift_of_all(self) -> None:
+        x, y, unlabelled = drawn(100, 0.3, 28, columns=60)
+        assert quietly(x, y, unlabelled + 0.3, 0.3).p_value < 1e-3
+
+    @pytest.mark.long
+    def test_missing_values_do_not_hide_a_shift(self) -> None:
+        x, y, unlabelled = drawn(100, 0.3, 29, 1.0)
+        x[::7, 1], unlabelled[::7, 1] = np.nan, np.nan
+        assert quietly(x, y, unlabelled, 0.3).p_value < 1e-3
+
+
+class TestParts:
+    """What is computed on one held-out part, against scipy and scikit-learn."""
+
+    def part(self, seed: int) -> tuple[HeldOutPart, np.ndarray, np.ndarray]:
+        random = np.random.default_rng([SEED, seed])
+        votes = np.eye(3)[np.repeat([0, 1, 2], [12, 9, 40])]
+        return HeldOutPart(votes, np.arange(61)), random.standard_normal((61, 1)), np.array([0.8, 0.2])
+
+    def test_normal_scores_are_those_of_scipys_ranks(self) -> None:
+        table = np.random.default_rng(SEED).integers(0, 9, (50, 3)).astype(float)
+        expected = norm.ppf((rankdata(table, axis=0) - 0.5) / 50)
+        np.testing.assert_allclose(normal_scores(table), expected - expected.mean(0), atol=1e-12)
+
+    def test_z_is_as_rare_as_welchs_t(self) -> None:
+        for seed in range(10):
+            held, score, pi = self.part(seed)
+            parts = [score[held.votes[:, k] == 1, 0] for k in range(3)]
+            variances = [c**2 * part.var(ddof=1) / len(part) for c, part in zip((*pi, 1), parts, strict=True)]
+            total = sum(variances)
+            degrees = total**2 / sum(v**2 / (len(part) - 1) for v, part in zip(variances, parts, strict=True))
+            t = (pi[0] * parts[0].mean() + pi[1] * parts[1].mean() - parts[2].mean()) / math.sqrt(total)
+            expected = float(norm.isf(student.sf(abs(t), degrees)))
+            assert abs(held.z_values(score, pi)[0]) == pytest.approx(expected, abs=0.01)
+
+    def test_with_one_class_of_weight_1_it_is_scipys_test_of_two_samples(self) -> None:
+        held, score, _ = self.part(3)
+        first, last = score[:12, 0], score[21:, 0]
+        p = ttest_ind_from_stats(first.mean(), first.std(ddof=1), 12, last.mean(), last.std(ddof=1), 40, equal_var=False).pvalue
+        assert 2 * norm.sf(abs(held.z_values(score, np.array([1.0, 0.0]))[0])) == pytest.approx(p, abs=0.01)
+
+    def test_auc_is_scikit_learns_with_weights(self) -> None:
+        held, score, pi = self.part(1)
+        score = np.round(score, 1)  # with ties
+        weight = held.votes @ np.array([pi[0] / 12, pi[1] / 9, 1.0])
+        expected = roc_auc_score(held.votes[:, 2] == 0, score[:, 0], sample_weight=weight)
+        assert held.auc(score[:, 0], pi)[0] == pytest.approx(expected, abs=1e-12)
+
+    @pytest.mark.long
+    def test_the_error_of_the_auc_is_the_spread_over_samples(self) -> None:
+        found = np.array([held.auc(score[:, 0], pi) for held, score, pi in map(self.part, range(400))])
+        spread, error = found[:, 0].std(ddof=1), math.sqrt(found[:, 1].mean())
+        assert abs(spread / error - 1) < 4 / math.sqrt(2 * 400) + 0.03
+
+    def test_rows_repeated_within_their_groups_count_once(self) -> None:
+        held, score, pi = self.part(2)
+        repeated = HeldOutPart(np.repeat(held.votes, 3, 0), np.repeat(held.groups, 3))
+        assert repeated.z_values(np.repeat(score, 3, 0), pi)[0] == pytest.approx(held.z_values(score, pi)[0], rel=1e-9)
+
+    def test_without_the_mix_no_class_has_a_mean(self) -> None:
+        held, score, _ = self.part(4)
+        classes = score + held.votes[:, [1]]
+        mix, rest, indicators = held.without_mix(np.append(score, score**2, 1), classes)
+        np.testing.assert_allclose(held.means(rest)[:-1], 0, atol=1e-12)
+        np.testing.assert_allclose(held.means(indicators)[:-1], np.eye(2), atol=1e-12)
+        assert mix.sum() == pytest.approx(1)
+
+
+class TestBadInput:
+    def test_it_is_refused_with_the_remedy(self) -> None:
+        x, y, unlabelled = drawn(20, 0.3, 30)
+        assert_refused(lambda: unlabelled_shift_test(x[:, 0], y, unlabelled, 0.3), r"x\[:, None\]")
+        assert_refused(lambda: unlabelled_shift_test(x, y, unlabelled[:, :2], 0.3), "the 4 columns of `x`")
+        assert_refused(lambda: unlabelled_shift_test(x, y, unlabelled[:0], 0.3), "is the data set empty")
+        assert_refused(lambda: unlabelled_shift_test(x, y[:-1], unlabelled, 0.3), "one label per row")
+        assert_refused(lambda: unlabelled_shift_test(x, y * 0, unlabelled, 0.3), "cannot be compared")
+        assert_refused(lambda: unlabelled_shift_test(x, y + 1, unlabelled, 0.3), "number the classes from 0")
+        assert_refused(lambda: unlabelled_shift_test(x, y.astype(float), unlabelled, 0.3), r"labels\.long\(\)")
+        assert_refused(lambda: unlabelled_shift_test(x * 0, y, unlabelled * 0, 0.3), "only constant ones")
+        assert_refused(lambda: unlabelled_shift_test(x, y, unlabelled, 30), "is it a percentage")
+        assert_refused(lambda: unlabelled_shift_test(x, y, unlabelled, [0.5, 0.2]), "sum to 1")
+        assert_refused(lambda: unlabelled_shift_test(x, y, unlabelled, [0.5, 0.2, 0.3]), r"class\(es\) \[2\]")
+        for prevalence in (rl.Prevalence.positive_unlabelled(0.3), None):
+            call = partial(unlabelled_shift_test, x, y * 0 + 1, unlabelled, prevalence)
+            assert_refused(call, r"class\(es\) \[0\]")
+
+    def test_options_are_checked(self) -> None:
+        data = (*drawn(20, 0.3, 31), 0.3)
+        wrong: Any
+        for wrong in (0, 1, 5, True, "0.05"):
+            assert_refused(partial(unlabelled_shift_test, *data, size=wrong), "5 % false alarms")
+        for wrong in (1, 2.5, True):
+            assert_refused(partial(unlabelled_shift_test, *data, folds=wrong), "from 2 up")
+        assert_refused(lambda: unlabelled_shift_test(*data, generator=3), r"manual_seed\(3\)")  # type: ignore[arg-type]
+        assert_refused(lambda: unlabelled_shift_test(*data, groups=np.arange(40)), "a pair")
+        assert_refused(lambda: unlabelled_shift_test(*data, groups=(np.arange(39), None)), "one group per row")
+
+    def test_columns_in_another_order_are_noticed(self) -> None:
+        x, y, unlabelled = drawn(20, 0.3, 32)
+        table, others = pd.DataFrame(x, columns=list("abcd")), pd.DataFrame(unlabelled, columns=list("bacd"))
+        assert_refused(lambda: unlabelled_shift_test(table, y, others, 0.3), r"unlabelled\[x\.columns\]")
+        assert_refused(lambda: unlabelled_shift_test(table.assign(a="low"), y, others, 0.3), "to be numbers")
+
+    def test_groups_of_one_set_alone_may_be_given(self) -> None:
+        x, y, unlabelled = drawn(20, 0.3, 33)
+        alone = quietly(x, y, unlabelled, 0.3, groups=([f"p{row}" for row in range(40)], None))
+        assert alone.p_value == pytest.approx(quietly(x, y, unlabelled, 0.3).p_value)
