@@ -48,7 +48,10 @@ def read_unlabelled(
     try:
         features = validate_data(estimator, X_unlabelled, dtype=rows.features.dtype, reset=False)
     except ValueError as error:
-        raise ValueError(f"X_unlabelled: {error}") from error
+        raise ValueError(
+            f"Expected `X_unlabelled` to hold rows as `X` does, but got others ({error}): give the same columns, as numbers and "
+            "without missing values."
+        ) from error
     mass = check_unlabelled_weight(weight)
     mass = len(features) / rows.total if mass is None else mass
     return UnlabelledRows(features, mass) if mass > 0 else None

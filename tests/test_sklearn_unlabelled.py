@@ -1,0 +1,566 @@
+"""Unlabelled rows in `InformationGainClassifier`: against scipy on the formula, the losses, autograd, and simulated studies."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from members import SEED, assert_refused
+from scipy import optimize, special
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+
+import rightloss as rl
+from rightloss.sklearn import InformationGainClassifier
+from rightloss.sklearn.criteria import make_criterion
+from rightloss.sklearn.network import EndlessRows, Network, NetworkSettings
+from rightloss.sklearn.stream_likelihood import StreamLikelihood, mixture_proportions
+
+MEANS = {2: np.array([[0.0, 0.0], [1.5, 0.5]]), 3: np.array([[0.0, 0.0], [1.5, 0.5], [-0.5, 1.5]])}
+POPULATION: dict[int, Any] = {2: 0.1, 3: [0.7, 0.2, 0.1]}
+
+
+def draw(rng: np.random.Generator, classes: np.ndarray, k: int) -> np.ndarray:
+    """Features of normal classes with one spread: log-odds are linear."""
+    return rng.normal(size=(len(classes), 2)) + MEANS[k][classes]
+
+
+def study(k: int = 2, each: int = 30, m: int = 400, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows sampled by class, and unlabelled rows of the population."""
+    rng = np.random.default_rng(1000 * SEED + seed)
+    y = np.repeat(np.arange(k), [each + 5 * c for c in range(k)])
+    pi = np.array([0.9, 0.1]) if k == 2 else np.array(POPULATION[k])
+    return draw(rng, y, k), y, draw(rng, rng.choice(k, m, p=pi), k)
+
+
+def model(population: Any, **options: Any) -> InformationGainClassifier:
+    options = {"tol": 1e-9, "max_iter": 1000, "check_unlabelled": False, **options}
+    return InformationGainClassifier(population, **options)
+
+
+def stream_loss(logits: np.ndarray, y: np.ndarray, others: np.ndarray, pi: np.ndarray, rho: np.ndarray, mass: float) -> float:
+    """The formula, as plainly as it can be written: the mean of −log t(y|x), and λ times the mean of −log t(u|x)."""
+
+    def t(z: np.ndarray) -> np.ndarray:
+        p = special.softmax(z, axis=1)
+        masses = np.column_stack([rho * p / pi, np.full(len(p), mass)])
+        return np.asarray(masses / masses.sum(1, keepdims=True))
+
+    return float(-np.log(t(logits)[np.arange(len(y)), y]).mean() - mass * np.log(t(others)[:, -1]).mean())
+
+
+def optimum(
+    x: np.ndarray, y: np.ndarray, others: np.ndarray, pi: np.ndarray | None, rho: np.ndarray, mass: float, ridge: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Slopes (K, d), intercepts (K,) and π, by scipy's BFGS without derivatives, from a few starts."""
+    k, d = len(rho), x.shape[1]
+
+    def parts(point: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        free = point[: k * d].reshape(k, d)  # for two classes one row is enough: the first is left at 0
+        slopes = free if k > 2 else free * [[0.0], [1.0]]
+        intercepts = np.append(0.0, point[k * d : k * d + k - 1])
+        return slopes, intercepts, pi if pi is not None else special.softmax(np.append(0.0, point[k * d + k - 1 :]))
+
+    def value(point: np.ndarray) -> float:
+        slopes, intercepts, mix = parts(point)
+        found = stream_loss(x @ slopes.T + intercepts, y, others @ slopes.T + intercepts, mix, rho, mass)
+        return found + ridge / 2 * float((slopes**2).sum())
+
+    rng = np.random.default_rng(0)
+    size = k * d + (k - 1) * (1 if pi is not None else 2)
+    with np.errstate(all="ignore"):
+        found = [optimize.minimize(value, 0.5 * rng.normal(size=size), method="BFGS", options={"gtol": 1e-8}) for _ in range(4)]
+    return parts(min(found, key=lambda each: each.fun).x)
+
+
+def odds(fitted: InformationGainClassifier) -> tuple[np.ndarray, np.ndarray]:
+    """Slopes and intercepts of the log-odds against class 0."""
+    found = fitted._contrasts()
+    return found[:, :-1], found[:, -1]
+
+
+# The likelihood and its optimum.
+
+
+@pytest.mark.parametrize("k", [2, 3])
+@pytest.mark.parametrize("mass", [0.3, 13.0])
+def test_the_objective_is_the_loss_of_the_library_and_so_is_its_gradient(k: int, mass: float) -> None:
+    x, y, others = study(k)
+    rng = np.random.default_rng(SEED)
+    outputs = 2 * rng.normal(size=(len(x) + len(others), 1 if k == 2 else k))
+    table = np.eye(k)[y]
+    pi = np.array([0.9, 0.1]) if k == 2 else np.array(POPULATION[3])
+    value, gradient, _ = StreamLikelihood(table, len(others), mass, table.mean(0), pi)(outputs, np.empty(0))
+    logits = torch.from_numpy(outputs).requires_grad_()
+    likelihood = rl.Bernoulli() if k == 2 else rl.Categorical()
+    prevalence = rl.Prevalence(pi, table.mean(0))
+    options: dict[str, Any] = {"unlabelled": logits[len(y) :], "unlabelled_weight": mass}
+    loss = rl.logit_adjusted_loss(logits[: len(y)], torch.from_numpy(y), prevalence, likelihood, **options)
+    loss.backward()
+    assert logits.grad is not None
+    assert value == pytest.approx(loss.item(), rel=1e-12)
+    np.testing.assert_allclose(gradient, logits.grad.numpy(), atol=1e-14)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("k", [2, 3])
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(("penalty", "weight"), [(None, None), ("l2", 0.5)])
+def test_the_fit_is_what_scipy_finds_on_the_formula(k: int, known: bool, penalty: Any, weight: float | None) -> None:
+    x, y, others = study(k, each=60, m=600)
+    rho = np.bincount(y) / len(y)
+    pi = (np.array([0.9, 0.1]) if k == 2 else np.array(POPULATION[3])) if known else None
+    mass = len(others) / len(y) if weight is None else weight
+    fitted = model(pi if known else "unknown", penalty=penalty, unlabelled_weight=weight).fit(x, y, X_unlabelled=others)
+    slopes, intercepts, mix = optimum(x, y, others, pi, rho, mass, 1 / len(y) if penalty else 0.0)
+    found = odds(fitted)
+    np.testing.assert_allclose(found[0], slopes[1:] - slopes[0], atol=2e-4)
+    np.testing.assert_allclose(found[1], intercepts[1:], atol=2e-4)
+    np.testing.assert_allclose(fitted.population_, mix, atol=2e-5)
+
+
+@pytest.mark.parametrize("k", [2, 3])
+@pytest.mark.parametrize("options", [{}, {"penalty": None}, {"unlabelled_weight": 0.2}, {"C": 0.2}])
+def test_an_unknown_population_is_the_mean_prediction_over_the_unlabelled_rows(k: int, options: dict[str, Any]) -> None:
+    x, y, others = study(k, each=60)
+    fitted = model("unknown", **options).fit(x, y, X_unlabelled=others)
+    np.testing.assert_allclose(fitted.predict_proba(others).mean(0), fitted.population_, atol=1e-6)
+
+
+def test_where_the_training_mix_is_the_populations_unlabelled_rows_change_nothing() -> None:
+    x, y, others = study()
+    mix = float(np.mean(y))
+    with_them, without = model(mix).fit(x, y, X_unlabelled=others), model(mix).fit(x, y)
+    np.testing.assert_allclose(with_them.coef_, without.coef_, atol=1e-6)
+
+
+def test_a_weight_of_zero_leaves_the_unlabelled_rows_out() -> None:
+    x, y, others = study()
+    np.testing.assert_array_equal(
+        model(0.1, unlabelled_weight=0.0).fit(x, y, X_unlabelled=others).coef_, model(0.1).fit(x, y).coef_
+    )
+
+
+@pytest.mark.parametrize("population", [0.1, "unknown"])
+def test_an_integer_weight_is_a_repeated_row_and_votes_of_one_are_labels(population: Any) -> None:
+    x, y, others = study(each=60)
+    weight = np.random.default_rng(0).integers(0, 4, len(y))
+    again = np.repeat(np.arange(len(y)), weight)
+    weighted = model(population).fit(x, y, sample_weight=weight, X_unlabelled=others)
+    for labels in (y[again], np.eye(2)[y[again]]):
+        repeated = model(population).fit(x[again], labels, X_unlabelled=others)
+        np.testing.assert_allclose(weighted.predict_proba(x), repeated.predict_proba(x), atol=1e-6)
+    assert weighted.unlabelled_weight_ == pytest.approx(len(others) / weight.sum())
+
+
+def test_unlabelled_rows_given_twice_weigh_twice() -> None:
+    x, y, others = study()
+    twice = model(0.1).fit(x, y, X_unlabelled=np.vstack([others, others]))
+    once = model(0.1, unlabelled_weight=2 * len(others) / len(y)).fit(x, y, X_unlabelled=others)
+    np.testing.assert_allclose(twice.coef_, once.coef_, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "options", [{"evidence": 0.3}, {"loss": "as_published"}, {"reference": 0.3}, {"reference": "population"}]
+)
+def test_with_other_evidence_or_reference_the_fit_is_an_optimum_of_the_gain(options: dict[str, Any]) -> None:
+    x, y, others = study(each=60)
+    fitted = model(0.1, **options).fit(x, y, X_unlabelled=others)
+    coef = torch.from_numpy(fitted.coef_.copy()).requires_grad_()
+    intercept = torch.from_numpy(fitted.intercept_.copy()).requires_grad_()
+    published = options.get("loss") == "as_published"
+    prevalence = fitted.prevalence_.with_evidence(0.0 if published else options.get("evidence", 1.0))
+    reference = {"population": prevalence.population, 0.3: [0.7, 0.3]}.get(options.get("reference"))  # type: ignore[arg-type]
+    loss = rl.information_gain_loss(
+        torch.from_numpy(x) @ coef.T + intercept,
+        torch.from_numpy(y),
+        prevalence,
+        rl.Bernoulli(),
+        reference=prevalence.population if published else reference,
+        unlabelled=torch.from_numpy(others) @ coef.T + intercept,
+        unlabelled_weight=len(others) / len(y),
+    )
+    (loss + coef.square().sum() / (2 * len(y))).backward()
+    assert coef.grad is not None
+    assert intercept.grad is not None
+    np.testing.assert_allclose(np.append(coef.grad.numpy(), intercept.grad.numpy()), 0, atol=1e-6)
+
+
+@pytest.mark.long
+def test_with_few_labelled_rows_the_unlabelled_ones_bring_predictions_nearer_to_the_truth() -> None:
+    rng = np.random.default_rng(SEED)
+    people = rng.choice(2, 5000, p=[0.9, 0.1])
+    test = draw(rng, people, 2)
+    gains = []
+    for seed in range(40):
+        x, y, others = study(each=15, m=3000, seed=seed)
+        tables = [m.predict_log_proba(test) for m in (model(0.1).fit(x, y, X_unlabelled=others), model(0.1).fit(x, y))]
+        gains.append(np.subtract(*(table[np.arange(len(test)), people].mean() for table in tables)))
+    assert np.mean(gains) > 3 * np.std(gains) / len(gains) ** 0.5
+
+
+# One class alone is labelled.
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("hidden", [(), (8,)])
+def test_positive_and_unlabelled_rows_are_enough_where_the_population_is_known(hidden: Any) -> None:
+    x, y, others = study(each=300, m=4000)
+    options = {"hidden_layer_sizes": hidden, "max_iter": 60, "random_state": 0, "tol": 1e-6, "learning_rate_init": 0.01}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        fitted = model(0.1, **options).fit(x[y == 1], y[y == 1], X_unlabelled=others)
+    assert fitted.classes_.tolist() == [0, 1]
+    assert fitted.sampling_.tolist() == [0.0, 1.0]
+    assert fitted.predict_proba(others)[:, 1].mean() == pytest.approx(0.1, abs=0.025)
+    true = special.expit(x @ [1.5, 0.5] - 1.25 + special.logit(0.1))
+    assert np.corrcoef(special.logit(fitted.predict_proba(x)[:, 1]), special.logit(true))[0, 1] > 0.95
+    moved = special.logit(fitted.predict_proba(x)[:, 1])
+    np.testing.assert_allclose(
+        special.logit(fitted.set_population(0.3).predict_proba(x)[:, 1]) - moved,
+        special.logit(0.3) - special.logit(0.1),
+        atol=1e-4,
+    )
+
+
+def test_with_one_class_labelled_the_fit_is_what_scipy_finds_on_the_formula() -> None:
+    x, y, others = study(each=80)
+    cases = x[y == 1]
+    fitted = model(0.1, penalty=None).fit(cases, np.ones(len(cases)), X_unlabelled=others)
+    slopes, intercepts, _ = optimum(
+        cases, np.ones(len(cases), dtype=int), others, np.array([0.9, 0.1]), np.array([0.0, 1.0]), len(others) / len(cases), 0.0
+    )
+    np.testing.assert_allclose(odds(fitted)[0], slopes[1:] - slopes[0], atol=1e-4)
+    np.testing.assert_allclose(odds(fitted)[1], intercepts[1:], atol=1e-4)
+
+
+def test_a_dict_names_the_class_without_labels_whichever_comes_first() -> None:
+    x, y, others = study(each=80)
+    cases = x[y == 1]
+    reference = model(0.1).fit(cases, np.ones(len(cases), dtype=bool), X_unlabelled=others)
+    assert reference.classes_.tolist() == [False, True]
+    for name, other in (("cancer", "healthy"), ("malignant", "benign")):
+        fitted = model({name: 0.1, other: 0.9}).fit(cases, [name] * len(cases), X_unlabelled=others)
+        assert fitted.classes_.tolist() == sorted([name, other])
+        risk = fitted.predict_proba(x)[:, fitted.classes_.tolist().index(name)]
+        np.testing.assert_allclose(risk, reference.predict_proba(x)[:, 1], atol=1e-6)
+
+
+def test_where_the_other_class_cannot_be_named_the_remedy_is_said() -> None:
+    x, y, others = study()
+    for population, labels, words in (
+        (0.1, ["cancer"] * len(y), "as a dict"),
+        ({"cancer": 0.1, "benign": 0.5, "other": 0.4}, ["cancer"] * len(y), "one other class"),
+        ({"a": 0.1, "b": 0.9}, ["cancer"] * len(y), "to name 'cancer'"),
+        ("unknown", np.ones(len(y)), "known population"),
+        (rl.Prevalence.beta(2.0, 18.0), np.ones(len(y)), "known population"),
+        (None, np.ones(len(y)), "as a dict|`population` with"),
+    ):
+        assert_refused(lambda p=population, v=labels: model(p).fit(x, v, X_unlabelled=others), words)  # type: ignore[misc]
+    assert_refused(lambda: model(0.1).fit(x, np.ones(len(y))), "at least 2 classes")
+    assert_refused(lambda: model(0.1, unlabelled_weight=0.0).fit(x, np.ones(len(y)), X_unlabelled=others), "unlabelled_weight=0")
+    assert_refused(
+        lambda: model(0.1, hidden_layer_sizes=(3,), early_stopping=True).fit(x, np.ones(len(y)), X_unlabelled=others),
+        "early_stopping",
+    )
+    fitted = model(0.1).fit(x, np.ones(len(y)), X_unlabelled=others)
+    assert_refused(lambda: fitted.set_population(None), "one class alone")
+
+
+# Standard errors.
+
+
+def row_losses(theta: torch.Tensor, x: torch.Tensor, stream: torch.Tensor, k: int, learnt: bool, terms: Any) -> torch.Tensor:
+    """−log t(s|x) of each row, in torch, by log-odds against class 0 (class by class, intercept last) and those of π."""
+    rho, mass, pi = terms
+    size = (k - 1) * (x.shape[1] + 1)
+    coefficients = theta[:size].reshape(k - 1, -1)
+    log_pi = torch.log_softmax(torch.cat([torch.zeros(1).double(), theta[size:]]), 0) if learnt else pi.log()
+    eta = torch.cat([torch.zeros(len(x), 1).double(), x @ coefficients[:, :-1].T + coefficients[:, -1]], 1)
+    masses = torch.cat([rho * torch.softmax(eta, 1) / log_pi.exp(), torch.full((len(x), 1), mass).double()], 1)
+    return -torch.log(masses / masses.sum(1, keepdim=True)).gather(1, stream[:, None])[:, 0]
+
+
+@pytest.mark.parametrize("k", [2, 3])
+@pytest.mark.parametrize("learnt", [False, True])
+@pytest.mark.parametrize("weight", [None, 0.7])
+def test_robust_errors_are_the_sandwich_within_streams_by_autograd(k: int, learnt: bool, weight: float | None) -> None:
+    x, y, others = study(k, each=60)
+    population = "unknown" if learnt else POPULATION[k]
+    fitted = model(population, penalty=None, unlabelled_weight=weight).fit(x, y, X_unlabelled=others)
+    theta = np.concatenate([fitted._contrasts().ravel(), np.log(fitted.population_[1:] / fitted.population_[0])])
+    theta = torch.from_numpy(theta if learnt else theta[: fitted._contrasts().size])
+    rho, mass = torch.from_numpy(fitted.sampling_), fitted.unlabelled_weight_
+    rows = torch.from_numpy(np.vstack([x, others]))
+    stream = torch.from_numpy(np.append(y, np.full(len(others), k)))
+    counts = torch.where(stream == k, mass * len(y) / len(others), 1.0).double()
+
+    def losses(point: torch.Tensor) -> torch.Tensor:
+        return counts * row_losses(point, rows, stream, k, learnt, (rho, mass, torch.from_numpy(fitted.population_)))
+
+    scores = torch.autograd.functional.jacobian(losses, theta)
+    hessian = torch.autograd.functional.hessian(lambda point: losses(point).sum(), theta)
+    np.testing.assert_allclose(scores.sum(0), 0, atol=1e-5)
+    middle = sum(torch.cov(scores[stream == s].T) * int((stream == s).sum()) for s in range(k + 1))
+    expected = torch.linalg.inv(hessian) @ middle @ torch.linalg.inv(hessian)
+    size = fitted._contrasts().size
+    found = fitted.summary("robust").covariance.to_numpy()
+    np.testing.assert_allclose(found, expected[:size, :size], rtol=1e-5, atol=1e-8)
+    assert ("population learnt" in str(fitted.summary())) == learnt
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("k", [2, 3])
+@pytest.mark.parametrize("population", ["known", "unknown"])
+def test_model_and_robust_errors_agree_where_the_model_is_right(k: int, population: str) -> None:
+    x, y, others = study(k, each=10_000, m=30_000)
+    fitted = model("unknown" if population == "unknown" else POPULATION[k], penalty=None).fit(x, y, X_unlabelled=others)
+    errors = [fitted.summary(kind).frame["std_err"] for kind in ("model", "robust")]  # type: ignore[arg-type]
+    np.testing.assert_allclose(errors[0], errors[1], rtol=0.05)
+
+
+def truth(k: int, pi: np.ndarray) -> np.ndarray:
+    """Log-odds against class 0 of normal classes: slopes, and the intercept last."""
+    means = MEANS[k]
+    intercepts = np.log(pi[1:] / pi[0]) - ((means[1:] ** 2).sum(1) - (means[0] ** 2).sum()) / 2
+    return np.column_stack([means[1:] - means[0], intercepts]).ravel()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("population", "k", "weight"),
+    [
+        ("known", 2, None),
+        ("known", 2, 0.5),
+        ("unknown", 2, None),
+        ("survey", 2, None),
+        ("positive", 2, None),
+        ("known", 3, None),
+    ],
+)
+def test_intervals_contain_the_truth_as_often_as_they_say(population: str, k: int, weight: float | None) -> None:
+    rng = np.random.default_rng(SEED)
+    pi = np.array([0.8, 0.2]) if k == 2 else np.array(POPULATION[3])
+    draws, expected = 400, truth(k, pi)
+    hits: dict[str, list[np.ndarray]] = {"model": [], "robust": []}
+    for _ in range(draws):
+        y = np.repeat(np.arange(k), 200)
+        x, others = draw(rng, y, k), draw(rng, rng.choice(k, 2000, p=pi), k)
+        given: Any = {"known": pi, "positive": pi, "unknown": "unknown"}.get(population)
+        if population == "survey":  # 500 people counted by class
+            given = rl.Prevalence.dirichlet(rng.multinomial(500, pi) + 0.5)
+        kept = y == 1 if population == "positive" else y >= 0
+        fitted = model(given, penalty=None, unlabelled_weight=weight, tol=1e-6).fit(x[kept], y[kept], X_unlabelled=others)
+        for kind, found in hits.items():
+            frame = fitted.summary(kind).frame  # type: ignore[arg-type]
+            found.append((frame["low"] < expected) & (expected < frame["high"]))
+    for found in hits.values():
+        coverage = np.mean(found, axis=0)
+        assert (np.abs(coverage - 0.95) < 0.02 + 2 * (0.95 * 0.05 / draws) ** 0.5).all(), coverage
+
+
+def test_a_population_set_afterwards_takes_the_uncertainty_of_the_learnt_one_away() -> None:
+    x, y, others = study(each=100, m=2000)
+    fitted = model("unknown", penalty=None).fit(x, y, X_unlabelled=others)
+    learnt = fitted.summary().frame["std_err"]
+    after = fitted.set_population(0.2).summary().frame["std_err"]
+    np.testing.assert_allclose(after[:2], learnt[:2])
+    assert after["intercept"] < learnt["intercept"]
+
+
+def test_a_well_known_uncertain_population_is_a_known_one_and_a_vague_one_is_unknown() -> None:
+    x, y, others = study(each=100, m=2000)
+    for concentration, other in ((1e9, 0.1), (1e-6, "unknown")):
+        uncertain = model(rl.Prevalence.beta(0.1 * concentration, 0.9 * concentration), penalty=None)
+        uncertain.fit(x, y, X_unlabelled=others)
+        expected = model(other, penalty=None).fit(x, y, X_unlabelled=others)
+        np.testing.assert_allclose(uncertain.population_, expected.population_, atol=1e-5)
+        for column in ("coef", "std_err"):
+            np.testing.assert_allclose(uncertain.summary().frame[column], expected.summary().frame[column], rtol=1e-3)
+
+
+def test_errors_are_refused_where_they_would_be_wrong() -> None:
+    x, y, others = study(each=60)
+    assert_refused(model(0.1).fit(x, y, X_unlabelled=others).summary, "penalty=None")
+    assert_refused(model(0.1, penalty=None).fit(x, np.eye(2)[y], X_unlabelled=others).summary, "votes")
+    double = np.column_stack([x, x[:, 0]]), np.column_stack([others, others[:, 0]])
+    assert_refused(model(0.1, penalty=None).fit(double[0], y, X_unlabelled=double[1]).summary, "linearly independent")
+    with pytest.warns(rl.PrevalenceWarning, match="hardly any"):
+        absent = model("unknown", penalty=None).fit(x, y, X_unlabelled=others[others[:, 0] < -1])
+    assert_refused(absent.summary, "learnt to be absent")
+    assert_refused(model(0.1, penalty=None, evidence=0.5).fit(x, y, X_unlabelled=others).summary, "evidence|reference=None")
+
+
+def test_separated_rows_are_named() -> None:
+    x = np.linspace(-1, 1, 40)[:, None]
+    with pytest.warns(ConvergenceWarning, match="separates"):
+        model(0.1, penalty=None, max_iter=200).fit(np.sign(x), (x[:, 0] > 0).astype(int), X_unlabelled=np.sign(x[:25]))
+
+
+# Networks.
+
+
+def settings() -> NetworkSettings:
+    return NetworkSettings((5,), "tanh", 0.01, 1, 1e-4, 200, 0.01, False, 0.1, 10, False)
+
+
+@pytest.mark.parametrize("kind", ["labels", "votes", "weights", "positive"])
+def test_the_gradient_of_a_step_is_that_of_the_loss_by_autograd(kind: str) -> None:
+    x, y, others = study(each=20, m=30)
+    y = np.ones_like(y) if kind == "positive" else y
+    prevalence = rl.Prevalence.positive_unlabelled(0.1) if kind == "positive" else rl.Prevalence.from_labels(y, 0.1)
+    criterion = make_criterion("information_gain", prevalence, None, rl.Categorical(), len(y), False, 0.7)
+    network = Network([2, 5, 2], torch.zeros(2), settings(), criterion, torch.float64, torch.Generator().manual_seed(0))
+    weight = np.random.default_rng(0).integers(1, 4, len(y)) if kind == "weights" else None
+    target = torch.from_numpy(np.eye(2)[y] if kind == "votes" else y)
+    logits = network(torch.from_numpy(np.vstack([x, others])))
+    given = None if weight is None else torch.from_numpy(weight).double()
+    value, gradient = network._stream_loss_and_gradients(logits.clone(), target, given)
+    again = np.arange(len(y)) if weight is None else np.repeat(np.arange(len(y)), weight)
+    leaf = logits.clone().requires_grad_()
+    loss = criterion(leaf[: len(y)][again], target[again], unlabelled=leaf[len(y) :])
+    loss.backward()
+    assert leaf.grad is not None
+    torch.testing.assert_close(value, loss.detach())
+    torch.testing.assert_close(gradient, leaf.grad)
+
+
+def test_every_unlabelled_row_is_taken_before_any_is_taken_again() -> None:
+    rows = EndlessRows(torch.arange(10)[:, None], torch.Generator().manual_seed(0))
+    taken = torch.cat([rows.take(5) for _ in range(4)]).flatten()
+    assert taken[:10].sort().values.tolist() == taken[10:].sort().values.tolist() == list(range(10))
+    assert len(rows.take(99)) == 10
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("options", [{}, {"early_stopping": True}, {"evidence": 0.5}, {"loss": "as_published"}])
+def test_a_network_learns_from_both_and_predicts_the_population(options: dict[str, Any]) -> None:
+    x, y, others = study(each=100, m=1000)
+    options = {
+        "hidden_layer_sizes": (8,),
+        "max_iter": 60,
+        "learning_rate_init": 0.01,
+        "random_state": 0,
+        "tol": 1e-4,
+        **options,
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        fitted = model(0.1, **options).fit(x, y, X_unlabelled=others)
+        again = model(0.1, **options).fit(x, y, X_unlabelled=others)
+    assert fitted.predict_proba(others)[:, 1].mean() == pytest.approx(0.1, abs=0.04)
+    np.testing.assert_array_equal(fitted.predict_proba(x), again.predict_proba(x))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("early", [False, True])
+def test_a_network_learns_an_unknown_population_that_a_linear_model_cannot_see(early: bool) -> None:
+    rng = np.random.default_rng(SEED)
+
+    def ring(classes: np.ndarray) -> np.ndarray:  # cases lie on both sides of the others
+        x = rng.normal(size=(len(classes), 2))
+        x[:, 0] = np.where(classes == 1, 2.5 * rng.choice([-1, 1], len(classes)) + 0.5 * x[:, 0], 0.8 * x[:, 0])
+        return x
+
+    y = np.arange(300) % 2
+    others = ring((rng.random(2000) < 0.1).astype(int))
+    options = {"hidden_layer_sizes": (16,), "max_iter": 200, "learning_rate_init": 0.01, "early_stopping": early}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        fitted = model("unknown", random_state=0, tol=1e-4, **options).fit(ring(y), y, X_unlabelled=others)
+    assert fitted.population_[1] == pytest.approx(0.1, abs=0.03)
+    np.testing.assert_allclose(fitted.predict_proba(others).mean(0), fitted.population_, atol=1e-5)
+
+
+def test_the_most_likely_mixture_is_where_scipy_finds_it() -> None:
+    rng = np.random.default_rng(SEED)
+    rho = np.array([0.5, 0.3, 0.2])
+    others = draw(rng, rng.choice(3, 500, p=[0.7, 0.2, 0.1]), 3)
+    density = np.exp(-((others[:, None] - MEANS[3]) ** 2).sum(2) / 2)
+    found = mixture_proportions(np.log(density * rho / (density @ rho)[:, None]), rho)
+    best = optimize.minimize(lambda z: -np.log(density @ special.softmax(np.append(0, z))).sum(), np.zeros(2))
+    np.testing.assert_allclose(found, special.softmax(np.append(0, best.x)), atol=1e-4)
+
+
+# What users give.
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_tables_have_the_same_columns_or_the_error_names_them(library: str) -> None:
+    made = pytest.importorskip(library)
+    x, y, others = study()
+
+    def table(values: np.ndarray, names: list[str]) -> Any:
+        return made.DataFrame(dict(zip(names, values.T, strict=True)))
+
+    fitted = model(0.1).fit(table(x, ["age", "dose"]), y, X_unlabelled=table(others, ["age", "dose"]))
+    np.testing.assert_allclose(fitted.coef_, model(0.1).fit(x, y, X_unlabelled=others).coef_, rtol=1e-6)
+    for names, words in ((["age", "weight"], "'dose'.*missing.*'weight'"), (["dose", "age"], "another order")):
+        given = table(others, names)
+        assert_refused(lambda g=given: model(0.1).fit(table(x, ["age", "dose"]), y, X_unlabelled=g), words)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("others", "words"),
+    [
+        (np.zeros((5, 3)), "3 features"),
+        (np.zeros((0, 2)), "0 sample"),
+        (np.full((5, 2), np.nan), "NaN"),
+        (np.array([["a", "b"]]), "X_unlabelled"),
+        (np.zeros(5), "X_unlabelled"),
+    ],
+)
+def test_rows_that_cannot_be_used_are_refused(others: np.ndarray, words: str) -> None:
+    x, y, _ = study()
+    assert_refused(lambda: model(0.1).fit(x, y, X_unlabelled=others), words)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"population": None}, "`population` with X_unlabelled"),
+        ({"population": "learn"}, "'unknown'"),
+        ({"loss": "weighted"}, "no part in its likelihood"),
+        ({"loss": "log_likelihood"}, "no part in its likelihood"),
+        ({"penalty": "firth"}, "'firth'"),
+        ({"population": "unknown", "evidence": 0.5}, "the default loss"),
+        ({"population": "unknown", "reference": "population"}, "the default loss"),
+        ({"population": "unknown", "loss": "as_published"}, "the default loss"),
+        ({"unlabelled_weight": -1.0}, "unlabelled_weight"),
+        ({"unlabelled_weight": "much"}, "unlabelled_weight"),
+    ],
+)
+def test_options_that_do_not_go_with_unlabelled_rows_are_refused(options: dict[str, Any], words: str) -> None:
+    x, y, others = study()
+    assert_refused(lambda: model(**{"population": 0.1, **options}).fit(x, y, X_unlabelled=others), words)
+
+
+def test_an_unknown_population_needs_unlabelled_rows_and_weights_need_the_default_loss() -> None:
+    x, y, others = study()
+    assert_refused(lambda: model("unknown").fit(x, y), "X_unlabelled")
+    assert_refused(lambda: model("unknown").partial_fit(x, y, classes=[0, 1]), "partial_fit")
+    assert_refused(
+        lambda: model(0.1, loss="as_published").fit(x, y, sample_weight=np.ones(len(y)), X_unlabelled=others), "sample_weight"
+    )
+
+
+def test_a_clone_fits_the_same_a_pickle_predicts_the_same_and_a_warm_start_goes_on() -> None:
+    x, y, others = study(each=60)
+    fitted = model("unknown", unlabelled_weight=2.0).fit(x, y, X_unlabelled=others)
+    for other in (clone(fitted).fit(x, y, X_unlabelled=others), pickle.loads(pickle.dumps(fitted))):
+        np.testing.assert_array_equal(other.predict_proba(x), fitted.predict_proba(x))
+    again = model("unknown", unlabelled_weight=2.0, warm_start=True, tol=1e-6).fit(x, y, X_unlabelled=others)
+    before = again.n_iter_
+    assert again.fit(x, y, X_unlabelled=others).n_iter_ < before
+    forgotten = again.fit(x[:, :1], y, X_unlabelled=others[:, :1])
+    assert forgotten.coef_.shape == (1, 1)
+
+
+def test_a_start_for_an_unknown_population_is_taken() -> None:
+    x, y, others = study(each=60)
+    fitted = model(rl.Prevalence.unknown(2, start=[0.8, 0.2])).fit(x, y, X_unlabelled=others)
+    np.testing.assert_allclose(fitted.population_, model("unknown").fit(x, y, X_unlabelled=others).population_, atol=1e-5)
