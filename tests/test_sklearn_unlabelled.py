@@ -262,7 +262,9 @@ def test_where_the_other_class_cannot_be_named_the_remedy_is_said() -> None:
     ):
         assert_refused(lambda p=population, v=labels: model(p).fit(x, v, X_unlabelled=others), words)  # type: ignore[misc]
     assert_refused(lambda: model(0.1).fit(x, np.ones(len(y))), "at least 2 classes")
-    assert_refused(lambda: model(0.1, unlabelled_weight=0.0).fit(x, np.ones(len(y)), X_unlabelled=others), "unlabelled_weight=0")
+    assert_refused(
+        lambda: model(0.1, unlabelled_weight=0.0).fit(x, np.ones(len(y)), X_unlabelled=others), "unlabelled_weight=0"
+    )
     assert_refused(
         lambda: model(0.1, hidden_layer_sizes=(3,), early_stopping=True).fit(x, np.ones(len(y)), X_unlabelled=others),
         "early_stopping",
