@@ -385,6 +385,8 @@ def write_page(results: Path, out: Path) -> None:
     ]  # fmt: skip
     if len(blind):
         parts += [BLIND_TEXT, blind_table(compared(blind), blind)]
+    if not (rows["labelled"] == 1000).any():
+        parts.insert(1, "Cells with 1,000 labelled of each class have not been run.\n")
     harm = results.with_name("unlabelled_harm.csv")
     if harm.exists():
         parts += [HARM_TEXT, harm_table(harm)]
