@@ -174,7 +174,7 @@ def test_with_other_evidence_or_reference_the_fit_is_an_optimum_of_the_gain(opti
     intercept = torch.from_numpy(fitted.intercept_.copy()).requires_grad_()
     published = options.get("loss") == "as_published"
     prevalence = fitted.prevalence_.with_evidence(0.0 if published else options.get("evidence", 1.0))
-    reference = {"population": prevalence.population, 0.3: [0.7, 0.3]}.get(options.get("reference"))  # type: ignore[arg-type]
+    reference: Any = {"population": prevalence.population, 0.3: [0.7, 0.3]}.get(options.get("reference"))
     loss = rl.information_gain_loss(
         torch.from_numpy(x) @ coef.T + intercept,
         torch.from_numpy(y),
@@ -295,7 +295,7 @@ def test_robust_errors_are_the_sandwich_within_streams_by_autograd(k: int, learn
     population = "unknown" if learnt else POPULATION[k]
     fitted = model(population, penalty=None, unlabelled_weight=weight).fit(x, y, X_unlabelled=others)
     theta = np.concatenate([fitted._contrasts().ravel(), np.log(fitted.population_[1:] / fitted.population_[0])])
-    theta = torch.from_numpy(theta if learnt else theta[: fitted._contrasts().size])
+    theta = torch.from_numpy(theta if learnt else theta[: fitted._contrasts().size])  # type: ignore[assignment]
     rho, mass = torch.from_numpy(fitted.sampling_), fitted.unlabelled_weight_
     rows = torch.from_numpy(np.vstack([x, others]))
     stream = torch.from_numpy(np.append(y, np.full(len(others), k)))
@@ -321,7 +321,7 @@ def test_robust_errors_are_the_sandwich_within_streams_by_autograd(k: int, learn
 def test_model_and_robust_errors_agree_where_the_model_is_right(k: int, population: str) -> None:
     x, y, others = study(k, each=10_000, m=30_000)
     fitted = model("unknown" if population == "unknown" else POPULATION[k], penalty=None).fit(x, y, X_unlabelled=others)
-    errors = [fitted.summary(kind).frame["std_err"] for kind in ("model", "robust")]  # type: ignore[arg-type]
+    errors = [fitted.summary(kind).frame["std_err"] for kind in ("model", "robust")]
     np.testing.assert_allclose(errors[0], errors[1], rtol=0.05)
 
 

@@ -97,7 +97,8 @@ def unlabelled_shift_test(
 
     Where π is not known, or uncertain, scores are taken less the part that another mix would move: the hypothesis is then a
     mixture at some π, and there is less power. A shift within a rare class alone cannot be seen: it moves Δ by π_k at most;
-    `unseen` lists such classes. And where π is given and wrong, the test says no: `any_prevalence` tells whether another π would do.
+    `unseen` lists such classes. And where π is given and wrong, the test says no: `any_prevalence` tells whether another π
+    would do.
 
     Args:
         x: features of the labelled rows `(n, d)`: array, tensor or DataFrame; images `(n, …)` are flattened. The features that

@@ -49,8 +49,8 @@ def read_unlabelled(
         features = validate_data(estimator, X_unlabelled, dtype=rows.features.dtype, reset=False)
     except ValueError as error:
         raise ValueError(
-            f"Expected `X_unlabelled` to hold rows as `X` does, but got others ({error}): give the same columns, as numbers and "
-            "without missing values."
+            f"Expected `X_unlabelled` to hold rows as `X` does, but got others ({error}): give the same columns, as numbers "
+            "and without missing values."
         ) from error
     mass = check_unlabelled_weight(weight)
     mass = len(features) / rows.total if mass is None else mass
