@@ -211,8 +211,8 @@ def main() -> None:
 def page(cases: int, took: float, size: list[list[str]], power: list[list[str]], slices: list[list[str]]) -> str:
     at = [f"π {known}, n = {rows:,}" for known in ("given", "not given") for rows in SIZES]
     parts = [
-        f"Made by `python benchmarks/unlabelled_shift_test.py`: how often `unlabelled_shift_test` warns at `size={SIZE:g}`, ± "
-        f"one standard error. {TIMES} times as many unlabelled as labelled rows; n labelled rows of each class. One test of "
+        f"Made by `python benchmarks/unlabelled_shift_test.py`: how often `unlabelled_shift_test` warns at `size={SIZE:g}`, "
+        f"± one standard error. {TIMES} times as many unlabelled as labelled rows; n labelled rows of each class. One test of "
         f"1,000 labelled and 10,000 unlabelled rows with 50 columns took {took:.1f} s of processor time.\n",
         f"Without a shift, {cases:,} cases:\n",
         table(["d", "π", "n", "π given", "π not given"], size),

@@ -26,7 +26,7 @@ _WORST_ERROR = 0.1
 
 
 class LabelShiftWarning(UserWarning):
-    """An estimate of a prevalence should not be relied upon.
+    """An estimate of a prevalence, or what is learnt from unlabelled rows, should not be relied upon.
 
     Examples:
         >>> import warnings

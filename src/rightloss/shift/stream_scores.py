@@ -115,10 +115,16 @@ class HeldOutPart:
         """Return the mean of each score in each stream `(K + 1, scores)`."""
         return (self.votes.T @ scores) / self.votes.sum(0)[:, None]
 
-    def z_values(self, scores: np.ndarray, pi: np.ndarray) -> np.ndarray:
-        """Return Δ = Σ_k π_k E_k[s] − E_u[s] of each score over its standard error, as a normal value."""
+    def z_values(self, scores: np.ndarray, pi: np.ndarray, more: np.ndarray | float = 0.0) -> np.ndarray:
+        """Return Δ = Σ_k π_k E_k[s] − E_u[s] of each score over its standard error, as a normal value.
+
+        Args:
+            scores: s, a column for each score.
+            pi: π (K,).
+            more: what the variance of each Δ is larger by, such as `mix_variance`.
+        """
         contrast = np.append(pi, -1.0)
-        return self._normal(scores, contrast, contrast @ self.means(scores))
+        return self._normal(scores, contrast, contrast @ self.means(scores), more)
 
     def z_of_absence(self, indicators: np.ndarray, pi: np.ndarray) -> np.ndarray:
         """Return −π̂_k over its standard error, from scores whose mean in class j is 1{j = k}."""
@@ -135,6 +141,14 @@ class HeldOutPart:
         found = in_simplex(self.means(indicators)[-1])
         return found, scores - indicators @ self.means(scores)[:-1], indicators
 
+    def mix_variance(self, scores: np.ndarray, indicators: np.ndarray, pi: np.ndarray) -> np.ndarray:
+        """Return Σ_k Var(π̂_k) Var(E_k[s]) of each score: the error of π̂ times that of the means, which few rows make large."""
+        of_mix = [self._variance(score, np.append(pi, -1.0))[0] for score in indicators.T]
+        alone = np.eye(len(pi) + 1)[:-1]
+        return np.array(
+            [sum(v * self._variance(score, e)[0] for v, e in zip(of_mix, alone, strict=True)) for score in scores.T]
+        )
+
     def auc(self, score: np.ndarray, pi: np.ndarray) -> tuple[float, float]:
         """Return Σ_k π_k P(s of class k > s unlabelled), ties counted half, and its variance (DeLong et al. 1988)."""
         share = self.votes / self.votes.sum(0)
@@ -142,15 +156,17 @@ class HeldOutPart:
         placed = np.where(unlabelled > 0, _below(score, labelled), _below(score, unlabelled))
         return float(labelled @ placed), self._variance(placed, np.append(pi, -1.0))[0]
 
-    def _normal(self, scores: np.ndarray, contrast: np.ndarray, delta: np.ndarray) -> np.ndarray:
+    def _normal(
+        self, scores: np.ndarray, contrast: np.ndarray, delta: np.ndarray, more: np.ndarray | float = 0.0
+    ) -> np.ndarray:
         """Return t (Welch) as the normal value that is as rare (Wallace 1959).
 
         The variance of a score that is constant in each stream is not 0: it counts as if one row in each differed.
         """
-        z = np.zeros(len(delta))
+        z, more = np.zeros(len(delta)), np.broadcast_to(more, delta.shape)
         for index, (score, difference) in enumerate(zip(scores.T, delta, strict=True)):
             variance, degrees = self._variance(score, contrast)
-            variance = max(variance, float(score.var() * (contrast**2 / self.effective**2).sum()))
+            variance = max(variance + float(more[index]), float(score.var() * (contrast**2 / self.effective**2).sum()))
             if variance > 1e-24:
                 squared = float(difference) ** 2 / variance
                 root = math.sqrt(degrees * math.log1p(squared / degrees))

@@ -96,8 +96,8 @@ def unlabelled_shift_test(
     their leading 50 principal components; products are those of the leading 20. NaN is replaced by the column's mean.
 
     Where π is not known, or uncertain, scores are taken less the part that another mix would move: the hypothesis is then a
-    mixture at some π, and there is less power. A shift within a rare class alone cannot be seen: it moves Δ by π_k at most;
-    `unseen` lists such classes. And where π is given and wrong, the test says no: `any_prevalence` tells whether another π
+    mixture at some π, and there is less power. A shift within a rare class alone cannot be seen, as it moves Δ by π_k times the
+    shift: `unseen` lists such classes. Where π is given and wrong, the test says no; `any_prevalence` tells whether another π
     would do.
 
     Args:
@@ -181,9 +181,10 @@ def _scored(held: HeldOutPart, features: np.ndarray, learner: Learner, known: np
     if known is None:
         found, scores, indicators = held.without_mix(scores, classes)
         of_classes = held.z_of_absence(indicators, found)
+        of_streams = held.z_values(scores, found, held.mix_variance(scores, indicators, found))
     else:
-        found, of_classes = known, held.z_values(classes, known)
-    z = {kind: value[None] for kind, value in zip(kinds, held.z_values(scores, found), strict=True)}
+        found, of_classes, of_streams = known, held.z_values(classes, known), held.z_values(scores, known)
+    z = {kind: value[None] for kind, value in zip(kinds, of_streams, strict=True)}
     return _PartScores({**z, CLASSES: of_classes}, held.auc(features @ learner.stream_direction(mix), found), found, part)
 
 
