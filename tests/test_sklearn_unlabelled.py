@@ -15,12 +15,14 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 import rightloss as rl
+from rightloss.shift import LabelShiftWarning
 from rightloss.sklearn import InformationGainClassifier
 from rightloss.sklearn.criteria import make_criterion
 from rightloss.sklearn.network import EndlessRows, Network, NetworkSettings
 from rightloss.sklearn.stream_likelihood import StreamLikelihood, mixture_proportions
+from rightloss.sklearn.unlabelled_rows import some
 
-MEANS = {2: np.array([[0.0, 0.0], [1.5, 0.5]]), 3: np.array([[0.0, 0.0], [1.5, 0.5], [-0.5, 1.5]])}
+MEANS = {2: np.array([[0.0, 0.0], [2.0, 1.0]]), 3: np.array([[0.0, 0.0], [2.0, 1.0], [-1.0, 2.0]])}
 POPULATION: dict[int, Any] = {2: 0.1, 3: [0.7, 0.2, 0.1]}
 
 
@@ -174,13 +176,13 @@ def test_with_other_evidence_or_reference_the_fit_is_an_optimum_of_the_gain(opti
     intercept = torch.from_numpy(fitted.intercept_.copy()).requires_grad_()
     published = options.get("loss") == "as_published"
     prevalence = fitted.prevalence_.with_evidence(0.0 if published else options.get("evidence", 1.0))
-    reference: Any = {"population": prevalence.population, 0.3: [0.7, 0.3]}.get(options.get("reference"))
+    references: dict[Any, Any] = {"population": prevalence.population, 0.3: [0.7, 0.3]}
     loss = rl.information_gain_loss(
         torch.from_numpy(x) @ coef.T + intercept,
         torch.from_numpy(y),
         prevalence,
         rl.Bernoulli(),
-        reference=prevalence.population if published else reference,
+        reference=prevalence.population if published else references.get(options.get("reference")),
         unlabelled=torch.from_numpy(others) @ coef.T + intercept,
         unlabelled_weight=len(others) / len(y),
     )
@@ -217,7 +219,7 @@ def test_positive_and_unlabelled_rows_are_enough_where_the_population_is_known(h
     assert fitted.classes_.tolist() == [0, 1]
     assert fitted.sampling_.tolist() == [0.0, 1.0]
     assert fitted.predict_proba(others)[:, 1].mean() == pytest.approx(0.1, abs=0.025)
-    true = special.expit(x @ [1.5, 0.5] - 1.25 + special.logit(0.1))
+    true = special.expit(x @ [2.0, 1.0] - 2.5 + special.logit(0.1))
     assert np.corrcoef(special.logit(fitted.predict_proba(x)[:, 1]), special.logit(true))[0, 1] > 0.95
     moved = special.logit(fitted.predict_proba(x)[:, 1])
     np.testing.assert_allclose(
@@ -294,8 +296,8 @@ def test_robust_errors_are_the_sandwich_within_streams_by_autograd(k: int, learn
     x, y, others = study(k, each=60)
     population = "unknown" if learnt else POPULATION[k]
     fitted = model(population, penalty=None, unlabelled_weight=weight).fit(x, y, X_unlabelled=others)
-    theta = np.concatenate([fitted._contrasts().ravel(), np.log(fitted.population_[1:] / fitted.population_[0])])
-    theta = torch.from_numpy(theta if learnt else theta[: fitted._contrasts().size])  # type: ignore[assignment]
+    at = np.concatenate([fitted._contrasts().ravel(), np.log(fitted.population_[1:] / fitted.population_[0])])
+    theta = torch.from_numpy(at if learnt else at[: fitted._contrasts().size])
     rho, mass = torch.from_numpy(fitted.sampling_), fitted.unlabelled_weight_
     rows = torch.from_numpy(np.vstack([x, others]))
     stream = torch.from_numpy(np.append(y, np.full(len(others), k)))
@@ -566,3 +568,31 @@ def test_a_start_for_an_unknown_population_is_taken() -> None:
     x, y, others = study(each=60)
     fitted = model(rl.Prevalence.unknown(2, start=[0.8, 0.2])).fit(x, y, X_unlabelled=others)
     np.testing.assert_allclose(fitted.population_, model("unknown").fit(x, y, X_unlabelled=others).population_, atol=1e-5)
+
+
+def test_classes_that_look_different_among_the_unlabelled_rows_are_warned_of_before_the_fit() -> None:
+    x, y, others = study(each=100, m=1000)
+    moved = others + np.array([0.0, 3.0])
+    with pytest.warns(LabelShiftWarning):
+        InformationGainClassifier(0.1).fit(x, y, X_unlabelled=moved)
+    for population in (0.1, "unknown"):
+        with pytest.warns(LabelShiftWarning):
+            InformationGainClassifier(population).fit(x, y, X_unlabelled=others * [1.0, 4.0])
+    InformationGainClassifier(0.1, check_unlabelled=False).fit(x, y, X_unlabelled=moved)
+    InformationGainClassifier(0.1).fit(x[y == 1], y[y == 1], X_unlabelled=moved)  # one class says nothing of it
+
+
+@pytest.mark.parametrize("each", [1, 2, 5])
+def test_few_rows_are_no_reason_not_to_fit(each: int) -> None:
+    x, y, others = study(each=each, m=3)
+    for labels in (y, np.eye(2)[y]):
+        with pytest.warns(LabelShiftWarning, match="Too few rows"):
+            InformationGainClassifier(0.1).fit(x, labels, X_unlabelled=others)
+    constant = np.zeros((len(x), 1))
+    np.testing.assert_allclose(InformationGainClassifier(0.1).fit(constant, y, X_unlabelled=constant).coef_, 0)
+
+
+def test_of_many_rows_some_of_every_class_are_tested() -> None:
+    chosen = some(np.repeat([0, 1, 2], [1000, 10, 400]), most=300)
+    assert np.bincount(np.repeat([0, 1, 2], [1000, 10, 400])[chosen]).tolist() == [100, 10, 100]
+    assert len(np.unique(chosen)) == len(chosen)

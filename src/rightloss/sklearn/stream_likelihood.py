@@ -57,7 +57,7 @@ def fit_streams(
         begin = moved(begin, np.log(rho) - np.log(first))
         log_probs = special.log_softmax(class_logits(others.features @ begin[:-1] + begin[-1]), axis=1)
         pi = first if prevalence.is_uncertain else mixture_proportions(log_probs, rho)
-        own = np.log(pi[1:]) - np.log(pi[0])
+        own = loss.own_of(pi)
     fit = lbfgs(features, loss, ridge, begin, max_iter, tol, own, weight=weight)
     pi = loss.population_of(fit.own)
     found = moved(fit.coefficients, np.log(pi) - np.log(rho)) if learnt else fit.coefficients
@@ -73,7 +73,7 @@ class StreamLikelihood:
     """`Σ_n −log t(y_n|x_n) + λN/M Σ_m −log t(u|x_m)` per labelled example, as an `Objective` of `linear.lbfgs`.
 
     Where π is learnt, the outputs are those of the sampled mix, which the labelled rows know best, and the objective has
-    parameters of its own: φ. Its prior is Dirichlet(`concentration`), people counted by class.
+    parameters of its own: φ times `own_scale`, so that they are as well known as the coefficients. Its prior is Dirichlet(`concentration`), people counted by class.
 
     Attributes:
         table: weights by class of the labelled rows (N, K), as `LabelledRows.table`.
@@ -121,17 +121,32 @@ class StreamLikelihood:
         if self.population is None:
             by_own = (pi * c.sum() - c @ streams.p)[1:]
             if self.concentration is not None:
-                value -= float(self.concentration @ np.log(pi))
+                mean = self.concentration / self.concentration.sum()
+                value -= float(self.concentration @ (np.log(pi) - np.log(mean)))  # 0 at the mean: a constant would cost digits
                 by_own = by_own - (self.concentration - self.concentration.sum() * pi)[1:]
         by_output = by_output[:, 1:] if outputs.shape[1] == 1 else by_output
+        by_own = by_own / self.own_scale if len(by_own) else by_own
         return value / self.total, by_output / self.total, by_own / self.total
 
+    @property
+    def own_scale(self) -> np.ndarray:
+        """What φ is multiplied by (K − 1,): the root of the curvature that the prior adds, 1 without one."""
+        if self.concentration is None:
+            return np.ones(len(self.sampling) - 1)
+        total = self.concentration.sum()
+        share = self.concentration[1:] / total
+        return np.sqrt(1 + total * share * (1 - share) / self.total)
+
     def population_of(self, own: np.ndarray) -> np.ndarray:
-        """Return π (K,): as given, or of the parameters φ."""
+        """Return π (K,): as given, or of the objective's own parameters."""
         if self.population is not None:
             return self.population
-        found: np.ndarray = special.softmax(np.append(0.0, own))
+        found: np.ndarray = special.softmax(np.append(0.0, own / self.own_scale))
         return found
+
+    def own_of(self, population: np.ndarray) -> np.ndarray:
+        """Return the objective's own parameters at some π (K,)."""
+        return self.own_scale * (np.log(population[1:]) - np.log(population[0]))
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,6 +16,7 @@ from sklearn.utils.validation import _get_feature_names, validate_data
 
 from ..losses.streams import check_unlabelled_weight
 from ..prevalence import Prevalence, PrevalenceWarning, without_estimate
+from ..shift import unlabelled_shift_test
 from .labelled_rows import LabelledRows
 from .population import is_unknown
 
@@ -107,15 +108,17 @@ def check_usable(estimator: Any, rows: LabelledRows, others: UnlabelledRows | No
 
 
 def warn_of_shift(rows: LabelledRows, others: UnlabelledRows, prevalence: Prevalence) -> None:
-    """Warn where the classes look different in the labelled and in the unlabelled rows; one class alone says nothing of it."""
-    from ..shift import unlabelled_shift_test
+    """Warn where the classes look different in the labelled and in the unlabelled rows, of which it looks at some 10,000 each.
 
-    if not bool(prevalence.sampling.all()):
-        return
+    Rows of one class alone, or without a column that varies, say nothing of it.
+    """
     labels = rows.index if rows.index is not None else rows.votes
     assert labels is not None
-    known = None if prevalence.is_unknown else prevalence
-    unlabelled_shift_test(rows.features, labels, others.features, known)
+    if not bool(prevalence.sampling.all()) or not np.ptp(np.vstack([rows.features, others.features]), axis=0).any():
+        return
+    chosen = some(rows.table().argmax(1))
+    unlabelled = others.features[some(np.zeros(len(others.features), dtype=np.int64))]
+    unlabelled_shift_test(rows.features[chosen], labels[chosen], unlabelled, prevalence)
 
 
 def warn_of_absent_class(classes: np.ndarray, population: np.ndarray, rows: int) -> None:
@@ -128,6 +131,13 @@ def warn_of_absent_class(classes: np.ndarray, population: np.ndarray, rows: int)
             PrevalenceWarning,
             stacklevel=4,
         )
+
+
+def some(classes: np.ndarray, most: int = 10_000) -> np.ndarray:
+    """Return the numbers of rows drawn from each class, at most about `most` in all; of rare classes all."""
+    rng, each = np.random.default_rng(0), -(-most // (int(classes.max()) + 1))
+    parts = (np.flatnonzero(classes == k) for k in range(int(classes.max()) + 1))
+    return np.sort(np.concatenate([part if len(part) <= each else rng.choice(part, each, replace=False) for part in parts]))
 
 
 def both_classes(y: Any, sample_weight: Any, population: Any) -> np.ndarray | None:
