@@ -416,7 +416,7 @@ class TestMethods:
     @pytest.mark.filterwarnings("ignore:Chains disagree")
     @pytest.mark.parametrize("sampler", [sghmc, sgld])
     def test_chains_have_the_grids_moments(self, sampler: Callable[..., Posterior]) -> None:
-        target, steps = logistic_target(), 600 if sampler is sghmc else 1000
+        target, steps = logistic_target(), 600 if sampler is sghmc else 4000
         start = expectation_propagation(target, PROBLEM.data)
         found = sampler(target, PROBLEM.data, steps=steps, batch_size=None, chains=8, thin=steps // 150, start=start)
         assert_near(found, exact("default"), 0.2, 0.15)
