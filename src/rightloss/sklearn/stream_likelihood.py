@@ -73,7 +73,8 @@ class StreamLikelihood:
     """`Σ_n −log t(y_n|x_n) + λN/M Σ_m −log t(u|x_m)` per labelled example, as an `Objective` of `linear.lbfgs`.
 
     Where π is learnt, the outputs are those of the sampled mix, which the labelled rows know best, and the objective has
-    parameters of its own: φ times `own_scale`, so that they are as well known as the coefficients. Its prior is Dirichlet(`concentration`), people counted by class.
+    parameters of its own: φ times `own_scale`, so that they are about as well known as the coefficients. The prior of π is
+    Dirichlet(`concentration`), people counted by class.
 
     Attributes:
         table: weights by class of the labelled rows (N, K), as `LabelledRows.table`.
