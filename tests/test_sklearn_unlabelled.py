@@ -20,7 +20,7 @@ from rightloss.sklearn import InformationGainClassifier
 from rightloss.sklearn.criteria import make_criterion
 from rightloss.sklearn.network import EndlessRows, Network, NetworkSettings
 from rightloss.sklearn.stream_likelihood import StreamLikelihood, mixture_proportions
-from rightloss.sklearn.unlabelled_rows import some
+from rightloss.sklearn.unlabelled_rows import some_rows
 
 MEANS = {2: np.array([[0.0, 0.0], [2.0, 1.0]]), 3: np.array([[0.0, 0.0], [2.0, 1.0], [-1.0, 2.0]])}
 POPULATION: dict[int, Any] = {2: 0.1, 3: [0.7, 0.2, 0.1]}
@@ -593,6 +593,6 @@ def test_few_rows_are_no_reason_not_to_fit(each: int) -> None:
 
 
 def test_of_many_rows_some_of_every_class_are_tested() -> None:
-    chosen = some(np.repeat([0, 1, 2], [1000, 10, 400]), most=300)
+    chosen = some_rows(np.repeat([0, 1, 2], [1000, 10, 400]), most=300)
     assert np.bincount(np.repeat([0, 1, 2], [1000, 10, 400])[chosen]).tolist() == [100, 10, 100]
     assert len(np.unique(chosen)) == len(chosen)

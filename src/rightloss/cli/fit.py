@@ -14,7 +14,7 @@ import typer
 from .errors import plain_errors, quiet_exit, require
 from .population import parse_population, population_text
 from .progress import progress
-from .table_options import Data, Encoding, Group, Json, Overwrite, Population, Positive, Target, complete_column
+from .table_options import Data, Encoding, Group, Json, Overwrite, Positive, Target, complete_column
 from .terminal import (
     command_line,
     number,
@@ -40,12 +40,32 @@ LeaveOut = Annotated[
 ]
 
 
+Unlabelled = Annotated[
+    Path | None,
+    typer.Option(
+        help="A table of people of the population, without labels: a model may learn from them too.",
+        show_default=False,
+        metavar="FILE",
+    ),
+]
+FitPopulation = Annotated[
+    str | None,
+    typer.Option(
+        help="How frequent the classes are where the model is used: 0.001, 0.1%, 1/1000, or a=0.9,b=0.09,c=0.01; "
+        "unknown: learn it from the --unlabelled rows.",
+        show_default=False,
+        metavar="RATE",
+    ),
+]
+
+
 def fit(
     data: Data,
     target: Target,
     out: Annotated[Path, typer.Option(help="Folder to write: the model and its report.", show_default=False)],
     positive: Positive = None,
-    population: Population = None,
+    population: FitPopulation = None,
+    unlabelled: Unlabelled = None,
     group: Group = None,
     leave_out: LeaveOut = [],  # noqa: B006 (typer's way to say "none given")
     folds: Annotated[int, typer.Option(help="Parts of the cross-validation.")] = 5,
@@ -71,6 +91,19 @@ def fit(
       rightloss fit visits.parquet --target stage --group patient \\
         --leave-out treatment --out model \\
         --population none=0.9,early=0.09,late=0.01
+
+    \b
+    Few labels, and a file of everybody who was screened, without any. The
+    unlabelled rows show how the population looks; one more model learns from
+    both, and is kept if it predicts held-out labels best. A test warns where
+    the people of a class look different in the two files:
+      rightloss fit data.csv --target cancer --positive yes \\
+        --unlabelled screening.csv --population 1/100 --out model
+
+    \b
+    The same where nobody knows how frequent the disease is:
+      rightloss fit data.csv --target cancer --positive yes \\
+        --unlabelled screening.csv --population unknown --out model
     """
     with plain_errors():
         with quiet_exit():
@@ -78,14 +111,22 @@ def fit(
             from ..tabular.report import report_page
         require("jinja2", "safetensors", "rich")
         check_destination(named_folder(out), overwrite=overwrite)
-        mix = None if population is None else parse_population(population)
+        mix = _population(population)
         with warnings_on_stderr(), progress("steps") as show:
             show(0, 1, "reading the table")
             frame = read_table(data, encoding=encoding)
+            others = None if unlabelled is None else read_table(unlabelled, encoding=encoding)
             options: dict[str, Any] = {"population": mix, "group": group, "leave_out": leave_out, "folds": folds, "seed": seed}
-            model = fit_table(frame, target=target, positive=positive, progress=show, **options)
+            model = fit_table(frame, target=target, positive=positive, unlabelled=others, progress=show, **options)
             model.save(out, overwrite=overwrite, also={"report.html": report_page(model)})
         _print_model(model, out, data, json)
+
+
+def _population(text: str | None) -> Any:
+    """Return the population as `fit_table` takes it."""
+    if text is None or text.strip().casefold() == "unknown":
+        return None if text is None else "unknown"
+    return parse_population(text)
 
 
 def named_folder(out: Path) -> Path:
@@ -109,6 +150,7 @@ def _print_model(model: TableModel, out: Path, data: Path, json: bool) -> None:
                 "positive": model.positive,
                 "population": model.population.population,
                 "sampling": model.population.sampling,
+                "unlabelled": None if model.unlabelled is None else vars(model.unlabelled),
                 "comparison": rows,
                 "findings": [vars(finding) for finding in model.findings],
                 "sentences": sentences(model),
@@ -124,7 +166,8 @@ def _print_model(model: TableModel, out: Path, data: Path, json: bool) -> None:
 
 def _title(model: TableModel) -> str:
     population = population_text(model.population.population.tolist(), model.classes_, model.positive)
-    return f"Cross-validated at the population {population}"
+    learnt = model.unlabelled is not None and model.unlabelled.population_low is not None
+    return f"Cross-validated at the population {population}{', learnt from the unlabelled rows' if learnt else ''}"
 
 
 def _rows(model: TableModel) -> Iterator[tuple[str, ...]]:

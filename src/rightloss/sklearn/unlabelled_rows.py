@@ -116,8 +116,8 @@ def warn_of_shift(rows: LabelledRows, others: UnlabelledRows, prevalence: Preval
     assert labels is not None
     if not bool(prevalence.sampling.all()) or not np.ptp(np.vstack([rows.features, others.features]), axis=0).any():
         return
-    chosen = some(rows.table().argmax(1))
-    unlabelled = others.features[some(np.zeros(len(others.features), dtype=np.int64))]
+    chosen = some_rows(rows.table().argmax(1))
+    unlabelled = others.features[some_rows(np.zeros(len(others.features), dtype=np.int64))]
     unlabelled_shift_test(rows.features[chosen], labels[chosen], unlabelled, prevalence)
 
 
@@ -133,7 +133,7 @@ def warn_of_absent_class(classes: np.ndarray, population: np.ndarray, rows: int)
         )
 
 
-def some(classes: np.ndarray, most: int = 10_000) -> np.ndarray:
+def some_rows(classes: np.ndarray, most: int = 10_000) -> np.ndarray:
     """Return the numbers of rows drawn from each class, at most about `most` in all; of rare classes all."""
     rng, each = np.random.default_rng(0), -(-most // (int(classes.max()) + 1))
     parts = (np.flatnonzero(classes == k) for k in range(int(classes.max()) + 1))

@@ -20,3 +20,4 @@ from .inspect import inspect_table as inspect_table
 from .model import HeldOutRows as HeldOutRows
 from .model import TableModel as TableModel
 from .read import read_table as read_table
+from .unlabelled import UnlabelledReport as UnlabelledReport

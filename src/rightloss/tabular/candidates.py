@@ -18,9 +18,9 @@ from jaxtyping import Float, Float64, Int64
 from .encode import ColumnSpec, boosting_matrix, linear_matrix
 from .splits import stratified_rows
 
-_PENALTIES = (0.003, 0.03, 0.3, 3.0)  # scikit-learn's C, on standardised columns
+PENALTIES = (0.003, 0.03, 0.3, 3.0)  # scikit-learn's C, on standardised columns
 _NEWTON = 100  # coefficients up to which Newton's method is the quickest
-_MOST_CELLS = 60_000_000  # of the linear matrix in one fit
+MOST_CELLS = 60_000_000  # of the linear matrix in one fit
 _MOST_TREES, _PATIENCE = 300, 15
 _MOST_TO_TUNE = 10_000  # rows on which a penalty is chosen: the best one hardly depends on their number
 _ONE_THREAD = 10_000  # rows below which threads cost more than they save
@@ -97,7 +97,7 @@ class Linear:
     """Logistic regression with a ridge penalty."""
 
     name: str = "linear"
-    most_cells: int | None = _MOST_CELLS
+    most_cells: int | None = MOST_CELLS
 
     def matrix(self, frame: pd.DataFrame, specs: Sequence[ColumnSpec]) -> np.ndarray:
         """Return `linear_matrix`."""
@@ -106,7 +106,7 @@ class Linear:
     def tune(self, train: Part, valid: Part) -> float:
         """Return the penalty with the highest weighted log-likelihood on the validation rows."""
         some = train.at_most(_MOST_TO_TUNE)
-        return max(_PENALTIES, key=lambda setting: log_likelihood(self.fit(some, setting), valid))
+        return max(PENALTIES, key=lambda setting: log_likelihood(self.fit(some, setting), valid))
 
     def fit(self, part: Part, setting: float) -> LinearModel:
         """Fit by maximum penalised likelihood."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +18,7 @@ from ..metrics import evaluate
 from ..predictive.retarget import retarget
 from ..prevalence import Prevalence
 from ..shift import Calibration, fit_calibration
-from .candidates import Family, Part
+from .candidates import Family, Fitted, Part
 from .splits import fold_numbers, usable_folds
 
 Correction = Literal["closed form", "affine", "none"]
@@ -27,7 +27,8 @@ Progress = Callable[[float, int, str], None]
 NOTHING = "always answering π"
 _TUNED_ONCE = 20_000  # rows above which the first fold's setting serves all folds
 _INNER_FOLDS = 5  # one of them is for validation
-_DEFAULTS = {"linear": 0.1, "boosting": 50.0}  # settings where a class has too few rows to validate
+_DEFAULTS = {"boosting": 50.0}  # settings where a class has too few rows to validate
+_DEFAULT = 0.1  # that of the linear families
 _FEWEST_TO_CALIBRATE = 20  # out-of-fold rows of each class
 
 
@@ -41,6 +42,7 @@ class Candidate:
         correction: how predictions at the training mix are moved to the population; "none" is shown, but never chosen.
         log_probs: out of fold, at π; row per compared row.
         seconds: that the family took.
+        only_as_best: it is chosen where it is the best, and never for being nearly so.
     """
 
     name: str
@@ -48,15 +50,17 @@ class Candidate:
     correction: Correction
     log_probs: Float64[np.ndarray, "m k"]
     seconds: float
+    only_as_best: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class CrossValidation:
-    """The out-of-fold predictions of a family, at the mix of the weighted labels, and the setting chosen in each fold."""
+    """The out-of-fold predictions of a family, at the mix of the weighted labels; the settings and models of the folds."""
 
     log_probs: Float64[np.ndarray, "m k"]
     settings: list[float]
     seconds: float
+    models: list[Fitted] = field(default_factory=list)
 
     @property
     def setting(self) -> float:
@@ -94,25 +98,27 @@ def cross_validate(
     start, count = time.perf_counter(), int(folds.max()) + 1
     log_probs = np.empty((len(part.codes), part.num_classes))
     settings: list[float] = []
+    models: list[Fitted] = []
     for fold in range(count):
         step(f"{family.name}, fold {fold + 1} of {count}")
         train, test = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
         known = part.rows(train)
         if not settings or len(folds) <= _TUNED_ONCE:
             settings.append(tuned(family, known, None if groups is None else groups[train], seed))
-        log_probs[test] = family.fit(known, settings[-1]).log_probs(part.matrix[test])
-    return CrossValidation(log_probs, settings, time.perf_counter() - start)
+        models.append(family.fit(known, settings[-1]))
+        log_probs[test] = models[-1].log_probs(part.matrix[test])
+    return CrossValidation(log_probs, settings, time.perf_counter() - start, models)
 
 
 def tuned(family: Family, part: Part, groups: Int64[np.ndarray, " n"] | None, seed: int) -> float:
     """Return the family's setting, chosen on a fifth of the rows; a default where a class has too few rows for that."""
     count = usable_folds(part.codes, groups, _INNER_FOLDS)
     if count < 2:
-        return _DEFAULTS[family.name]
+        return _DEFAULTS.get(family.name, _DEFAULT)
     inner = fold_numbers(part.codes, groups, count, seed + 1)
     train, valid = np.flatnonzero(inner > 0), np.flatnonzero(inner == 0)
     if not _has_every_class(part.codes[train], part.codes):
-        return _DEFAULTS[family.name]
+        return _DEFAULTS.get(family.name, _DEFAULT)
     return family.tune(part.rows(train), part.rows(valid))
 
 
@@ -184,7 +190,7 @@ def choose(
     """Return the simplest candidate that is within one standard error of the best expected log-likelihood at π.
 
     The standard error is that of the paired difference. Simplest is earliest in the list, and always answering π, the first,
-    is chosen only where nothing has a higher expected log-likelihood.
+    is chosen only where nothing has a higher expected log-likelihood. One that counts `only_as_best` and is the best is chosen.
     """
     own = [likelihoods(each.log_probs, codes) for each in candidates]
     means = [expectation(each, codes, prevalence) for each in own]
@@ -192,7 +198,9 @@ def choose(
     if not better:
         return candidates[0]
     best = max(better, key=lambda i: means[i])
-    for i in better:
+    if candidates[best].only_as_best:
+        return candidates[best]
+    for i in (i for i in better if not candidates[i].only_as_best):
         if means[best] - means[i] <= standard_error(own[best] - own[i], codes, prevalence, groups):
             return candidates[i]
     raise AssertionError("the best candidate is within any distance of itself")

@@ -1,19 +1,20 @@
 """Fit a table: compare candidates by cross-validation at the population, and refit the chosen one on all rows.
 
-Stage: `pandas.DataFrame`, target, population → `TableModel`.
+Stage: `pandas.DataFrame`, target, population, unlabelled rows → `TableModel`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Int64
 
 from ..prevalence import Prevalence
-from ..sklearn.population import Population
+from ..shift import JointPrevalenceEstimate
+from ..sklearn.population import LearntPopulation, Population, is_unknown
 from .candidates import Family, Fitted, Part, families
 from .columns import as_text
 from .compare import (
@@ -27,20 +28,36 @@ from .compare import (
     choose_folds,
     comparison_table,
     cross_validate,
+    likelihoods,
 )
-from .encode import ColumnSpec, column_specs
+from .encode import ColumnSpec, column_specs, linear_matrix
 from .findings import Finding, raise_errors
 from .inspect import inspect_table
 from .labels import Label, labels_of, population_of
 from .model import HeldOutRows, TableModel
 from .splits import stratified_rows
+from .unlabelled import (
+    WITH_UNLABELLED,
+    LinearWithUnlabelled,
+    UnlabelledReport,
+    UnlabelledTable,
+    learn_population,
+    shift_findings,
+    unlabelled_table,
+    what_they_brought,
+)
+
+_NOTHING_BETTER = (
+    "no candidate predicts better than always answering π: the model does so, and its predictions are all the same."
+)
 
 
 def fit_table(
     frame: pd.DataFrame,
     *,
     target: str,
-    population: Population | None,
+    population: LearntPopulation | None,
+    unlabelled: pd.DataFrame | None = None,
     positive: Label | None = None,
     group: str | None = None,
     leave_out: Iterable[str] = (),
@@ -60,11 +77,17 @@ def fit_table(
     A large table is compared on a part of its rows, of which a rare class is kept as far as possible and the other classes
     have weights. Scales, medians and lists of categories are taken from all rows; the labels have no part in them.
 
+    With unlabelled rows of the population there is one more candidate: a linear model by the likelihood of both
+    (`InformationGainClassifier.fit`), to which they are given in every fold. It is kept where it is the best. First a test
+    says whether the classes look the same in both tables. An unknown population is learnt from the out-of-fold predictions of
+    the better family (`joint_prevalence`), once, and all candidates are compared at it.
+
     Args:
         frame: the table.
         target: the column with the classes.
         population: π: for two classes how often the positive one occurs, or a dict by label, K frequencies in the order of the
-            sorted classes, a `Prevalence`, an estimate; None for the table's own mix.
+            sorted classes, a `Prevalence`, an estimate; None for the table's own mix; "unknown" where `unlabelled` is to tell.
+        unlabelled: rows of the population, with the columns of the table but for the target.
         positive: of two classes, the one that `population` is the frequency of; found by its name where it is left out.
         group: the column that names patients, sites or the like; rows of one are never in both parts of a fold.
         leave_out: columns that are not to be used.
@@ -88,17 +111,21 @@ def fit_table(
         'linear, uncorrected'
     """
     _check_numbers(folds, max_compare_rows)
-    report = inspect_table(
-        frame, target=target, positive=positive, group=group, population=population, leave_out=list(leave_out)
-    )
+    stated, left_out = _stated_population(population, unlabelled), list(leave_out)
+    report = inspect_table(frame, target=target, positive=positive, group=group, population=stated, leave_out=left_out)
     raise_errors(report.findings)
     found = labels_of(frame[target], positive)
-    prevalence = population_of(population, found)
+    prevalence = population_of(stated, found)
+    prevalence = Prevalence.unknown(len(found.classes), prevalence.sampling) if is_unknown(population) else prevalence
     labelled = found.codes >= 0
     frame = frame if labelled.all() else frame.loc[labelled]
     specs = column_specs(frame, {column.name: column.kind for column in report.columns if column.role == "feature"})
     groups = None if group is None else _group_numbers(frame[group])
-    table = _Table(frame, specs, found.codes[labelled], groups, len(found.classes))
+    others: UnlabelledTable | None = None
+    odd: list[Finding] = []
+    if unlabelled is not None:
+        others, odd = unlabelled_table(unlabelled, specs, target, [str(name) for name in frame.columns], seed)
+    table = _Table(frame, specs, found.codes[labelled], groups, len(found.classes), others)
     chosen_families, notes = families(candidates, specs, seed)
     result = _compare(table, chosen_families, prevalence, folds, seed, max_compare_rows, progress)
     notes += result.notes
@@ -107,27 +134,29 @@ def fit_table(
         group=group,
         classes_=found.classes,
         positive=found.positive,
-        population=prevalence,
+        population=result.prevalence,
         columns=specs,
         comparison=result.comparison,
         held_out=result.held_out,
-        family=result.chosen.family,
+        family="linear" if result.chosen.family == WITH_UNLABELLED else result.chosen.family,
         fitted=result.fitted,
         calibration=None if result.chosen.correction != "affine" else calibration_of(result.raw, result.held_out.target),
         rows=len(frame),
-        findings=[*report.findings, *(Finding("note", None, words) for words in notes), *result.findings],
+        findings=[*report.findings, *odd, *result.findings, *(Finding("note", None, words) for words in notes)],
+        unlabelled=result.unlabelled,
     )
 
 
 @dataclass(frozen=True, eq=False)
 class _Table:
-    """The labelled rows."""
+    """The labelled rows, and the unlabelled ones."""
 
     frame: pd.DataFrame
     specs: list[ColumnSpec]
     codes: Int64[np.ndarray, " n"]
     groups: Int64[np.ndarray, " n"] | None
     num_classes: int
+    others: UnlabelledTable | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,6 +170,8 @@ class _Result:
     held_out: HeldOutRows
     notes: list[str]
     findings: list[Finding]
+    prevalence: Prevalence
+    unlabelled: UnlabelledReport | None
 
 
 def _compare(
@@ -153,39 +184,116 @@ def _compare(
     progress: Progress | None,
 ) -> _Result:
     """Cross-validate the families on some rows, choose, and refit."""
-    rows, weights = stratified_rows(table.codes, most, seed)
-    codes, groups = table.codes[rows], None if table.groups is None else table.groups[rows]
-    folds = choose_folds(codes, groups, num_folds, seed)
-    step = _steps(progress, len(chosen_families) * (int(folds.max()) + 1) + 2)
-    compared = [always_population(prevalence, len(rows))]
-    crossed: dict[str, CrossValidation] = {}
-    notes = (
-        [] if len(rows) == len(table.codes) else [f"candidates were compared on {len(rows):,} of {len(table.codes):,} rows."]
-    )
-    if int(folds.max()) + 1 < num_folds:
-        notes.append(f"{int(folds.max()) + 1} folds in the place of {num_folds}: a class has no more rows, or groups.")
-    part_frame = table.frame.iloc[rows]
-    for family in chosen_families:
-        part = Part(family.matrix(part_frame, table.specs), codes, weights, table.num_classes)
-        crossed[family.name] = cross_validate(family, part, folds, groups, seed, step)
-        made, words = candidates_of(family.name, crossed[family.name], codes, folds, prevalence)
-        compared, notes = compared + made, notes + words
-    chosen = choose(compared, codes, prevalence, groups)
+    some = _some_rows(table, num_folds, seed, most)
+    more = int(any(family.name == "linear" for family in chosen_families)) if table.others is not None else 0
+    step = _steps(progress, (len(chosen_families) + more) * some.num_folds + 2 + (table.others is not None))
+    findings: list[Finding] = []
+    p_value, estimate = None, None
+    if table.others is not None:
+        step("test of the unlabelled rows")
+        of_others = linear_matrix(table.others.frame, table.specs)
+        p_value, findings = shift_findings(linear_matrix(some.frame, table.specs), some.codes, of_others, prevalence)
+    crossed = {family.name: _crossed(family, table, some, seed, step) for family in chosen_families}
+    if prevalence.is_unknown:
+        estimate = _learnt_population(chosen_families, crossed, some.codes, table)
+        prevalence = estimate.prevalence(prevalence.sampling)
+    if more:
+        chosen_families = [*chosen_families, LinearWithUnlabelled(of_others, prevalence)]
+        crossed[WITH_UNLABELLED] = _crossed(chosen_families[-1], table, some, seed, step)
+    compared, notes = _candidates(crossed, some, prevalence)
+    chosen = choose(compared, some.codes, prevalence, some.groups)
     step("figures of the candidates")
-    comparison = comparison_table(compared, codes, prevalence, groups, chosen)
+    comparison = comparison_table(compared, some.codes, prevalence, some.groups, chosen)
     step("fit to all rows")
     fitted, raw = None, chosen.log_probs
-    findings: list[Finding] = []
     if chosen.family is None:
-        warning = (
-            "no candidate predicts better than always answering π: the model does so, and its predictions are all the same."
-        )
-        findings.append(Finding("warning", None, warning))
+        findings.append(Finding("warning", None, _NOTHING_BETTER))
     else:
         family = next(each for each in chosen_families if each.name == chosen.family)
         fitted, raw = _refit(family, table, crossed[family.name].setting, seed), crossed[family.name].log_probs
     step("done")
-    return _Result(chosen, fitted, raw, comparison, HeldOutRows(chosen.log_probs, codes, groups, rows), notes, findings)
+    brought = None
+    if table.others is not None:
+        brought = what_they_brought(table.others, p_value, estimate, compared, chosen, some.codes, prevalence, some.groups)
+    held = HeldOutRows(chosen.log_probs, some.codes, some.groups, some.rows)
+    return _Result(chosen, fitted, raw, comparison, held, some.notes + notes, findings, prevalence, brought)
+
+
+@dataclass(frozen=True, eq=False)
+class _SomeRows:
+    """The rows that candidates are compared on, with the fold in which each is tested, and words on how they were chosen."""
+
+    rows: Int64[np.ndarray, " m"]
+    weights: np.ndarray
+    frame: pd.DataFrame
+    codes: Int64[np.ndarray, " m"]
+    groups: Int64[np.ndarray, " m"] | None
+    folds: Int64[np.ndarray, " m"]
+    notes: list[str]
+
+    @property
+    def num_folds(self) -> int:
+        return int(self.folds.max()) + 1
+
+
+def _some_rows(table: _Table, num_folds: int, seed: int, most: int) -> _SomeRows:
+    rows, weights = stratified_rows(table.codes, most, seed)
+    codes, groups = table.codes[rows], None if table.groups is None else table.groups[rows]
+    folds = choose_folds(codes, groups, num_folds, seed)
+    notes = []
+    if len(rows) < len(table.codes):
+        notes.append(f"candidates were compared on {len(rows):,} of {len(table.codes):,} rows.")
+    if int(folds.max()) + 1 < num_folds:
+        notes.append(f"{int(folds.max()) + 1} folds in the place of {num_folds}: a class has no more rows, or groups.")
+    return _SomeRows(rows, weights, table.frame.iloc[rows], codes, groups, folds, notes)
+
+
+def _crossed(family: Family, table: _Table, some: _SomeRows, seed: int, step: Callable[[str], None]) -> CrossValidation:
+    part = Part(family.matrix(some.frame, table.specs), some.codes, some.weights, table.num_classes)
+    return cross_validate(family, part, some.folds, some.groups, seed, step)
+
+
+def _candidates(
+    crossed: dict[str, CrossValidation], some: _SomeRows, prevalence: Prevalence
+) -> tuple[list[Candidate], list[str]]:
+    """Return all candidates, the simplest first, and words on those that there cannot be."""
+    compared = [always_population(prevalence, len(some.rows))]
+    notes: list[str] = []
+    for name, found in crossed.items():
+        made, words = candidates_of(name, found, some.codes, some.folds, prevalence)
+        if name == WITH_UNLABELLED:  # its closed form is the likelihood's own
+            compared.append(replace(made[0], name=name, only_as_best=True))
+        else:
+            compared, notes = compared + made, notes + words
+    return compared, notes
+
+
+def _learnt_population(
+    chosen_families: list[Family], crossed: dict[str, CrossValidation], codes: np.ndarray, table: _Table
+) -> JointPrevalenceEstimate:
+    """Learn π from the family with the best out-of-fold predictions in the table's own mix."""
+    assert table.others is not None
+    best = max(chosen_families, key=lambda family: float(likelihoods(crossed[family.name].log_probs, codes).mean()))
+    found = crossed[best.name]
+    return learn_population(found.models, found.log_probs, codes, best.matrix(table.others.frame, table.specs))
+
+
+def _stated_population(population: LearntPopulation | None, unlabelled: pd.DataFrame | None) -> Population | None:
+    """Return the population as given, None where it is to be learnt; refuse what does not go with the unlabelled rows."""
+    if is_unknown(population):
+        if unlabelled is None:
+            raise ValueError(
+                "Expected unlabelled rows from which an unknown population is learnt, but got none: give them, or the "
+                "population."
+            )
+        return None
+    if population is None and unlabelled is not None:
+        raise ValueError(
+            "Expected a population with unlabelled rows, but got none: where the labelled rows are in the population's mix, "
+            "unlabelled ones add nothing; give how frequent the classes are, or 'unknown' to learn it."
+        )
+    assert not isinstance(population, str)
+    return population
 
 
 def _refit(family: Family, table: _Table, setting: float, seed: int) -> Fitted:

@@ -18,7 +18,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, get_args
 
@@ -37,6 +37,7 @@ from .encode import ColumnSpec
 from .findings import Finding, Level
 from .labels import MOST_CLASSES, Label
 from .model import HeldOutRows, TableModel
+from .unlabelled import UnlabelledReport
 
 FORMAT, VERSION = "rightloss.table-model", 1
 _JSON, _ARRAYS, _TREES = "model.json", "arrays.safetensors", "boosting.txt"
@@ -163,6 +164,7 @@ def _facts(model: TableModel) -> dict[str, Any]:
         "columns": [asdict(column) for column in model.columns],
         "comparison": _finite(model.comparison.to_dict("records")),
         "findings": [asdict(finding) for finding in model.findings],
+        "unlabelled": None if model.unlabelled is None else _finite(asdict(model.unlabelled)),
     }
 
 
@@ -238,6 +240,7 @@ def _assemble(facts: dict[str, Any], tensors: Mapping[str, Tensor], folder: Path
         calibration=_calibration(tensors, prevalence, folder) if facts["correction"] == "affine" else None,
         rows=facts["rows"],
         findings=[_finding(each, folder) for each in _list(facts, "findings")],
+        unlabelled=None if facts.get("unlabelled") is None else _unlabelled(facts["unlabelled"], len(classes), folder),
     )
 
 
@@ -273,6 +276,18 @@ def _finding(value: Any, folder: Path) -> Finding:
     fine = value["level"] in get_args(Level) and isinstance(value["message"], str)
     _require(fine and (value["column"] is None or isinstance(value["column"], str)), folder, "a finding is odd")
     return Finding(value["level"], value["column"], value["message"])
+
+
+def _unlabelled(value: Any, num_classes: int, folder: Path) -> UnlabelledReport:
+    _require(isinstance(value, dict) and set(value) == {each.name for each in fields(UnlabelledReport)}, folder, "unlabelled")
+    counts, numbers = (value["rows"], value["used"]), [value[name] for name in ("p_value", "gain", "low", "high")]
+    fine = all(isinstance(each, int) and not isinstance(each, bool) and each >= 0 for each in counts)
+    fine &= all(each is None or isinstance(each, float) for each in numbers) and isinstance(value["kept"], bool)
+    for limits in (value["population_low"], value["population_high"]):
+        of_classes = isinstance(limits, list) and len(limits) == num_classes
+        fine &= limits is None or (of_classes and all(isinstance(each, float) for each in limits))
+    _require(fine, folder, "what is said of unlabelled rows is odd")
+    return UnlabelledReport(**value)
 
 
 def _held_out(tensors: Mapping[str, Tensor], num_classes: int, folder: Path) -> HeldOutRows:

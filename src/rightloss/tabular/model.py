@@ -23,6 +23,7 @@ from .candidates import BoostingModel, Fitted, LinearModel
 from .encode import ColumnSpec, boosting_matrix, check_columns, linear_matrix
 from .findings import Finding, TableWarning
 from .labels import Label, Labels, labels_of, matching_label, population_of
+from .unlabelled import UnlabelledReport
 
 _BLOCK = 100_000  # rows encoded in one go
 
@@ -69,6 +70,7 @@ class TableModel:
         fitted: the model itself, fitted to all rows.
         calibration: the affine correction, or None for the closed form.
         rows: how many the model was fitted to.
+        unlabelled: what unlabelled rows were used for; None without any.
 
     Examples:
         >>> import numpy as np, pandas as pd
@@ -98,6 +100,7 @@ class TableModel:
     calibration: Calibration | None
     rows: int
     findings: list[Finding] = field(default_factory=list)
+    unlabelled: UnlabelledReport | None = None
 
     @property
     def sampling(self) -> Tensor:

@@ -77,12 +77,32 @@ def sentences(model: TableModel) -> list[str]:
         f"Of the models compared, “{best['candidate']}” is kept to predict {model.target} where {_where(label, pi)}: AUC "
         f"{best['auc']:.3f}, {100 * best['skill']:.3g} % of the way from always answering the frequencies to certainty."
     )
+    mean = f"On average it predicts {_share(after)} there; without the correction the same model would say {_share(before)}."
     if abs(before - after) < 0.01 * after:
-        return [kept, f"On average it predicts {_share(after)} there."]
-    return [
-        kept,
-        f"On average it predicts {_share(after)} there; without the correction the same model would say {_share(before)}.",
-    ]
+        mean = f"On average it predicts {_share(after)} there."
+    return [kept, mean, *unlabelled_sentences(model)]
+
+
+def unlabelled_sentences(model: TableModel) -> list[str]:
+    """Return what unlabelled rows brought: the population, where it was learnt, and a better model or none."""
+    used, said = model.unlabelled, []
+    if used is None:
+        return []
+    if used.population_low is not None and used.population_high is not None:
+        focus = _focus_classes(model)[0]
+        low, high = used.population_low[focus], used.population_high[focus]
+        said.append(
+            f"How frequent {model.classes_[focus]} is was learnt from the unlabelled rows: {_share(low)} to {_share(high)} is "
+            "the 95 % interval."
+        )
+    if used.gain is not None and used.low is not None and used.high is not None:
+        interval = f"95 % interval {_number(used.low)} to {_number(used.high)}"
+        outcome = "it is kept" if used.kept else "the model kept is another"
+        said.append(
+            f"With {used.used:,} unlabelled rows the linear model’s log-likelihood changes by {_signed(used.gain)} nats a row "
+            f"({interval}); {outcome}."
+        )
+    return said
 
 
 def slider_data(model: TableModel) -> dict[str, Any]:
@@ -214,6 +234,10 @@ def _number(value: float, digits: int = 3) -> str:
     if not np.isfinite(value):
         return "–"
     return f"{value if abs(value) > _ROUNDING else 0.0:.{digits}g}".replace("-", "−")
+
+
+def _signed(value: float) -> str:
+    return f"+{_number(value)}" if value > 0 else _number(value)
 
 
 def _logit(p: float) -> float:
