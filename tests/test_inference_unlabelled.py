@@ -366,6 +366,13 @@ def assert_near(posterior: Posterior, moments: tuple[Tensor, Tensor], means: flo
     assert float((found.covariance().diagonal().sqrt() / sd).log().abs().max()) < deviations
 
 
+def assert_draws_are_near(posterior: Posterior, moments: tuple[Tensor, Tensor], method: float = 0.0) -> None:
+    """Within 4 standard errors of what the draws are worth, and the `method`'s own error."""
+    worth = posterior.record["effective_sample_size"]
+    assert worth > 30
+    assert_near(posterior, moments, method + 4 / worth**0.5, method + 4 / (2 * worth) ** 0.5)
+
+
 @pytest.fixture
 def unchecked() -> Iterator[None]:
     """Run as for users, in half the time."""
@@ -385,7 +392,7 @@ class TestMethods:
     @pytest.mark.parametrize("curvature", ["hessian", "fisher"])
     def test_laplace_is_near_the_grids_moments(self, name: str, curvature: Any) -> None:
         found = laplace(TARGETS[name](), PROBLEM.data, curvature=curvature, steps=60, lr=0.05)
-        assert_near(found, exact(name), 0.25, 0.1)
+        assert_near(found, exact(name), 0.3, 0.15)
         assert found.record["decrement"] < 1e-6
 
     @pytest.mark.long
@@ -398,7 +405,7 @@ class TestMethods:
         target = TARGETS[name]()
         start = laplace(target, PROBLEM.data, steps=60, lr=0.05)
         found = nuts(target, PROBLEM.data, draws=300, warmup=60, chains=1, start=start)
-        assert_near(found, exact(name), 0.25, 0.2)
+        assert_draws_are_near(found, exact(name))
         assert found.record["divergences"] == 0
 
     @pytest.mark.long
@@ -416,10 +423,10 @@ class TestMethods:
     @pytest.mark.filterwarnings("ignore:Chains disagree")
     @pytest.mark.parametrize("sampler", [sghmc, sgld])
     def test_chains_have_the_grids_moments(self, sampler: Callable[..., Posterior]) -> None:
-        target, steps = logistic_target(), 600 if sampler is sghmc else 4000
+        target, steps = logistic_target(), 600 if sampler is sghmc else 1000
         start = expectation_propagation(target, PROBLEM.data)
         found = sampler(target, PROBLEM.data, steps=steps, batch_size=None, chains=8, thin=steps // 150, start=start)
-        assert_near(found, exact("default"), 0.2, 0.15)
+        assert_draws_are_near(found, exact("default"), 0.05)
 
     @pytest.mark.long
     def test_all_members_of_an_ensemble_and_map_find_the_mode(self) -> None:
@@ -468,6 +475,7 @@ class TestMethods:
 
 class TestPositiveUnlabelled:
     @pytest.mark.long
+    @pytest.mark.filterwarnings("ignore:Chains disagree")
     @pytest.mark.usefixtures("unchecked")
     def test_every_method_has_the_grids_moments(self) -> None:
         """Of labelled examples there are 30, all of class 1; N is still theirs."""
@@ -493,8 +501,8 @@ class TestPositiveUnlabelled:
         settled = replace(target, model=propagated.model)
         options: dict[str, Any] = {"steps": 300, "lr": 0.02, "initial_sd": 0.2, "batch_size": None}
         assert_near(variational(settled, POSITIVES, family="full-rank", **options), moments, 0.25, 0.15)
-        assert_near(sghmc(target, POSITIVES, steps=400, chains=8, start=propagated, thin=3), moments, 0.25, 0.2)
-        assert_near(nuts(target, POSITIVES, draws=200, warmup=60, chains=1, start=propagated), moments, 0.35, 0.25)
+        assert_draws_are_near(sghmc(target, POSITIVES, steps=400, chains=8, start=propagated, thin=3), moments, 0.05)
+        assert_draws_are_near(nuts(target, POSITIVES, draws=200, warmup=60, chains=1, start=propagated), moments)
 
     def test_its_posterior_is_saved_and_read_again(self, tmp_path: Path) -> None:
         target = logistic_target(PU)
@@ -553,7 +561,8 @@ class TestMinibatches:
         assert_near(variational(target, PROBLEM.data, family="full-rank", steps=300, **shared), (mean, sd), 0.25, 0.2)
         start = expectation_propagation(target, PROBLEM.data)
         assert_near(start, (mean, sd), 0.03, 0.03)
-        assert_near(sghmc(target, PROBLEM.data, steps=300, chains=8, start=start, thin=2, **options), (mean, sd), 0.3, 0.25)
+        chains = sghmc(target, PROBLEM.data, steps=300, chains=8, start=start, thin=2, **options)
+        assert_draws_are_near(chains, (mean, sd), 0.1)
 
     @pytest.mark.long
     def test_runs_are_reproducible_and_leave_the_model_alone(self) -> None:
