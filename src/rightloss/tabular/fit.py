@@ -142,7 +142,7 @@ def fit_table(
         fitted=result.fitted,
         calibration=None if result.chosen.correction != "affine" else calibration_of(result.raw, result.held_out.target),
         rows=len(frame),
-        findings=[*report.findings, *odd, *result.findings, *(Finding("note", None, words) for words in notes)],
+        findings=[*report.findings, *odd, *(Finding("note", None, words) for words in notes), *result.findings],
         unlabelled=result.unlabelled,
     )
 
