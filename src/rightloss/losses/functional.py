@@ -300,6 +300,8 @@ def usable(
             "Expected no `unlabelled` in regression, but got some: the likelihood of unlabelled rows needs classes."
         )
     if unlabelled is None or weight == 0 or (group is None and len(unlabelled) == 0):
+        if torch.compiler.is_compiling():
+            return None
         if isinstance(prevalence, Prevalence) and bool((prevalence.sampling == 0).any()):
             raise ValueError(
                 "Expected `unlabelled` rows with a class that is never labelled, but got none that count: pass "
