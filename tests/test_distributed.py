@@ -42,7 +42,7 @@ def make_case(name: str) -> dict[str, Any]:
     extra: dict[str, Any] = {}
     if {"unlabelled", "weighted", "unknown"} & {*also}:
         extra = {"unlabelled": torch.randn(40, 4), "unknown": "unknown" in also}
-        extra |= {"weight": 0.6} if "weighted" in also else {}
+        extra |= {"weight": 0.6, "people": 3.0} if "weighted" in also else {}
     return extra | {
         "marginal": marginal,
         "paper": paper == "paper",

@@ -145,6 +145,87 @@ def test_unreduced_losses_sum_to_the_reduced_ones(weight: float | None) -> None:
         torch.testing.assert_close(total / 12, mean)
 
 
+@pytest.mark.parametrize("kappa", [0.0, 0.4, 1.0])
+@each_kind
+def test_evidence_is_the_mean_log_likelihood_of_people_counted_by_class(make: Callable[[], Any], k: int, kappa: float) -> None:
+    likelihood, prevalence = make().double(), classes(k, evidence=kappa)
+    outputs = random_outputs(likelihood, 32).requires_grad_()
+    z, y, z_u = outputs[:12], torch.arange(12) % k, outputs[12:]
+    mean = likelihood.table(z_u).exp().mean(0)
+    for weight, lam in ((None, 20 / 12), (0.3, 0.3)):
+        expected = -2.5 * lam * kappa * (prevalence.population * mean.log()).sum()
+        options: dict[str, Any] = {"unlabelled": z_u, "unlabelled_weight": weight}
+        for loss in (rl.information_gain_loss, rl.logit_adjusted_loss):
+            found = [loss(z, y, prevalence, likelihood, unlabelled_evidence=people, **options) for people in (2.5, 0.0)]
+            assert_same(found[0] - found[1], expected, (outputs,))
+
+
+def test_evidence_has_the_running_mean_as_its_value_and_the_minibatch_as_its_gradient() -> None:
+    prevalence, average = classes(K), torch.zeros(K, dtype=torch.float64)
+    for loss in (rl.InformationGainLoss, rl.LogitAdjustedLoss):
+        ours, without = loss(prevalence, unlabelled_evidence=3.0), loss(prevalence)
+        for step in range(4):
+            z, y, z_u = batch(seed=step)
+            p = z_u.softmax(1)
+            share = (1 - 0.97) / (1 - 0.97 ** (step + 1))
+            average = (1 - share) * average + share * p.detach().mean(0)
+            found = ours(z, y, unlabelled=z_u) - without(z, y, unlabelled=z_u)
+            torch.testing.assert_close(found, -5 * (prevalence.population * average.log()).sum())
+            by_hand = -5 * (prevalence.population / average * p.mean(0)).sum()
+            gradients = (torch.autograd.grad(each, z_u, retain_graph=True)[0] for each in (found, by_hand))
+            torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("reference", [None, "population"])
+def test_evidence_is_reduced_as_the_loss_is_and_counts_no_ignored_row(reference: Any) -> None:
+    z, y, z_u = batch()
+    y = torch.where(torch.arange(12) < 3, -100, y)
+    options: dict[str, Any] = {"reference": reference, "unlabelled_evidence": 3.0}
+    rows, total, mean = (
+        rl.InformationGainLoss(classes(K), reduction=reduction, **options)(z, y, unlabelled=z_u)
+        for reduction in ("none", "sum", "mean")
+    )
+    torch.testing.assert_close(rows.sum(), total)
+    torch.testing.assert_close(total / 9, mean)
+
+
+def test_evidence_says_nothing_where_the_mean_prediction_is_the_population_or_that_is_unknown() -> None:
+    z, y, z_u = batch()
+    constant = classes(K).population.log().repeat(20, 1).requires_grad_()
+    slope = [
+        torch.autograd.grad(rl.logit_adjusted_loss(z, y, classes(K), unlabelled=constant, unlabelled_evidence=e), constant)[0]
+        for e in (0.0, 5.0)
+    ]
+    torch.testing.assert_close(*slope, rtol=0, atol=1e-15)
+    unknown = [
+        rl.InformationGainLoss(rl.Prevalence.unknown(K), unlabelled_evidence=e)(z, y, unlabelled=z_u) for e in (0.0, 5.0)
+    ]
+    assert torch.equal(*unknown)
+
+
+def test_evidence_keeps_a_model_that_learns_rows_by_heart_from_taking_unlabelled_cases_for_controls() -> None:
+    """With 200 columns and 40 labelled rows every labelled row can be told from the unlabelled ones."""
+    random, prevalence = generator(5), rl.Prevalence.binary(0.1)
+    y_u = (torch.rand(2000, generator=random) < 0.1).long()
+    y = torch.arange(40) % 2
+    x, x_u = (torch.randn(len(each), 200, generator=random) for each in (y, y_u))
+    x[:, 0], x_u[:, 0] = x[:, 0] + 3 * y, x_u[:, 0] + 3 * y_u
+    found = []
+    for people in (0.0, 3.0):
+        model, criterion = nn.Linear(200, 2), rl.LogitAdjustedLoss(prevalence, unlabelled_evidence=people)
+        nn.init.zeros_(model.weight)
+        rl.start_at_prevalence(model, prevalence)
+        optimizer = torch.optim.Adam(model.parameters(), 0.01)
+        for _ in range(200):
+            optimizer.zero_grad()
+            criterion(model(x), y, unlabelled=model(x_u)).backward()
+            optimizer.step()
+        found.append(model(x_u).softmax(1)[:, 1].detach())
+    assert float(found[0].mean()) < 0.05
+    assert abs(float(found[1].mean()) - 0.1) < 0.02
+    assert float(found[1][y_u == 1].mean()) > 1.5 * float(found[0][y_u == 1].mean())
+
+
 @pytest.mark.parametrize("rows", [50, 4000])
 def test_fused_and_composed_paths_agree_whatever_the_blocks(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused, "BLOCK", 256)
@@ -165,7 +246,8 @@ def test_gradients_pass_gradcheck_and_double_backward() -> None:
     for path in (True, False):
 
         def loss(a: Tensor, b: Tensor, path: bool = path) -> Tensor:
-            return rl.information_gain_loss(a, y, prevalence, fused=path, unlabelled=b, unlabelled_weight=1.7)
+            options: dict[str, Any] = {"unlabelled": b, "unlabelled_weight": 1.7, "unlabelled_evidence": 2.0}
+            return rl.information_gain_loss(a, y, prevalence, fused=path, **options)
 
         assert torch.autograd.gradcheck(loss, (z, z_u))
         assert torch.autograd.gradgradcheck(loss, (z, z_u))
@@ -323,6 +405,8 @@ REFUSED = {
     ),
     "a weight below 0": (lambda: rl.InformationGainLoss(classes(K), unlabelled_weight=-1.0), "finite number ≥ 0"),
     "a weight that is no number": (lambda: adjusted_loss(classes(K), unlabelled_weight="all"), "finite number ≥ 0"),
+    "evidence below 0": (lambda: rl.LogitAdjustedLoss(classes(K), unlabelled_evidence=-1.0), "3 is a good start"),
+    "evidence that is no number": (lambda: gain_loss(classes(K), unlabelled_evidence=None), "3 is a good start"),
     "a reference that is no mix": (lambda: gain_loss(classes(K), reference="sampling"), "write the mix"),
     "π unknown, no unlabelled rows": (_unknown(rl.InformationGainLoss), "give the prevalence a population"),
     "π unknown, logit adjustment": (_unknown(rl.LogitAdjustedLoss), "give the prevalence a population"),

@@ -79,6 +79,7 @@ def make_criterion(case: dict[str, Any]) -> rl.InformationGainLoss:
         reference="population" if case["paper"] else None,
         fused=case["fused"],
         unlabelled_weight=case.get("weight"),
+        unlabelled_evidence=case.get("people", 0.0),
     )
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .likelihoods import Gaussian as Gaussian
     from .likelihoods import OnionPeeling as OnionPeeling
     from .likelihoods import StickBreaking as StickBreaking
+    from .likelihoods import match_prevalence as match_prevalence
     from .likelihoods import start_at_prevalence as start_at_prevalence
     from .losses import InformationGainLoss as InformationGainLoss
     from .losses import LogitAdjustedLoss as LogitAdjustedLoss
@@ -67,6 +68,7 @@ _NAMES = {
         "Gaussian",
         "OnionPeeling",
         "StickBreaking",
+        "match_prevalence",
         "start_at_prevalence",
     ),
     "losses": (

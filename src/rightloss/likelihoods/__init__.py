@@ -4,7 +4,8 @@ Stage: `outputs (n, num_outputs) → log_probs (n, k)`.
 """
 
 from .contract import Likelihood as Likelihood
-from .contract import start_at_prevalence as start_at_prevalence
+from .intercept import match_prevalence as match_prevalence
+from .intercept import start_at_prevalence as start_at_prevalence
 from .ordinal import CumulativeLogit as CumulativeLogit
 from .ordinal import OnionPeeling as OnionPeeling
 from .ordinal import StickBreaking as StickBreaking

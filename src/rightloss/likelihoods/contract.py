@@ -1,11 +1,11 @@
-"""The interface of a likelihood, the checks that all likelihoods share, and the start of an output layer."""
+"""The interface of a likelihood, and the checks that all likelihoods share."""
 
 from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..prevalence import ContinuousPrevalence, Prevalence
 
@@ -42,46 +42,6 @@ class Likelihood(Protocol):
         A likelihood with parameters of its own that the outputs cannot stand in for sets them here.
         """
         ...
-
-
-def start_at_prevalence(
-    layer: nn.Module, prevalence: Prevalence | ContinuousPrevalence, likelihood: Likelihood | None = None
-) -> None:
-    """Set the bias of the output layer so that, before any x is looked at, the model predicts the population.
-
-    The bias becomes the likelihood's inverse link of π (log π for softmax, logit π for a single logit). At a small
-    prevalence the loss hardly depends on the intercept, so it stays near where it starts.
-
-    Args:
-        layer: the last layer, with a `bias` of `num_outputs` entries (`nn.Linear`, `nn.Conv2d`, …).
-        prevalence: π; the mean where it is uncertain.
-        likelihood: as given to the loss; Categorical by default. One with parameters of its own has them set too.
-
-    Examples:
-        >>> import torch
-        >>> import rightloss as rl
-        >>> head = torch.nn.Linear(8, 2)
-        >>> rl.start_at_prevalence(head, rl.Prevalence.binary(0.001))
-        >>> head.bias.softmax(0).round(decimals=4).tolist()
-        [0.9990000128746033, 0.0010000000474974513]
-    """
-    name = "Categorical" if likelihood is None else type(likelihood).__name__
-    bias = getattr(layer, "bias", None)
-    if not isinstance(bias, Tensor):
-        raise ValueError(
-            f"Expected a layer with a bias, but {type(layer).__name__} has none: "
-            "pass the last layer itself, made with bias=True."
-        )
-    size = None if likelihood is None else likelihood.num_outputs
-    if size is None:
-        size = prevalence.num_classes if isinstance(prevalence, Prevalence) else len(bias)
-    if bias.shape != (size,):
-        raise ValueError(
-            f"Expected a layer with {size} output(s) for {name}, but its bias has shape {tuple(bias.shape)}: "
-            "match the layer to the likelihood, or pass `likelihood=…`."
-        )
-    with torch.no_grad():
-        bias.copy_(log_population(prevalence, None, name) if likelihood is None else likelihood.starting_outputs(prevalence))
 
 
 def check_outputs(outputs: Tensor, num_outputs: int, name: str) -> None:

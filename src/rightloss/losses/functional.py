@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..likelihoods import Categorical, Likelihood
-from ..marginals import BatchMarginal, Marginal, Measure, MinibatchEstimate, cannot_be_read, sharing_group
+from ..marginals import BatchMarginal, Marginal, MarginalState, Measure, MinibatchEstimate, cannot_be_read, sharing_group
 from ..prevalence import ContinuousPrevalence, Density, Frequencies, Prevalence
 from .batch import (
     LabelledBatch,
@@ -36,7 +36,17 @@ from .gain import (
     log_sum,
     realised_frequencies,
 )
-from .streams import Tables, check_unlabelled_weight, stream_batch, tables_of, unreduced_shape
+from .streams import (
+    Tables,
+    add_evidence,
+    check_unlabelled_evidence,
+    check_unlabelled_weight,
+    population_evidence,
+    stream_batch,
+    tables_of,
+    unlabelled_mass,
+    unreduced_shape,
+)
 
 
 def information_gain_loss(
@@ -55,6 +65,7 @@ def information_gain_loss(
     fused: bool = True,
     unlabelled: Tensor | None = None,
     unlabelled_weight: float | None = None,
+    unlabelled_evidence: float = 0.0,
 ) -> Tensor:
     """Return `−(log p(y_n|x_n,w) − log p(y_n|w))`, Eq. (1): train with it, predict with the plain likelihood.
 
@@ -77,6 +88,8 @@ def information_gain_loss(
         unlabelled: logits of people of the population whose labels nobody knows: one more stream in the mix r
             (rightloss.losses.streams has the likelihood); where r = π, they are the marginal. An unreduced loss has them last.
         unlabelled_weight: λ, the mass of the unlabelled against the labelled; None for the ratio of the rows given.
+        unlabelled_evidence: ε, people counted by class alone per unlabelled row: `−ε λ κ Σ_k π_k log p(k|w)` is added, with
+            p(k|w) the mean prediction over the unlabelled rows, which it holds at π.
 
     Examples:
         >>> import torch, rightloss as rl
@@ -89,7 +102,7 @@ def information_gain_loss(
     marginal = BatchMarginal() if marginal is None else marginal
     check_options(reduction, nonfinite, ignore_index)
     check_pair(likelihood, prevalence)
-    weight = check_unlabelled_weight(unlabelled_weight)
+    weight, people = check_unlabelled_weight(unlabelled_weight), check_unlabelled_evidence(unlabelled_evidence)
     group = sharing_group(process_group, training)
     batch, terms = batch_and_terms(logits, target, prevalence, likelihood, reference, ignore_index, nonfinite, group)
     measure = measure_of(batch, terms, prevalence, likelihood, reference, ignore_index)
@@ -100,11 +113,13 @@ def information_gain_loss(
     tables = tables_of(batch, others, likelihood)
     if terms.at_population:
         marginal.prepare(len(terms.reference))
-        return population_gain_loss(batch, tables, terms, likelihood, marginal, measure, reduction, group)
-    marginal.prepare(int((terms.sampling > 0).sum()) + 1)
-    joined, stream_terms = stream_batch(batch, tables, terms, weight, group)
-    loss = gain_loss(joined, stream_terms, Categorical(), marginal, None, reduction, group, fused)
-    return loss.reshape(unreduced_shape(batch, others)) if reduction == "none" else loss
+        loss = population_gain_loss(batch, tables, terms, likelihood, marginal, measure, reduction, group)
+    else:
+        marginal.prepare(int((terms.sampling > 0).sum()) + 1)
+        joined, stream_terms = stream_batch(batch, tables, terms, weight, group)
+        loss = gain_loss(joined, stream_terms, Categorical(), marginal, None, reduction, group, fused)
+        loss = loss.reshape(unreduced_shape(batch, others)) if reduction == "none" else loss
+    return with_evidence(loss, batch, tables, terms, prevalence, people, weight, BatchMarginal(), reduction, group)
 
 
 def weighted_loss(
@@ -143,6 +158,7 @@ def logit_adjusted_loss(
     nonfinite: NonFinite = "raise",
     unlabelled: Tensor | None = None,
     unlabelled_weight: float | None = None,
+    unlabelled_evidence: float = 0.0,
 ) -> Tensor:
     """Return `−log p_ρ(y_n|x_n,w)`, `p_ρ(k|x,w) ∝ p(k|x,w) ρ_k/π_k`: cross-entropy of the table moved to the sampled mix.
 
@@ -159,11 +175,13 @@ def logit_adjusted_loss(
         2.0969
     """
     batch, terms, likelihood = _checked(logits, target, prevalence, likelihood, reduction, ignore_index, nonfinite)
-    weight = check_unlabelled_weight(unlabelled_weight)
+    weight, people = check_unlabelled_weight(unlabelled_weight), check_unlabelled_evidence(unlabelled_evidence)
     others = usable(unlabelled, weight, prevalence, None)
     if others is None:
         return cross_entropy(batch, likelihood, terms.log_adjust, None, reduction)
-    return stream_cross_entropy(batch, tables_of(batch, others, likelihood), terms, weight, reduction, others)
+    tables = tables_of(batch, others, likelihood)
+    loss = stream_cross_entropy(batch, tables, terms, weight, reduction, others)
+    return with_evidence(loss, batch, tables, terms, prevalence, people, weight, BatchMarginal(), reduction, None)
 
 
 def log_likelihood_loss(
@@ -286,6 +304,27 @@ def stream_cross_entropy(
     joined, stream_terms = stream_batch(batch, tables, terms, weight)
     loss = cross_entropy(joined, Categorical(), stream_terms.log_adjust, None, reduction)
     return loss.reshape(unreduced_shape(batch, unlabelled)) if reduction == "none" else loss
+
+
+def with_evidence(
+    loss: Tensor,
+    batch: LabelledBatch,
+    tables: Tables,
+    terms: PriorTerms,
+    prevalence: Prevalence | ContinuousPrevalence,
+    people: float,
+    weight: float | None,
+    marginal: MarginalState,
+    reduction: Reduction,
+    group: dist.ProcessGroup | None,
+) -> Tensor:
+    """Return a loss with unlabelled rows and with the evidence, of so many people per unlabelled row, that π is known."""
+    assert isinstance(prevalence, Prevalence)
+    if people * terms.evidence == 0 or prevalence.is_unknown:
+        return loss
+    evidence = population_evidence(tables, prevalence.population, marginal, group)
+    each = people * terms.evidence * unlabelled_mass(batch, tables, weight, group)
+    return add_evidence(loss, batch, each * evidence, reduction)
 
 
 def usable(

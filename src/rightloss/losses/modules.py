@@ -35,10 +35,18 @@ from .functional import (
     population_gain_loss,
     stream_cross_entropy,
     usable,
+    with_evidence,
 )
 from .gain import PriorTerms, class_terms
 from .monitor import Kind, Monitor
-from .streams import Tables, check_unlabelled_weight, stream_batch, tables_of, unreduced_shape
+from .streams import (
+    Tables,
+    check_unlabelled_evidence,
+    check_unlabelled_weight,
+    stream_batch,
+    tables_of,
+    unreduced_shape,
+)
 
 
 class _Loss(nn.Module):
@@ -141,6 +149,23 @@ class _Loss(nn.Module):
         cpu = torch.device("cpu")
         self._terms = {(cpu, torch.float64): double, (cpu, torch.float32): double.to(cpu, torch.float32)}
 
+    def _set_unlabelled(self, weight: float | None, evidence: float) -> None:
+        """Keep how much unlabelled rows count, and a marginal for the evidence of π on them."""
+        self.unlabelled_weight = check_unlabelled_weight(weight)
+        self.unlabelled_evidence = check_unlabelled_evidence(evidence)
+        if self.unlabelled_evidence and isinstance(self._prevalence, Prevalence):
+            self.evidence_marginal = RunningMarginal(decay=0.97)
+            self.evidence_marginal.prepare(self._prevalence.num_classes)
+
+    def _with_evidence(
+        self, loss: Tensor, batch: LabelledBatch, tables: Tables, terms: PriorTerms, group: dist.ProcessGroup | None
+    ) -> Tensor:
+        """Return the loss with the evidence that π is known, on the unlabelled rows."""
+        if not self.unlabelled_evidence:
+            return loss
+        options = self.unlabelled_evidence, self.unlabelled_weight, self.evidence_marginal, self.reduction
+        return with_evidence(loss, batch, tables, terms, self._prevalence, *options, group)
+
     def _learn_population(self, tables: Tables, group: dist.ProcessGroup | None) -> None:
         """Take the mean prediction over the unlabelled rows into π, in training, where π is unknown."""
         if self.population_marginal is None or not self.training:
@@ -196,6 +221,9 @@ class InformationGainLoss(_Loss):
         num_data: N, how many training examples there are: it sets κ of an uncertain prevalence, see `Prevalence.evidence_for`.
         unlabelled_weight: λ, the mass of unlabelled rows against the labelled ones, where `unlabelled=` is given; None for
             the ratio of the rows given.
+        unlabelled_evidence: ε, people counted by class alone, per unlabelled row: holds the mean prediction over the
+            unlabelled rows at a known π. 3 is a good start, and keeps flexible models from telling labelled rows from
+            unlabelled ones by heart.
 
     Examples:
         >>> import torch, rightloss as rl
@@ -220,6 +248,7 @@ class InformationGainLoss(_Loss):
         fused: bool = True,
         num_data: int | None = None,
         unlabelled_weight: float | None = None,
+        unlabelled_evidence: float = 0.0,
     ) -> None:
         if isinstance(reference, str):
             if reference != "population":
@@ -235,7 +264,7 @@ class InformationGainLoss(_Loss):
             raise ValueError(f"Expected `marginal` to be a marginal such as RunningMarginal(), but got {marginal!r}: make one.")
         marginal.prepare(classes)
         self.marginal, self.process_group, self.fused = marginal, process_group, fused
-        self.unlabelled_weight = check_unlabelled_weight(unlabelled_weight)
+        self._set_unlabelled(unlabelled_weight, unlabelled_evidence)
         self.stream_marginal: Marginal | None = None
 
     @classmethod
@@ -271,6 +300,7 @@ class InformationGainLoss(_Loss):
                 )
             else:
                 loss = self._stream_loss(batch, tables, terms, others, group)
+            loss = self._with_evidence(loss, batch, tables, terms, group)
             self._learn_population(tables, group)
         self._watch(batch, terms, group)
         return loss
@@ -360,7 +390,7 @@ class LogitAdjustedLoss(_Rival):
     """Logit adjustment in training: [`logit_adjusted_loss`][rightloss.losses.functional.logit_adjusted_loss].
 
     Called as `criterion(logits, y, unlabelled=logits_u)` it also learns from unlabelled rows of the population, as
-    `InformationGainLoss` does, and with the same `unlabelled_weight`.
+    `InformationGainLoss` does, and with the same `unlabelled_weight` and `unlabelled_evidence`.
 
     Examples:
         >>> import torch, rightloss as rl
@@ -377,9 +407,10 @@ class LogitAdjustedLoss(_Rival):
         ignore_index: int | None = -100,
         nonfinite: NonFinite = "raise",
         unlabelled_weight: float | None = None,
+        unlabelled_evidence: float = 0.0,
     ) -> None:
         super().__init__(prevalence, likelihood, reduction, ignore_index, nonfinite)
-        self.unlabelled_weight = check_unlabelled_weight(unlabelled_weight)
+        self._set_unlabelled(unlabelled_weight, unlabelled_evidence)
 
     def forward(self, logits: Tensor, target: Tensor, unlabelled: Tensor | None = None) -> Tensor:
         self._check_learns(unlabelled)
@@ -389,7 +420,9 @@ class LogitAdjustedLoss(_Rival):
         batch, terms = self._batch_and_terms(logits, target)
         tables = tables_of(batch, others, self.likelihood)
         loss = stream_cross_entropy(batch, tables, terms, self.unlabelled_weight, self.reduction, others)
-        self._learn_population(tables, sharing_group(None, self.training))
+        group = sharing_group(None, self.training)
+        loss = self._with_evidence(loss, batch, tables, terms, group)
+        self._learn_population(tables, group)
         self._watch(batch, terms)
         return loss
 

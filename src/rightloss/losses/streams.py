@@ -9,6 +9,9 @@ Labelled x of class k come from p(x|k) = p(k|x,w) p(x)/π_k, n_k of them; N_u un
 
 So "unlabelled" is a class to which every x of the population belongs: p(u|x,w) = 1 and π_u = 1. Beside the table of the K
 classes it is a column of zeros, and the mix r or ρ of the streams has one more entry. All else is as without it.
+
+The streams do not use all that is known: the mean prediction over the unlabelled rows, p(k|w) = avg_u p(k|x,w), has to be π_k.
+`population_evidence` is that knowledge as a likelihood, of people of the population counted by class alone.
 """
 
 from __future__ import annotations
@@ -25,8 +28,15 @@ from torch import Tensor
 
 from ..likelihoods import Likelihood
 from ..log_probs import rows_of
-from ..marginals import cannot_be_read, sum_over_ranks
-from .batch import LabelledBatch, Labels, check_finite_rows, full_precision, wide
+from ..marginals import (
+    MarginalState,
+    MinibatchEstimate,
+    cannot_be_read,
+    log_mean_over_ranks,
+    sum_over_ranks,
+    with_minibatch_gradient,
+)
+from .batch import LabelledBatch, Labels, Reduction, check_finite_rows, full_precision, wide
 from .gain import PriorTerms
 
 
@@ -58,6 +68,58 @@ def check_unlabelled_weight(weight: float | None) -> float | None:
             "rows against the labelled ones; None takes the ratio of the rows given."
         )
     return float(weight)
+
+
+def check_unlabelled_evidence(evidence: float) -> float:
+    """Return ε as a float, or raise a ValueError."""
+    if isinstance(evidence, bool) or not isinstance(evidence, int | float) or not 0 <= evidence < math.inf:
+        raise ValueError(
+            f"Expected `unlabelled_evidence` to be a finite number ≥ 0, but got {evidence!r}: it is how many people of the "
+            "population, counted by class alone, stand beside each unlabelled row; 0 for none, 3 is a good start."
+        )
+    return float(evidence)
+
+
+def population_evidence(
+    tables: Tables, population: Float[Tensor, " k"], marginal: MarginalState, group: dist.ProcessGroup | None
+) -> Float[Tensor, ""]:
+    """Return Σ_k π_k log p(k|w), where p(k|w) is the mean prediction over the unlabelled rows.
+
+    It is greatest, and its gradient 0, where that mean is π. Its value is that of the marginal's q, its gradient
+    `Σ_k π_k/q_k ∇m_k`, that of the minibatch's mean m. (Mann and McCallum 2007 call it expectation regularisation.)
+
+    Args:
+        tables: of the labelled and the unlabelled rows.
+        population: π.
+        marginal: the estimator of q over the minibatches.
+        group: the ranks that share the batch.
+    """
+    others = tables.population
+    log_m = log_mean_over_ranks(torch.logsumexp(others, 0), math.log(max(1, len(others))), group)
+    rows = len(others) * (1 if group is None else dist.get_world_size(group))
+    detached = log_m.detach()
+    log_q = detached if detached.is_meta else marginal.update(MinibatchEstimate(detached, rows))
+    return (population.to(log_m) * with_minibatch_gradient(log_q, log_m)).sum()
+
+
+def unlabelled_mass(
+    batch: LabelledBatch, tables: Tables, weight: float | None, group: dist.ProcessGroup | None
+) -> int | float | Tensor:
+    """Return λ: the weight, or the ratio of the rows given."""
+    if weight is not None:
+        return weight
+    examples, rows = _global_counts(batch.labels.count, len(tables.population), group)
+    return rows / examples
+
+
+def add_evidence(loss: Tensor, batch: LabelledBatch, evidence: Tensor, reduction: Reduction) -> Tensor:
+    """Return the loss minus the evidence of each labelled example, reduced as the loss is."""
+    if reduction == "mean":
+        return loss - evidence
+    if reduction == "sum":
+        return loss - evidence * batch.labels.count
+    each = batch.labels.mask(evidence.expand(batch.labels.rows))
+    return loss - F.pad(each, (0, loss.numel() - len(each))).view_as(loss)
 
 
 def tables_of(batch: LabelledBatch, unlabelled: Tensor, likelihood: Likelihood) -> Tables:
