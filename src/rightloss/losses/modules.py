@@ -222,8 +222,8 @@ class InformationGainLoss(_Loss):
         unlabelled_weight: λ, the mass of unlabelled rows against the labelled ones, where `unlabelled=` is given; None for
             the ratio of the rows given.
         unlabelled_evidence: ε, people counted by class alone, per unlabelled row: holds the mean prediction over the
-            unlabelled rows at a known π. 3 is a good start, and keeps flexible models from telling labelled rows from
-            unlabelled ones by heart.
+            unlabelled rows at a known π, and keeps flexible models from telling labelled rows from unlabelled ones by heart:
+            3 for networks. 0 is the likelihood of the streams alone.
 
     Examples:
         >>> import torch, rightloss as rl

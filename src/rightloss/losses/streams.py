@@ -11,7 +11,9 @@ So "unlabelled" is a class to which every x of the population belongs: p(u|x,w) 
 classes it is a column of zeros, and the mix r or ρ of the streams has one more entry. All else is as without it.
 
 The streams do not use all that is known: the mean prediction over the unlabelled rows, p(k|w) = avg_u p(k|x,w), has to be π_k.
-`population_evidence` is that knowledge as a likelihood, of people of the population counted by class alone.
+`population_evidence` is that knowledge as a likelihood, of people of the population counted by class alone, ε for each
+unlabelled row. π is known exactly, and the mean prediction over N rows varies by Var p(k|x)/N, where the share among N people
+counted varies by π_k(1 − π_k)/N: so a row is worth 1/R² people, R² being the share of the classes' variance that x explains.
 """
 
 from __future__ import annotations
@@ -75,7 +77,7 @@ def check_unlabelled_evidence(evidence: float) -> float:
     if isinstance(evidence, bool) or not isinstance(evidence, int | float) or not 0 <= evidence < math.inf:
         raise ValueError(
             f"Expected `unlabelled_evidence` to be a finite number ≥ 0, but got {evidence!r}: it is how many people of the "
-            "population, counted by class alone, stand beside each unlabelled row; 0 for none, 3 is a good start."
+            "population, counted by class alone, stand beside each unlabelled row; 0 for none, 3 for networks."
         )
     return float(evidence)
 
