@@ -16,6 +16,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 ALONE, STREAMS, LEARNT, EMPIRICAL = "logit adjustment", "streams", "streams, π learnt", "empirical likelihood"
+TITLE = "## The interval of π"
 RESAMPLES, ALONE_DRAWS = 1000, 5000
 MASSES = (0.1, 0.3, 1, 3, 10, 30, 100, 1000)
 Cell = tuple[float, int, int]
@@ -98,6 +99,14 @@ def write_page(store: Path, plan: Any, classes: GaussianClasses, page: Path, ori
     page.write_text("".join(parts), encoding="utf-8")
     _picture(results, page.with_suffix(".png"))
     return "".join(parts)
+
+
+def write_intervals(store: Path, plan: Any, classes: GaussianClasses, page: Path, origin: str) -> str:
+    """Put the table of intervals into a page that is there, and return the table's section."""
+    before, after = page.read_text(encoding="utf-8").split(TITLE)
+    section = _intervals(Results(store, plan, classes), f" Made with --intervals, {origin}.")
+    page.write_text(before + section[section.index(TITLE) :] + "\n## " + after.split("\n## ", 1)[1], encoding="utf-8")
+    return section
 
 
 def _alone(results: Results) -> str:
@@ -188,7 +197,7 @@ def _information(results: Results) -> str:
     return f"\n## Expected log-likelihood\n\n{words}{table(header, rows)}"
 
 
-def _intervals(results: Results) -> str:
+def _intervals(results: Results, origin: str = "") -> str:
     rows, covered = [], {}
     for cell in results.cells:
         found = results.of(cell, LEARNT, more=True)
@@ -203,9 +212,10 @@ def _intervals(results: Results) -> str:
     words = (
         "95 % profile intervals of a learnt π: how often they contain it, and how often π lies above or below them. "
         f"{_verdict(covered)} An interval from 0 cannot lie above π, so it misses on one side only. The last column is the "
-        "standard error by the inverse Hessian of the streams' likelihood, which takes the class counts to be random.\n\n"
+        "standard error by the inverse Hessian of the streams' likelihood, which takes the class counts to be random."
+        f"{origin}\n\n"
     )
-    return f"\n## The interval of π\n\n{words}{table(names.split(', '), rows)}"
+    return f"\n{TITLE}\n\n{words}{table(names.split(', '), rows)}"
 
 
 def _verdict(covered: dict[Cell, float]) -> str:
