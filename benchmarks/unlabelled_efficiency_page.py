@@ -202,8 +202,9 @@ def _intervals(results: Results, origin: str = "") -> str:
     for cell in results.cells:
         found = results.of(cell, LEARNT, more=True)
         pi, low, high = cell[0], found[:, 4], found[:, 5]
-        share = covered[cell] = float(np.mean((low <= pi) & (pi <= high)))
-        error = np.sqrt(share * (1 - share) / len(found))
+        share = float(np.mean((low <= pi) & (pi <= high)))
+        error = float(np.sqrt(share * (1 - share) / len(found)))
+        covered[cell] = share, error
         spreads = [found[:, 3].std(ddof=1), np.sqrt(results.limit(cell, 3, known=False)), np.sqrt(_hessian(results, cell))]
         shares = [f"{100 * np.mean(pi > high):.1f} %", f"{100 * np.mean(pi < low):.1f} %", f"{100 * np.mean(low == 0):.0f} %"]
         shown = [f"{len(found):,}", f"{100 * share:.1f} ± {100 * error:.1f} %", *shares, f"{np.median(high - low):.3g}"]
@@ -218,14 +219,16 @@ def _intervals(results: Results, origin: str = "") -> str:
     return f"\n{TITLE}\n\n{words}{table(names.split(', '), rows)}"
 
 
-def _verdict(covered: dict[Cell, float]) -> str:
-    """Say in which cells the coverage lies between 93 and 97 %."""
-    inside = sum(0.93 <= share <= 0.97 for share in covered.values())
-    below, above = (
-        ", ".join(f"π = {pi:g} with {n} and {ratio}×" for (pi, n, ratio), share in covered.items() if low <= share < high)
-        for low, high in ((0.0, 0.93), (0.97 + 1e-9, 1.01))
-    )
-    return f"{inside} of {len(covered)} cells lie between 93 and 97 %. Below: {below or 'none'}. Above: {above or 'none'}."
+def _verdict(covered: dict[Cell, tuple[float, float]]) -> str:
+    """Say in which cells the coverage lies between 93 and 97 %, and which are farther off than two standard errors."""
+    inside = sum(0.93 <= share <= 0.97 + 1e-9 for share, _ in covered.values())
+    far = [
+        f"π = {pi:g} with {n} and {ratio}× ({100 * share:.1f} %)"
+        for (pi, n, ratio), (share, error) in covered.items()
+        if share + 2 * error < 0.93 or share - 2 * error > 0.97
+    ]
+    said = f"{inside} of {len(covered)} cells lie between 93 and 97 %. "
+    return said + f"By more than two standard errors outside: {', '.join(far) or 'none'}."
 
 
 def _hessian(results: Results, cell: Cell) -> float:
