@@ -86,10 +86,10 @@ def joint_prevalence(
 
     Intervals are those of the profile likelihood with p(x) profiled out, see `JointLikelihood`. The limit of the deviance is
     that of χ² with 1 degree, less near 0 and 1 (`boundary_limit`), and with Student's t for the normal distribution where a
-    class has few labelled rows: as many degrees of freedom as the rarest class has rows, less d + 1 (as Owen 2001 advises for
-    empirical likelihoods). They reach down to 0 where 0 is likely enough. The class counts of the labelled rows are taken as
-    fixed by design, as in a case-control study (Prentice and Pyke 1979); where they are random, nothing changes, since they say
-    nothing about π.
+    class has few labelled rows: as many degrees of freedom as the rarest class has rows, less d + 1. That number is a choice,
+    made among a few on simulated draws. They reach down to 0 where 0 is likely enough. The class counts of the labelled rows
+    are taken as fixed by design, as in a case-control study (Prentice and Pyke 1979); where they are random, nothing changes,
+    since they say nothing about π.
 
     Args:
         features: f of the labelled rows `(n, d)`.
