@@ -12,7 +12,8 @@ all with the same tiny ridge:
 - empirical likelihood: p(x) profiled out, such that p(k|x) averages to the known π exactly.
 
 Results go to benchmarks/out/unlabelled_efficiency.csv as they come, and a second call takes up where the first ended; delete
-the file to begin anew. Writes unlabelled_efficiency.md and .png. About a quarter of an hour on one core.
+the file to begin anew. Writes unlabelled_efficiency.md and .png. About half an hour on one core. With --intervals the intervals
+of π alone are made again, in a file of their own, and put into a page that is there.
 """
 
 from __future__ import annotations
@@ -56,6 +57,11 @@ class Plan:
         more = self.coverage_draws > self.draws
         return [ratio for ratio in self.ratios if more and ratio and 2 * labelled * (1 + ratio) <= self.coverage_rows]
 
+    def pieces(self, labelled: int, ratio: int, draws: range, at_most: int = 1_000_000) -> list[range]:
+        """Return the draws in pieces that are fitted, and written, together."""
+        step = min(at_most, max(1, self.rows_at_a_time // (2 * labelled * (1 + ratio))))
+        return [draws[first : first + step] for first in range(0, len(draws), step)]
+
 
 QUICK = Plan(populations=(0.3, 0.02), labelled=(25,), ratios=(0, 1, 10), draws=8, coverage_draws=0)
 
@@ -95,9 +101,8 @@ def fitted(plan: Plan, pi: float, labelled: int, draws: range) -> Iterator[list[
         yield from lines(ratio, "streams, π learnt", *learnt(data))
 
 
-def more_intervals(plan: Plan, pi: float, labelled: int, ratio: int) -> Iterator[list[object]]:
-    """Yield a row per draw beyond the first ones, of the learnt π alone."""
-    draws = range(plan.draws, plan.coverage_draws)
+def intervals(pi: float, labelled: int, ratio: int, draws: range) -> Iterator[list[object]]:
+    """Yield a row per draw, of the learnt π alone."""
     theta, limits, fine = learnt(Draws(drawn(pi, labelled, ratio, draws), labelled, RIDGE))
     for i, draw in enumerate(draws):
         yield [pi, labelled, ratio, draw, "streams, π learnt", *theta[i], *limits[i], "", int(fine[i])]
@@ -118,22 +123,40 @@ def learnt(data: Draws) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def run(plan: Plan, store: Path) -> None:
     """Fit what the file does not hold yet, the small cells first."""
-    store.parent.mkdir(parents=True, exist_ok=True)
-    if not store.exists():
-        store.write_text(",".join(COLUMNS) + "\n", encoding="utf-8")
-    with store.open(encoding="utf-8", newline="") as file:
-        done = {tuple(float(row[name]) for name in ("pi", "labelled", "ratio", "draw")) for row in csv.DictReader(file)}
+    done = _done(store)
     for labelled, pi in product(plan.labelled, plan.populations):
         start = time.perf_counter()
-        at_once = max(1, plan.rows_at_a_time // (2 * labelled * (1 + max(plan.ratios))))
-        for first in range(0, plan.draws, at_once):
-            draws = range(first, min(first + at_once, plan.draws))
+        for draws in plan.pieces(labelled, max(plan.ratios), range(plan.draws)):
             if not all((pi, labelled, 0, draw) in done for draw in draws):
                 _append(store, fitted(plan, pi, labelled, draws))
         for ratio in plan.more_draws(labelled):
             if (pi, labelled, ratio, plan.coverage_draws - 1) not in done:
-                _append(store, more_intervals(plan, pi, labelled, ratio))
+                _append(store, intervals(pi, labelled, ratio, range(plan.draws, plan.coverage_draws)))
         print(f"π = {pi:g}, {labelled} of each class: {time.perf_counter() - start:.0f} s", flush=True)
+
+
+def run_intervals(plan: Plan, store: Path) -> None:
+    """Fit the learnt π alone, where the file does not hold it yet: the first piece of each cell, then the second, and so on."""
+    done, cells = _done(store), list(product(filter(None, plan.ratios), plan.labelled, plan.populations))
+    pieces = {}
+    for ratio, labelled, pi in sorted(cells, key=lambda cell: cell[0] * cell[1]):
+        draws = range(plan.coverage_draws if ratio in plan.more_draws(labelled) else plan.draws)
+        pieces[pi, labelled, ratio] = plan.pieces(labelled, ratio, draws, at_most=100)
+    for turn in range(max(map(len, pieces.values()))):
+        start = time.perf_counter()
+        for cell, each in pieces.items():
+            if turn < len(each) and (*cell, each[turn][-1]) not in done:
+                _append(store, intervals(*cell, each[turn]))
+        print(f"turn {turn}: {time.perf_counter() - start:.0f} s", flush=True)
+
+
+def _done(store: Path) -> set[tuple[float, ...]]:
+    """Return π, labelled rows, ratio and draw of what the file holds; begin it where there is none."""
+    store.parent.mkdir(parents=True, exist_ok=True)
+    if not store.exists():
+        store.write_text(",".join(COLUMNS) + "\n", encoding="utf-8")
+    with store.open(encoding="utf-8", newline="") as file:
+        return {tuple(float(row[name]) for name in ("pi", "labelled", "ratio", "draw")) for row in csv.DictReader(file)}
 
 
 def _append(store: Path, rows: Iterable[list[object]]) -> None:
@@ -148,19 +171,23 @@ def main() -> None:
     parser.add_argument("--docs", action="store_true", help="write into docs/benchmarks, which is kept in the repository")
     parser.add_argument("--quick", action="store_true", help="a few draws of few rows, in a file of their own")
     parser.add_argument("--draws", type=int, help="how many draws of each cell")
+    parser.add_argument("--intervals", action="store_true", help="the intervals of π alone; the page's other tables are kept")
     options = parser.parse_args()
     plan = QUICK if options.quick else Plan()
     plan = plan if options.draws is None else Plan(**{**vars(plan), "draws": options.draws})
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", LabelShiftWarning)
     name = "unlabelled_efficiency_quick" if options.quick else "unlabelled_efficiency"
-    store = ROOT / "benchmarks/out" / f"{name}.csv"
-    run(plan, store)
-    from unlabelled_efficiency_page import write_page
+    store = ROOT / "benchmarks/out" / f"{name}{'_intervals' if options.intervals else ''}.csv"
+    (run_intervals if options.intervals else run)(plan, store)
+    from unlabelled_efficiency_page import write_intervals, write_page
 
-    out = ROOT / ("docs/benchmarks" if options.docs else "benchmarks/out")
+    page = ROOT / ("docs/benchmarks" if options.docs else "benchmarks/out") / f"{name}.md"
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-    print(write_page(store, plan, CLASSES, out / f"{name}.md", f"commit {commit}, seed {SEED}, ridge {RIDGE:g}"))
+    if options.intervals:
+        print(write_intervals(store, plan, CLASSES, page, f"commit {commit}"))
+    else:
+        print(write_page(store, plan, CLASSES, page, f"commit {commit}, seed {SEED}, ridge {RIDGE:g}"))
 
 
 if __name__ == "__main__":

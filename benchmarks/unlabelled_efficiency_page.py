@@ -16,6 +16,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 ALONE, STREAMS, LEARNT, EMPIRICAL = "logit adjustment", "streams", "streams, π learnt", "empirical likelihood"
+TITLE = "## The interval of π"
 RESAMPLES, ALONE_DRAWS = 1000, 5000
 MASSES = (0.1, 0.3, 1, 3, 10, 30, 100, 1000)
 Cell = tuple[float, int, int]
@@ -98,6 +99,14 @@ def write_page(store: Path, plan: Any, classes: GaussianClasses, page: Path, ori
     page.write_text("".join(parts), encoding="utf-8")
     _picture(results, page.with_suffix(".png"))
     return "".join(parts)
+
+
+def write_intervals(store: Path, plan: Any, classes: GaussianClasses, page: Path, origin: str) -> str:
+    """Put the table of intervals into a page that is there, and return the table's section."""
+    before, after = page.read_text(encoding="utf-8").split(TITLE)
+    section = _intervals(Results(store, plan, classes), f" Made with --intervals, {origin}.")
+    page.write_text(before + section[section.index(TITLE) :] + "\n## " + after.split("\n## ", 1)[1], encoding="utf-8")
+    return section
 
 
 def _alone(results: Results) -> str:
@@ -188,13 +197,14 @@ def _information(results: Results) -> str:
     return f"\n## Expected log-likelihood\n\n{words}{table(header, rows)}"
 
 
-def _intervals(results: Results) -> str:
+def _intervals(results: Results, origin: str = "") -> str:
     rows, covered = [], {}
     for cell in results.cells:
         found = results.of(cell, LEARNT, more=True)
         pi, low, high = cell[0], found[:, 4], found[:, 5]
-        share = covered[cell] = float(np.mean((low <= pi) & (pi <= high)))
-        error = np.sqrt(share * (1 - share) / len(found))
+        share = float(np.mean((low <= pi) & (pi <= high)))
+        error = float(np.sqrt(share * (1 - share) / len(found)))
+        covered[cell] = share, error
         spreads = [found[:, 3].std(ddof=1), np.sqrt(results.limit(cell, 3, known=False)), np.sqrt(_hessian(results, cell))]
         shares = [f"{100 * np.mean(pi > high):.1f} %", f"{100 * np.mean(pi < low):.1f} %", f"{100 * np.mean(low == 0):.0f} %"]
         shown = [f"{len(found):,}", f"{100 * share:.1f} ± {100 * error:.1f} %", *shares, f"{np.median(high - low):.3g}"]
@@ -203,19 +213,22 @@ def _intervals(results: Results) -> str:
     words = (
         "95 % profile intervals of a learnt π: how often they contain it, and how often π lies above or below them. "
         f"{_verdict(covered)} An interval from 0 cannot lie above π, so it misses on one side only. The last column is the "
-        "standard error by the inverse Hessian of the streams' likelihood, which takes the class counts to be random.\n\n"
+        "standard error by the inverse Hessian of the streams' likelihood, which takes the class counts to be random."
+        f"{origin}\n\n"
     )
-    return f"\n## The interval of π\n\n{words}{table(names.split(', '), rows)}"
+    return f"\n{TITLE}\n\n{words}{table(names.split(', '), rows)}"
 
 
-def _verdict(covered: dict[Cell, float]) -> str:
-    """Say in which cells the coverage lies between 93 and 97 %."""
-    inside = sum(0.93 <= share <= 0.97 for share in covered.values())
-    below, above = (
-        ", ".join(f"π = {pi:g} with {n} and {ratio}×" for (pi, n, ratio), share in covered.items() if low <= share < high)
-        for low, high in ((0.0, 0.93), (0.97 + 1e-9, 1.01))
-    )
-    return f"{inside} of {len(covered)} cells lie between 93 and 97 %. Below: {below or 'none'}. Above: {above or 'none'}."
+def _verdict(covered: dict[Cell, tuple[float, float]]) -> str:
+    """Say in which cells the coverage lies between 93 and 97 %, and which are farther off than two standard errors."""
+    inside = sum(0.93 <= share <= 0.97 + 1e-9 for share, _ in covered.values())
+    far = [
+        f"π = {pi:g} with {n} and {ratio}× ({100 * share:.1f} %)"
+        for (pi, n, ratio), (share, error) in covered.items()
+        if share + 2 * error < 0.93 or share - 2 * error > 0.97
+    ]
+    said = f"{inside} of {len(covered)} cells lie between 93 and 97 %. "
+    return said + f"By more than two standard errors outside: {', '.join(far) or 'none'}."
 
 
 def _hessian(results: Results, cell: Cell) -> float:

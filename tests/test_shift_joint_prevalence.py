@@ -13,10 +13,12 @@ import torch
 from scipy.optimize import brentq, minimize, minimize_scalar
 from scipy.special import logsumexp
 from scipy.stats import chi2
+from scipy.stats import t as student
 
 from rightloss.shift import LabelShiftWarning, joint_prevalence
 from rightloss.shift.joint_likelihood import JointLikelihood
 from rightloss.shift.joint_prevalence import _whitened
+from rightloss.shift.regions import boundary_limit
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 from stream_likelihood import Draws, GaussianClasses, asymptotic, derivatives, empirical_estimate, stream_estimate
@@ -172,11 +174,11 @@ def primal(data: Data, pi: float) -> float:
 @pytest.mark.long
 class TestInterval:
     def test_ends_where_the_deviance_of_the_masses_of_the_rows_does(self) -> None:
-        data = two_classes(0.3, 15, 40, 5)
-        found = joint_prevalence(*data, penalty=0.0, level=0.8)
+        data = two_classes(0.5, 15, 40, 5)  # far from 0 and 1
+        found = joint_prevalence(*data, penalty=0.0, level=0.5)
         best = primal(data, float(found.population[1]))
         for end in (float(found.low[1]), float(found.high[1])):
-            assert 2 * (best - primal(data, end)) == pytest.approx(chi2.ppf(0.8, 1), abs=1e-4)
+            assert 2 * (best - primal(data, end)) == pytest.approx(boundary_limit(math.inf, 0.5, 12.0), abs=1e-4)
 
     def test_ends_where_that_of_the_saddle_point_does(self) -> None:
         x, _, unlabelled = data = two_classes(0.3, 100, 1000, 7)
@@ -192,7 +194,42 @@ class TestInterval:
 
         best = value(float(found.population[1]))
         for end in (float(found.low[1]), float(found.high[1])):
-            assert 2 * (best - value(end)) == pytest.approx(chi2.ppf(0.95, 1), abs=1e-4)
+            assert 2 * (best - value(end)) == pytest.approx(boundary_limit(math.inf, 0.95, 97.0), abs=1e-4)
+
+    @pytest.mark.parametrize("seed", [2, 3, 4, 8])
+    def test_near_0_ends_where_the_deviance_reaches_the_limit_of_that_distance(self, seed: int) -> None:
+        data = two_classes(0.03, 100, 400, seed)
+        found = joint_prevalence(*data)
+        likelihood = JointLikelihood(_whitened(*data, None)[0], 1e-3)
+        assert found.low[1] == 0
+        end = float(found.high[1])
+        at_best, at_end = (likelihood(np.array([1 - t, t])) for t in (float(found.population[1]), end))
+        # the curvature of L along (−1, 1); the standard error is the smaller
+        curvature = max(float(np.array([-1, 1]) @ at.curvature @ np.array([-1, 1])) for at in (at_best, at_end))
+        limit = boundary_limit(end * math.sqrt(curvature), 0.95, 97.0)
+        assert 2 * (at_best.value - at_end.value) == pytest.approx(limit, abs=1e-4)
+        without = likelihood(np.array([1.0, 0.0])).value
+        assert 2 * (at_best.value - without) < boundary_limit(0.0, 0.95, 97.0)
+
+    def test_excludes_0_where_one_side_alone_would(self) -> None:
+        values, ends = [], []
+        for seed in range(340, 353):
+            data = two_classes(0.06, 60, 300, seed)
+            found = joint_prevalence(*data)
+            without = JointLikelihood(_whitened(*data, None)[0], 1e-3)(np.array([1.0, 0.0])).value
+            values.append(2 * (found.log_likelihood - without))  # type: ignore[operator]
+            ends.append(float(found.low[1]) > 0)
+        assert ends == [value > boundary_limit(0.0, 0.95, 57.0) for value in values]
+        assert any(boundary_limit(0.0, 0.95, 57.0) < value < chi2.ppf(0.95, 1) for value in values)
+
+    def test_of_few_rows_is_wider_by_students_t(self) -> None:
+        x, y, unlabelled = two_classes(0.5, 40, 4000, 8)
+        wider, others = (np.column_stack([f, f[:, 0] ** 2]) for f in (x, unlabelled))
+        found = joint_prevalence(wider, y, others)
+        likelihood = JointLikelihood(_whitened(wider, y, others, None)[0], 1e-3)
+        high = float(found.high[1])
+        deviance = 2 * (likelihood(found.population.numpy()).value - likelihood(np.array([1 - high, high])).value)
+        assert deviance == pytest.approx(student.ppf(0.975, 40 - 4) ** 2, rel=1e-3)  # 3 features and the constant
 
     def test_of_two_classes_is_one_interval(self) -> None:
         found = joint_prevalence(*DATA["two classes"])
@@ -232,7 +269,7 @@ class TestInterval:
                 return 2 * (found.log_likelihood - value)  # type: ignore[operator]
 
             least = minimize_scalar(deviance, bounds=(0.5, 1.0), method="bounded", options={"xatol": 1e-6})
-            assert least.fun == pytest.approx(chi2.ppf(0.95, 1), abs=1e-4)
+            assert least.fun == pytest.approx(boundary_limit(math.inf, 0.95, 27.0), abs=1e-4)
 
     def test_has_the_standard_error_of_the_semiparametric_bound(self) -> None:
         found = joint_prevalence(*two_classes(0.3, 3000, 6000, 13))

@@ -21,7 +21,8 @@ from normal_classes import (
     overconfident,
 )
 from scipy.optimize import brentq, minimize
-from scipy.stats import chi2, norm
+from scipy.stats import binomtest, chi2, norm
+from scipy.stats import t as student
 from torch import Tensor
 
 from rightloss import Prevalence
@@ -30,6 +31,7 @@ from rightloss.shift import (
     PrevalenceEstimate,
     estimate_prevalence,
 )
+from rightloss.shift.regions import boundary_limit
 
 pytestmark = pytest.mark.filterwarnings("ignore:The predictions are trusted to be calibrated:rightloss.PrevalenceWarning")
 
@@ -272,6 +274,56 @@ class TestPrevalence:
         lines = str(found).splitlines()
         assert lines[0] == "Prevalence estimate (em, 1,234 predictions)"
         assert lines[2].startswith(f"  class 1: {found.population[1]:.4g}  95 % profile [")
+
+
+def deviances(x: np.ndarray, t: float) -> np.ndarray:
+    """2 (log N(x; best, 1) − log N(x; t, 1)), the best of all means ≥ 0."""
+    return 2 * (norm.logpdf(x - np.maximum(x, 0)) - norm.logpdf(x - t))
+
+
+class TestBoundaryLimit:
+    @pytest.mark.parametrize("level", [0.8, 0.95, 0.99])
+    @pytest.mark.parametrize("t", [0.0, 0.02, 0.3, 0.8, 1.3, 1.9, 2.5, 6.0])
+    def test_contains_a_mean_that_is_not_negative_as_often_as_it_says(self, t: float, level: float) -> None:
+        x = np.random.default_rng(7).normal(t, 1, 400_000)
+        inside = int((deviances(x, t) <= boundary_limit(t, level)).sum())
+        assert binomtest(inside, len(x), level).pvalue > 1e-4
+
+    @pytest.mark.parametrize("t", [0.1, 0.6, 1.2])
+    def test_is_the_quantile_of_the_deviance_by_quadrature(self, t: float) -> None:
+        x = np.linspace(t - 9, t + 9, 2_000_001)
+        order = np.argsort(deviances(x, t))
+        mass = norm.pdf(x[order] - t).cumsum() * (x[1] - x[0])
+        quantile = deviances(x, t)[order][np.searchsorted(mass, 0.95)]
+        assert boundary_limit(t, 0.95) == pytest.approx(quantile, rel=1e-4)
+
+    def test_is_one_sided_at_the_boundary_and_chi2_far_from_it(self) -> None:
+        assert boundary_limit(0.0, 0.95) == pytest.approx(norm.ppf(0.95) ** 2, rel=1e-9)
+        for distance in (1.96, 5.0, math.inf):
+            assert boundary_limit(distance, 0.95) == pytest.approx(chi2.ppf(0.95, 1), rel=1e-9)
+
+    def test_grows_with_the_distance(self) -> None:
+        limits = [boundary_limit(t, 0.95) for t in np.linspace(0, 3, 61)]
+        assert bool((np.diff(limits) > -1e-9).all())
+
+    def test_makes_one_interval_that_is_never_longer_than_that_of_chi2(self) -> None:
+        grid = np.linspace(0, 12, 2401)
+        limits = np.array([boundary_limit(t, 0.95) for t in grid])
+        for x in np.linspace(-4, 6, 41):
+            deviance = np.array([float(deviances(np.array([x]), t)[0]) for t in grid])
+            within = np.flatnonzero(deviance <= limits)
+            assert len(within) == within[-1] - within[0] + 1
+            assert set(within) <= set(np.flatnonzero(deviance <= chi2.ppf(0.95, 1) + 1e-9))
+
+    @pytest.mark.parametrize("degrees", [3.0, 8.0, 22.0, 100.0])
+    def test_far_from_the_boundary_is_students_within_wallaces_approximation(self, degrees: float) -> None:
+        exact = student.ppf(0.975, degrees) ** 2
+        assert boundary_limit(math.inf, 0.95, degrees) == pytest.approx(exact, rel=0.08 / degrees)
+        assert boundary_limit(0.0, 0.95, degrees) == pytest.approx(student.ppf(0.95, degrees) ** 2, rel=0.08 / degrees)
+
+    def test_of_a_low_level_leaves_nothing_but_the_estimate_at_the_boundary(self) -> None:
+        assert boundary_limit(0.0, 0.4) == 0
+        assert boundary_limit(3.0, 0.4) == pytest.approx(chi2.ppf(0.4, 1), rel=1e-9)
 
 
 def certain(labels: Tensor, k: int) -> Tensor:

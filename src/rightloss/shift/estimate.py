@@ -279,7 +279,7 @@ def _maximum_likelihood(
         # with no class held at 0: the calibration is as uncertain for one that is there as for one just beside it
         alone, together = (np.diag(each) for each in _covariances(best.model.curvature, by_calibration))
         widening = np.divide(together, alone, out=np.ones_like(alone), where=alone > 0)
-        low, high = profile_region(likelihood, best, errors, level, widening)
+        low, high = profile_region(likelihood, best, errors, deviance_limit(level), widening)
     condition = condition_number(curvature)
     return _Solution(best.point, low, high, region or "none", full, condition, best.iterations, best.converged, best.value)
 

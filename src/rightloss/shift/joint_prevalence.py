@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from .estimate import PrevalenceEstimate
 from .joint_likelihood import JointLikelihood, Rows, whitening
 from .label_shift import LabelShiftWarning
 from .maximum_likelihood import Maximum, QuadraticModel, maximise
-from .regions import condition_number, curvature_at, profile_region, tangent_inverse
+from .regions import boundary_limit, condition_number, curvature_at, profile_region, tangent_inverse
 
 _FEW = 15  # labelled rows of a class below which intervals may cover too little
 
@@ -83,9 +84,12 @@ def joint_prevalence(
     that it was *not* trained on; the model is then an affine recalibration of it. The estimate does not depend on the units of
     f, nor on a linear map of it.
 
-    Intervals are those of the profile likelihood (χ² with 1 degree) with p(x) profiled out, see `JointLikelihood`; they reach
-    down to 0 where 0 is likely enough. The class counts of the labelled rows are taken as fixed by design, as in a case-control
-    study (Prentice and Pyke 1979); where they are random, nothing changes, since they say nothing about π.
+    Intervals are those of the profile likelihood with p(x) profiled out, see `JointLikelihood`. The limit of the deviance is
+    that of χ² with 1 degree, less near 0 and 1 (`boundary_limit`), and with Student's t for the normal distribution where a
+    class has few labelled rows: as many degrees of freedom as the rarest class has rows, less d + 1. That number is a choice,
+    made among a few on simulated draws. They reach down to 0 where 0 is likely enough. The class counts of the labelled rows
+    are taken as fixed by design, as in a case-control study (Prentice and Pyke 1979); where they are random, nothing changes,
+    since they say nothing about π.
 
     Args:
         features: f of the labelled rows `(n, d)`.
@@ -120,11 +124,17 @@ def joint_prevalence(
     if unlabelled_weight is not None:
         full = plain @ likelihood.score_variance(best.point) @ plain
         widening = np.divide(np.diag(full), np.diag(plain), out=widening, where=np.diag(plain) > 0)
-    low, high = profile_region(likelihood, best, np.sqrt(np.diag(plain)), level, widening)
+    limit = partial(boundary_limit, level=level, degrees=_degrees(rows))
+    low, high = profile_region(likelihood, best, np.sqrt(np.diag(plain)), limit, widening)
     likelihood(best.point)  # so that the weights are those at π̂ again
     if not best.converged:
         warnings.warn("Do not rely on the estimated prevalence: its search did not converge.", LabelShiftWarning, stacklevel=2)
     return _estimate(best, likelihood, rows, (mean, whiten), low, high, full, condition_number(curvature), level)
+
+
+def _degrees(rows: Rows) -> float:
+    """Return those of freedom of the rarest class: its labelled rows less the weights of a class, at least 3."""
+    return max(3.0, float(rows.counts.min()) - len(rows.labelled))
 
 
 def _start(likelihood: JointLikelihood, rows: Rows) -> np.ndarray:

@@ -16,10 +16,17 @@ from .maximum_likelihood import Maximum, QuadraticModel, maximise
 _AT_THE_END = 1e-12  # a bound this near to 0 or 1 is there
 
 
+Limit = Callable[[float], float]  # distance of π_k from 0 or 1, in standard errors → where the deviance of π_k ends
+
+
 def profile_region(
-    likelihood: Callable[[np.ndarray], QuadraticModel], best: Maximum, errors: np.ndarray, level: float, widening: np.ndarray
+    likelihood: Callable[[np.ndarray], QuadraticModel],
+    best: Maximum,
+    errors: np.ndarray,
+    limit: float | Limit,
+    widening: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ends of all π_k with 2 (L(π̂) − max L given π_k) ≤ χ²₁(level) · widening_k.
+    """Return the ends of all π_k with 2 (L(π̂) − max L given π_k) ≤ limit · widening_k.
 
     `low` is 0 where 0 is among them.
 
@@ -27,18 +34,19 @@ def profile_region(
         likelihood: L.
         best: its maximum.
         errors: standard errors (K,) from the curvature: where to look first.
-        level: of the region.
+        limit: of the deviance, such as `deviance_limit(level)`, or what `boundary_limit` says of the distance to 0 or 1. The
+            distance is that in the smaller of the standard errors at π̂ and at π_k.
         widening: the variance of π̂_k relative to what the curvature says (K,); 1 where predictions are taken as exact.
     """
     size = len(best.point)
-    limits = np.sqrt(deviance_limit(level) * widening)
     low, high = np.empty(size), np.empty(size)
     for k in range(size):
         if size == 2 and k == 1:  # one number, seen from the other side
             low[1], high[1] = 1 - high[0], 1 - low[0]
             continue
-        low[k] = _bound(likelihood, best, k, -1, float(limits[k]), float(errors[k]))
-        high[k] = _bound(likelihood, best, k, +1, float(limits[k]), float(errors[k]))
+        reach = _Reach(limit, best, k, float(widening[k]))
+        low[k] = _bound(likelihood, best, k, -1, reach, float(errors[k]))
+        high[k] = _bound(likelihood, best, k, +1, reach, float(errors[k]))
     return low, high
 
 
@@ -61,6 +69,46 @@ def within_simplex(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.nd
 def deviance_limit(level: float) -> float:
     """Return the quantile of χ² with one degree of freedom."""
     return float(torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=torch.float64))) ** 2
+
+
+def boundary_limit(distance: float, level: float, degrees: float = math.inf) -> float:
+    """Return the limit c of the deviance of a parameter ≥ 0 for regions that contain it as often as `level` says, also near 0.
+
+    X ~ N(t, 1) estimates t ≥ 0. The best t is 0 where X < 0, so the deviance of t is (X − t)², or t² − 2 t X where X < 0. It
+    exceeds c where X > t + √c, and where X < t − z, so
+
+        Φ(−√c) + Φ(−z) = 1 − level,   z = √c where t ≥ √c, else (t² + c)/(2 t).
+
+    c grows from χ²₁(2 level − 1) at t = 0, where only one side can be missed (Chernoff 1954), to χ²₁(level) from t = √c on: for
+    95 %, from 2.71 to 3.84. These are the regions of Feldman and Cousins (1998). With the limit of χ² throughout, those of a
+    parameter near 0 would cover up to (1 + level)/2.
+
+    Args:
+        distance: t, in standard errors.
+        level: of the region.
+        degrees: of freedom of the variance; Student's t then takes the place of Φ (by the approximation of Wallace 1959).
+    """
+
+    def missed(root: float) -> float:
+        far = root if distance >= root else (distance**2 + root**2) / (2 * distance) if distance > 0 else math.inf
+        return _tail(root, degrees) + _tail(far, degrees)
+
+    inside, outside = 0.0, 1.0
+    while missed(outside) > 1 - level:
+        outside *= 2
+    while outside - inside > 1e-12 * outside:
+        middle = (inside + outside) / 2
+        inside, outside = (middle, outside) if missed(middle) > 1 - level else (inside, middle)
+        if outside < 1e-150:
+            return 0.0
+    return outside**2
+
+
+def _tail(score: float, degrees: float) -> float:
+    """Return P(T > score ≥ 0) of Student's t."""
+    if math.isfinite(degrees) and math.isfinite(score):
+        score = math.sqrt(degrees * math.log1p(score**2 / degrees)) * (8 * degrees + 1) / (8 * degrees + 3)
+    return 0.5 * math.erfc(score / math.sqrt(2))
 
 
 def curvature_at(best: Maximum, level: float) -> np.ndarray:
@@ -103,29 +151,62 @@ def _units(curvature: np.ndarray) -> np.ndarray:
     return 1 / np.sqrt(own.clip(1e-14 * own.max()))
 
 
+class _Reach:
+    """How far the root of the deviance of π_k may go: √(limit · widening), by the value of π_k and the curvature there."""
+
+    def __init__(self, limit: float | Limit, best: Maximum, k: int, widening: float) -> None:
+        self._limit, self._k, self._widening = limit, k, widening
+        self._error = math.inf if isinstance(limit, float) else self._error_of(best.model)
+        self.most = self._root(math.inf)
+
+    def __call__(self, value: float, model: QuadraticModel) -> tuple[float, float]:
+        """Return it for π_k = `value`, and its derivative by that value."""
+        error = 0.0 if isinstance(self._limit, float) else min(self._error, self._error_of(model))
+        if error == 0:
+            return self.most, 0.0
+        distance, step = min(value, 1 - value) / error, 1e-4
+        slope = (self._root(distance + step) - self._root(distance)) / (step * error)
+        return self._root(distance), slope if value < 0.5 else -slope
+
+    def _root(self, distance: float) -> float:
+        limit = self._limit if isinstance(self._limit, float) else self._limit(distance)
+        return math.sqrt(limit * self._widening)
+
+    def _error_of(self, model: QuadraticModel) -> float:
+        return math.sqrt(float(tangent_inverse(model.curvature)[self._k, self._k]) * self._widening)
+
+
 def _bound(
-    likelihood: Callable[[np.ndarray], QuadraticModel], best: Maximum, k: int, side: int, limit: float, error: float
+    likelihood: Callable[[np.ndarray], QuadraticModel], best: Maximum, k: int, side: int, reach: _Reach, error: float
 ) -> float:
-    """Find where the signed root of the deviance of π_k reaches `limit`, by Newton's method: the root is nearly linear."""
+    """Find where the root of the deviance of π_k goes as far as it may, by Newton's method: the root is nearly linear."""
     start, end = float(best.point[k]), 0.0 if side < 0 else 1.0
-    near = abs(start - end) < 3 * limit * error  # farther away the search would find out by itself
-    if start == end or (near and _root(likelihood, best, best.point, k, end)[0] <= limit):
+    near = abs(start - end) < 3 * reach.most * error  # farther away the search would find out by itself
+    if start == end or (near and _excess(likelihood, best, best.point, k, end, reach)[0] <= 0):
         return end
     inside, outside, point = start, end, best.point
-    value = _moved(start, side * limit * error, inside, outside)
+    value = _moved(start, side * reach.most * error, inside, outside)
     for _ in range(60):
-        root, slope, point = _root(likelihood, best, point, k, value)
-        if abs(root - limit) < 1e-6 * limit or abs(outside - inside) < 1e-14:
+        excess, slope, point = _excess(likelihood, best, point, k, value, reach)
+        if abs(excess) < 1e-6 * reach.most or abs(outside - inside) < 1e-14:
             break
-        inside, outside = (value, outside) if root < limit else (inside, value)
-        value = _moved(value, (limit - root) / slope if slope else math.nan, inside, outside)
+        inside, outside = (value, outside) if excess < 0 else (inside, value)
+        value = _moved(value, -excess / slope if slope else math.nan, inside, outside)
     return end if abs(value - end) < _AT_THE_END else value
 
 
-def _root(
-    likelihood: Callable[[np.ndarray], QuadraticModel], best: Maximum, near: np.ndarray, k: int, value: float
+def _excess(
+    likelihood: Callable[[np.ndarray], QuadraticModel],
+    best: Maximum,
+    near: np.ndarray,
+    k: int,
+    value: float,
+    reach: _Reach,
 ) -> tuple[float, float, np.ndarray]:
-    """Return √(2 (L(π̂) − max L given π_k = value)), its derivative by that value, and the maximum, sought from `near`."""
+    """Return √(2 (L(π̂) − max L given π_k = value)) less its reach, the derivative by the value, and the maximum's point.
+
+    The maximum is sought from `near`.
+    """
     found = maximise(likelihood, _with(near, k, value), fixed=k)
     if not np.isfinite(found.value):  # rows that class k explained may need a class that had nothing
         found = maximise(likelihood, _with(0.9 * near + 0.1 / len(near), k, value), fixed=k)
@@ -134,7 +215,8 @@ def _root(
     root = math.sqrt(max(0.0, 2 * (best.value - found.value)))
     gradient = found.model.gradient + found.model.curvature @ (found.model.point - found.point)
     slope = float(gradient[k] - (found.point @ gradient - value * gradient[k]) / (1 - value)) if value < 1 else math.nan
-    return root, -slope / root if root > 0 else math.nan, found.point
+    allowed, by_value = reach(value, found.model)
+    return root - allowed, -slope / root - by_value if root > 0 else math.nan, found.point
 
 
 def _with(point: np.ndarray, k: int, value: float) -> np.ndarray:
