@@ -78,22 +78,22 @@ training, and the test says whether the rows contradict that.
 
 ## Few labels, and a file of everybody
 
-Labels are dear, and the bank has the other columns of thousands of customers. Give them as `--unlabelled`: one more model learns from
-both files. Here 120 customers have a label, and {unlabelled_rows} have none.
+Labels are dear, and the bank has the other columns of thousands of customers. Give them as `--unlabelled`: one more
+model learns from both files. Here 120 customers have a label, and {unlabelled_rows} have none.
 
 {unlabelled}
 
 What it says of the unlabelled rows:
 
-- A **test** looks whether people of a class look the same in both files. Where they do not, it warns, and labelled rows alone decide
-  which model is kept.
-- Else **held-out rows of both files** decide. The figures in the table are of labelled rows alone; with so few of them a model whose
-  figure is lower can be the better one. On `labelled.csv`, from "Evaluate" above, the model that is kept has an expected
-  log-likelihood of {with_them}; the one that `fit` keeps without `--unlabelled`, {without_them}.
+- A **test** looks whether people of a class look the same in both files. Where they do not, it warns, and labelled rows
+  alone decide which model is kept.
+- Else **held-out rows of both files** decide. The figures in the table are of labelled rows alone; with so few of them a
+  model whose figure is lower can be the better one. On `labelled.csv`, from "Evaluate" above, the model that is kept has
+  an expected log-likelihood of {with_them}; the one that `fit` keeps without `--unlabelled`, {without_them}.
 - What the model **predicts on average** for the unlabelled rows should be the population. A warning says if it is far off.
 
-The second file needs the columns of the first, in any order. A target column in it is not read. `--population unknown` learns how
-frequent the classes are, too. [When unlabelled rows help, and when they harm](unlabelled.md).
+The second file needs the columns of the first, in any order. A target column in it is not read. `--population unknown`
+learns how frequent the classes are, too. [When unlabelled rows help, and when they harm](unlabelled.md).
 
 ## In scripts
 
