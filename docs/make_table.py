@@ -85,8 +85,8 @@ model learns from both files. Here 120 customers have a label, and {unlabelled_r
 
 What it says of the unlabelled rows:
 
-- A **test** looks whether people of a class look the same in both files. Where they do not, it warns, and labelled rows
-  alone decide which model is kept.
+- A **test** looks whether people of a class look the same in both files. Where they do not, it warns, and the model
+  that learnt from both is not kept.
 - Else **held-out rows of both files** decide. The figures in the table are of labelled rows alone; with so few of them a
   model whose figure is lower can be the better one. On `labelled.csv`, from "Evaluate" above, the model that is kept has
   an expected log-likelihood of {with_them}; the one that `fit` keeps without `--unlabelled`, {without_them}.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -240,7 +241,7 @@ def test_the_page_says_that_the_test_warned(tmp_path: Path) -> None:
     assert (brought.warned, brought.kept, brought.stream_gain) == (True, False, None)
     page = (tmp_path / "model" / "report.html").read_text(encoding="utf-8")
     assert "the test of whether people of a class look the same in both tables warned (p = " in page
-    assert "labelled rows alone decided" in page
+    assert "It is not kept, since the test warned." in page
 
 
 @pytest.mark.long
@@ -316,6 +317,27 @@ def test_with_few_labels_unlabelled_rows_make_predictions_of_the_population_bett
         ours, theirs = (model.predict_log_proba(test)[np.arange(len(own)), own].mean() for model in models)
         gains.append(ours - theirs)
     assert np.mean(gains) > 2 * np.std(gains, ddof=1) / np.sqrt(len(gains))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("population", [0.1, "unknown"])
+def test_a_model_that_learnt_from_rows_that_the_test_warns_of_is_not_kept_even_if_labelled_rows_like_it_best(
+    population: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_the_figures_of_an_oracle(crossed: Any, some: Any, prevalence: Any) -> tuple[Any, list[str]]:
+        compared, notes = made(crossed, some, prevalence)
+        sure = np.log(np.eye(2) * 0.98 + 0.01)[some.codes]
+        return [
+            dataclasses.replace(each, log_probs=sure) if each.family == WITH_UNLABELLED else each for each in compared
+        ], notes
+
+    made = fitting._candidates
+    monkeypatch.setattr(fitting, "_candidates", with_the_figures_of_an_oracle)
+    moved = screening().assign(age=lambda each: each["age"] + 40)
+    found = fit_table(people(160), target="cancer", population=population, **options(moved))
+    assert found.comparison["candidate"].iloc[0] == WITH_UNLABELLED
+    assert found.unlabelled is not None
+    assert (found.unlabelled.warned, found.unlabelled.kept) == (True, False)
 
 
 @pytest.mark.long

@@ -85,7 +85,7 @@ def fit_table(
     With unlabelled rows of the population there is one more candidate: a linear model by the likelihood of both
     (`InformationGainClassifier.fit`), to which they are given in every fold. First a test says whether the classes look the
     same in both tables. Where nothing speaks against it, that candidate and the best of the others are compared by the
-    likelihood of held-out rows of both tables (`stream_log_likelihood`); else by labelled rows alone, as all others are. An
+    likelihood of held-out rows of both tables (`stream_log_likelihood`). Where the test warns, that candidate is not kept. An
     unknown population is learnt from the out-of-fold predictions of the better family (`joint_prevalence`), once, and all
     candidates are compared at it.
 
@@ -210,7 +210,8 @@ def _compare(
         crossed[WITH_UNLABELLED] = _crossed(chosen_families[-1], table, some, seed, step)
     compared, notes = _candidates(crossed, some, prevalence)
     warned, gain = bool(findings), None
-    chosen = choose(compared, some.codes, prevalence, some.groups)
+    able = [each for each in compared if not (warned and each.family == WITH_UNLABELLED)]
+    chosen = choose(able, some.codes, prevalence, some.groups)
     if more and not warned and p_value is not None:
         chosen, gain = _chosen_by_both(compared, chosen_families, crossed, table, some, prevalence)
     step("figures of the candidates")

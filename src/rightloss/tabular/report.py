@@ -127,7 +127,8 @@ def _test_sentence(used: UnlabelledReport) -> str:
 def _kept(used: UnlabelledReport) -> str:
     """Return which model is kept, and what decided."""
     if used.stream_gain is None:
-        return "It is kept." if used.kept else "The model kept is another; labelled rows alone decided."
+        another = "It is not kept, since the test warned." if used.warned else "The model kept is another."
+        return "It is kept." if used.kept else another
     both = f"held-out rows of both tables together decided, with {_signed(used.stream_gain)} nats a labelled row for it"
     return f"It is kept: {both}." if used.kept else f"The model kept is another: {both}."
 
