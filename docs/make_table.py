@@ -9,6 +9,7 @@ learn from, labelled rows to evaluate on, and new rows without labels. The words
 from __future__ import annotations
 
 import base64
+import json
 import re
 import shutil
 import subprocess
@@ -75,6 +76,25 @@ Another bank's customers, without labels:
 Twelve in a hundred of these customers defaulted, in truth. The estimate rests on the classes looking as they did in
 training, and the test says whether the rows contradict that.
 
+## Few labels, and a file of everybody
+
+Labels are dear, and the bank has the other columns of thousands of customers. Give them as `--unlabelled`: one more
+model learns from both files. Here 120 customers have a label, and {unlabelled_rows} have none.
+
+{unlabelled}
+
+What it says of the unlabelled rows:
+
+- A **test** looks whether people of a class look the same in both files. Where they do not, it warns, and the model
+  that learnt from both is not kept.
+- Else **held-out rows of both files** decide. The figures in the table are of labelled rows alone; with so few of them a
+  model whose figure is lower can be the better one. On `labelled.csv`, from "Evaluate" above, the model that is kept has
+  an expected log-likelihood of {with_them}; the one that `fit` keeps without `--unlabelled`, {without_them}.
+- What the model **predicts on average** for the unlabelled rows should be the population. A warning says if it is far off.
+
+The second file needs the columns of the first, in any order. A target column in it is not read. `--population unknown`
+learns how frequent the classes are, too. [When unlabelled rows help, and when they harm](unlabelled.md).
+
 ## In scripts
 
 Every command takes `--json`: one document on standard output and nothing else. Warnings and errors are lines on
@@ -93,7 +113,9 @@ COMMANDS = {
     "predict": "predict model new.csv --out predictions.csv",
     "evaluate": "evaluate model labelled.csv --threshold 0.2",
     "prevalence": "prevalence model other_bank.csv",
+    "unlabelled": "fit few.csv --target default --positive Yes --population 1/30 --unlabelled everybody.csv --out with_them",
 }
+WITHOUT = "fit few.csv --target default --positive Yes --population 1/30 --out without_them"
 
 
 def write_files(folder: Path) -> None:
@@ -103,22 +125,36 @@ def write_files(folder: Path) -> None:
     frame = load_data("Default").sample(frac=1, random_state=0)
     frame.insert(0, "customer_id", 100_000 + np.random.default_rng(0).permutation(len(frame)))
     yes, no = frame[frame["default"] == "Yes"], frame[frame["default"] == "No"]
+    others = pd.concat([yes[60:200], yes[280:]])  # at one in thirty, beside those of few.csv and labelled.csv
     parts = {
         "customers": pd.concat([yes[:200], no[:200]]),
         "labelled": pd.concat([yes[200:280], no[200:2520]]),
         "other_bank": pd.concat([yes[280:], no[2520:2909]]).drop(columns="default"),
         "new": no[3000:3500].drop(columns="default"),
+        "few": pd.concat([yes[:60], no[:60]]),
+        "everybody": pd.concat([others, no[2520 : 2520 + 29 * len(others)]]).drop(columns="default"),
     }
     for name, part in parts.items():
         part.sample(frac=1, random_state=1).to_csv(folder / f"{name}.csv", index=False)
 
 
-def shown(folder: Path, arguments: str) -> str:
-    """Run a command in the folder; return it and what it prints, as blocks of the page."""
+def run(folder: Path, arguments: str) -> str:
+    """Run a command in the folder; return what it prints."""
     done = subprocess.run([sys.executable, "-c", PROGRAM, *arguments.split()], cwd=folder, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"rightloss {arguments}: {done.stderr}")
-    printed = re.sub(r"^\n+|\n+$", "", done.stdout)
+    return done.stdout
+
+
+def log_likelihood(folder: Path, model: str) -> str:
+    """Return a model's expected log-likelihood on the labelled rows that it has not seen."""
+    found = json.loads(run(folder, f"evaluate {model} labelled.csv --json"))
+    return f"{found['figures']['expected_log_likelihood']['value']:.4f}".replace("-", "−")
+
+
+def shown(folder: Path, arguments: str) -> str:
+    """Run a command in the folder; return it and what it prints, as blocks of the page."""
+    printed = re.sub(r"^\n+|\n+$", "", run(folder, arguments))
     return f"```sh\nrightloss {arguments}\n```\n\nThe terminal shows:\n\n```text\n{printed}\n```"
 
 
@@ -142,6 +178,9 @@ def main() -> None:
         folder = Path(name)
         write_files(folder)
         parts = {command: shown(folder, arguments) for command, arguments in COMMANDS.items()}
+        run(folder, WITHOUT)
+        parts |= {name: log_likelihood(folder, name) for name in ("with_them", "without_them")}
+        parts["unlabelled_rows"] = f"{len(pd.read_csv(folder / 'everybody.csv')):,}"
         take_picture(folder / "model" / "report.html")
     PAGE.write_text(TEXT.format(**parts), encoding="utf-8")
 

@@ -2,38 +2,366 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
+import torch
 from table_files import people, write_people
 from test_cli import invoke
+from test_cli_hostile_tables import killed
+
+import rightloss as rl
+from rightloss.losses import LogitAdjustedLoss
+from rightloss.tabular import TableModel, fit_table, load_model, read_table
+from rightloss.tabular import fit as fitting
+from rightloss.tabular.report import report_page
+from rightloss.tabular.unlabelled import WITH_UNLABELLED, mean_findings, stream_log_likelihood
+
+FIT = ["--target", "cancer", "--positive", "yes", "--leave-out", "patient", "--folds", "2"]
 
 
-def fit(folder: Path, other: Path, population: str = "0.1") -> Any:
-    write_people(folder / "labelled.csv", 160)
-    arguments = ["--target", "cancer", "--positive", "yes", "--population", population, "--leave-out", "patient", "--json"]
-    command = ["fit", str(folder / "labelled.csv"), "--unlabelled", str(other), "--out", str(folder / "model"), *arguments]
-    return invoke(*command)
+def fit(folder: Path, other: Path, population: str = "0.1", *options: str) -> Any:
+    if not (folder / "labelled.csv").exists():
+        write_people(folder / "labelled.csv", 160)
+    files = [str(folder / "labelled.csv"), "--unlabelled", str(other), "--out", str(folder / "model")]
+    return invoke("fit", *files, *FIT, "--population", population, "--json", *options)
+
+
+def screening(rows: int = 300) -> pd.DataFrame:
+    """Return unlabelled rows of the population."""
+    return people(rows, seed=1, share=0.1).drop(columns="cancer")
+
+
+Change = Callable[[pd.DataFrame], pd.DataFrame]
+
+
+def csv(change: Change = lambda frame: frame, rows: int = 300, **options: Any) -> Callable[[Path], Any]:
+    """Return what writes the unlabelled table after a change."""
+    return lambda path: change(screening(rows)).to_csv(path, index=False, **options)
+
+
+def encoded(encoding: str, change: Change = lambda frame: frame) -> Callable[[Path], Any]:
+    return lambda path: path.write_bytes(change(screening()).to_csv(index=False).encode(encoding))
+
+
+def truncated_parquet(path: Path) -> None:
+    screening().to_parquet(path)
+    path.write_bytes(path.read_bytes()[:-500])
+
+
+def the_labelled_rows(change: Change = lambda frame: frame) -> Callable[[Path], Any]:
+    return lambda path: change(people(160)).to_csv(path, index=False)
+
+
+REFUSED: dict[str, tuple[str, Callable[[Path], Any], str]] = {
+    "missing": ("s.csv", lambda path: None, "there is none: is the path right?"),
+    "a folder": ("s.csv", lambda path: path.mkdir(), "is a folder"),
+    "empty": ("s.csv", lambda path: path.touch(), "the file is empty"),
+    "names of columns alone": ("s.csv", csv(lambda frame: frame[:0]), "add data below them"),
+    "truncated Parquet": ("s.parquet", truncated_parquet, "write it again, or use CSV"),
+    "UTF-16 without a mark": ("s.csv", encoded("utf-16-le"), "save the table as CSV"),
+    "without two columns": (
+        "s.csv",
+        csv(lambda frame: frame.drop(columns=["age", "clinic"])),
+        "['age', 'clinic'] are missing:",
+    ),
+    "a column in capitals": (
+        "s.csv",
+        csv(lambda frame: frame.rename(columns=str.upper)),
+        "it has ['AGE', 'DENSITY', 'CLINIC']",
+    ),
+    "text for numbers": ("s.csv", csv(lambda frame: frame.assign(age="old")), "such as 'old'"),
+    "dates for numbers": ("s.csv", csv(lambda frame: frame.assign(age="2020-01-01")), "Expected a number in the column 'age'"),
+    "infinite numbers": ("s.csv", csv(lambda frame: frame.assign(age=np.inf)), "none of its 300 cells has one (such as 'inf')"),
+    "decimal commas in quotes": (
+        "s.csv",
+        csv(lambda frame: frame.assign(age=frame["age"].astype(str).str.replace(".", ","))),
+        "write it as in the labelled table, or leave the column out (--leave-out age)",
+    ),
+    "an empty column": ("s.csv", csv(lambda frame: frame.assign(density=None)), "they are all empty"),
+    "other categories": ("s.csv", csv(lambda frame: frame.assign(clinic="west")), "Expected a category of the labelled table"),
+    "the labelled file": ("labelled.csv", lambda path: None, "160 of 160 are rows of the labelled table: is it the same file?"),
+    "the labelled rows in another order, without labels": (
+        "s.csv",
+        the_labelled_rows(lambda frame: frame[["clinic", "age", "density"]][::-1]),
+        "rows of the labelled table",
+    ),
+}
+
+
+@pytest.mark.parametrize("population", ["0.1", "unknown"])
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_table_that_does_not_fit_is_refused_in_one_line_and_nothing_is_written(
+    name: str, population: str, tmp_path: Path
+) -> None:
+    file, make, words = REFUSED[name]
+    write_people(tmp_path / "labelled.csv", 160)
+    make(tmp_path / file)
+    before = sorted(tmp_path.iterdir())
+    done = fit(tmp_path, tmp_path / file, population)
+    assert (done.exit_code, done.stdout) == (2, ""), done.output
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("rightloss: Expected ")
+    assert words in line
+    assert sorted(tmp_path.iterdir()) == before
+
+
+ODD: dict[str, tuple[Callable[[Path], Any], str | None, str]] = {
+    "Latin-1": (encoded("latin-1", lambda f: f.replace({"clinic": {"north": "Nørrebro"}})), None, "not UTF-8"),
+    "text in some cells": (csv(lambda f: f.assign(age=["old", *f["age"].astype(str)[1:]])), "age", "1 of 300 cells are no num"),
+    "more columns": (csv(lambda f: f.assign(zip=1, note="x")), None, "the columns ['zip', 'note'] are not used"),
+    "new categories": (csv(lambda f: f.assign(clinic=["west", *f["clinic"][1:]])), "clinic", "such as 'west'"),
+    "a decimal comma": (csv(sep=";", decimal=","), None, "with a decimal comma"),
+    "the target": (lambda path: write_people(path, 300, 1, 0.1), "cancer", "no label in it is learnt from"),
+    "some labelled rows": (
+        lambda path: pd.concat([people(160)[:20].drop(columns="cancer"), screening()]).to_csv(path, index=False),
+        None,
+        "20 of 320 unlabelled rows are in the labelled table, too: they count twice",
+    ),
+    "one row": (csv(rows=1), None, "Too few rows"),
+    "people of another age": (csv(lambda f: f.assign(age=f["age"] + 40)), None, "no mixture of the labelled classes"),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ODD)
+def test_a_table_that_is_odd_is_learnt_from_and_said_to_be(name: str, tmp_path: Path) -> None:
+    make, column, words = ODD[name]
+    make(tmp_path / "s.csv")
+    done = fit(tmp_path, tmp_path / "s.csv")
+    assert done.exit_code == 0, done.output
+    said = [each for each in json.loads(done.stdout)["findings"] if words in each["message"]]
+    assert [each["column"] for each in said] == [column]
+    assert "unlabelled" in said[0]["message"]
+    assert load_model(tmp_path / "model").unlabelled is not None
+
+
+def same_model(first: TableModel, second: TableModel) -> bool:
+    new = people(50, seed=3)
+    return np.array_equal(first.predict_log_proba(new), second.predict_log_proba(new))
+
+
+SAME: dict[str, Callable[[Path], Any]] = {
+    "labels in it": lambda path: write_people(path, 300, 1, 0.1),
+    "wrong labels in it": lambda path: write_people(path, 300, 1, 0.1, cancer=["no", "yes", "?"] * 100),
+    "columns in another order": csv(lambda frame: frame[["clinic", "density", "age", "patient"]]),
+    "UTF-16": encoded("utf-16"),
+    "semicolons and decimal commas": csv(sep=";", decimal=","),
+    "numbers as text": csv(lambda frame: frame.assign(age=frame["age"].map('"{}"'.format)), quoting=3),
+    "spaces around a name": csv(lambda frame: frame.rename(columns={"age": " age "})),
+}
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> TableModel:
+    return fit_table(people(160), target="cancer", population=0.1, **options(screening()))
+
+
+def options(unlabelled: pd.DataFrame) -> dict[str, Any]:
+    return {"unlabelled": unlabelled, "positive": "yes", "leave_out": ["patient"], "candidates": ["linear"], "folds": 2}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", SAME)
+def test_neither_labels_in_the_unlabelled_table_nor_the_way_it_is_written_change_the_model(
+    name: str, plain: TableModel, tmp_path: Path
+) -> None:
+    SAME[name](tmp_path / "s.csv")
+    found = fit_table(people(160), target="cancer", population=0.1, **options(read_table(tmp_path / "s.csv")))
+    assert same_model(found, plain)
+    assert found.unlabelled == plain.unlabelled
+
+
+@pytest.mark.long
+def test_whole_numbers_are_those_with_a_point() -> None:
+    frame = screening().assign(age=lambda each: each["age"].round())
+    first, second = (
+        fit_table(people(160), target="cancer", population=0.1, **options(each))
+        for each in (frame, frame.astype({"age": np.int64}))
+    )
+    assert same_model(first, second)
+
+
+@pytest.mark.long
+def test_a_file_with_labels_in_some_rows_serves_as_both(tmp_path: Path) -> None:
+    labelled = people(160)
+    pd.concat([labelled, screening()]).to_csv(tmp_path / "labelled.csv", index=False)
+    done = fit(tmp_path, tmp_path / "labelled.csv")
+    assert done.exit_code == 0, done.output
+    assert load_model(tmp_path / "model").rows == 160
+    assert json.loads(done.stdout)["unlabelled"]["rows"] == 460
+
+
+@pytest.mark.long
+def test_very_many_rows_are_drawn_from_and_said_to_be() -> None:
+    many = pd.concat([screening(10_000)] * 20, ignore_index=True)
+    found = fit_table(people(160), target="cancer", population=0.1, **options(many))
+    assert found.unlabelled is not None
+    assert (found.unlabelled.rows, found.unlabelled.used) == (200_000, 50_000)
+    assert any("50,000 of the 200,000 unlabelled rows" in each.message for each in found.findings)
+    assert "50,000 unlabelled rows of 200,000 were used" in report_page(found)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("population", ["0.1", "unknown"])
-def test_unlabelled_rows_are_counted_and_a_model_is_written(tmp_path: Path, population: str) -> None:
-    other = tmp_path / "screening.csv"
-    people(600, seed=1, share=0.1).drop(columns="cancer").to_csv(other, index=False)
-    done = fit(tmp_path, other, population)
+def test_the_stored_model_predicts_and_is_evaluated_and_its_page_tells_of_the_rows(tmp_path: Path, population: str) -> None:
+    csv(rows=600)(tmp_path / "screening.csv")
+    done = fit(tmp_path, tmp_path / "screening.csv", population)
     assert done.exit_code == 0, done.output
+    model = load_model(tmp_path / "model")
+    assert model.unlabelled is not None
     found = json.loads(done.stdout)
-    assert found["unlabelled"]["rows"] == 600
-    assert (tmp_path / "model").is_dir()
+    assert found["unlabelled"] == vars(model.unlabelled)
+    assert (model.unlabelled.rows, model.unlabelled.warned) == (600, False)
+    page = (tmp_path / "model" / "report.html").read_text(encoding="utf-8")
+    assert page == report_page(model)
+    assert "600 unlabelled rows were used; a test found no sign" in page
+    assert ("was learnt from the unlabelled rows" in page) == (population == "unknown")
+    means = np.exp(model.predict_log_proba(screening(600))).mean(0)
+    np.testing.assert_allclose(np.array(model.unlabelled.mean_predictions), means, rtol=1e-12)
+    new = write_people(tmp_path / "new.csv", 100, seed=2)
+    for arguments in (["predict", "--out", str(tmp_path / "p.csv")], ["evaluate"], ["prevalence"]):
+        result = invoke(arguments[0], str(tmp_path / "model"), str(new), *arguments[1:])
+        assert result.exit_code == 0, result.stderr
 
 
-@pytest.mark.parametrize("what", ["missing column", "no rows"])
-def test_a_table_that_does_not_fit_is_refused_and_nothing_is_written(tmp_path: Path, what: str) -> None:
-    other, frame = tmp_path / "screening.csv", people(60, seed=1).drop(columns="cancer")
-    (frame.drop(columns="age") if what == "missing column" else frame[:0]).to_csv(other, index=False)
-    done = fit(tmp_path, other)
-    assert done.exit_code == 2, done.output
+@pytest.mark.long
+def test_the_page_says_that_the_test_warned(tmp_path: Path) -> None:
+    csv(lambda frame: frame.assign(age=frame["age"] + 40))(tmp_path / "s.csv")
+    done = fit(tmp_path, tmp_path / "s.csv")
+    assert done.exit_code == 0, done.output
+    brought = load_model(tmp_path / "model").unlabelled
+    assert brought is not None
+    assert (brought.warned, brought.kept, brought.stream_gain) == (True, False, None)
+    page = (tmp_path / "model" / "report.html").read_text(encoding="utf-8")
+    assert "the test of whether people of a class look the same in both tables warned (p = " in page
+    assert "It is not kept, since the test warned." in page
+
+
+@pytest.mark.long
+def test_a_model_of_before_there_were_these_figures_is_read(tmp_path: Path, plain: TableModel) -> None:
+    plain.save(tmp_path / "model")
+    path = tmp_path / "model" / "model.json"
+    facts = json.loads(path.read_text(encoding="utf-8"))
+    for name in ("stream_gain", "warned", "mean_predictions"):
+        del facts["unlabelled"][name]
+    del facts["sha256"]
+    from rightloss.tabular.folder import _digest
+
+    path.write_text(json.dumps(facts | {"sha256": _digest(facts)}), encoding="utf-8")
+    model = load_model(tmp_path / "model")
+    assert same_model(model, plain)
+    assert "on average" in report_page(model)
+
+
+@pytest.mark.long
+def test_fit_that_is_killed_leaves_no_model(tmp_path: Path) -> None:
+    write_people(tmp_path / "data.csv", rows=400)
+    csv(rows=4000)(tmp_path / "s.csv")
+    arguments = ["fit", "data.csv", *FIT, "--population", "0.1", "--unlabelled", "s.csv", "--out", "model"]
+    killed(arguments, tmp_path, lambda: any(tmp_path.glob(".saving-*/*")))
     assert not (tmp_path / "model").exists()
+
+
+# Which model is kept.
+
+
+@pytest.mark.parametrize("counts", [(30, 30), (40, 20, 5)])
+def test_the_likelihood_of_both_tables_is_that_of_logit_adjustment(counts: tuple[int, ...]) -> None:
+    rng, k = np.random.default_rng(0), len(counts)
+    codes, pi = np.repeat(np.arange(k), counts), np.array([0.9, 0.07, 0.03][:k])
+    pi = pi / pi.sum()
+    tables = [torch.log_softmax(torch.from_numpy(rng.normal(size=(n, k))), 1) for n in (len(codes), 200)]
+    prevalence = rl.Prevalence(pi, sampling=np.array(counts) / len(codes))
+    loss = LogitAdjustedLoss(prevalence, reduction="sum")(tables[0], torch.from_numpy(codes), unlabelled=tables[1])
+    found = stream_log_likelihood(tables[0].numpy(), codes, tables[1].numpy(), pi)
+    assert found * len(codes) == pytest.approx(-float(loss), rel=1e-12)
+
+
+def test_predictions_far_from_the_population_on_average_are_warned_of_but_not_by_chance() -> None:
+    pi = np.array([0.97, 0.03])
+
+    def predictions(mean: float, rows: int) -> np.ndarray:
+        positive = np.random.default_rng(0).beta(2 * mean, 2 * (1 - mean), rows)
+        return np.stack([1 - positive, positive], 1)
+
+    (found,) = mean_findings(predictions(0.06, 2000), pi, ["no", "yes"])
+    assert "% yes for them on average, but the population has 3 %" in found.message
+    assert mean_findings(predictions(0.03, 2000), pi, ["no", "yes"]) == []
+    assert mean_findings(predictions(0.06, 2000)[:1], pi, ["no", "yes"]) == []
+    assert mean_findings(np.tile(pi, (50, 1)), pi, ["no", "yes"]) == []
+
+
+def drawn(rows: int, share: float, seed: int) -> pd.DataFrame:
+    """Return rows of two Gaussians, at a distance of 2.5 along one column of four."""
+    rng = np.random.default_rng(seed)
+    ill = np.arange(rows) < share * rows
+    x = rng.normal(size=(rows, 4)) + 2.5 * np.outer(ill, [1, 0, 0, 0])
+    return pd.DataFrame(x, columns=list("abcd")).assign(cancer=np.where(ill, "yes", "no"))
+
+
+@pytest.mark.long
+def test_with_few_labels_unlabelled_rows_make_predictions_of_the_population_better() -> None:
+    test, gains = drawn(20_000, 0.05, 99), []
+    own = np.where(test["cancer"] == "yes", 1, 0)
+    for seed in range(6):
+        settings: dict[str, Any] = {"target": "cancer", "positive": "yes", "population": 0.05, "candidates": ["linear"]}
+        others = drawn(3000, 0.05, 50 + seed).drop(columns="cancer")
+        models = [fit_table(drawn(50, 0.5, seed), unlabelled=each, **settings) for each in (others, None)]
+        ours, theirs = (model.predict_log_proba(test)[np.arange(len(own)), own].mean() for model in models)
+        gains.append(ours - theirs)
+    assert np.mean(gains) > 2 * np.std(gains, ddof=1) / np.sqrt(len(gains))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("population", [0.1, "unknown"])
+def test_a_model_that_learnt_from_rows_that_the_test_warns_of_is_not_kept_even_if_labelled_rows_like_it_best(
+    population: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_the_figures_of_an_oracle(crossed: Any, some: Any, prevalence: Any) -> tuple[Any, list[str]]:
+        compared, notes = made(crossed, some, prevalence)
+        sure = np.log(np.eye(2) * 0.98 + 0.01)[some.codes]
+        return [
+            dataclasses.replace(each, log_probs=sure) if each.family == WITH_UNLABELLED else each for each in compared
+        ], notes
+
+    made = fitting._candidates
+    monkeypatch.setattr(fitting, "_candidates", with_the_figures_of_an_oracle)
+    moved = screening().assign(age=lambda each: each["age"] + 40)
+    found = fit_table(people(160), target="cancer", population=population, **options(moved))
+    assert found.comparison["candidate"].iloc[0] == WITH_UNLABELLED
+    assert found.unlabelled is not None
+    assert (found.unlabelled.warned, found.unlabelled.kept) == (True, False)
+
+
+@pytest.mark.long
+def test_held_out_rows_of_the_model_that_learnt_from_both_are_those_of_models_that_saw_neither(plain: TableModel) -> None:
+    seen: list[tuple[int, int]] = []
+    fit_once = fitting.LinearWithUnlabelled.fit
+    held_out = fitting.LinearWithUnlabelled.held_out
+
+    def counted(self: Any, part: Any, setting: float) -> Any:
+        seen.append((len(part.codes), len(self.others)))
+        return fit_once(self, part, setting)
+
+    def only_there(self: Any, *arguments: Any) -> Any:
+        seen.clear()
+        found = held_out(self, *arguments)
+        assert seen == [(80, 150), (80, 150)]
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fitting.LinearWithUnlabelled, "fit", counted)
+        patch.setattr(fitting.LinearWithUnlabelled, "held_out", only_there)
+        found = fit_table(people(160), target="cancer", population=0.1, **options(screening()))
+    assert found.unlabelled == plain.unlabelled
+    assert found.unlabelled is not None
+    assert found.unlabelled.stream_gain is not None
+    assert found.unlabelled.kept == (found.unlabelled.stream_gain > 0)
+    assert WITH_UNLABELLED in set(found.comparison["candidate"])

@@ -28,6 +28,7 @@ OTHER: dict[str, Any] = {
     "seed": 5,
     "training": Training(steps=77),
     "unlabelled": 0.5,
+    "unlabelled_weight": 3.0,
 }
 
 

@@ -28,7 +28,7 @@ from rightloss.study.report import write_report, write_tables
 from rightloss.study.report.methods_section import command, methods
 from rightloss.study.results import read_study
 from rightloss.study.summary import Summary, narrative, summarise
-from rightloss.study.training import Hardware, train_group
+from rightloss.study.training import Hardware, posteriors, train_group
 from rightloss.study.training.batches import Batches
 from rightloss.study.training.models import Model
 
@@ -94,7 +94,8 @@ class TestTheGrid:
         for config in PRESETS.values():
             assert "unlabelled" not in config.to_dict()
             run = config.runs()[-1]
-            content = {name: value for name, value in dataclasses.asdict(run).items() if name != "unlabelled"}
+            new = ("unlabelled", "unlabelled_weight")
+            content = {name: value for name, value in dataclasses.asdict(run).items() if name not in new}
             digest = hashlib.sha256(json.dumps([rightloss.__version__, content], sort_keys=True).encode()).hexdigest()
             assert run.key.endswith(f"-{digest[:12]}")
             assert "unlabelled" not in run.key + run.label
@@ -115,14 +116,40 @@ class TestTheGrid:
     def test_a_share_that_is_none_is_refused_with_an_example(self, share: Any) -> None:
         assert_refused(lambda: StudyConfig("quick", unlabelled=share), f"got {share!r}.*such as 0.8")
 
+    @pytest.mark.parametrize("weight", [-1, 0, 0.0, float("nan"), float("inf"), True, "3"])
+    def test_a_weight_that_is_none_is_refused_with_an_example(self, weight: Any) -> None:
+        assert_refused(lambda: StudyConfig("quick", unlabelled=0.8, unlabelled_weight=weight), f"got {weight!r}.*such as 3")
+
+    def test_without_a_weight_names_of_files_are_what_they_were_and_with_one_only_of_losses_that_it_matters_to(self) -> None:
+        losses = (*FULLY_LABELLED, ADJUSTED_LABELLED)
+        plain, weighed = (StudyConfig("quick", losses=losses, unlabelled=0.8, unlabelled_weight=each) for each in (None, 3.0))
+        assert "unlabelled_weight" not in plain.to_dict()
+        assert StudyConfig.from_dict(json.loads(json.dumps(weighed.to_dict()))) == weighed
+        for one, two in zip(plain.runs(), weighed.runs(), strict=True):
+            content = {name: value for name, value in dataclasses.asdict(one).items() if name != "unlabelled_weight"}
+            digest = hashlib.sha256(json.dumps([rightloss.__version__, content], sort_keys=True).encode()).hexdigest()
+            assert one.key.endswith(f"-{digest[:12]}")
+            assert (one == two) == (one.loss not in ("information-gain", ADJUSTED))
+            if one != two:
+                assert "-80-unlabelled-weight-3-" in two.key
+                assert "80 % unlabelled, weight 3, " in two.label
+                assert RunConfig.from_dict(json.loads(json.dumps(two.to_dict()))) == two
+
     @pytest.mark.parametrize(
         ("changes", "came"),
         [
             ({"losses": (ADJUSTED, ADJUSTED_LABELLED)}, "add --unlabelled 0.8, say, or take 'logit-adjusted'"),
             ({"unlabelled": 0.8, "marginals": ("own", "auxiliary")}, "'auxiliary': take 'own'"),
+            ({"unlabelled_weight": 3.0}, "got 3 and none: add --unlabelled 0.8, say, or leave the weight out"),
             (
-                {"unlabelled": 0.8, "nets": ("mlp",), "minibatches": ("raw",), "inferences": ("map", "laplace")},
-                "got laplace: leave it out, or --unlabelled",
+                {
+                    "unlabelled": 0.8,
+                    "nets": ("mlp",),
+                    "minibatches": ("raw",),
+                    "inferences": ("map", "laplace"),
+                    "marginals": ("own", "running"),
+                },
+                "the marginal 'own' of the published form with laplace",
             ),
         ],
     )
@@ -282,6 +309,63 @@ class TestTraining:
             assert np.isfinite(result.log_probs).all()
 
     @pytest.mark.long
+    def test_a_weight_of_one_is_that_of_equal_minibatches_and_another_changes_the_losses_that_it_matters_to(
+        self, source: Source
+    ) -> None:
+        losses = ("information-gain", "published", ADJUSTED, "weighted")
+        found = [train_group(unlabelled_group(source, losses=losses, unlabelled_weight=each)) for each in (None, 1.0, 3.0)]
+        for plain, one, three in zip(*found, strict=True):
+            np.testing.assert_array_equal(plain.log_probs, one.log_probs)
+            same = np.array_equal(plain.log_probs, three.log_probs)
+            assert same == (plain.config.loss in ("published", "weighted"))
+
+    @pytest.mark.long
+    @pytest.mark.parametrize("inference", ["laplace", "variational", "sghmc"])
+    def test_posteriors_of_features_learn_from_unlabelled_patients_where_the_loss_does(
+        self, source: Source, inference: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        training = dataclasses.replace(SHORT, steps=10, batch_size=15, prior_scales=(1.0,))
+        losses = (ADJUSTED, ADJUSTED_LABELLED) if inference == "sghmc" else ("information-gain", "published", *OTHERS[:2])
+        choices: dict[str, Any] = {"losses": losses, "inferences": (inference,), "minibatches": ("raw",)}
+        group = unlabelled_group(source, training, **choices)
+        honest = train_group(group)
+        columns = study_data(source, "binary").sets[0].features.clone()
+        columns[lost_rows(source)] += 3.0
+        forge(source, monkeypatch, features=columns)
+        same = [np.array_equal(one.log_probs, two.log_probs) for one, two in zip(honest, train_group(group), strict=True)]
+        assert same == [run.loss in OTHERS for run in group.runs]
+        assert all(np.isfinite(each.log_probs).all() for each in honest)
+
+    @pytest.mark.long
+    @pytest.mark.parametrize("weight", [None, 3.0])
+    def test_a_posterior_is_given_as_many_rows_as_lost_their_labels_at_the_mix_of_the_population(
+        self, source: Source, weight: float | None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        given: list[dict[str, Any]] = []
+        honest = posteriors.log_posterior
+
+        def recorded(*arguments: Any, **options: Any) -> Any:
+            given.append(options)
+            return honest(*arguments, **options)
+
+        monkeypatch.setattr(posteriors, "log_posterior", recorded)
+        training = dataclasses.replace(SHORT, steps=20, batch_size=15, prior_scales=(1.0,))
+        choices: dict[str, Any] = {"inferences": ("variational",), "minibatches": ("raw",), "populations": (0.5,)}
+        losses = (ADJUSTED, "published", ADJUSTED_LABELLED)
+        group = unlabelled_group(source, training, losses=losses, unlabelled_weight=weight, **choices)
+        train_group(group)
+        weighed, published, without = given
+        rows, lost = weighed["unlabelled"], lost_rows(source)
+        assert (len(rows), weighed["unlabelled_weight"]) == (len(lost), weight or 1.0)
+        assert torch.equal(rows, published["unlabelled"])
+        assert "unlabelled" not in without
+        batches = batches_of(group, 0.5)
+        labels = study_data(source, "binary").labels[batches.unlabelled_rows(0.5)]
+        assert set(batches.unlabelled_rows(0.5).tolist()) <= set(lost.tolist())
+        assert_mean_is(labels.double(), 0.5)
+        assert bool((batches.target[batches.unlabelled_rows(0.5)] == -1).all())
+
+    @pytest.mark.long
     @pytest.mark.parametrize("marginal", ["own", "batch", "classwise", "running"])
     def test_every_marginal_of_minibatches_trains(self, source: Source, marginal: str) -> None:
         for result in train_group(unlabelled_group(source, losses=LEARNING[:2], marginals=(marginal,))):
@@ -426,6 +510,15 @@ class TestTheCommand:
         assert asked(monkeypatch, "quick", "--unlabelled", "0") == PRESETS["quick"]
         words = command(config).split()
         assert asked(monkeypatch, "quick", *words[words.index("FOLDER") + 1 :]) == config
+
+    @pytest.mark.long
+    def test_it_takes_a_weight_and_the_reports_command_repeats_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        config = asked(monkeypatch, "quick", "--unlabelled", "0.8", "--unlabelled-weight", "3")
+        assert config.unlabelled_weight == 3.0
+        words = command(config).split()
+        assert asked(monkeypatch, "quick", *words[words.index("FOLDER") + 1 :]) == config
+        refused = invoke("study", "quick", "--out", "unused", "--unlabelled-weight", "3")
+        assert (refused.exit_code, len(refused.stderr.splitlines())) == (2, 1)
 
     @pytest.mark.parametrize("share", ["1", "80", "-0.5", "nan"])
     def test_a_share_that_is_none_is_refused_in_one_line(self, share: str) -> None:

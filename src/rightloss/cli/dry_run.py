@@ -83,7 +83,9 @@ def _grid(config: StudyConfig) -> Iterator[tuple[str, str]]:
         yield "evidence", words(config.evidence)
     if config.unlabelled:
         learn = "; ".join(METHODS[name].title for name in config.losses if METHODS[name].takes_unlabelled)
-        yield "unlabelled", f"{100 * config.unlabelled:g} % of the training patients; learnt from by: {learn or 'no loss'}"
+        weight = "" if config.unlabelled_weight is None else f", weight {config.unlabelled_weight:g}"
+        share = f"{100 * config.unlabelled:g} % of the training patients{weight}"
+        yield "unlabelled", f"{share}; learnt from by: {learn or 'no loss'}"
     yield "folds", f"{config.folds} of {config.num_folds}, split by patient"
     yield "seeds", words(config.seeds)
     yield (

@@ -95,8 +95,9 @@ def fit(
     \b
     Few labels, and a file of everybody who was screened, without any. The
     unlabelled rows show how the population looks; one more model learns from
-    both, and is kept if it predicts held-out labels best. A test warns where
-    the people of a class look different in the two files:
+    both, and is kept if it explains held-out rows of both files best. Where
+    a test warns that people of a class look different in the two files, it
+    is not kept:
       rightloss fit data.csv --target cancer --positive yes \\
         --unlabelled screening.csv --population 1/100 --out model
 

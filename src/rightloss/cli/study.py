@@ -198,7 +198,7 @@ def default_of(parameter: str) -> str:
     for name, preset in PRESETS.items():
         for config in (preset, preset.training):
             for field, option in options_of(type(config)).items():
-                if option.parameter == parameter:
+                if option.parameter == parameter and getattr(config, field) is not None:
                     by_value.setdefault(words(getattr(config, field)), []).append(name)
     if not by_value:
         return ""

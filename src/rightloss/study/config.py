@@ -161,6 +161,7 @@ class RunConfig:
         seed: of first weights, minibatches, views and dropout.
         training: how its nets are trained.
         unlabelled: share of the training patients who lose their labels and stand for the population.
+        unlabelled_weight: λ, their mass against the labelled ones in the likelihood; None for 1, that of as many rows.
     """
 
     data: str
@@ -179,6 +180,7 @@ class RunConfig:
     seed: int
     training: Training
     unlabelled: float = 0.0
+    unlabelled_weight: float | None = None
 
     @property
     def learns_from_unlabelled(self) -> bool:
@@ -209,11 +211,12 @@ class RunConfig:
             (self.inference, "map"),
             (self.minibatches, "rebalanced"),
             (f"{100 * self.unlabelled:g} % unlabelled", "0 % unlabelled"),
+            ("" if self.unlabelled_weight is None else f"weight {self.unlabelled_weight:g}", ""),
         ]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of a run's JSON; where every patient is labelled, as before there were others."""
-        return _without_zero_share(dataclasses.asdict(self))
+        return _without_unused(dataclasses.asdict(self))
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> RunConfig:
@@ -300,6 +303,13 @@ class StudyConfig:
         COMPARED,
         "SHARE",
     )
+    unlabelled_weight: float | None = _option(
+        None,
+        "unlabelled-weight",
+        "Mass of the unlabelled patients against the labelled ones in the likelihood; 1 where it is not given.",
+        COMPARED,
+        "NUMBER",
+    )
 
     def __post_init__(self) -> None:
         self._check_names()
@@ -317,7 +327,7 @@ class StudyConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of `study.json`: without paths, which differ between machines."""
-        own = _without_zero_share(dataclasses.asdict(self))
+        own = _without_unused(dataclasses.asdict(self))
         content: dict[str, Any] = json.loads(json.dumps({"version": __version__, **own}))
         for source in content["sources"]:
             del source["path"]
@@ -351,6 +361,7 @@ class StudyConfig:
                 seed=seed,
                 training=self.training,
                 unlabelled=self.unlabelled,
+                unlabelled_weight=self.unlabelled_weight if METHODS[loss].weighs_unlabelled else None,
             )
             for net, likelihood, inference, population, loss, marginal in grid
             if METHODS[loss].takes_marginal or marginal == "own"
@@ -405,6 +416,13 @@ class StudyConfig:
                 f"Expected `unlabelled` from 0 and below 1, but got {self.unlabelled!r}: the share of the training patients "
                 "who lose their labels, such as 0.8."
             )
+        weight = self.unlabelled_weight
+        number = isinstance(weight, int | float) and not isinstance(weight, bool)
+        if weight is not None and not (number and 0 < weight < math.inf):
+            raise ValueError(
+                f"Expected `unlabelled_weight` above 0, but got {weight!r}: the mass of the unlabelled patients against the "
+                "labelled ones, such as 3."
+            )
 
     def _check_combinations(self) -> None:
         ordinal = [each for each in self.likelihoods if each != "categorical"]
@@ -443,11 +461,16 @@ class StudyConfig:
                 f"Expected unlabelled patients for the loss {alone[0]!r}, but got none: add --unlabelled 0.8, say, or take "
                 f"{ADJUSTED!r}, which is the same without them."
             )
-        slow = [each for each in self.inferences if each in OF_TABLES]
-        if slow and self.unlabelled:
+        if self.unlabelled_weight is not None and not self.unlabelled:
             raise ValueError(
-                f"Expected the inference map, ensemble or mc-dropout with unlabelled patients, but got {', '.join(slow)}: "
-                "leave it out, or --unlabelled."
+                f"Expected unlabelled patients with a weight of them, but got {self.unlabelled_weight:g} and none: add "
+                "--unlabelled 0.8, say, or leave the weight out."
+            )
+        slow = [each for each in self.inferences if each in OF_TABLES]
+        if slow and self.unlabelled and self.marginals != ("own",) and "published" in self.losses:
+            raise ValueError(
+                f"Expected the marginal 'own' of the published form with {', '.join(slow)} and unlabelled patients, but got "
+                f"{', '.join(self.marginals)}: there it is exact, over the unlabelled patients."
             )
         if "auxiliary" in self.marginals and self.unlabelled:
             raise ValueError(
@@ -460,9 +483,9 @@ def _training(content: Mapping[str, Any]) -> Training:
     return Training(**_tuples(content))
 
 
-def _without_zero_share(content: dict[str, Any]) -> dict[str, Any]:
-    """Return a config without `unlabelled` where that is 0, as it was written before there was such a share."""
-    return {name: value for name, value in content.items() if name != "unlabelled" or value}
+def _without_unused(content: dict[str, Any]) -> dict[str, Any]:
+    """Return a config without `unlabelled` and its weight where they are not used, as it was before there were such fields."""
+    return {name: value for name, value in content.items() if not name.startswith("unlabelled") or value}
 
 
 def label_draw(data: str, fold: int, seed: int) -> str:

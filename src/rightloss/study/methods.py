@@ -48,6 +48,11 @@ class Method:
         return self.rival in (None, LogitAdjustedLoss) and not self.labelled_only
 
     @property
+    def weighs_unlabelled(self) -> bool:
+        """Whether their mass matters: in the published form they are what p(y|w) is computed over, however many there are."""
+        return self.takes_unlabelled and not self.published
+
+    @property
     def takes_marginal(self) -> bool:
         return self.rival is None
 
@@ -55,9 +60,18 @@ class Method:
     def takes_evidence(self) -> bool:
         return self.rival is None and not self.published
 
-    def loss(self, prevalence: Prevalence, likelihood: Likelihood, marginal: Marginal | None = None) -> Loss:
+    def loss(
+        self,
+        prevalence: Prevalence,
+        likelihood: Likelihood,
+        marginal: Marginal | None = None,
+        unlabelled_weight: float | None = None,
+    ) -> Loss:
         """Return the loss, with its own marginal unless one is given; it prints no warnings, since the results are checked."""
         loss = self._loss(prevalence, likelihood, marginal)
+        if unlabelled_weight is not None:
+            assert isinstance(loss, InformationGainLoss | LogitAdjustedLoss)
+            loss.unlabelled_weight = unlabelled_weight
         loss.monitor = None
         return loss
 

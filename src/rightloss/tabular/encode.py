@@ -130,6 +130,15 @@ def check_columns(frame: pd.DataFrame, specs: Sequence[ColumnSpec], known: Seque
     return found
 
 
+def readable(series: pd.Series, spec: ColumnSpec) -> np.ndarray:
+    """Return which cells are a number, a date, or a category of the training table."""
+    if not spec.is_category:
+        return ~np.isnan(_raw(series, spec))
+    codes, texts = as_text(series)
+    familiar = {*spec.categories, *spec.pooled}
+    return np.array([*(text in familiar for text in texts), False])[codes]
+
+
 def _odd_cells(series: pd.Series, spec: ColumnSpec) -> list[Finding]:
     if spec.is_category:
         codes, texts = as_text(series)

@@ -5,6 +5,7 @@ Stage: `pandas.DataFrame`, target, population, unlabelled rows → `TableModel`.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,6 +13,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Int64
 
+from ..predictive.retarget import retarget
 from ..prevalence import Prevalence
 from ..shift import JointPrevalenceEstimate
 from ..sklearn.population import LearntPopulation, Population, is_unknown
@@ -31,7 +33,7 @@ from .compare import (
     likelihoods,
 )
 from .encode import ColumnSpec, column_specs, linear_matrix
-from .findings import Finding, raise_errors
+from .findings import Finding, TableWarning, raise_errors
 from .inspect import inspect_table
 from .labels import Label, labels_of, population_of
 from .model import HeldOutRows, TableModel
@@ -41,8 +43,11 @@ from .unlabelled import (
     LinearWithUnlabelled,
     UnlabelledReport,
     UnlabelledTable,
+    by_fold,
     learn_population,
+    mean_findings,
     shift_findings,
+    stream_log_likelihood,
     unlabelled_table,
     what_they_brought,
 )
@@ -78,9 +83,11 @@ def fit_table(
     have weights. Scales, medians and lists of categories are taken from all rows; the labels have no part in them.
 
     With unlabelled rows of the population there is one more candidate: a linear model by the likelihood of both
-    (`InformationGainClassifier.fit`), to which they are given in every fold. It is kept where it is the best. First a test
-    says whether the classes look the same in both tables. An unknown population is learnt from the out-of-fold predictions of
-    the better family (`joint_prevalence`), once, and all candidates are compared at it.
+    (`InformationGainClassifier.fit`), to which they are given in every fold. First a test says whether the classes look the
+    same in both tables. Where nothing speaks against it, that candidate and the best of the others are compared by the
+    likelihood of held-out rows of both tables (`stream_log_likelihood`). Where the test warns, that candidate is not kept. An
+    unknown population is learnt from the out-of-fold predictions of the better family (`joint_prevalence`), once, and all
+    candidates are compared at it.
 
     Args:
         frame: the table.
@@ -124,12 +131,12 @@ def fit_table(
     others: UnlabelledTable | None = None
     odd: list[Finding] = []
     if unlabelled is not None:
-        others, odd = unlabelled_table(unlabelled, specs, target, [str(name) for name in frame.columns], seed)
+        others, odd = unlabelled_table(unlabelled, frame, specs, target, seed)
     table = _Table(frame, specs, found.codes[labelled], groups, len(found.classes), others)
     chosen_families, notes = families(candidates, specs, seed)
     result = _compare(table, chosen_families, prevalence, folds, seed, max_compare_rows, progress)
     notes += result.notes
-    return TableModel(
+    model = TableModel(
         target=target,
         group=group,
         classes_=found.classes,
@@ -145,6 +152,7 @@ def fit_table(
         findings=[*report.findings, *odd, *(Finding("note", None, words) for words in notes), *result.findings],
         unlabelled=result.unlabelled,
     )
+    return model if others is None else _with_mean_predictions(model, others)
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,7 +209,11 @@ def _compare(
         chosen_families = [*chosen_families, LinearWithUnlabelled(of_others, prevalence)]
         crossed[WITH_UNLABELLED] = _crossed(chosen_families[-1], table, some, seed, step)
     compared, notes = _candidates(crossed, some, prevalence)
-    chosen = choose(compared, some.codes, prevalence, some.groups)
+    warned, gain = bool(findings), None
+    able = [each for each in compared if not (warned and each.family == WITH_UNLABELLED)]
+    chosen = choose(able, some.codes, prevalence, some.groups)
+    if more and not warned and p_value is not None:
+        chosen, gain = _chosen_by_both(compared, chosen_families, crossed, table, some, prevalence)
     step("figures of the candidates")
     comparison = comparison_table(compared, some.codes, prevalence, some.groups, chosen)
     step("fit to all rows")
@@ -214,7 +226,8 @@ def _compare(
     step("done")
     brought = None
     if table.others is not None:
-        brought = what_they_brought(table.others, p_value, estimate, compared, chosen, some.codes, prevalence, some.groups)
+        of_test = (p_value, warned, gain)
+        brought = what_they_brought(table.others, *of_test, estimate, compared, chosen, some.codes, prevalence, some.groups)
     held = HeldOutRows(chosen.log_probs, some.codes, some.groups, some.rows)
     return _Result(chosen, fitted, raw, comparison, held, some.notes + notes, findings, prevalence, brought)
 
@@ -266,6 +279,63 @@ def _candidates(
         else:
             compared, notes = compared + made, notes + words
     return compared, notes
+
+
+def _chosen_by_both(
+    compared: list[Candidate],
+    chosen_families: list[Family],
+    crossed: dict[str, CrossValidation],
+    table: _Table,
+    some: _SomeRows,
+    prevalence: Prevalence,
+) -> tuple[Candidate, float]:
+    """Choose between the model that learnt from unlabelled rows and the best of the others, by held-out rows of both tables.
+
+    Returns:
+        The one with the higher `stream_log_likelihood`, and by how much that of the first is higher.
+    """
+    assert table.others is not None
+    (learnt,) = [each for each in compared if each.family == WITH_UNLABELLED]
+    rival = choose([each for each in compared if each is not learnt], some.codes, prevalence, some.groups)
+    family = chosen_families[-1]
+    assert isinstance(family, LinearWithUnlabelled)
+    part = Part(family.matrix(some.frame, table.specs), some.codes, some.weights, table.num_classes)
+    with_them = family.held_out(part, some.folds, crossed[WITH_UNLABELLED].settings)
+    without = rival.log_probs, _of_others(rival, chosen_families, crossed, table, some.codes, prevalence)
+    pi = prevalence.population.numpy()
+    scores = [stream_log_likelihood(ours, some.codes, theirs, pi) for ours, theirs in (with_them, without)]
+    return learnt if scores[0] > scores[1] else rival, scores[0] - scores[1]
+
+
+def _of_others(
+    candidate: Candidate,
+    chosen_families: list[Family],
+    crossed: dict[str, CrossValidation],
+    table: _Table,
+    codes: np.ndarray,
+    prevalence: Prevalence,
+) -> np.ndarray:
+    """Return a candidate's predictions of the unlabelled rows at π, by the models of the folds."""
+    assert table.others is not None
+    if candidate.family is None:
+        return np.tile(prevalence.population.log().numpy(), (len(table.others.frame), 1))
+    family, found = next(each for each in chosen_families if each.name == candidate.family), crossed[candidate.family]
+    raw, from_ = by_fold(found.models, family.matrix(table.others.frame, table.specs), table.num_classes), prevalence.sampling
+    if candidate.correction == "affine":
+        calibration = calibration_of(found.log_probs, codes)
+        raw, from_ = np.asarray(calibration(raw)), calibration.sampling
+    return np.asarray(retarget(raw, from_=from_, to=prevalence))
+
+
+def _with_mean_predictions(model: TableModel, others: UnlabelledTable) -> TableModel:
+    """Return the model with what it predicts for the unlabelled rows on average, and a warning where that is far from π."""
+    assert model.unlabelled is not None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TableWarning)  # of odd cells, which are among the findings
+        predictions = np.exp(model.predict_log_proba(others.frame))
+    brought = replace(model.unlabelled, mean_predictions=predictions.mean(0).tolist())
+    found = mean_findings(predictions, model.population.population.numpy(), model.classes_)
+    return replace(model, unlabelled=brought, findings=[*model.findings, *found])
 
 
 def _learnt_population(

@@ -279,11 +279,15 @@ def _finding(value: Any, folder: Path) -> Finding:
 
 
 def _unlabelled(value: Any, num_classes: int, folder: Path) -> UnlabelledReport:
-    _require(isinstance(value, dict) and set(value) == {each.name for each in fields(UnlabelledReport)}, folder, "unlabelled")
-    counts, numbers = (value["rows"], value["used"]), [value[name] for name in ("p_value", "gain", "low", "high")]
+    names = {each.name for each in fields(UnlabelledReport)}
+    later = {"stream_gain", "warned", "mean_predictions"}  # older models lack them
+    _require(isinstance(value, dict) and names - later <= set(value) <= names, folder, "unlabelled")
+    counts = value["rows"], value["used"]
+    numbers = [value.get(name) for name in ("p_value", "gain", "low", "high", "stream_gain")]
     fine = all(isinstance(each, int) and not isinstance(each, bool) and each >= 0 for each in counts)
     fine &= all(each is None or isinstance(each, float) for each in numbers) and isinstance(value["kept"], bool)
-    for limits in (value["population_low"], value["population_high"]):
+    fine &= isinstance(value.get("warned", False), bool)
+    for limits in (value["population_low"], value["population_high"], value.get("mean_predictions")):
         of_classes = isinstance(limits, list) and len(limits) == num_classes
         fine &= limits is None or (of_classes and all(isinstance(each, float) for each in limits))
     _require(fine, folder, "what is said of unlabelled rows is odd")

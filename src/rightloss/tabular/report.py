@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from .encode import ColumnSpec
     from .model import TableModel
+    from .unlabelled import UnlabelledReport
 
 _MANTISSAS = "1 1.2 1.5 2 2.5 3 4 5 6 8".split()
 _HIGH = (0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.99)
@@ -88,6 +89,7 @@ def unlabelled_sentences(model: TableModel) -> list[str]:
     used, said = model.unlabelled, []
     if used is None:
         return []
+    said.append(_test_sentence(used))
     if used.population_low is not None and used.population_high is not None:
         focus = _focus_classes(model)[0]
         low, high = used.population_low[focus], used.population_high[focus]
@@ -97,12 +99,38 @@ def unlabelled_sentences(model: TableModel) -> list[str]:
         )
     if used.gain is not None and used.low is not None and used.high is not None:
         interval = f"95 % interval {_number(used.low)} to {_number(used.high)}"
-        outcome = "it is kept" if used.kept else "the model kept is another"
         said.append(
-            f"With {used.used:,} unlabelled rows the linear model’s log-likelihood changes by {_signed(used.gain)} nats a row "
-            f"({interval}); {outcome}."
+            f"With them the linear model’s log-likelihood of labelled rows changes by {_signed(used.gain)} nats a row "
+            f"({interval}). {_kept(used)}"
         )
+    if used.mean_predictions is not None:
+        focus = _focus_classes(model)[0]
+        said.append(f"For the unlabelled rows the model predicts {_share(used.mean_predictions[focus])} on average.")
     return said
+
+
+def _rows(count: int) -> str:
+    return f"{count:,} unlabelled row{'' if count == 1 else 's'}"
+
+
+def _test_sentence(used: UnlabelledReport) -> str:
+    """Return how many unlabelled rows there were, and what the test of shift within classes said of them."""
+    of_all = "" if used.used == used.rows else f" of {used.rows:,}"
+    tested = "whether people of a class look the same in both tables was not tested"
+    if used.p_value is not None and used.warned:
+        tested = f"the test of whether people of a class look the same in both tables warned (p = {used.p_value:.2g})"
+    elif used.p_value is not None:
+        tested = f"a test found no sign that people of a class look different in the two tables (p = {used.p_value:.2g})"
+    return f"{_rows(used.used)}{of_all} were used; {tested}."
+
+
+def _kept(used: UnlabelledReport) -> str:
+    """Return which model is kept, and what decided."""
+    if used.stream_gain is None:
+        another = "It is not kept, since the test warned." if used.warned else "The model kept is another."
+        return "It is kept." if used.kept else another
+    both = f"held-out rows of both tables together decided, with {_signed(used.stream_gain)} nats a labelled row for it"
+    return f"It is kept: {both}." if used.kept else f"The model kept is another: {both}."
 
 
 def slider_data(model: TableModel) -> dict[str, Any]:

@@ -6,6 +6,7 @@ comparison, the population where it is unknown, and an `UnlabelledReport` of wha
 
 from __future__ import annotations
 
+import shlex
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,19 +14,24 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 from jaxtyping import Float64, Int64
+from scipy.special import logsumexp
 
+from ..predictive.retarget import retarget
 from ..prevalence import Prevalence
 from ..shift import JointPrevalenceEstimate, joint_prevalence, unlabelled_shift_test
 from ..sklearn.information_gain import InformationGainClassifier
 from ..sklearn.unlabelled_rows import some_rows
 from .candidates import MOST_CELLS, PENALTIES, Fitted, LinearModel, Part, log_likelihood
 from .compare import Candidate, expectation, likelihoods, standard_error
-from .encode import ColumnSpec, check_columns, linear_matrix
+from .encode import ColumnSpec, boosting_matrix, check_columns, linear_matrix, readable
 from .findings import Finding
 
 WITH_UNLABELLED = "linear, with the unlabelled rows"
 _MOST_ROWS = 50_000  # unlabelled ones that are learnt from
 _MOST_TO_TUNE = 5_000  # those on which a penalty is chosen
+_FEWEST_EXPECTED = 10  # readable cells to be expected of a column, of which one has to be there
+_FAR = 1.25  # factor between a mean prediction and π from which on there is a warning
+_MOSTLY = 0.9  # share of different labelled rows from which on the same row in both tables is the same person
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,10 @@ class UnlabelledReport:
         low: lower limit of a 95 % interval of the gain.
         high: its upper limit.
         kept: whether the model that learnt from them is the one that is kept.
+        stream_gain: by how much the log-likelihood of held-out rows of both tables, in nats a labelled row, is higher with the
+            model that learnt from them than with the best other one, where that decided; else None.
+        warned: whether the test of their classes, or its lack, gave a warning.
+        mean_predictions: what the kept model predicts for them on average (K); None in models of before it was computed.
         population_low: lower limits of the frequencies (K), where these were learnt from the rows; else None.
         population_high: upper limits.
 
@@ -56,6 +66,9 @@ class UnlabelledReport:
     low: float | None
     high: float | None
     kept: bool
+    stream_gain: float | None = None
+    warned: bool = False
+    mean_predictions: list[float] | None = None
     population_low: list[float] | None = None
     population_high: list[float] | None = None
 
@@ -74,31 +87,29 @@ class UnlabelledTable:
 
 
 def unlabelled_table(
-    frame: pd.DataFrame, specs: Sequence[ColumnSpec], target: str, known: Sequence[str], seed: int
+    frame: pd.DataFrame, labelled: pd.DataFrame, specs: Sequence[ColumnSpec], target: str, seed: int
 ) -> tuple[UnlabelledTable, list[Finding]]:
     """Return the rows to learn from, and what is odd about them.
 
     Args:
         frame: as read.
-        specs: the columns of the labelled table that are used.
+        labelled: the labelled table.
+        specs: those of its columns that are used.
         target: its target column.
-        known: its other columns.
         seed: of the rows drawn where there are very many.
 
     Raises:
-        ValueError: a column is missing, or there are no rows.
+        ValueError: a column is missing, or has nothing that can be read; there are no rows, or none but the labelled ones.
     """
-    missing = [spec.name for spec in specs if spec.name not in frame.columns]
-    if missing:
-        raise ValueError(
-            f"Expected the columns of the labelled table in the unlabelled one, but {missing[:20]} are missing: add them "
-            "(cells may be empty), or leave them out of both."
-        )
+    _check_names(frame, specs)
     if not len(frame):
         raise ValueError("Expected unlabelled rows, but got a table without any: leave it out.")
-    found = [*frame.attrs.get("findings", []), *check_columns(frame, specs, [target, *known])]
+    found = [*frame.attrs.get("findings", []), *check_columns(frame, specs, [target, *map(str, labelled.columns)])]
+    for spec in specs:
+        _check_readable(frame[spec.name], labelled[spec.name], spec)
     if target in frame.columns:
-        found.append(Finding("note", target, "the unlabelled table has the target column: it is ignored there."))
+        words = "the unlabelled table has the target column: it is not read there, and no label in it is learnt from."
+        found.append(Finding("note", target, words))
     width = sum(spec.linear_width for spec in specs)
     most = min(_MOST_ROWS, max(MOST_CELLS // 4 // width, 1000))
     if len(frame) > most:
@@ -106,7 +117,63 @@ def unlabelled_table(
             Finding("note", None, f"{most:,} of the {len(frame):,} unlabelled rows, drawn at random, are learnt from.")
         )
     rows = np.sort(np.random.default_rng(seed).choice(len(frame), min(most, len(frame)), replace=False))
-    return UnlabelledTable(frame.iloc[rows], len(frame)), [_of_unlabelled(each) for each in found]
+    chosen = frame.iloc[rows]
+    found += _repeated_rows(chosen, labelled, specs)
+    return UnlabelledTable(chosen, len(frame)), [_of_unlabelled(each) for each in found]
+
+
+def _check_names(frame: pd.DataFrame, specs: Sequence[ColumnSpec]) -> None:
+    missing = [spec.name for spec in specs if spec.name not in frame.columns]
+    if not missing:
+        return
+    alike = {str(name).casefold(): str(name) for name in frame.columns}
+    meant = [alike[name.casefold()] for name in missing if name.casefold() in alike]
+    hint = f" (it has {meant[:20]}, written otherwise)" if meant else ""
+    raise ValueError(
+        f"Expected the columns of the labelled table in the unlabelled one, but {missing[:20]} are missing{hint}: add them, or "
+        "leave them out (--leave-out)."
+    )
+
+
+def _check_readable(series: pd.Series, labelled: pd.Series, spec: ColumnSpec) -> None:
+    """Refuse a column of which no cell can be read as those of the labelled table are, if many were to be expected."""
+    expected = readable(labelled, spec).mean() * len(series)
+    if expected < _FEWEST_EXPECTED or readable(series, spec).any():
+        return
+    filled = series[series.notna()]
+    came = f"such as {str(filled.iloc[0])[:40]!r}" if len(filled) else "they are all empty"
+    what = {"category": "a category of the labelled table", "date": "a date"}.get(spec.kind, "a number")
+    raise ValueError(
+        f"Expected {what} in the column {spec.name!r} of the unlabelled table, but none of its {len(series):,} cells has one "
+        f"({came}): write it as in the labelled table, or leave the column out (--leave-out {shlex.quote(spec.name)})."
+    )
+
+
+def _repeated_rows(chosen: pd.DataFrame, labelled: pd.DataFrame, specs: Sequence[ColumnSpec]) -> list[Finding]:
+    """Note unlabelled rows that the labelled table has, too; refuse to learn from these alone.
+
+    Only where labelled rows are nearly all different: else rows are the same by chance.
+    """
+    ours, theirs = (_row_bytes(boosting_matrix(frame, specs)) for frame in (labelled, chosen))
+    if len(np.unique(ours)) < _MOSTLY * len(ours):
+        return []
+    count = int(np.isin(theirs, ours).sum())
+    if count == len(theirs):
+        raise ValueError(
+            f"Expected unlabelled rows of the population, but {count:,} of {count:,} are rows of the labelled table: is it the "
+            "same file? Give one with other people, or leave it out."
+        )
+    if not count:
+        return []
+    return [
+        Finding("note", None, f"{count:,} of {len(theirs):,} unlabelled rows are in the labelled table, too: they count twice.")
+    ]
+
+
+def _row_bytes(matrix: np.ndarray) -> np.ndarray:
+    """Return each row as one value that can be compared."""
+    plain = np.ascontiguousarray(np.where(np.isnan(matrix), np.float32(np.inf), matrix) + np.float32(0))
+    return plain.view(np.dtype((np.void, plain.dtype.itemsize * plain.shape[1])))[:, 0]
 
 
 def shift_findings(
@@ -121,8 +188,43 @@ def shift_findings(
         found = unlabelled_shift_test(matrix[rows], codes[rows], others[unlabelled], prevalence)
     if not found.complaints:
         return found.p_value, []
-    words = f"unlabelled rows: {' '.join(found.complaints)} (p = {found.p_value:.2g}) Fit once without them, and compare."
+    tested = "" if found.tenable else f" (p = {found.p_value:.2g})"
+    words = f"unlabelled rows: {' '.join(found.complaints)}{tested} Fit once without them, and compare."
     return found.p_value, [Finding("warning", None, words)]
+
+
+def stream_log_likelihood(
+    log_probs: Float64[np.ndarray, "m k"],
+    codes: Int64[np.ndarray, " m"],
+    of_others: Float64[np.ndarray, "u k"],
+    population: Float64[np.ndarray, " k"],
+) -> float:
+    """Return the log-likelihood of the streams that labelled and unlabelled rows came from, per labelled row.
+
+    That of `LogitAdjustedLoss` with unlabelled rows: P(k|x) ∝ n_k p(k|x)/π_k, P(unlabelled|x) ∝ N_u. It needs few rows of a
+    class to tell predictions that are too high on average, or too far apart, where the expected log-likelihood of labelled
+    rows rests on those few of the frequent class that look like the rare one.
+
+    Args:
+        log_probs: predictions of labelled rows at the population.
+        codes: their classes.
+        of_others: predictions of the unlabelled rows.
+        population: π.
+    """
+    with np.errstate(divide="ignore"):
+        offset = np.log(np.bincount(codes, minlength=len(population))) - np.log(population)
+    size = np.log(len(of_others))
+    of_labelled, of_unlabelled = (np.logaddexp(size, logsumexp(table + offset, axis=1)) for table in (log_probs, of_others))
+    own = (log_probs + offset)[np.arange(len(codes)), codes]
+    return float(((own - of_labelled).sum() + (size - of_unlabelled).sum()) / len(codes))
+
+
+def by_fold(models: Sequence[Fitted], others: np.ndarray, num_classes: int) -> Float64[np.ndarray, "u k"]:
+    """Return predictions of the unlabelled rows, each by the model of one fold."""
+    found = np.empty((len(others), num_classes))
+    for fold, fitted in enumerate(models):
+        found[fold :: len(models)] = fitted.log_probs(others[fold :: len(models)])
+    return found
 
 
 def learn_population(
@@ -141,10 +243,8 @@ def learn_population(
         codes: their classes.
         others: the unlabelled rows, encoded as the models take them.
     """
-    of_others = np.empty((len(others), log_probs.shape[1]))
-    for fold, fitted in enumerate(models):
-        of_others[fold :: len(models)] = fitted.log_probs(others[fold :: len(models)])
-    odds = [table[:, 1:] - table[:, :1] for table in (log_probs, of_others)]
+    tables = (log_probs, by_fold(models, others, log_probs.shape[1]))
+    odds = [table[:, 1:] - table[:, :1] for table in tables]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of few rows: the interval says it
         return joint_prevalence(odds[0], codes, odds[1])
@@ -187,10 +287,27 @@ class LinearWithUnlabelled:
             intercepts = np.concatenate([0 * intercepts, intercepts])
         return LinearModel(coefficients, intercepts + np.log(rho) - np.log(pi))
 
+    def held_out(
+        self, part: Part, folds: Int64[np.ndarray, " m"], settings: Sequence[float]
+    ) -> tuple[Float64[np.ndarray, "m k"], Float64[np.ndarray, "u k"]]:
+        """Return predictions at π of labelled and of unlabelled rows by models that saw neither the one nor the other."""
+        count = int(folds.max()) + 1
+        tables = np.empty((len(part.codes), part.num_classes)), np.empty((len(self.others), part.num_classes))
+        numbers = np.arange(len(self.others)) % count
+        for fold in range(count):
+            family = replace(self, others=self.others[numbers != fold])
+            fitted = family.fit(part.rows(np.flatnonzero(folds != fold)), settings[min(fold, len(settings) - 1)])
+            for table, matrix, of in zip(tables, (part.matrix, self.others), (folds, numbers), strict=True):
+                table[of == fold] = fitted.log_probs(matrix[of == fold])
+        first, second = (retarget(table, from_=self.prevalence.sampling, to=self.prevalence) for table in tables)
+        return np.asarray(first), np.asarray(second)
+
 
 def what_they_brought(
     others: UnlabelledTable,
     p_value: float | None,
+    warned: bool,
+    stream_gain: float | None,
     estimate: JointPrevalenceEstimate | None,
     compared: Sequence[Candidate],
     chosen: Candidate,
@@ -200,7 +317,8 @@ def what_they_brought(
 ) -> UnlabelledReport:
     """Return what the unlabelled rows brought: the linear model with them against that without, on the same held-out rows."""
     tables = {each.name: each.log_probs for each in compared}
-    report = UnlabelledReport(others.rows, len(others.frame), p_value, None, None, None, chosen.family == WITH_UNLABELLED)
+    kept = chosen.family == WITH_UNLABELLED
+    report = UnlabelledReport(others.rows, len(others.frame), p_value, None, None, None, kept, stream_gain, warned)
     if estimate is not None:
         report = replace(report, population_low=estimate.low.tolist(), population_high=estimate.high.tolist())
     if WITH_UNLABELLED not in tables:
@@ -208,6 +326,26 @@ def what_they_brought(
     gains = likelihoods(tables[WITH_UNLABELLED], codes) - likelihoods(tables["linear, closed form"], codes)
     gain, error = expectation(gains, codes, prevalence), standard_error(gains, codes, prevalence, groups)
     return replace(report, gain=gain, low=gain - 1.96 * error, high=gain + 1.96 * error)
+
+
+def mean_findings(
+    predictions: Float64[np.ndarray, "u k"], population: Float64[np.ndarray, " k"], classes: Sequence[object]
+) -> list[Finding]:
+    """Warn where predictions of the unlabelled rows are on average far from π, beyond what so few rows would give by chance."""
+    means = predictions.mean(0)
+    with np.errstate(divide="ignore"):
+        far = np.abs(np.log(means) - np.log(population))
+    error = predictions.std(0) / np.sqrt(len(predictions))
+    wrong = (far > np.log(_FAR)) & (np.abs(means - population) > 3 * error) & (len(predictions) > 1)
+    if not wrong.any():
+        return []
+    worst = int(np.argmax(np.where(wrong, far, -1)))
+    words = (
+        f"unlabelled rows: the model predicts {100 * means[worst]:.3g} % {classes[worst]} for them on average, but the "
+        f"population has {100 * population[worst]:.3g} %: label more rows, or check that the population is right and that the "
+        "unlabelled rows are from it."
+    )
+    return [Finding("warning", None, words)]
 
 
 def _of_unlabelled(finding: Finding) -> Finding:

@@ -109,13 +109,18 @@ def _unlabelled(results: StudyResults) -> list[str]:
     if not config.unlabelled:
         return []
     learnt = listed([METHODS[loss].title for loss in config.losses if METHODS[loss].takes_unlabelled])
+    slow = [INFERENCES[each] for each in config.inferences if each in OF_TABLES]
+    once = f" For {listed(slow)} as many nodules as there are without labels were drawn, once." if slow else ""
+    weight = ""
+    if config.unlabelled_weight is not None:
+        weight = f", with {config.unlabelled_weight:g} times the mass of the labelled ones in the likelihood"
     return [
         f"Unlabelled: {percent(config.unlabelled)} of the training patients, chosen anew for each fold and seed, lost their "
         f"labels.{''.join(f' {_label_counts(results, name)}' for name in results.data)} Every loss was trained on the same "
         "minibatches of labelled patients. "
-        f"Unlabelled ones were passed, as many nodules in each minibatch as labelled ones, to: {learnt}. They stand for the "
-        "population, so they were drawn at its mix π, by their hidden labels; no loss saw these. The validation and test parts "
-        "kept their labels.",
+        f"Unlabelled ones were passed, as many nodules in each minibatch as labelled ones{weight}, to: {learnt}.{once} They "
+        "stand for the population, so they were drawn at its mix π, by their hidden labels; no loss saw these. The validation "
+        "and test parts kept their labels.",
     ]
 
 

@@ -108,6 +108,10 @@ class Batches:
         """ρ, the mix of labels, or of votes, in minibatches."""
         return self._sampler.sampling
 
+    def unlabelled_rows(self, population: float | None) -> Int64[Tensor, " drawn"]:
+        """Return rows without labels at the mix of a run's population, as many as there are: those of the first minibatches."""
+        return self._drawn[population][: len(self.unlabelled)]
+
     def __iter__(self) -> Iterator[Batch]:
         drawn = self.parts.train[torch.tensor(list(self._sampler))]
         others = {rate: self._views_of(rows, "unlabelled views") for rate, rows in self._drawn.items()}

@@ -137,7 +137,8 @@ class Candidate:
             at = self.prevalence if method.start == "population" else Prevalence(self.prevalence.sampling)
             start_at_prevalence(model.head, at, likelihood)
         torch.manual_seed(self._seed("marginal", member))  # of the auxiliary network's weights
-        criterion: Any = method.loss(self.prevalence, likelihood, MARGINAL_OF[run.marginal](model.head))
+        marginal = MARGINAL_OF[run.marginal](model.head)
+        criterion: Any = method.loss(self.prevalence, likelihood, marginal, run.unlabelled_weight)
         criterion.nonfinite = "nan"  # seen by `step`
         trained = [weight for weight in model.parameters() if weight.requires_grad]
         optimiser = torch.optim.AdamW(trained, self.rate, weight_decay=training.weight_decay, fused=True)

@@ -62,6 +62,8 @@ def _fit(run: RunConfig, scale: float, batches: Batches, prevalence: Prevalence)
     settings: dict[str, Any] = {"loss": method.rival}
     if method.rival is None:
         settings = {"marginal": MARGINAL_OF[run.marginal](model.head), "reference": method.reference(prevalence)}
+    if run.learns_from_unlabelled:
+        settings |= _unlabelled(run, batches)
     target = log_posterior(model.net, prevalence, likelihood, prior=layer_prior(model.net, scale, likelihood), **settings)
     steps = {"steps": _CHAIN * training.steps} if run.inference == "sghmc" else {"steps": training.steps, "lr": 1e-2}
     seed = seed_of("posterior", run.data, run.fold, run.seed)
@@ -75,6 +77,15 @@ def _fit(run: RunConfig, scale: float, batches: Batches, prevalence: Prevalence)
             progress=False,
             **steps,
         )
+
+
+def _unlabelled(run: RunConfig, batches: Batches) -> dict[str, Any]:
+    """Return the unlabelled rows as `log_posterior` takes them; in the published form p(y|w) is exact over all of them."""
+    rows = batches.metadata[batches.unlabelled_rows(run.population)]
+    if not METHODS[run.loss].weighs_unlabelled:
+        return {"unlabelled": rows}
+    weight = 1.0 if run.unlabelled_weight is None else run.unlabelled_weight
+    return {"unlabelled": rows, "unlabelled_weight": weight, "unlabelled_batch_size": run.training.batch_size}
 
 
 def _log_probs(run: RunConfig, posterior: Posterior, x: Tensor, prevalence: Prevalence) -> Tensor:
