@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float, Int64, Shaped
 from numpy.typing import ArrayLike
 from torch import Tensor
 
@@ -209,7 +209,7 @@ def _cut(
 
 
 def _interpolate(
-    flat: Float[Tensor, " voxels"],
+    flat: Shaped[Tensor, " voxels"],
     lengths: Sequence[int],
     rows: Int64[Tensor, " n"],
     places: Sequence[Float[Tensor, "n views size size"]],
