@@ -66,8 +66,9 @@ def test_a_run_gives_the_same_bits_whatever_is_trained_beside_it(source: Source)
 def test_runs_that_are_trained_in_the_same_way_share_their_nets_and_are_chosen_by_their_own_scores(
     source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stepped = []
-    monkeypatch.setattr(Net, "update", lambda net, update=Net.update: (stepped.append(net), update(net)))
+    stepped: list[Net] = []
+    update = Net.update
+    monkeypatch.setattr(Net, "update", lambda net: (stepped.append(net), update(net)))
     group = group_of(source, populations=(0.3, 0.001), losses=("corrected", "plain"), inferences=("map", "mc-dropout"))
     together = train_group(group)
     assert len(group.runs) == 8

@@ -218,20 +218,21 @@ def take_step(candidates: Iterable[Candidate], batch: Batch, number: int, fabric
 
 def _teams(nets: Iterable[Net], batch: Batch, fabric: Fabric) -> list[list[Net]]:
     """Return the nets in teams, with the first convolutions of each team computed: one backward pass serves them all."""
-    alone, together = [], {}
+    teams: list[list[Net]] = []
+    together: dict[tuple[int, str], tuple[Tensor, list[Net]]] = {}
     for net in nets:
         features, first = net.inputs(batch).features, net.model.module.first
-        joins = features is not None and first is not None and fabric.device.type == "cpu" and fabric.world_size == 1
-        if joins and net.run.training.precision == "32-true":
+        plain = fabric.device.type == "cpu" and fabric.world_size == 1 and net.run.training.precision == "32-true"
+        if plain and features is not None and first is not None:
             together.setdefault((id(features), repr(first)), (features, []))[1].append(net)
         else:
-            alone.append([net])
+            teams.append([net])
     for features, team in together.values():
         if len(team) > 1 and convolve_together([net.model.module.first for net in team], features.flatten(0, 1)):
-            alone.append(team)
+            teams.append(team)
         else:
-            alone += [[net] for net in team]
-    return alone
+            teams += [[net] for net in team]
+    return teams
 
 
 def _as_trained(run: RunConfig) -> RunConfig:
@@ -243,7 +244,8 @@ def _as_trained(run: RunConfig) -> RunConfig:
 
 def _seed_default(seed: int, fabric: Fabric) -> None:
     """Seed torch's default generators; on a CPU its own alone, since seeding devices that are not there takes long."""
-    (torch.default_generator if fabric.device.type == "cpu" else torch).manual_seed(seed)
+    seed_all = torch.default_generator.manual_seed if fabric.device.type == "cpu" else torch.manual_seed
+    seed_all(seed)
 
 
 def _copied(module: nn.Module) -> dict[str, Tensor]:

@@ -159,7 +159,8 @@ def _net(name: str, likelihood: Likelihood, num_features: int, small: bool, drop
     image: Any = net.image if name == "both" else net
     image.low_level = nn.Identity()  # it is the same in all nets, and computed once for all of them
     if isinstance(image.body, ConvBody):
-        image.body.layers[0] = FirstConvolution(image.body.layers[0])
+        layers: Any = image.body.layers
+        layers[0] = FirstConvolution(layers[0])
     return net
 
 
