@@ -59,6 +59,17 @@ class TestCutters:
         assert views.shape == (3, 6, 10, 10)
         assert [views[i].floor().unique().tolist() for i in range(3)] == [[0], [1], [2]]
 
+    @each_cutter
+    @each_patch
+    def test_rows_are_cut_as_copies_of_these_patches_would_be(self, make: Any, shape: tuple[int, ...]) -> None:
+        patches, rows, spacing = volumes(4, shape), torch.tensor([3, 1, 3]), torch.tensor([1.0, 0.7, 2.0])
+        views = make(views=6, size=10)(patches, generator(), spacing, rows)
+        assert torch.equal(views, make(views=6, size=10)(patches[rows], generator(), spacing))
+
+    @pytest.mark.parametrize("rows", [torch.tensor([0, 2]), torch.tensor([-1]), torch.tensor([0.0]), torch.tensor(0)])
+    def test_rows_that_are_not_there_are_refused(self, rows: Tensor) -> None:
+        assert_refused(lambda: FixedViews(views=3)(volumes(2, (9, 9, 9)), rows=rows), "whole numbers below 2")
+
     @each_patch
     def test_random_views_are_made_by_their_generator(self, shape: tuple[int, ...]) -> None:
         cut = RandomViews(views=3, size=8, shift=1.0, scale=0.1)

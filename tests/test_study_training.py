@@ -19,7 +19,8 @@ from rightloss.study.methods import FULLY_LABELLED, METHODS
 from rightloss.study.results import RunResult
 from rightloss.study.training import Hardware, loop, posteriors, train_group
 from rightloss.study.training.batches import Batches
-from rightloss.study.training.candidates import Candidate
+from rightloss.study.training.candidates import Candidate, Net
+from rightloss.study.training.models import FirstConvolution, convolve_together
 
 SHORT = Training(steps=6, batch_size=10, views=3, test_views=3, checkpoints=2, learning_rates=(1e-2,), members=2)
 
@@ -59,6 +60,49 @@ def test_a_run_gives_the_same_bits_whatever_is_trained_beside_it(source: Source)
     for result in together[::3]:
         (alone,) = train_group(Group(source, (result.config,)))
         assert_same(result, alone)
+
+
+@pytest.mark.long
+def test_runs_that_are_trained_in_the_same_way_share_their_nets_and_are_chosen_by_their_own_scores(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stepped: list[Net] = []
+    update = Net.update
+    monkeypatch.setattr(Net, "update", lambda net: (stepped.append(net), update(net)))
+    group = group_of(source, populations=(0.3, 0.001), losses=("corrected", "plain"), inferences=("map", "mc-dropout"))
+    together = train_group(group)
+    assert len(group.runs) == 8
+    assert len(stepped) == SHORT.steps
+    for result in together:
+        (alone,) = train_group(Group(source, (result.config,)))
+        assert_same(result, alone)
+
+
+@pytest.mark.long
+def test_first_convolutions_give_the_same_bits_together_and_one_by_one(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = group_of(source, nets=("convnet", "both"), losses=("information-gain", "weighted", "corrected"))
+    together = train_group(group)
+    monkeypatch.setattr("rightloss.study.training.models._same_bits", lambda *form: False)
+    for one, other in zip(together, train_group(group), strict=True):
+        assert_same(one, other)
+
+
+@pytest.mark.parametrize("count", [2, 9])
+@pytest.mark.parametrize("rows", [1, 30])
+def test_convolutions_in_one_call_are_those_of_each_layer_with_its_gradients(rows: int, count: int) -> None:
+    features = torch.rand(rows, 8, 6, 6, dtype=torch.float64)
+    layers = [FirstConvolution(torch.nn.Conv2d(8, 4, 3, 2, 1).double()) for _ in range(count)]
+    expected = [layer(features) for layer in layers]
+    slopes = [torch.rand_like(each) for each in expected]
+    weights = [weight for layer in layers for weight in layer.parameters()]
+    if convolve_together(layers, features):
+        found = [layer(features) for layer in layers]
+        assert all(layer.computed is None for layer in layers)  # used once
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+        gradients = [torch.autograd.grad(each, weights, slopes) for each in (found, expected)]
+        torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)
+    else:
+        assert all(layer.computed is None for layer in layers)
 
 
 @pytest.mark.long

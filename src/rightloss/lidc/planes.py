@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int64, Shaped
 from numpy.typing import ArrayLike
 from torch import Tensor
 
@@ -58,6 +58,7 @@ def orthogonal_views(
     spacing: float | int | ArrayLike = 1.0,
     outside: float | int | None = None,
     shifts: ArrayLike | None = None,
+    rows: Int64[Tensor, " n"] | None = None,
 ) -> Float[Tensor, "n views size size"]:
     """Return, for each rotation, the three orthogonal planes through the patch's centre, interpolated trilinearly.
 
@@ -72,15 +73,17 @@ def orthogonal_views(
         spacing: from pixel to pixel, in voxels of the patch: a number, or `(n,)`.
         outside: the value beyond the centres of the outermost voxels, or None to repeat the nearest voxel.
         shifts: `(n, t, 3)`, from the patch's centre to the planes' common centre, (x, y, z) in voxels.
+        rows: `(n,)`, the patches to cut, which are read where they are; `patches[rows]` would copy them. By default all.
     """
     patches = checked_patches(patches, 4)
-    spacing = per_example(spacing, "spacing", patches)
-    rotations = checked_rotations(rotations, len(patches)).to(patches.device, torch.float32)
+    rows = checked_rows(rows, patches)
+    spacing = per_example(spacing, "spacing", patches, len(rows))
+    rotations = checked_rotations(rotations, len(rows)).to(patches.device, torch.float32)
     axes = rotations.flip(2) * spacing[:, None, None, None]  # rows z, y, x, as in the array
     across, down = (axes[..., columns].mT.flatten(1, 2) for columns in ([0, 0, 1], [1, 2, 2]))
     if shifts is not None:
         shifts = _table(shifts, "shifts", (*rotations.shape[:2], 3), patches).flip(2).repeat_interleave(3, 1)
-    return _cut(patches, across, down, shifts, whole_number(size, "size", 1), _checked_outside(outside))
+    return _cut(patches, rows, across, down, shifts, whole_number(size, "size", 1), _checked_outside(outside))
 
 
 def inplane_views(
@@ -91,6 +94,7 @@ def inplane_views(
     spacing: float | int | ArrayLike = 1.0,
     outside: float | int | None = None,
     shifts: ArrayLike | None = None,
+    rows: Int64[Tensor, " n"] | None = None,
 ) -> Float[Tensor, "n views size size"]:
     """Return views of slices turned in their plane, interpolated bilinearly: (x, y) = Q (c, r), or Q (−c, r) where flipped.
 
@@ -105,17 +109,19 @@ def inplane_views(
         spacing: from pixel to pixel, in pixels of the slice: a number, or `(n,)`.
         outside: as in `orthogonal_views`.
         shifts: `(n, s, 2)`, from the slice's centre to the view's, (x, y) in pixels of the slice.
+        rows: as in `orthogonal_views`.
     """
     slices = checked_patches(slices, 3)
-    spacing = per_example(spacing, "spacing", slices)[:, None]
-    angles = _table(angles, "angles", (len(slices), None), slices)
+    rows = checked_rows(rows, slices)
+    spacing = per_example(spacing, "spacing", slices, len(rows))[:, None]
+    angles = _table(angles, "angles", (len(rows), None), slices)
     cos, sin, sign = angles.cos() * spacing, angles.sin() * spacing, torch.ones_like(angles)
     if flips is not None:
         sign = torch.where(_table(flips, "flips", tuple(angles.shape), slices) != 0, -1.0, 1.0)
     if shifts is not None:
         shifts = _table(shifts, "shifts", (*angles.shape, 2), slices).flip(2)
     across, down = torch.stack([sin * sign, cos * sign], 2), torch.stack([cos, -sin], 2)  # y, x, as in the array
-    return _cut(slices, across, down, shifts, whole_number(size, "size", 1), _checked_outside(outside))
+    return _cut(slices, rows, across, down, shifts, whole_number(size, "size", 1), _checked_outside(outside))
 
 
 def checked_patches(patches: ArrayLike, *axes: int) -> Tensor:
@@ -132,17 +138,32 @@ def checked_patches(patches: ArrayLike, *axes: int) -> Tensor:
     return given.to(_WIDER.get(given.dtype, given.dtype))
 
 
-def per_example(values: float | int | ArrayLike, name: str, patches: Tensor) -> Float[Tensor, " n"]:
-    """Return a positive number for each patch, from one number for all or one for each."""
-    given = tensor_of(values, name).to(patches.device, torch.float32)
-    if given.shape not in ((), (len(patches),)):
+def checked_rows(rows: Int64[Tensor, " n"] | None, patches: Tensor) -> Int64[Tensor, " n"]:
+    """Return numbers of patches, by default of all."""
+    if rows is None:
+        return torch.arange(len(patches), device=patches.device)
+    given = tensor_of(rows, "rows").to(patches.device)
+    fits = given.ndim == 1 and given.dtype == torch.int64
+    if not fits or bool(((given < 0) | (given >= len(patches))).any()):
         raise ValueError(
-            f"Expected `{name}` to be a number or of shape ({len(patches)},), but got shape {tuple(given.shape)}: "
+            f"Expected `rows` to be whole numbers below {len(patches)}, the number of patches, but got {rows!r}: "
+            "count from 0, in an int64 tensor of one axis."
+        )
+    return given
+
+
+def per_example(values: float | int | ArrayLike, name: str, patches: Tensor, count: int | None = None) -> Float[Tensor, " n"]:
+    """Return a positive number for each of `count` examples, by default the patches, from one for all or one for each."""
+    count = len(patches) if count is None else count
+    given = tensor_of(values, name).to(patches.device, torch.float32)
+    if given.shape not in ((), (count,)):
+        raise ValueError(
+            f"Expected `{name}` to be a number or of shape ({count},), but got shape {tuple(given.shape)}: "
             "voxels are as long along all axes; resample patches in which they are not."
         )
     if not bool(((given > 0) & given.isfinite()).all()):
         raise ValueError(f"Expected `{name}` to be positive and finite, but got {values!r}: it is the distance of two pixels.")
-    return given.expand(len(patches))
+    return given.expand(count)
 
 
 def is_number(value: object) -> bool:
@@ -171,7 +192,7 @@ def _table(values: ArrayLike, name: str, shape: tuple[int | None, ...], patches:
 
 
 def _cut(
-    patches: Tensor, across: Tensor, down: Tensor, shifts: Tensor | None, size: int, outside: float | None
+    patches: Tensor, rows: Tensor, across: Tensor, down: Tensor, shifts: Tensor | None, size: int, outside: float | None
 ) -> Float[Tensor, "n views size size"]:
     """Return views whose pixel (r, c) is the value at centre + shift + c · across + r · down; vectors `(n, views, axes)`."""
     steps = torch.arange(size, device=patches.device) - (size - 1) / 2
@@ -179,28 +200,38 @@ def _cut(
     middle = (centre if shifts is None else centre + shifts)[..., None]
     along, aside = (across[..., None] * steps + middle).movedim(2, 0), (down[..., None] * steps).movedim(2, 0)
     on_cpu = patches.device.type == "cpu"
-    rows = max(1, torch.get_num_threads() * _BLOCK // (across.shape[1] * size**2) if on_cpu else len(patches))
-    blocks = zip(patches.split(rows), along.unsqueeze(3).split(rows, 1), aside.unsqueeze(4).split(rows, 1), strict=True)
-    return torch.cat([_interpolate(block, [c + r for c, r in zip(*each, strict=True)], outside) for block, *each in blocks])
+    most = max(1, torch.get_num_threads() * _BLOCK // (across.shape[1] * size**2) if on_cpu else len(rows))
+    blocks = zip(rows.split(most), along.unsqueeze(3).split(most, 1), aside.unsqueeze(4).split(most, 1), strict=True)
+    flat, lengths = patches.reshape(-1), patches.shape[1:]
+    return torch.cat(
+        [_interpolate(flat, lengths, block, [c + r for c, r in zip(*each, strict=True)], outside) for block, *each in blocks]
+    )
 
 
 def _interpolate(
-    patches: Tensor, places: Sequence[Float[Tensor, "n views size size"]], outside: float | None
+    flat: Shaped[Tensor, " voxels"],
+    lengths: Sequence[int],
+    rows: Int64[Tensor, " n"],
+    places: Sequence[Float[Tensor, "n views size size"]],
+    outside: float | None,
 ) -> Float[Tensor, "n views size size"]:
-    """Interpolate linearly between the 4 or 8 voxels around each point; `places` along the array's axes are overwritten."""
-    lengths, flat, shape = patches.shape[1:], patches.flatten(1), places[0].shape
+    """Interpolate linearly between the 4 or 8 voxels around each point; `places` along the array's axes are overwritten.
+
+    `flat` has the voxels of all patches, of these lengths along their axes, one after the other.
+    """
+    shape = places[0].shape
     beyond = None if outside is None else _beyond(places, lengths)
-    index = torch.zeros((), dtype=torch.int32, device=patches.device)
+    index = torch.zeros((), dtype=torch.int32, device=flat.device)
     weights = []
     for place, length in zip(places, lengths, strict=True):
         lower = place.clamp_(0, length - 1).floor().clamp_(max=length - 2)
         index = lower.int().add_(index * length)
-        weights.append(place.sub_(lower).flatten(1))
-    index = index.long().flatten(1)
+        weights.append(place.sub_(lower).flatten())
+    index = (index.long() + math.prod(lengths) * rows[:, None, None, None]).flatten()
 
     def value(axis: int, start: int) -> Tensor:
         if axis == len(lengths):
-            return flat[:, start:].gather(1, index).float()
+            return flat[start:].index_select(0, index).float()
         step = math.prod(lengths[axis + 1 :])
         return value(axis + 1, start).lerp_(value(axis + 1, start + step), weights[axis])
 

@@ -12,14 +12,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from ..log_probs import log_prob_table, tensor_of
 from ..rng import checked_generator
 from ..sampling.checks import whole_number
-from .planes import checked_patches, fixed_rotations, inplane_views, is_number, orthogonal_views, per_example, random_rotations
+from .planes import (
+    checked_patches,
+    checked_rows,
+    fixed_rotations,
+    inplane_views,
+    is_number,
+    orthogonal_views,
+    per_example,
+    random_rotations,
+)
 
 __all__ = [
     "FixedViews",
@@ -66,7 +75,11 @@ class RandomViews:
             raise ValueError(f"Expected `scale` to be a share from 0 and below 1, but got {self.scale!r}: 0 leaves it out.")
 
     def __call__(
-        self, patches: ArrayLike, generator: torch.Generator | None = None, spacing_mm: float | int | ArrayLike = 1.0
+        self,
+        patches: ArrayLike,
+        generator: torch.Generator | None = None,
+        spacing_mm: float | int | ArrayLike = 1.0,
+        rows: Int64[Tensor, " n"] | None = None,
     ) -> Float[Tensor, "n views size size"]:
         """Return views of `patches`, whose voxels are `spacing_mm` apart.
 
@@ -74,9 +87,10 @@ class RandomViews:
             patches: `(n, d, h, w)` or `(n, h, w)`.
             generator: as in `random_rotations`.
             spacing_mm: a number, or `(n,)`.
+            rows: as in `orthogonal_views`; `spacing_mm` is theirs.
         """
-        patches, spacing = _ready(self, patches, spacing_mm)
-        source, n, axes = checked_generator(generator), len(patches), patches.ndim - 1
+        patches, rows, spacing = _ready(self, patches, spacing_mm, rows)
+        source, n, axes = checked_generator(generator), len(rows), patches.ndim - 1
         groups = self.views // 3 if axes == 3 else self.views
         shifts = None
         if self.shift:
@@ -85,9 +99,9 @@ class RandomViews:
             spacing = spacing * (1 + self.scale * _uniform((n,), source, patches))
         if axes == 3:
             rotations = random_rotations(n * groups, source, patches.device).unflatten(0, (n, groups))
-            return orthogonal_views(patches, rotations, self.size, spacing, self.outside, shifts)
+            return orthogonal_views(patches, rotations, self.size, spacing, self.outside, shifts, rows)
         angles, flips = math.pi * _uniform((n, groups), source, patches), _uniform((n, groups), source, patches) < 0
-        return inplane_views(patches, angles, flips, self.size, spacing, self.outside, shifts)
+        return inplane_views(patches, angles, flips, self.size, spacing, self.outside, shifts, rows)
 
 
 @dataclass(frozen=True)
@@ -119,15 +133,19 @@ class FixedViews:
         _check_settings(self)
 
     def __call__(
-        self, patches: ArrayLike, generator: torch.Generator | None = None, spacing_mm: float | int | ArrayLike = 1.0
+        self,
+        patches: ArrayLike,
+        generator: torch.Generator | None = None,
+        spacing_mm: float | int | ArrayLike = 1.0,
+        rows: Int64[Tensor, " n"] | None = None,
     ) -> Float[Tensor, "n views size size"]:
         """Return views, with the arguments of `RandomViews`; the generator is not used."""
-        patches, spacing = _ready(self, patches, spacing_mm)
+        patches, rows, spacing = _ready(self, patches, spacing_mm, rows)
         if patches.ndim == 4:
-            rotations = fixed_rotations(self.views // 3).expand(len(patches), -1, 3, 3)
-            return orthogonal_views(patches, rotations, self.size, spacing, self.outside)
+            rotations = fixed_rotations(self.views // 3).expand(len(rows), -1, 3, 3)
+            return orthogonal_views(patches, rotations, self.size, spacing, self.outside, rows=rows)
         angles = torch.arange(self.views) * (2 * math.pi / self.views)
-        return inplane_views(patches, angles.expand(len(patches), -1), None, self.size, spacing, self.outside)
+        return inplane_views(patches, angles.expand(len(rows), -1), None, self.size, spacing, self.outside, rows=rows)
 
 
 @torch.no_grad()
@@ -236,15 +254,16 @@ def _check_settings(cutter: RandomViews | FixedViews) -> None:
 
 
 def _ready(
-    cutter: RandomViews | FixedViews, patches: ArrayLike, spacing_mm: float | int | ArrayLike
-) -> tuple[Tensor, Float[Tensor, " n"]]:
-    """Return the patches, checked, and the spacing of a view's pixels in voxels of each patch."""
+    cutter: RandomViews | FixedViews, patches: ArrayLike, spacing_mm: float | int | ArrayLike, rows: Tensor | None
+) -> tuple[Tensor, Int64[Tensor, " n"], Float[Tensor, " n"]]:
+    """Return the patches and the rows to cut, checked, and the spacing of a view's pixels in voxels of each patch."""
     patches = checked_patches(patches, 3, 4)
-    if len(patches) == 0:
+    rows = checked_rows(rows, patches)
+    if len(rows) == 0:
         raise ValueError("Expected at least one patch, but got none: is the data set empty?")
     if patches.ndim == 4 and cutter.views % 3:
         raise ValueError(
             f"Expected `views` to be a multiple of 3 for volumes, but got {cutter.views}: "
             "they come as triplets of orthogonal planes."
         )
-    return patches, cutter.spacing / per_example(spacing_mm, "spacing_mm", patches)
+    return patches, rows, cutter.spacing / per_example(spacing_mm, "spacing_mm", patches, len(rows))

@@ -141,7 +141,7 @@ class Batches:
         features = None
         if self.images is not None and self.low_level is not None:
             # Cut for all ranks, so that the views do not depend on their number.
-            views = cutter(self.images[rows], generator=generator, spacing_mm=self.data.spacing_mm[rows])[own]
+            views = cutter(self.images, generator, self.data.spacing_mm[rows], rows)[own]
             with torch.no_grad():
                 features = each_view(views.to(self.device), self.low_level)
         return Inputs(features, self.metadata[rows[own]].to(self.device))

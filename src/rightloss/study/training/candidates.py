@@ -1,13 +1,14 @@
 """A run with one step size: its nets, their loss, and their predictions.
 
-Stage: `RunConfig`, step size → `Candidate`; minibatch → one step of its nets; validation or test part → log-probabilities at π.
+Stage: `RunConfig`, step size → `Candidate`; minibatch → one step of the nets of all candidates; validation or test part →
+log-probabilities at π.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,13 +17,14 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ...likelihoods import start_at_prevalence
+from ...losses import LogLikelihoodLoss
 from ...marginals import AuxiliaryMarginal, BatchMarginal, ClasswiseMarginal, Marginal, RunningMarginal
 from ...predictive import retarget
 from ...prevalence import Prevalence
 from ..config import RunConfig
 from ..methods import METHODS
-from .batches import Batch, seed_of, stream
-from .models import DROPOUT, LIKELIHOOD_OF, Model
+from .batches import Batch, Inputs, seed_of, stream
+from .models import DROPOUT, LIKELIHOOD_OF, Model, convolve_together
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -48,42 +50,35 @@ class Candidate:
         population: π.
         num_features: columns of the metadata.
         fabric: where and how precisely.
+        made: nets of other candidates, by what their training depends on. Nets that would be trained in the same way are taken
+            from there; others are added.
     """
 
     def __init__(
-        self, run: RunConfig, rate: float, sampling: Tensor, population: Tensor, num_features: int, fabric: Fabric
+        self,
+        run: RunConfig,
+        rate: float,
+        sampling: Tensor,
+        population: Tensor,
+        num_features: int,
+        fabric: Fabric,
+        made: dict[tuple[RunConfig, float], list[Net]] | None = None,
     ) -> None:
         self.run, self.rate, self.fabric = run, rate, fabric
         self.prevalence = Prevalence(population, sampling=sampling, evidence=run.evidence)
         members = run.training.members if run.inference == "ensemble" else 1
-        self.nets = [self._net(member, num_features) for member in range(members)]
-        self.failed = False
+        made = {} if made is None else made
+        if (same := (_as_trained(run), rate)) not in made:
+            made[same] = [self._net(member, num_features) for member in range(members)]
+        self.nets = made[same]
         self.scores: list[float] = []
         self.best: list[dict[str, Tensor]] = []
+        self._failed = False
 
-    def step(self, batch: Batch, number: int) -> None:
-        """Take one step with each net; a loss that is not finite ends the training of all."""
-        for member, net in enumerate(self.nets):
-            if self.failed:
-                return
-            torch.manual_seed(self._seed("dropout", member, number, self.fabric.global_rank))
-            net.optimiser.zero_grad()
-            loss = self._loss(net, batch)
-            mean: Any = self.fabric.all_reduce(loss.detach().clone())  # it overwrites its argument
-            self.failed = not math.isfinite(float(mean))
-            if not self.failed:
-                self.fabric.backward(loss)
-                net.optimiser.step()
-                net.schedule.step()
-                net.averaged.update_parameters(net.model.module)
-
-    def _loss(self, net: _Net, batch: Batch) -> Tensor:
-        """Return the loss; labelled and unlabelled rows go through the net together."""
-        if not self.run.learns_from_unlabelled:
-            return net.criterion(net.model(*batch.inputs), batch.target)
-        outputs = net.model(*batch.with_unlabelled[self.run.population])
-        labelled, unlabelled = outputs.tensor_split([len(batch.target)])
-        return net.criterion(labelled, batch.target, unlabelled=unlabelled)
+    @property
+    def failed(self) -> bool:
+        """Whether a loss or a score was not finite: then it is neither trained nor scored any more."""
+        return self._failed or any(net.failed for net in self.nets)
 
     def score(self, part: Batch) -> None:
         """Score the nets on the validation part, and keep a copy if they were never better."""
@@ -91,7 +86,7 @@ class Candidate:
             return
         found = expected_log_likelihood(self.log_probs(part), part.target, self.prevalence.population)
         if not math.isfinite(found):
-            self.failed = True
+            self._failed = True
             return
         if found > max(self.scores, default=-math.inf):
             self.best = [_copied(net.averaged.module) for net in self.nets]
@@ -112,10 +107,10 @@ class Candidate:
         tables = [self._table(net, part, mask) for net in self.nets for mask in range(masks)]
         return torch.logsumexp(torch.stack(tables), 0) - math.log(len(tables))
 
-    def _table(self, net: _Net, part: Batch, mask: int) -> Float64[Tensor, "n k"]:
+    def _table(self, net: Net, part: Batch, mask: int) -> Float64[Tensor, "n k"]:
         model: Any = net.averaged.module
         dtype = next(model.parameters()).dtype
-        torch.manual_seed(self._seed("mask", mask))
+        _seed_default(self._seed("mask", mask), self.fabric)
         blocks = []
         for start in range(0, len(part.target), _BLOCK):
             block = slice(start, start + _BLOCK)
@@ -128,7 +123,7 @@ class Candidate:
             return table
         return retarget(table, self.prevalence.sampling, self.prevalence.population)
 
-    def _net(self, member: int, num_features: int) -> _Net:
+    def _net(self, member: int, num_features: int) -> Net:
         run, training, method = self.run, self.run.training, METHODS[self.run.loss]
         likelihood = LIKELIHOOD_OF[run.likelihood](self.prevalence.num_classes)
         start = stream("weights", run.net, run.likelihood, run.data, run.fold, run.seed, member)
@@ -136,14 +131,16 @@ class Candidate:
         if method.start != "torch":
             at = self.prevalence if method.start == "population" else Prevalence(self.prevalence.sampling)
             start_at_prevalence(model.head, at, likelihood)
-        torch.manual_seed(self._seed("marginal", member))  # of the auxiliary network's weights
+        _seed_default(self._seed("marginal", member), self.fabric)  # of the auxiliary network's weights
         marginal = MARGINAL_OF[run.marginal](model.head)
         criterion: Any = method.loss(self.prevalence, likelihood, marginal, run.unlabelled_weight)
-        criterion.nonfinite = "nan"  # seen by `step`
+        criterion.nonfinite = "nan"  # seen by `take_step`
         trained = [weight for weight in model.parameters() if weight.requires_grad]
         optimiser = torch.optim.AdamW(trained, self.rate, weight_decay=training.weight_decay, fused=True)
         wrapped, set_up = self.fabric.setup(model, optimiser)
-        return _Net(
+        return Net(
+            run,
+            member,
             wrapped,
             criterion.to(self.fabric.device),
             set_up,
@@ -162,15 +159,94 @@ def expected_log_likelihood(log_probs: Float64[Tensor, "n k"], target: Tensor, p
     return float(population @ ((votes * log_probs).sum(0) / votes.sum(0)))
 
 
-@dataclass(frozen=True)
-class _Net:
-    """One net in training: as Fabric wraps it, with its loss and the running mean of its weights, which predicts."""
+@dataclass(eq=False)
+class Net:
+    """One net in training: as Fabric wraps it, with its loss and the running mean of its weights, which predicts.
 
+    Attributes:
+        run: that it is trained for, or the first of several that are trained in the same way.
+        member: its number in an ensemble.
+        failed: whether its loss was not finite.
+    """
+
+    run: RunConfig
+    member: int
     model: Any
     criterion: Any
     optimiser: Any
     schedule: Any
     averaged: AveragedModel
+    failed: bool = False
+
+    def inputs(self, batch: Batch) -> Inputs:
+        """Return what it reads of a minibatch: labelled rows or, where it learns from others too, all rows."""
+        return batch.with_unlabelled[self.run.population] if self.run.learns_from_unlabelled else batch.inputs
+
+    def loss(self, batch: Batch, number: int, fabric: Fabric) -> Tensor:
+        """Return the loss of minibatch `number`; labelled and unlabelled rows go through the net together."""
+        run = self.run
+        _seed_default(seed_of("dropout", run.data, run.fold, run.seed, self.member, number, fabric.global_rank), fabric)
+        outputs = self.model(*self.inputs(batch))
+        if not run.learns_from_unlabelled:
+            return self.criterion(outputs, batch.target)
+        labelled, unlabelled = outputs.tensor_split([len(batch.target)])
+        return self.criterion(labelled, batch.target, unlabelled=unlabelled)
+
+    def update(self) -> None:
+        """Move the weights along their gradients."""
+        self.optimiser.step()
+        self.schedule.step()
+        self.averaged.update_parameters(self.model.module)
+
+
+def take_step(candidates: Iterable[Candidate], batch: Batch, number: int, fabric: Fabric) -> None:
+    """Take one step with each net of the candidates; a loss that is not finite ends the training of its net."""
+    nets = dict.fromkeys(net for candidate in candidates if not candidate.failed for net in candidate.nets)
+    for team in _teams(nets, batch, fabric):
+        losses = []
+        for net in team:
+            net.optimiser.zero_grad()
+            loss = net.loss(batch, number, fabric)
+            mean: Any = fabric.all_reduce(loss.detach().clone())  # it overwrites its argument
+            net.failed = not math.isfinite(float(mean))
+            losses += [] if net.failed else [loss]
+        if losses:
+            fabric.backward(sum(losses[1:], losses[0]))
+        for net in team:
+            if not net.failed:
+                net.update()
+
+
+def _teams(nets: Iterable[Net], batch: Batch, fabric: Fabric) -> list[list[Net]]:
+    """Return the nets in teams, with the first convolutions of each team computed: one backward pass serves them all."""
+    teams: list[list[Net]] = []
+    together: dict[tuple[int, str], tuple[Tensor, list[Net]]] = {}
+    for net in nets:
+        features, first = net.inputs(batch).features, net.model.module.first
+        plain = fabric.device.type == "cpu" and fabric.world_size == 1 and net.run.training.precision == "32-true"
+        if plain and features is not None and first is not None:
+            together.setdefault((id(features), repr(first)), (features, []))[1].append(net)
+        else:
+            teams.append([net])
+    for features, team in together.values():
+        if len(team) > 1 and convolve_together([net.model.module.first for net in team], features.flatten(0, 1)):
+            teams.append(team)
+        else:
+            teams += [[net] for net in team]
+    return teams
+
+
+def _as_trained(run: RunConfig) -> RunConfig:
+    """Return a run that stands for all that are trained in the same way, and differ in how nets are scored and predict."""
+    if METHODS[run.loss].rival is LogLikelihoodLoss:  # at the sampled mix, whatever the population
+        run = replace(run, loss="plain", population=None)
+    return replace(run, inference="map") if run.inference == "mc-dropout" else run
+
+
+def _seed_default(seed: int, fabric: Fabric) -> None:
+    """Seed torch's default generators; on a CPU its own alone, since seeding devices that are not there takes long."""
+    seed_all = torch.default_generator.manual_seed if fabric.device.type == "cpu" else torch.manual_seed
+    seed_all(seed)
 
 
 def _copied(module: nn.Module) -> dict[str, Tensor]:

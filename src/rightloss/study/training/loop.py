@@ -18,7 +18,7 @@ from ..datasets import StudyData, study_data, study_images
 from ..engines import Report
 from ..results import RunResult
 from .batches import Batch, Batches
-from .candidates import Candidate
+from .candidates import Candidate, Net, take_step
 from .models import takes_image
 from .posteriors import posterior_result
 
@@ -111,9 +111,10 @@ def _train(fabric: Fabric, group: Group, report: Report) -> list[RunResult]:
 
 def _side_by_side(fabric: Fabric, runs: list[RunConfig], batches: Batches, report: Report) -> dict[RunConfig, RunResult]:
     training, features = runs[0].training, len(batches.data.feature_names)
+    made: dict[tuple[RunConfig, float], list[Net]] = {}
     candidates = {
         run: [
-            Candidate(run, rate, batches.sampling, population_of(run, batches.data), features, fabric)
+            Candidate(run, rate, batches.sampling, population_of(run, batches.data), features, fabric, made)
             for rate in training.learning_rates
         ]
         for run in runs
@@ -122,8 +123,7 @@ def _side_by_side(fabric: Fabric, runs: list[RunConfig], batches: Batches, repor
     checkpoints = {round(training.steps * (number + 1) / training.checkpoints) for number in range(training.checkpoints)}
     valid = batches.fixed(batches.parts.valid)
     for step, batch in enumerate(batches, start=1):
-        for candidate in all_candidates:
-            candidate.step(batch, step)
+        take_step(all_candidates, batch, step, fabric)
         if step in checkpoints:
             for candidate in all_candidates:
                 candidate.score(valid)

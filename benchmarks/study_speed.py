@@ -1,0 +1,105 @@
+"""Time one fold of `rightloss study quick`, and compare it with another checkout of this repository.
+
+The whole command counts: start of Python, reading the data, ten runs of 300 steps side by side, tables and report. It runs in
+one process on one thread; checkouts take turns. `--against PATH` names the other checkout (`git worktree add PATH COMMIT`); its
+code runs in this environment. Writes study_speed.md: a row per checkout, and how far apart the predictions are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from report import ROOT, table
+
+COMMAND = ["study", "quick", "--folds", "1", "--engine", "in-process"]
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--against", type=Path, help="the other checkout; without it, this one is timed alone")
+    parser.add_argument("--turns", type=int, default=3, help="how often each is timed")
+    parser.add_argument("--steps", type=int, help="minibatches of a run, if not 300; 10 checkpoints all the same")
+    parser.add_argument("--docs", action="store_true", help="write into docs/benchmarks, which is kept in the repository")
+    return parser.parse_args()
+
+
+def processor_seconds(checkout: Path, out: Path, command: list[str]) -> float:
+    """Run the command with the code of a checkout; return its user and system time."""
+    run = "from rightloss.cli import main; main()"
+    environment = {**os.environ, **_ONE_THREAD, "PYTHONPATH": str(checkout / "src")}
+    before = os.times()
+    subprocess.run(
+        [sys.executable, "-c", run, *command, "--out", str(out)],
+        env=environment,
+        cwd=out.parent,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=True,
+    )
+    after = os.times()
+    return after.children_user + after.children_system - before.children_user - before.children_system
+
+
+def predictions(out: Path) -> dict[str, np.ndarray]:
+    """Return the log-probabilities of each run, by its name without the digest of its config."""
+    return {
+        path.stem.rpartition("-")[0]: np.load(path, allow_pickle=False)["log_probs"] for path in sorted(out.glob("runs/*.npz"))
+    }
+
+
+def commit_of(checkout: Path) -> str:
+    found = subprocess.run(["git", "-C", checkout, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    return found.stdout.strip() or "unknown"
+
+
+def main() -> None:
+    given = arguments()
+    command = COMMAND + ([] if given.steps is None else ["--steps", str(given.steps)])
+    checkouts = {"this checkout": ROOT, **({} if given.against is None else {"the other": given.against.resolve()})}
+    times: dict[str, list[float]] = {name: [] for name in checkouts}
+    found: dict[str, dict[str, np.ndarray]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for turn in range(given.turns):
+            for name, checkout in checkouts.items():
+                out = Path(folder) / f"{turn}-{name.replace(' ', '-')}"
+                times[name].append(processor_seconds(checkout, out, command))
+                found[name] = predictions(out)
+    seconds = {name: statistics.median(each) for name, each in times.items()}
+    rows = [
+        [name, commit_of(checkouts[name]), f"{seconds[name]:.1f}", f"{min(each):.1f} to {max(each):.1f}"]
+        for name, each in times.items()
+    ]
+    steps = "" if given.steps is None else f" --steps {given.steps}"
+    text = (
+        f"Made by `python benchmarks/study_speed.py --against CHECKOUT --turns {given.turns}{steps}`: "
+        f"`rightloss {' '.join(command)}`, start and report included.\n\n"
+        + table(["code", "commit", "processor seconds, median", "from, to"], rows)
+    )
+    if given.against is not None:
+        common = sorted(set(found["this checkout"]) & set(found["the other"]))
+        apart = max(
+            (float(np.abs(found["this checkout"][run] - found["the other"][run]).max()) for run in common), default=None
+        )
+        ratio = seconds["the other"] / seconds["this checkout"]
+        text += f"\nThe other takes {ratio:.2f} × the time of this checkout. "
+        text += (
+            f"The largest difference between the log-probabilities of their {len(common)} runs is {apart:g}.\n"
+            if apart is not None
+            else "They have no run in common.\n"
+        )
+    print(text)
+    out = ROOT / ("docs/benchmarks" if given.docs else "benchmarks/out")
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "study_speed.md").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
