@@ -38,6 +38,8 @@ from unlabelled_methods import (
     Fitted,
     Job,
     Kind,
+    evidence_jobs_of,
+    evidence_loss,
     fit,
     guess,
     jobs_of,
@@ -47,7 +49,7 @@ from unlabelled_methods import (
     unknown_jobs_of,
 )
 
-from rightloss import Prevalence, information_gain_loss, logit_adjusted_loss
+from rightloss import LogitAdjustedLoss, Prevalence, information_gain_loss, logit_adjusted_loss
 from rightloss.atomic_files import whole_file
 from rightloss.lidc import binary_set
 from rightloss.shift import estimate_prevalence
@@ -63,8 +65,13 @@ MOST_VALID = {50: 50, 100: 50, 200: 100, 1000: 250}  # validation rows of each c
 QUICK = {"sets": ("Default", "LIDC", "satimage"), "sizes": (50,), "draws": 3}
 
 
-Part = Literal["known", "unknown"]  # whether methods are told π
+Part = Literal["known", "unknown", "evidence"]  # whether methods are told π; those of unlabelled_evidence.py
 PARTS: tuple[Part, ...] = ("known", "unknown")
+JOBS: dict[Part, Callable[[Draw, Kind], list[Job]]] = {
+    "known": jobs_of,
+    "unknown": unknown_jobs_of,
+    "evidence": evidence_jobs_of,
+}
 
 
 class Cell(NamedTuple):
@@ -158,7 +165,7 @@ def standardised(x: np.ndarray, rows: np.ndarray) -> Callable[[np.ndarray], torc
 def run(cell: Cell, part: Part, draw: int, slices: Path, folder: Path = OUT) -> None:
     """Train every job of a cell's draw and write its figures, whole or not at all."""
     rows = draw_of(data_of(cell.set, slices), cell.labelled, draw)
-    jobs = (jobs_of if part == "known" else unknown_jobs_of)(rows, cell.model)
+    jobs = JOBS[part](rows, cell.model)
     write(cell.path(part, draw, folder), rows, jobs, fit(cell.model, rows, jobs, seed=draw))
 
 
@@ -221,6 +228,7 @@ def check_losses() -> None:
         own = logit_adjusted_loss(tables[0], y, prevalence, unlabelled=tables[1], unlabelled_weight=float(weight[job]))
         torch.testing.assert_close(found, own)
     mean = z_unlabelled.sigmoid().mean(0)
+    _check_evidence(z[:, :1], y, z_unlabelled[:, :1], prevalence)
     for kappa in (0.0, 1.0):
         inputs = [each[:, :1].clone().requires_grad_() for each in (z, z_unlabelled)]
         q = torch.stack([1 - mean, mean])[:, :1]
@@ -230,6 +238,19 @@ def check_losses() -> None:
         information_gain_loss(doubled[0], y, certain, reference=certain.population, unlabelled=doubled[1]).backward()
         for one, other in zip(inputs, doubled, strict=True):
             torch.testing.assert_close(one.grad[:, 0], other.grad[:, 1])  # type: ignore[index]
+
+
+def _check_evidence(z: torch.Tensor, y: torch.Tensor, z_unlabelled: torch.Tensor, prevalence: Prevalence) -> None:
+    """Assert that the gradient of the evidence is the library's, which begins with the minibatch's own mean."""
+    inputs, doubled = [z.clone(), z_unlabelled.clone()], [_two(each[:, 0]) for each in (z, z_unlabelled)]
+    for each in (*inputs, *doubled):
+        each.requires_grad_()
+    mean = z_unlabelled.sigmoid().mean(0)
+    told, people = torch.full((1,), 0.1).double(), torch.full((1,), 3.0).double()
+    evidence_loss(inputs[0], y, inputs[1], told, people, torch.stack([1 - mean, mean])).sum().backward()
+    LogitAdjustedLoss(prevalence, unlabelled_evidence=3.0)(doubled[0], y, unlabelled=doubled[1]).backward()
+    for one, other in zip(inputs, doubled, strict=True):
+        torch.testing.assert_close(one.grad[:, 0], other.grad[:, 1])  # type: ignore[index]
 
 
 def _two(z: torch.Tensor) -> torch.Tensor:

@@ -104,13 +104,15 @@ def by_cell(found: pd.DataFrame) -> str:
     names, rows = [name for name in RULES if name != BASE], []
     for key, cell in found.groupby(CELL, sort=False):
         own = cell.set_index("method")
-        differences = [
-            interval(*own.loc[name, ["likelihood −", "likelihood s.e."]], int(own.loc[name, "draws"])) for name in names
-        ]
+        differences = [_interval(own.loc[name]) for name in names]
         auc = own.loc[THREE]
         rows.append([f"{key[0]}, {key[1]}", f"{key[2]:,}", f"{own.loc[BASE, 'likelihood']:.4f}", *differences,
                      f"{auc['auc −']:+.4f} ± {auc['auc s.e.']:.4f}"])  # fmt: skip
     return table(["cell", "labelled of each class", BASE, *names, "AUC, ε = 3 ± s.e."], rows)
+
+
+def _interval(row: pd.Series) -> str:
+    return interval(row["likelihood −"], row["likelihood s.e."], row["draws"])
 
 
 if __name__ == "__main__":

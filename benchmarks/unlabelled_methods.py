@@ -28,9 +28,11 @@ LOOK = 10  # steps between looks at the validation rows, after a few early ones
 EARLY = (2, 4, 6, 8, 12, 15, 18, 24, 27)
 LABELLED, UNLABELLED = 64, 256  # rows of a minibatch: of each class, and unlabelled
 MEMORY = 0.9  # decay of running means over minibatches
+LONG_MEMORY = 0.97  # of the mean prediction that the evidence holds at π, as in the library
 WEIGHTS = (0.3, 1.0, 3.0, 10.0)  # fixed masses of the unlabelled against the labelled
 GAMMAS = (-0.5, 0.0, 0.5, 0.9)  # of PNU
 FACTORS = (0.5, 2.0)  # by which a guess of the odds of π is wrong
+EVIDENCE = (1.0, 3.0)  # people counted by class per unlabelled row
 PSEUDO = (0.3, 1.0)  # weights of pseudo-labels and of EM's soft labels
 
 
@@ -72,6 +74,14 @@ def jobs_of(draw: Draw, kind: Kind) -> list[Job]:
     plain += [("PNU", f"{gamma:g}", gamma) for gamma in GAMMAS]
     plain += [(method, f"{weight:g}", weight) for method in ("pseudo-labels", "EM") for weight in PSEUDO]
     return [Job(method, name, decay, value, pi) for method, name, value in plain for decay in DECAYS[kind]]
+
+
+def evidence_jobs_of(draw: Draw, kind: Kind) -> list[Job]:
+    """Return logit adjustment, the streams at the weight that the loss takes by itself, and the same with evidence of π."""
+    batch = UNLABELLED / (2 * labelled_of_each(draw))
+    plain = [("stream", "0", 0.0), ("stream", "batch", batch)]
+    plain += [("evidence", f"{people:g}", people) for people in EVIDENCE]
+    return [Job(method, name, decay, value, draw.population) for method, name, value in plain for decay in DECAYS[kind]]
 
 
 def unknown_jobs_of(draw: Draw, kind: Kind) -> list[Job]:
@@ -200,6 +210,14 @@ def pnu_loss(z: Tensor, y: Tensor, z_unlabelled: Tensor, population: Tensor, gam
     return (1 - gamma.abs()) * pn + gamma.clamp(min=0) * pu + (-gamma).clamp(min=0) * nu
 
 
+def evidence_loss(z: Tensor, y: Tensor, z_unlabelled: Tensor, population: Tensor, people: Tensor, q: Tensor) -> Tensor:
+    """Return the stream likelihood's loss at the minibatch's own weight, with evidence of π; q as in `paper_loss`."""
+    weight = torch.full_like(people, len(z_unlabelled) / len(y))
+    m = z_unlabelled.sigmoid().mean(0)
+    evidence = (torch.stack([1 - population, population]) * torch.stack([1 - m, m]) / q).sum(0)
+    return stream_loss(z, y, z_unlabelled, population, weight) - people * weight * evidence
+
+
 def taught_loss(z: Tensor, y: Tensor, z_unlabelled: Tensor, population: Tensor, weight: Tensor, taught: Tensor) -> Tensor:
     """Return logit adjustment on the labelled plus weight × cross-entropy of the unlabelled to the labels `taught`."""
     nothing = torch.zeros_like(weight)
@@ -256,6 +274,7 @@ class Families:
         self.value = torch.tensor([job.value for job in jobs])
         self.population = torch.tensor([job.population for job in jobs])
         self.q = torch.stack([1 - self.population, self.population])
+        self.memory = torch.tensor([LONG_MEMORY if job.method == "evidence" else MEMORY for job in jobs])
         em = self.columns.get("EM", slice(0))
         self.taught = torch.zeros(len(draw.unlabelled), em.stop - (em.start or 0))
 
@@ -273,6 +292,8 @@ class Families:
                 ).mean(0)
             elif name == "paper":
                 found = paper_loss(*parts, value, self.q[:, where])
+            elif name == "evidence":
+                found = evidence_loss(*parts, value, self.q[:, where])
             elif name == "PNU":
                 found = pnu_loss(*parts, value)
             else:
@@ -285,7 +306,7 @@ class Families:
     def remember(self, z_unlabelled: Tensor) -> None:
         """Update the running means: q of the paper's form, and π of the jobs that learn it, as the library does."""
         mean = z_unlabelled.sigmoid().mean(0).clamp(1e-5, 1 - 1e-5)
-        self.q = MEMORY * self.q + (1 - MEMORY) * torch.stack([1 - mean, mean])
+        self.q = self.memory * self.q + (1 - self.memory) * torch.stack([1 - mean, mean])
         if "unknown" in self.columns:
             where = self.columns["unknown"]
             self.population[where] = MEMORY * self.population[where] + (1 - MEMORY) * mean[where]
@@ -342,14 +363,18 @@ def fit(kind: Kind, draw: Draw, jobs: list[Job], seed: int, steps: int | None = 
 
 def minibatch(draw: Draw, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
     """Return labelled rows, equally many of each class, above unlabelled ones; the labels; the unlabelled rows' places."""
-    size = min(LABELLED, len(draw.y) // 2)
-    chosen = [_some(torch.nonzero(draw.y == k)[:, 0], size, generator) for k in (0, 1)]
+    chosen = [_some(torch.nonzero(draw.y == k)[:, 0], labelled_of_each(draw), generator) for k in (0, 1)]
     rows = torch.randint(len(draw.unlabelled), (UNLABELLED,), generator=generator)
     labelled = torch.cat(chosen)
     x = torch.cat([draw.x[labelled], draw.unlabelled[rows]])
     if x.ndim == 4:
         x = x.flip([dim for dim in (2, 3) if torch.rand((), generator=generator) < 0.5])
     return x, draw.y[labelled], rows
+
+
+def labelled_of_each(draw: Draw) -> int:
+    """Return how many labelled rows of each class a minibatch has."""
+    return min(LABELLED, len(draw.y) // 2)
 
 
 def _some(places: Tensor, size: int, generator: torch.Generator) -> Tensor:

@@ -117,12 +117,13 @@ def guarded(arrays: dict[str, np.ndarray]) -> int:
     return max((pick(arrays, rule) for rule in (OURS["ours, root"], RIVALS[BASE])), key=lambda place: arrays["score"][place])
 
 
-def rows_of(folder: Path) -> pd.DataFrame:
+def rows_of(folder: Path, part: str = "known", rules: dict[str, Rule] | None = None) -> pd.DataFrame:
     """Return a row per cell, draw and method, with the likelihood and the AUC, of methods that are told π."""
     rows = []
-    for cell, arrays in read(folder, "known"):
-        places = {name: (pick(arrays, rule), rule.figure) for name, rule in {**RIVALS, **OURS}.items()}
-        places |= {GUARDED: (guarded(arrays), "likelihood"), f"{GUARDED}, matched": (guarded(arrays), "matched")}
+    for cell, arrays in read(folder, part):
+        places = {name: (pick(arrays, rule), rule.figure) for name, rule in (rules or {**RIVALS, **OURS}).items()}
+        if rules is None:
+            places |= {GUARDED: (guarded(arrays), "likelihood"), f"{GUARDED}, matched": (guarded(arrays), "matched")}
         sizes = dict(zip(("rows", "valid", "unlabelled", "tested", "positives"), arrays["sizes"].tolist(), strict=True))
         for name, (place, figure) in places.items():
             figures = {"likelihood": float(arrays[figure][place]), "auc": float(arrays["auc"][place])}
@@ -312,20 +313,22 @@ def harm_table(path: Path) -> str:
     return table(header, lines)
 
 
-def draw(cells: pd.DataFrame, path: Path) -> None:
-    """Draw the paired differences per cell with 95 % intervals, small cells left, 1,000 labelled right."""
+SERIES = {
+    "ours, guarded, matched": ("#0072b2", "o"),
+    "ours, root": ("#56b4e9", "D"),
+    "intercept matched": ("#999999", "s"),
+    "PNU": ("#e69f00", "^"),
+    "EM": ("#cc79a7", "v"),
+}
+
+
+def draw(cells: pd.DataFrame, path: Path, series: dict[str, tuple[str, str]] = SERIES) -> None:
+    """Draw the paired differences per cell with 95 % intervals, small cells above, 1,000 labelled below."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    series = {
-        "ours, guarded, matched": ("#0072b2", "o"),
-        "ours, root": ("#56b4e9", "D"),
-        "intercept matched": ("#999999", "s"),
-        "PNU": ("#e69f00", "^"),
-        "EM": ("#cc79a7", "v"),
-    }
     keys = list(dict.fromkeys(zip(*(cells[name] for name in CELL), strict=True)))
     keys.sort(key=lambda key: (key[2] > SMALL, ORDER.index(key[0]), key[1], key[2]))
     figure, axis = plt.subplots(figsize=(9, 0.3 * len(keys) + 1.8), layout="constrained")
@@ -334,7 +337,7 @@ def draw(cells: pd.DataFrame, path: Path) -> None:
         own = cells[(cells[CELL] == list(key)).all(axis=1)].set_index("method")
         for order, (name, (colour, marker)) in enumerate(series.items()):
             mean, error, draws = own.loc[name, ["likelihood −", "likelihood s.e.", "draws"]]
-            half, y = student.ppf(0.975, draws - 1) * error, place + 0.14 * (order - 2)
+            half, y = student.ppf(0.975, draws - 1) * error, place + 0.14 * (order - (len(series) - 1) / 2)
             axis.plot(np.clip([mean - half, mean + half], -limit, limit), [y, y], color=colour, lw=1.1)
             shown: dict[str, Any] = {
                 "marker": marker if abs(mean) < limit else ("<" if mean < 0 else ">"),

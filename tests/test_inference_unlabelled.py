@@ -120,9 +120,8 @@ class TestTarget:
 
             def value(target: LogPosterior = target, params: Any = params, twin: Any = twin) -> Tensor:
                 outputs = [target.model(each) for each in (x, others)]
-                loss: Tensor = twin(
-                    outputs[0], y, small.prevalence, target.likelihood, unlabelled=outputs[1], unlabelled_weight=lam
-                )
+                options = {"unlabelled": outputs[1], "unlabelled_weight": lam, "unlabelled_evidence": 0.0}
+                loss: Tensor = twin(outputs[0], y, small.prevalence, target.likelihood, **options)
                 return NUM_DATA * -loss + target.log_prior(params)
 
             torch.testing.assert_close(NUM_DATA * target(params, (x, y))[0], target.at(params, value), rtol=1e-12, atol=1e-10)

@@ -59,10 +59,11 @@ def test_loss_and_gradient_equal_the_likelihood_of_the_streams(k: int, weight: f
     z, y, z_u = batch(k, n=4 * k, m=20)
     prevalence, lam = classes(k, evidence=kappa), 20 / (4 * k) if weight is None else weight
     expected = by_hand(z.softmax(1), y, z_u.softmax(1), prevalence, lam, kappa)
+    options: dict[str, Any] = {"unlabelled_weight": weight, "unlabelled_evidence": 0.0}
     for path in (True, False):
-        criterion = rl.InformationGainLoss(prevalence, marginal=rl.BatchMarginal(), fused=path, unlabelled_weight=weight)
+        criterion = rl.InformationGainLoss(prevalence, marginal=rl.BatchMarginal(), fused=path, **options)
         assert_same(criterion(z, y, unlabelled=z_u), expected, (z, z_u))
-    found = rl.information_gain_loss(z, y, prevalence, unlabelled=z_u, unlabelled_weight=weight)
+    found = rl.information_gain_loss(z, y, prevalence, unlabelled=z_u, **options)
     assert_same(found, expected, (z, z_u))
 
 
@@ -73,11 +74,12 @@ def test_every_likelihood_takes_unlabelled_rows(make: Callable[[], Any], k: int,
     outputs, others = random_outputs(likelihood, 4 * k).requires_grad_(), random_outputs(likelihood, 9, seed=1).requires_grad_()
     prevalence, lam = classes(k), 9 / (4 * k) if weight is None else weight
     expected = by_hand(likelihood.table(outputs).exp(), y, likelihood.table(others).exp(), prevalence, lam)
-    adjusted = rl.LogitAdjustedLoss(prevalence, likelihood, unlabelled_weight=weight)
+    options: dict[str, Any] = {"unlabelled_weight": weight, "unlabelled_evidence": 0.0}
+    adjusted = rl.LogitAdjustedLoss(prevalence, likelihood, **options)
     assert_same(adjusted(outputs, y, unlabelled=others), expected, (outputs, others))
-    twin = rl.logit_adjusted_loss(outputs, y, prevalence, likelihood, unlabelled=others, unlabelled_weight=weight)
+    twin = rl.logit_adjusted_loss(outputs, y, prevalence, likelihood, unlabelled=others, **options)
     assert_same(twin, expected, (outputs, others))
-    gain = rl.InformationGainLoss(prevalence, likelihood, unlabelled_weight=weight)
+    gain = rl.InformationGainLoss(prevalence, likelihood, **options)
     assert_same(gain(outputs, y, unlabelled=others), expected, (outputs, others))
 
 
@@ -103,7 +105,9 @@ def test_at_the_populations_mix_the_unlabelled_rows_are_the_marginal(kappa: floa
     gain = torch.log_softmax(z, 1).gather(1, y[:, None])[:, 0] - log_m[y] + kappa * (prevalence.population * log_m).sum()
     references: list[Any] = ["population", prevalence.population]
     for reference in references:
-        criterion = rl.InformationGainLoss(prevalence, marginal=rl.BatchMarginal(), reference=reference)
+        criterion = rl.InformationGainLoss(
+            prevalence, marginal=rl.BatchMarginal(), reference=reference, unlabelled_evidence=0.0
+        )
         assert_same(criterion(z, y, unlabelled=z_u), -gain.mean(), (z, z_u))
     found = rl.information_gain_loss(z, y, prevalence, reference=prevalence.population, unlabelled=z_u)
     assert_same(found, -gain.mean(), (z, z_u))
@@ -163,7 +167,7 @@ def test_evidence_is_the_mean_log_likelihood_of_people_counted_by_class(make: Ca
 def test_evidence_has_the_running_mean_as_its_value_and_the_minibatch_as_its_gradient() -> None:
     prevalence, average = classes(K), torch.zeros(K, dtype=torch.float64)
     for loss in (rl.InformationGainLoss, rl.LogitAdjustedLoss):
-        ours, without = loss(prevalence, unlabelled_evidence=3.0), loss(prevalence)
+        ours, without = loss(prevalence), loss(prevalence, unlabelled_evidence=0.0)
         for step in range(4):
             z, y, z_u = batch(seed=step)
             p = z_u.softmax(1)
@@ -280,7 +284,7 @@ def test_at_a_constant_prediction_of_the_population_the_intercepts_have_no_gradi
 def test_where_the_sampled_mix_is_the_populations_unlabelled_rows_tell_nothing() -> None:
     z, y, z_u = batch()
     prevalence = rl.Prevalence(population(K), population(K))
-    found = rl.LogitAdjustedLoss(prevalence)(z, y, unlabelled=z_u)
+    found = rl.LogitAdjustedLoss(prevalence, unlabelled_evidence=0.0)(z, y, unlabelled=z_u)
     gradient, nothing = torch.autograd.grad(found, (z, z_u))
     expected = torch.autograd.grad(nn.functional.cross_entropy(z, y), z)[0]
     torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-15)
@@ -290,8 +294,8 @@ def test_where_the_sampled_mix_is_the_populations_unlabelled_rows_tell_nothing()
 def test_the_gradient_has_a_limit_as_the_weight_grows() -> None:
     z, y, z_u = batch()
     gradients = [
-        torch.autograd.grad(rl.LogitAdjustedLoss(classes(K), unlabelled_weight=weight)(z, y, unlabelled=z_u), (z, z_u))
-        for weight in (1e6, 1e9)
+        torch.autograd.grad(loss(z, y, unlabelled=z_u), (z, z_u))
+        for loss in (rl.LogitAdjustedLoss(classes(K), unlabelled_weight=w, unlabelled_evidence=0.0) for w in (1e6, 1e9))
     ]
     for a, b in zip(*gradients, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
@@ -303,7 +307,7 @@ def test_positive_and_unlabelled_rows_alone_give_the_likelihood_of_contaminated_
     z, _, z_u = batch(2, 10, 30)
     p, p_u = (each.softmax(1)[:, 1] / 0.2 for each in (z, z_u))
     expected = -(p / (p + 3)).log().mean() - 3 * (3 / (p_u + 3)).log().mean()
-    criterion = loss(rl.Prevalence.positive_unlabelled(0.2))
+    criterion = loss(rl.Prevalence.positive_unlabelled(0.2), unlabelled_evidence=0.0)
     assert_same(criterion(z, torch.ones(10, dtype=torch.long), unlabelled=z_u), expected, (z, z_u))
     with pytest.raises(ValueError, match="Expected `unlabelled` rows"):
         criterion(z, torch.ones(10, dtype=torch.long))
@@ -365,7 +369,9 @@ def test_what_was_learnt_of_an_unknown_prevalence_is_saved_and_used_in_eval_mode
     for others in (None, z_u):
         found, same = (each.eval()(z, y, unlabelled=others) for each in (criterion, copy))
         assert torch.equal(found, same)
-        torch.testing.assert_close(found, rl.InformationGainLoss(known).eval()(z, y, unlabelled=others))
+        torch.testing.assert_close(
+            found, rl.InformationGainLoss(known, unlabelled_evidence=0.0).eval()(z, y, unlabelled=others)
+        )
 
 
 def test_a_state_saved_without_unlabelled_rows_loads_and_one_saved_with_them_too() -> None:

@@ -89,18 +89,19 @@ def odds(fitted: InformationGainClassifier) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("k", [2, 3])
-@pytest.mark.parametrize("mass", [0.3, 13.0])
-def test_the_objective_is_the_loss_of_the_library_and_so_is_its_gradient(k: int, mass: float) -> None:
+@pytest.mark.parametrize(("mass", "people"), [(0.3, 0.0), (13.0, 2.0)])
+def test_the_objective_is_the_loss_of_the_library_and_so_is_its_gradient(k: int, mass: float, people: float) -> None:
     x, y, others = study(k)
     rng = np.random.default_rng(SEED)
     outputs = 2 * rng.normal(size=(len(x) + len(others), 1 if k == 2 else k))
     table = np.eye(k)[y]
     pi = np.array([0.9, 0.1]) if k == 2 else np.array(POPULATION[3])
-    value, gradient, _ = StreamLikelihood(table, len(others), mass, table.mean(0), pi)(outputs, np.empty(0))
+    streams = StreamLikelihood(table, len(others), mass, table.mean(0), pi, evidence=people)
+    value, gradient, _ = streams(outputs, np.empty(0))
     logits = torch.from_numpy(outputs).requires_grad_()
     likelihood = rl.Bernoulli() if k == 2 else rl.Categorical()
     prevalence = rl.Prevalence(pi, table.mean(0))
-    options: dict[str, Any] = {"unlabelled": logits[len(y) :], "unlabelled_weight": mass}
+    options: dict[str, Any] = {"unlabelled": logits[len(y) :], "unlabelled_weight": mass, "unlabelled_evidence": people}
     loss = rl.logit_adjusted_loss(logits[: len(y)], torch.from_numpy(y), prevalence, likelihood, **options)
     loss.backward()
     assert logits.grad is not None
@@ -117,7 +118,8 @@ def test_the_fit_is_what_scipy_finds_on_the_formula(k: int, known: bool, penalty
     rho = np.bincount(y) / len(y)
     pi = (np.array([0.9, 0.1]) if k == 2 else np.array(POPULATION[3])) if known else None
     mass = len(others) / len(y) if weight is None else weight
-    fitted = model(pi if known else "unknown", penalty=penalty, unlabelled_weight=weight).fit(x, y, X_unlabelled=others)
+    options: dict[str, Any] = {"penalty": penalty, "unlabelled_weight": weight, "unlabelled_evidence": 0.0}
+    fitted = model(pi if known else "unknown", **options).fit(x, y, X_unlabelled=others)
     slopes, intercepts, mix = optimum(x, y, others, pi, rho, mass, 1 / len(y) if penalty else 0.0)
     found = odds(fitted)
     np.testing.assert_allclose(found[0], slopes[1:] - slopes[0], atol=2e-4)
@@ -136,7 +138,7 @@ def test_an_unknown_population_is_the_mean_prediction_over_the_unlabelled_rows(k
 def test_where_the_training_mix_is_the_populations_unlabelled_rows_change_nothing() -> None:
     x, y, others = study()
     mix = float(np.mean(y))
-    with_them, without = model(mix).fit(x, y, X_unlabelled=others), model(mix).fit(x, y)
+    with_them, without = model(mix, unlabelled_evidence=0.0).fit(x, y, X_unlabelled=others), model(mix).fit(x, y)
     np.testing.assert_allclose(with_them.coef_, without.coef_, atol=1e-6)
 
 
@@ -157,6 +159,20 @@ def test_an_integer_weight_is_a_repeated_row_and_votes_of_one_are_labels(populat
         repeated = model(population).fit(x[again], labels, X_unlabelled=others)
         np.testing.assert_allclose(weighted.predict_proba(x), repeated.predict_proba(x), atol=1e-6)
     assert weighted.unlabelled_weight_ == pytest.approx(len(others) / weight.sum())
+
+
+def test_evidence_holds_the_mean_prediction_over_the_unlabelled_rows_at_the_population() -> None:
+    """Of 60 columns, one of which matters, 40 labelled rows can be learnt by heart."""
+    rng = np.random.default_rng(SEED)
+    classes = (np.arange(40) % 2, rng.choice(2, 3000, p=[0.9, 0.1]))
+    x, others = (rng.normal(size=(len(y), 60)) + np.outer(2 * y, np.eye(60)[0]) for y in classes)
+    means = [
+        model(0.1, unlabelled_evidence=people).fit(x, classes[0], X_unlabelled=others).predict_proba(others)[:, 1].mean()
+        for people in (0.0, None, 100.0)
+    ]
+    assert means[0] < 0.08
+    assert means[1] == pytest.approx(0.1, abs=0.02)
+    assert means[2] == pytest.approx(0.1, abs=0.002)
 
 
 def test_unlabelled_rows_given_twice_weigh_twice() -> None:
@@ -185,6 +201,7 @@ def test_with_other_evidence_or_reference_the_fit_is_an_optimum_of_the_gain(opti
         reference=prevalence.population if published else references.get(options.get("reference")),
         unlabelled=torch.from_numpy(others) @ coef.T + intercept,
         unlabelled_weight=len(others) / len(y),
+        unlabelled_evidence=0.0,
     )
     (loss + coef.square().sum() / (2 * len(y))).backward()
     assert coef.grad is not None
@@ -417,7 +434,7 @@ def test_the_gradient_of_a_step_is_that_of_the_loss_by_autograd(kind: str) -> No
     x, y, others = study(each=20, m=30)
     y = np.ones_like(y) if kind == "positive" else y
     prevalence = rl.Prevalence.positive_unlabelled(0.1) if kind == "positive" else rl.Prevalence.from_labels(y, 0.1)
-    criterion = make_criterion("information_gain", prevalence, None, rl.Categorical(), len(y), False, 0.7)
+    criterion = make_criterion("information_gain", prevalence, None, rl.Categorical(), len(y), False, 0.7, 2.0)
     network = Network([2, 5, 2], torch.zeros(2), settings(), criterion, torch.float64, torch.Generator().manual_seed(0))
     weight = np.random.default_rng(0).integers(1, 4, len(y)) if kind == "weights" else None
     target = torch.from_numpy(np.eye(2)[y] if kind == "votes" else y)
@@ -536,6 +553,9 @@ def test_rows_that_cannot_be_used_are_refused(others: np.ndarray, words: str) ->
         ({"population": "unknown", "loss": "as_published"}, "the default loss"),
         ({"unlabelled_weight": -1.0}, "unlabelled_weight"),
         ({"unlabelled_weight": "much"}, "unlabelled_weight"),
+        ({"unlabelled_evidence": -1.0}, "unlabelled_evidence"),
+        ({"unlabelled_evidence": 3.0, "penalty": None}, "standard errors are those of the likelihood alone"),
+        ({"unlabelled_evidence": 3.0, "reference": "population"}, "unlabelled_evidence=0 with this loss"),
     ],
 )
 def test_options_that_do_not_go_with_unlabelled_rows_are_refused(options: dict[str, Any], words: str) -> None:

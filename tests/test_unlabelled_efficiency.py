@@ -49,7 +49,7 @@ class TestLikelihood:
         y = torch.arange(2).repeat_interleave(n)
         prevalence = rl.Prevalence.binary(population=pi, sampling=0.5)
         others = logits[2 * n :] if m else None
-        loss = 2 * n * rl.logit_adjusted_loss(logits[: 2 * n], y, prevalence, unlabelled=others)
+        loss = 2 * n * rl.logit_adjusted_loss(logits[: 2 * n], y, prevalence, unlabelled=others, unlabelled_evidence=0.0)
         value, gradient, _ = derivatives(data, theta[None], pi, n + m * pi)
         constant = 2 * n * np.log(n) + (m * np.log(m) if m else 0.0)
         assert float(value[0]) + constant == pytest.approx(-loss.item(), abs=1e-9)

@@ -104,7 +104,8 @@ def _solve(
         step = torch.linalg.lstsq(_slopes(log_mean, shift, own), gap[:, None], rcond=1e-6, driver="gelsd").solution[:, 0]
         length, here, kept = 1.0, gap, [each.detach().clone() for each in own]
         while length > 1e-6:
-            moved, _ = shift + length * step[: len(shift)], _move(own, kept, length * step[len(shift) :])
+            _move(own, kept, length * step[len(shift) :])
+            moved = shift + length * step[: len(shift)]
             gap = log_pi - log_mean(moved)
             if float(gap.norm()) < float(here.norm()):  # never true of NaN
                 shift = moved

@@ -12,7 +12,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..likelihoods import Categorical, Likelihood
-from ..marginals import BatchMarginal, Marginal, MarginalState, Measure, MinibatchEstimate, cannot_be_read, sharing_group
+from ..marginals import (
+    BatchMarginal,
+    Marginal,
+    MarginalState,
+    Measure,
+    MinibatchEstimate,
+    cannot_be_read,
+    in_transform,
+    sharing_group,
+)
 from ..prevalence import ContinuousPrevalence, Density, Frequencies, Prevalence
 from .batch import (
     LabelledBatch,
@@ -37,6 +46,7 @@ from .gain import (
     realised_frequencies,
 )
 from .streams import (
+    EVIDENCE,
     Tables,
     add_evidence,
     check_unlabelled_evidence,
@@ -65,7 +75,7 @@ def information_gain_loss(
     fused: bool = True,
     unlabelled: Tensor | None = None,
     unlabelled_weight: float | None = None,
-    unlabelled_evidence: float = 0.0,
+    unlabelled_evidence: float = EVIDENCE,
 ) -> Tensor:
     """Return `−(log p(y_n|x_n,w) − log p(y_n|w))`, Eq. (1): train with it, predict with the plain likelihood.
 
@@ -89,7 +99,7 @@ def information_gain_loss(
             (rightloss.losses.streams has the likelihood); where r = π, they are the marginal. An unreduced loss has them last.
         unlabelled_weight: λ, the mass of the unlabelled against the labelled; None for the ratio of the rows given.
         unlabelled_evidence: ε, people counted by class alone per unlabelled row: `−ε λ κ Σ_k π_k log p(k|w)` is added, with
-            p(k|w) the mean prediction over the unlabelled rows, which it holds at π.
+            p(k|w) the mean prediction over the unlabelled rows, which it holds at π; 0 for the streams alone.
 
     Examples:
         >>> import torch, rightloss as rl
@@ -158,7 +168,7 @@ def logit_adjusted_loss(
     nonfinite: NonFinite = "raise",
     unlabelled: Tensor | None = None,
     unlabelled_weight: float | None = None,
-    unlabelled_evidence: float = 0.0,
+    unlabelled_evidence: float = EVIDENCE,
 ) -> Tensor:
     """Return `−log p_ρ(y_n|x_n,w)`, `p_ρ(k|x,w) ∝ p(k|x,w) ρ_k/π_k`: cross-entropy of the table moved to the sampled mix.
 
@@ -318,10 +328,14 @@ def with_evidence(
     reduction: Reduction,
     group: dist.ProcessGroup | None,
 ) -> Tensor:
-    """Return a loss with unlabelled rows and with the evidence, of so many people per unlabelled row, that π is known."""
+    """Return a loss with unlabelled rows and with the evidence, of so many people per unlabelled row, that π is known.
+
+    Where r = π, the gain has that evidence already.
+    """
     assert isinstance(prevalence, Prevalence)
-    if people * terms.evidence == 0 or prevalence.is_unknown:
+    if people * terms.evidence == 0 or prevalence.is_unknown or terms.at_population:
         return loss
+    marginal = BatchMarginal() if in_transform() else marginal  # where no state can change
     evidence = population_evidence(tables, prevalence.population, marginal, group)
     each = people * terms.evidence * unlabelled_mass(batch, tables, weight, group)
     return add_evidence(loss, batch, each * evidence, reduction)

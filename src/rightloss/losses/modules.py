@@ -40,6 +40,7 @@ from .functional import (
 from .gain import PriorTerms, class_terms
 from .monitor import Kind, Monitor
 from .streams import (
+    EVIDENCE,
     Tables,
     check_unlabelled_evidence,
     check_unlabelled_weight,
@@ -80,6 +81,7 @@ class _Loss(nn.Module):
         self._reference, self._num_data = reference, num_data
         self._terms: dict[tuple[torch.device, torch.dtype], PriorTerms] = {}
         self.population_marginal: RunningMarginal | None = None
+        self.evidence_marginal: RunningMarginal | None = None
         if isinstance(prevalence, Prevalence):
             self._set_population(prevalence.start)
             if prevalence.is_unknown:
@@ -150,12 +152,20 @@ class _Loss(nn.Module):
         self._terms = {(cpu, torch.float64): double, (cpu, torch.float32): double.to(cpu, torch.float32)}
 
     def _set_unlabelled(self, weight: float | None, evidence: float) -> None:
-        """Keep how much unlabelled rows count, and a marginal for the evidence of π on them."""
+        """Keep how much unlabelled rows count, and how firmly they hold the mean prediction at π."""
         self.unlabelled_weight = check_unlabelled_weight(weight)
         self.unlabelled_evidence = check_unlabelled_evidence(evidence)
-        if self.unlabelled_evidence and isinstance(self._prevalence, Prevalence):
+
+    def mean_prediction(self) -> BatchMarginal | RunningMarginal:
+        """Return the estimate of the mean prediction over the unlabelled rows, which the evidence holds at π.
+
+        It is a running one, unless the loss is to have no state.
+        """
+        if self.evidence_marginal is None:
+            assert isinstance(self._prevalence, Prevalence)
             self.evidence_marginal = RunningMarginal(decay=0.97)
             self.evidence_marginal.prepare(self._prevalence.num_classes)
+        return self.evidence_marginal
 
     def _with_evidence(
         self, loss: Tensor, batch: LabelledBatch, tables: Tables, terms: PriorTerms, group: dist.ProcessGroup | None
@@ -163,7 +173,7 @@ class _Loss(nn.Module):
         """Return the loss with the evidence that π is known, on the unlabelled rows."""
         if not self.unlabelled_evidence:
             return loss
-        options = self.unlabelled_evidence, self.unlabelled_weight, self.evidence_marginal, self.reduction
+        options = self.unlabelled_evidence, self.unlabelled_weight, self.mean_prediction(), self.reduction
         return with_evidence(loss, batch, tables, terms, self._prevalence, *options, group)
 
     def _learn_population(self, tables: Tables, group: dist.ProcessGroup | None) -> None:
@@ -185,6 +195,8 @@ class _Loss(nn.Module):
             )
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *others: Any) -> None:
+        if any(name.startswith(f"{prefix}evidence_marginal.") for name in state_dict):
+            self.mean_prediction()
         super()._load_from_state_dict(state_dict, prefix, *others)
         if self.population_marginal is not None and int(state_dict.get(f"{prefix}population_marginal.steps", 0)):
             saved: Tensor = state_dict[f"{prefix}population_marginal.log_average"]
@@ -222,8 +234,8 @@ class InformationGainLoss(_Loss):
         unlabelled_weight: λ, the mass of unlabelled rows against the labelled ones, where `unlabelled=` is given; None for
             the ratio of the rows given.
         unlabelled_evidence: ε, people counted by class alone, per unlabelled row: holds the mean prediction over the
-            unlabelled rows at a known π, and keeps flexible models from telling labelled rows from unlabelled ones by heart:
-            3 for networks. 0 is the likelihood of the streams alone.
+            unlabelled rows at a known π, and keeps flexible models from telling labelled rows from unlabelled ones by heart.
+            0 for the likelihood of the streams alone.
 
     Examples:
         >>> import torch, rightloss as rl
@@ -248,7 +260,7 @@ class InformationGainLoss(_Loss):
         fused: bool = True,
         num_data: int | None = None,
         unlabelled_weight: float | None = None,
-        unlabelled_evidence: float = 0.0,
+        unlabelled_evidence: float = EVIDENCE,
     ) -> None:
         if isinstance(reference, str):
             if reference != "population":
@@ -321,6 +333,9 @@ class InformationGainLoss(_Loss):
             assert isinstance(self._prevalence, Prevalence)
             self.stream_marginal = _stream_marginal(self.marginal, int((self._prevalence.sampling > 0).sum()))
         super()._load_from_state_dict(state_dict, prefix, *others)
+
+    def mean_prediction(self) -> BatchMarginal | RunningMarginal:
+        return self.marginal if isinstance(self.marginal, BatchMarginal) else super().mean_prediction()
 
     def cross_entropy_terms(self, terms: PriorTerms) -> tuple[Tensor | None, Tensor | None]:
         return terms.log_offset, None
@@ -407,7 +422,7 @@ class LogitAdjustedLoss(_Rival):
         ignore_index: int | None = -100,
         nonfinite: NonFinite = "raise",
         unlabelled_weight: float | None = None,
-        unlabelled_evidence: float = 0.0,
+        unlabelled_evidence: float = EVIDENCE,
     ) -> None:
         super().__init__(prevalence, likelihood, reduction, ignore_index, nonfinite)
         self._set_unlabelled(unlabelled_weight, unlabelled_evidence)

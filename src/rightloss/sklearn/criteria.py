@@ -44,6 +44,7 @@ def make_criterion(
     num_data: int,
     full_batch: bool,
     unlabelled_weight: float | None = None,
+    unlabelled_evidence: float = 0.0,
 ) -> Criterion:
     """Return the loss module; with a `full_batch` the marginal is that of the rows at hand.
 
@@ -51,16 +52,16 @@ def make_criterion(
     is trained as that: it takes half the time.
     """
     criterion: Criterion
+    options: dict[str, Any] = {"unlabelled_weight": unlabelled_weight, "unlabelled_evidence": unlabelled_evidence}
     if loss == "logit_adjusted" or (
         loss == "information_gain" and reference is None and prevalence.evidence_for(num_data) == 1
     ):
-        criterion = LogitAdjustedLoss(prevalence, likelihood, unlabelled_weight=unlabelled_weight)
+        criterion = LogitAdjustedLoss(prevalence, likelihood, **options)
     elif loss == "information_gain":
         marginal = BatchMarginal() if full_batch else RunningMarginal()
-        options: dict[str, Any] = {"num_data": num_data, "unlabelled_weight": unlabelled_weight}
-        criterion = InformationGainLoss(prevalence, likelihood, marginal, reference, **options)
+        criterion = InformationGainLoss(prevalence, likelihood, marginal, reference, num_data=num_data, **options)
     elif loss == "as_published":
-        criterion = InformationGainLoss.as_published(prevalence, likelihood, unlabelled_weight=unlabelled_weight)
+        criterion = InformationGainLoss.as_published(prevalence, likelihood, **options)
     else:
         criterion = (WeightedLoss if loss == "weighted" else LogLikelihoodLoss)(prevalence, likelihood)
     criterion.monitor = None  # ρ is the rows' own mix

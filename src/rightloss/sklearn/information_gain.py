@@ -99,7 +99,11 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         random_state: of hidden layers and `partial_fit`; a linear `fit` draws nothing.
         verbose: print the loss of each epoch.
         unlabelled_weight: λ, the mass of all rows of `X_unlabelled` against that of the labelled rows; None: the ratio of
-            their numbers, each row counting as one. 0 leaves them out.
+            their numbers, each row counting as one; for a network, whose minibatches have as many of both, 1. 0 leaves them
+            out.
+        unlabelled_evidence: ε, people counted by class alone for each unlabelled row, which hold the mean prediction over
+            these rows at a known population; None: 3, and 0 for a linear model without an l2 penalty, which has standard
+            errors, and with another loss or reference.
         check_unlabelled: test whether the classes look the same in `X` and `X_unlabelled`, and warn where they do not:
             `rightloss.shift.unlabelled_shift_test`.
 
@@ -162,6 +166,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         random_state: int | np.random.RandomState | None = None,
         verbose: bool = False,
         unlabelled_weight: float | None = None,
+        unlabelled_evidence: float | None = None,
         check_unlabelled: bool = True,
     ) -> None:
         self.population = population
@@ -183,6 +188,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         self.random_state = random_state
         self.verbose = verbose
         self.unlabelled_weight = unlabelled_weight
+        self.unlabelled_evidence = unlabelled_evidence
         self.check_unlabelled = check_unlabelled
 
     def fit(
@@ -205,7 +211,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         dtype = [np.float64, np.float32] if sizes else np.float64
         classes = None if X_unlabelled is None else both_classes(y, sample_weight, self.population)
         rows = read_rows(self, X, y, sample_weight, dtype, classes)
-        others = None if X_unlabelled is None else read_unlabelled(self, X_unlabelled, self.unlabelled_weight, rows)
+        others = None if X_unlabelled is None else read_unlabelled(self, X_unlabelled, rows, bool(sizes))
         check_usable(self, rows, others, X_unlabelled is not None)
         totals = rows.class_totals()
         prevalence = self._prevalence_of(rows.classes, totals / totals.sum())
@@ -514,10 +520,9 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         at_sampling = self.loss == "log_likelihood" or prevalence.is_unknown
         stated = Prevalence(prevalence.sampling, prevalence.sampling) if at_sampling else prevalence
         to_population = prevalence.start.log().numpy() - stated.start.log().numpy()
-        likelihood, mass = Categorical(), None if others is None else others.mass
-        criterion = make_criterion(
-            self.loss, stated if prevalence.is_unknown else prevalence, reference, likelihood, round(rows.total), False, mass
-        )
+        likelihood, known = Categorical(), stated if prevalence.is_unknown else prevalence
+        counts: tuple[Any, ...] = () if others is None else (others.mass, others.evidence)
+        criterion = make_criterion(self.loss, known, reference, likelihood, round(rows.total), False, *counts)
         dtype = torch.from_numpy(rows.features[:0]).dtype
         sizes = [rows.features.shape[1], *settings.hidden_layer_sizes, len(rows.classes)]
         network = Network(sizes, likelihood.starting_outputs(stated), settings, criterion, dtype, generator)

@@ -22,6 +22,7 @@ from torch import Tensor
 from ..likelihoods import Categorical
 from ..losses import InformationGainLoss, LogitAdjustedLoss
 from ..losses.batch import Labels
+from ..marginals import MinibatchEstimate
 from ..prevalence import Prevalence
 from .criteria import Criterion, loss_of_rows
 from .labelled_rows import LabelledRows
@@ -193,7 +194,22 @@ class Network:
         share[n:, -1] = mass / (len(outputs) - n)
         residual = (log_t.exp().mul_(share.sum(1, keepdim=True)).sub_(share))[:, :-1]
         loss = -torch.where(share > 0, share * log_t, 0.0).sum()
-        return [loss, residual - log_probs.exp() * residual.sum(1, keepdim=True)]
+        gradient = residual - log_probs.exp() * residual.sum(1, keepdim=True)
+        if criterion.unlabelled_evidence:
+            of_evidence, by_unlabelled = self._evidence_and_gradient(log_probs[n:], mass)
+            loss, gradient[n:] = loss + of_evidence, gradient[n:] + by_unlabelled
+        return [loss, gradient]
+
+    def _evidence_and_gradient(self, log_probs: Tensor, mass: float) -> tuple[Tensor, Tensor]:
+        """Return minus the evidence of π on the unlabelled rows, as `StreamLikelihood` has it, with the running mean as m."""
+        criterion, p = self.criterion, log_probs.exp()
+        assert isinstance(criterion, LogitAdjustedLoss)
+        assert isinstance(criterion.prevalence, Prevalence)
+        people = criterion.unlabelled_evidence * criterion.terms(p).evidence * mass
+        pi = criterion.prevalence.population.to(p)
+        log_q = criterion.mean_prediction().update(MinibatchEstimate(p.mean(0).log(), len(p)))
+        ratio = pi / log_q.exp()
+        return -people * (pi * log_q).sum(), -people / len(p) * p * (ratio - (p @ ratio)[:, None])
 
     def _adam(self) -> None:
         """Take a step of Adam (Kingma & Ba 2015), the penalty's gradient included."""

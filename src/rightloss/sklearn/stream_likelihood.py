@@ -49,7 +49,9 @@ def fit_streams(
     learnt = prevalence.is_unknown or prevalence.is_uncertain
     rho, first = prevalence.sampling.numpy(), prevalence.start.numpy()
     alpha = None if prevalence.concentration is None else prevalence.concentration.numpy()
-    loss = StreamLikelihood(rows.table(), len(others.features), others.mass, rho, None if learnt else first, alpha)
+    loss = StreamLikelihood(
+        rows.table(), len(others.features), others.mass, rho, None if learnt else first, alpha, others.evidence
+    )
     features = np.vstack([rows.features, others.features])
     weight = np.concatenate([rows.table().sum(1), np.full(len(others.features), loss.multiple)])
     own = np.empty(0)
@@ -83,6 +85,7 @@ class StreamLikelihood:
         sampling: ρ (K,); 0 for a class that is never labelled.
         population: π (K,); None where it is learnt.
         concentration: of the prior of a learnt π (K,); None for none.
+        evidence: ε of a known π, see `rightloss.losses.streams.population_evidence`.
     """
 
     table: np.ndarray
@@ -91,6 +94,7 @@ class StreamLikelihood:
     sampling: np.ndarray
     population: np.ndarray | None
     concentration: np.ndarray | None = None
+    evidence: float = 0.0
 
     @property
     def total(self) -> float:
@@ -119,6 +123,9 @@ class StreamLikelihood:
         c = residual.sum(1)
         by_output = residual - streams.p * c[:, None]
         by_own = np.empty(0)
+        if self.evidence and self.population is not None:
+            of_evidence, by_unlabelled = self._evidence(streams.p[n:])
+            value, by_output[n:] = value + of_evidence, by_output[n:] + by_unlabelled
         if self.population is None:
             by_own = (pi * c.sum() - c @ streams.p)[1:]
             if self.concentration is not None:
@@ -128,6 +135,14 @@ class StreamLikelihood:
         by_output = by_output[:, 1:] if outputs.shape[1] == 1 else by_output
         by_own = by_own / self.own_scale if len(by_own) else by_own
         return value / self.total, by_output / self.total, by_own / self.total
+
+    def _evidence(self, p: np.ndarray) -> tuple[float, np.ndarray]:
+        """Return −ελN Σ_k π_k log m_k, m the mean of p(k|x) over the unlabelled rows, and its gradient by their logits."""
+        assert self.population is not None
+        people, m = self.evidence * self.mass * self.total, p.mean(0)
+        ratio = self.population / m
+        gradient = -people / len(p) * p * (ratio - (p @ ratio)[:, None])
+        return -people * float(self.population @ np.log(m)), gradient
 
     @property
     def own_scale(self) -> np.ndarray:

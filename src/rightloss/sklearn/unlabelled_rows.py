@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator
 from sklearn.utils.validation import _get_feature_names, validate_data
 
-from ..losses.streams import check_unlabelled_weight
+from ..losses.streams import EVIDENCE, check_unlabelled_evidence, check_unlabelled_weight
 from ..prevalence import Prevalence, PrevalenceWarning, without_estimate
 from ..shift import unlabelled_shift_test
 from .labelled_rows import LabelledRows
+from .options import hidden_sizes
 from .population import is_unknown
 
 
@@ -28,22 +28,24 @@ class UnlabelledRows:
     Attributes:
         features: X (m, d).
         mass: λ, their mass against the labelled rows.
+        evidence: ε, people counted by class for each of them.
     """
 
     features: np.ndarray
     mass: float
+    evidence: float = 0.0
 
 
-def read_unlabelled(
-    estimator: BaseEstimator, X_unlabelled: Any, weight: float | None, rows: LabelledRows
-) -> UnlabelledRows | None:
+def read_unlabelled(estimator: Any, X_unlabelled: Any, rows: LabelledRows, network: bool) -> UnlabelledRows | None:
     """Return the rows, checked against the columns of `X`; None where they count for nothing.
 
     Args:
-        estimator: it has seen `X`.
+        estimator: it has seen `X`; its `unlabelled_weight` is λ, None for the ratio of the rows, in a network's minibatches 1;
+            its `unlabelled_evidence` ε, None for the losses' default, and 0 where there are standard errors, which are those
+            of the streams, where the population is learnt, or the loss is of another mix.
         X_unlabelled: features (m, d), as `X`.
-        weight: λ; None for the ratio of the rows.
         rows: the labelled ones.
+        network: whether there are hidden layers.
     """
     _check_names(X_unlabelled, getattr(estimator, "feature_names_in_", None))
     try:
@@ -53,9 +55,13 @@ def read_unlabelled(
             f"Expected `X_unlabelled` to hold rows as `X` does, but got others ({error}): give the same columns, as numbers "
             "and without missing values."
         ) from error
-    mass = check_unlabelled_weight(weight)
-    mass = len(features) / rows.total if mass is None else mass
-    return UnlabelledRows(features, mass) if mass > 0 else None
+    mass, people = check_unlabelled_weight(estimator.unlabelled_weight), estimator.unlabelled_evidence
+    if mass is None:
+        mass = 1.0 if network else len(features) / rows.total
+    if people is None:
+        errors = estimator.penalty != "l2" and not network
+        people = 0.0 if errors or is_unknown(estimator.population) or not _is_default(estimator) else EVIDENCE
+    return UnlabelledRows(features, mass, check_unlabelled_evidence(people)) if mass > 0 else None
 
 
 def check_usable(estimator: Any, rows: LabelledRows, others: UnlabelledRows | None, given: bool) -> None:
@@ -74,7 +80,7 @@ def check_usable(estimator: Any, rows: LabelledRows, others: UnlabelledRows | No
             came = "unlabelled_weight=0" if given else "none"
             raise ValueError(f"Expected unlabelled rows with {what}, but got {came}: pass X_unlabelled=… to fit.")
         return
-    plain = estimator.loss == "logit_adjusted" or (estimator.loss == "information_gain" and estimator.reference is None)
+    plain, errors = _is_plain(estimator), estimator.penalty is None and not hidden_sizes(estimator)
     for wrong, expected, remedy in (
         (
             estimator.population is None,
@@ -85,6 +91,11 @@ def check_usable(estimator: Any, rows: LabelledRows, others: UnlabelledRows | No
             estimator.loss in ("weighted", "log_likelihood"),
             f"an information gain or logit adjustment with X_unlabelled, but got loss={estimator.loss!r}",
             "unlabelled rows have no part in its likelihood",
+        ),
+        (
+            others.evidence > 0 and (unknown or errors or not _is_default(estimator)),
+            f"unlabelled_evidence=0 with this loss, evidence, population or penalty, but got {others.evidence:g}",
+            "it holds predictions at a population that is known, and standard errors are those of the likelihood alone",
         ),
         (estimator.penalty == "firth", "penalty='l2' or None with X_unlabelled, but got 'firth'", "choose one of them"),
         (
@@ -173,6 +184,16 @@ def both_classes(y: Any, sample_weight: Any, population: Any) -> np.ndarray | No
         f"Expected `population` as a dict where {label!r} is the only label, but got {population!r}: name the other class too, "
         f"such as {{{label!r}: 0.01, 'other': 0.99}}; or label the rows 1."
     )
+
+
+def _is_plain(estimator: Any) -> bool:
+    """Return whether the loss is that of the sampled mix."""
+    return estimator.loss == "logit_adjusted" or (estimator.loss == "information_gain" and estimator.reference is None)
+
+
+def _is_default(estimator: Any) -> bool:
+    """Return whether the loss is plain, and takes the population for known."""
+    return _is_plain(estimator) and estimator.evidence in (None, 1)
 
 
 def _check_names(X_unlabelled: Any, known: np.ndarray | None) -> None:
