@@ -19,6 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rightloss.losses.streams import evidence_decay
+
 Kind = Literal["linear", "MLP", "ConvNet"]
 HIDDEN = 64
 STEPS = {"linear": 300, "MLP": 300, "ConvNet": 300}
@@ -28,7 +30,6 @@ LOOK = 10  # steps between looks at the validation rows, after a few early ones
 EARLY = (2, 4, 6, 8, 12, 15, 18, 24, 27)
 LABELLED, UNLABELLED = 64, 256  # rows of a minibatch: of each class, and unlabelled
 MEMORY = 0.9  # decay of running means over minibatches
-LONG_MEMORY = 0.97  # of the mean prediction that the evidence holds at π, as in the library
 WEIGHTS = (0.3, 1.0, 3.0, 10.0)  # fixed masses of the unlabelled against the labelled
 GAMMAS = (-0.5, 0.0, 0.5, 0.9)  # of PNU
 FACTORS = (0.5, 2.0)  # by which a guess of the odds of π is wrong
@@ -274,7 +275,8 @@ class Families:
         self.value = torch.tensor([job.value for job in jobs])
         self.population = torch.tensor([job.population for job in jobs])
         self.q = torch.stack([1 - self.population, self.population])
-        self.memory = torch.tensor([LONG_MEMORY if job.method == "evidence" else MEMORY for job in jobs])
+        own = evidence_decay(UNLABELLED, torch.tensor([draw.population, 1 - draw.population]))
+        self.memory = torch.tensor([own if job.method == "evidence" else MEMORY for job in jobs])
         em = self.columns.get("EM", slice(0))
         self.taught = torch.zeros(len(draw.unlabelled), em.stop - (em.start or 0))
 

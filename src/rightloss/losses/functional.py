@@ -46,7 +46,6 @@ from .gain import (
     realised_frequencies,
 )
 from .streams import (
-    EVIDENCE,
     Tables,
     add_evidence,
     check_unlabelled_evidence,
@@ -75,7 +74,7 @@ def information_gain_loss(
     fused: bool = True,
     unlabelled: Tensor | None = None,
     unlabelled_weight: float | None = None,
-    unlabelled_evidence: float = EVIDENCE,
+    unlabelled_evidence: float = 0.0,
 ) -> Tensor:
     """Return `−(log p(y_n|x_n,w) − log p(y_n|w))`, Eq. (1): train with it, predict with the plain likelihood.
 
@@ -99,7 +98,7 @@ def information_gain_loss(
             (rightloss.losses.streams has the likelihood); where r = π, they are the marginal. An unreduced loss has them last.
         unlabelled_weight: λ, the mass of the unlabelled against the labelled; None for the ratio of the rows given.
         unlabelled_evidence: ε, people counted by class alone per unlabelled row: `−ε λ κ Σ_k π_k log p(k|w)` is added, with
-            p(k|w) the mean prediction over the unlabelled rows, which it holds at π; 0 for the streams alone.
+            p(k|w) the mean prediction over the unlabelled rows, which it holds at π.
 
     Examples:
         >>> import torch, rightloss as rl
@@ -168,7 +167,7 @@ def logit_adjusted_loss(
     nonfinite: NonFinite = "raise",
     unlabelled: Tensor | None = None,
     unlabelled_weight: float | None = None,
-    unlabelled_evidence: float = EVIDENCE,
+    unlabelled_evidence: float = 0.0,
 ) -> Tensor:
     """Return `−log p_ρ(y_n|x_n,w)`, `p_ρ(k|x,w) ∝ p(k|x,w) ρ_k/π_k`: cross-entropy of the table moved to the sampled mix.
 

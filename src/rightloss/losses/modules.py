@@ -40,10 +40,10 @@ from .functional import (
 from .gain import PriorTerms, class_terms
 from .monitor import Kind, Monitor
 from .streams import (
-    EVIDENCE,
     Tables,
     check_unlabelled_evidence,
     check_unlabelled_weight,
+    evidence_decay,
     stream_batch,
     tables_of,
     unreduced_shape,
@@ -156,24 +156,26 @@ class _Loss(nn.Module):
         self.unlabelled_weight = check_unlabelled_weight(weight)
         self.unlabelled_evidence = check_unlabelled_evidence(evidence)
 
-    def mean_prediction(self) -> BatchMarginal | RunningMarginal:
+    def mean_prediction(self, rows: int) -> BatchMarginal | RunningMarginal:
         """Return the estimate of the mean prediction over the unlabelled rows, which the evidence holds at π.
 
-        It is a running one, unless the loss is to have no state.
+        It is a running one if the unlabelled rows of a minibatch, `rows`, are few, unless the loss is to have no state.
         """
+        assert isinstance(self._prevalence, Prevalence)
         if self.evidence_marginal is None:
-            assert isinstance(self._prevalence, Prevalence)
-            self.evidence_marginal = RunningMarginal(decay=0.97)
+            self.evidence_marginal = RunningMarginal()
             self.evidence_marginal.prepare(self._prevalence.num_classes)
+        self.evidence_marginal.decay = evidence_decay(rows, self._prevalence.population)
         return self.evidence_marginal
 
     def _with_evidence(
         self, loss: Tensor, batch: LabelledBatch, tables: Tables, terms: PriorTerms, group: dist.ProcessGroup | None
     ) -> Tensor:
         """Return the loss with the evidence that π is known, on the unlabelled rows."""
-        if not self.unlabelled_evidence:
+        if not self.unlabelled_evidence or not isinstance(self._prevalence, Prevalence) or self._prevalence.is_unknown:
             return loss
-        options = self.unlabelled_evidence, self.unlabelled_weight, self.mean_prediction(), self.reduction
+        rows = len(tables.population) * (1 if group is None else dist.get_world_size(group))
+        options = self.unlabelled_evidence, self.unlabelled_weight, self.mean_prediction(rows), self.reduction
         return with_evidence(loss, batch, tables, terms, self._prevalence, *options, group)
 
     def _learn_population(self, tables: Tables, group: dist.ProcessGroup | None) -> None:
@@ -196,7 +198,7 @@ class _Loss(nn.Module):
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *others: Any) -> None:
         if any(name.startswith(f"{prefix}evidence_marginal.") for name in state_dict):
-            self.mean_prediction()
+            self.mean_prediction(1)
         super()._load_from_state_dict(state_dict, prefix, *others)
         if self.population_marginal is not None and int(state_dict.get(f"{prefix}population_marginal.steps", 0)):
             saved: Tensor = state_dict[f"{prefix}population_marginal.log_average"]
@@ -234,8 +236,8 @@ class InformationGainLoss(_Loss):
         unlabelled_weight: λ, the mass of unlabelled rows against the labelled ones, where `unlabelled=` is given; None for
             the ratio of the rows given.
         unlabelled_evidence: ε, people counted by class alone, per unlabelled row: holds the mean prediction over the
-            unlabelled rows at a known π, and keeps flexible models from telling labelled rows from unlabelled ones by heart.
-            0 for the likelihood of the streams alone.
+            unlabelled rows at a known π, and keeps flexible models from telling labelled rows from unlabelled ones by heart; 3
+            is a good start, 0 the likelihood of the streams alone.
 
     Examples:
         >>> import torch, rightloss as rl
@@ -260,7 +262,7 @@ class InformationGainLoss(_Loss):
         fused: bool = True,
         num_data: int | None = None,
         unlabelled_weight: float | None = None,
-        unlabelled_evidence: float = EVIDENCE,
+        unlabelled_evidence: float = 0.0,
     ) -> None:
         if isinstance(reference, str):
             if reference != "population":
@@ -334,8 +336,8 @@ class InformationGainLoss(_Loss):
             self.stream_marginal = _stream_marginal(self.marginal, int((self._prevalence.sampling > 0).sum()))
         super()._load_from_state_dict(state_dict, prefix, *others)
 
-    def mean_prediction(self) -> BatchMarginal | RunningMarginal:
-        return self.marginal if isinstance(self.marginal, BatchMarginal) else super().mean_prediction()
+    def mean_prediction(self, rows: int) -> BatchMarginal | RunningMarginal:
+        return self.marginal if isinstance(self.marginal, BatchMarginal) else super().mean_prediction(rows)
 
     def cross_entropy_terms(self, terms: PriorTerms) -> tuple[Tensor | None, Tensor | None]:
         return terms.log_offset, None
@@ -422,7 +424,7 @@ class LogitAdjustedLoss(_Rival):
         ignore_index: int | None = -100,
         nonfinite: NonFinite = "raise",
         unlabelled_weight: float | None = None,
-        unlabelled_evidence: float = EVIDENCE,
+        unlabelled_evidence: float = 0.0,
     ) -> None:
         super().__init__(prevalence, likelihood, reduction, ignore_index, nonfinite)
         self._set_unlabelled(unlabelled_weight, unlabelled_evidence)

@@ -41,7 +41,8 @@ from ..marginals import (
 from .batch import LabelledBatch, Labels, Reduction, check_finite_rows, full_precision, wide
 from .gain import PriorTerms
 
-EVIDENCE = 3.0  # ε by default: x explains a third of the classes' variance; in the benchmark no model was the worse for it
+SEEN = 30  # people of the rarest class, about, among the unlabelled rows that a mean prediction is taken over
+LONGEST = 33  # minibatches it is taken over at most: weights change meanwhile, and the mean comes late
 
 
 @dataclass(eq=False)
@@ -79,9 +80,14 @@ def check_unlabelled_evidence(evidence: float) -> float:
     if isinstance(evidence, bool) or not isinstance(evidence, int | float) or not 0 <= evidence < math.inf:
         raise ValueError(
             f"Expected `unlabelled_evidence` to be a finite number ≥ 0, but got {evidence!r}: it is how many people of the "
-            "population, counted by class alone, stand beside each unlabelled row; 0 for none, 3 by default."
+            "population, counted by class alone, stand beside each unlabelled row; 0 for none, 3 is a good start."
         )
     return float(evidence)
+
+
+def evidence_decay(rows: int, population: Float[Tensor, " k"]) -> float:
+    """Return the decay of the running mean prediction: 0 where the rows of one minibatch tell enough of each class."""
+    return 1 - min(1.0, max(rows * float(population.min()) / SEEN, 1 / LONGEST))
 
 
 def population_evidence(

@@ -207,7 +207,7 @@ class Network:
         assert isinstance(criterion.prevalence, Prevalence)
         people = criterion.unlabelled_evidence * criterion.terms(p).evidence * mass
         pi = criterion.prevalence.population.to(p)
-        log_q = criterion.mean_prediction().update(MinibatchEstimate(p.mean(0).log(), len(p)))
+        log_q = criterion.mean_prediction(len(p)).update(MinibatchEstimate(p.mean(0).log(), len(p)))
         ratio = pi / log_q.exp()
         return -people * (pi * log_q).sum(), -people / len(p) * p * (ratio - (p @ ratio)[:, None])
 

@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import _get_feature_names, validate_data
 
-from ..losses.streams import EVIDENCE, check_unlabelled_evidence, check_unlabelled_weight
+from ..losses.streams import check_unlabelled_evidence, check_unlabelled_weight
 from ..prevalence import Prevalence, PrevalenceWarning, without_estimate
 from ..shift import unlabelled_shift_test
 from .labelled_rows import LabelledRows
 from .options import hidden_sizes
 from .population import is_unknown
+
+EVIDENCE = 3.0  # ε by default, by the benchmark of unlabelled rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +43,7 @@ def read_unlabelled(estimator: Any, X_unlabelled: Any, rows: LabelledRows, netwo
 
     Args:
         estimator: it has seen `X`; its `unlabelled_weight` is λ, None for the ratio of the rows, in a network's minibatches 1;
-            its `unlabelled_evidence` ε, None for the losses' default, and 0 where there are standard errors, which are those
+            its `unlabelled_evidence` ε, None for 3, and 0 where there are standard errors, which are those
             of the streams, where the population is learnt, or the loss is of another mix.
         X_unlabelled: features (m, d), as `X`.
         rows: the labelled ones.
