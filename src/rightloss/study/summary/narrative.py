@@ -179,7 +179,7 @@ def _incomplete(config: StudyConfig, missing: int) -> str:
 
 
 def _paper(checks: Sequence[PaperCheck], config: StudyConfig, missing: int) -> str:
-    """Name each of the four findings with its verdicts; the figures are in the checks."""
+    """Name each finding with its verdicts; the figures are in the checks."""
     if not checks:
         if missing or config.task == "rating" or config.unlabelled:  # what is missing may be what was asked
             return ""

@@ -1,0 +1,118 @@
+"""Checks of what the paper says of ratings, on made-up summaries: each verdict by interval."""
+
+from __future__ import annotations
+
+import pytest
+
+from rightloss.metrics import Figure
+from rightloss.study import PRESETS
+from rightloss.study.paper import RATINGS
+from rightloss.study.pooled_predictions import CellKey
+from rightloss.study.summary import CellSummary, Comparison, Difference, PaperCheck
+from rightloss.study.summary.rating_checks import rating_checks
+
+CONFIG = PRESETS["ratings"]
+EXACT, NEAR, EXTREMES, MALIGNANT = (
+    "are as accurate",
+    "off by no more than one",
+    "rating 1 is the hardest",
+    "benign or malignant",
+)
+
+
+def around(value: float, half: float = 0.02) -> Figure:
+    return Figure(value, value - half, value + half)
+
+
+def row(
+    loss: str = "published", likelihood: str = "onion-peeling", majority: float = 0.0, mean: float = 0.0, **others: Figure
+) -> CellSummary:
+    """The paper's figures, each changed by so much, by rule."""
+    figures = {f"majority_{name}": around(value + majority) for name, value in RATINGS.items()}
+    figures |= {f"mean_{name}": around(value + mean) for name, value in RATINGS.items()}
+    key = CellKey("contours", "rebalanced", "convnet", likelihood, "own", "map", None, loss)
+    return CellSummary(key, figures | others, 5, 1, 600, 300)
+
+
+def check(about: str, rows: list[CellSummary], comparisons: list[Comparison] = []) -> PaperCheck:  # noqa: B006
+    (found,) = (each for each in rating_checks(rows, comparisons, CONFIG) if about in each.about)
+    return found
+
+
+@pytest.mark.parametrize("about", [EXACT, NEAR, MALIGNANT])
+@pytest.mark.parametrize(
+    ("majority", "mean", "expected", "rule"),
+    [
+        (0.0, 0.0, "reproduces", "majority"),
+        (-0.2, 0.0, "reproduces", "mean"),
+        (0.05, -0.2, "reproduces", "majority"),
+        (-0.1, -0.1, "does not", "majority"),
+        (-0.024, -0.2, "reproduces", "majority"),  # within the paper's rounding
+        (-0.026, -0.2, "does not", "majority"),
+    ],
+)
+def test_accuracies_reproduce_if_by_one_rule_their_intervals_reach_the_papers(
+    about: str, majority: float, mean: float, expected: str, rule: str
+) -> None:
+    found = check(about, [row(majority=majority, mean=mean)])
+    assert found.verdict == expected
+    assert found.ours.startswith(f"by {rule}")
+
+
+def test_the_default_stands_beside_the_published_form_and_no_other_loss_is_checked() -> None:
+    found = check(NEAR, [row(), row("information-gain", majority=-0.5)])
+    assert found.paper == "Acc. ±1 0.94, BA ±1 0.94"
+    assert "By default: by majority Acc. ±1 0.44 (0.42 to 0.46)" in found.sentence
+    assert not any(NEAR in each.about for each in rating_checks([row("weighted")], [], CONFIG))
+
+
+@pytest.mark.parametrize(("one", "expected"), [(around(0.76), "reproduces"), (around(0.97), "undecided")])
+def test_rating_1_is_the_hardest_if_its_interval_is_below_those_of_2_to_4(one: Figure, expected: str) -> None:
+    rows = [row(majority_off_by_one_recall_1=one, mean_off_by_one_recall_1=one)]
+    assert check(EXTREMES, rows).verdict == expected
+
+
+def test_rating_1_is_not_the_hardest_where_it_is_above_the_others_by_both_rules() -> None:
+    easy = {
+        f"{rule}_off_by_one_recall_{rating}": around(0.9 if rating == 1 else 0.5)
+        for rule in ("majority", "mean")
+        for rating in range(1, 6)
+    }
+    assert check(EXTREMES, [row(**easy)]).verdict == "does not"
+
+
+@pytest.mark.parametrize(
+    ("figures", "expected"),
+    [
+        ([around(0.1)], "reproduces"),
+        ([around(0.1), around(0.0)], "reproduces"),
+        ([around(0.1), around(-0.1)], "undecided"),
+        ([around(0.0), around(0.0)], "undecided"),
+        ([around(-0.1), around(0.0)], "does not"),
+    ],
+)
+def test_onion_peeling_is_better_if_ahead_of_the_softmax_and_nowhere_behind(figures: list[Figure], expected: str) -> None:
+    comparisons = [
+        Comparison(
+            "likelihood", row(loss).key, row(loss, "categorical").key, {"expected_log_likelihood": Difference(each, 5, 3, 2)}
+        )
+        for loss, each in zip(("published", "information-gain"), figures, strict=False)
+    ]
+    assert check("onion peeling reflects", [row()], comparisons).verdict == expected
+
+
+@pytest.mark.parametrize(
+    ("majority", "mean", "expected"),
+    [(0.1, 0.1, "reproduces"), (0.1, 0.0, "undecided"), (0.1, -0.1, "does not"), (-0.1, -0.1, "reproduces")],
+)
+def test_rules_show_the_same_trends_if_what_both_decide_is_decided_alike(majority: float, mean: float, expected: str) -> None:
+    found = check("the same trends", [row(), row("information-gain", majority=majority, mean=mean)])
+    assert found.verdict == expected
+    assert f"of {5}, opposed" in found.ours
+
+
+def test_each_data_set_has_checks_of_its_own() -> None:
+    other = row()
+    rows = [row(), CellSummary(other.key._replace(data="slices"), other.figures, 5, 1, 600, 300)]
+    found = rating_checks(rows, [], CONFIG)
+    assert len(found) == 2 * len({each.about for each in found})
