@@ -1,13 +1,13 @@
 """Whether what the paper says of ratings 1 to 5 reproduces, by interval: one function per claim.
 
 Stage: `CellSummary`s, `Comparison`s of a study of ratings → `PaperCheck`s. The paper's figures are those of onion peeling with
-the information gain as published. It does not say how readers were made one answer: each claim is checked by both rules, and
-reproduces if it does by one of them.
+the information gain. It does not say how readers were made one answer: each claim is checked by both rules, and reproduces
+if it does by one of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from ..paper import RATINGS
 from ..pooled_predictions import CellKey
 from . import wording
 from .comparisons import PUBLISHED
-from .contract import LOG_LIKELIHOOD, CellSummary, Comparison, PaperCheck, Verdict
+from .contract import LOG_LIKELIHOOD, CellSummary, Comparison, Difference, PaperCheck, Standing, Verdict
 
 RULES = ("majority", "mean")
 ONION, SOFTMAX = "onion-peeling", "categorical"
@@ -27,41 +27,38 @@ SECTION = "Section 4, ratings"
 
 
 class _Context(NamedTuple):
-    """One data set, net and minibatches.
+    """One data set, net, minibatches and form of the information gain, as published or the default.
 
     Attributes:
         where: in wording.
-        rows: of every likelihood and loss.
-        onion: figures of onion peeling with the information gain as published; None where it was not run.
-        default: the same with the default information gain, to stand beside.
-        comparisons: of onion peeling with the softmax, for both forms of the information gain.
+        onion: figures of onion peeling; None where it was not run.
+        differences: of onion peeling from the softmax; None where one of them was not run.
     """
 
     where: str
-    rows: Sequence[CellSummary]
     onion: Mapping[str, Figure] | None
-    default: Mapping[str, Figure] | None
-    comparisons: Sequence[Comparison]
+    differences: Mapping[str, Difference] | None
 
 
 def rating_checks(
     rows: Sequence[CellSummary], comparisons: Sequence[Comparison], config: StudyConfig
 ) -> tuple[PaperCheck, ...]:
-    """Make the checks that the study has the runs for."""
+    """Make the checks that the study has the runs for: with both forms of the information gain, and once over all losses."""
     found = []
     for start in dict.fromkeys(_start(row.key) for row in rows if row.key.net):
         own = [row for row in rows if _start(row.key) == start]
-        onion = {row.key.loss: row.figures for row in own if row.key.likelihood == ONION}
-        against = [
-            each
-            for each in comparisons
-            if _start(each.ours) == start and each.about == "likelihood"
-            if each.ours.likelihood == ONION and each.ours.loss in (DEFAULT, PUBLISHED)
-        ]
         where = wording.where(start, config)
-        context = _Context(where or wording.source(start.data), own, onion.get(PUBLISHED), onion.get(DEFAULT), against)
-        found += [claim(context) for claim in _CLAIMS]
+        found += [claim(context) for context in _contexts(own, comparisons, where) for claim in _CLAIMS]
+        found.append(_aggregations(own, where))
     return tuple(check for check in found if check is not None)
+
+
+def _contexts(rows: Sequence[CellSummary], comparisons: Sequence[Comparison], where: str) -> Iterator[_Context]:
+    for loss, form in ((PUBLISHED, "as published"), (DEFAULT, "by default")):
+        for row in (row for row in rows if (row.key.likelihood, row.key.loss) == (ONION, loss)):
+            softmax = row.key._replace(likelihood=SOFTMAX)
+            against = [each.differences for each in comparisons if (each.ours, each.theirs) == (row.key, softmax)]
+            yield _Context(f"{where}, {form}", row.figures, against[0] if against else None)
 
 
 def _start(key: CellKey) -> CellKey:
@@ -93,13 +90,11 @@ def _as_good(context: _Context, about: str, names: Sequence[str], others: Sequen
     best = RULES[reached.index(True)] if any(reached) else RULES[0]
     every = (*names, *others)
     sentence = "; ".join(f"by {rule} {_figures(figures, rule, every)}" for rule in RULES)
-    if context.default is not None:
-        sentence += f". By default: {'; '.join(f'by {rule} {_figures(context.default, rule, every)}' for rule in RULES)}"
     return PaperCheck(
         about,
         context.where,
         "reproduces" if any(reached) else "does not",
-        f"As published: {sentence}.",
+        f"{wording.capitalised(sentence)}.",
         SECTION,
         ", ".join(f"{_title(name)} {RATINGS[name]:.2f}" for name in every),
         f"by {best} {_figures(figures, best, names)}",
@@ -125,6 +120,7 @@ def _extremes(context: _Context) -> PaperCheck | None:
         "reproduces" if "reproduces" in verdicts else "does not" if set(verdicts) == {"does not"} else "undecided"
     )
     shown = {rule: ", ".join(wording.with_interval(figures[f"{rule}_{name}"], 2) for name in names) for rule in RULES}
+    best = RULES[verdicts.index(verdict)] if verdict in verdicts else RULES[0]
     return PaperCheck(
         "within one, rating 1 is the hardest and 2 to 4 the easiest",
         context.where,
@@ -132,37 +128,31 @@ def _extremes(context: _Context) -> PaperCheck | None:
         f"True rates of ratings 1 to 5, within one: {'; '.join(f'by {rule} {text}' for rule, text in shown.items())}.",
         SECTION,
         ", ".join(f"{RATINGS[name]:.2f}" for name in names),
-        ", ".join(wording.number(figures[f"majority_{name}"].value, 2) for name in names),
+        f"by {best} {', '.join(wording.number(figures[f'{best}_{name}'].value, 2) for name in names)}",
     )
 
 
 def _onion_peeling(context: _Context) -> PaperCheck | None:
     """Check that onion peeling suits ratings better than the softmax does; the paper says so without figures."""
-    if not context.comparisons:
+    if context.differences is None:
         return None
-    found = [each.differences[LOG_LIKELIHOOD] for each in context.comparisons]
-    standings = {each.standing for each in found}
-    verdict: Verdict = "undecided"
-    if len(standings - {"undecided"}) == 1:
-        verdict = "reproduces" if "ahead" in standings else "does not"
-    cases = [
-        f"{wording.short_method(each.ours)} {wording.difference(one.figure)}"
-        for each, one in zip(context.comparisons, found, strict=True)
-    ]
+    found = context.differences[LOG_LIKELIHOOD]
+    verdicts: Mapping[Standing, Verdict] = {"ahead": "reproduces", "behind": "does not", "undecided": "undecided"}
     return PaperCheck(
         "onion peeling reflects ratings better than the softmax",
         context.where,
-        verdict,
-        f"Expected log-likelihood of onion peeling minus softmax: {'; '.join(cases)}.",
+        verdicts[found.standing],
+        f"Expected log-likelihood of onion peeling minus softmax: {wording.difference(found.figure)}, ahead in "
+        f"{found.ahead} of {wording.counted(found.folds, 'fold')}.",
         SECTION,
         "",
-        f"log-lik. {'; '.join(cases)}",
+        f"log-lik. {wording.difference(found.figure)}",
     )
 
 
-def _aggregations(context: _Context) -> PaperCheck | None:
+def _aggregations(own: Sequence[CellSummary], where: str) -> PaperCheck | None:
     """Check that majority and mean rank likelihoods and losses alike, wherever both rules tell two of them apart."""
-    rows = [row.figures for row in context.rows if "majority_accuracy" in row.figures]
+    rows = [row.figures for row in own if "majority_accuracy" in row.figures]
     if not rows:
         return None
     decided = [
@@ -177,7 +167,7 @@ def _aggregations(context: _Context) -> PaperCheck | None:
     gap = max(abs(row[f"majority_{name}"].value - row[f"mean_{name}"].value) for row in rows for name in _TITLES)
     return PaperCheck(
         "majority vote and mean rating of the readers show the same trends",
-        context.where,
+        where,
         verdict,
         f"Of {pairs} comparisons of likelihoods and losses, both rules decide {len(decided)} by intervals apart, and disagree "
         f"on {turned}. The figures themselves differ by up to {wording.number(gap, 2)} between the rules.",
@@ -206,5 +196,4 @@ _CLAIMS: tuple[Callable[[_Context], PaperCheck | None], ...] = (
     _extremes,
     _malignant,
     _onion_peeling,
-    _aggregations,
 )
