@@ -236,6 +236,14 @@ def test_together_is_better_if_ahead_and_an_approximation_holds_if_not_behind(
     assert verdict("standard strategy: ensemble", [], against("inference", (0.3, 0.001), figures)) == approximated
 
 
+def test_the_checks_of_one_claim_stand_next_to_each_other() -> None:
+    rows = all_rows()
+    others = [dataclasses.replace(each, key=each.key._replace(net="inception")) for each in rows]
+    where = [(each.about, each.where) for each in paper_checks([*rows, *others], [], CONFIG)]
+    assert [about for about, _ in where[::2]] == [about for about, _ in where[1::2]]
+    assert {place for _, place in where} == {"ConvNet", "InceptionNet"}
+
+
 def test_nothing_is_checked_where_patients_are_unlabelled() -> None:
     assert paper_checks(all_rows(), all_comparisons(), dataclasses.replace(CONFIG, unlabelled=0.5)) == ()
 

@@ -29,6 +29,15 @@ def test_without_the_papers_losses_or_prevalences_there_is_no_check_and_that_is_
     )
 
 
+def test_a_finding_checked_in_many_places_is_counted_and_one_in_few_names_them() -> None:
+    def found(places: int) -> str:
+        checks = [PaperCheck("it falls", f"net {place}", "undecided" if place else "does not", "") for place in range(places)]
+        return narrative.findings([], [], checks, CONFIG, 0)[0]
+
+    assert "It falls: does not reproduce (net 0), undecided (net 1; net 2; net 3)." in found(4)
+    assert "It falls: does not reproduce in 1 of 5, undecided in 4 of 5." in found(5)
+
+
 def said(rows: list[CellSummary], comparisons: list[Comparison], missing: int = 0) -> str:
     return "\n".join(narrative.findings(rows, comparisons, paper_checks(rows, comparisons, CONFIG), CONFIG, missing))
 

@@ -61,10 +61,18 @@ def paper_checks(rows: Sequence[CellSummary], comparisons: Sequence[Comparison],
     if config.unlabelled:
         return ()
     if config.task == "rating":
-        return rating_checks(rows, comparisons, config)
+        return in_order(rating_checks(rows, comparisons, config))
     found = [claim(context) for context in _contexts(rows, comparisons, config) for claim in _CLAIMS]
     found += [*_nets(comparisons, config), *_inferences(comparisons, config)]
-    return tuple(check for check in found if check is not None)
+    return in_order(check for check in found if check is not None)
+
+
+def in_order(checks: Iterable[PaperCheck]) -> tuple[PaperCheck, ...]:
+    """Return the checks of each claim next to each other."""
+    claims: dict[str, list[PaperCheck]] = {}
+    for check in checks:
+        claims.setdefault(check.about, []).append(check)
+    return tuple(check for own in claims.values() for check in own)
 
 
 def verdict_of(standings: Iterable[Standing]) -> Verdict:

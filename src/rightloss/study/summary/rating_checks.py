@@ -20,7 +20,7 @@ from . import wording
 from .comparisons import PUBLISHED
 from .contract import LOG_LIKELIHOOD, CellSummary, Comparison, Difference, PaperCheck, Standing, Verdict
 
-RULES = ("majority", "mean")
+RULES = ("mean", "majority")  # the first is shown where both say the same
 ONION, SOFTMAX = "onion-peeling", "categorical"
 ROUNDING = 0.005  # the paper gives two places
 SECTION = "Section 4, ratings"
