@@ -13,6 +13,7 @@ from rightloss.study.config import StudyConfig
 from rightloss.study.summary import CellSummary, Comparison, Difference, PaperCheck, Summary
 from rightloss.study.summary.across_studies import checks_across
 from rightloss.study.summary.checks import paper_checks
+from rightloss.study.summary.contract import Verdict
 
 SIMILAR, RANKING = "the losses are similar", "the weighted loss has a lower AUC"
 SENSITIVITY, SOME = "the weighted loss has a sensitivity of 0", "has a sensitivity above 0"
@@ -206,16 +207,12 @@ def test_a_check_gives_its_figures() -> None:
 
 def against(about: str, populations: tuple[float, ...], figures: list[Figure]) -> list[Comparison]:
     """Both against the image alone, or an ensemble against one net."""
-    field, ours, theirs = {"net": ("net", "both", "convnet"), "inference": ("inference", "ensemble", "map")}[about]
-    return [
-        Comparison(
-            about,
-            key("information-gain", rate)._replace(**{field: ours}),
-            key("information-gain", rate)._replace(**{field: theirs}),
-            {"expected_log_likelihood": Difference(figure, 5, 3, 2)},
-        )
-        for rate, figure in zip(populations, figures, strict=True)
-    ]
+    found = []
+    for rate, figure in zip(populations, figures, strict=True):
+        one = key("information-gain", rate)
+        ours = one._replace(net="both") if about == "net" else one._replace(inference="ensemble")
+        found.append(Comparison(about, ours, one, {"expected_log_likelihood": Difference(figure, 5, 3, 2)}))
+    return found
 
 
 @pytest.mark.parametrize(
@@ -251,8 +248,8 @@ def test_nothing_is_checked_where_patients_are_unlabelled() -> None:
 def study(minibatches: str, auc: Figure) -> Summary:
     config = dataclasses.replace(CONFIG, minibatches=(minibatches,))
     found = comparison("published", "weighted", 0.001, EVEN, auc)
-    keys = (each._replace(minibatches=minibatches) for each in (found.ours, found.theirs))
-    return Summary(config, 0, "", "", (), (Comparison(found.about, *keys, found.differences),), (), ())
+    ours, theirs = (each._replace(minibatches=minibatches) for each in (found.ours, found.theirs))
+    return Summary(config, 0, "", "", (), (Comparison(found.about, ours, theirs, found.differences),), (), ())
 
 
 @pytest.mark.parametrize(
@@ -264,7 +261,7 @@ def test_less_degraded_when_raw_needs_both_studies_and_intervals_apart(raw: Figu
     assert {each.verdict for each in checks_across([study("raw", raw)])} == {"cannot be tested"}
 
 
-def nets(**verdicts: str) -> Summary:
+def nets(**verdicts: Verdict) -> Summary:
     config = dataclasses.replace(CONFIG, nets=("convnet", "inception"))
     checks = tuple(
         PaperCheck("a claim", {"convnet": "ConvNet", "inception": "InceptionNet"}[net], each, "")
@@ -276,7 +273,7 @@ def nets(**verdicts: str) -> Summary:
 @pytest.mark.parametrize(
     ("second", "expected"), [("reproduces", "reproduces"), ("undecided", "reproduces"), ("does not", "does not")]
 )
-def test_trends_are_similar_across_nets_unless_one_reproduces_what_another_does_not(second: str, expected: str) -> None:
+def test_trends_are_similar_across_nets_unless_one_reproduces_what_another_does_not(second: Verdict, expected: str) -> None:
     found = checks_across([nets(convnet="reproduces", inception=second)])[0]
     assert (found.about, found.verdict) == ("the trends are similar across architectures", expected)
 
