@@ -25,7 +25,6 @@ from rightloss.study.report.methods_section import command
 from rightloss.study.report.tables import tables
 from rightloss.study.summary import PaperCheck, Summary, wording
 from rightloss.study.summary.across_studies import checks_across
-from rightloss.study.summary.contract import CONSTANT
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "docs" / "results"
@@ -55,36 +54,21 @@ class Layout:
     claims: tuple[str, ...] = ()
 
 
+LIKELIHOOD = {"expected_log_likelihood": "exp. log-lik."}
 LAYOUTS = {
-    "features": Layout(
-        ("inferences-*.png",),
-        ("inference",),
-        {"expected_log_likelihood": "exp. log-lik.", "auc": "AUC"},
-        rare=True,
-        nets=(),
-        claims=(LOWER_AUC,),
-    ),
-    "ratings": Layout(
-        ("ratings-*.png",),
-        ("data", "likelihood"),
-        {"expected_log_likelihood": "exp. log-lik.", "mean_accuracy": "Acc.", "mean_off_by_one": "Acc. ±1"},
-    ),
+    "features": Layout(("inferences-*.png",), ("inference",), {**LIKELIHOOD, "auc": "AUC"}, True, (), (LOWER_AUC,)),
+    "ratings": Layout(("ratings-*.png",), ("data", "likelihood"), {**LIKELIHOOD, "mean_off_by_one": "Acc. ±1"}),
     "metadata": Layout(
-        ("nets-*.png", "prevalences-*both*.png", "prevalences-*image-and-metadata*.png"),
+        ("nets-*.png", "prevalences-*image-and-metadata*.png"),
         ("population", "net"),
         {"auc": "AUC", "skill": "skill"},
         nets=("both",),
     ),
-    "table1": Layout(
-        ("roc-*.png",), ("data", "net", "population"), {"expected_log_likelihood": "exp. log-lik.", "auc": "AUC", "tpr": "TPR"}
-    ),
-    "table2": Layout(
-        ("roc-*.png",), ("data", "net", "population"), {"expected_log_likelihood": "exp. log-lik.", "auc": "AUC", "tpr": "TPR"}
-    ),
-    "prevalence-sweep": Layout(
-        ("roc-*.png", "prevalences-*.png"), ("data", "population"), {"auc": "AUC", "skill": "skill", "tpr": "TPR"}
-    ),
+    "table1": Layout(("roc-*.png",), ("data", "net", "population"), {**LIKELIHOOD, "tpr": "TPR"}),
+    "table2": Layout(("roc-*.png",), ("data", "net", "population"), {**LIKELIHOOD, "tpr": "TPR"}),
+    "prevalence-sweep": Layout(("roc-*.png", "prevalences-*.png"), ("data", "population"), {"skill": "skill", "tpr": "TPR"}),
 }
+SHOWN = ("information-gain", "published", "weighted")  # losses of the short tables
 
 
 @dataclass(frozen=True)
@@ -231,9 +215,9 @@ def _words(value: Any) -> str:
 
 
 def short_table(study: Study) -> str:
-    """Return figures without intervals, a column per figure and loss."""
+    """Return figures without intervals, a column per figure and loss of those that the paper is about."""
     layout, config = study.layout, study.config
-    rows = [row for row in study.summary.rows if row.key.loss != CONSTANT]
+    rows = [row for row in study.summary.rows if row.key.loss in SHOWN]
     if layout.rare:
         rows = [row for row in rows if row.key.population == min(config.populations)]  # type: ignore[type-var]
     losses = list(dict.fromkeys(row.key.loss for row in rows))

@@ -349,7 +349,7 @@ def _nets(comparisons: Sequence[Comparison], config: StudyConfig) -> Iterable[Pa
             wording.where(key._replace(net=""), config, without=["population"]) or "all prevalences",
             verdict_of(each.standing for each in found),
             f"Expected log-likelihood, minus that of {wording.net(key, config)}: {_cases(own)}.",
-            "Section 4, Brompton",
+            "Section 4, Brompton, implied",
             "",
             _tally(found),
         )
