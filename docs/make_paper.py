@@ -4,7 +4,7 @@
 
 Trains nothing: figures and verdicts are those of each study's `summary.json`. A folder also holds `made.json`, written after
 the run: {"commit": "…", "cpu_minutes": 9.6}. Writes paper.json (commands, commits, seeds, times, checks), paper-checks.md (the
-table of all claims), and for each study paper-NAME.md with a picture, a short table and the details.
+table of all claims), and for each study paper-NAME.md (pictures, a short table) and paper-NAME-details.md.
 """
 
 from __future__ import annotations
@@ -164,9 +164,14 @@ def counts(checks: Sequence[tuple[str, PaperCheck]]) -> str:
 # A study's part of the page.
 
 
-def part(study: Study) -> str:
-    """Return picture, short table, command and time, and the details folded."""
+def picture_and_table(study: Study) -> str:
+    """Return the pictures, and below them the short table."""
     pictures = [f"![{_alt(study, path)}](results/paper-{study.name}-{path.name})" for path in study.pictures()]
+    return "\n\n".join([*pictures, short_table(study)]) + "\n"
+
+
+def details(study: Study) -> str:
+    """Return command, time and what was reduced, then every check and figure, folded."""
     seeds = wording.counted(study.config.seeds, "seed")
     made = (
         f"Made by `{command(study.config)}` in {study.made['cpu_minutes']:g} minutes of one core, commit "
@@ -178,12 +183,12 @@ def part(study: Study) -> str:
         for each in study.summary.checks
     ]
     findings = [f"- {sentence}" for sentence in study.summary.findings]
-    details = [
+    parts = [
         folded("Every check of this study, with its figures", "\n".join(checks)),
         folded("All figures, with intervals", "\n\n".join(full)),
         folded("What the report says", "\n\n".join([study.summary.answer, study.summary.question, "\n".join(findings)])),
     ]
-    return "\n\n".join([*pictures, short_table(study), made, *details]) + "\n"
+    return "\n\n".join([made, *parts]) + "\n"
 
 
 def _alt(study: Study, path: Path) -> str:
@@ -257,7 +262,8 @@ def main() -> None:
     checks = all_checks(studies)
     (OUT / "paper-checks.md").write_text(f"{counts(checks)}\n\n{checks_table(checks)}", encoding="utf-8")
     for study in studies:
-        (OUT / f"paper-{study.name}.md").write_text(part(study), encoding="utf-8")
+        (OUT / f"paper-{study.name}.md").write_text(picture_and_table(study), encoding="utf-8")
+        (OUT / f"paper-{study.name}-details.md").write_text(details(study), encoding="utf-8")
         for picture in study.pictures():
             shutil.copyfile(picture, OUT / f"paper-{study.name}-{picture.name}")
     content = {
