@@ -18,18 +18,20 @@ import torch
 from markupsafe import escape
 from sklearn.metrics import roc_auc_score
 from study_results import fake_study
+from study_summaries import row as made_up
 
 from rightloss import retarget
 from rightloss.cli.commands import load_command
 from rightloss.cli.study import configured
+from rightloss.metrics import Figure
 from rightloss.study.config import PRESETS, Source, StudyConfig, Training, options_of
 from rightloss.study.methods import METHODS
 from rightloss.study.pooled_predictions import cells
 from rightloss.study.report import write_report
-from rightloss.study.report.figures import confusion
+from rightloss.study.report.figures import confusion, prevalence_figures
 from rightloss.study.report.hardest_cases import describe_ratings, hardest_cases, judging_loss
 from rightloss.study.report.methods_section import command, methods
-from rightloss.study.report.panel_figures import mean_roc, panels_of
+from rightloss.study.report.panel_figures import Panel, mean_roc, panels_of, roc_figure
 from rightloss.study.report.slider import grid, slider_data
 from rightloss.study.report.tables import comparison_table, tables
 from rightloss.study.results import StudyResults, read_study
@@ -419,3 +421,36 @@ def test_shares_are_written_as_people_say_them() -> None:
         "0.3 %",
         "33.3 %",
     ]
+
+
+@pytest.mark.long
+def test_roc_curves_of_many_prevalences_go_on_below_and_every_one_is_drawn(small: tuple[StudyResults, Summary]) -> None:
+    column = panels_of(small[0])[0].columns[0]
+
+    def drawn(count: int) -> tuple[float, float, str]:
+        rates = [0.5 / (place + 1) for place in range(count)]
+        svg = roc_figure(Panel("many", tuple(dataclasses.replace(column, rate=rate) for rate in rates))).svg
+        width, height = (float(each) for each in re.findall(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)[0])
+        return width, height, svg
+
+    four, seven = drawn(4), drawn(7)
+    assert seven[0] == four[0]
+    assert seven[1] == pytest.approx(2 * four[1])
+    assert seven[2].count("False positive rate") == 7
+    assert seven[2].count("Predicted probability of malignancy") == 7
+
+
+@pytest.mark.long
+def test_a_gain_far_below_the_axis_does_not_stretch_it_above() -> None:
+    rates = (0.5, 0.03, 0.001)
+    config = dataclasses.replace(SMALL, populations=rates)
+    skills = {"information-gain": [0.5, 0.3, 0.2], "published": [0.5, 0.2, -30.0]}
+    rows = tuple(
+        made_up(loss, rate, Figure(skill, skill - 0.1, skill + 0.1), auc=Figure(0.9, 0.85, 0.95))
+        for loss, some in skills.items()
+        for rate, skill in zip(rates, some, strict=True)
+    )
+    (drawing,) = prevalence_figures(Summary(config, 0, "", "", rows, (), (), ()))
+    ticks = {float(each.replace("−", "-")) for each in re.findall(r">([−-]?\d\.\d+)<", drawing.svg)}
+    assert -1.0 in ticks
+    assert max(ticks - {0.85, 0.9, 0.95}) < 1

@@ -140,7 +140,23 @@ def test_the_default_is_compared_with_every_rival_and_the_published_form_with_th
     pairs = [(each.about, each.ours.loss, each.theirs.loss, each.ours.population) for each in summary.comparisons]
     rivals = [("loss", "information-gain", loss) for loss in CONFIG.losses[1:]]
     expected = [*rivals, ("published", "published", "weighted")]
-    assert sorted(pairs) == sorted((*each, rate) for each in expected for rate in (0.3, 0.001))
+    falls = [("population", loss, loss, 0.001) for loss in CONFIG.losses]
+    assert sorted(pairs) == sorted([*falls, *((*each, rate) for each in expected for rate in (0.3, 0.001))])
+
+
+def test_between_populations_auc_alone_is_compared(results: StudyResults, summary: Summary) -> None:
+    falls = [each for each in summary.comparisons if each.about == "population"]
+    assert {(each.ours.population, each.theirs.population) for each in falls} == {(0.001, 0.3)}
+    for each in falls:
+        areas = []
+        for cell in (cell_of(results, each.ours.loss, rate) for rate in (0.001, 0.3)):
+            runs = set(zip(cell.fold.tolist(), cell.seed.tolist(), strict=True))
+            folds = [(cell.fold == fold) & (cell.seed == seed) for fold, seed in runs]
+            areas.append(
+                np.mean([plain_auc(cell.log_probs[part, 1] - cell.log_probs[part, 0], cell.labels[part]) for part in folds])
+            )
+        assert each.differences.keys() == {"auc"}
+        assert each.differences["auc"].figure.value == pytest.approx(areas[0] - areas[1], abs=1e-8)
 
 
 def test_folds_ahead_and_behind_are_counted(results: StudyResults, summary: Summary) -> None:
@@ -297,6 +313,7 @@ def test_loss_against_itself_is_undecided_and_a_clear_lead_is_ahead(results: Stu
         each
         for comparison in summarise(dataclasses.replace(results, runs=tuple(alike))).comparisons
         for each in comparison.differences.values()
+        if comparison.about != "population"
     ]
     assert {each.standing for each in differences} == {"undecided"}
     assert {(each.figure.low, each.figure.value, each.figure.high) for each in differences} == {(0.0, 0.0, 0.0)}

@@ -168,7 +168,9 @@ def _over_prevalence(rows: Sequence[CellSummary], line: Callable[[CellKey], str]
     left.set_ylabel("AUC", fontsize=9)
     right.set_ylabel(_SKILL, fontsize=9)
     right.axhline(0, **faint("always answering π"))
-    right.set_ylim(bottom=max(_LOWEST, right.get_ylim()[0]))
+    lowest = max(_LOWEST, right.get_ylim()[0])
+    highest = max((end for row in rows for end in _ends(row) if math.isfinite(end)), default=0.0)
+    right.set_ylim(lowest, max(highest, 0.0) + 0.05 * (max(highest, 0.0) - lowest))
     figure.legend(
         *left.get_legend_handles_labels(), fontsize=8, frameon=False, loc="outside lower center", ncols=min(5, len(lines))
     )
@@ -181,6 +183,10 @@ def _over_prevalence(rows: Sequence[CellSummary], line: Callable[[CellKey], str]
         "log-likelihood, as the share of what there is to gain over always answering the prevalence: 0 is no gain, 1 would "
         f"be certainty; what lies below −{-_LOWEST:g} is not shown. Bars are 95 % intervals by patient. {title}.",
     )
+
+
+def _ends(row: CellSummary) -> tuple[float, float]:
+    return row.figures["skill"].value, row.figures["skill"].high
 
 
 def _curves(axes: Axes, lines: list[tuple[str, list[CellSummary]]], measure: str) -> None:

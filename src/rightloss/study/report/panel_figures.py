@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 RARE = 0.05  # below this prevalence most probabilities are near 0: the axis is even in the log-odds
+_MOST_COLUMNS = 4
 _HISTOGRAM_BINS, _RELIABILITY_BINS = 24, 6
 _TICKS = [1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999]  # probabilities, on an axis of log-odds
 
@@ -69,18 +70,24 @@ def _columns(group: list[Cell]) -> tuple[Column, ...]:
 
 
 def roc_figure(panel: Panel) -> Drawing:
-    """Draw ROC curves, and below them the predicted probabilities: a column per prevalence, a row of histograms per loss."""
+    """Draw ROC curves, and below them the predicted probabilities: a column per prevalence, a row of histograms per loss.
+
+    More than four prevalences go on below, so that the picture can be read on a page.
+    """
     rows = max(len(column.cells) for column in panel.columns)
-    figure = canvas(3.3 * len(panel.columns) + 0.3, 3.2 + 1.35 * rows)
-    grid = figure.subplots(rows + 1, len(panel.columns), squeeze=False, height_ratios=[2.5, *[1.0] * rows])
-    for place, column in enumerate(panel.columns):
-        _roc(grid[0, place], column, place == 0)
-        for row in range(rows):
-            axes = grid[row + 1, place]
-            if row < len(column.cells):
-                _histogram(axes, column.cells[row], first=row == 0 and place == 0, last=row == len(column.cells) - 1)
-            else:
-                axes.set_axis_off()
+    across = min(_MOST_COLUMNS, len(panel.columns))
+    blocks = -(-len(panel.columns) // across)
+    figure = canvas(3.3 * across + 0.3, blocks * (3.2 + 1.35 * rows))
+    grid = figure.subplots(blocks * (rows + 1), across, squeeze=False, height_ratios=blocks * [2.5, *[1.0] * rows])
+    for axes in grid.flat:
+        axes.set_axis_off()
+    for number, column in enumerate(panel.columns):
+        block, place = divmod(number, across)
+        top = block * (rows + 1)
+        _roc(grid[top, place], column, place == 0)
+        for row, cell in enumerate(column.cells):
+            last = row == len(column.cells) - 1
+            _histogram(grid[top + row + 1, place], cell, first=row == 0 and number == 0, last=last)
     rates = listed([one_in(column.rate) for column in panel.columns])
     return draw(
         figure,
@@ -101,8 +108,8 @@ def _roc(axes: Axes, column: Column, first: bool) -> None:
     axes.set_title(f"Prevalence {one_in(column.rate)}", fontsize=10, fontweight="bold", loc="left")
     shown = {name: curve for name, curve in curves.items() if curve is not None}
     if not shown:
-        axes.set_axis_off()
         return
+    axes.set_axis_on()
     plot_roc(shown, axes)
     axes.set_xlabel("False positive rate", fontsize=8)
     axes.set_ylabel("True positive rate" if first else "", fontsize=8)
@@ -120,6 +127,7 @@ def _histogram(axes: Axes, cell: Cell, first: bool, last: bool) -> None:
     odds = cell.log_probs[:, 1] - cell.log_probs[:, 0]
     edges = _edges(odds, scale)
     found = probability_histogram(cell.log_probs, cell.labels, edges, scale=scale)
+    axes.set_axis_on()
     plot_probability_histogram(found, axes, class_names=("benign", "malignant"))
     axes.set_title(short_method(cell.key), fontsize=8, loc="left", pad=3)
     axes.axvline(float(logit(rate)) if scale == "log-odds" else rate, **faint("prevalence"))

@@ -228,12 +228,10 @@ def comparison_table(summary: Summary) -> Table | None:
 
 def _parties(comparison: Comparison, summary: Summary) -> tuple[str, str]:
     config, ours, theirs = summary.config, comparison.ours, comparison.theirs
-    if comparison.about in ("loss", "published", "unlabelled"):
+    if comparison.about in ("loss", "published", "unlabelled", "plain"):
         return f"{wording.where(ours, config)}: {wording.method(ours, config)}", wording.method(theirs, config)
-    return (
-        f"{wording.where(ours, config)}, {wording.method(ours, config)}",
-        wording.where(theirs, config, without=("data", "population")),
-    )
+    without = ("data",) if comparison.about == "population" else ("data", "population")
+    return f"{wording.where(ours, config)}, {wording.method(ours, config)}", wording.where(theirs, config, without=without)
 
 
 def _constant(key: CellKey, summary: Summary, names: Iterable[str]) -> TableLine:

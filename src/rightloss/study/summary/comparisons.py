@@ -17,22 +17,28 @@ from ..pooled_predictions import Cell, CellKey
 from .contract import AUC, LOG_LIKELIHOOD, Comparison, Difference
 from .resampling import Areas, Resamples, expected_at, expected_in_folds, mean_area, votes_of
 
-PUBLISHED, WEIGHTED, BOTH = "published", "weighted", "both"
+PUBLISHED, WEIGHTED, PLAIN, BOTH = "published", "weighted", "plain", "both"
 
 
 def pairs(keys: Sequence[CellKey], config: StudyConfig) -> Iterator[tuple[str, CellKey, CellKey]]:
     """Yield the respect in which two cells differ, ours, and theirs.
 
-    The default against every rival; the published form against the weighted loss, as in the paper; logit adjustment with
-    unlabelled patients against without; image and metadata against either alone; each inference against a single net, and each
-    likelihood against the softmax.
+    The default against every rival; the published form against the weighted loss, as in the paper, and the weighted loss
+    against plain cross-entropy; logit adjustment with unlabelled patients against without; the lowest population against the
+    highest; image and metadata against either alone; each inference against a single net, and each likelihood against the
+    softmax.
     """
     have = set(keys)
+    rates = [rate for rate in config.populations if rate is not None]
     for ours in keys:
         if is_default(ours, config):
             yield from (("loss", ours, theirs) for theirs in keys if theirs != ours and _context(theirs) == _context(ours))
         if ours.loss == PUBLISHED and (theirs := ours._replace(loss=WEIGHTED, marginal="own")) in have:
             yield "published", ours, theirs
+        if ours.loss == WEIGHTED and (theirs := ours._replace(loss=PLAIN)) in have:
+            yield "plain", ours, theirs
+        if rates and ours.population == min(rates) and (theirs := ours._replace(population=max(rates))) in have - {ours}:
+            yield "population", ours, theirs
         if ours.loss == ADJUSTED and (theirs := ours._replace(loss=ADJUSTED_LABELLED)) in have:
             yield "unlabelled", ours, theirs
         if ours.net == BOTH:
@@ -53,11 +59,13 @@ def main_loss(config: StudyConfig) -> str:
 
 
 def compare(about: str, ours: Cell, theirs: Cell, areas: tuple[Areas, Areas] | None, resamples: Resamples) -> Comparison | None:
-    """Compare two cells on the runs that both have; None where there are none."""
+    """Compare two cells on the runs that both have; None where there are none. Likelihoods of two populations cannot be."""
     own, other = _shared(ours, theirs)
     if len(own) == 0:
         return None
-    found = {LOG_LIKELIHOOD: _likelihood_difference(ours, theirs, own, other, resamples)}
+    found = {}
+    if ours.key.population == theirs.key.population:
+        found[LOG_LIKELIHOOD] = _likelihood_difference(ours, theirs, own, other, resamples)
     if areas is not None:
         found[AUC] = _area_difference(*areas, resamples)
     return Comparison(about, ours.key, theirs.key, found)

@@ -19,7 +19,7 @@ from ..pooled_predictions import CellKey
 
 CONSTANT = "constant"  # in place of a loss: always answering π
 LOG_LIKELIHOOD, AUC = "expected_log_likelihood", "auc"
-Verdict = Literal["reproduces", "does not", "undecided"]
+Verdict = Literal["reproduces", "does not", "undecided", "cannot be tested"]
 Standing = Literal["ahead", "behind", "undecided"]
 
 
@@ -88,9 +88,10 @@ class Comparison:
 
     Attributes:
         about: the respect: "loss" (ours is the default), "published" (ours is the published form, theirs the weighted loss),
-            "unlabelled" (logit adjustment with unlabelled patients and without), "net", "inference" or "likelihood".
+            "unlabelled" (logit adjustment with unlabelled patients and without), "plain" (ours is the weighted loss, theirs
+            plain cross-entropy), "population" (the lowest against the highest), "net", "inference" or "likelihood".
         ours, theirs: the cells.
-        differences: by figure: `expected_log_likelihood`, and for two classes `auc`.
+        differences: by figure: `expected_log_likelihood`, and for two classes `auc`; between populations `auc` alone.
 
     Examples:
         >>> from rightloss.metrics import Figure
@@ -115,8 +116,11 @@ class PaperCheck:
     Attributes:
         about: the finding, in a few words.
         where: data set, net, and what else the study varies.
-        verdict: "reproduces", "does not" or "undecided".
-        sentence: the figures behind the verdict.
+        verdict: "reproduces", "does not", "undecided", or "cannot be tested" for want of data.
+        sentence: the figures behind the verdict, or why there are none.
+        place: where it stands in the paper.
+        paper: the paper's figures, "" where it gives none.
+        ours: our figures in few words, with intervals.
 
     Examples:
         >>> from rightloss.study.summary import PaperCheck
@@ -128,6 +132,9 @@ class PaperCheck:
     where: str
     verdict: Verdict
     sentence: str
+    place: str = ""
+    paper: str = ""
+    ours: str = ""
 
 
 @dataclass(frozen=True)

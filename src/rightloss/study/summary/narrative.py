@@ -26,6 +26,7 @@ _TITLES = {
 }
 _NAMES = {LOG_LIKELIHOOD: "expected log-likelihood", AUC: "AUC"}
 _MOST_NAMED = 6  # cases in one sentence
+_MOST_PLACES = 4  # that a finding of the paper is checked in, and that are named
 
 
 def title(config: StudyConfig) -> str:
@@ -179,19 +180,20 @@ def _incomplete(config: StudyConfig, missing: int) -> str:
 
 
 def _paper(checks: Sequence[PaperCheck], config: StudyConfig, missing: int) -> str:
-    """Name each of the four findings with its verdicts; the figures are in the checks."""
+    """Name each finding with its verdicts, and where, or how often; the figures are in the checks."""
     if not checks:
         if missing or config.task == "rating" or config.unlabelled:  # what is missing may be what was asked
             return ""
         return "Whether the paper's findings reproduce was not asked: that takes its losses at π = 0.3 and 0.001."
     parts = []
-    for about in dict.fromkeys(check.about for check in checks):
-        own = [check for check in checks if check.about == about]
+    for claim in dict.fromkeys(check.about.partition(": ")[0] for check in checks):
+        own = [check for check in checks if check.about.partition(": ")[0] == claim]
         places = []
         for verdict in dict.fromkeys(check.verdict for check in own):
-            where = "; ".join(each.where for each in own if each.verdict == verdict)
-            places.append(f"{'does not reproduce' if verdict == 'does not' else verdict} ({where})")
-        parts.append(f"{capitalised(about)}: {', '.join(places)}.")
+            where = [each.where for each in own if each.verdict == verdict]
+            named = f"({'; '.join(where)})" if len(own) <= _MOST_PLACES else f"in {len(where)} of {len(own)}"
+            places.append(f"{'does not reproduce' if verdict == 'does not' else verdict} {named}")
+        parts.append(f"{capitalised(claim)}: {', '.join(places)}.")
     return f"Does what the paper found reproduce? {' '.join(parts)}"
 
 

@@ -1,0 +1,116 @@
+"""Checks of what the paper says of ratings, on made-up summaries: each verdict by interval."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from rightloss.metrics import Figure
+from rightloss.study import PRESETS
+from rightloss.study.paper import RATINGS
+from rightloss.study.pooled_predictions import CellKey
+from rightloss.study.summary import CellSummary, Comparison, Difference, PaperCheck
+from rightloss.study.summary.rating_checks import rating_checks
+
+CONFIG = PRESETS["ratings"]
+EXACT, NEAR, EXTREMES, MALIGNANT = (
+    "are as accurate",
+    "off by no more than one",
+    "rating 1 is the hardest",
+    "benign or malignant",
+)
+
+
+def around(value: float, half: float = 0.02) -> Figure:
+    return Figure(value, value - half, value + half)
+
+
+def row(
+    loss: str = "published",
+    likelihood: str = "onion-peeling",
+    majority: float = 0.0,
+    mean: float = 0.0,
+    others: Mapping[str, Figure] | None = None,
+) -> CellSummary:
+    """The paper's figures, each changed by so much, by rule; some replaced by `others`."""
+    figures = {f"majority_{name}": around(value + majority) for name, value in RATINGS.items()}
+    figures |= {f"mean_{name}": around(value + mean) for name, value in RATINGS.items()}
+    key = CellKey("contours", "rebalanced", "convnet", likelihood, "own", "map", None, loss)
+    return CellSummary(key, {**figures, **(others or {})}, 5, 1, 600, 300)
+
+
+def check(about: str, rows: list[CellSummary], comparisons: Sequence[Comparison] = ()) -> PaperCheck:
+    (found,) = (each for each in rating_checks(rows, comparisons, CONFIG) if about in each.about)
+    return found
+
+
+@pytest.mark.parametrize("about", [EXACT, NEAR, MALIGNANT])
+@pytest.mark.parametrize(
+    ("mean", "majority", "expected", "rule"),
+    [
+        (0.0, 0.0, "reproduces", "mean"),
+        (-0.2, 0.0, "reproduces", "majority"),
+        (0.05, -0.2, "reproduces", "mean"),
+        (-0.1, -0.1, "does not", "mean"),
+        (-0.024, -0.2, "reproduces", "mean"),  # within the paper's rounding
+        (-0.026, -0.2, "does not", "mean"),
+    ],
+)
+def test_accuracies_reproduce_if_by_one_rule_their_intervals_reach_the_papers(
+    about: str, mean: float, majority: float, expected: str, rule: str
+) -> None:
+    found = check(about, [row(majority=majority, mean=mean)])
+    assert found.verdict == expected
+    assert found.ours.startswith(f"by {rule}")
+
+
+def test_both_forms_of_the_information_gain_are_checked_and_no_other_loss() -> None:
+    rows = [row(), row("information-gain", majority=-0.5, mean=-0.5), row("weighted")]
+    found = [each for each in rating_checks(rows, [], CONFIG) if NEAR in each.about]
+    assert [(each.where, each.verdict) for each in found] == [
+        ("ConvNet, as published", "reproduces"),
+        ("ConvNet, by default", "does not"),
+    ]
+    assert found[0].paper == "Acc. ±1 0.94, BA ±1 0.94"
+    assert "By mean Acc. ±1 0.44 (0.42 to 0.46)" in found[1].sentence
+
+
+@pytest.mark.parametrize(("one", "expected"), [(around(0.76), "reproduces"), (around(0.97), "undecided")])
+def test_rating_1_is_the_hardest_if_its_interval_is_below_those_of_2_to_4(one: Figure, expected: str) -> None:
+    rows = [row(others={f"{rule}_off_by_one_recall_1": one for rule in ("majority", "mean")})]
+    assert check(EXTREMES, rows).verdict == expected
+
+
+def test_rating_1_is_not_the_hardest_where_it_is_above_the_others_by_both_rules() -> None:
+    easy = {
+        f"{rule}_off_by_one_recall_{rating}": around(0.9 if rating == 1 else 0.5)
+        for rule in ("majority", "mean")
+        for rating in range(1, 6)
+    }
+    assert check(EXTREMES, [row(others=easy)]).verdict == "does not"
+
+
+@pytest.mark.parametrize(("value", "expected"), [(0.1, "reproduces"), (0.0, "undecided"), (-0.1, "does not")])
+def test_onion_peeling_is_better_if_ahead_of_the_softmax(value: float, expected: str) -> None:
+    difference = {"expected_log_likelihood": Difference(around(value), 5, 3, 2)}
+    against = [Comparison("likelihood", row().key, row(likelihood=other).key, difference) for other in ("categorical", "x")]
+    assert check("onion peeling reflects", [row()], against[:1]).verdict == expected
+    assert not any("onion peeling reflects" in each.about for each in rating_checks([row()], against[1:], CONFIG))
+
+
+@pytest.mark.parametrize(
+    ("majority", "mean", "expected"),
+    [(0.1, 0.1, "reproduces"), (0.1, 0.0, "undecided"), (0.1, -0.1, "does not"), (-0.1, -0.1, "reproduces")],
+)
+def test_rules_show_the_same_trends_if_what_both_decide_is_decided_alike(majority: float, mean: float, expected: str) -> None:
+    found = check("the same trends", [row(), row("information-gain", majority=majority, mean=mean)])
+    assert found.verdict == expected
+    assert f"of {5}, opposed" in found.ours
+
+
+def test_each_data_set_has_checks_of_its_own() -> None:
+    other = row()
+    rows = [row(), CellSummary(other.key._replace(data="slices"), other.figures, 5, 1, 600, 300)]
+    found = rating_checks(rows, [], CONFIG)
+    assert len(found) == 2 * len({each.about for each in found})
