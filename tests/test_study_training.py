@@ -68,7 +68,12 @@ def test_runs_that_are_trained_in_the_same_way_share_their_nets_and_are_chosen_b
 ) -> None:
     stepped: list[Net] = []
     update = Net.update
-    monkeypatch.setattr(Net, "update", lambda net: (stepped.append(net), update(net)))
+
+    def counted(net: Net) -> None:
+        stepped.append(net)
+        update(net)
+
+    monkeypatch.setattr(Net, "update", counted)
     group = group_of(source, populations=(0.3, 0.001), losses=("corrected", "plain"), inferences=("map", "mc-dropout"))
     together = train_group(group)
     assert len(group.runs) == 8
