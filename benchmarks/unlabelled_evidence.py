@@ -73,8 +73,7 @@ def write_page(out: Path) -> None:
     tested = found[found["labelled"] != 50]
     parts = [
         f"Made by `python benchmarks/unlabelled_evidence.py`, then `--docs`, at commit {commit.stdout.strip()}: "
-        f"{found.groupby(CELL).ngroups} cells, draws 0 to {rows['draw'].max()}, each its own seed.\n\n",
-        "![Differences to logit adjustment, by cell](unlabelled_evidence.png)\n",
+        f"{found.groupby(CELL).ngroups} cells, draws 0 to {rows['draw'].max()}, each its own seed.\n",
         HOW,
         "\n" + verdict(found[found["labelled"] <= SMALL], f"all cells with ≤ {SMALL} labelled of each class"),
         verdict(tested[tested["labelled"] <= SMALL], "those that ε was not chosen on"),
