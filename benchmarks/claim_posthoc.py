@@ -128,7 +128,7 @@ def score_nets(rows: Rows, kept: Kept, scores: Scores, ensembles: bool) -> None:
         pool = [place_of[name, at, 0] for name in POOLED]
         inputs = valid, test, kept.table(rows.unlabelled[at], pool).numpy() if at in rows.unlabelled else None
         columns = pool, pool, range(len(POOLED))
-        mixed = [None if t is None else _pool([moved(t[:, c], rho, pi) for c in own]) for t, own in zip(inputs, columns, strict=True)]
+        mixed = [None if t is None else pooled_log_odds([moved(t[:, c], rho, pi) for c in own]) for t, own in zip(inputs, columns, strict=True)]
         _add_affine("pooled, affine", at, mixed[:2], rows, pi, scores, others=mixed[2])
         tables = [moved(each[:, base], rho, pi) for each in (valid, test)]
         _corrected(rows, kept, base, at, pi, tables, scores)
@@ -188,7 +188,7 @@ def at_mean(others: np.ndarray, pi: np.ndarray, slope: np.ndarray | None = None)
     return LogitCalibration(slopes, np.array([-shift / 2, shift / 2]))
 
 
-def _pool(tables: list[np.ndarray]) -> np.ndarray:
+def pooled_log_odds(tables: list[np.ndarray]) -> np.ndarray:
     """Return the mean of log-odds."""
     return np.asarray(log_softmax(np.mean(tables, axis=0), axis=1))
 
