@@ -4,9 +4,10 @@ Stage: data sets → a small npz per cell and draw in benchmarks/out/claim → d
 
 A *cell* is a data set, a model and a number of labelled rows of each class. A *draw* splits its rows at random: labelled,
 validation, unlabelled, test. Each method is judged at the set's natural prevalence and at those of `SHARES`, with the test rows
-weighted by class. All methods have the same start, minibatches, steps, rates, decays, and rows on which step and decay are chosen.
+weighted by class. All methods have the same start, minibatches, steps, rates and decays, chosen on the same validation rows.
 
     python benchmarks/claim.py              # runs what is missing: about 90 minutes on one core; stop and resume at will
+    python benchmarks/claim.py --screen     # every form of the gain, on three sets
     python benchmarks/claim.py --quick      # three small sets, three draws: a few minutes, nothing kept
     python benchmarks/claim.py --docs       # writes the page from the stored results, trains nothing
 
@@ -38,11 +39,12 @@ from rightloss import BatchMarginal, Prevalence, RunningMarginal, information_ga
 from rightloss.atomic_files import whole_file
 
 OUT = ROOT / "benchmarks/out/claim"
+SCREEN = ROOT / "benchmarks/out/claim_screen"
 # Settings are chosen on the first half and reported on the second; named before anything was run.
 CHOSEN_ON = ("Default", "LIDC", "credit", "bank", "satimage", "hypothyroid", "law", "nursery", "two Gaussians")
 REPORTED_ON = ("Caravan", "TV churn", "sylva", "shuttle", "adult", "credit cards", "stop and frisk", "abalone", "fars",
                "curved risk", "LIDC contours", "CT slices")  # fmt: skip
-SCREENED_ON = ("Default", "LIDC", "credit", "bank")  # where nets are trained by every loss
+SCREENED_ON = ("Default", "LIDC", "credit")  # where models are trained by every loss: `--screen`, in a folder of its own
 BY_YEAR = ("accidents 2020", "accidents 2021", "employment")  # other people than the labelled: reported apart
 BY_YEAR_SIZE = 200  # labelled of each class there
 SHARES = (0.3, 0.1, 0.01, 1e-3, 1e-4)  # of the class of interest, beside the natural one
@@ -50,7 +52,7 @@ TRAINED_AT = (0.01, 1e-3)  # where losses are trained whose training depends on 
 SCREENED_AT = (1e-3,)  # the same for those that are screened, and for unlabelled rows
 SIZES = (50, 200, 1000, 0)  # labelled of each class; 0: all that there are
 MOST_VALID = {50: 50, 200: 100, 1000: 250, 0: 250}  # validation rows of each class
-SCREENED_TO = 200  # labelled of each class, at most, where all losses are run, and ensembles
+ENSEMBLES_TO = 200  # labelled of each class, at most, where there are ensembles
 DRAWS, TESTED, MOST_TESTED, MOST_UNLABELLED, MOST_LABELLED, FEWEST = 10, 0.4, 4_000, 4_000, 5_000, 30
 Model = Literal["linear", "MLP", "ConvNet", "boosting"]
 MODELS: tuple[Model, ...] = ("linear", "MLP", "boosting", "ConvNet")  # in the order of running
@@ -158,22 +160,16 @@ def run(cell: Cell, draw: int, slices: Path, folder: Path = OUT) -> None:
 
         score_boosting(rows, scores, places_of(TRAINED_AT), draw)
     else:
-        small = 0 < cell.labelled <= SCREENED_TO and cell.model != "ConvNet"
-        screened = places_of(SCREENED_AT) if small and is_screened(cell) and rows.populations.shape[1] == 2 else []
-        ensembles = small and cell.model == "MLP"
+        screened = places_of(SCREENED_AT) if folder == SCREEN else []
+        ensembles = 0 < cell.labelled <= ENSEMBLES_TO and cell.model == "MLP"
         jobs = jobs_of(cell.model, len(scores.populations), places_of(TRAINED_AT), screened, ensembles)
         kept = fit(cell.model, rows, jobs, draw)
         score_nets(rows, kept, scores, ensembles)
         score_natural(cell.model, rows, draw, scores)
         for at in places_of(SCREENED_AT) if can_stream(rows) else ():
-            if at in rows.unlabelled:
+            if at in rows.unlabelled and (at == 0 or cell.model == "linear"):
                 score_streams(cell.model, rows, draw, scores, at, kept)
     write(cell.path(draw, folder), rows, scores, time.process_time() - start)
-
-
-def is_screened(cell: Cell) -> bool:
-    """Return whether all losses are run: on the sets where settings are chosen, by nets on a few of them."""
-    return cell.set in (CHOSEN_ON if cell.model == "linear" else SCREENED_ON)
 
 
 def write(path: Path, rows: Rows, scores: Scores, seconds: float) -> None:
@@ -229,6 +225,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
     parser.add_argument("--draws", type=int, default=DRAWS)
     parser.add_argument("--slices", type=Path, default=SLICES, help="lidc_slices.npz")
+    parser.add_argument("--screen", action="store_true", help="every loss, on three sets with 50 labelled of each class")
     parser.add_argument("--quick", action="store_true", help="three small sets, three draws, nothing kept")
     parser.add_argument("--docs", action="store_true", help="write the page into docs/benchmarks from the stored results")
     chosen = parser.parse_args()
@@ -241,6 +238,9 @@ def main() -> None:
     sets, sizes, draws, folder = tuple(chosen.sets), tuple(chosen.sizes), chosen.draws, OUT
     if chosen.quick:
         sets, sizes, draws, folder = *QUICK.values(), OUT.with_name("claim_quick")  # type: ignore[assignment]
+    if chosen.screen:
+        sets, sizes, folder = SCREENED_ON, SIZES[:1], SCREEN
+        chosen.models = [model for model in chosen.models if model in ("linear", "MLP")]
     check_losses()
     for cell in cells(sets, sizes, tuple(chosen.models), chosen.slices):
         start = time.process_time()

@@ -3,7 +3,7 @@
 Stage: `Rows` (labelled, validation, test), `Job`s → `Kept`: for each loss and population the net that was best on validation.
 
 The nets are the stacked ones of unlabelled_methods.py: jobs share their start, their minibatches and their budget, and only the
-loss differs. A job with K classes has K − 1 outputs, its log-odds against class 0. All logits are stated at the minibatches' own
+loss differs. A job with K classes has K − 1 outputs, its log-odds against class 0. All logits are at the minibatches' own
 mix ρ; `+ log π − log ρ` moves them to any population. A loss that does not depend on π is trained once, and has its best step
 chosen for every π.
 """
@@ -159,7 +159,10 @@ class Stack:
     def starts(self) -> Tensor:
         """Return where the biases start `(jobs, K − 1)`: at ρ, which is π in the population; at 0 there without a start."""
         rates = torch.stack(
-            [self.sampling if job.loss.start else self.sampling / told for job, told in zip(self.jobs, self._told(), strict=True)]
+            [
+                self.sampling if job.loss.start else self.sampling / told
+                for job, told in zip(self.jobs, self._told(), strict=True)
+            ]
         ).log()
         return rates[:, 1:] - rates[:, :1]
 
@@ -322,7 +325,9 @@ class Best:
     def __init__(self, nets: Nets, jobs: Sequence[Job], rows: Rows, sampling: Tensor) -> None:
         self.jobs, self.rows, self.sampling = jobs, rows, sampling
         every = range(len(rows.populations))
-        pairs = [(place, at) for place, job in enumerate(jobs) for at in (every if job.population is None else [job.population])]
+        pairs = [
+            (place, at) for place, job in enumerate(jobs) for at in (every if job.population is None else [job.population])
+        ]
         self.job, self.at = (torch.tensor(each) for each in zip(*pairs, strict=True))
         self.outputs = _outputs(self.job.tolist(), len(sampling))
         self.nets = nets.some(self.outputs)

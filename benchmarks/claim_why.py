@@ -1,4 +1,4 @@
-"""Show why corrections differ, on two populations in closed form: how well a loss sees the intercept, and a model that is wrong.
+"""Show why corrections differ, on two closed-form populations: how well a loss sees the intercept, and a wrong model.
 
 Stage: populations of rightloss.study.toy, a linear model fitted to the optimum by each loss → benchmarks/out/claim_why.json.
 
@@ -67,7 +67,9 @@ def fitted(loss: Criterion, x: Tensor, y: Tensor, prevalence: Prevalence) -> Ten
     weights = torch.zeros(x.shape[1] + 1, dtype=torch.float64)
     weights[-1] = (prevalence.population[1] / prevalence.population[0]).log()
     weights.requires_grad_()
-    optimizer = torch.optim.LBFGS([weights], max_iter=100, tolerance_grad=1e-10, tolerance_change=1e-14, line_search_fn="strong_wolfe")
+    optimizer = torch.optim.LBFGS(
+        [weights], max_iter=100, tolerance_grad=1e-10, tolerance_change=1e-14, line_search_fn="strong_wolfe"
+    )
 
     def closure() -> Tensor:
         optimizer.zero_grad()
@@ -109,7 +111,9 @@ def intercepts() -> list[dict[str, float | str]]:
             for seed in range(SAMPLES):
                 x, y = population.sample(PER_CLASS, seed)
                 weights = fitted(loss, x.double(), y, population.prevalence)
-                found.append([float(weights[-1]), float(weights[:-1] @ direction), 100 * lost_by_gaussian(weights, population) / guess])
+                found.append(
+                    [float(weights[-1]), float(weights[:-1] @ direction), 100 * lost_by_gaussian(weights, population) / guess]
+                )
             array = np.array(found)
             spread = array.std(axis=0, ddof=1)
             rows.append({
@@ -120,7 +124,7 @@ def intercepts() -> list[dict[str, float | str]]:
 
 
 def wrong_model() -> list[dict[str, float | str]]:
-    """Return, for each share, loss and number of rows, what a linear model loses where the truth is bent, in % of the guess's."""
+    """Return, by share, loss and number of rows, what a linear model loses where the truth is bent, in % of the guess's."""
     people = CurvedRisk()
     x, mass = people.people
     truth, natural = people.log_odds(x), people.positive

@@ -1,0 +1,115 @@
+"""Properties of the benchmark that compares all corrections: its losses, its corrections and its counts."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+
+sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
+
+from claim import Cell, check_losses, enough, of_each, with_share
+from claim_methods import LOGIT_ADJUSTED, LOSSES, Job, Stack
+from claim_posthoc import at_mean, auc, averaged, moved
+from claim_sets import Task
+from claim_tables import GUESS, Compared, verdict
+
+PI = torch.tensor([[0.8, 0.2], [0.99, 0.01]])
+
+
+def test_stacked_losses_have_the_librarys_gradients():
+    check_losses()
+
+
+@pytest.mark.parametrize("name", [LOGIT_ADJUSTED, "by uncertainty", "by x, half", "by x"])
+def test_weights_that_depend_on_x_alone_leave_the_truth_a_stationary_point(name: str):
+    positives = torch.tensor([1, 3, 6])  # of ten rows at each of three x
+    y = torch.cat([(torch.arange(10) < count).long() for count in positives])
+    z = torch.stack([torch.zeros(3), (positives / (10 - positives)).log()], 1).repeat_interleave(10, 0)
+    rho = torch.bincount(y) / len(y)
+    stack = Stack([Job(name, 1, 0.0)], PI, rho)
+    own = z[:, None].clone().requires_grad_()
+    stack.losses(own, y).sum().backward()
+    by_x = own.grad[:, 0].reshape(3, 10, 2).sum(1)
+    torch.testing.assert_close(by_x, torch.zeros(3, 2), atol=1e-7, rtol=0)
+
+
+def test_the_focal_loss_moves_away_from_the_truth():
+    y = torch.tensor([1, 0, 0, 0])
+    z = torch.tensor([[[0.0, -np.log(3)]]]).float().repeat(4, 1, 1).requires_grad_()
+    Stack([Job("focal", None, 0.0)], PI, torch.tensor([0.75, 0.25])).losses(z, y).sum().backward()
+    assert float(z.grad.sum(0).abs().max()) > 0.01
+
+
+def test_only_losses_without_a_population_are_trained_once():
+    free = {name for name, loss in LOSSES.items() if not loss.depends}
+    assert {LOGIT_ADJUSTED, "focal", "by uncertainty", "gain, r = ρ, κ = 0"} <= free
+    assert not free & {"weighted", "half weighted", "gain as published", "by x"}
+
+
+def test_predictions_moved_there_and_back_are_the_same():
+    table = np.log(np.random.default_rng(0).dirichlet(np.ones(3), 20))
+    here, there = np.array([0.2, 0.3, 0.5]), np.array([0.9, 0.09, 0.01])
+    np.testing.assert_allclose(moved(moved(table, here, there), there, here), table, atol=1e-12)
+
+
+@pytest.mark.parametrize("slope", [0.5, 1.0])
+def test_matched_predictions_have_the_populations_mean(slope: float):
+    table = np.log(np.random.default_rng(0).dirichlet([5, 1], 200))
+    pi = np.array([0.97, 0.03])
+    np.testing.assert_allclose(np.exp(at_mean(table, pi, np.full(2, slope))(table)).mean(0), pi, rtol=1e-5)
+
+
+def test_the_area_under_the_curve_is_scikit_learns():
+    random = np.random.default_rng(0)
+    y, odds = random.integers(0, 2, 200), random.normal(size=200).round(1)
+    assert auc(odds, y) == pytest.approx(roc_auc_score(y, odds), abs=1e-12)
+
+
+def test_averaging_over_no_spread_changes_nothing_and_over_some_flattens():
+    z = np.array([-3.0, 0.0, 2.0])
+    table = -np.logaddexp(0, np.stack([z, -z], 1))
+    np.testing.assert_allclose(averaged(table, np.zeros(3)), table, atol=1e-9)
+    wide = averaged(table, np.ones(3))
+    np.testing.assert_allclose(np.exp(wide).sum(1), 1, atol=1e-9)
+    assert abs(wide[0, 1] - wide[0, 0]) < 3
+
+
+def test_shares_keep_the_other_classes_among_themselves():
+    found = with_share(np.array([0.6, 0.3, 0.1]), 0.01)
+    assert found.sum() == pytest.approx(1)
+    assert found[0] / found[1] == pytest.approx(2)
+
+
+def test_sizes_are_run_where_every_class_has_rows_enough():
+    task = Task(np.zeros((4000, 1)), (np.arange(4000) % 10 == 0).astype(np.int64))
+    assert [size for size in (50, 200, 1000) if enough(task, size)] == [50]
+    assert len(of_each(task.y, np.arange(4000), 50)) == 100
+    assert Cell("TV churn", "linear", 50).path(3, Path()).name == "TV_churn-linear-50-3.npz"
+
+
+def cell(**likelihood: list[float]) -> Compared:
+    arrays = {name.replace("_", " "): np.array(values) for name, values in likelihood.items()}
+    base = {LOGIT_ADJUSTED: np.array([-0.30, -0.31, -0.29]), "weighted": np.array([-0.32, -0.33, -0.30])}
+    draws = {name: np.zeros(3) for name in {**arrays, **base}}
+    natural = {"natural": np.full((3, 3), 0.1)}
+    return Compared("a", "linear", 50, 0, 0.1, -0.325, {**base, **arrays}, draws, natural, draws, draws, (1,), np.zeros(3))
+
+
+def test_a_candidate_ahead_of_every_rival_is_level_and_ahead():
+    found = verdict([cell(better=[-0.27, -0.285, -0.26])], "better", (LOGIT_ADJUSTED, "weighted"))
+    assert (found.cells, found.level, found.ahead, found.won, found.lost, found.below_guess) == (1, 1, 1, 1, 0, 0)
+
+
+def test_a_candidate_below_the_guess_is_counted():
+    bad = cell(worse=[-0.40, -0.41, -0.42])
+    found = verdict([bad], "worse", (LOGIT_ADJUSTED, "weighted"))
+    assert (found.level, found.ahead, found.lost, found.below_guess) == (0, 0, 1, 1)
+    assert bad.difference("worse", GUESS)[0] == pytest.approx(-0.085)
+
+
+def test_a_method_is_no_rival_of_itself():
+    found = verdict([cell()], LOGIT_ADJUSTED, (LOGIT_ADJUSTED, "weighted"))
+    assert (found.level, found.ahead) == (1, 1)
