@@ -31,6 +31,13 @@ in training is the path. Where the model is wrong, here by a bend of the log-odd
 logit adjustment is not; with few rows its variance costs more than that, and half the weight is a compromise:
 
 """,
+    """
+At a small π the log-likelihood hangs on the few rows of the other class with the largest log-odds. In real tables some rows lie
+far out, where a model extrapolates: it claims likelihood ratios of thousands, which a hundred labelled rows cannot show. With n
+labelled rows of a class, the ratio is capped at n + 1: if none of n looks like x, about one in n still may. Where the model is
+right this costs little (first table). Where one row in fifty is ten times as far out, it decides whether anything is gained:
+
+""",
 )
 SLOPES_TEXT = """
 What is left to repair after logit adjustment is overconfidence: the slope that calibration on validation rows gives its
@@ -116,7 +123,14 @@ def why() -> str:
             own = {row["rows"]: row for row in found["wrong_model"] if row["loss"] == name and row["share"] == each}
             rows.append([f"{each:g}", name, *(f"{own[size]['lost']:.2f} ± {own[size]['lost_se']:.2f}" for size in sizes)])
     second = table(["π", "lost, %", *(f"{size:,} of each class" for size in sizes)], rows)
-    return WHY_TEXT[0] + first + WHY_TEXT[1] + second
+    rows = []
+    for each in shares:
+        for name in dict.fromkeys(row["loss"] for row in found["heavy_tails"]):
+            tails = [row for row in found["heavy_tails"] if row["loss"] == name and row["share"] == each]
+            rows.append([f"{each:g}", name, *(f"{row['median']:.1f}, {row['worst']:.3g}" for row in tails)])
+    counts = list(dict.fromkeys(row["rows"] for row in found["heavy_tails"]))
+    third = table(["π", "gain over always π, %: median, worst", *(f"{size:,} of each class" for size in counts)], rows)
+    return WHY_TEXT[0] + first + WHY_TEXT[1] + second + WHY_TEXT[2] + third
 
 
 def by_year(all_cells: Sequence[Compared]) -> str:

@@ -26,20 +26,29 @@ RIVALS = (LOGIT_ADJUSTED, "natural rows", "weighted", "focal", "focal, affine", 
           "classifier, affine", "classifier, closed form")  # fmt: skip
 RIVALS_UNLABELLED = (*RIVALS, "mean matching")
 UNLABELLED = ("unlabelled", "matched", "mean matching")
+CAPPED_LA = f"{LOGIT_ADJUSTED}, capped"
 FLATTENED = {  # calibrations that are left out where their slope is above 1
     "affine": LOGIT_ADJUSTED,
-    "ensemble, affine": "ensemble",
-    "affine, matched": "mean matching",
-    "unlabelled, guarded, affine, matched": "unlabelled, guarded, matched",
+    "affine, capped": CAPPED_LA,
+    "ensemble, affine, capped": "ensemble, capped",
+    "affine, matched, capped": "mean matching, capped",
+    "unlabelled, guarded, affine, matched, capped": "unlabelled, guarded, matched, capped",
 }
-CANDIDATES = (LOGIT_ADJUSTED, "gain, r = ρ, κ = 0", "gain, r = ρ, κ = 0.1", "κ validated", "weighted", "half weighted",
-              "by uncertainty", "by x, half", "affine", "affine, flattening only", "beta", "auto", "affine, guarded",
-              "pooled, affine", "pooled, affine, guarded", "ensemble", "ensemble, affine",
-              "ensemble, affine, flattening only", "Laplace", "classifier, auto", "classifier, beta")  # fmt: skip
-CANDIDATES_UNLABELLED = ("mean matching", "affine, matched", "affine, matched, flattening only", "pooled, affine, matched",
-                         "unlabelled, root", "unlabelled, guarded", "unlabelled, guarded, matched",
-                         "unlabelled, guarded, affine, matched",
-                         "unlabelled, guarded, affine, matched, flattening only")  # fmt: skip
+CANDIDATES = (
+    LOGIT_ADJUSTED, "gain, r = ρ, κ = 0", "gain, r = ρ, κ = 0.1", "κ validated", "weighted", "half weighted", "by uncertainty",
+    "by x, half", "affine", "affine, flattening only", "beta", "auto", "pooled, affine", "ensemble", "ensemble, affine",
+    "Laplace", "classifier, auto", "classifier, beta", CAPPED_LA, f"{CAPPED_LA} at 2n", f"{LOGIT_ADJUSTED}, smoothed",
+    "gain, r = ρ, κ = 0, capped", "weighted, capped", "half weighted, capped", "affine, capped",
+    "affine, capped, flattening only", "beta, capped", "pooled, affine, capped", "ensemble, capped", "ensemble, affine, capped",
+    "ensemble, affine, capped, flattening only", "classifier, auto, capped", "classifier, beta, capped",
+)  # fmt: skip
+CANDIDATES_UNLABELLED = (
+    "mean matching", "affine, matched", "unlabelled, root", "unlabelled, guarded", "unlabelled, guarded, matched",
+    "unlabelled, guarded, affine, matched", "mean matching, capped", "affine, matched, capped",
+    "pooled, affine, matched, capped", "affine, matched, capped, flattening only", "unlabelled, guarded, capped",
+    "unlabelled, guarded, matched, capped", "unlabelled, guarded, affine, matched, capped",
+    "unlabelled, guarded, affine, matched, capped, flattening only",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -144,9 +153,6 @@ def _with_rules(cell: Compared) -> Compared:
         keep = plain[0] - cell.guess > 2 * plain[1] and plain[0] - affine[0] > affine[2]
         auto.append(LOGIT_ADJUSTED if keep else "affine")
     _add(cell, "auto", auto, flat=True)
-    for name in ("affine", "pooled, affine"):
-        if name in cell.valid:
-            _add(cell, f"{name}, guarded", [name] * cell.draws, flat=True)
     for name, plain in FLATTENED.items():
         if name in cell.valid and plain in cell.valid:
             _add(cell, f"{name}, flattening only", [name if each < 1 else plain for each in cell.slope[name]])

@@ -6,7 +6,7 @@ Stage: populations of rightloss.study.toy, a linear model fitted to the optimum 
 
 *Intercept*: two Gaussians, for which a linear model is right; over many samples, the standard deviation of the fitted intercept
 and of the slope along the truth, and what is lost of the best log-likelihood. *Wrong model*: log-odds with a bend that a linear
-model cannot follow; what is lost, by the number of labelled rows.
+model cannot follow; what is lost, by the number of labelled rows. *Heavy tails*: some rows lie far out; what capping brings.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ SHARES = (0.3, 0.01, 0.001)
 SAMPLES, PER_CLASS = 60, 200  # of the first table
 SIZES, REPEATS = (50, 200, 1000, 5000), 12  # of the second
 DECAY = 1e-7
+CAPPED = "logit-adjusted, likelihood ratio capped"
 Criterion = Callable[[Tensor, Tensor, Prevalence], Tensor]
 
 
@@ -87,16 +88,59 @@ def expected(z: Tensor, mass: Tensor, share: float) -> float:
     return float((1 - share) * mass[:, 0] @ F.logsigmoid(-z) + share * mass[:, 1] @ F.logsigmoid(z))
 
 
-def lost_by_gaussian(weights: Tensor, population: TwoGaussians) -> float:
-    """Return what is lost of the best log-likelihood: given the class, log-odds are normal."""
+def lost_by_gaussian(weights: Tensor, population: TwoGaussians, cap: bool = False) -> float:
+    """Return what is lost of the best log-likelihood, capped on request: given the class, log-odds are normal."""
     nodes, mass = gauss_hermite(1)
     mean = population.separation / math.sqrt(population.features) * weights[:-1].sum()
     spread = weights[:-1].norm()
     found = 0.0
     for sign, share in ((-1.0, 1 - population.positive), (1.0, population.positive)):
         z = weights[-1] + sign * mean + spread * nodes[:, 0]
+        z = capped(z, population.positive, PER_CLASS) if cap else z
         found += share * float(mass @ F.logsigmoid(sign * z))
     return population.best_log_likelihood - found
+
+
+def capped(z: Tensor, share: float, rows: int) -> Tensor:
+    """Return log-odds at the share with the likelihood ratio between 1/(n + 1) and n + 1, for n labelled rows of each class."""
+    log_odds, limit = math.log(share / (1 - share)), math.log1p(rows)
+    return (z - log_odds).clamp(-limit, limit) + log_odds
+
+
+def heavy_tails() -> list[dict[str, float | str]]:
+    """Return what a linear model gains over the guess, in %, where one row in fifty of either class is ten times as far out.
+
+    As fitted, with capped likelihood ratios, and by the weighted loss; the median and the worst of the samples.
+    """
+    direction = torch.full((5,), 0.8 / math.sqrt(5), dtype=torch.float64)
+
+    def people(size: int, seed: int) -> tuple[Tensor, Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        y = torch.arange(2).repeat_interleave(size)
+        far = 1 + 9 * (torch.rand(2 * size, 1, generator=generator) < 0.02)
+        noise = torch.randn(2 * size, 5, generator=generator, dtype=torch.float64)
+        return far * (noise + (2 * y[:, None] - 1) * direction), y
+
+    x_test, y_test = people(20_000, 10_000)
+    mass = torch.stack([(y_test == k).double() / 20_000 for k in (0, 1)], 1)
+    rows: list[dict[str, float | str]] = []
+    for share in SHARES:
+        guess = -(share * math.log(share) + (1 - share) * math.log1p(-share))
+        for size in SIZES[:3]:
+            found: dict[str, list[float]] = {"logit-adjusted": [], "logit-adjusted, capped": [], "weighted": []}
+            for seed in range(SAMPLES // 3):
+                x, y = people(size, seed)
+                for name, loss in (("logit-adjusted", logit_adjusted_loss), ("weighted", weighted_loss)):
+                    weights = fitted(loss, x, y, Prevalence.binary(share))
+                    z = x_test @ weights[:-1] + weights[-1]
+                    found[name].append(100 * (expected(z, mass, share) + guess) / guess)
+                    if name == "logit-adjusted":
+                        found["logit-adjusted, capped"].append(
+                            100 * (expected(capped(z, share, size), mass, share) + guess) / guess
+                        )
+            for name, each in found.items():
+                rows.append({"share": share, "rows": size, "loss": name, "median": float(np.median(each)), "worst": min(each)})
+    return rows
 
 
 def intercepts() -> list[dict[str, float | str]]:
@@ -106,14 +150,13 @@ def intercepts() -> list[dict[str, float | str]]:
         population = TwoGaussians(share)
         direction = torch.full((population.features,), 1 / math.sqrt(population.features), dtype=torch.float64)
         guess = -(share * math.log(share) + (1 - share) * math.log1p(-share))
-        for name, loss in LOSSES.items():
+        for name, loss in {**LOSSES, CAPPED: logit_adjusted_loss}.items():
             found = []
             for seed in range(SAMPLES):
                 x, y = population.sample(PER_CLASS, seed)
                 weights = fitted(loss, x.double(), y, population.prevalence)
-                found.append(
-                    [float(weights[-1]), float(weights[:-1] @ direction), 100 * lost_by_gaussian(weights, population) / guess]
-                )
+                lost = 100 * lost_by_gaussian(weights, population, cap=name == CAPPED) / guess
+                found.append([float(weights[-1]), float(weights[:-1] @ direction), lost])
             array = np.array(found)
             spread = array.std(axis=0, ddof=1)
             rows.append({
@@ -153,7 +196,9 @@ def main() -> None:
     parser.parse_args()
     torch.set_num_threads(1)
     OUT.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(OUT, json.dumps({"intercepts": intercepts(), "wrong_model": wrong_model()}, indent=1))
+    write_whole(
+        OUT, json.dumps({"intercepts": intercepts(), "wrong_model": wrong_model(), "heavy_tails": heavy_tails()}, indent=1)
+    )
     print(OUT.read_text())
 
 

@@ -11,8 +11,8 @@ from sklearn.metrics import roc_auc_score
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 
 from claim import Cell, check_losses, enough, of_each, with_share
-from claim_methods import LOGIT_ADJUSTED, LOSSES, Job, Stack
-from claim_posthoc import at_mean, auc, averaged, moved
+from claim_methods import LOGIT_ADJUSTED, LOSSES, Job, Rows, Stack
+from claim_posthoc import Scores, at_mean, auc, averaged, moved
 from claim_sets import Task
 from claim_tables import GUESS, Compared, verdict
 
@@ -55,11 +55,33 @@ def test_predictions_moved_there_and_back_are_the_same():
     np.testing.assert_allclose(moved(moved(table, here, there), there, here), table, atol=1e-12)
 
 
-@pytest.mark.parametrize("slope", [0.5, 1.0])
-def test_matched_predictions_have_the_populations_mean(slope: float):
-    table = np.log(np.random.default_rng(0).dirichlet([5, 1], 200))
-    pi = np.array([0.97, 0.03])
-    np.testing.assert_allclose(np.exp(at_mean(table, pi, np.full(2, slope))(table)).mean(0), pi, rtol=1e-5)
+@pytest.mark.parametrize("pi", [[0.97, 0.03], [0.6, 0.37, 0.03]])
+def test_matched_predictions_have_the_populations_mean(pi: list[float]):
+    table = np.log(np.random.default_rng(0).dirichlet([2] * len(pi), 200))
+    np.testing.assert_allclose(np.exp(at_mean(table, np.array(pi))(table)).mean(0), pi, rtol=1e-5)
+
+
+def scores(labelled: int) -> Scores:
+    x, y = torch.zeros(2 * labelled, 1), torch.arange(2).repeat_interleave(labelled)
+    return Scores(Rows(x, y, x, y, x, y, x, y, {}, PI))
+
+
+def test_capped_predictions_claim_no_likelihood_ratio_beyond_the_labelled_rows():
+    z = np.linspace(-20, 20, 41)
+    found = scores(50).capped(-np.logaddexp(0, np.stack([z, -z], 1)), 1)
+    ratio = found[:, 1] - found[:, 0] - np.log(0.01 / 0.99)
+    assert np.abs(ratio).max() == pytest.approx(np.log(51), abs=1e-5)
+    plain = z - np.log(0.01 / 0.99)
+    inside = np.abs(plain) < np.log(51)
+    np.testing.assert_allclose(ratio[inside], plain[inside], atol=1e-5)
+    assert -found[:, 0].min() < 51 * 0.01 / 0.99  # what a row of class 0 can cost at most
+    assert (np.diff(ratio) >= 0).all()
+
+
+def test_smoothed_predictions_are_between_the_caps_of_n_and_one_row_more():
+    table = np.array([[-30.0, 0.0], [0.0, -30.0]])
+    ratio = np.diff(scores(50).smoothed(table, 1), axis=1)[:, 0] - np.log(0.01 / 0.99)
+    np.testing.assert_allclose(ratio, [np.log(52), -np.log(52)], atol=1e-3)
 
 
 def test_the_area_under_the_curve_is_scikit_learns():
