@@ -79,7 +79,7 @@ def cells(sets: tuple[str, ...], sizes: tuple[int, ...], models: tuple[str, ...]
                     continue
                 fits = enough(task_of(name, slices), size) and (name not in BY_YEAR or size == BY_YEAR_SIZE)
                 own = [model for model in kinds if (model == "ConvNet") == (name in IMAGES) and model in models]
-                yield from (Cell(name, model, size) for model in own if fits)  # type: ignore[arg-type]
+                yield from (Cell(name, model, size) for model in own if fits)
 
 
 def enough(task: Task, size: int) -> bool:
@@ -210,7 +210,7 @@ def check_losses() -> None:
                 else:
                     own = (weighted_loss if job.loss.reference else logit_adjusted_loss)(logits, y, known)
                 own.backward()
-                torch.testing.assert_close(ours[job.name], logits.grad, msg=lambda text, name=job.name: f"{name}: {text}")
+                torch.testing.assert_close(ours[job.name], logits.grad)
             same = z.detach()[:, [jobs.index(Job("κ = 1", 1, 0.0))]].requires_grad_()
             torch.nn.functional.cross_entropy(same[:, 0], y).backward()
             torch.testing.assert_close(ours["κ = 1"], same.grad[:, 0])  # type: ignore[index]

@@ -6,6 +6,7 @@ Stage: `Rows`, `Kept` nets → `Scores`: a row of figures per method and populat
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -49,8 +50,9 @@ class Scores:
         self.valid: dict[tuple[str, int], Validation] = {}
         self.shift = math.nan  # p-value of `label_shift_test`
 
-    def add(self, name: str, at: int, valid: np.ndarray, test: np.ndarray, step: int = -1, slope: float = 1.0) -> None:
+    def add(self, name: str, at: int, tables: Iterable[np.ndarray], step: int = -1, slope: float = 1.0) -> None:
         """Score tables log p_π(k|x) of the validation and of the test rows; note the step kept and a calibration's slope."""
+        valid, test = tables
         pi = self.populations[at]
         own = valid[np.arange(len(valid)), self.y_valid]
         self.valid[name, at] = Validation(own, self.expected(own, self.y_valid, at)[0])
@@ -63,10 +65,11 @@ class Scores:
         self.names.append((name, at))
         self.figures.append([likelihood, auc(odds, self.y_test), mean, self.valid[name, at].score, *errors, step, slope])
 
-    def add_capped(self, name: str, at: int, valid: np.ndarray, test: np.ndarray, step: int = -1, slope: float = 1.0) -> None:
+    def add_capped(self, name: str, at: int, tables: Iterable[np.ndarray], step: int = -1, slope: float = 1.0) -> None:
         """Score tables as they are, and with capped likelihood ratios."""
-        self.add(name, at, valid, test, step, slope)
-        self.add(f"{name}, capped", at, *(self.capped(each, at) for each in (valid, test)), step, slope)
+        tables = list(tables)
+        self.add(name, at, tables, step, slope)
+        self.add(f"{name}, capped", at, [self.capped(each, at) for each in tables], step, slope)
 
     def capped(self, table: np.ndarray, at: int, rows: float = 1.0) -> np.ndarray:
         """Return predictions at π in which no class is less likely to have produced x than 1/(n_k + 1) of the likeliest.
@@ -151,23 +154,20 @@ def score_nets(rows: Rows, kept: Kept, scores: Scores, ensembles: bool) -> None:
             place = place_of[name]
             tables = [moved(each[:, place], rho, pi) for each in (valid, test)]
             add = scores.add_capped if name[0] in CAPPED else scores.add
-            add(name[0], at, *tables, int(kept.steps[place]))
+            add(name[0], at, tables, int(kept.steps[place]))
             if name[0] in ("focal", "weighted", "half weighted") and at in rows.unlabelled:
                 _add_affine(f"{name[0]}, affine", at, tables, rows, pi, scores, crossed=False)
         pool = [place_of[name, at, 0] for name in POOLED]
-        inputs = valid, test, kept.table(rows.unlabelled[at], pool).numpy() if at in rows.unlabelled else None
-        columns = pool, pool, range(len(POOLED))
-        mixed = [
-            None if t is None else pooled_log_odds([moved(t[:, c], rho, pi) for c in own])
-            for t, own in zip(inputs, columns, strict=True)
-        ]
-        _add_affine("pooled, affine", at, mixed[:2], rows, pi, scores, others=mixed[2])
+        inputs = [each[:, pool] for each in (valid, test)]
+        inputs += [kept.table(rows.unlabelled[at], pool).numpy()] if at in rows.unlabelled else []
+        mixed = [pooled_log_odds([moved(each[:, place], rho, pi) for place in range(len(pool))]) for each in inputs]
+        _add_affine("pooled, affine", at, mixed[:2], rows, pi, scores, others=mixed[2] if len(mixed) > 2 else None)
         tables = [moved(each[:, base], rho, pi) for each in (valid, test)]
         _corrected(rows, kept, base, at, pi, tables, scores)
         if ensembles:
             places = [place_of[LOGIT_ADJUSTED, at, member] for member in range(MEMBERS)]
             mixed = [_mixture([moved(each[:, place], rho, pi) for place in places]) for each in (valid, test)]
-            scores.add_capped("ensemble", at, *mixed)
+            scores.add_capped("ensemble", at, mixed)
             _add_affine("ensemble, affine", at, mixed, rows, pi, scores)
 
 
@@ -177,18 +177,18 @@ def _corrected(rows: Rows, kept: Kept, base: int, at: int, pi: np.ndarray, table
     own = kept.table(rows.x, [base]).exp()[:, 0]
     in_sample = sum(share * own[rows.y == k].mean(0).numpy() for k, share in enumerate(rho))
     tables_rho = [moved(each, pi, rho) for each in tables]
-    scores.add("Prior2Posterior", at, *(moved(each, in_sample, pi) for each in tables_rho))
+    scores.add("Prior2Posterior", at, (moved(each, in_sample, pi) for each in tables_rho))
     others = moved(kept.table(rows.unlabelled[at], [base])[:, 0].numpy(), rho, pi) if at in rows.unlabelled else None
     _add_affine("affine", at, tables, rows, pi, scores, others)
-    scores.add_capped("beta", at, *calibrated(tables, y, pi, "beta", crossed=False)[:2])
-    scores.add("logit-adjusted, capped at 2n", at, *(scores.capped(each, at, 2.0) for each in tables))
-    scores.add("logit-adjusted, smoothed", at, *(scores.smoothed(each, at) for each in tables))
+    scores.add_capped("beta", at, calibrated(tables, y, pi, "beta", crossed=False)[:2])
+    scores.add("logit-adjusted, capped at 2n", at, (scores.capped(each, at, 2.0) for each in tables))
+    scores.add("logit-adjusted, smoothed", at, (scores.smoothed(each, at) for each in tables))
     weights = len(y) * pi[y] / np.bincount(y, minlength=len(pi))[y]
     at_pi = fit_logits(tables[0], y, weights, "affine")
-    scores.add("affine, fitted at π", at, at_pi(tables[0]), at_pi(tables[1]))
+    scores.add("affine, fitted at π", at, [at_pi(each) for each in tables])
     if kept.nets.kind == "linear" and len(pi) == 2:
         spread = laplace_spread(rows, kept, base)
-        scores.add("Laplace", at, *(averaged(t, spread(x)) for t, x in zip(tables, (rows.x_valid, rows.x_test), strict=True)))
+        scores.add("Laplace", at, (averaged(t, spread(x)) for t, x in zip(tables, (rows.x_valid, rows.x_test), strict=True)))
     if others is not None:
         add_matched("mean matching", at, tables, others, scores)
         if at == 0:
@@ -204,7 +204,7 @@ def _add_affine(
     tables = tables if others is None else [*tables, others]
     found = calibrated(tables, rows.y_valid.numpy(), pi, "affine", crossed)
     slope = float(found.slope[0])
-    scores.add_capped(name, at, found.valid, found.test, slope=slope)
+    scores.add_capped(name, at, (found.valid, found.test), slope=slope)
     if found.others is not None:
         add_matched(f"{name}, matched", at, [found.valid, found.test], found.others, scores, slope)
 
@@ -212,9 +212,9 @@ def _add_affine(
 def add_matched(name: str, at: int, tables: list[np.ndarray], others: np.ndarray, scores: Scores, slope: float = 1.0) -> None:
     """Score tables moved until the mean over the unlabelled rows is π, as they are, and capped before."""
     by_mean = at_mean(others, scores.populations[at])
-    scores.add(name, at, *(by_mean(each) for each in tables), slope=slope)
+    scores.add(name, at, (by_mean(each) for each in tables), slope=slope)
     by_mean = at_mean(scores.capped(others, at), scores.populations[at])
-    scores.add(f"{name}, capped", at, *(by_mean(scores.capped(each, at)) for each in tables), slope=slope)
+    scores.add(f"{name}, capped", at, (by_mean(scores.capped(each, at)) for each in tables), slope=slope)
 
 
 def at_mean(others: np.ndarray, pi: np.ndarray) -> LogitCalibration:
@@ -235,7 +235,7 @@ def _mixture(tables: list[np.ndarray]) -> np.ndarray:
     return np.asarray(logsumexp(np.stack(tables), axis=0) - math.log(len(tables)))
 
 
-def laplace_spread(rows: Rows, kept: Kept, place: int):  # type: ignore[no-untyped-def]
+def laplace_spread(rows: Rows, kept: Kept, place: int) -> Callable[[Tensor], np.ndarray]:
     """Return a function x → standard deviation of the log-odds, by Laplace's approximation of the penalised likelihood."""
     design = F.pad(rows.x.double(), (0, 1), value=1.0)
     p = kept.table(rows.x, [place])[:, 0, 1].exp()
@@ -268,9 +268,9 @@ def score_natural(kind: Kind, rows: Rows, seed: int, scores: Scores) -> None:
     valid, test = (kept.table(x).numpy() for x in (rows.x_valid, rows.x_test))
     first = kept.names.index((LOGIT_ADJUSTED, 0, 0))
     for place, (_, at, _) in enumerate(kept.names):
-        scores.add("natural rows", at, *(moved(each[:, place], rho, scores.populations[at]) for each in (valid, test)))
+        scores.add("natural rows", at, (moved(each[:, place], rho, scores.populations[at]) for each in (valid, test)))
         if at:
-            scores.add("natural rows, as is", at, valid[:, first], test[:, first])
+            scores.add("natural rows, as is", at, (valid[:, first], test[:, first]))
 
 
 def score_streams(kind: Kind, rows: Rows, seed: int, scores: Scores, at: int, kept: Kept) -> None:
@@ -282,12 +282,12 @@ def score_streams(kind: Kind, rows: Rows, seed: int, scores: Scores, at: int, ke
     found = fit_streams(kind, draw, jobs, seed)
     best = int(found.score.argmax())
     valid, test, others = (_two(z[:, best]) for z in (found.z_valid, found.z_test, found.z_unlabelled))
-    scores.add(STREAM, at, valid, test)
+    scores.add(STREAM, at, (valid, test))
     if scores.valid[STREAM, at].score < scores.valid[LOGIT_ADJUSTED, at].score:
         place, rho = kept.names.index((LOGIT_ADJUSTED, at, 0)), kept.sampling.double().numpy()
         inputs = rows.x_valid, rows.x_test, rows.unlabelled[at]
         valid, test, others = (moved(kept.table(x, [place])[:, 0].numpy(), rho, pi) for x in inputs)
-    scores.add_capped(GUARDED, at, valid, test)
+    scores.add_capped(GUARDED, at, (valid, test))
     add_matched(f"{GUARDED}, matched", at, [valid, test], others, scores)
     _add_affine(f"{GUARDED}, affine", at, [valid, test], rows, pi, scores, others)
 

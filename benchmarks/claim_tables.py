@@ -219,7 +219,8 @@ def verdict(cells: Sequence[Compared], name: str, rivals: Sequence[str]) -> Verd
         ranks.append(cell.difference(name, LOGIT_ADJUSTED, "auc")[0])
     if not own:
         return Verdict(0, 0, 0, 0, 0, np.nan, np.nan, 0, 0)
-    return Verdict(len(own), *counts[:4].tolist(), float(np.median(gains)), float(np.mean(ranks)), *counts[4:].tolist())
+    guess, weighted, level, ahead, won, lost = (int(each) for each in counts)
+    return Verdict(len(own), guess, weighted, level, ahead, float(np.median(gains)), float(np.mean(ranks)), won, lost)
 
 
 def counted(

@@ -79,7 +79,7 @@ def fitted(loss: Criterion, x: Tensor, y: Tensor, prevalence: Prevalence) -> Ten
         found.backward()
         return found
 
-    optimizer.step(closure)  # type: ignore[no-untyped-call]
+    optimizer.step(closure)
     return weights.detach()
 
 

@@ -32,6 +32,7 @@ def test_weights_that_depend_on_x_alone_leave_the_truth_a_stationary_point(name:
     stack = Stack([Job(name, 1, 0.0)], PI, rho)
     own = z[:, None].clone().requires_grad_()
     stack.losses(own, y).sum().backward()
+    assert own.grad is not None
     by_x = own.grad[:, 0].reshape(3, 10, 2).sum(1)
     torch.testing.assert_close(by_x, torch.zeros(3, 2), atol=1e-7, rtol=0)
 
@@ -40,6 +41,7 @@ def test_the_focal_loss_moves_away_from_the_truth():
     y = torch.tensor([1, 0, 0, 0])
     z = torch.tensor([[[0.0, -np.log(3)]]]).float().repeat(4, 1, 1).requires_grad_()
     Stack([Job("focal", None, 0.0)], PI, torch.tensor([0.75, 0.25])).losses(z, y).sum().backward()
+    assert z.grad is not None
     assert float(z.grad.sum(0).abs().max()) > 0.01
 
 
