@@ -250,6 +250,9 @@ def main() -> None:
         if missing:
             spent = time.process_time() - start
             print(f"{cell.set}, {cell.model}, {cell.labelled or 'all'}: {spent:.0f} s, {len(missing)} draws", flush=True)
+    from claim_page import summary
+
+    print(summary(folder, draws))
 
 
 if __name__ == "__main__":

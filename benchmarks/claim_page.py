@@ -18,6 +18,7 @@ from claim_tables import (
     CANDIDATES,
     CANDIDATES_UNLABELLED,
     CAPPED_LA,
+    GUESS,
     RIVALS,
     RIVALS_UNLABELLED,
     Compared,
@@ -50,6 +51,15 @@ level with the best rival most often. The figures are those on the second half, 
 
 """
 PROPOSAL = ""
+CAP_TEXT = """
+What the cap on likelihood ratios does. It is an insurance: it costs where classes are nearly separable, and saves a model
+that extrapolates:
+
+"""
+CLASSIFIER_TEXT = """
+`PrevalenceCorrectedClassifier` around LightGBM, by its `method`, at the populations that it was fitted for:
+
+"""
 FORMS_TEXT = """
 ### The gain, form by form
 
@@ -94,13 +104,14 @@ HOW = """
 def verdict_row(name: str, own: Verdict, half: Verdict) -> list[str]:
     return [
         name, str(own.cells), str(own.below_guess), str(own.below_weighted), percent(own.level, own.cells),
-        percent(own.ahead, own.cells), f"{own.gain:+.2f}", f"{own.won} / {own.lost}", f"{own.auc:+.4f}",
+        percent(own.fair, own.cells), percent(own.ahead, own.cells), f"{own.gain:+.2f}", f"{own.won} / {own.lost}", f"{own.auc:+.4f}",
         f"{percent(half.level, half.cells)}, {percent(half.ahead, half.cells)}, {half.below_guess}",
     ]  # fmt: skip
 
 
 HEADER = ["candidate", "cells", "(a) below π", "(b) AUC below weighted", "(c) level with the best rival",
-          "(d) ahead of all rivals", "median, %", "ahead / behind, of logit adjustment", "AUC",
+          "picked on other draws", "(d) ahead of all rivals", "median, %",
+          "ahead / behind, of logit adjustment", "AUC",
           "chosen on: (c), (d), below π"]  # fmt: skip
 
 
@@ -155,10 +166,11 @@ def when(all_cells: Sequence[Compared]) -> str:
             if own.cells:
                 mark = "**" if shown == name else ""
                 figures = [str(own.cells), str(own.below_guess), str(own.below_weighted), percent(own.level, own.cells)]
+                figures.append(percent(own.fair, own.cells))
                 rows.append(
                     [title if mark else "", f"{mark}{shown}{mark}", *figures, percent(own.ahead, own.cells), f"{own.gain:+.2f}"]
                 )
-    return table(["there is", "chosen, and beside it", *HEADER[1:7]], rows)
+    return table(["there is", "chosen, and beside it", *HEADER[1:8]], rows)
 
 
 def answer(all_cells: Sequence[Compared]) -> str:
@@ -183,6 +195,48 @@ def answer(all_cells: Sequence[Compared]) -> str:
             f"below π in {other.below_guess}."
         )
     return "\n".join(lines) + "\n"
+
+
+def cap_effect(all_cells: Sequence[Compared]) -> str:
+    """Return in a sentence by how much the cap changes some methods, where it matters."""
+    lines = []
+    for name in (LOGIT_ADJUSTED, "affine", "pooled, affine"):
+        found = [
+            (100 * cell.difference(f"{name}, capped", name)[0] / -cell.guess, cell)
+            for cell in all_cells
+            if cell.counted and cell.set not in BY_YEAR and f"{name}, capped" in cell.likelihood
+        ]
+        better, worse = ([cell for change, cell in found if sign * change > 1] for sign in (1, -1))
+        ends = [pick(found, key=lambda each: each[0]) for pick in (max, min)]
+        best, worst = (f"{change:+.0f} % ({_name(cell)})" for change, cell in ends)
+        lines.append(
+            f"- *{name}*: of {len(found)} cells the cap improves {len(better)} by more than 1 % of the log-loss of answering π "
+            f"({_sets(better)}), at best {best}, and worsens {len(worse)} ({_sets(worse)}), at worst {worst}."
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _sets(part: Sequence[Compared]) -> str:
+    return ", ".join(dict.fromkeys(cell.set for cell in part)) or "none"
+
+
+def _name(cell: Compared) -> str:
+    size = f"{cell.labelled} labelled" if cell.labelled else "all labelled"
+    return f"{cell.set}, {cell.model}, {size}, π = {cell.share:.2g}"
+
+
+def classifier_methods(all_cells: Sequence[Compared]) -> str:
+    """Return a row per method of the corrected classifier around boosting: differences to "auto"."""
+    rows = []
+    own = [cell for cell in all_cells if cell.counted and cell.set not in BY_YEAR and "classifier, auto" in cell.likelihood]
+    for name in ("closed form", "affine", "beta"):
+        found = [cell.difference(f"classifier, {name}", "classifier, auto") for cell in own]
+        median = np.median([100 * mean / -cell.guess for (mean, _), cell in zip(found, own, strict=True)])
+        ahead, behind = (sum(sign * mean > 2 * error for mean, error in found) for sign in (1, -1))
+        below = [sum(over < -2 * noise for over, noise in (cell.difference(each, GUESS) for cell in own))
+                 for each in (f"classifier, {name}", "classifier, auto")]  # fmt: skip
+        rows.append([name, str(len(own)), f"{median:+.2f}", f"{ahead} / {behind}", f"{below[0]} (auto: {below[1]})"])
+    return table(["method", "cells", "median difference to auto, %", "ahead / behind", "below π"], rows)
 
 
 def by_model(all_cells: Sequence[Compared], places: Sequence[int] = (0, 3, 4)) -> str:
@@ -268,6 +322,14 @@ def missing(all_cells: Sequence[Compared]) -> str:
     )
 
 
+def summary(folder: Path, draws: int) -> str:
+    """Return the verdicts of what is stored."""
+    found = read(folder, min(draws, 3))
+    streams = SITUATIONS["and unlabelled, linear or MLP"][1]
+    first = verdicts(found, CANDIDATES, RIVALS, lambda cell: True)
+    return first + "\n" + verdicts(found, CANDIDATES_UNLABELLED, RIVALS_UNLABELLED, streams)
+
+
 def write_page(results: Path, out: Path) -> None:
     """Write claim.md, .csv and .png into `out` from the results that there are."""
     all_cells = read(results)
@@ -285,9 +347,10 @@ def write_page(results: Path, out: Path) -> None:
         answer(all_cells),
         f"\nSettings were chosen on {half}; reported are {rest}: named before the runs.\n",
         "\n### Labelled rows alone\n\n", VERDICT_TEXT, verdicts(all_cells, CANDIDATES, RIVALS, lambda cell: True),
+        CAP_TEXT, cap_effect(all_cells),
         "\n### With unlabelled rows of the population\n\n", verdicts(all_cells, unlabelled, RIVALS_UNLABELLED, streams),
         "\nBoosting, which has no likelihood for them:\n\n", verdicts(all_cells, unlabelled, RIVALS_UNLABELLED, boosting),
-        "\n### What to use when\n\n", WHEN_TEXT, when(all_cells), PROPOSAL,
+        "\n### What to use when\n\n", WHEN_TEXT, when(all_cells), PROPOSAL, CLASSIFIER_TEXT, classifier_methods(all_cells),
         "\n### By model and prevalence\n\nMean difference to logit adjustment over all cells, ± 95 %; their number in "
         "brackets.\n\n", by_model(all_cells),
         FORMS_TEXT, repairs(read(SCREEN)),

@@ -178,6 +178,7 @@ class Verdict(NamedTuple):
         below_guess: (a) below always answering π by more than two standard errors.
         below_weighted: (b) an AUC below the weighted loss's by more than two standard errors.
         level: (c) not behind the best rival by more than one standard error.
+        fair: the same, with the best rival picked on the other half of the draws.
         ahead: (d) ahead of every rival by more than one.
         gain: median difference to logit adjustment, in % of the guess's log-loss.
         auc: mean difference to logit adjustment.
@@ -188,6 +189,7 @@ class Verdict(NamedTuple):
     below_guess: int
     below_weighted: int
     level: int
+    fair: int
     ahead: int
     gain: float
     auc: float
@@ -198,7 +200,7 @@ class Verdict(NamedTuple):
 def verdict(cells: Sequence[Compared], name: str, rivals: Sequence[str]) -> Verdict:
     """Return the verdict of one candidate."""
     own = [cell for cell in cells if name in cell.likelihood]
-    counts = np.zeros(6, dtype=int)
+    counts = np.zeros(7, dtype=int)
     gains, ranks = [], []
     for cell in own:
         others = [each for each in rivals if each in cell.likelihood and each != name]
@@ -211,6 +213,7 @@ def verdict(cells: Sequence[Compared], name: str, rivals: Sequence[str]) -> Verd
             over < -2 * noise,
             ranked < -2 * ranked_noise,
             against[best][0] >= -against[best][1],
+            _is_level_with_best(cell, name, others),
             all(mean > error for mean, error in against.values()),
             plain > 2 * plain_noise,
             plain < -2 * plain_noise,
@@ -218,9 +221,20 @@ def verdict(cells: Sequence[Compared], name: str, rivals: Sequence[str]) -> Verd
         gains.append(100 * plain / -cell.guess)
         ranks.append(cell.difference(name, LOGIT_ADJUSTED, "auc")[0])
     if not own:
-        return Verdict(0, 0, 0, 0, 0, np.nan, np.nan, 0, 0)
-    guess, weighted, level, ahead, won, lost = (int(each) for each in counts)
-    return Verdict(len(own), guess, weighted, level, ahead, float(np.median(gains)), float(np.mean(ranks)), won, lost)
+        return Verdict(0, 0, 0, 0, 0, 0, np.nan, np.nan, 0, 0)
+    guess, weighted, level, fair, ahead, won, lost = (int(each) for each in counts)
+    return Verdict(len(own), guess, weighted, level, fair, ahead, float(np.median(gains)), float(np.mean(ranks)), won, lost)
+
+
+def _is_level_with_best(cell: Compared, name: str, others: Sequence[str]) -> bool:
+    """Return whether a method is level with the best rival, picked for each half of the draws on the other half."""
+    values = np.stack([cell.likelihood[each] for each in others])
+    even = np.arange(cell.draws) % 2 == 0
+    paired = np.empty(cell.draws)
+    for half in (even, ~even):
+        best = values[:, ~half].mean(axis=1).argmax()
+        paired[half] = (cell.likelihood[name] - values[best])[half]
+    return bool(paired.mean() >= -paired.std(ddof=1) / np.sqrt(cell.draws))
 
 
 def counted(
