@@ -8,7 +8,7 @@ weighted by class. All methods have the same start, minibatches, steps, rates an
 
     python benchmarks/claim.py              # runs what is missing: about 90 minutes on one core; stop and resume at will
     python benchmarks/claim.py --screen     # every form of the gain, on three sets
-    python benchmarks/claim.py --quick      # three small sets, three draws: a few minutes, nothing kept
+    python benchmarks/claim.py --quick      # three small sets, three draws: a few minutes
     python benchmarks/claim.py --docs       # writes the page from the stored results, trains nothing
 
 The CT slices do not come with the package: `--slices PATH`, or their folder in RIGHTLOSS_DATA; skipped where absent.
@@ -226,7 +226,7 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=DRAWS)
     parser.add_argument("--slices", type=Path, default=SLICES, help="lidc_slices.npz")
     parser.add_argument("--screen", action="store_true", help="every loss, on three sets with 50 labelled of each class")
-    parser.add_argument("--quick", action="store_true", help="three small sets, three draws, nothing kept")
+    parser.add_argument("--quick", action="store_true", help="three small sets, three draws, in a folder of their own")
     parser.add_argument("--docs", action="store_true", help="write the page into docs/benchmarks from the stored results")
     chosen = parser.parse_args()
     torch.set_num_threads(1)

@@ -104,7 +104,8 @@ HOW = """
 def verdict_row(name: str, own: Verdict, half: Verdict) -> list[str]:
     return [
         name, str(own.cells), str(own.below_guess), str(own.below_weighted), percent(own.level, own.cells),
-        percent(own.fair, own.cells), percent(own.ahead, own.cells), f"{own.gain:+.2f}", f"{own.won} / {own.lost}", f"{own.auc:+.4f}",
+        percent(own.fair, own.cells), percent(own.ahead, own.cells), f"{own.gain:+.2f}", f"{own.won} / {own.lost}",
+        f"{own.auc:+.4f}",
         f"{percent(half.level, half.cells)}, {percent(half.ahead, half.cells)}, {half.below_guess}",
     ]  # fmt: skip
 
