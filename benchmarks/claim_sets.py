@@ -177,7 +177,9 @@ MORE = {
         partial(_accidents, 2020), (24_604, 8_730), "severe",
         "US Accidents, Moosavi 2019 (CC BY-NC-SA 4.0); in shapash. Labelled are 2016–18",
     ),
-    "accidents 2021": Origin(partial(_accidents, 2021), (25_296, 8_037), "severe", "the same"),
+    "accidents 2021": Origin(
+        partial(_accidents, 2021), (25_296, 8_037), "severe", "US Accidents, another year; in shapash. Labelled are 2016–18"
+    ),
     "employment": Origin(
         _employment, (19_990, 20_010), "employed",
         "US Census, folktables, Massachusetts; in nannyml. Labelled are 2015, used in 2018",
