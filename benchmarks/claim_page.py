@@ -27,6 +27,7 @@ from claim_tables import (
     as_frame,
     counted,
     interval,
+    median_interval,
     percent,
     read,
     share_name,
@@ -203,16 +204,18 @@ def answer(all_cells: Sequence[Compared]) -> str:
 
 def reasons(part: Sequence[Compared]) -> str:
     """Return why the aims are missed: which rivals are best, and where the AUC is below the weighted loss's."""
-    best = Counter(max((name for name in RIVALS if name in cell.likelihood), key=lambda name: float(cell.likelihood[name].mean()))
-                   for cell in part)  # fmt: skip
-    shares = ", ".join(f"{name} {percent(count, len(part))}" for name, count in best.most_common())
+    best = Counter(
+        max((name for name in RIVALS if name in cell.likelihood), key=lambda name: float(cell.likelihood[name].mean()))
+        for cell in part
+    )
+    shares = "; ".join(f"*{name}* {percent(count, len(part))}" for name, count in best.most_common())
     lower = [cell for cell in part for mean, error in [cell.difference("affine", "weighted", "auc")] if mean < -2 * error]
     cells = ", ".join(dict.fromkeys(f"{cell.set} ({cell.model}, {cell.labelled or 'all'})" for cell in lower)) or "none"
     return (
         f"\nWhy (c) is missed: no rival is best everywhere, and whoever is compared with the best of all, picked afterwards, "
         f"is behind it by chance as well (the column *picked on other draws* has that removed). The best rival is {shares}. "
-        f"Why (b) is missed: calibration leaves the AUC of logit adjustment as it is, which is below that of the weighted loss in "
-        f"{cells}.\n"
+        f"Why (b) is missed: calibration leaves the AUC of logit adjustment as it is, which is below that of the weighted loss "
+        f"in {cells}.\n"
     )
 
 
@@ -278,7 +281,7 @@ def by_model(all_cells: Sequence[Compared], places: Sequence[int] = (0, 3, 4)) -
 
 
 def draw(all_cells: Sequence[Compared], path: Path) -> None:
-    """Draw each method's mean difference to logit adjustment by model and population, with 95 % intervals over cells."""
+    """Draw each method's median difference to logit adjustment by model and population, with 95 % intervals over cells."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -296,11 +299,11 @@ def draw(all_cells: Sequence[Compared], path: Path) -> None:
                 found = np.array([cell.difference(name, LOGIT_ADJUSTED)[0] for cell in own if name in cell.likelihood])
                 if len(found) < 2:
                     continue
-                mean, half = interval(found.tolist())
+                low, mean, high = median_interval(found)
                 needs = any(word in name for word in ("matching", "unlabelled"))
                 colour = "#d55e00" if needs else "#009e73" if "capped" in name else "#0072b2"
                 axis.plot(np.clip(found, -limit, limit), np.full(len(found), y), "|", color="#999999", ms=7, mew=0.9)
-                axis.plot(np.clip([mean - half, mean + half], -limit, limit), [y, y], color=colour, lw=2)
+                axis.plot(np.clip([low, high], -limit, limit), [y, y], color=colour, lw=2)
                 axis.plot(
                     np.clip(mean, -limit, limit),
                     y,
@@ -317,7 +320,7 @@ def draw(all_cells: Sequence[Compared], path: Path) -> None:
             axis.tick_params(axis="x", labelsize=8)
             axis.grid(axis="x", alpha=0.3)
     axes[0, 0].invert_yaxis()
-    label = "log-likelihood in the population, difference to logit adjustment, nats: mean over cells (95 %), each cell a tick"
+    label = "log-likelihood in the population, difference to logit adjustment, nats: median over cells (95 %), each cell a tick"
     figure.supxlabel(f"{label}; green: capped; orange: needs unlabelled rows", fontsize=9)
     figure.savefig(path, dpi=100)
     plt.close(figure)

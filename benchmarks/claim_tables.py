@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 from claim import BY_YEAR, CHOSEN_ON, DRAWS, REPORTED_ON, SHARES
 from claim_methods import LOGIT_ADJUSTED
+from scipy.stats import binom
 from scipy.stats import t as student
 
 NEAR = 1.25  # a share within this factor of the natural one is not counted again
@@ -251,6 +252,13 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
         return float(array.mean()), np.nan
     half = student.ppf(0.975, len(array) - 1) * array.std(ddof=1) / np.sqrt(len(array))
     return float(array.mean()), float(half)
+
+
+def median_interval(values: np.ndarray) -> tuple[float, float, float]:
+    """Return a 95 % interval of the median by order statistics (the range of few values), with the median between its ends."""
+    ordered = np.sort(values)
+    place = max(int(binom.ppf(0.025, len(ordered), 0.5)) - 1, 0)
+    return float(ordered[place]), float(np.median(ordered)), float(ordered[len(ordered) - 1 - place])
 
 
 def percent(part: int, whole: int) -> str:

@@ -14,11 +14,12 @@ from claim import Cell, check_losses, enough, of_each, with_share
 from claim_methods import LOGIT_ADJUSTED, LOSSES, Job, Rows, Stack
 from claim_posthoc import Scores, at_mean, auc, averaged, moved
 from claim_sets import Task
-from claim_tables import GUESS, Compared, verdict
+from claim_tables import GUESS, Compared, median_interval, verdict
 
 PI = torch.tensor([[0.8, 0.2], [0.99, 0.01]])
 
 
+@pytest.mark.long
 def test_stacked_losses_have_the_librarys_gradients():
     check_losses()
 
@@ -125,6 +126,15 @@ def cell(**likelihood: list[float]) -> Compared:
 def test_a_candidate_ahead_of_every_rival_is_level_and_ahead():
     found = verdict([cell(better=[-0.27, -0.285, -0.26])], "better", (LOGIT_ADJUSTED, "weighted"))
     assert (found.cells, found.level, found.ahead, found.won, found.lost, found.below_guess) == (1, 1, 1, 1, 0, 0)
+
+
+@pytest.mark.long
+def test_the_medians_interval_covers_it_as_often_as_it_says():
+    random = np.random.default_rng(0)
+    for size in (8, 20, 41):
+        ends = [median_interval(random.normal(size=size)) for _ in range(2_000)]
+        share = np.mean([low <= 0 <= high for low, _, high in ends])
+        assert share > 0.95 - 3 * np.sqrt(0.95 * 0.05 / 2_000)
 
 
 def test_a_candidate_below_the_guess_is_counted():
