@@ -11,10 +11,13 @@ from sklearn.metrics import roc_auc_score
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 
 from claim import Cell, check_losses, enough, of_each, with_share
-from claim_methods import LOGIT_ADJUSTED, LOSSES, Job, Rows, Stack
+from claim_methods import LOGIT_ADJUSTED, LOSSES, Job, Rows, Stack, fit
 from claim_posthoc import Scores, at_mean, auc, averaged, moved
 from claim_sets import Task
 from claim_tables import GUESS, Compared, median_interval, verdict
+from unlabelled_methods import Draw, Kind
+from unlabelled_methods import Job as StreamJob
+from unlabelled_methods import fit as fit_streams
 
 PI = torch.tensor([[0.8, 0.2], [0.99, 0.01]])
 
@@ -36,6 +39,21 @@ def test_weights_that_depend_on_x_alone_leave_the_truth_a_stationary_point(name:
     assert own.grad is not None
     by_x = own.grad[:, 0].reshape(3, 10, 2).sum(1)
     torch.testing.assert_close(by_x, torch.zeros(3, 2), atol=1e-7, rtol=0)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["linear", "MLP"])
+def test_unlabelled_rows_of_no_weight_leave_the_path_of_logit_adjustment(kind: Kind):
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(120) % 2
+    x = torch.randn(120, 4, generator=generator) + y[:, None]
+    others = torch.randn(300, 4, generator=generator)
+    kept = fit(kind, Rows(x, y, x, y, x, y, x, y, {}, PI[:1]), [Job(LOGIT_ADJUSTED, None, 1e-3)], seed=3, steps=40)
+    ours = kept.table(x)[:, 0]
+    draw = Draw(x, y, x, y, others, x, y, 0.2)
+    theirs = fit_streams(kind, draw, [StreamJob("stream", "0", 1e-3, 0.0, 0.2)], seed=3, steps=40).z_test[:, 0]
+    odds = (ours[:, 1] - ours[:, 0] + np.log(0.2 / 0.8)).float()
+    torch.testing.assert_close(odds, theirs, atol=1e-5, rtol=1e-5)
 
 
 def test_the_focal_loss_moves_away_from_the_truth():
