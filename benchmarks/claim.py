@@ -112,6 +112,7 @@ def rows_of(task: Task, labelled: int, seed: int) -> Rows:
     return Rows(
         x(chosen), y[chosen], x(as_met), y[as_met], x(valid), y[valid], x(many), y[many],
         {at: x(rows) for at, rows in unlabelled.items() if len(rows) >= FEWEST}, torch.from_numpy(populations).float(),
+        torch.from_numpy(natural if task.source is None else np.bincount(task.y[task.source]) / task.source.sum()).float(),
     )  # fmt: skip
 
 

@@ -37,6 +37,7 @@ class Rows(NamedTuple):
         x_test, y_test: rows that everything is reported on; figures are weighted by class.
         unlabelled: rows at the mix of each population for which there are some, by its place.
         populations: class frequencies `(populations, K)`; the first is the natural one.
+        as_met: class frequencies of `x_natural`: the first population, but where labelled rows come from elsewhere.
     """
 
     x: Tensor
@@ -49,6 +50,7 @@ class Rows(NamedTuple):
     y_test: Tensor
     unlabelled: dict[int, Tensor]
     populations: Tensor
+    as_met: Tensor
 
 
 class Loss(NamedTuple):
@@ -252,7 +254,7 @@ def fit(kind: Kind, rows: Rows, jobs: Sequence[Job], seed: int, natural: bool = 
     """
     generator = torch.Generator().manual_seed(seed)
     steps, size = steps or STEPS[kind], rows.populations.shape[1]
-    sampling = rows.populations[0] if natural else torch.full((size,), 1 / size)
+    sampling = rows.as_met if natural else torch.full((size,), 1 / size)
     stack = Stack(jobs, rows.populations, sampling)
     nets = Nets(kind, rows.x.shape[1:], stack.starts().flatten(), generator)
     _other_starts(nets, jobs, size, seed)

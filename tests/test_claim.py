@@ -48,7 +48,7 @@ def test_unlabelled_rows_of_no_weight_leave_the_path_of_logit_adjustment(kind: K
     y = torch.arange(120) % 2
     x = torch.randn(120, 4, generator=generator) + y[:, None]
     others = torch.randn(300, 4, generator=generator)
-    kept = fit(kind, Rows(x, y, x, y, x, y, x, y, {}, PI[:1]), [Job(LOGIT_ADJUSTED, None, 1e-3)], seed=3, steps=40)
+    kept = fit(kind, Rows(x, y, x, y, x, y, x, y, {}, PI[:1], PI[0]), [Job(LOGIT_ADJUSTED, None, 1e-3)], seed=3, steps=40)
     ours = kept.table(x)[:, 0]
     draw = Draw(x, y, x, y, others, x, y, 0.2)
     theirs = fit_streams(kind, draw, [StreamJob("stream", "0", 1e-3, 0.0, 0.2)], seed=3, steps=40).z_test[:, 0]
@@ -84,7 +84,7 @@ def test_matched_predictions_have_the_populations_mean(pi: list[float]):
 
 def scores(labelled: int) -> Scores:
     x, y = torch.zeros(2 * labelled, 1), torch.arange(2).repeat_interleave(labelled)
-    return Scores(Rows(x, y, x, y, x, y, x, y, {}, PI))
+    return Scores(Rows(x, y, x, y, x, y, x, y, {}, PI, PI[0]))
 
 
 def test_capped_predictions_claim_no_likelihood_ratio_beyond_the_labelled_rows():
