@@ -125,15 +125,16 @@ right this costs little (first table). Where one row in fifty is ten times as fa
 )
 SLOPES_TEXT = """
 The slope that calibration on validation rows gives the log-odds of logit adjustment; below 1 they are overconfident. With 50
-labelled of each class MLPs and boosting are so more often than not, linear models, stopped early, less often. All of them predict
-too much at a small π then: a few rows with high log-odds do that.
+labelled of each class MLPs and boosting are so more often than not, linear models, stopped early, less often. All of them
+predict too much at a small π then: a few rows with high log-odds do that.
 
 """
 BY_YEAR_TEXT = """
 ### Other years
 
 Labelled in some years, used in a later one, at its own prevalence. Differences to logit adjustment, ± s.e. Employment is a
-control: hardly anything shifts there.
+control: hardly anything shifts there. Where logit adjustment is below π, more than the mix has moved, which the test may not
+see with 100 validation rows of each class.
 
 """
 
