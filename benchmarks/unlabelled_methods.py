@@ -24,7 +24,7 @@ from rightloss.losses.streams import evidence_decay
 Kind = Literal["linear", "MLP", "ConvNet"]
 HIDDEN = 64
 STEPS = {"linear": 300, "MLP": 300, "ConvNet": 300}
-RATES = {"linear": 0.05, "MLP": 0.005, "ConvNet": 0.003}  # of Adam, at most: see `_rate`
+RATES = {"linear": 0.05, "MLP": 0.005, "ConvNet": 0.003}  # of Adam, at most: see `learning_rate`
 DECAYS = {"linear": (1e-3, 3e-2), "MLP": (1e-3, 1e-2), "ConvNet": (1e-3,)}
 LOOK = 10  # steps between looks at the validation rows, after a few early ones
 EARLY = (2, 4, 6, 8, 12, 15, 18, 24, 27)
@@ -152,7 +152,7 @@ class Nets:
     def predict(self, x: Tensor, block: int = 256) -> Tensor:
         return torch.cat([self(part) for part in x.split(block)])
 
-    def some(self, where: slice) -> Nets:
+    def some(self, where: slice | Tensor) -> Nets:
         """Return the nets of some jobs, for predictions."""
         found = copy.copy(self)
         found.weights, found.biases = ([each.detach()[where] for each in kept] for kept in (self.weights, self.biases))
@@ -330,7 +330,7 @@ def _ramp(progress: float) -> float:
     return min(max((progress - 0.2) / 0.3, 0.0), 1.0)
 
 
-def _rate(progress: float) -> float:
+def learning_rate(progress: float) -> float:
     """Return the step size's factor: rising from 0 over the first third of the budget, then falling as a half cosine."""
     return 3 * progress if progress < 1 / 3 else 0.5 + 0.5 * math.cos(1.5 * math.pi * (progress - 1 / 3))
 
@@ -344,7 +344,7 @@ def fit(kind: Kind, draw: Draw, jobs: list[Job], seed: int, steps: int | None = 
     nets = Nets(kind, draw.x.shape[1:], torch.where(sampled, 0.0, told.logit()), generator)
     families, decay = Families(jobs, draw), torch.tensor([job.decay for job in jobs])
     optimizer = torch.optim.Adam(nets.parameters, RATES[kind], (0.9, 0.99))
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate((step + 1) / steps))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: learning_rate((step + 1) / steps))
     keep = Keep(nets, families.population)
     for step in range(1, steps + 1):
         if "EM" in families.columns and step > 0.2 * steps and (step - 1) % (3 * LOOK) == 0:
