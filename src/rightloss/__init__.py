@@ -128,6 +128,7 @@ __all__ = [
     "lidc",
     "log_likelihood_loss",
     "logit_adjusted_loss",
+    "match_prevalence",
     "metrics",
     "predictive",
     "retarget",
