@@ -165,7 +165,7 @@ def test_evidence_is_the_mean_log_likelihood_of_people_counted_by_class(make: Ca
 
 
 def test_evidence_has_the_running_mean_as_its_value_and_the_minibatch_as_its_gradient() -> None:
-    """Of 20 rows about 20 π_k are of class k: to see 30 of the rarest, the mean is taken over 33 minibatches at most."""
+    """About 20 π_k of 20 rows are of class k: to see 30 of the rarest, the mean is taken over 33 minibatches at most."""
     prevalence = classes(K)
     decay = 1 - max(20 * float(prevalence.population.min()) / 30, 1 / 33)
     for loss in (rl.InformationGainLoss, rl.LogitAdjustedLoss):
