@@ -66,7 +66,7 @@ def match_prevalence(
         >>> import rightloss as rl
         >>> head, x_unlabelled = torch.nn.Linear(3, 2), torch.arange(12.0).view(4, 3).sin()
         >>> rl.match_prevalence(head, head(x_unlabelled), rl.Prevalence.binary(0.02))
-        >>> round(float(head(x_unlabelled).softmax(1)[:, 1].mean()), 5)
+        >>> round(head(x_unlabelled).softmax(1)[:, 1].mean().item(), 5)
         0.02
     """
     bias = _bias(layer, prevalence, likelihood)
