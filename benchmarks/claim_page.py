@@ -370,7 +370,8 @@ def write_page(results: Path, out: Path) -> None:
         f"sizes of {len(sets)} sets, {sum(cell.counted for cell in all_cells)} cells with their populations, 10 draws each "
         "(seeds 0 to 9). Every cell, with its positives, is in `docs/benchmarks/claim.csv`.\n\n",
         answer(all_cells),
-        f"\nSettings were chosen on {half}; reported are {rest}: named before the runs.\n",
+        f"\nSettings were chosen on {half}; reported are {rest}: named before the runs. Tables of both halves were seen while "
+        "it ran, and the order in which further cells were run was chosen by hand.\n",
         "\n### Labelled rows alone\n\n", VERDICT_TEXT, verdicts(all_cells, CANDIDATES, RIVALS, lambda cell: True),
         CAP_TEXT, cap_effect(all_cells),
         "\n### With unlabelled rows of the population\n\n", verdicts(all_cells, unlabelled, RIVALS_UNLABELLED, streams),
