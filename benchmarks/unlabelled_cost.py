@@ -62,13 +62,16 @@ def steps() -> str:
         calls["unknown", True] = step(
             model, steady(rl.InformationGainLoss(rl.Prevalence.unknown(2))), x, y, torch.randn_like(x)
         )
+        with_evidence = steady(rl.LogitAdjustedLoss(prevalence, unlabelled_evidence=3))
+        calls["evidence", True] = step(model, with_evidence, x, y, torch.randn_like(x))
         named = {f"{label} {bool(has)}": call for (label, has), call in calls.items()}
         times = medians_apart(named, repeats, time.process_time)
         ratios = [times["gain True"] / times["gain False"], times["adjusted True"] / times["adjusted False"]]
-        ratios.append(times["unknown True"] / times["gain False"])
+        ratios += [times["evidence True"] / times["adjusted False"], times["unknown True"] / times["gain False"]]
         rows.append([name, f"{1e3 * times['gain False']:.2f}", *(f"{ratio:.2f}" for ratio in ratios)])
         print(" | ".join(rows[-1]), flush=True)
-    header = ["training step", "labelled alone, ms", "information gain", "logit adjustment", "information gain, π unknown"]
+    header = ["training step", "labelled alone, ms", "information gain", "logit adjustment"]
+    header += ["logit adjustment, ε = 3", "information gain, π unknown"]
     return table(header, rows)
 
 
