@@ -36,7 +36,7 @@ from rightloss.lidc import binary_set
 OUT = ROOT / "benchmarks/out/unlabelled_harm.csv"
 STRENGTHS, DIRECTIONS, USED = (0.25, 0.5, 1.0), ("along", "across"), ("there", "here")
 COLUMNS, APART, POPULATION, LABELLED, UNLABELLED = 10, 2.0, 0.1, 50, 5_000
-WEIGHTS = ("0", "1", "root", "rows")
+WEIGHTS, EVIDENCE = ("0", "1", "root", "rows"), "ε = 3"
 DRAWS = {"linear": 20, "MLP": 10, "ConvNet": 10}
 FIELDS = ("data", "model", "direction", "shift", "used", "draw", "weight", "likelihood", "auc")
 
@@ -111,12 +111,10 @@ def makers(slices: Path) -> np.ndarray:
 
 
 def jobs_of(draw: Draw, kind: Kind) -> list[Job]:
-    return [
-        Job("stream", name, decay, value, draw.population)
-        for name, value in stream_weights(draw.ratio).items()
-        if name in WEIGHTS
-        for decay in DECAYS[kind]
-    ]
+    """Return the streams at each weight, and at the weight of the minibatch with evidence of π."""
+    plain = [("stream", name, value) for name, value in stream_weights(draw.ratio).items() if name in WEIGHTS]
+    plain += [("evidence", EVIDENCE, 3.0)]
+    return [Job(method, name, decay, value, draw.population) for method, name, value in plain for decay in DECAYS[kind]]
 
 
 def run(setting: Setting, seed: int, slices: Path) -> list[dict[str, object]]:

@@ -17,6 +17,7 @@ from data_sets import SOURCES
 from report import ROOT, table
 from scipy.stats import t as student
 from unlabelled_harm import DRAWS as HARM_DRAWS
+from unlabelled_harm import EVIDENCE
 
 CELL = ["set", "model", "labelled"]
 SMALL = 200  # labelled of each class, at most, of the cells that the aim is about
@@ -298,7 +299,7 @@ def harm_table(path: Path) -> str:
     """Return a row per shift: logit adjustment, and the difference of each weight to it."""
     rows, lines = pd.read_csv(path), []
     rows = rows[rows["draw"] < rows["model"].map(HARM_DRAWS)]
-    names = {"1": "equal mass", "root": "root", "rows": "rows given"}
+    names = {"1": "equal mass", "root": "root", "rows": "rows given", EVIDENCE: EVIDENCE}
     for key, part in rows.groupby(["data", "model", "direction", "shift", "used"], sort=False, dropna=False):
         wide, auc = (part.pivot(index="draw", columns="weight", values=figure) for figure in ("likelihood", "auc"))
         wide.columns, auc.columns = wide.columns.astype(str), auc.columns.astype(str)
@@ -422,6 +423,7 @@ Made by `python benchmarks/unlabelled_harm.py`. Differences to logit adjustment,
 standard deviations apart along the first, π = 0.1, 50 labelled of each class, 5,000 unlabelled, which are moved within each
 class by the shift, along that column or across it. Used *there*: test rows are moved as well; *here*: they are not. *CT
 slices*: labelled are scans of one maker (GE), unlabelled and test those of the others, and the reverse; no patient is in two
-parts. Of the MLP the first ten draws are shown; settings that are absent have not been run.
+parts. *ε = 3*: `unlabelled_evidence=3` at the weight of the minibatch, 256 rows to 100. Of the MLP the first ten draws are
+shown; settings that are absent have not been run.
 
 """
