@@ -138,3 +138,14 @@ def test_flattened_predictions_are_nearly_the_mean_and_in_order() -> None:
     np.testing.assert_allclose(found.mean(), 0.01, rtol=1e-9)
     assert np.ptp(found) < 0.005
     assert (np.argsort(found) == np.argsort(log_probs[:, 1] - log_probs[:, 0])).all()
+
+
+def test_a_mean_is_matched_where_predictions_are_nearly_certain_and_a_class_is_rare() -> None:
+    random = np.random.default_rng(0)
+    for _ in range(60):
+        rows, classes = int(random.integers(20, 1000)), int(random.integers(2, 6))
+        log_probs = log_softmax(10 * random.normal(size=(rows, classes)), axis=1)
+        mean = random.dirichlet(np.full(classes, 0.3)).clip(1e-4)
+        found = match_mean(log_probs, mean / mean.sum(), np.ones(rows))
+        moved = np.exp(log_softmax(log_probs + found.intercept, axis=1))
+        np.testing.assert_allclose(moved.mean(0), mean / mean.sum(), rtol=1e-9)

@@ -119,21 +119,27 @@ def match_mean(
     slopes = np.ones(len(mean)) if slope is None else slope
     table, share = np.ascontiguousarray(log_probs.T), weights / weights.sum()
 
-    def value(bias: np.ndarray) -> float:
-        return float(share @ _normalised(table, slopes, bias)[0] - mean @ bias)
-
-    bias = np.log(mean) - np.log(_normalised(table, slopes, np.zeros(len(mean)))[1] @ share)
-    for _ in range(100):
-        probs = _normalised(table, slopes, bias)[1]
+    def at(bias: np.ndarray) -> tuple[float, np.ndarray, np.ndarray, float]:
+        """Return F, the probabilities, their mean, and how far that is from `mean`, relatively."""
+        totals, probs = _normalised(table, slopes, bias)
         average = probs @ share
-        if float(np.abs(average / mean - 1).max()) < 1e-12:
+        return float(share @ totals - mean @ bias), probs, average, float(np.abs(average / mean - 1).max())
+
+    bias = np.log(mean) - np.log(at(np.zeros(len(mean)))[2])
+    value, probs, average, error = at(bias)
+    for _ in range(100):
+        if error < 1e-12:
             break
         curvature = np.diag(average) - (probs * share) @ probs.T
         step = np.linalg.pinv(curvature, rcond=1e-14, hermitian=True) @ (average - mean)
-        now, length = value(bias), 1.0
-        while value(bias - length * step) > now and length > 1e-6:
-            length /= 2
-        bias = bias - length * step
+        scaling = np.log(average) - np.log(mean)  # iterative scaling, slower: the last try, where Newton's step is of no use
+        for change in (*(step * 0.5**halvings for halvings in range(20)), scaling):
+            found = at(bias - change)
+            if found[0] < value or found[3] < error:  # near the end F is rounding, and the error still falls
+                break
+        else:
+            break
+        bias, (value, probs, average, error) = bias - change, found
     return LogitCalibration(slopes, bias - bias.mean())
 
 
