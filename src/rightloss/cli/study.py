@@ -322,5 +322,5 @@ def _run_toy(out: Path | None, options: Mapping[str, Any], dry_run: bool, verbos
         assert out is not None
         results = toy.run_toy(config, out, show)
     toy.print_results(results)
-    for name in toy.FILES:
+    for name in ("table.csv", "report.md"):
         print(out / name)

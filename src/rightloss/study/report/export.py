@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Literal
 from ...atomic_files import write_whole
 from ...metrics import Figure
 from ..pooled_predictions import CellKey
-from ..summary import Summary
-from .tables import COLUMNS, LEGEND, NAMES, PREDICTED, RATING_LEGEND, Table, TableLine, TableSection, sections, tables
+from ..summary import Summary, narrative
+from .tables import COLUMNS, NAMES, Table, TableLine, TableSection, sections, tables
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -202,6 +202,7 @@ _RATINGS_NARROW = {
     "score_error": "score error",
 }
 _RATINGS_WIDE = {**_RATINGS_NARROW, "majority_malignant_accuracy": "benign or malignant"}
+_READING = "Intervals are 95 %, by patient; the report explains every column."
 _WITH_INTERVAL = ("expected_log_likelihood", "auc", "majority_balanced_off_by_one")  # where there is room
 
 
@@ -213,7 +214,9 @@ def open_console() -> Console:
 
 
 def print_summary(summary: Summary) -> None:
-    """Print the summary in 80 columns or more, with intervals and more figures if there is room; missing runs come first.
+    """Print the table and three sentences at most; the report has the rest.
+
+    The table fits 80 columns, and has intervals and more figures if there is room. Missing runs come first.
 
     Examples:
         >>> from rightloss.study import PRESETS, StudyResults
@@ -223,16 +226,14 @@ def print_summary(summary: Summary) -> None:
         The study is incomplete: 40 of 40 runs are missing, ...
     """
     console = open_console()
-    for sentence in (*summary.findings[: bool(summary.missing)], summary.question):
-        console.print(sentence, markup=False)
-        console.print()
+    console.print(summary.findings[0] if summary.missing else narrative.title(summary.config), markup=False)
+    console.print()
     if summary.rows:
         _print_figures(summary, console)
-    checks = [f"Paper: {check.about} ({check.where}): {check.verdict}. {check.sentence}" for check in summary.checks]
-    answer = [summary.answer] if summary.answer else []
-    for sentence in (*answer, *summary.findings[bool(summary.missing) :], *checks):
         console.print()
+    for sentence in (*narrative.headline(summary), *([_READING] if summary.rows else [])):
         console.print(sentence, markup=False)
+    console.print()
 
 
 def _print_figures(summary: Summary, console: Console) -> None:
@@ -254,8 +255,6 @@ def _print_figures(summary: Summary, console: Console) -> None:
     _print_lines(console, "", [], headers, widths)
     for title, some in found:
         _print_lines(console, title, some, [], widths)
-    console.print()
-    console.print(RATING_LEGEND if rating else f"{LEGEND} {PREDICTED}", markup=False)
 
 
 def _cells(section: TableSection, columns: Mapping[str, str], with_interval: Sequence[str]) -> list[list[str]]:
