@@ -374,7 +374,7 @@ def test_the_methods_section_describes_the_config(
     config = dataclasses.replace(SMALL, evidence=0.5, training=training)
     published = {name: dataclasses.replace(each, ratings=each.ratings[:0]) for name, each in results.data.items()}
     other = " ".join(methods(StudyResults(config, published, results.runs)))
-    assert "Tested: the parts to train on" in other
+    assert "Tested: the training, validation and test parts" in other
     assert "by patient" not in other
     assert "weights not averaged over steps" in other
     assert "0.1 %, as if counted in 0.5 people per training example." in other

@@ -127,7 +127,7 @@ def dimension_of(summary: Summary) -> Dimension:
 
 
 def _groups(summary: Summary, dimension: Dimension) -> list[list[CellSummary]]:
-    """Return the rows of each panel; where the panel is not about losses, those of the main loss alone."""
+    """Return the rows of each panel; if it is not about losses, only those of the main loss."""
     groups: dict[CellKey, list[CellSummary]] = {}
     for row in summary.rows:
         if row.key.loss == CONSTANT:

@@ -70,7 +70,7 @@ class Claim:
 
 
 def write_report(results: StudyResults, summary: Summary, out: str | os.PathLike[str]) -> Path:
-    """Write the page, the same as Markdown, and the figures; the same results give the same bytes.
+    """Write the page, its Markdown version, and the figures; the same results give the same bytes.
 
     Args:
         results: of the study.
@@ -103,7 +103,7 @@ def write_report(results: StudyResults, summary: Summary, out: str | os.PathLike
 
 
 def _draw(results: StudyResults, summary: Summary, panels: Sequence[Panel]) -> dict[str, list[Drawing]]:
-    """Return the report's figures by section, each with a name of its own."""
+    """Return the report's figures by section, with unique names."""
     return with_unique_names(
         {
             "ratings": rating_figures(results, summary),
@@ -118,7 +118,7 @@ def _draw(results: StudyResults, summary: Summary, panels: Sequence[Panel]) -> d
 def _render(
     results: StudyResults, summary: Summary, panels: Sequence[Panel], drawings: Mapping[str, Sequence[Drawing]]
 ) -> dict[str, str]:
-    """Return the texts of `report.md` and `report.html`; a section without content is left out."""
+    """Render `report.md` and `report.html`; sections without content are left out."""
     nodules, judge, found = nodule_cards(results), judging_loss(results), tables(summary, more=True)
     compared, picture = comparison_table(summary), overview(summary)
     content = {
@@ -175,7 +175,7 @@ def _claim(about: str, own: Sequence[PaperCheck]) -> Claim:
 
 
 def _environment() -> Environment:
-    """Return the templates; all text is escaped in HTML, but for our own style, script and figures, marked here."""
+    """Return the template environment; all text is escaped in HTML, except our own style, script and figures."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 

@@ -144,8 +144,8 @@ def _with_and_without(comparisons: Sequence[Comparison]) -> str:
 
 
 def is_worse(row: CellSummary) -> bool:
-    """Return whether a row is clearly worse than always answering π. A skill of −∞, from a probability of 0 for what
-    happened, has no interval."""
+    """Return whether a row is clearly worse than always answering π. A skill of −∞, from a probability of 0 for an observed
+    class, has no interval."""
     skill = row.figures["skill"]
     return skill.high < 0 or skill.value == -math.inf
 

@@ -160,7 +160,7 @@ def _binary_figures(cell: Cell, areas: Areas, resamples: Resamples) -> Mapping[s
 
 def _rating_figures(cell: Cell, resamples: Resamples) -> Mapping[str, Figure]:
     """Return every figure of ratings. Brier score and calibration error have the delta method's intervals, which takes a tenth
-    of the time of resampling where there are five classes."""
+    of the time of resampling with five classes."""
     shares = _Shares(resamples, resamples.patient[cell.rows])
     votes, probs = votes_of(cell), np.exp(cell.log_probs)
     found = evaluate(cell.log_probs, votes, cell.population, groups=cell.patients, level=LEVEL, intervals="analytic")
@@ -181,7 +181,7 @@ def _likelihood_figures(cell: Cell, resamples: Resamples) -> dict[str, Figure]:
 
 
 def _rule_figures(rule: str, votes: np.ndarray, probs: np.ndarray, shares: _Shares) -> dict[str, Figure]:
-    """Return accuracies of one answer per nodule. Malignant is called where P(4) + P(5) > P(1) + P(2); half of P(3) on each
+    """Return accuracies of one answer per nodule. It is called malignant if P(4) + P(5) > P(1) + P(2); half of P(3) on each
     side would change nothing."""
     truth, answer = _RULES[rule](votes), _RULES[rule](probs)
     exact, near = answer == truth, np.abs(answer - truth) <= 1

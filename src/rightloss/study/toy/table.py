@@ -117,7 +117,7 @@ def findings(rows: list[ToyRow], default: str, plain: str, truthful: str) -> lis
     Args:
         rows: of the table.
         default: the method that the others are compared with.
-        plain: the method to set beside it.
+        plain: the method shown next to it.
         truthful: the model that can express the truth.
     """
     return [
@@ -135,7 +135,7 @@ def to_csv(results: Results) -> str:
 
 
 def to_markdown(results: Results) -> str:
-    """Return the report: the question, the answers, the table, and how to read it."""
+    """Return the report: the question, the answers, the table, and its legend."""
     rows = [list(cells(row).values()) for row in results.rows]
     table = markdown_rows([list(COLUMNS.values()), ["---"] * 3 + ["--:"] * (len(COLUMNS) - 3), *rows])
     answers, notes = ([f"- {each}" for each in some] for some in (results.findings, legend(results)))
@@ -206,7 +206,7 @@ def cells(row: ToyRow) -> dict[str, str]:
 
 
 def legend(results: Results) -> list[str]:
-    """Return how to read the table."""
+    """Return the legend of the table."""
     settings = results.settings
     return [
         f"Means over {settings['seeds']} seed(s). Expected log-likelihood: higher is better, 0 would be certainty.",

@@ -1,4 +1,4 @@
-"""Runs of the grid → their predictions.
+"""Train the runs of the grid and predict.
 
 Stage: `Group` → `RunResult`s.
 
