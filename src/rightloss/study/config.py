@@ -251,7 +251,7 @@ class Group:
 class StudyConfig:
     """The grid: every combination of its choices is a run.
 
-    A loss without a marginal is run with "own" alone; the evidence of the published form is 0.
+    A loss without a marginal is run only with "own"; the evidence of the published form is 0.
 
     Attributes:
         preset: the study's name.

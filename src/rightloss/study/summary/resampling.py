@@ -199,7 +199,7 @@ def _counted(values: ByClass, votes: ByClass) -> ByClass:
 
 # AUC within each fold and seed: scores of different nets are on scales of their own and must not be ranked together.
 
-Areas = Mapping[tuple[int, int], BootstrapEstimate]  # by fold and seed; runs whose fold has a single class are left out
+Areas = Mapping[tuple[int, int], BootstrapEstimate]  # by fold and seed; without runs with a single class in their fold
 
 
 def areas_of(cell: Cell, resamples: Resamples) -> Areas:

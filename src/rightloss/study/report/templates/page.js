@@ -4,9 +4,7 @@
   const every = () => [...document.querySelectorAll("details")];
   const button = document.getElementById("open-all");
   const say = () => {
-    const open = every().every((each) => each.open);
-    button.textContent = open ? "Close all" : "Open all";
-    button.setAttribute("aria-pressed", open);
+    button.textContent = every().every((each) => each.open) ? "Close all" : "Open all";
   };
   button.hidden = false;
   button.addEventListener("click", () => {
@@ -16,7 +14,7 @@
   });
   every().forEach((each) => each.addEventListener("toggle", say));
   const reveal = () => {
-    const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const target = document.getElementById(location.hash.slice(1));
     if (!target) return;
     for (let each = target.closest("details"); each; each = each.parentElement.closest("details")) each.open = true;
     target.scrollIntoView();
