@@ -598,3 +598,24 @@ def luminance(colour: str) -> float:
     parts = [int(digits[place : place + 2], 16) / 255 for place in (0, 2, 4)]
     linear = [each / 12.92 if each <= 0.03928 else ((each + 0.055) / 1.055) ** 2.4 for each in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize(
+    ("losses", "marginals", "reference"),
+    [
+        (("information-gain", "weighted"), ("batch", "own"), "information gain (default)"),
+        (("information-gain", "weighted"), ("running",), "information gain (default), running marginal"),
+        (("weighted", "plain"), ("own",), "weighted loss"),
+    ],
+)
+def test_every_study_with_a_run_has_a_first_picture(
+    losses: tuple[str, ...], marginals: tuple[str, ...], reference: str, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"losses": losses, "marginals": marginals, "folds": 1, "num_folds": 3, "populations": (0.3,)}
+    by_inference = dataclasses.replace(PRESETS["features"], inferences=("ensemble", "map"), **options)
+    one = overview(study(by_inference, tmp_path / "one", skip=len(by_inference.runs()) - 1)[1])
+    assert one is not None
+    assert [len(panel.rows) for panel in one.shown] == [1]
+    found = overview(study(dataclasses.replace(PRESETS["quick"], **options), tmp_path / "losses")[1])
+    assert found is not None
+    assert [row.label for panel in found.shown for row in panel.rows if row.main] == [reference]

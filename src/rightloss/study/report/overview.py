@@ -13,7 +13,7 @@ from typing import Literal
 from ...metrics import Figure
 from ..pooled_predictions import CellKey
 from ..summary import CellSummary, Summary, wording
-from ..summary.comparisons import BOTH, main_loss
+from ..summary.comparisons import BOTH, is_default, main_loss
 from ..summary.contract import CONSTANT, LOG_LIKELIHOOD
 from ..summary.wording import INFERENCES, LIKELIHOODS, one_in
 
@@ -127,35 +127,39 @@ def dimension_of(summary: Summary) -> Dimension:
 
 
 def _groups(summary: Summary, dimension: Dimension) -> list[list[CellSummary]]:
-    """Return the rows of each panel; if it is not about losses, only those of the main loss."""
+    """Return the rows of each panel; if it is not about losses, only those of the default, or else of the first loss."""
+    rows = [row for row in summary.rows if row.key.loss != CONSTANT]
+    if dimension != "loss":
+        shown = next((row.key for row in rows if is_default(row.key, summary.config)), rows[0].key if rows else None)
+        rows = [row for row in rows if shown and (row.key.loss, row.key.marginal) == (shown.loss, shown.marginal)]
     groups: dict[CellKey, list[CellSummary]] = {}
-    for row in summary.rows:
-        if row.key.loss == CONSTANT:
-            continue
-        if dimension == "loss":
-            groups.setdefault(row.key._replace(loss="", marginal=""), []).append(row)
-        elif (row.key.loss, row.key.marginal) == (main_loss(summary.config), summary.config.marginals[0]):
-            groups.setdefault(row.key._replace(**{dimension: ""}), []).append(row)
+    for row in rows:
+        groups.setdefault(_without(row.key, dimension), []).append(row)
     return list(groups.values())
+
+
+def _without(key: CellKey, dimension: Dimension) -> CellKey:
+    """Return the settings that the rows of a panel share."""
+    if dimension == "loss":
+        return key._replace(loss="", marginal="")
+    if dimension == "net":
+        return key._replace(net="")
+    return key._replace(inference="") if dimension == "inference" else key._replace(likelihood="")
 
 
 def _first(panels: Sequence[Sequence[CellSummary]]) -> list[int]:
     """Return the places of the panels shown first: of the first data set and net, the highest and the lowest prevalence."""
     start = panels[0][0].key
+    shared = ("data", "minibatches", "net", "likelihood", "inference")
     same = [
-        place
-        for place, rows in enumerate(panels)
-        if all(
-            getattr(rows[0].key, name) == getattr(start, name) for name in ("data", "minibatches", "likelihood", "inference")
-        )
-        and (rows[0].key.net == start.net)
+        place for place, rows in enumerate(panels) if all(getattr(rows[0].key, name) == getattr(start, name) for name in shared)
     ]
     by_rate = sorted(same, key=lambda place: -(panels[place][0].key.population or 0.0))
     return list(dict.fromkeys([by_rate[0], by_rate[-1]]))
 
 
 def _panel(rows: Sequence[CellSummary], summary: Summary, dimension: Dimension, axis: _Axis) -> OverviewPanel:
-    key = rows[0].key._replace(**({"loss": "", "marginal": ""} if dimension == "loss" else {dimension: ""}))
+    key = _without(rows[0].key, dimension)
     where = wording.where(key, summary.config, without=("population",))
     prevalence = (
         "Ratings as frequent as readers gave them" if key.population is None else f"Prevalence {one_in(key.population)}"
@@ -194,7 +198,10 @@ def _label(row: CellSummary, summary: Summary, dimension: Dimension) -> str:
 
 def _reference(rows: Sequence[CellSummary], summary: Summary, dimension: Dimension) -> CellSummary | None:
     """Return the row that the others are compared with, None if it is missing."""
-    usual = {"net": BOTH, "inference": "map", "likelihood": "categorical", "loss": main_loss(summary.config)}[dimension]
+    if dimension == "loss":
+        default = next((row for row in rows if is_default(row.key, summary.config)), None)
+        return default or next((row for row in rows if row.key.loss == main_loss(summary.config)), None)
+    usual = {"net": BOTH, "inference": "map", "likelihood": "categorical"}[dimension]
     return next((row for row in rows if getattr(row.key, dimension) == usual), None)
 
 

@@ -21,6 +21,7 @@ from ...atomic_files import whole_file, write_whole
 from ..methods import METHODS
 from ..results import StudyResults
 from ..summary import PaperCheck, Summary, narrative, wording
+from ..summary.contract import Verdict
 from .export import markdown_text, to_markdown
 from .figures import Drawing, inference_figures, inline_svg, prevalence_figures, rating_figures, with_unique_names
 from .hardest_cases import judging_loss, nodule_cards
@@ -64,7 +65,7 @@ class Claim:
     """
 
     about: str
-    verdicts: Mapping[str, str]
+    verdicts: Mapping[Verdict, str]
     paper: str
     ours: str
 
