@@ -558,7 +558,7 @@ def test_headlines_are_two_sentences_at_most() -> None:
     found = narrative.headline(Summary(config, 0, "", "", rows, tuple(all_comparisons()), (), ()))
     assert found == (
         "The default information gain predicts clearly better than always answering the prevalence in 2 of 2 cases.",
-        "Compared with the other losses, it is clearly better in 0 of 3 comparisons and clearly worse in none; "
+        "Against the other losses, it is clearly better in 0 of 3 comparisons and clearly worse in none; "
         "no clear difference in 3.",
     )
     worse = narrative.headline(Summary(config, 0, "", "", tuple(all_rows(information_gain=WORSE)), (), (), ()))

@@ -58,9 +58,9 @@ def headline(summary: Summary) -> tuple[str, ...]:
 # By what is compared: the beginning of the headline's second sentence.
 _SUBJECTS = {
     "unlabelled": "With the unlabelled patients, logit adjustment is",
-    "inference": "Compared with one net, averages over many weights are",
-    "net": "Compared with either alone, image and metadata together are",
-    "loss": "Compared with the other losses, it is",
+    "inference": "Against one net, averages over many weights are",
+    "net": "Against either alone, image and metadata together are",
+    "loss": "Against the other losses, it is",
 }
 
 
