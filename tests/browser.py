@@ -107,15 +107,20 @@ class Page:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
 
-    def open(self, path: Path) -> None:
+    def open(self, path: Path, anchor: str = "") -> None:
+        """Load the page anew, at an anchor such as "#tables"."""
         self.browser.events.clear()
-        self.call("Page.navigate", url=path.resolve().as_uri())
+        self.call("Page.navigate", url="about:blank")
+        self.browser.wait_for("Page.loadEventFired")
+        self.browser.events.clear()
+        self.call("Page.navigate", url=path.resolve().as_uri() + anchor)
         self.browser.wait_for("Page.loadEventFired")
 
-    def press(self, key: str, code: int) -> None:
-        """Press a key on the focused element."""
+    def press(self, key: str, code: int, text: str = "") -> None:
+        """Press a key on the focused element; `text` is what it types."""
+        typed = {"text": text} if text else {}
         for kind in ("keyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **typed)
 
     def click(self, x: float, y: float) -> None:
         for kind in ("mousePressed", "mouseReleased"):

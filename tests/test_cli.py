@@ -59,15 +59,15 @@ def test_version_is_that_of_the_package() -> None:
 
 
 @pytest.mark.long
-def test_the_study_prints_its_table_and_last_the_files(small: None, tmp_path: Path) -> None:
+def test_the_study_prints_its_table_and_last_where_the_report_is(small: None, tmp_path: Path) -> None:
     result = invoke("study", "toy", "--out", str(tmp_path / "toy"), "--seeds", "2")
     assert result.exit_code == 0, result.stderr
     titles = [METHODS[name].title for name in FULLY_LABELLED]
     assert all(words in result.stdout for words in (*titles, "best possible", "always saying the prevalence"))
     assert all(word in result.stdout for column in COLUMNS.values() for word in column.split())
-    paths = result.stdout.splitlines()[-len(toy.FILES) :]
-    assert paths == [str(tmp_path / "toy" / name) for name in toy.FILES]
-    assert all(Path(path).exists() for path in paths)
+    *_, first, last = result.stdout.splitlines()
+    assert (first, last) == (str(tmp_path / "toy" / "table.csv"), str(tmp_path / "toy" / "report.md"))
+    assert all((tmp_path / "toy" / name).exists() for name in toy.FILES)
 
 
 @pytest.mark.long
@@ -115,7 +115,7 @@ def test_a_users_mistake_gives_one_line_and_writes_nothing(
 @pytest.mark.parametrize(
     ("error", "code", "message"),
     [
-        (KeyboardInterrupt(), 130, "interrupted; run again to go on"),
+        (KeyboardInterrupt(), 130, "interrupted; run again to resume"),
         (PermissionError(13, "Permission denied", "out"), 1, "Permission denied: 'out'"),
         (ModuleNotFoundError("No module named 'sklearn'", name="sklearn"), 1, 'pip install "rightloss[study]"'),
     ],
@@ -165,7 +165,7 @@ def test_prepare_that_could_cut_nothing_fails_and_says_where_to_look(scans: Path
     result = invoke("lidc", "prepare", "--dicom", str(scans / "dicom"), "--out", str(scans / "n.npz"), "--workers", "0")
     assert result.exit_code == 1
     assert "n.skipped.csv" in result.stdout
-    assert result.stderr == "rightloss: no nodule could be cut, so that no archive was written\n"
+    assert result.stderr == "rightloss: no nodule could be cut, so no archive was written\n"
 
 
 @pytest.mark.long
@@ -174,7 +174,7 @@ def test_prepare_that_is_interrupted_says_how_to_go_on(scans: Path, monkeypatch:
     with monkeypatch.context() as patch:
         patch.setattr(preparation, "write_patches", failing_with(KeyboardInterrupt()))
         result = invoke(*arguments, str(out))
-    assert (result.exit_code, result.stderr) == (130, "rightloss: interrupted; run again to go on\n")
+    assert (result.exit_code, result.stderr) == (130, "rightloss: interrupted; run again to resume\n")
     monkeypatch.setattr(preparation, "make_shard", failing_with(AssertionError()))  # all shards are there
     assert invoke(*arguments, str(out)).exit_code == 0
 

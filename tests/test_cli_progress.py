@@ -76,7 +76,7 @@ def test_more_than_there_is_room_for_is_refused(tmp_path: Path) -> None:
 
 def test_a_link_to_nowhere_is_refused(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="is a link that leads nowhere: choose another name"):
+    with pytest.raises(ValueError, match="is a broken link: choose another name"):
         check_folder(tmp_path / "link", 10)
 
 

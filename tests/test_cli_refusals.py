@@ -336,7 +336,7 @@ def test_running_out_of_memory_gives_one_line(
     monkeypatch.setattr(execute, "run_study", failing_with(error))
     result = invoke("study", "quick", "--data", str(archive), "--out", str(tmp_path / "out"), *SMALL)
     assert (result.exit_code, len(result.stderr.splitlines())) == (1, 1)
-    assert "more memory is needed than there is: of a study, lower --batch-size" in result.stderr
+    assert "out of memory: for a study, lower --batch-size" in result.stderr
     monkeypatch.setattr(execute, "run_study", failing_with(RuntimeError("sizes of tensors do not match")))
     ours = invoke("study", "quick", "--data", str(archive), "--out", str(tmp_path / "out"), *SMALL)
     assert isinstance(ours.exception, RuntimeError)

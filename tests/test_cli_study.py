@@ -143,7 +143,7 @@ def test_a_report_needs_a_run(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     write_config(tmp_path, CONFIG)
     file = tmp_path / "study.json"
-    cases = {tmp_path: "Expected a run that is done in", tmp_path / "runs": "has no study.json", file: "is a file"}
+    cases = {tmp_path: "Expected a finished run in", tmp_path / "runs": "has no study.json", file: "is a file"}
     for folder, words in cases.items():
         result = invoke("report", str(folder))
         assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
@@ -241,10 +241,10 @@ def test_a_dry_run_leaves_out_what_is_done(finished: tuple[list[str], Path, str]
     arguments, out, _ = finished
     before = contents(out)
     done = invoke(*arguments, "--dry-run")
-    assert "4 runs in 2 groups, whose runs are trained side by side; 4 are done already in" in done.stdout
+    assert "4 runs in 2 groups; runs of a group are trained side by side; 4 are done already in" in done.stdout
     assert "everything is done" in done.stdout
     more = invoke(*arguments, "--seeds", "2", "--dry-run")
-    assert "8 runs in 4 groups, whose runs are trained side by side; 4 are done already in" in more.stdout
+    assert "8 runs in 4 groups; runs of a group are trained side by side; 4 are done already in" in more.stdout
     assert contents(out) == before
 
 
@@ -301,7 +301,7 @@ def test_ctrl_c_gives_one_line_and_leaves_no_process(archive: Path, tmp_path: Pa
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
     assert len(started) == 3
-    assert (process.returncode, errors) == (130, "rightloss: interrupted; run again to go on\n")
+    assert (process.returncode, errors) == (130, "rightloss: interrupted; run again to resume\n")
     wait_for(lambda: not any(map(is_running, started)), 5)
     assert not list((tmp_path / "out").glob("*.lock"))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,9 +59,10 @@ def test_the_page_is_small_enough_to_be_sent(report: tuple[Path, list[Panel]]) -
 
 
 def shown(page: Page) -> dict[str, list[dict[str, tuple[float, str]]]]:
-    """Rows of the table, and the confusion tables: by figure, the value and its text."""
+    """Rows of both tables, and the confusion tables: by figure, the value and its text."""
     return page.evaluate(
-        "Object.fromEntries([['rows', '#values tr'], ['confusions', '#confusions table']].map(([name, selector]) => [name, "
+        "Object.fromEntries([['rows', '#values tr'], ['moved', '#moved tr'], ['confusions', '#confusions table']]"
+        ".map(([name, selector]) => [name, "
         "[...document.querySelectorAll(selector)].map((row) => Object.fromEntries([...row.querySelectorAll('[data-figure]')]"
         ".map((each) => [each.dataset.figure, [each.dataset.value, each.textContent]])))]))"
     )
@@ -119,13 +119,16 @@ def assert_shown(found: tuple[Any, str], right: float, what: str) -> None:
 def assert_page_agrees(page: Page, column: Column) -> None:
     prevalence, threshold = grid(-4)[value(page, "prevalence")], grid(-3)[value(page, "threshold")]
     found = shown(page)
-    assert len(found["confusions"]) == len(column.cells) == len(found["rows"]) - 2
+    assert len(found["confusions"]) == len(column.cells) == len(found["rows"]) - 2 == len(found["moved"])
     for place, cell in enumerate(column.cells):
         where = f"{method(cell.key)} at {prevalence} from {threshold}"
         right = expected(cell, column.rate, prevalence, threshold)
         for name, each in {**found["rows"][place], **found["confusions"][place]}.items():
             assert_shown(each, right[name], f"{name}, {where}")
         assert {*found["rows"][place], *found["confusions"][place]} == set(right)
+        for name, each in found["moved"][place].items():
+            assert_shown(each, right[name], f"{name}, {where}")
+        assert set(found["moved"][place]) == {"found", "alarms", "ppv"}
     everybody, nobody = found["rows"][-2:]
     assert float(everybody["benefit"][0]) == pytest.approx(
         PEOPLE * (prevalence - (1 - prevalence) * threshold / (1 - threshold))
@@ -200,12 +203,12 @@ def test_screen_reader_text_follows_the_slider(page: Page) -> None:
         [
             "Prevalence where the nets are used",
             "1 in 1,000",
-            f"0.1 % of nodules are malignant; the nets were trained for {trained}.",
+            f"0.1 % are malignant. The nets were trained for {trained}.",
         ],
         [
             "Probability from which to act",
-            f"{100 * threshold:.3g} per cent",
-            f"as if a missed malignant nodule weighed as much as {(1 - threshold) / threshold:.2g} needless actions.",
+            f"{100 * threshold:.3g} percent",
+            f"A missed malignant nodule counts as much as {(1 - threshold) / threshold:.2g} needless actions.",
         ],
     ]
 
@@ -222,7 +225,7 @@ def test_a_ppv_of_one_is_shown_with_its_number_of_benign_nodules(page: Page, rep
     page.evaluate(f"prevalence.value = {grid(-4).index(0.001)}; threshold.value = {grid(-3).index(threshold)}")
     page.evaluate("threshold.dispatchEvent(new Event('input'))")
     spoken = page.evaluate("document.getElementById('spoken').textContent")
-    assert f"100 % are malignant: none of {benign:,} benign ones in the test was. Had one been, it would be " in spoken
+    assert f"100 % are malignant: the test had no false alarm among {benign:,} benign nodules. With one it would be " in spoken
     with_one = right["found"] / (right["found"] + PEOPLE * 0.999 / benign)
     number, half = read_number(spoken.rpartition("would be ")[2].removesuffix("."))
     assert abs(number - with_one) <= 1.0001 * half
@@ -241,16 +244,40 @@ def test_no_width_needs_scrolling_sideways(page: Page, report: tuple[Path, list[
 
 @pytest.mark.long
 @pytest.mark.parametrize("dark", [False, True])
-def test_text_has_enough_contrast(page: Page, report: tuple[Path, list[Panel]], dark: bool) -> None:
+def test_all_text_has_enough_contrast(page: Page, report: tuple[Path, list[Panel]], dark: bool) -> None:
     page.resize(1280, dark=dark)
     page.open(report[0])
-    pairs = {"body": "body", "caption": "figcaption", "paper's row": "tr.paper td", "link": "nav a", "hint": ".hint"}
-    paper = luminance(page.evaluate("getComputedStyle(document.body).backgroundColor"))
-    assert (paper < 0.5) == dark
-    for name, selector in pairs.items():
-        ink = luminance(page.evaluate(f"getComputedStyle(document.querySelector({json.dumps(selector)})).color"))
-        light, darker = max(ink, paper), min(ink, paper)
-        assert (light + 0.05) / (darker + 0.05) > 4.5, name
+    page.evaluate("document.querySelectorAll('details').forEach((each) => (each.open = true))")
+    found = page.evaluate(COLOURS_OF_TEXT)
+    assert len(found) > 5
+    assert (luminance(page.evaluate("getComputedStyle(document.body).backgroundColor")) < 0.5) == dark
+    for ink, paper, example in found:
+        assert contrast(ink, paper) >= 4.5, f"{ink} on {paper}: {example}"
+
+
+# Every pair of text colour and background on the page, with an example; numbers in the squares of a matrix are not text.
+COLOURS_OF_TEXT = """(() => {
+  const found = {}, walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const solid = (element) => {
+    for (; element; element = element.parentElement) {
+      const colour = getComputedStyle(element).backgroundColor;
+      if (!colour.startsWith("rgba(")) return colour;
+    }
+  };
+  while (walker.nextNode()) {
+    const owner = walker.currentNode.parentElement, text = walker.currentNode.textContent.trim();
+    if (!text || owner.closest("script, style, noscript, option")) continue;
+    const style = getComputedStyle(owner), ink = owner.closest("svg") ? style.fill : style.color;
+    found[[ink, solid(owner)]] = [ink, solid(owner), text.slice(0, 40)];
+  }
+  return Object.values(found);
+})()"""
+
+
+def contrast(one: str, other: str) -> float:
+    """WCAG's contrast of two colours."""
+    light, dark = sorted([luminance(one), luminance(other)], reverse=True)
+    return (light + 0.05) / (dark + 0.05)
 
 
 def luminance(colour: str) -> float:
@@ -261,11 +288,126 @@ def luminance(colour: str) -> float:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_first_screen_has_the_headline_one_picture_and_the_slider(
+    page: Page, report: tuple[Path, list[Panel]], dark: bool
+) -> None:
+    page.resize(1280, 800, dark)
+    page.open(report[0])
+    for element in ("h1", ".lead", "#overview", "#slider"):
+        box = page.evaluate(
+            f"(() => {{ const b = document.querySelector('{element}').getBoundingClientRect(); return b.toJSON() }})()"
+        )
+        assert box["top"] >= 0
+        assert box["bottom"] <= 800, element
+        assert box["width"] > 300
+    assert page.evaluate("document.querySelector('.lead').textContent.split('. ').length") == 2
+
+
+@pytest.mark.long
+def test_on_a_phone_the_first_screen_has_the_headline_and_a_panel_of_the_picture(
+    page: Page, report: tuple[Path, list[Panel]]
+) -> None:
+    page.resize(390, 844)
+    page.open(report[0])
+    assert page.evaluate("document.querySelector('.forest').getBoundingClientRect().bottom") <= 844
+
+
+def test_dots_and_intervals_stand_where_their_numbers_say(page: Page, report: tuple[Path, list[Panel]]) -> None:
+    page.resize(1280, 800)
+    page.open(report[0])
+    ticks = page.evaluate(
+        "[...document.querySelectorAll('#overview .axis span:not(.zero)')].map((each) => [each.textContent, "
+        "(each.getBoundingClientRect().left + each.getBoundingClientRect().right) / 2])"
+    )
+    texts, places = zip(*((read_number(text.replace("+", ""))[0], place) for text, place in ticks), strict=True)
+    slope = (places[-1] - places[0]) / (texts[-1] - texts[0])
+    dots = page.evaluate(
+        "[...document.querySelectorAll('#overview .forest tr')].filter((row) => row.querySelector('.dot')).map((row) => "
+        "[row.querySelector('strong').textContent, (row.querySelector('.dot').getBoundingClientRect().left + "
+        "row.querySelector('.dot').getBoundingClientRect().right) / 2])"
+    )
+    assert len(dots) >= 5
+    for text, place in dots:
+        expected_place = places[0] + slope * (read_number(text.replace("+", ""))[0] - texts[0])
+        assert abs(place - expected_place) <= 0.006 * abs(slope) + 1.5, text
+
+
+def open_details(page: Page) -> list[bool]:
+    return page.evaluate("[...document.querySelectorAll('details')].map((each) => each.open)")
+
+
+@pytest.mark.long
+def test_everything_else_is_folded_and_opens_at_once_by_keyboard(page: Page, report: tuple[Path, list[Panel]]) -> None:
+    page.resize(1280)
+    page.open(report[0])
+    sections = page.evaluate("[...document.querySelectorAll('details.fold')].map((each) => each.open)")
+    assert sections == [False] * len(sections)
+    assert len(sections) >= 6
+    page.evaluate("document.getElementById('open-all').focus()")
+    page.press("Enter", 13, "\r")
+    assert all(open_details(page))
+    assert page.evaluate("document.querySelector('#ppv-chart svg').getBoundingClientRect().width") > 300
+    page.press("Enter", 13, "\r")
+    assert not any(open_details(page))
+    page.evaluate("document.querySelector('#tables > summary').focus()")
+    page.press("Enter", 13, "\r")
+    assert page.evaluate("document.getElementById('tables').open")
+
+
+@pytest.mark.long
+def test_a_link_to_something_folded_opens_it(page: Page, report: tuple[Path, list[Panel]]) -> None:
+    page.resize(1280)
+    for target in ("ppv-chart", "tables"):
+        page.open(report[0])
+        page.evaluate(f"location.hash = '{target}'")
+        page.evaluate("new Promise((done) => setTimeout(done, 100))")
+        assert page.evaluate(f"document.getElementById('{target}').closest('details').open")
+        assert page.evaluate(f"document.getElementById('{target}').getBoundingClientRect().height") > 100
+    page.open(report[0], "#trained")
+    assert page.evaluate("document.getElementById('slider-more').open")
+
+
+@pytest.mark.long
+def test_print_shows_what_is_folded_and_folds_it_again(page: Page, report: tuple[Path, list[Panel]]) -> None:
+    page.resize(1280)
+    page.open(report[0])
+    before = open_details(page)
+    page.evaluate(
+        "addEventListener('beforeprint', () => (window.printed = "
+        "[...document.querySelectorAll('details')].every((each) => each.open)))"
+    )
+    page.call("Page.printToPDF")
+    assert page.evaluate("window.printed")
+    assert open_details(page) == before
+
+
+@pytest.mark.long
+def test_the_keyboard_reaches_every_control_and_shows_where_it_is(page: Page, report: tuple[Path, list[Panel]]) -> None:
+    page.resize(1280)
+    page.open(report[0])
+    reached = []
+    for _ in range(40):
+        page.press("Tab", 9)
+        name, outline = page.evaluate(
+            "[document.activeElement.id || document.activeElement.className || document.activeElement.parentElement.id, "
+            "getComputedStyle(document.activeElement).outlineStyle]"
+        )
+        if name in reached or not name:
+            break
+        assert outline == "solid", name
+        reached.append(name)
+    assert reached[:4] == ["skip", "prevalence", "threshold", "wide"]
+    assert {"open-all", "findings", "slider-more", "tables", "methods"} <= set(reached)
+
+
+@pytest.mark.long
 def test_the_page_has_no_console_messages_and_no_requests(page: Page, report: tuple[Path, list[Panel]]) -> None:
     page.resize(1280)
     page.open(report[0])
     page.click_within("#prevalence", 0.6)
     choose(page, "panel", 2)
+    page.evaluate("document.getElementById('open-all').click()")
     page.call("Page.printToPDF")
     assert page.evaluate("[...document.images].every((each) => each.complete && each.naturalWidth > 0)")
     assert page.evaluate("document.querySelectorAll('b').length") == 0  # a data set's name is text

@@ -21,6 +21,7 @@ from rightloss.study.report import print_summary, tables, write_tables
 from rightloss.study.report.export import figures_csv, latex_text, markdown_text, to_latex
 from rightloss.study.results import read_study
 from rightloss.study.summary import Summary, summarise
+from rightloss.study.summary.narrative import headline
 
 HOSTILE = "my_nodules & 50% {of} $x^2$ ~ #1 \\end | 结"
 BASE = StudyConfig("small", losses=("information-gain", "published", "weighted"), folds=2, num_folds=4)
@@ -253,12 +254,17 @@ def test_the_printed_summary_fits_the_terminal(
     lines = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out).splitlines()
     assert max(len(line.rstrip()) for line in lines) <= width
     text = " ".join(" ".join(lines).split())
-    assert " ".join(summaries[name].question.split()) in text
-    assert " ".join(summaries[name].findings[-1].split()) in text
+    ending = text.rpartition(headline(summaries[name])[0])
+    assert ending[1]
+    sentences = f"{ending[1]}{ending[2]}"
+    assert sentences == " ".join(
+        [*headline(summaries[name]), "Intervals are 95 %, by patient; the report explains every column."]
+    )
+    assert len(re.findall(r"\.(?: |$)", sentences)) <= 3
     # Figures stay in one piece.
     value = summaries[name].rows[1].figures["expected_log_likelihood"].value
     assert f"{value:.3f}".replace("-", "−") in text
-    assert (" to " in text.partition("Intervals: 95")[0].partition("log-lik")[2]) == (width >= 130)
+    assert (" to " in ending[0]) == (width >= 130)
 
 
 def test_a_summary_without_runs_is_written_and_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ import shlex
 from collections import Counter
 from functools import lru_cache
 from html.parser import HTMLParser
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ import torch
 from markupsafe import escape
 from sklearn.metrics import roc_auc_score
 from study_results import fake_study
+from study_summaries import BETTER, EVEN, WORSE, all_comparisons, all_rows
+from study_summaries import comparison as compared_in
 from study_summaries import row as made_up
 
 from rightloss import retarget
@@ -31,11 +34,13 @@ from rightloss.study.report import write_report
 from rightloss.study.report.figures import confusion, prevalence_figures
 from rightloss.study.report.hardest_cases import describe_ratings, hardest_cases, judging_loss
 from rightloss.study.report.methods_section import command, methods
+from rightloss.study.report.overview import OverviewRow, overview
+from rightloss.study.report.page import claims
 from rightloss.study.report.panel_figures import Panel, mean_roc, panels_of, roc_figure
 from rightloss.study.report.slider import grid, slider_data
 from rightloss.study.report.tables import comparison_table, tables
 from rightloss.study.results import StudyResults, read_study
-from rightloss.study.summary import Summary, summarise
+from rightloss.study.summary import PaperCheck, Summary, narrative, summarise
 from rightloss.study.summary.wording import SHORT_LOSSES, one_in
 
 OPTIONS = {option.parameter for each in (StudyConfig, Training) for option in options_of(each).values()}
@@ -277,7 +282,9 @@ def test_the_page_has_every_table_with_our_figures_and_the_papers(small: tuple[S
         assert all(entry.interval in text or entry.interval.replace(" to ", "–") in text for entry in line.entries)
     sections = len(table.sections) + len(compared.sections)
     rows = [name for name, _ in page.found if name == "tr"]
-    assert len(rows) == len(shown) + sections + 3  # the heads of both, and of the slider's
+    losses, found = len(summary.rows) - 2, claims(summary.checks)
+    # The heads of both tables, of the claims, and of the slider's two; a row of the picture for each loss.
+    assert len(rows) == len(shown) + sections + 5 + losses + len(found)
 
 
 @pytest.mark.long
@@ -367,7 +374,7 @@ def test_the_methods_section_describes_the_config(
     config = dataclasses.replace(SMALL, evidence=0.5, training=training)
     published = {name: dataclasses.replace(each, ratings=each.ratings[:0]) for name, each in results.data.items()}
     other = " ".join(methods(StudyResults(config, published, results.runs)))
-    assert "Tested: the parts to train on" in other
+    assert "Tested: the training, validation and test parts" in other
     assert "by patient" not in other
     assert "weights not averaged over steps" in other
     assert "0.1 %, as if counted in 0.5 people per training example." in other
@@ -454,3 +461,161 @@ def test_a_gain_far_below_the_axis_does_not_stretch_it_above() -> None:
     ticks = {float(each.replace("−", "-")) for each in re.findall(r">([−-]?\d\.\d+)<", drawing.svg)}
     assert -1.0 in ticks
     assert max(ticks - {0.85, 0.9, 0.95}) < 1
+
+
+PAIRS = dataclasses.replace(SMALL, sources=(Source("contours"), Source("slices", "0")))
+
+
+def picture_of(skills: dict[str, Figure]) -> tuple[OverviewRow, ...]:
+    rows = tuple(made_up(loss, 0.001, skill) for loss, skill in skills.items())
+    found = overview(Summary(SMALL, 0, "", "", rows, tuple(all_comparisons()), (), ()))
+    assert found is not None
+    return found.shown[0].rows
+
+
+def test_the_first_picture_says_what_is_better_and_worse_than_always_answering_the_prevalence() -> None:
+    rows = picture_of({"information-gain": BETTER, "published": WORSE, "weighted": EVEN})
+    assert [row.standing for row in rows] == ["better", "worse", "unclear"]
+    assert [(row.value, row.interval) for row in rows] == [
+        ("+20 %", "+10 to +30 %"),
+        ("−20 %", "−30 to −10 %"),
+        ("0 %", "−10 to +10 %"),
+    ]
+    for row in rows:
+        assert row.dot is not None
+        assert 0 <= row.left < row.dot < row.right <= 100
+
+
+def test_the_first_picture_compares_with_the_default_on_the_same_nodules() -> None:
+    comparisons = (
+        compared_in("information-gain", "published", 0.001, BETTER, EVEN),
+        compared_in("information-gain", "weighted", 0.001, WORSE, EVEN),
+        compared_in("information-gain", "logit-adjusted", 0.001, EVEN, EVEN),
+    )
+    losses = ("information-gain", "published", "weighted", "logit-adjusted", "corrected")
+    rows = tuple(made_up(loss, 0.001, BETTER) for loss in losses)
+    found = overview(Summary(SMALL, 0, "", "", rows, comparisons, (), ()))
+    assert found is not None
+    verdicts = [row.verdict for row in found.shown[0].rows]
+    assert verdicts == ["", "clearly worse", "clearly better", "no clear difference", "not compared"]
+    assert [row.main for row in found.shown[0].rows] == [True, False, False, False, False]
+
+
+def test_a_gain_below_the_axis_is_cut_and_written_out() -> None:
+    nothing = Figure(float("-inf"), reason="a probability of 0")
+    default, far, none, undefined = picture_of(
+        {"information-gain": BETTER, "published": Figure(-3.0, -9.0, -0.1), "weighted": nothing, "corrected": Figure(np.nan)}
+    )
+    assert (default.cut, far.cut, none.cut, undefined.cut) == (False, True, True, False)
+    assert (far.dot, far.value, far.interval) == (None, "−300 %", "−900 to −10 %")
+    assert (none.dot, none.value, none.standing) == (None, "−∞ %", "worse")
+    assert (undefined.dot, undefined.value, undefined.interval) == (None, "–", "")
+    assert far.left == 0 < far.right
+
+
+@pytest.mark.long
+def test_two_panels_are_shown_first_and_every_row_is_in_some_panel(tmp_path: Path) -> None:
+    config = dataclasses.replace(PAIRS, populations=(0.03, 0.5, 0.001), folds=1)
+    _, summary = study(config, tmp_path)
+    found = overview(summary)
+    assert found is not None
+    assert [panel.title for panel in found.shown] == [
+        "Prevalence 50 %, readers' outlines, ConvNet",
+        "Prevalence 1 in 1,000, readers' outlines, ConvNet",
+    ]
+    assert len(found.more) == 4
+    rows = [row for panel in (*found.shown, *found.more) for row in panel.rows]
+    assert len(rows) == sum(row.key.loss != "constant" for row in summary.rows)
+    assert found.ticks["0 %"] == found.zero
+
+
+def test_a_claim_checked_in_several_places_is_one_row_with_counts() -> None:
+    one = PaperCheck("it falls", "net 1", "does not", "", paper="0.3", ours="0.2")
+    other = dataclasses.replace(one, where="net 2", verdict="undecided", ours="0.1")
+    alone = dataclasses.replace(one, about="it rises")
+    found = claims([one, other, alone])
+    assert [each.about for each in found] == ["it falls", "it rises"]
+    assert found[0].verdicts == {"does not": "does not reproduce in 1 of 2", "undecided": "undecided in 1 of 2"}
+    assert (found[0].paper, found[0].ours) == ("0.3", "several: see every check below")
+    assert (found[1].verdicts, found[1].ours) == ({"does not": "does not reproduce"}, "0.2")
+
+
+@pytest.mark.long
+def test_nothing_that_was_said_before_is_missing_from_the_page(small: tuple[StudyResults, Summary], tmp_path: Path) -> None:
+    results, summary = small
+    page = "".join(Elements(write_report(*small, tmp_path).read_text(encoding="utf-8")).text)
+    markdown = (tmp_path / "report.md").read_text(encoding="utf-8")
+    sentences = [*narrative.headline(summary), summary.answer, summary.question, *summary.findings]
+    sentences += [check.sentence for check in summary.checks]
+    for sentence in sentences:
+        assert sentence in page
+        assert sentence in markdown
+    assert all(sentence in page for sentence in methods(results))
+
+
+def test_headlines_are_two_sentences_at_most() -> None:
+    rows, config = tuple(all_rows()), SMALL
+    found = narrative.headline(Summary(config, 0, "", "", rows, tuple(all_comparisons()), (), ()))
+    assert found == (
+        "The default information gain predicts clearly better than always answering the prevalence in 2 of 2 cases.",
+        "Against the other losses, it is clearly better in 0 of 3 comparisons and clearly worse in none; "
+        "no clear difference in 3.",
+    )
+    worse = narrative.headline(Summary(config, 0, "", "", tuple(all_rows(information_gain=WORSE)), (), (), ()))
+    assert worse == (
+        "The default information gain predicts clearly better than always answering the prevalence in 0 of 2 cases, "
+        "and is clearly worse in 2.",
+    )
+    others = tuple(row for row in rows if row.key.loss != "information-gain")
+    assert narrative.headline(Summary(config, 0, "", "", others, (), (), ())) == (
+        "A trained net predicts clearly better than always answering the prevalence in 2 of 4 cases, "
+        "and is clearly worse in 2.",
+    )
+    assert narrative.headline(Summary(config, 0, "", "", (), (), (), ())) == ("No run is done yet.",)
+
+
+def test_colours_have_enough_contrast_in_light_dark_and_print() -> None:
+    style = files("rightloss.study.report").joinpath("templates", "page.css").read_text(encoding="utf-8")
+    roots = [dict(re.findall(r"--([\w-]+): (#[0-9a-f]{3,6});", block)) for block in re.findall(r":root \{([^}]*)\}", style)]
+    assert len(roots) == 3
+    for colours in roots:
+        for paper in ("paper", "raised"):
+            for ink in ("ink", "muted", "accent", "good", "bad"):
+                assert contrast(colours[ink], colours[paper]) >= 4.5, (ink, paper, colours)
+        for line in range(6):
+            assert contrast(colours[f"line-{line}"], colours["paper"]) >= 3, (line, colours)
+
+
+def contrast(one: str, other: str) -> float:
+    """WCAG's contrast of two colours."""
+    light, dark = sorted([luminance(one), luminance(other)], reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def luminance(colour: str) -> float:
+    """WCAG's relative luminance of "#rrggbb" or "#rgb"."""
+    digits = colour[1:] if len(colour) == 7 else "".join(2 * each for each in colour[1:])
+    parts = [int(digits[place : place + 2], 16) / 255 for place in (0, 2, 4)]
+    linear = [each / 12.92 if each <= 0.03928 else ((each + 0.055) / 1.055) ** 2.4 for each in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize(
+    ("losses", "marginals", "reference"),
+    [
+        (("information-gain", "weighted"), ("batch", "own"), "information gain (default)"),
+        (("information-gain", "weighted"), ("running",), "information gain (default), running marginal"),
+        (("weighted", "plain"), ("own",), "weighted loss"),
+    ],
+)
+def test_every_study_with_a_run_has_a_first_picture(
+    losses: tuple[str, ...], marginals: tuple[str, ...], reference: str, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"losses": losses, "marginals": marginals, "folds": 1, "num_folds": 3, "populations": (0.3,)}
+    by_inference = dataclasses.replace(PRESETS["features"], inferences=("ensemble", "map"), **options)
+    one = overview(study(by_inference, tmp_path / "one", skip=len(by_inference.runs()) - 1)[1])
+    assert one is not None
+    assert [len(panel.rows) for panel in one.shown] == [1]
+    found = overview(study(dataclasses.replace(PRESETS["quick"], **options), tmp_path / "losses")[1])
+    assert found is not None
+    assert [row.label for panel in found.shown for row in panel.rows if row.main] == [reference]

@@ -447,7 +447,7 @@ class TestTheReport:
             assert abs(lost - 4 * kept) <= 2
         assert f"{max(kept for kept, _ in sizes)} patients with" in text
         assert f"{max(lost for _, lost in sizes)} patients with" in text
-        assert "drawn at its mix π, by their hidden labels; no loss saw these" in text
+        assert "drawn at prevalence π by their hidden labels, which no loss saw" in text
         assert "to: information gain (default), information gain as published and logit-adjusted loss." in text
 
     def test_rows_trained_as_the_report_counts_them_are_those_of_training(self, source: Source, tmp_path: Path) -> None:

@@ -3,16 +3,16 @@
 Stage: arguments of the shell → a table's model and its predictions, a study and its report, or an archive of nodules.
 
     commands                commands by name, each imported only when it is used
-    check, fit, predict     `rightloss check`, `fit`, `predict`, `evaluate`, `prevalence`: for people with a table
+    check, fit, predict     `rightloss check`, `fit`, `predict`, `evaluate`, `prevalence`: commands for tables
     evaluate, prevalence
     population              the population as users type it: 0.001, 0.1%, 1/1000, a=0.9,b=0.1
     table_options           options that these five share, and the completion of column names
     terminal                what they print: tables, findings, JSON, the next command
     predictions_file        predictions as CSV or Parquet
-    study, dry_run          `rightloss study`: its options, and what it does; what it would do
+    study, dry_run          `rightloss study`: options and execution; the plan of a dry run
     report                  `rightloss report`: tables and report of a study's folder
     lidc                    `rightloss lidc prepare`
-    progress, errors        how far a job is; errors that a user can correct, in one line
+    progress, errors        progress of a job; user errors in one line
 """
 
 from typing import TYPE_CHECKING, Annotated
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Run the command of this process's arguments; `rightloss_command` calls it."""
+    """Run the command line; called by `rightloss_command`."""
     with plain_errors():
         application()()
 
 
 def application() -> "Typer":
-    """Return the commands. typer is imported here, so that its absence can be reported in one line."""
+    """Return the commands. typer is imported here, so that a missing typer is reported in one line."""
     import typer
 
     from .commands import LazyGroup

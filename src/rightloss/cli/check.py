@@ -71,7 +71,7 @@ def check(
 def next_arguments(
     report: TableReport, data: Path, target: str | None, positive: str | None, group: str | None, population: str | None
 ) -> list[str]:
-    """Return the command that comes next: `fit`, or `check` with a target; "…" stands for what the table does not tell."""
+    """Return the next command: `fit`, or `check` with a target; "…" stands for what the table does not show."""
     if target is None or not report.classes:
         likely = report.likely_targets[0] if report.likely_targets else "…"
         return ["check", str(data), "--target", likely]
@@ -87,7 +87,7 @@ def next_arguments(
 
 
 def _own_mix(report: TableReport) -> str:
-    """Return the table's own class frequencies, as `--population` takes them."""
+    """Return the table's own class frequencies, in the format of `--population`."""
     assert report.classes
     return population_text([each.share for each in report.classes], [each.label for each in report.classes], report.positive)
 

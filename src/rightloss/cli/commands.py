@@ -19,7 +19,7 @@ _TABLES, _STUDIES = "For a table (CSV or Parquet), in this order", "For the pape
 
 @dataclass(frozen=True)
 class LazyCommand:
-    """Where a command is, and what `rightloss --help` says of it.
+    """The module and the help line of a command.
 
     Attributes:
         module: of this package, with a function or a `typer.Typer` of the command's name.
@@ -39,7 +39,7 @@ COMMANDS = {
     "evaluate": LazyCommand("evaluate", "Evaluate a model on labelled rows: every figure at the population.", _TABLES),
     "prevalence": LazyCommand("prevalence", "Estimate the class frequencies of unlabelled rows, with intervals.", _TABLES),
     "study": LazyCommand("study", "Run a study, print its table, and write tables and a report to a folder.", _STUDIES),
-    "report": LazyCommand("report", "Write the tables and the report of a study again, from its results alone.", _STUDIES),
+    "report": LazyCommand("report", "Write the tables and the report of a study again from its results.", _STUDIES),
     "lidc": LazyCommand("lidc", "LIDC-IDRI, the paper's case study.", _STUDIES),
 }
 
@@ -58,7 +58,7 @@ class LazyGroup(TyperGroup):
 
 
 def load_command(name: str) -> Any:
-    """Import the command's module, and return the command; Ctrl-C meanwhile ends the process at once."""
+    """Import the command's module and return the command; Ctrl-C during the import ends the process at once."""
     with quiet_exit():
         module = importlib.import_module(f".{COMMANDS[name].module}", __package__)
     found = getattr(module, name)
@@ -70,5 +70,5 @@ def load_command(name: str) -> Any:
 
 
 def _stand_in(name: str, known: LazyCommand) -> Any:
-    """Return a command of that name that only has help."""
+    """Return a placeholder command that only has help."""
     return TyperCommand(name, short_help=known.help, help=known.help, rich_help_panel=known.panel)

@@ -1,6 +1,6 @@
-"""What a study would do.
+"""The plan of a study, for `--dry-run`.
 
-Stage: `StudyConfig`, what is left of it, `Machine` → words on the terminal: the grid, the runs, the time, the space.
+Stage: `StudyConfig`, its missing groups, `Machine` → text on the terminal: the grid, the runs, the time, the space.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SHOWN = 3  # runs at either end
 def print_plan(
     config: StudyConfig, missing: list[Group], machine: Machine, out: Path | None, space: int, verbose: bool
 ) -> None:
-    """Print the grid, the runs, the time and the space that they take; a few steps are run, nothing is written."""
+    """Print the grid, the runs, and the time and space they take; runs a few steps, writes nothing."""
     for name, text in _grid(config):
         print(f"{name:13}{text}")
     print(f"\n{_counts(config, missing, out)}")
@@ -37,7 +37,7 @@ def print_plan(
 
 
 def print_toy_plan(config: ToyConfig, verbose: bool) -> None:
-    """Print the runs of the toy study and the time that they take; a few are run, nothing is written."""
+    """Print the runs of the toy study and the time they take; runs a few, writes nothing."""
     from ..study.toy.biases import run_seed
     from ..study.toy.runs import run
 
@@ -90,8 +90,8 @@ def _grid(config: StudyConfig) -> Iterator[tuple[str, str]]:
     yield "seeds", words(config.seeds)
     yield (
         "training",
-        f"{training.steps} steps of {training.batch_size} nodules with {training.views} views; {training.checkpoints} looks at "
-        f"the validation part; first step sizes {words(training.learning_rates)}",
+        f"{training.steps} steps of {training.batch_size} nodules with {training.views} views; {training.checkpoints} "
+        f"checkpoints; initial step sizes {words(training.learning_rates)}",
     )
 
 
@@ -103,7 +103,7 @@ def _where(out: Path | None) -> str:
 
 def _counts(config: StudyConfig, missing: list[Group], out: Path | None) -> str:
     runs, left = len(config.runs()), sum(len(group.runs) for group in missing)
-    text = f"{_number(runs, 'run')} in {_number(len(config.groups()), 'group')}, whose runs are trained side by side"
+    text = f"{_number(runs, 'run')} in {_number(len(config.groups()), 'group')}; runs of a group are trained side by side"
     return text if left == runs else f"{text}; {runs - left} are done already in {out}"
 
 

@@ -1,4 +1,4 @@
-"""Errors that a user can correct, in one line.
+"""User errors in one line.
 
 Stage: an exception → a line on stderr and an exit code: 2 for a wrong argument or file, 1 for the machine, 130 for Ctrl-C.
 """
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-# By the module that is missing: what to install, and with which extra of rightloss.
+# By missing module: the package, and the extra of rightloss that installs it.
 _EXTRA = {
     "typer": ("typer", "study"),
     "rich": ("rich", "study"),
@@ -37,16 +37,16 @@ _EXTRA = {
     "ray": ("ray", "ray"),
     "threadpoolctl": ("threadpoolctl", "study"),
 }
-_NO_MEMORY = re.compile("can't allocate memory|not enough memory|out of memory", re.IGNORECASE)  # in words of torch
+_NO_MEMORY = re.compile("can't allocate memory|not enough memory|out of memory", re.IGNORECASE)  # torch's messages
 
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Print an error that the user can correct in one line, and exit; errors of our own keep their traceback."""
+    """Print user errors in one line and exit; internal errors keep their traceback."""
     try:
         yield
     except KeyboardInterrupt:
-        leave("interrupted; run again to go on", 130)
+        leave("interrupted; run again to resume", 130)
     except ModuleNotFoundError as error:
         if str(error).startswith("rightloss."):
             leave(str(error), 1)  # it says what to install
@@ -58,7 +58,7 @@ def plain_errors() -> Iterator[None]:
         if not isinstance(error.__cause__, ModuleNotFoundError):
             raise
         leave(str(error), 1)  # it says what to install
-    except BrokenPipeError:  # the reader, `head` say, has ended; Python's own flush at exit would complain
+    except BrokenPipeError:  # the reader, such as `head`, has ended; Python's flush at exit would complain
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
     except ValueError as error:
@@ -68,12 +68,12 @@ def plain_errors() -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and not _NO_MEMORY.search(str(error)):
             raise
-        leave("more memory is needed than there is: of a study, lower --batch-size, --views, --test-views or --workers", 1)
+        leave("out of memory: for a study, lower --batch-size, --views, --test-views or --workers", 1)
 
 
 @contextmanager
 def quiet_exit() -> Iterator[None]:
-    """End the process at once at Ctrl-C: while packages are imported, which might catch the exception, nothing is lost."""
+    """End the process at once on Ctrl-C during imports: packages might catch the exception, and nothing is lost."""
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler or not _in_main_thread():
         yield
         return
@@ -89,7 +89,7 @@ def _in_main_thread() -> bool:
 
 
 def require(*modules: str) -> None:
-    """Raise ModuleNotFoundError for a module that is not installed: before hours of work, not after them."""
+    """Raise ModuleNotFoundError if a module is not installed, before hours of work."""
     for name in modules:
         if importlib.util.find_spec(name) is None:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from ..metrics import Evaluation
 
-_OFF = 1e-3  # from 1, that a row of rounded probabilities may sum to
+_OFF = 1e-3  # tolerance for the sum of a row of rounded probabilities
 _WORDS = {
     "expected_log_likelihood": "expected log-likelihood, nats",
     "skill": "skill against always answering the population",
@@ -49,7 +49,7 @@ class Labelled:
 
     Attributes:
         log_probs: at the population `(n, k)`.
-        codes: the class number of each row, −1 where it has no label.
+        codes: the class number of each row, −1 if it has no label.
         classes: the labels; of two, the positive one last.
         population: π `(k,)`.
         groups: the group of each row, if there is a group column.
@@ -141,7 +141,7 @@ def _from_predictions(
     group: str | None,
     encoding: str | None,
 ) -> Labelled:
-    """Read the columns `p_…` of a file; they are taken to be stated at the population given."""
+    """Read the columns `p_…` of a file, as predictions at the given population."""
     import numpy as np
 
     from ..sklearn.population import class_prevalence
@@ -174,7 +174,7 @@ def _from_predictions(
 
 
 def class_numbers(frame: pd.DataFrame, target: str, classes: Sequence[Any]) -> np.ndarray:
-    """Return the class number of each row, −1 where it has no label; a label that the model does not know is refused."""
+    """Return the class number of each row, −1 if it has no label; raise ValueError for unknown labels."""
     import warnings
 
     import numpy as np

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 LeaveOut = Annotated[
     list[str],
     typer.Option(
-        help="A column that is not to be used. Give it again for more.",
+        help="A column to leave out. Repeat the option for more.",
         show_default=False,
         metavar="COLUMN",
         autocompletion=complete_column,
@@ -69,7 +69,7 @@ def fit(
     group: Group = None,
     leave_out: LeaveOut = [],  # noqa: B006 (typer's way to say "none given")
     folds: Annotated[int, typer.Option(help="Parts of the cross-validation.")] = 5,
-    seed: Annotated[int, typer.Option(help="Of the random numbers: the same seed gives the same model.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed: the same seed gives the same model.")] = 0,
     encoding: Encoding = None,
     overwrite: Overwrite = False,
     json: Json = False,
@@ -124,14 +124,14 @@ def fit(
 
 
 def _population(text: str | None) -> Any:
-    """Return the population as `fit_table` takes it."""
+    """Return the population in the format of `fit_table`."""
     if text is None or text.strip().casefold() == "unknown":
         return None if text is None else "unknown"
     return parse_population(text)
 
 
 def named_folder(out: Path) -> Path:
-    """Return the folder; refuse a blank name, an unset variable of the shell."""
+    """Return the folder; raise ValueError for a blank name, such as an unset shell variable."""
     if not out.name.strip():
         raise ValueError(f"Expected a folder for the model, but got {str(out)!r}: --out model, say.")
     return out

@@ -22,8 +22,8 @@ def _group() -> None: ...
 
 @lidc.command()
 def prepare(
-    dicom: Annotated[Path, typer.Option(help="Folder with LIDC-IDRI's CT series, anywhere below it.")],
-    out: Annotated[Path, typer.Option(help="The file to write, .npz; a run that was stopped goes on.")],
+    dicom: Annotated[Path, typer.Option(help="Folder with LIDC-IDRI's CT series, at any depth.")],
+    out: Annotated[Path, typer.Option(help="The file to write, .npz; a stopped run resumes.")],
     workers: Annotated[int | None, typer.Option(help="Processes; by default one per processor, at most 8.")] = None,
 ) -> None:
     """Cut every nodule from CT, 64³ voxels at 1 mm, and write them to one file."""
@@ -42,7 +42,7 @@ def _prepare(dicom: Path, out: Path, workers: int | None) -> None:
     print(prepared)
     print(f"what was skipped, and why: {printable(prepared.remarks_path)}")
     if prepared.path is None:
-        leave("no nodule could be cut, so that no archive was written", 1)
+        leave("no nodule could be cut, so no archive was written", 1)
     print(printable(prepared.path))
     if prepared.parts is not None:
         leave("the archive is incomplete; run again to try again what failed", 1)

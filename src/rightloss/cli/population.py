@@ -12,7 +12,7 @@ from collections.abc import Hashable, Sequence
 _SHARE = re.compile(
     r"(?P<number>\d+\.?\d*(?:e[+-]?\d+)?|\.\d+(?:e[+-]?\d+)?)\s*(?P<percent>%)?(?:\s*/\s*(?P<of>\d+\.?\d*))?", re.I
 )
-_OFF = 1e-6  # from 1, that the shares may sum to
+_OFF = 1e-6  # tolerance for the sum of the shares
 EXAMPLES = "0.001, 0.1%, 1/1000, or a=0.9,b=0.1"
 
 
@@ -38,7 +38,7 @@ def parse_population(text: str) -> float | dict[Hashable, float]:
 
 
 def population_text(frequencies: Sequence[float], classes: Sequence[Hashable], positive: Hashable | None) -> str:
-    """Return frequencies in the order of the classes as text that `parse_population` reads."""
+    """Return frequencies, in the order of the classes, as text for `parse_population`."""
     if len(classes) == 2 and positive is not None:
         share = frequencies[list(classes).index(positive)]
         return f"{share:.4g}" if 0 < float(f"{share:.4g}") < 1 else f"{share:.7g}"
@@ -59,6 +59,6 @@ def _share(text: str, of_class: bool = False) -> float:
     value = math.nan
     if found and not (found["percent"] and found["of"]):
         value = float(found["number"]) / (100 if found["percent"] else float(found["of"] or 1) or math.nan)
-    if not (0 <= value <= 1 if of_class else 0 < value < 1):  # a class of 0 is for the library to refuse
+    if not (0 <= value <= 1 if of_class else 0 < value < 1):  # the library rejects a class of 0
         raise ValueError(f"Expected a population between 0 and 1, but got {text.strip()!r}: write {EXAMPLES}.")
     return value

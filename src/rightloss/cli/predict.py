@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Keep = Annotated[
     list[str],
     typer.Option(
-        help="A column of the table to keep beside the predictions; all by default. Give it again for more.",
+        help="A column of the table to keep with the predictions; all by default. Repeat the option for more.",
         show_default=False,
         metavar="COLUMN",
         autocompletion=complete_column,
@@ -92,7 +92,7 @@ def check_threshold(threshold: float | None, num_classes: int) -> None:
 
 
 def kept_columns(frame: pd.DataFrame, keep: list[str], model: TableModel) -> list[str]:
-    """Return the columns that stand beside the predictions: those named, or all; none may bear a new column's name."""
+    """Return the columns to keep: those named, or all; raise ValueError if one has the name of a new column."""
     missing = [name for name in keep if name not in frame.columns]
     if missing:
         raise ValueError(f"Expected columns of the table with --keep, but got {missing}: write them as they stand there.")
@@ -109,7 +109,7 @@ def probability_names(model: TableModel) -> list[str]:
 
 
 def with_predictions(frame: pd.DataFrame, log_probs: np.ndarray, model: TableModel, threshold: float | None) -> pd.DataFrame:
-    """Return the columns with a probability per class, and the class decided for."""
+    """Return the columns with a probability per class, and the predicted class."""
     import numpy as np
 
     probabilities = np.exp(log_probs)

@@ -1,6 +1,6 @@
 """Predictions as a file, CSV or Parquet.
 
-Stage: a data frame, a path → the file, written whole or not at all; in CSV no cell that a spreadsheet would run.
+Stage: a data frame, a path → the file, written atomically; no CSV cell that a spreadsheet would run.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ENDINGS = (".csv", ".csv.gz", ".tsv", ".parquet")
-# What spreadsheet programs take for a formula: these signs first, in a text that is no number.
+# Spreadsheet programs read text as a formula if it begins with one of these characters and is not a number.
 _FORMULA = re.compile(r"\s*[=+\-@＝＋－＠\t\r]")
 _NUMBER = re.compile(r"\s*[+-]?(?:\d+[.,]?\d*|[.,]\d+)(?:[eE][+-]?\d+)?\s*")
 
 
 def check_output(path: Path, overwrite: bool = True) -> None:
-    """Raise ValueError for a path that no file of predictions can be written to."""
+    """Raise ValueError if predictions cannot be written to this path."""
     if not path.name.lower().endswith(ENDINGS):
         raise ValueError(f"Expected a file that ends in {', '.join(ENDINGS)}, but got {path}: predictions.csv, say.")
     if path.is_dir() or not path.parent.is_dir():
@@ -32,7 +32,7 @@ def check_output(path: Path, overwrite: bool = True) -> None:
 
 
 def write_frame(frame: pd.DataFrame, path: Path) -> dict[str, int]:
-    """Write the frame by the path's ending; return, by column, how many cells or names were neutralised.
+    """Write the frame in the format of the path's suffix; return, by column, how many cells or names were escaped.
 
     In CSV, text that a spreadsheet program would run as a formula gets an apostrophe in front. Parquet is written as it is.
     """

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..shift import LabelShiftTest, PrevalenceEstimate
     from ..tabular import TableModel
 
-_SMALLEST = 1e-6  # frequency in the next command of a class that was not seen
+_SMALLEST = 1e-6  # frequency of an unseen class in the next command
 
 
 def prevalence(model: ModelFolder, data: Data, encoding: Encoding = None, json: Json = False) -> None:
@@ -46,7 +46,7 @@ def prevalence(model: ModelFolder, data: Data, encoding: Encoding = None, json: 
             log_probs = fitted.predict_log_proba(read_table(data, encoding=encoding))
             held_out = (fitted.held_out.log_probs, fitted.held_out.target)
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", LabelShiftWarning)  # the test's words are printed below
+                warnings.simplefilter("ignore", LabelShiftWarning)  # the test's message is printed below
                 test = label_shift_test(log_probs, held_out)
             estimate = estimate_prevalence(log_probs, fitted.population.population, held_out=held_out)
         following = _next_arguments(estimate, fitted, model, data)

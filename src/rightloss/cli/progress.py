@@ -1,6 +1,6 @@
-"""How far a long job is, on stderr.
+"""Progress of a long job, on stderr.
 
-Stage: (done, of how many, a few words), again and again → a bar with the time left; without a terminal, lines.
+Stage: calls with (done, total, a short text) → a bar with the time left; without a terminal, lines.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def progress(things: str) -> Iterator[Show]:
         transient=True,
         disable=not console.is_terminal,
         speed_estimate_period=_SPEED,
-        get_time=lambda: time.monotonic(),  # as it is when it is called
+        get_time=lambda: time.monotonic(),  # the stream at the time of the call
     )
     task = bar.add_task("", total=0, visible=False)
     calls, last = 0, time.monotonic()
@@ -41,7 +41,7 @@ def progress(things: str) -> Iterator[Show]:
     def show(done: float | int, total: int, words: str) -> None:
         nonlocal calls, last
         calls += 1
-        if calls <= 2:  # before and after the data were read: done by an earlier run, and no sign of the speed
+        if calls <= 2:  # done by an earlier run: says nothing about the speed
             bar.reset(task, completed=done, total=total, description=words, visible=True)  # type: ignore[arg-type]
             return
         bar.update(task, completed=done, total=total, description=words)

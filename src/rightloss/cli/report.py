@@ -1,6 +1,6 @@
-"""`rightloss report DIR`: tables and report of a study's folder, written once for the results that are there.
+"""`rightloss report DIR`: write the tables and the report of a study's folder from its results.
 
-Stage: `StudyResults`, folder → `Summary`, tables and `report.html`; folder → the same `Summary` again, if nothing has changed.
+Stage: `StudyResults`, folder → `Summary`, tables and `report.html`; folder → the saved `Summary`, if nothing has changed.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from .errors import plain_errors, require
 if TYPE_CHECKING:
     from ..study.summary import Summary
 
-PAGES_SIZE = 30_000_000  # bytes of tables, figures and report, with room to spare
-_STAMP = ".made"  # digest of the results that the pages were made from; written after them
+PAGES_SIZE = 30_000_000  # bytes: upper bound for tables, figures and report
+_STAMP = ".made"  # digest of the results behind the pages; written after them
 _PAGES = ("table.csv", "summary.json", "report.html")
 
 
 def report(
     folder: Annotated[Path, typer.Argument(help="The folder that `rightloss study` wrote to.", show_default=False)],
 ) -> None:
-    """Write the tables and the report of a study again, from its results alone; also of one that is not done yet."""
+    """Write the tables and the report of a study again from its results, even if the study is not finished."""
     with plain_errors():
         from ..study.execute import check_folder
 
@@ -39,7 +39,7 @@ def report(
 def make_pages(results: StudyResults, out: Path) -> Summary:
     """Write tables and report to `out`; return the summary that they show."""
     if not results.runs:
-        raise ValueError(f"Expected a run that is done in {out}, but there is none: run `rightloss study` again.")
+        raise ValueError(f"Expected a finished run in {out}, but there is none: run `rightloss study` again.")
     from ..study.report import write_report, write_tables
     from ..study.summary import summarise
 
@@ -57,7 +57,7 @@ def make_pages(results: StudyResults, out: Path) -> Summary:
 
 
 def made_pages(config: StudyConfig, out: Path) -> Summary | None:
-    """Return the summary in `out` if all runs of `config` are there and the pages were made from them, else None."""
+    """Return the summary in `out` if all runs of `config` are done and the pages are up to date, else None."""
     from ..study.summary import Summary
 
     if not all((out / name).is_file() for name in ("study.json", _STAMP, *_PAGES)):
@@ -75,7 +75,7 @@ def made_pages(config: StudyConfig, out: Path) -> Summary | None:
 
 
 def show_pages(summary: Summary, out: Path) -> None:
-    """Print the table, and last of all where the report is."""
+    """Print the table, and on the last line the path of the report."""
     from ..study.report import print_summary
 
     print_summary(summary)
@@ -84,7 +84,7 @@ def show_pages(summary: Summary, out: Path) -> None:
 
 
 def _digest(out: Path, config: StudyConfig) -> str:
-    """Return a digest of everything in the folder that the pages are made from."""
+    """Return a digest of all results in the folder that the pages use."""
     data = [data_path(out, source.name, config.task, source.digest) for source in config.sources]
     runs = [out / "runs" / f"{run.key}{ending}" for run in config.runs() for ending in (".json", ".npz")]
     digest = hashlib.sha256()

@@ -1,4 +1,4 @@
-"""`rightloss study PRESET --out DIR`: everything is checked before anything is written.
+"""`rightloss study PRESET --out DIR`: checks everything before it writes anything.
 
 Stage: arguments of the shell → `StudyConfig`, `Machine` → results, tables and report in the folder, the table on the terminal.
 """
@@ -26,7 +26,7 @@ TOY = "toy"
 NAMES = (TOY, *PRESETS)
 ENGINES = ("in-process", "processes", "ray")
 _TOY_SIZE = 4_000_000  # bytes
-# Words of the field and of the library, and the options that they mean here.
+# Other common names of the options.
 _SYNONYMS = {
     "--population": "--prevalence",
     "--populations": "--prevalence",
@@ -35,17 +35,17 @@ _SYNONYMS = {
     "--lr": "--learning-rate",
     "--epochs": "--steps",
 }
-# By option: the inferences that use it.
+# The inferences that use each option.
 _USED_BY = {"members": ("ensemble", "mc-dropout"), "prior_scale": OF_TABLES}
 
 
 class StudyCommand(TyperCommand):
-    """The command, whose help has what each preset has by default, and which knows some options by other names."""
+    """The command: its help shows the defaults of each preset, and its errors suggest options for other common names."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)
-        except Exception as error:  # of typer's own, or of click's, by version
+        except Exception as error:  # typer's own or click's, depending on the version
             if meant := _SYNONYMS.get(getattr(error, "option_name", "")):
                 error.possibilities = [meant]  # type: ignore[attr-defined]
             raise
@@ -69,32 +69,28 @@ def study(
     out: Annotated[
         str | None,
         typer.Option(
-            help="Folder for the results; a study that was stopped goes on from there. Not needed with --dry-run.",
+            help="Folder for the results; a stopped study resumes there. Not needed with --dry-run.",
             metavar="PATH",
             show_default=False,
         ),
     ] = None,
     engine: Annotated[
         str | None,
-        _machine(
-            "in-process, processes, or ray. By default processes, or in-process where there is one core or several devices."
-        ),
+        _machine("in-process, processes, or ray. By default processes, or in-process with one core or several devices."),
     ] = None,
-    workers: Annotated[
-        int | None, _machine("How many processes of this machine train at once. By default as many as cores.")
-    ] = None,
-    address: Annotated[str | None, _machine("Of a Ray cluster. By default Ray is started on this machine.")] = None,
+    workers: Annotated[int | None, _machine("Number of processes that train at once. By default one per core.")] = None,
+    address: Annotated[str | None, _machine("Address of a Ray cluster. By default Ray is started on this machine.")] = None,
     accelerator: Annotated[str | None, _machine("cpu, cuda, mps or auto. By default cpu.")] = None,
-    devices: Annotated[int | None, _machine("Devices that train one net together. By default 1.")] = None,
+    devices: Annotated[int | None, _machine("Number of devices that train one net together. By default 1.")] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the runs and how long they take, and write nothing.")
+        bool, typer.Option("--dry-run", help="Print the runs and the time they take, and write nothing.")
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="With --dry-run: print every run.")] = False,
     **grid: Any,
 ) -> None:
     """Run a study, print its table, and write tables and a report to a folder.
 
-    toy: each loss on small synthetic populations whose best possible answer is known; two minutes.
+    toy: each loss on small synthetic populations with a known optimum; two minutes.
 
     quick: lung nodules by their outlines, one small net, every loss; under ten minutes on two cores.
 
@@ -102,12 +98,12 @@ def study(
 
     ratings: malignancy from 1 to 5. metadata: image, metadata, both. features: posteriors over the weights of a small net.
 
-    Options replace what the preset has. A study that was stopped goes on where it was; one that is done prints its table.
+    Options override the preset. A stopped study resumes; a finished one prints its table.
     """
     machine = {"engine": engine, "workers": workers, "address": address, "accelerator": accelerator, "devices": devices}
     options = {name: value for name, value in {**grid, **machine}.items() if value is not None and value != []}
     with plain_errors():
-        if not (dry_run if out is None else out.strip()):  # blank: an unset variable of the shell, and not this folder
+        if not (dry_run if out is None else out.strip()):  # blank: an unset shell variable, not this folder
             raise ValueError("Expected a folder for the results, but got none: --out results, say.")
         folder = None if out is None else Path(out)
         if preset not in NAMES:
@@ -120,14 +116,14 @@ def study(
 
 
 def _grid_parameters() -> Iterator[inspect.Parameter]:
-    """Yield a parameter of the command for each field of the config that has an option. A tuple's option can be repeated."""
+    """Yield a command parameter for each config field that has an option. Options of tuples can be repeated."""
     for config in (StudyConfig, Training):
         kinds = get_type_hints(config)
         for field, option in options_of(config).items():
             kind, text, metavar = kinds[field], option.help, option.metavar
             if get_origin(kind) is tuple:
                 kind = list[float] if get_args(kind)[0] is float else list[str]
-                text, metavar = f"{text} Give it again for more.", metavar or "NAME"
+                text, metavar = f"{text} Repeat the option for more.", metavar or "NAME"
             name = "--small/--full" if kind is bool else f"--{option.name}"
             info = typer.Option(name, help=text, rich_help_panel=option.panel, show_default=False, metavar=metavar)
             yield inspect.Parameter(
@@ -136,7 +132,7 @@ def _grid_parameters() -> Iterator[inspect.Parameter]:
 
 
 def _signature() -> inspect.Signature:
-    """Return what typer reads: the parameters of `study`, with one for each option of the grid in the place of `grid`."""
+    """Return the signature for typer: the parameters of `study`, with one for each option of the grid in place of `grid`."""
     preset, out, *others = list(inspect.signature(study, eval_str=True).parameters.values())[:-1]
     keywords = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in others]
     return inspect.Signature([preset, out, *_grid_parameters(), *keywords])
@@ -146,11 +142,11 @@ study.__signature__ = _signature()  # type: ignore[attr-defined]
 
 
 def configured(preset: str, options: Mapping[str, Any]) -> StudyConfig:
-    """Return the preset with the given options in place of its own; data files are read whole, last of all.
+    """Return the preset with the given options; data files are read completely, as the last step.
 
     Raises:
-        ValueError, FileNotFoundError: an option or a file that makes no study.
-        ModuleNotFoundError: what an inference needs is not installed.
+        ValueError, FileNotFoundError: an invalid option or file.
+        ModuleNotFoundError: a package that an inference needs is not installed.
     """
     from ..study.datasets import check_sources, source_of
 
@@ -160,7 +156,7 @@ def configured(preset: str, options: Mapping[str, Any]) -> StudyConfig:
     if "populations" in grid:
         grid["populations"] = tuple(_prevalence(text) for text in grid["populations"])
     if grid.get("unlabelled") and "losses" not in grid:
-        grid["losses"] = (*base.losses, ADJUSTED_LABELLED)  # to tell what the unlabelled patients add
+        grid["losses"] = (*base.losses, ADJUSTED_LABELLED)  # to show what the unlabelled patients add
     config = replace(base, **grid, training=replace(base.training, **training))
     if not config.runs():
         raise ValueError(f"Expected a loss that takes the marginals {config.marginals}, but got none: add --marginal own.")
@@ -178,7 +174,7 @@ def configured(preset: str, options: Mapping[str, Any]) -> StudyConfig:
 
 
 def _given(config: type[StudyConfig] | type[Training], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of the options that were given, by the field of the config that they set."""
+    """Return the values of the given options, by config field."""
     given = {field: options.get(option.parameter) for field, option in options_of(config).items()}
     return {field: tuple(value) if isinstance(value, list) else value for field, value in given.items() if value is not None}
 
@@ -191,7 +187,7 @@ def _prevalence(text: str) -> float:
 
 
 def default_of(parameter: str) -> str:
-    """Return what the presets have for an option: the commonest value first, the others by preset; "" if none has it."""
+    """Return the presets' values of an option: the most common first, the others by preset; "" if no preset has it."""
     from .dry_run import words
 
     by_value: dict[str, list[str]] = {}
@@ -213,8 +209,8 @@ class Machine:
     Attributes:
         engine: runs them.
         work: trains one.
-        workers: how many are trained at once; of a Ray cluster elsewhere, as many as this machine would.
-        words: for a sentence that ends "with …".
+        workers: number of groups trained at once; for a remote Ray cluster, as on this machine.
+        words: description that follows "with".
     """
 
     engine: Engine
@@ -224,7 +220,7 @@ class Machine:
 
 
 def machine_of(options: Mapping[str, Any], groups: int) -> Machine:
-    """Return what the options ask for, refused where they contradict each other or this machine has no such device."""
+    """Return the machine for these options; raise ValueError if they conflict or a device is missing."""
     devices = options.get("devices", 1)
     name = options.get("engine", "processes" if processors() > 1 and devices == 1 else "in-process")
     _check_machine(name, options, devices)
@@ -264,7 +260,7 @@ def _work(options: Mapping[str, Any], elsewhere: bool) -> Work:
         return train_group
     hardware = Hardware(**given)
     if not elsewhere:
-        hardware.fabric()  # which refuses what this machine does not have
+        hardware.fabric()  # raises an error for devices that this machine does not have
     return partial(train_group, hardware=hardware)
 
 
@@ -294,7 +290,7 @@ def _run_study(config: StudyConfig, out: Path | None, options: Mapping[str, Any]
 
 
 def _missing_groups(config: StudyConfig, out: Path) -> list[Group]:
-    """Return the groups with those of their runs that have no result in `out`, which must be a study's folder, or none yet."""
+    """Return the groups with the runs that have no result in `out`, a study's folder or a new one."""
     from ..study.results import read_config
 
     if (out / "study.json").exists():
@@ -322,5 +318,5 @@ def _run_toy(out: Path | None, options: Mapping[str, Any], dry_run: bool, verbos
         assert out is not None
         results = toy.run_toy(config, out, show)
     toy.print_results(results)
-    for name in toy.FILES:
+    for name in ("table.csv", "report.md"):
         print(out / name)

@@ -1,6 +1,6 @@
 """Options that the commands for tables share.
 
-Stage: a file's header → names that the shell completes; one declaration of each option → the same words in every `--help`.
+Stage: a file's header → shell completion of column names; one declaration of each option for every `--help`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import typer
 
 
 def complete_column(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the columns that begin so, of the table that stands on the command line; none if it cannot be read."""
-    given = [ctx.params.get("data"), *reversed(ctx.args)]  # the second where the words after it are not complete
+    """Return the columns with this prefix, of the table on the command line; none if it cannot be read."""
+    given = [ctx.params.get("data"), *reversed(ctx.args)]  # the second if later arguments are incomplete
     path = next((Path(each) for each in given if each and Path(each).is_file()), None)
     try:
         return [name for name in _header(path) if name.startswith(incomplete)] if path else []
-    except Exception:  # the shell asks; an answer must not be an error
+    except Exception:  # completion must not fail
         return []
 
 
@@ -43,11 +43,10 @@ ModelFolder = Annotated[Path, typer.Argument(help="The folder that `rightloss fi
 Target = Annotated[str, _column("The column with the classes.", "--target")]
 OptionalTarget = Annotated[str | None, _column("The column with the classes.", "--target")]
 Positive = Annotated[
-    str | None, typer.Option(help="The class that a single number as --population is the frequency of.", show_default=False)
+    str | None,
+    typer.Option(help="The positive class: --population can give its frequency as a single number.", show_default=False),
 ]
-Group = Annotated[
-    str | None, _column("A column of patients, sites or the like, whose rows belong together: never split.", "--group")
-]
+Group = Annotated[str | None, _column("A column of patients or sites; rows of one group are never split.", "--group")]
 Population = Annotated[
     str | None,
     typer.Option(
@@ -60,6 +59,8 @@ Threshold = Annotated[
     float | None,
     typer.Option(help="For two classes: decide for the positive one from this probability on.", show_default=False),
 ]
-Encoding = Annotated[str | None, typer.Option(help="Of a text file that is not UTF-8: cp1252, say.", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, and nothing else, on standard output.")]
+Encoding = Annotated[
+    str | None, typer.Option(help="Encoding of a text file that is not UTF-8, such as cp1252.", show_default=False)
+]
+Json = Annotated[bool, typer.Option("--json", help="Print only one JSON document on standard output.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]

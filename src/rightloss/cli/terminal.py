@@ -1,4 +1,4 @@
-"""What the commands for tables print.
+"""Terminal output of the commands for tables.
 
 Stage: titles, rows, findings and sentences → text on stdout, or one JSON document there; warnings → lines on stderr.
 """
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
     from ..tabular import Finding
 
-WIDTH = 110  # of what is printed where there is no terminal
-_ROUNDING = 1e-12  # what is shown as 0
+WIDTH = 110  # of the output without a terminal
+_ROUNDING = 1e-12  # smaller numbers are shown as 0
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None, left: int = 1) -> None:
-    """Print a table whose first `left` columns are words, and the others numbers."""
+    """Print a table; the first `left` columns are text, the others numbers."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -34,12 +34,12 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: st
     for number, name in enumerate(columns):
         table.add_column(name, justify="left" if number < left else "right", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(printable(cell)) for cell in row))  # never read as rich's markup
+        table.add_row(*(Text(printable(cell)) for cell in row))  # not read as rich markup
     _show(table)
 
 
 def print_findings(findings: Iterable[Finding]) -> None:
-    """Print what was found in a table, errors first, each with the column that it is about."""
+    """Print the findings about a table, errors first, each with its column."""
     from rich.text import Text
 
     order = list(_STYLES)
@@ -48,7 +48,7 @@ def print_findings(findings: Iterable[Finding]) -> None:
 
 
 def print_sentences(*sentences: str) -> None:
-    """Print sentences as they are, one below the other."""
+    """Print sentences, one per line."""
     from rich.text import Text
 
     for sentence in sentences:
@@ -61,22 +61,22 @@ def print_next(*arguments: str) -> None:
 
 
 def command_line(*arguments: str) -> str:
-    """Return `rightloss` with these arguments as a shell takes it; "…" stands for what the user has to fill in."""
+    """Return the shell command for these arguments; "…" stands for what the user has to fill in."""
     return shlex.join(["rightloss", *arguments]).replace("'…'", "…")
 
 
 def print_json(content: Any) -> None:
-    """Print one JSON document; numbers that JSON does not have become null."""
+    """Print one JSON document; numbers that are not finite become null."""
     print(json.dumps(_plain(content), indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def printable(text: str) -> str:
-    """Return text of a file without signs that a terminal would obey."""
+    """Return text without control characters."""
     return "".join(sign if sign.isprintable() or sign == "\n" else "�" for sign in text)
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """Return a number in a few digits; a dash where there is none."""
+    """Return a number with a few digits, or a dash if there is none."""
     if value is None or not math.isfinite(value):
         return "–"
     value = value if abs(value) > _ROUNDING else 0.0
@@ -90,7 +90,7 @@ def percent(value: float) -> str:
 
 @contextmanager
 def warnings_on_stderr() -> Iterator[list[str]]:
-    """Print each warning of the library as one line on stderr, once; yield the list of them."""
+    """Print each warning of the library once, as one line on stderr; yield the list of warnings."""
     seen: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
@@ -105,7 +105,7 @@ def warnings_on_stderr() -> Iterator[list[str]]:
 
 
 def _show(renderable: RenderableType) -> None:
-    """Print something of rich's, as wide as the terminal or as a page, without spaces at the ends of lines."""
+    """Print a rich object as wide as the terminal, or `WIDTH`, without trailing spaces."""
     from rich.console import Console
 
     console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
@@ -115,7 +115,7 @@ def _show(renderable: RenderableType) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return dicts, lists, text and finite numbers, of whatever holds them."""
+    """Convert to dicts, lists, text and finite numbers."""
     if isinstance(value, dict):
         return {str(name): _plain(each) for name, each in value.items()}
     if isinstance(value, list | tuple):

@@ -8,14 +8,14 @@ The grid, in the order data flow:
     training              a group of runs → their predictions
     results               predictions of runs, on disk
     engines               where groups are run: here, in other processes, on other machines
-    execute               runs a study: what its folder lacks, and nothing else
+    execute               runs a study: only what is missing in its folder
     duration              how long that will take
-    pooled_predictions    runs that differ in fold and seed alone, put together
-    paper                 the paper's figures, to set beside ours
+    pooled_predictions    pools runs that differ only in fold and seed
+    paper                 the paper's figures, for comparison
     summary               results → figures with intervals, findings in words, tables
-    report                results, summary → one page that opens anywhere
+    report                results, summary → one self-contained page
 
-Beside it `toy`: each loss where the truth is known, and where people were selected in ways that no loss here can correct.
+`toy` is separate: each loss where the truth is known, and under sampling biases that no loss here can correct.
 """
 
 from .config import PRESETS as PRESETS

@@ -1,4 +1,4 @@
-"""What a study runs: the grid, frozen, and the runs and groups that it makes; studies by name.
+"""Configuration of a study: the grid, its runs and groups, and the presets.
 
 Stage: `StudyConfig` → `RunConfig`s → `Group`s of runs that share data, fold, seed and minibatches.
 
@@ -39,13 +39,13 @@ COMPARED, FOLDS, TRAINED, MACHINE = "What is compared", "Folds and repetitions",
 
 @dataclass(frozen=True)
 class Option:
-    """How the command line offers a field of the config.
+    """A command-line option for a field of the config.
 
     Attributes:
         name: of the option, without dashes.
-        panel: of the help that it is listed in.
+        panel: section of the help text.
         help: what it means.
-        metavar: what is given, in one word; None for the type of the field.
+        metavar: placeholder of the value; None for the type of the field.
     """
 
     name: str
@@ -67,7 +67,7 @@ Config = TypeVar("Config", bound=type)
 
 
 def _documented(config: Config) -> Config:
-    """Add what the options say of the fields to the docstring."""
+    """Add the help texts of the options to the docstring."""
     lines = [f"        {name}: {option.help}" for name, option in options_of(config).items()]
     config.__doc__ = f"{config.__doc__}\n    Fields that the command line can set:\n\n" + "\n".join(lines)
     return config
@@ -81,26 +81,33 @@ def options_of(config: type) -> dict[str, Option]:
 @_documented
 @dataclass(frozen=True)
 class Training:
-    """How every net is trained, whatever its loss; what is chosen is chosen on the validation part, by one rule for all.
+    """How every net is trained, whatever its loss. Choices are made on the validation part, by one rule for all losses.
 
-    Step sizes are Adam's first, and fall to 0 as a half cosine. Views are drawn again for each minibatch in training, and are
-    the same each time in validation and test.
+    Step sizes are AdamW's initial ones and decay to 0 along a half cosine. Views are drawn anew for each minibatch in training,
+    and are fixed in validation and test.
     """
 
-    steps: int = _option(300, "steps", "Minibatches that each net is trained on.")
+    steps: int = _option(300, "steps", "Number of training steps, one minibatch each.")
     batch_size: int = _option(32, "batch-size", "Nodules in a minibatch.")
     views: int = _option(3, "views", "Views of a nodule in training, a multiple of 3.")
     test_views: int = _option(9, "test-views", "Views of a nodule in validation and test, a multiple of 3.")
     learning_rates: tuple[float, ...] = _option(
-        (1e-3,), "learning-rate", "A first step size for the validation part to choose from.", metavar="RATE"
+        (1e-3,), "learning-rate", "Initial step size; of several, the validation part chooses one.", metavar="RATE"
     )
-    checkpoints: int = _option(10, "checkpoints", "How often a net is scored on the validation part; the best is kept.")
-    weight_decay: float = _option(1e-4, "weight-decay", "AdamW's.")
-    averaging: float = _option(0.98, "averaging", "Decay of the running mean of the weights, which predicts; 0 for none.")
-    small: bool = _option(True, "small", "Nets for CPUs, or the paper's.")
-    members: int = _option(5, "members", "Nets of an ensemble, masks of MC dropout.")
+    checkpoints: int = _option(
+        10, "checkpoints", "How often a net is scored on the validation part; the best checkpoint is kept."
+    )
+    weight_decay: float = _option(1e-4, "weight-decay", "Weight decay of AdamW.")
+    averaging: float = _option(
+        0.98, "averaging", "Decay of the running mean of the weights, which is used for predictions; 0 for none."
+    )
+    small: bool = _option(True, "small", "Small nets for CPUs, or the paper's nets.")
+    members: int = _option(5, "members", "Number of nets in an ensemble, or of MC dropout masks.")
     prior_scales: tuple[float, ...] = _option(
-        (0.3, 1.0), "prior-scale", "Of laplace, variational, sghmc: a scale to choose from.", metavar="SCALE"
+        (0.3, 1.0),
+        "prior-scale",
+        "Prior scale for laplace, variational and sghmc; of several, the validation part chooses one.",
+        metavar="SCALE",
     )
     precision: str = _option(
         "32-true",
@@ -114,10 +121,12 @@ class Training:
             _check_count(getattr(self, name), name)
         for name in ("views", "test_views"):
             if getattr(self, name) % 3:
-                raise ValueError(f"Expected `{name}` to be a multiple of 3, but got {getattr(self, name)}: they are triplets.")
+                raise ValueError(
+                    f"Expected `{name}` to be a multiple of 3, but got {getattr(self, name)}: views come in triplets."
+                )
         if self.checkpoints > self.steps:
             raise ValueError(
-                f"Expected no more checkpoints than steps, but got {self.checkpoints} and {self.steps}: look less often."
+                f"Expected no more checkpoints than steps, but got {self.checkpoints} and {self.steps}: use fewer checkpoints."
             )
         if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
             raise ValueError(f"Expected `weight_decay` from 0 up, but got {self.weight_decay}: 0 for none.")
@@ -137,8 +146,8 @@ class Source:
 
     Attributes:
         name: "contours", or the file's name without its ending.
-        digest: SHA-256 of the file's content, or "" for what comes with the package; part of a run.
-        path: of the file; no part of a run: the same content elsewhere is the same run.
+        digest: SHA-256 of the file's content, or "" for data in the package; part of a run.
+        path: of the file; not part of a run: the same content at another path is the same run.
     """
 
     name: str
@@ -156,12 +165,12 @@ class RunConfig:
         net, likelihood, loss, marginal, inference: by name.
         population: π of malignant nodules; None for ratings: the shares of the readers' votes in the whole data set.
         evidence: κ.
-        minibatches: "rebalanced" (equal classes, with replacement) or "raw" (as the training part has them).
+        minibatches: "rebalanced" (equal classes, with replacement) or "raw" (class frequencies of the training part).
         fold, num_folds: fold number `fold` is tested, the next one validates, the others train.
         seed: of first weights, minibatches, views and dropout.
         training: how its nets are trained.
         unlabelled: share of the training patients who lose their labels and stand for the population.
-        unlabelled_weight: λ, their mass against the labelled ones in the likelihood; None for 1, that of as many rows.
+        unlabelled_weight: λ, their mass relative to the labelled ones in the likelihood; None for 1.
     """
 
     data: str
@@ -197,7 +206,7 @@ class RunConfig:
 
     @property
     def key(self) -> str:
-        """Return the name of its files: readable, and different for whatever could give a different result."""
+        """Return the name of its files: readable, and unique for everything that could change the result."""
         content = json.dumps([__version__, self.to_dict()], sort_keys=True)
         rate = "own" if self.population is None else f"{self.population:g}"
         words = [self.data, self.net, *(name for name, usual in self._unusual() if name != usual), self.loss, rate]
@@ -215,7 +224,7 @@ class RunConfig:
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the content of a run's JSON; where every patient is labelled, as before there were others."""
+        """Return the content of a run's JSON; if every patient is labelled, without the fields for unlabelled ones."""
         return _without_unused(dataclasses.asdict(self))
 
     @classmethod
@@ -242,7 +251,7 @@ class Group:
 class StudyConfig:
     """The grid: every combination of its choices is a run.
 
-    A loss without a marginal is run with "own" alone; the evidence of the published form is 0.
+    A loss without a marginal is run only with "own"; the evidence of the published form is 0.
 
     Attributes:
         preset: the study's name.
@@ -283,18 +292,23 @@ class StudyConfig:
         COMPARED,
     )
     marginals: tuple[str, ...] = _option(
-        ("own",), "marginal", f"Of the information gain: {', '.join(MARGINALS)}; own is that of each loss.", COMPARED
+        ("own",),
+        "marginal",
+        f"Marginal of the information gain: {', '.join(MARGINALS)}; own is the default of each loss.",
+        COMPARED,
     )
     inferences: tuple[str, ...] = _option(
         ("map",), "inference", "map, ensemble, mc-dropout; for mlp and metadata also laplace, variational, sghmc.", COMPARED
     )
     minibatches: tuple[str, ...] = _option(
-        ("rebalanced",), "minibatches", "rebalanced (equal classes) or raw (as the data have them).", COMPARED
+        ("rebalanced",), "minibatches", "rebalanced (equal classes) or raw (class frequencies of the data).", COMPARED
     )
-    folds: int = _option(5, "folds", "How many folds are tested.", FOLDS)
-    num_folds: int = _option(10, "num-folds", "Into how many folds the patients are split.", FOLDS)
-    seeds: int = _option(1, "seeds", "Repetitions, each with its own random numbers; toy has 5.", FOLDS)
-    evidence: float = _option(EVIDENCE, "evidence", "People counted by class alone, per training example.", COMPARED)
+    folds: int = _option(5, "folds", "Number of folds to test.", FOLDS)
+    num_folds: int = _option(10, "num-folds", "Number of folds that the patients are split into.", FOLDS)
+    seeds: int = _option(1, "seeds", "Number of repetitions with different random seeds; 5 for toy.", FOLDS)
+    evidence: float = _option(
+        EVIDENCE, "evidence", "Evidence for the prevalence, κ: people counted by class alone, per training example.", COMPARED
+    )
     training: Training = field(default_factory=Training)
     unlabelled: float = _option(
         0.0,
@@ -306,7 +320,7 @@ class StudyConfig:
     unlabelled_weight: float | None = _option(
         None,
         "unlabelled-weight",
-        "Mass of the unlabelled patients against the labelled ones in the likelihood; 1 where it is not given.",
+        "Mass of the unlabelled patients relative to the labelled ones in the likelihood; 1 by default.",
         COMPARED,
         "NUMBER",
     )
@@ -402,7 +416,7 @@ class StudyConfig:
         _check_count(self.seeds, "seeds")
         if self.seeds > MOST_SEEDS:
             raise ValueError(
-                f"Expected at most {MOST_SEEDS:,} seeds, but got {self.seeds:,}: a handful tells how much they matter."
+                f"Expected at most {MOST_SEEDS:,} seeds, but got {self.seeds:,}: a few are enough to see the variation."
             )
         if not isinstance(self.num_folds, int) or self.num_folds < 3:
             raise ValueError(f"Expected 3 folds or more, but got {self.num_folds}: to test, to validate, and to train on.")
@@ -484,17 +498,17 @@ def _training(content: Mapping[str, Any]) -> Training:
 
 
 def _without_unused(content: dict[str, Any]) -> dict[str, Any]:
-    """Return a config without `unlabelled` and its weight where they are not used, as it was before there were such fields."""
+    """Drop `unlabelled` and its weight if they are not used, so that older configs keep their keys."""
     return {name: value for name, value in content.items() if not name.startswith("unlabelled") or value}
 
 
 def label_draw(data: str, fold: int, seed: int) -> str:
-    """Return the seed by which patients lose their labels: the same for all runs of a group."""
+    """Return the seed that chooses which patients lose their labels: the same for all runs of a group."""
     return f"unlabelled|{data}|{fold}|{seed}"
 
 
 def _tuples(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content with tuples for lists, which JSON has in their place."""
+    """Return the content with tuples in place of JSON's lists."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in content.items()}
 
 

@@ -29,7 +29,7 @@ from .results import DataSummary
 SETS = {"binary": binary_set, "rating": rating_set, "balanced": balanced_set}
 _SIDE = 40  # pixels along a picture's sides
 _FIXED = 48  # views of a volume that `FixedViews` has
-_NAME = 40  # bytes of a source's name, which is part of files' names
+_NAME = 40  # bytes of a source's name in file names
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +59,7 @@ class StudyData:
 
     @property
     def patients(self) -> Shaped[np.ndarray, " n"]:
-        """Names of the patients; numbers of the rows where none are published."""
+        """Names of the patients; row numbers if none are published."""
         names = self.sets[0].patients
         return np.array([f"row {row}" for row in range(len(self.labels))]) if names is None else names
 
@@ -72,11 +72,11 @@ class StudyData:
         return torch.cat([each.images() for each in self.sets]) if len(self.sets) > 1 else self.sets[0].images()
 
     def standardised(self, train: Int64[Tensor, " rows"]) -> Float[Tensor, "n d"]:
-        """Return the features of all rows, standardised by the training rows; no columns where the source has none."""
+        """Return the features of all rows, standardised by the training rows; no columns if the source has none."""
         return self.sets[0].standardised(train) if len(self.sets) == 1 else torch.zeros(len(self.labels), 0)
 
     def parts(self, fold: int, num_folds: int) -> Parts:
-        """Return the rows to train on, to validate on, to test; NoduleMNIST3D's own parts are its only fold."""
+        """Return the training, validation and test rows; NoduleMNIST3D's published split is its only fold."""
         if len(self.sets) == 1:
             return train_valid_test(self.labels, self.sets[0].patients, fold, num_folds)
         if fold:
@@ -96,7 +96,7 @@ def source_of(text: str) -> Source:
 
 
 def check_sources(config: StudyConfig) -> None:
-    """Raise ValueError where a source does not have what the study needs; files are read whole, nothing is computed."""
+    """Raise ValueError if a source lacks what the study needs; files are read completely, nothing is computed."""
     for source in config.sources:
         data = study_data(source, config.task)
         if any(net not in IMAGE_NETS for net in config.nets) and not data.feature_names:
@@ -125,7 +125,7 @@ def check_sources(config: StudyConfig) -> None:
 
 @lru_cache(maxsize=4)
 def study_data(source: Source, task: str) -> StudyData:
-    """Return the nodules; patches are read when they are asked for."""
+    """Return the nodules; patches are read on demand."""
     if source.path is None:
         if source.name != CONTOURS:
             raise ValueError(f"Expected the file of {source.name}, but its path is not known: give it by --data.")
@@ -148,7 +148,7 @@ def study_images(source: Source, task: str) -> Float[Tensor, " n *dhw"]:
 
 
 def summary_of(source: Source, task: str) -> DataSummary:
-    """Return what the report needs of a data set, small pictures included."""
+    """Return the part of a data set that the report uses, with small pictures."""
     data = study_data(source, task)
     ratings = data.sets[0].ratings
     return DataSummary(
@@ -182,7 +182,7 @@ def _check_batch(train: Tensor, config: StudyConfig, where: str) -> None:
 
 
 def _check_classes(data: StudyData, parts: Mapping[str, Tensor], fold: int, remedy: str) -> None:
-    """Check that every part has each class, among labels, which figures count, and votes, which ratings are trained on."""
+    """Check that every part has each class, in the labels and in the readers' votes."""
     classes = data.votes.shape[1]
     for name, rows in parts.items():
         labels, votes = torch.bincount(data.labels[rows], minlength=classes), data.votes[rows].sum(0)

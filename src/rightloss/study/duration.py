@@ -1,4 +1,4 @@
-"""How long a study will take, and how much room on the disk, before it is run.
+"""Estimate the run time and disk space of a study before it is run.
 
 Stage: groups, work, number of workers → `Duration`, from a few steps of a few runs; runs and sources → bytes.
 """
@@ -60,10 +60,10 @@ def estimate_duration(groups: Sequence[Group], work: Work, workers: int, seconds
         groups: what is left to do.
         work: trains a group.
         workers: how many at once.
-        seconds: after which no further measurement is started.
+        seconds: time limit after which no measurement is started.
 
     Returns:
-        The estimate; None where the work does not report its steps, as on several devices.
+        The estimate; None if `work` does not report its steps, as on several devices.
     """
     if not groups:
         return Duration(0.0, 0.0)
@@ -83,7 +83,7 @@ def estimate_duration(groups: Sequence[Group], work: Work, workers: int, seconds
 
 
 def makespan(lengths: Iterable[float], workers: int) -> float:
-    """Return how long it takes until all are done, when each worker takes the next as soon as it is free."""
+    """Return the total time if each worker takes the next group as soon as it is free."""
     free = [0.0] * workers
     for length in lengths:
         heapq.heapreplace(free, free[0] + length)
@@ -91,7 +91,7 @@ def makespan(lengths: Iterable[float], workers: int) -> float:
 
 
 def disk_space(runs: int, sources: int) -> int:
-    """Return the bytes, with room to spare, of so many results and data sets."""
+    """Return an upper bound, in bytes, for this many results and data sets."""
     return RUN_SIZE * runs + SOURCE_SIZE * sources
 
 
@@ -132,7 +132,7 @@ class _Times(NamedTuple):
 
 
 class _Enough(Exception):
-    """Raised to end a probe that has measured enough."""
+    """Raised to end a probe with enough measurements."""
 
 
 def _measured(group: Group, work: Work, until: float) -> _Cost | None:
@@ -168,7 +168,7 @@ def _of_trained(group: Group, work: Work, until: float) -> _Cost | None:
 
 
 def _split(runs: int, before: float, more_runs: int, after: float | None) -> _Split:
-    """Split two measurements into a shared part and a part per run; all of it per run where there is no second."""
+    """Split two measurements into a shared part and a part per run; without a second, everything is per run."""
     if after is None:
         return _Split(0.0, before / runs)
     by_run = min(max(0.0, (after - before) / (more_runs - runs)), before / runs)
@@ -198,7 +198,7 @@ def _probe(group: Group, work: Work, until: float) -> _Times | None:
 
 
 def _probing(training: Training, group: Group) -> Training:
-    """Return training of a few steps; the paper's nets, which take long, have three views only."""
+    """Return a training config of a few steps; the paper's nets, which are slow, get only three views."""
     few = replace(training, steps=_STEPS, checkpoints=1, learning_rates=training.learning_rates[:1])
     return replace(few, steps=_LONG_STEPS, views=3, test_views=3) if _is_long(training, group) else few
 
@@ -208,7 +208,7 @@ def _is_long(training: Training, group: Group) -> bool:
 
 
 def _of_posteriors(group: Group, work: Work, until: float) -> float:
-    """Return the mean seconds of a run, over the runs of the group or as many as there is time for."""
+    """Return the mean seconds per run, over as many runs of the group as time allows."""
     training = group.runs[0].training
     found: list[float] = []
     _whole(group, group.runs[0], work, _FEW)  # once for what is imported

@@ -1,4 +1,4 @@
-"""Run a study: what its folder lacks is computed, and nothing else.
+"""Run a study: compute only what is missing in its folder.
 
 Stage: `StudyConfig`, folder → results on disk → `StudyResults`.
 """
@@ -32,12 +32,12 @@ from .results import (
     write_run,
 )
 
-# Groups done, with those under way as fractions; groups in all; a few words.
+# Called with the groups done, including fractions; the number of groups; a short text.
 Progress = Callable[[float, int, str], None]
 
 _FOLDERS = ("runs", "data")
 _PARTIAL = ".saving-*.partial"  # as `rightloss.atomic_files` names them
-_STALE = 3600.0  # seconds after which nobody is writing such a file any more
+_STALE = 3600.0  # seconds after which such a file is abandoned
 
 
 def run_study(
@@ -47,20 +47,20 @@ def run_study(
     progress: Progress = lambda done, total, words: None,
     work: Work | None = None,
 ) -> StudyResults:
-    """Run what `out` does not hold yet, and return the results of all runs. A study that was stopped, or has grown, goes on.
+    """Run what is missing in `out` and return the results of all runs. A stopped or extended study resumes.
 
     Args:
         config: what to run.
-        out: a folder, created if need be. Runs of another study in it stay, and are no part of this one.
+        out: a folder, created if needed. Runs of other studies in it are kept and ignored.
         engine: where groups are run; in this process by default.
         progress: called with the groups done (with fractions), the groups in all, and a few words.
-        work: what is done with a group; `rightloss.study.training.train_group` by default.
+        work: function that trains a group; `rightloss.study.training.train_group` by default.
 
     Raises:
-        ValueError: `out` is no folder for a study, or holds one of another version, or another process is running one there, or
-            a result in it is damaged or another run's; the data cannot be read. Nothing is computed.
-        OSError: `out` cannot be written, or the disk is full; as a ChildProcessError: the processes that ran a group died,
-            again and again. What is done is kept.
+        ValueError: `out` is not a study folder, comes from another version, is in use by another process, or has a damaged
+            result; or the data cannot be read. Nothing is computed.
+        OSError: `out` cannot be written, or the disk is full; a ChildProcessError if the processes of a group died repeatedly.
+            Finished runs are kept.
 
     Examples:
         >>> from pathlib import Path
@@ -90,19 +90,19 @@ def run_study(
 
 
 def check_folder(out: Path, needed: int = 0) -> None:
-    """Check that results can be written to `out`, or to the nearest folder above it that exists; nothing is left there.
+    """Check that results can be written to `out`, or to its nearest existing parent; leave nothing there.
 
     Args:
         out: the folder.
         needed: bytes that must be free.
 
     Raises:
-        ValueError: a file, or a link that leads nowhere, is in the way.
+        ValueError: a file or a broken link is in the way.
         OSError: nothing can be written there, or not `needed` bytes.
     """
     place = nearest(out)
     if not place.is_dir():
-        what = "a file" if place.exists() else "a link that leads nowhere"
+        what = "a file" if place.exists() else "a broken link"
         raise ValueError(f"Expected {out} to be a folder, but {place} is {what}: choose another name.")
     try:
         with tempfile.TemporaryFile(dir=place) as file:
@@ -141,7 +141,7 @@ def _write(out: Path, group: Group, results: list[RunResult]) -> None:
 
 
 def _missing(config: StudyConfig, out: Path) -> list[Group]:
-    """Return the groups with those of their runs that are not done; a damaged result is an error."""
+    """Return the groups with their unfinished runs; raise an error if a result is damaged."""
     data = {each.name: read_data(out, each.name, config.task, each.digest) for each in config.sources}
     groups = [
         replace(each, runs=tuple(run for run in each.runs if read_run(out, run, data[run.data]) is None))
@@ -151,7 +151,7 @@ def _missing(config: StudyConfig, out: Path) -> list[Group]:
 
 
 def _counted(progress: Progress, groups: list[Group], total: int) -> Callable[[int, float], None]:
-    """Return a report by group that never falls: one from another machine may come late."""
+    """Return a progress callback that never decreases: messages from other machines may come late."""
     shares = [0.0] * len(groups)
 
     def report(number: int, share: float) -> None:
@@ -162,7 +162,7 @@ def _counted(progress: Progress, groups: list[Group], total: int) -> Callable[[i
 
 
 def _new_summaries(config: StudyConfig, out: Path) -> list[tuple[Source, DataSummary]]:
-    """Return summaries of the data sets that are not there yet; a damaged one is an error."""
+    """Return summaries of the data sets that are missing in `out`; raise an error if one there is damaged."""
     from .datasets import summary_of
 
     summaries = []
@@ -178,7 +178,7 @@ def _begin(config: StudyConfig, out: Path, summaries: list[tuple[Source, DataSum
     """Remove what a killed run left half-written; write the data sets and the config."""
     for name in _FOLDERS:
         _clear(out / name)
-    _clear(out, _STALE)  # a report may be being written there
+    _clear(out, _STALE)  # a report may be in progress there
     for source, summary in summaries:
         write_data(out, summary, config.task, source.digest)
     write_config(out, config)
@@ -197,7 +197,7 @@ def _writing(out: Path) -> Iterator[None]:
     except OSError as error:
         raise OSError(
             f"Expected to write the results to {out}, but could not ({error.strerror or error}): make room there, or choose "
-            "another folder; what is done is kept."
+            "another folder; finished runs are kept."
         ) from error
 
 

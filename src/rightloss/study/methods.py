@@ -24,7 +24,7 @@ class Method:
     """A loss, where its output bias starts, and whether its predictions are corrected afterwards.
 
     The bias starts at the classes that the loss's logits are for: those of the population, or the sampled ones; in the
-    published form it stays where torch puts it.
+    published form it keeps torch's initial value.
 
     Attributes:
         title: in tables.
@@ -44,12 +44,12 @@ class Method:
 
     @property
     def takes_unlabelled(self) -> bool:
-        """Whether it learns from unlabelled rows, where there are any."""
+        """Whether it learns from unlabelled rows, if there are any."""
         return self.rival in (None, LogitAdjustedLoss) and not self.labelled_only
 
     @property
     def weighs_unlabelled(self) -> bool:
-        """Whether their mass matters: in the published form they are what p(y|w) is computed over, however many there are."""
+        """Whether their mass matters: in the published form p(y|w) is computed over them, whatever their number."""
         return self.takes_unlabelled and not self.published
 
     @property
@@ -67,7 +67,7 @@ class Method:
         marginal: Marginal | None = None,
         unlabelled_weight: float | None = None,
     ) -> Loss:
-        """Return the loss, with its own marginal unless one is given; it prints no warnings, since the results are checked."""
+        """Return the loss, with its own marginal unless one is given, and without monitoring: results are checked later."""
         loss = self._loss(prevalence, likelihood, marginal)
         if unlabelled_weight is not None:
             assert isinstance(loss, InformationGainLoss | LogitAdjustedLoss)
@@ -101,6 +101,6 @@ METHODS: dict[str, Method] = {
     ),
 }
 DEFAULT, ADJUSTED, ADJUSTED_LABELLED = "information-gain", "logit-adjusted", "logit-adjusted-labelled"
-# Where every row is labelled: the others are the same as one of these.
+# If every row is labelled: the other methods equal one of these.
 FULLY_LABELLED = tuple(name for name, method in METHODS.items() if not method.labelled_only)
 EVIDENCE = 1.0  # κ of the default, that of a known prevalence

@@ -1,4 +1,4 @@
-"""The paper's figures, to set beside ours: Tables 1 and 2, and what it says of ratings.
+"""The paper's figures, for comparison: Tables 1 and 2, and its results on ratings.
 
 Stage: none → figures by case and by name, as `rightloss.metrics` names them.
 

@@ -1,4 +1,4 @@
-"""Runs that differ in fold and seed alone, put together: a cell of the tables.
+"""Pool runs that differ only in fold and seed: a cell of the tables.
 
 Stage: `StudyResults` → `Cell`s: out-of-fold predictions with labels and patients.
 """
@@ -61,7 +61,7 @@ class Cell:
 
     @property
     def population(self) -> Float64[np.ndarray, " k"]:
-        """π, by class: for None the shares of the readers' votes in the whole data set."""
+        """π by class; for None, the shares of the readers' votes in the whole data set."""
         if self.key.population is None:
             return self.data.votes.mean(0, dtype=np.float64)
         return np.array([1 - self.key.population, self.key.population])

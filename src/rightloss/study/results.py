@@ -1,4 +1,4 @@
-"""Results of runs, on disk: written whole or not at all, read without running anything.
+"""Results of runs on disk: written atomically, read without running anything.
 
 Stage: `RunResult` → `runs/KEY.npz` and `runs/KEY.json`; a data set → `data/KEY.npz`; a folder → `StudyResults`.
 
@@ -63,14 +63,14 @@ class RunResult:
 
 @dataclass(frozen=True, eq=False)
 class DataSummary:
-    """The part of a data set that the report needs.
+    """The part of a data set that the report uses.
 
     Attributes:
         name: of the source.
         labels: class numbers `(n,)`.
         votes: shares of the readers for each class `(n, k)`.
-        ratings: how many readers gave each malignancy, 1 to 5 `(n, 5)`; no rows where that is not known.
-        patients: `(n,)` names; numbers of the rows where no patients are published.
+        ratings: number of readers who gave each malignancy, 1 to 5 `(n, 5)`; no rows if unknown.
+        patients: names `(n,)`; row numbers if no patients are published.
         nodules: `(n,)` numbers of the nodules.
         pictures: grey levels of the middle plane `(n, h, w)`.
     """
@@ -84,7 +84,8 @@ class DataSummary:
     pictures: UInt8[np.ndarray, "n h w"]
 
     def tested(self, fold: int, num_folds: int) -> Int64[np.ndarray, " rows"]:
-        """Return the rows that this fold tests, ascending; NoduleMNIST3D, which has no ratings, is published in parts."""
+        """Return the rows that this fold tests, in ascending order; NoduleMNIST3D, which has no ratings, has one published
+        split."""
         return np.flatnonzero(_fold_of_rows(self, num_folds) == fold)
 
     def trained(self, run: RunConfig) -> tuple[Int64[np.ndarray, " labelled"], Int64[np.ndarray, " unlabelled"]]:
@@ -142,11 +143,11 @@ def write_run(out: Path, result: RunResult) -> None:
 
 
 def read_run(out: Path, config: RunConfig, data: DataSummary) -> RunResult | None:
-    """Return the run's result, or None where it is not done.
+    """Return the run's result, or None if it is not done.
 
     Raises:
-        ValueError: it is damaged, its predictions are those of another run, or its rows are not those that its fold tests. Runs
-            written before their JSON had a digest of the predictions are checked by their rows alone.
+        ValueError: the result is damaged, belongs to another run, or has other rows than its fold tests. Older runs without a
+            digest are checked by their rows only.
     """
     path = _run_path(out, config)
     if not path.exists():
@@ -170,7 +171,7 @@ def read_run(out: Path, config: RunConfig, data: DataSummary) -> RunResult | Non
 
 
 def data_path(out: Path, name: str, task: str, digest: str = "") -> Path:
-    """Return the file of a data set: another one for whatever could give other labels or pictures."""
+    """Return the path of a data set; it depends on everything that could change labels or pictures."""
     content = json.dumps([__version__, name, task, digest])
     readable = re.sub(r"[^\w.]+", "-", f"{name}-{task}")
     return out / "data" / f"{readable}-{hashlib.sha256(content.encode()).hexdigest()[:12]}.npz"
@@ -184,7 +185,7 @@ def write_data(out: Path, summary: DataSummary, task: str, digest: str = "") -> 
 
 
 def read_data(out: Path, name: str, task: str, digest: str = "") -> DataSummary:
-    """Return the data set that `write_data` wrote, checked; raise ValueError where it is missing or damaged."""
+    """Read and check the data set that `write_data` wrote; raise ValueError if it is missing or damaged."""
     path = data_path(out, name, task, digest)
     try:
         file = open_npz(path)
@@ -206,7 +207,7 @@ def write_config(out: Path, config: StudyConfig) -> None:
 
 
 def read_config(out: Path) -> StudyConfig:
-    """Return the config of the study in this folder; raise ValueError where there is none, or one of another version."""
+    """Read the config of the study in this folder; raise ValueError if there is none, or if it is from another version."""
     path = out / "study.json"
     try:
         content = _read_json(path)
@@ -227,10 +228,10 @@ def read_config(out: Path) -> StudyConfig:
 
 
 def read_study(out: Path) -> StudyResults:
-    """Return the results of the study in this folder, as far as it is done.
+    """Read the finished runs of the study in this folder.
 
     Raises:
-        ValueError: the folder holds no study, or one of another version, or a file in it is damaged.
+        ValueError: the folder has no study, or one from another version, or a damaged file.
 
     Examples:
         >>> from pathlib import Path

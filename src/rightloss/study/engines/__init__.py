@@ -1,4 +1,4 @@
-"""Where groups of runs are trained: in this process, in others, or on other machines. What comes of them is the same.
+"""Engines that train groups of runs: in this process, in others, or on other machines. Results are the same.
 
 Stage: work, groups → results of each group, as they are done.
 

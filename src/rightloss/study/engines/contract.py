@@ -1,4 +1,4 @@
-"""What an engine is, and the simplest one: groups one after the other, in this process.
+"""The engine protocol, and the simplest engine: one group after the other, in this process.
 
 Stage: work, groups → (number of the group, its results), as they are done.
 """
@@ -22,27 +22,27 @@ from ..results import RunResult
 Report = Callable[[float], None]
 # Called with the number of a group and the share of it that is done.
 GroupReport = Callable[[int, float], None]
-# A pure function that can be pickled: a group's results must not depend on where, when and beside what it is run.
+# A pure function that can be pickled: results must not depend on where, when and with what else a group is run.
 Work = Callable[[Group, Report], list[RunResult]]
 Finished = Generator[tuple[int, list[RunResult]], None, None]
 
 
 @runtime_checkable
 class Engine(Protocol):
-    """Runs groups somewhere. What comes of them is the same wherever that is."""
+    """Runs groups; results do not depend on where."""
 
     def run(self, work: Work, groups: Sequence[Group], report: GroupReport) -> Finished:
-        """Yield each group's number and results, in the order in which they are done. Closing it stops the groups that run.
+        """Yield each group's number and results in order of completion. Closing the iterator stops running groups.
 
-        An error that the work raises stops everything and is raised as it is; a group whose process dies is run again.
+        An error raised by `work` stops everything and is raised unchanged; if a process dies, its group is run again.
 
         Args:
-            work: what to do with a group.
+            work: trains a group.
             groups: the groups.
-            report: called now and then with the number of a group and the share of it that is done.
+            report: called from time to time with the number of a group and the share of it that is done.
 
         Raises:
-            ChildProcessError: the processes that ran a group died, again and again.
+            ChildProcessError: the processes of a group died repeatedly.
         """
         ...
 
@@ -91,7 +91,7 @@ def one_thread() -> Iterator[None]:
 
 
 def _portable(error: Exception | SystemExit) -> Exception:
-    """Return the error with its traceback as a note; a RuntimeError with its text where it cannot be pickled."""
+    """Return the error with its traceback as a note; a RuntimeError with its text if it cannot be pickled."""
     keeps = isinstance(error, Exception) and _can_be_pickled(error)
     portable = error if keeps and isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
     portable.add_note("".join(traceback.format_exception(error)))

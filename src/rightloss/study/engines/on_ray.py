@@ -1,8 +1,8 @@
-"""Groups on a Ray cluster: when one machine is not enough.
+"""An engine that runs groups on a Ray cluster.
 
 Stage: work, groups → results of each group, as they are done.
 
-Results travel back by value, so that machines need not share a disk; data files must be at the same path on each of them.
+Results are returned by value, so machines need no shared disk; data files must be at the same path on each machine.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR
 
 @dataclass(frozen=True)
 class OnRay:
-    """Run groups as Ray tasks of one processor and one thread each. Tasks of a machine that dies are run again on others.
+    """Run groups as Ray tasks with one processor and one thread each. Tasks of a machine that dies are run again on others.
 
     Attributes:
-        address: of a running cluster, as `ray.init` takes it; None uses the one that this process is connected to, or starts
-            one on this machine for the time of the run.
+        address: of a running cluster, as for `ray.init`; None uses the cluster that this process is connected to, or starts a
+            temporary one on this machine.
         workers: processors of a cluster that is started here; all by default.
         retries: how often a group is run again when its process or machine dies.
 
@@ -77,7 +77,7 @@ class OnRay:
         except ray.exceptions.RayError as error:
             raise ChildProcessError(
                 f"Expected a result of {group.label}, but Ray gave up ({type(error).__name__}: {_last_line(error)}): "
-                f"is rightloss {__version__} on every machine of the cluster, and memory enough? Run again to go on."
+                f"is rightloss {__version__} on every machine of the cluster, and memory enough? Run again to resume."
             ) from error
         if isinstance(found, Exception):
             raise found
@@ -85,7 +85,7 @@ class OnRay:
 
 
 class _Shares:
-    """An actor that keeps how far tasks are. What is lost with its machine is soon reported again."""
+    """An actor that stores the progress of tasks. Progress lost with its machine is soon reported again."""
 
     def __init__(self) -> None:
         self.shares: dict[int, float] = {}
@@ -109,7 +109,7 @@ def _task(version: str, work: Work, group: Group, number: int, shares: Any) -> l
 
 
 def _seldom(report: Report) -> Report:
-    """Return `report`, called a few times a second at most: each call costs a message."""
+    """Limit `report` to a few calls per second: each call costs a message."""
     last = -_PAUSE
 
     def limited(share: float) -> None:
@@ -173,7 +173,7 @@ def _start(ray: Any, workers: int | None) -> None:
 
 def _connect(ray: Any, address: str) -> None:
     host, _, port = address.removeprefix("ray://").rpartition(":")
-    if port.isdecimal():  # where nothing answers, Ray would try for minutes
+    if port.isdecimal():  # if nothing answers, Ray would try for minutes
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
     ray.init(address, **_QUIET)
 

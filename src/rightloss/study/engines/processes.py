@@ -1,4 +1,4 @@
-"""Groups in several processes of this machine.
+"""An engine that runs groups in several processes of this machine.
 
 Stage: work, groups → results of each group, as they are done.
 """
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 
 _PAUSE = 0.1  # seconds between two looks at how far the groups are
 
-# In a worker: the share of each group that is done, in memory that all processes share. There is no lock on it, which a worker
-# that is killed could hold for ever: each group's number is written by one worker alone.
+# In a worker: the share of each group that is done, in shared memory. It has no lock, which a killed worker could hold
+# forever: each group's number is written by only one worker.
 _shares: Any = None
 
 
 @dataclass(frozen=True)
 class Processes:
-    """Run groups in processes with one thread each, which end with this one, even when it is killed.
+    """Run groups in processes with one thread each; they end with this process, even if it is killed.
 
-    Processes are started by `multiprocessing`'s "spawn": a script that runs a study does so under `if __name__ == "__main__":`.
+    Processes are started with "spawn": a script must run the study under `if __name__ == "__main__":`.
 
     Attributes:
-        workers: how many at once; by default as many as processors. Each has the data in memory.
-        retries: how often a group is run again when its process dies, for lack of memory, say.
+        workers: number of processes; by default one per processor. Each holds the data in memory.
+        retries: how often a group is run again if its process dies, for example for lack of memory.
 
     Examples:
         >>> from pathlib import Path
@@ -78,7 +78,7 @@ class Processes:
                 running = {start(number): number for number in range(len(groups))}
             while running:
                 done, _ = wait(running, _PAUSE, FIRST_COMPLETED)
-                if not done and not pool.active:  # it does not tell groups that were still in its queue
+                if not done and not pool.active:  # it does not report groups that were still in its queue
                     raise BrokenProcessPool("they ended as soon as they had started")
                 for number in running.values():
                     if shares[number] > told[number]:
@@ -100,7 +100,7 @@ class Processes:
 
 
 def processors() -> int:
-    """Return how many processors this process may use, which can be fewer than the machine has."""
+    """Return the number of processors that this process may use; the machine may have more."""
     from joblib import cpu_count
 
     return int(cpu_count())
@@ -108,7 +108,7 @@ def processors() -> int:
 
 @contextmanager
 def _pool(workers: int, shares: Any) -> Iterator[tuple[ProcessPool, Path]]:
-    """Yield a pool whose processes are gone after the block, and the folder of what each of them prints, by its number."""
+    """Yield a pool that is closed after the block, and the folder with the output of each process."""
     from pebble import ProcessPool
 
     context: Any = multiprocessing.get_context("spawn")
@@ -120,7 +120,7 @@ def _pool(workers: int, shares: Any) -> Iterator[tuple[ProcessPool, Path]]:
         except BrokenProcessPool as error:
             raise ChildProcessError(
                 f"Expected processes to run groups in, but they could not be started ({error.__cause__ or error}): "
-                "if memory is short, take fewer workers, and run again to go on."
+                "if memory is short, use fewer workers, and run again to resume."
             ) from error
         finally:
             pool.stop()
@@ -129,9 +129,9 @@ def _pool(workers: int, shares: Any) -> Iterator[tuple[ProcessPool, Path]]:
 
 @contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """Keep Ctrl-C from the processes that are started in the block, from their first moment on: this process stops them.
+    """Block Ctrl-C in the processes that are started in the block: this process stops them.
 
-    A process and a thread take over the signals that the thread which starts them has blocked, also the pool's thread that
+    Processes and threads inherit the blocked signals of the thread that starts them. This includes the pool's thread that
     replaces a process.
     """
     resource_tracker.ensure_running()  # which would unblock them when it starts
@@ -146,7 +146,7 @@ def _interrupts_blocked() -> Iterator[None]:
 
 
 def _prepare_worker(shares: Any, printed: Path) -> None:
-    """Called in each process when it starts."""
+    """Initialise a process."""
     global _shares
     _shares = shares
     with open(printed / str(os.getpid()), "wb") as file:  # libraries may print; a process that dies may say why
@@ -156,7 +156,7 @@ def _prepare_worker(shares: Any, printed: Path) -> None:
 
 
 def _end_with_parent(printed: Path) -> None:
-    """End this process when its parent has ended, in the middle of a group: pebble's would finish it first."""
+    """End this process when its parent has ended, even within a group: pebble's own check would finish the group first."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
@@ -196,5 +196,5 @@ def _gave_up(group: Group, deaths: int, error: Any, printed: Path) -> ChildProce
         cause = ", ".join([cause, *text.strip().splitlines()[-1:]])
     return ChildProcessError(
         f"Expected a result of {group.label}, but its process died, {deaths} times in a row ({cause}): "
-        "if memory is short, take fewer workers, and run again to go on."
+        "if memory is short, use fewer workers, and run again to resume."
     )

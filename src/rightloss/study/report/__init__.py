@@ -1,4 +1,4 @@
-"""Results and summary of a study → tables, figures, and one page that opens anywhere."""
+"""Results and summary of a study → tables, figures, and one self-contained page."""
 
 from .export import print_summary as print_summary
 from .export import write_tables as write_tables

@@ -1,6 +1,6 @@
-"""Tables as CSV, LaTeX and Markdown files, and on the terminal. (The page has them by its template.)
+"""Write tables as CSV, LaTeX and Markdown, and print them. (The page's template writes HTML.)
 
-Stage: `Summary` → `table.csv`, `comparisons.csv`, `summary.json`, `tables/NAME.tex` and `.md`, each written whole.
+Stage: `Summary` → `table.csv`, `comparisons.csv`, `summary.json`, `tables/NAME.tex` and `.md`, each written atomically.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Literal
 from ...atomic_files import write_whole
 from ...metrics import Figure
 from ..pooled_predictions import CellKey
-from ..summary import Summary
-from .tables import COLUMNS, LEGEND, NAMES, PREDICTED, RATING_LEGEND, Table, TableLine, TableSection, sections, tables
+from ..summary import Summary, narrative
+from .tables import COLUMNS, NAMES, Table, TableLine, TableSection, sections, tables
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,7 +28,7 @@ _COUNTS = ("folds", "seeds", "nodules", "patients")
 
 
 def write_tables(summary: Summary, out: str | os.PathLike[str]) -> list[Path]:
-    """Write every table, the same to the byte for the same summary; tables of another study in the folder are removed.
+    """Write every table, byte-identical for the same summary; remove tables of another study in the folder.
 
     Args:
         summary: of the study, by `summarise`.
@@ -58,11 +58,11 @@ def write_tables(summary: Summary, out: str | os.PathLike[str]) -> list[Path]:
     return [out / name for name in texts]
 
 
-# CSV: the csv module, since pandas would have to be told about every column's digits.
+# CSV by the csv module: pandas would need the number of digits of every column.
 
 
 def figures_csv(summary: Summary) -> str:
-    """Return a line per row of the summary: of each figure the value and both ends, empty where undefined (`summary.json` says
+    """Return a line per row of the summary: value and both ends of each figure, empty if undefined (`summary.json` says
     why)."""
     names = list(dict.fromkeys(name for row in summary.rows for name in row.figures))
     lines = [[*CellKey._fields, *_COUNTS, *(column for name in names for column in (name, f"{name}_low", f"{name}_high"))]]
@@ -118,7 +118,7 @@ def markdown_rows(lines: Iterable[Sequence[str]]) -> str:
 
 
 def markdown_text(text: str) -> str:
-    """Escape what Markdown would take for markup; an underscore within a word is none."""
+    """Escape Markdown's markup; an underscore within a word is plain text."""
     return re.sub(r"[\\|<*`\[\]]|(?<!\w)_|_(?!\w)", r"\\\g<0>", text).replace("\n", " ")
 
 
@@ -142,11 +142,11 @@ _LATEX = {
     "½": r"$\frac12$",
     "∞": r"$\infty$",
 }
-_LAST_KNOWN = "\u017f"  # up to here, every letter prints in plain LaTeX
+_LAST_KNOWN = "\u017f"  # up to here, plain LaTeX prints every letter
 
 
 def to_latex(table: Table) -> str:
-    """Return a float with the title above and the notes below; intervals are in small print under the figures."""
+    """Return a LaTeX float with the title above and the notes below; intervals are in small print under the figures."""
     width = len(table.columns) + 1
     body = [line for section in table.sections for line in _latex_section(section, width)]
     head = " & ".join(["", *map(latex_text, table.columns)])
@@ -172,7 +172,7 @@ def to_latex(table: Table) -> str:
 
 
 def latex_text(text: str) -> str:
-    """Escape what LaTeX would take for markup."""
+    """Escape LaTeX's markup."""
     return "".join(_LATEX.get(sign, sign if sign <= _LAST_KNOWN else "?") for sign in text)
 
 
@@ -202,18 +202,21 @@ _RATINGS_NARROW = {
     "score_error": "score error",
 }
 _RATINGS_WIDE = {**_RATINGS_NARROW, "majority_malignant_accuracy": "benign or malignant"}
-_WITH_INTERVAL = ("expected_log_likelihood", "auc", "majority_balanced_off_by_one")  # where there is room
+_READING = "Intervals are 95 %, by patient; the report explains every column."
+_WITH_INTERVAL = ("expected_log_likelihood", "auc", "majority_balanced_off_by_one")  # in a wide terminal
 
 
 def open_console() -> Console:
-    """Return the terminal, 130 columns wide where output goes to a file."""
+    """Return the terminal, 130 columns wide if output goes to a file."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else 130, highlight=False)
 
 
 def print_summary(summary: Summary) -> None:
-    """Print the summary in 80 columns or more, with intervals and more figures if there is room; missing runs come first.
+    """Print the table and three sentences at most; the report has the rest.
+
+    The table fits 80 columns, and has intervals and more figures if there is room. Missing runs come first.
 
     Examples:
         >>> from rightloss.study import PRESETS, StudyResults
@@ -223,16 +226,14 @@ def print_summary(summary: Summary) -> None:
         The study is incomplete: 40 of 40 runs are missing, ...
     """
     console = open_console()
-    for sentence in (*summary.findings[: bool(summary.missing)], summary.question):
-        console.print(sentence, markup=False)
-        console.print()
+    console.print(summary.findings[0] if summary.missing else narrative.title(summary.config), markup=False)
+    console.print()
     if summary.rows:
         _print_figures(summary, console)
-    checks = [f"Paper: {check.about} ({check.where}): {check.verdict}. {check.sentence}" for check in summary.checks]
-    answer = [summary.answer] if summary.answer else []
-    for sentence in (*answer, *summary.findings[bool(summary.missing) :], *checks):
         console.print()
+    for sentence in (*narrative.headline(summary), *([_READING] if summary.rows else [])):
         console.print(sentence, markup=False)
+    console.print()
 
 
 def _print_figures(summary: Summary, console: Console) -> None:
@@ -254,8 +255,6 @@ def _print_figures(summary: Summary, console: Console) -> None:
     _print_lines(console, "", [], headers, widths)
     for title, some in found:
         _print_lines(console, title, some, [], widths)
-    console.print()
-    console.print(RATING_LEGEND if rating else f"{LEGEND} {PREDICTED}", markup=False)
 
 
 def _cells(section: TableSection, columns: Mapping[str, str], with_interval: Sequence[str]) -> list[list[str]]:

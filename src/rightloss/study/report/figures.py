@@ -1,4 +1,4 @@
-"""Figures of the report: how they are saved and put into the page; figures over prevalences, by inference, and of ratings.
+"""Figures of the report: over prevalences, by inference, and of ratings; saving and inlining of figures.
 
 Stage: `Summary`, `StudyResults` → matplotlib figure → `Drawing`: SVG and PNG, the same bytes for the same figure. The SVG in
 the page takes the page's own colours. ROC curves, histograms and reliability are in `panel_figures.py`.
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 Keyed = TypeVar("Keyed", Cell, CellSummary)
 
-# Colours of the figures → the page's, which differ in the dark.
+# Colours of the figures → those of the page, which differ in dark mode.
 _COLOURS = {
     "#000000": "currentColor",
     "#ffffff": "var(--paper)",
@@ -48,8 +48,8 @@ _COLOURS = {
     "#d9d9d9": "var(--rule)",
 }
 _REFERENCE = r'(?:url\(|href=")#'
-_SKILL = "Gain over always answering π\n(share of what is to be gained)"
-_LOWEST = -1.0  # of the skill's axis
+_SKILL = "Gain over always answering π\n(share of the possible gain)"
+_LOWEST = -1.0  # lower end of the skill's axis
 _LEVELS = 5
 
 
@@ -60,10 +60,10 @@ class Drawing:
     Attributes:
         name: of its files, without ending.
         title: its subject, in a few words.
-        alt: what it shows, for readers who do not see it.
+        alt: description for screen readers.
         caption: how to read it.
         svg, png: the contents of its files.
-        width: in pixels, at which its letters can be read.
+        width: in pixels, at which its text is readable.
     """
 
     name: str
@@ -87,9 +87,9 @@ def draw(figure: Canvas, name: str, title: str, alt: str, caption: str) -> Drawi
     import matplotlib
 
     figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # laid out once, not once for each file
+    figure.set_layout_engine("none")  # one layout for both files
     svg, png = io.StringIO(), io.BytesIO()
-    # Text stays text: it can be read aloud, found, and takes the page's font.
+    # Text stays text: it can be read aloud and searched, and uses the page's font.
     with matplotlib.rc_context({"svg.hashsalt": "rightloss", "svg.fonttype": "none"}):
         figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
     figure.savefig(png, format="png", dpi=150, metadata={"Software": None})
@@ -97,7 +97,7 @@ def draw(figure: Canvas, name: str, title: str, alt: str, caption: str) -> Drawi
 
 
 def with_unique_names(drawings: Mapping[str, Sequence[Drawing]]) -> dict[str, list[Drawing]]:
-    """Return drawings by section, no two of one name: later ones get a number."""
+    """Return drawings by section with unique names: duplicates get a number."""
     taken: dict[str, int] = {}
     found: dict[str, list[Drawing]] = {section: [] for section in drawings}
     for section, each in ((section, each) for section, some in drawings.items() for each in some):
@@ -108,7 +108,7 @@ def with_unique_names(drawings: Mapping[str, Sequence[Drawing]]) -> dict[str, li
 
 
 def grouped(some: Iterable[Keyed], *names: str) -> list[list[Keyed]]:
-    """Return cells or rows in groups that have these fields of their keys in common."""
+    """Group cells or rows by these fields of their keys."""
     found: dict[tuple[object, ...], list[Keyed]] = {}
     for each in some:
         found.setdefault(tuple(getattr(each.key, name) for name in names), []).append(each)
@@ -116,7 +116,7 @@ def grouped(some: Iterable[Keyed], *names: str) -> list[list[Keyed]]:
 
 
 def inline_svg(drawing: Drawing) -> str:
-    """Return the SVG element alone: no fixed size, no style for the whole page, ids that no other figure has."""
+    """Return only the SVG element, without a fixed size or page-wide style, and with unique ids."""
     prefix, found = drawing.name, drawing.svg[drawing.svg.index("<svg") :]
     found = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", found, flags=re.DOTALL)
     found = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", found))
@@ -133,8 +133,8 @@ def inline_svg(drawing: Drawing) -> str:
 
 
 def prevalence_figures(summary: Summary) -> list[Drawing]:
-    """Draw AUC and skill over three prevalences or more: a figure for each panel with a line for each loss, and in a study of
-    metadata with several nets one with a line for each net."""
+    """Draw AUC and skill over three or more prevalences: a figure per panel with a line per loss, and in a study of metadata
+    with several nets also a figure with a line per net."""
     if summary.config.task == "rating" or len(summary.config.populations) < 3:
         return []
     drawings = []
@@ -179,9 +179,9 @@ def _over_prevalence(rows: Sequence[CellSummary], line: Callable[[CellKey], str]
         f"{name}-{file_name(title)}",
         title,
         f"AUC and gain in expected log-likelihood over prevalences. {title}",
-        "Left: how well malignant nodules are ranked above benign ones (AUC, the mean over folds). Right: expected "
-        "log-likelihood, as the share of what there is to gain over always answering the prevalence: 0 is no gain, 1 would "
-        f"be certainty; what lies below −{-_LOWEST:g} is not shown. Bars are 95 % intervals by patient. {title}.",
+        "Left: how well malignant nodules are ranked above benign ones (AUC, averaged over folds). Right: gain in expected "
+        "log-likelihood over always answering the prevalence, as a share of the possible gain: 0 is no gain, 1 would be "
+        f"certainty; values below −{-_LOWEST:g} are not shown. Bars are 95 % intervals by patient. {title}.",
     )
 
 
@@ -193,7 +193,7 @@ def _curves(axes: Axes, lines: list[tuple[str, list[CellSummary]]], measure: str
     rates = sorted({row.key.population for _, rows in lines for row in rows if row.key.population is not None})
     for place, (name, rows) in enumerate(lines):
         rows = sorted((row for row in rows if row.key.population is not None), key=lambda row: row.key.population or 0.0)
-        beside = 1.06 ** (place - (len(lines) - 1) / 2)  # so that no bar hides another
+        beside = 1.06 ** (place - (len(lines) - 1) / 2)  # so that bars do not overlap
         x = np.array([row.key.population or math.nan for row in rows]) * beside
         y, bars = _bars(rows, measure)
         style = line_style(place, len(x))
@@ -205,7 +205,7 @@ def _curves(axes: Axes, lines: list[tuple[str, list[CellSummary]]], measure: str
 
 
 def _bars(rows: Sequence[CellSummary], measure: str) -> tuple[Any, Any]:
-    """Return values, and how far the interval reaches down and up; 0 where there is none."""
+    """Return values, and the distances to both ends of the interval; 0 if there is none."""
     value, low, high = (np.array([getattr(row.figures[measure], end) for row in rows]) for end in ("value", "low", "high"))
     finite = np.isfinite(value)
     value = np.where(finite, value, np.nan)
@@ -242,10 +242,9 @@ def _inferences(rows: list[CellSummary], summary: Summary) -> Drawing:
         figure,
         f"inferences-{file_name(title)}",
         title,
-        f"Expected log-likelihood by way of inference and loss, at {len(rates)} prevalences",
-        "Expected log-likelihood of each way of inference, a mark for each loss, with 95 % intervals by patient: further "
-        "to the right is better. The dotted line is always answering the prevalence. Each prevalence has a scale of its "
-        "own.",
+        f"Expected log-likelihood by inference and loss, at {len(rates)} prevalences",
+        "Expected log-likelihood of each inference, with a mark per loss and 95 % intervals by patient; further to the right "
+        "is better. The dotted line is always answering the prevalence. Each prevalence has its own scale.",
     )
 
 
@@ -298,16 +297,16 @@ def _rating_figure(some: list[Cell], summary: Summary) -> Drawing:
         f"ratings-{file_name(title)}",
         title,
         f"Confusion matrices of readers' and predicted ratings, and off-by-one shares, for {listed(names)}",
-        "Top: of the nodules that readers rated so (rounded mean), the percentage for each predicted rating. Bottom: how "
-        "often the prediction is off by no more than one, with 95 % intervals by patient; crosses are the paper's, for "
-        "onion peeling.",
+        "Top: for each rating by readers (rounded mean), the percentage of nodules with each predicted rating. Bottom: how "
+        "often the prediction is off by at most one, with 95 % intervals by patient; crosses are the paper's, for onion "
+        "peeling.",
     )
 
 
 def _matrix(axes: Axes, shares: Float64[np.ndarray, "5 5"], first: bool) -> None:
     axes.imshow(shares, cmap="Greys", vmin=0, vmax=1, aspect="equal")
     for (row, column), share in np.ndenumerate(shares):
-        ink = "#fefefe" if share > 0.5 else "#111111"  # on the square, whatever the page's colours
+        ink = "#fefefe" if share > 0.5 else "#111111"  # readable on the square in any colour scheme
         axes.text(column, row, f"{100 * share:.0f}", ha="center", va="center", fontsize=8, color=ink)
     axes.set_xticks(range(_LEVELS), labels=[str(level + 1) for level in range(_LEVELS)], fontsize=8)
     axes.set_yticks(range(_LEVELS), labels=[str(level + 1) for level in range(_LEVELS)], fontsize=8)

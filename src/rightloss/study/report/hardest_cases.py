@@ -1,4 +1,4 @@
-"""The nodules that the nets most often get wrong, with their pictures and what readers said.
+"""The nodules that the nets most often misjudge, with pictures and readers' ratings.
 
 Stage: `StudyResults` → `HardCase`s of each side, the worst first → `NoduleCard`s for the page.
 """
@@ -32,8 +32,8 @@ class HardCase:
     Attributes:
         row: of the data set.
         side: 0 for benign, 1 for malignant.
-        wrong: mean probability given to the other side, were both sides equally frequent.
-        share: of the judging loss's predictions that are on the other side.
+        wrong: mean probability of the wrong side, at equal class frequencies.
+        share: share of the judging loss's predictions on the wrong side.
         by_loss: `wrong` for each loss of the study.
     """
 
@@ -56,10 +56,10 @@ class NoduleCard:
 
 
 def hardest_cases(results: StudyResults, data: str, most: int = 12) -> dict[int, list[HardCase]]:
-    """Return for each side the nodules that the judging loss gets most wrong, over all nets, prevalences, folds and seeds.
+    """Return for each side the nodules that the judging loss misjudges most, over all nets, prevalences, folds and seeds.
 
-    Predictions are moved to equally frequent sides first, so that the prevalence plays no part. Plain cross-entropy, which
-    predicts for its minibatches whatever π is, is left out.
+    Predictions are first moved to equal class frequencies, so the prevalence plays no part. Plain cross-entropy predicts at its
+    minibatches' frequencies, whatever π is, and is left out.
     """
     by_loss: dict[str, list[Cell]] = {}
     for cell in cells(results):
@@ -74,7 +74,7 @@ def hardest_cases(results: StudyResults, data: str, most: int = 12) -> dict[int,
 
 
 def judging_loss(results: StudyResults) -> str | None:
-    """Return the default loss, or else the first that has runs; None where there are none."""
+    """Return the default loss, or else the first that has runs; None if there are none."""
     done = dict.fromkeys(run.config.loss for run in results.runs if run.config.loss != _NOT_MOVED)
     return DEFAULT if DEFAULT in done else next(iter(done), None)
 
@@ -102,7 +102,7 @@ def _card(case: HardCase, data: DataSummary, judge: str | None) -> NoduleCard:
     nodule = int(data.nodules[case.row])
     ratings = [f"{capitalised(describe_ratings(data.ratings[case.row]))}."] if len(data.ratings) else []
     judged = (
-        f"{capitalised(_SIDES[1 - case.side])} with {100 * case.wrong:.0f} % on average; on the wrong side in "
+        f"{capitalised(_SIDES[1 - case.side])} with {100 * case.wrong:.0f} % on average; wrong in "
         f"{100 * case.share:.0f} % of tests."
     )
     others = [f"{SHORT_LOSSES[loss]} {100 * wrong:.0f} %" for loss, wrong in case.by_loss.items() if loss != judge]
@@ -132,7 +132,7 @@ def _sides(data: DataSummary) -> Int64[np.ndarray, " n"]:
 
 
 def _side_odds(cell: Cell) -> Float64[np.ndarray, " n"]:
-    """Return log-odds of malignant against benign, were both sides equally frequent."""
+    """Return log-odds of malignant against benign at equal class frequencies."""
     table = np.concatenate([cell.log_probs, np.log(cell.population)[None]])
     middle = table.shape[1] // 2
     benign = np.logaddexp.reduce(table[:, :middle], axis=1)
@@ -141,7 +141,7 @@ def _side_odds(cell: Cell) -> Float64[np.ndarray, " n"]:
 
 
 def _errors(some: list[Cell], side: Int64[np.ndarray, " n"]) -> Float64[np.ndarray, "n 2"]:
-    """Return by row the mean probability of the other side and the share of predictions there; NaN for what was not tested."""
+    """Return, by row, the mean probability of the wrong side and the share of predictions there; NaN if not tested."""
     total = np.zeros((len(side), 3))
     for cell in some:
         odds = _side_odds(cell) * np.where(side[cell.rows] == MALIGNANT, -1.0, 1.0)

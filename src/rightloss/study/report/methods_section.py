@@ -1,4 +1,4 @@
-"""The report's methods section: how the study was done, its limits, and the command that makes it again.
+"""The report's methods section: methods, limits, and the command that reproduces the study.
 
 Stage: `StudyResults` → sentences; `StudyConfig` → a line for the shell.
 """
@@ -36,37 +36,36 @@ def methods(results: StudyResults) -> list[str]:
         f"Tested: {_tested(results)}; {counted(config.seeds, 'seed')}.",
         *_unlabelled(results),
         _training(config),
-        "Runs that share data, fold and seed were trained side by side on the same minibatches, so that losses are "
-        "compared in pairs.",
+        "Runs that share data, fold and seed were trained together on the same minibatches, so that comparisons of losses "
+        "are paired.",
         f"{len(results.runs):,} of {len(config.runs()):,} runs are in this report. Made by rightloss {__version__}.",
     ]
 
 
 def limits(config: StudyConfig) -> list[str]:
-    """Return what the study cannot say."""
+    """Return the limits of the study."""
     found = [
-        "Malignant means that readers said so of an image; few of these nodules have a diagnosis behind them.",
-        "A low prevalence is not sampled but computed: the same nodules are weighted as they would come in that "
-        "population. This holds where benign nodules there look like benign nodules here, and malignant ones like "
-        "malignant ones.",
+        "Malignant means that readers rated the image so; few of these nodules have a confirmed diagnosis.",
+        "A low prevalence is computed, not sampled: the same nodules are weighted to that prevalence. This is right if "
+        "benign nodules look the same in that population as here, and malignant ones too.",
         "Intervals are by patient, over the tested folds: they do not show how much another training run would differ.",
     ]
     if any(each.name == CONTOURS for each in config.sources):
         found.append(
-            "Readers' outlines are shapes without grey values: each voxel is the share of the nodule's readers who drew it "
-            "inside. How many readers saw the nodule shows in that, and goes with malignancy: a net can use it where a "
-            "scan would not tell."
+            "Readers' outlines are shapes without grey values: each voxel is the share of the nodule's readers who included "
+            "it. The shares show how many readers saw the nodule, which correlates with malignancy: a net can use this, but a "
+            "scan does not contain it."
         )
     if config.unlabelled:
         found.append(
-            "The population of the unlabelled patients is simulated: they are drawn at the mix π by their hidden labels, again "
-            "and again from the few hundred there are. Where π is far from the share in the data, hardly a malignant one is "
-            "among them; and they are from the same archive as the labelled ones, which a real population would not be."
+            "The population of the unlabelled patients is simulated: they are drawn repeatedly from a few hundred, at "
+            "prevalence π by their hidden labels. If π is far below the share in the data, hardly any is malignant. And they "
+            "come from the same archive as the labelled ones, unlike a real population."
         )
     if config.task == "binary":
-        found.append("Nodules on which readers were undecided (3) are left out, as in the paper; a clinic would meet them.")
+        found.append("Nodules that readers rated 3 (undecided) are left out, as in the paper; a clinic would see them.")
     if config.training.small and _sees_images(config):
-        found.append("The nets are small variants, made for computers without a GPU; the paper's are larger.")
+        found.append("The nets are small variants for computers without a GPU; the paper's are larger.")
     return found
 
 
@@ -87,30 +86,30 @@ def _rates(config: StudyConfig) -> str:
 
 
 def _evidence(config: StudyConfig) -> str:
-    """Say how firmly the information gain takes the prevalence to be known."""
-    words = {1.0: " (known: κ = 1)", 0.0: " (its being known is not used: κ = 0)"}
+    """Describe the evidence for the prevalence that the information gain uses."""
+    words = {1.0: " (known: κ = 1)", 0.0: " (not used as evidence: κ = 0)"}
     return words.get(config.evidence, f", as if counted in {config.evidence:g} people per training example")
 
 
 def _tested(results: StudyResults) -> str:
-    """Name the folds, or the published parts: NoduleMNIST3D has neither ratings nor patients."""
+    """Describe the folds, or the published split: NoduleMNIST3D has neither ratings nor patients."""
     config, published = results.config, [not len(each.ratings) for each in results.data.values()]
     folds = (
-        f"{counted(config.folds, 'fold')} of {config.num_folds}, by patient, so that no patient is both trained on and tested; "
+        f"{counted(config.folds, 'fold')} of {config.num_folds}, by patient, so that no patient is in both training and test; "
         "the next fold is the validation part"
     )
-    parts = "the parts to train on, to choose by and to test are those published, without the patients' names"
+    parts = "the training, validation and test parts are those published, without patient names"
     return parts if published and all(published) else f"{folds}; elsewhere {parts}" if any(published) else folds
 
 
 def _unlabelled(results: StudyResults) -> list[str]:
-    """Say who lost their labels, and which losses learnt from them."""
+    """Describe who lost their labels, and which losses learnt from them."""
     config = results.config
     if not config.unlabelled:
         return []
     learnt = listed([METHODS[loss].title for loss in config.losses if METHODS[loss].takes_unlabelled])
     slow = [INFERENCES[each] for each in config.inferences if each in OF_TABLES]
-    once = f" For {listed(slow)} as many nodules as there are without labels were drawn, once." if slow else ""
+    once = f" For {listed(slow)}, as many nodules as there are unlabelled ones were drawn once." if slow else ""
     weight = ""
     if config.unlabelled_weight is not None:
         weight = f", with {config.unlabelled_weight:g} times the mass of the labelled ones in the likelihood"
@@ -118,9 +117,9 @@ def _unlabelled(results: StudyResults) -> list[str]:
         f"Unlabelled: {percent(config.unlabelled)} of the training patients, chosen anew for each fold and seed, lost their "
         f"labels.{''.join(f' {_label_counts(results, name)}' for name in results.data)} Every loss was trained on the same "
         "minibatches of labelled patients. "
-        f"Unlabelled ones were passed, as many nodules in each minibatch as labelled ones{weight}, to: {learnt}.{once} They "
-        "stand for the population, so they were drawn at its mix π, by their hidden labels; no loss saw these. The validation "
-        "and test parts kept their labels.",
+        f"As many unlabelled nodules as labelled ones{weight} were passed in each minibatch to: {learnt}.{once} They represent "
+        "the population, so they were drawn at prevalence π by their hidden labels, which no loss saw. The validation and test "
+        "parts kept their labels.",
     ]
 
 
@@ -151,19 +150,19 @@ def _training(config: StudyConfig) -> str:
     views = f" {training.views} views of a nodule in training, {training.test_views} in the test;"
     averaged = "averaged" if training.averaging else "not averaged"
     scales = listed([f"{scale:g}" for scale in training.prior_scales])
-    prior = f" Inferences with a prior had its scale, of {scales}, chosen there, too."
+    prior = f" For inferences with a prior, its scale was also chosen there, from {scales}."
     return (
         f"Training: {training.steps:,} steps of AdamW on minibatches of {training.batch_size}, step size "
-        f"{listed([f'{rate:g}' for rate in training.learning_rates])} falling as a half cosine;"
+        f"{listed([f'{rate:g}' for rate in training.learning_rates])} with half-cosine decay;"
         f"{views if _sees_images(config) else ''} weights {averaged} over steps. Step size and stopping "
-        f"({training.checkpoints} looks) were chosen by expected log-likelihood on the validation part, by one rule for "
+        f"({training.checkpoints} checkpoints) were chosen by expected log-likelihood on the validation part, by one rule for "
         "every loss; nothing was chosen on the test fold."
         f"{prior if any(each in OF_TABLES for each in config.inferences) else ''}"
     )
 
 
 def command(config: StudyConfig) -> str:
-    """The preset, and options for whatever differs from it."""
+    """Return the command: the preset, and an option for each difference from it."""
     preset = PRESETS.get(config.preset, StudyConfig(config.preset, task=config.task, populations=config.populations))
     words = ["rightloss", "study", config.preset, "--out", "FOLDER"]
     if [source.name for source in config.sources] != [CONTOURS]:
@@ -175,7 +174,7 @@ def command(config: StudyConfig) -> str:
 
 
 def _differences(own: Config, usual: Config) -> list[str]:
-    """Return the options of the fields that differ, as the config has them beside its defaults."""
+    """Return options for the fields that differ."""
     words = []
     for field, option in options_of(type(own)).items():
         value = getattr(own, field)

@@ -1,4 +1,4 @@
-"""The report as one page that is complete in itself, and the same as Markdown.
+"""The report as one self-contained page, and the same as Markdown.
 
 Stage: `StudyResults`, `Summary` → figures, then `report.md` and `report.html`, by the templates in `templates/`. Nothing is
 trained, no data set is opened.
@@ -9,7 +9,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,11 +20,13 @@ from ... import __version__
 from ...atomic_files import whole_file, write_whole
 from ..methods import METHODS
 from ..results import StudyResults
-from ..summary import Summary, narrative, wording
+from ..summary import PaperCheck, Summary, narrative, wording
+from ..summary.contract import Verdict
 from .export import markdown_text, to_markdown
 from .figures import Drawing, inference_figures, inline_svg, prevalence_figures, rating_figures, with_unique_names
 from .hardest_cases import judging_loss, nodule_cards
 from .methods_section import command, limits, methods
+from .overview import overview
 from .panel_figures import Panel, panels_of, reliability_figure, roc_figure
 from .slider import PREVALENCES, THRESHOLDS, slider_data, ticks
 from .tables import comparison_table, tables
@@ -30,22 +34,44 @@ from .tables import comparison_table, tables
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+# The folded sections, in order.
 _SECTIONS = {
-    "checks": "Do the paper's findings reproduce?",
+    "findings": "All findings in sentences",
+    "other-panels": "The same picture for the other nets, data sets and prevalences",
+    "slider-more": "More that the slider moves: predictive values, net benefit, counts",
     "ratings": "Readers' ratings and predicted ones",
-    "inferences": "One net or many weights",
-    "prevalences": "Over prevalences",
-    "tables": "Tables",
-    "slider": "Choose the prevalence",
-    "roc": "ROC curves and predicted probabilities",
-    "reliability": "Calibration",
-    "nodules": "The nodules most often misjudged",
-    "methods": "Methods",
+    "inferences": "One net or many weights: expected log-likelihood",
+    "prevalences": "AUC and gain over prevalences",
+    "tables": "Tables: every figure with its interval",
+    "comparisons": "Paired differences, with intervals and verdicts",
+    "roc": "ROC curves and histograms of predicted probabilities",
+    "reliability": "Calibration: predicted and observed shares",
+    "nodules": "The nodules most often misjudged, with pictures",
+    "methods": "Methods, limits, and the command that reproduces this study",
 }
 
 
+_SEVERAL = "several: see every check below"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A finding of the paper and its checks, in one row.
+
+    Attributes:
+        about: the finding.
+        verdicts: what to show, by verdict; with counts if it was checked in several places.
+        paper, ours: the figures, or where to find them if the checks have different ones.
+    """
+
+    about: str
+    verdicts: Mapping[Verdict, str]
+    paper: str
+    ours: str
+
+
 def write_report(results: StudyResults, summary: Summary, out: str | os.PathLike[str]) -> Path:
-    """Write the page, the same as Markdown, and the figures; the same results give the same bytes.
+    """Write the page, its Markdown version, and the figures; the same results give the same bytes.
 
     Args:
         results: of the study.
@@ -78,7 +104,7 @@ def write_report(results: StudyResults, summary: Summary, out: str | os.PathLike
 
 
 def _draw(results: StudyResults, summary: Summary, panels: Sequence[Panel]) -> dict[str, list[Drawing]]:
-    """Return the report's figures by section, each with a name of its own."""
+    """Return the report's figures by section, with unique names."""
     return with_unique_names(
         {
             "ratings": rating_figures(results, summary),
@@ -93,17 +119,30 @@ def _draw(results: StudyResults, summary: Summary, panels: Sequence[Panel]) -> d
 def _render(
     results: StudyResults, summary: Summary, panels: Sequence[Panel], drawings: Mapping[str, Sequence[Drawing]]
 ) -> dict[str, str]:
-    """Return the texts of `report.md` and `report.html`; a section without content is left out."""
+    """Render `report.md` and `report.html`; sections without content are left out."""
     nodules, judge, found = nodule_cards(results), judging_loss(results), tables(summary, more=True)
-    content = {"checks": summary.checks, "tables": found, "slider": panels, "nodules": nodules, "methods": True, **drawings}
+    compared, picture = comparison_table(summary), overview(summary)
+    content = {
+        "findings": True,
+        "other-panels": picture and picture.more,
+        "slider-more": panels,
+        "tables": found,
+        "comparisons": compared,
+        "nodules": nodules,
+        "methods": True,
+        **drawings,
+    }
     context = {
         "title": narrative.title(results.config),
+        "headline": narrative.headline(summary),
         "version": __version__,
         "results": results,
         "summary": summary,
+        "overview": picture,
+        "claims": claims(summary.checks),
         "sections": {name: title for name, title in _SECTIONS.items() if content[name]},
         "tables": found,
-        "comparisons": comparison_table(summary),
+        "comparisons": compared,
         "drawings": drawings,
         "slider": slider_data(panels),
         "sliders": {"prevalence": PREVALENCES, "threshold": THRESHOLDS},
@@ -117,8 +156,27 @@ def _render(
     return {name: environment.get_template(f"{name}.j2").render(context) for name in ("report.md", "report.html")}
 
 
+def claims(checks: Sequence[PaperCheck]) -> list[Claim]:
+    """Return a row per finding of the paper."""
+    by_claim: dict[str, list[PaperCheck]] = {}
+    for check in checks:
+        by_claim.setdefault(check.about, []).append(check)
+    return [_claim(about, own) for about, own in by_claim.items()]
+
+
+def _claim(about: str, own: Sequence[PaperCheck]) -> Claim:
+    verdicts = Counter(check.verdict for check in own)
+    shown = {
+        verdict: ("does not reproduce" if verdict == "does not" else verdict)
+        + (f" in {count} of {len(own)}" if len(own) > 1 else "")
+        for verdict, count in verdicts.items()
+    }
+    paper, ours = ({getattr(check, name) for check in own} for name in ("paper", "ours"))
+    return Claim(about, shown, *(each.pop() if len(each) == 1 else _SEVERAL for each in (paper, ours)))
+
+
 def _environment() -> Environment:
-    """Return the templates; all text is escaped in HTML, but for our own style, script and figures, marked here."""
+    """Return the template environment; all text is escaped in HTML, except our own style, script and figures."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 

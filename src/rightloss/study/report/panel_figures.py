@@ -23,7 +23,7 @@ from .figures import Drawing, canvas, draw, grouped
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-RARE = 0.05  # below this prevalence most probabilities are near 0: the axis is even in the log-odds
+RARE = 0.05  # below this prevalence most probabilities are near 0: the axis is linear in the log-odds
 _MOST_COLUMNS = 4
 _HISTOGRAM_BINS, _RELIABILITY_BINS = 24, 6
 _TICKS = [1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999]  # probabilities, on an axis of log-odds
@@ -47,7 +47,7 @@ class Panel:
     """Same data, minibatches, net, likelihood and inference.
 
     Attributes:
-        title: what is the same, in words.
+        title: the shared settings.
         columns: by prevalence, in the config's order.
     """
 
@@ -59,7 +59,7 @@ def panels_of(results: StudyResults) -> list[Panel]:
     """Return the panels in the config's order; none for ratings."""
     if results.config.task == "rating":
         return []
-    # A few folds of an unfinished study may have one class, of which nothing can be drawn.
+    # Folds of an unfinished study may have a single class, for which nothing can be drawn.
     found = [cell for cell in cells(results) if len(set(cell.labels)) == 2]
     groups = grouped(found, "data", "minibatches", "net", "likelihood", "inference")
     return [Panel(panel_title(group[0].key, results.config), _columns(group)) for group in groups]
@@ -72,7 +72,7 @@ def _columns(group: list[Cell]) -> tuple[Column, ...]:
 def roc_figure(panel: Panel) -> Drawing:
     """Draw ROC curves, and below them the predicted probabilities: a column per prevalence, a row of histograms per loss.
 
-    More than four prevalences go on below, so that the picture can be read on a page.
+    More than four prevalences continue below, so that the figure fits a page.
     """
     rows = max(len(column.cells) for column in panel.columns)
     across = min(_MOST_COLUMNS, len(panel.columns))
@@ -94,10 +94,10 @@ def roc_figure(panel: Panel) -> Drawing:
         f"roc-{file_name(panel.title)}",
         panel.title,
         f"ROC curves and histograms of predicted probability at prevalences of {rates}; {panel.title}",
-        "Top: ROC curves, the mean over folds and seeds, with the area under each. Below: how the predictions for benign "
-        "(solid) and malignant (dashed) nodules are spread, a row for each loss on a scale of its own; the dotted line is "
-        f"the prevalence. Below a prevalence of {one_in(RARE)} the scale is even in the log-odds, where all would otherwise "
-        "lie in one bar.",
+        "Top: ROC curves, averaged over folds and seeds, with the area under each. Below: histograms of the predictions for "
+        "benign (solid) and malignant (dashed) nodules, one row per loss, each with its own scale. The dotted line is the "
+        f"prevalence. Below a prevalence of {one_in(RARE)} the scale is linear in the log-odds: otherwise one bar would hold "
+        "everything.",
     )
 
 
@@ -142,7 +142,7 @@ def _histogram(axes: Axes, cell: Cell, first: bool, last: bool) -> None:
 
 
 def _edges(odds: Float64[np.ndarray, " n"], scale: str) -> Float64[np.ndarray, " b"]:
-    """Return bins from the lowest prediction to the highest, but for one in two hundred on either side."""
+    """Return bins from the lowest to the highest prediction, without the outer 0.5 % on either side."""
     finite = odds[np.isfinite(odds)]
     low, high = (float(each) for each in np.quantile(finite, [0.005, 0.995])) if len(finite) else (-1.0, 1.0)
     if scale == "probability":
@@ -159,10 +159,10 @@ def _mark_probabilities(axes: Axes, edges: Float64[np.ndarray, " b"]) -> None:
 
 
 def mean_roc(cell: Cell) -> RocCurve | None:
-    """Average the ROC curves of folds and seeds, whose scores are not comparable; None where no fold has both classes.
+    """Average the ROC curves of folds and seeds, since their scores are not comparable; None if no fold has both classes.
 
-    The mean is that of the true positive rates at each false positive rate. Its area is the mean of their areas: at a step both
-    ends are averaged, so that nothing is lost between the points.
+    The true positive rates are averaged at each false positive rate. The area of the mean is the mean of the areas: at a step
+    both ends are averaged, so that nothing is lost between the points.
     """
     curves = [roc_curve(cell.log_probs[part], cell.labels[part]) for part in _runs(cell) if len(set(cell.labels[part])) == 2]
     if not curves:
@@ -174,7 +174,7 @@ def mean_roc(cell: Cell) -> RocCurve | None:
 
 
 def _runs(cell: Cell) -> list[np.ndarray]:
-    """Return the rows that each net predicted: those of a fold and a seed."""
+    """Return the rows that each net predicted: one set per fold and seed."""
     pairs = np.stack([cell.seed, cell.fold], 1)
     return [np.flatnonzero((pairs == pair).all(1)) for pair in np.unique(pairs, axis=0)]
 
@@ -202,10 +202,9 @@ def reliability_figure(panel: Panel) -> Drawing:
         f"reliability-{file_name(panel.title)}",
         panel.title,
         f"Observed against predicted share of malignant nodules, by loss, at prevalences of {rates}; {panel.title}",
-        "Each point is a bin of predictions, all of the same weight in the population: on the dotted line what was "
-        "predicted is what was observed; above it the net predicts too little, below it too much. Bars are 95 % limits that "
-        "take nodules as independent. Where the axes are logarithmic, a hollow point on the lower edge is a bin without a "
-        "malignant nodule.",
+        "Each point is a bin of predictions; all bins have the same weight in the population. On the dotted line, predicted "
+        "and observed shares agree; above it the net predicts too little, below it too much. Bars are 95 % limits that treat "
+        "nodules as independent. On logarithmic axes, a hollow point on the lower edge is a bin without a malignant nodule.",
     )
 
 
@@ -250,7 +249,7 @@ def _scale(axes: Axes, low: float, high: float, log: bool) -> None:
 
 
 def _axis_ends(curves: list[ReliabilityCurve]) -> tuple[float, float]:
-    """Return the ends of axes that show all predictions, and all that was observed but 0."""
+    """Return axis limits that show all predictions and all observed shares above 0."""
     shown = np.concatenate([np.concatenate([curve.predicted, curve.observed, curve.high]) for curve in curves])
     low = max(float(shown[shown > 0].min()), 1e-7)
     return low / 1.5, min(1.0, 1.5 * float(shown.max()))

@@ -1,9 +1,9 @@
-"""The slider: what the page needs to show any prevalence, each method's log-odds by class.
+"""Data for the page's slider: each method's log-odds by class.
 
 Stage: `Panel`s → JSON for `templates/page.js`; `templates/slider.html.j2` has the controls.
 
-The script moves the log-odds from the trained prevalence to the slider's, counts those from the threshold up, and follows
-Bayes' rule: `metrics.predictive_value_curve(…, retarget=True)` and `metrics.decision_curve`, to the last digit.
+The script shifts the log-odds from the trained prevalence to the slider's, counts those at or above the threshold, and applies
+Bayes' rule. It agrees with `metrics.predictive_value_curve(…, retarget=True)` and `metrics.decision_curve` up to rounding.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TICKS = (1e-4, 1e-3, 0.01, 0.1, 0.5)
 
 
 def grid(lowest: int) -> list[float]:
-    """Return round numbers from 10^lowest to 0.5, nearly even in the logarithm."""
+    """Return round numbers from 10^lowest to 0.5, nearly evenly spaced in the logarithm."""
     numbers = [float(f"{mantissa}e{power}") for power in range(lowest, 0) for mantissa in _MANTISSAS]
     return [number for number in numbers if number <= 0.5]
 
@@ -38,7 +38,7 @@ def ticks(values: list[float]) -> dict[str, float]:
 
 
 def slider_data(panels: Iterable[Panel]) -> dict[str, Any]:
-    """Return what the script reads."""
+    """Return the data for the script."""
     return {
         "prevalences": PREVALENCES,
         "thresholds": THRESHOLDS,
@@ -61,5 +61,5 @@ def _method(cell: Cell) -> dict[str, str]:
 
 
 def _packed(odds: Float64[np.ndarray, " n"]) -> str:
-    """Return the sorted values as bytes of float64 in base64: nothing is rounded."""
+    """Return the sorted values as float64 in base64, without rounding."""
     return base64.b64encode(np.sort(odds).astype("<f8").tobytes()).decode("ascii")

@@ -1,7 +1,7 @@
-"""The tables of a study, before they are written in any format.
+"""The tables of a study, independent of the output format.
 
-Stage: `Summary` → `Table`s: like the paper's Table 1 and 2 with its figures beside ours, ratings, metadata, or by population;
-and the paired differences. `export` writes them as LaTeX, Markdown and to the terminal, the page's template as HTML.
+Stage: `Summary` → `Table`s: the paper's Tables 1 and 2 with its figures and ours, ratings, metadata, or by population; and the
+paired differences. `export` writes LaTeX and Markdown and prints to the terminal; the page's template writes HTML.
 """
 
 from __future__ import annotations
@@ -60,38 +60,38 @@ _CLASS_COLUMNS = {
     **{f"malignant_{name}": title for name, title in (("accuracy", "Acc."), ("tpr", "TPR"), ("tnr", "TNR"))},
     **{f"malignant_{name}": title for name, title in (("ppv", "PPV"), ("npv", "NPV"))},
 }
-# Where there is room, on the page.
+# On the page, which has more room.
 _MORE_COLUMNS = {**COLUMNS, "npv": "NPV", "accuracy": "Acc.", "weighted_accuracy": "wAcc."}
 _MORE_RATING_COLUMNS = {**RATING_COLUMNS, "skill": "skill"}
 NAMES = ("table1", "table2", "populations", "metadata", "ratings", "ratings_by_class")
 _PAPER_NAMES = {"published": "bayesIG (paper)", "weighted": "wLoss (paper)"}
 LEGEND = (
-    "Intervals: 95 %, with patients drawn anew; none where the figure is undefined in too many of the draws. Exp. log-lik.: "
-    "expected log-likelihood at π, the higher the better. AUC: how often a malignant nodule is ranked above a benign one, the "
-    "mean over folds and seeds. Called malignant is what has a probability of ½ or more. TPR, TNR: share of malignant, of "
-    "benign nodules called so; BA: the mean of the two. PPV, NPV: share of those called malignant, or benign, that are, in the "
-    "population. A dash: not defined, as PPV is where nothing is called malignant."
+    "Intervals: 95 %, by resampling patients; none if the figure is undefined in too many resamples. Exp. log-lik.: expected "
+    "log-likelihood at π; higher is better. AUC: how often a malignant nodule is ranked above a benign one, averaged over "
+    "folds and seeds. A nodule is called malignant if its probability is at least ½. TPR, TNR: share of malignant and of "
+    "benign nodules that are called so; BA: their mean. PPV, NPV: in the population, share of nodules called malignant that "
+    "are malignant, and of those called benign that are benign. A dash: undefined, as PPV is if nothing is called malignant."
 )
 PREDICTED = (
-    "Mean pred.: the mean prediction in the population, π where it is right. Cal. error: the mean distance between predicted "
-    "and observed shares."
+    "Mean pred.: the mean prediction in the population; it should be π. Cal. error: the mean distance between predicted and "
+    "observed shares."
 )
-SKILL = "Skill: the expected log-likelihood on a scale where 0 is always answering π, and 1 is certainty."
-ACCURACY = "Acc., wAcc.: share of right decisions among the nodules as they are, and in the population."
+SKILL = "Skill: the expected log-likelihood, rescaled: 0 is always answering π, 1 is certainty."
+ACCURACY = "Acc., wAcc.: share of correct decisions among the tested nodules, and in the population."
 UNLABELLED = (
-    "With unlabelled: trained on the patients without labels, too, drawn at the mix π by their hidden labels. All losses were "
-    "trained on the same labelled patients. The paper, which had every label, is left out."
+    "With unlabelled: also trained on the patients without labels, drawn at prevalence π by their hidden labels. All losses "
+    "were trained on the same labelled patients. The paper, which had every label, is left out."
 )
 RATING_LEGEND = (
-    "Intervals: 95 %, with patients drawn anew. Readers and predictions are made one answer by the same rule: majority, the "
-    "class nearest to the mean rating, or the mean rating itself (score). ±1: the rating or one beside it."
+    "Intervals: 95 %, by resampling patients. Readers' votes and predictions become one answer by the same rule: majority, "
+    "the class nearest to the mean rating, or the mean rating itself (score). ±1: the rating or a neighbouring one."
 )
-_ABOUT_RATINGS = "The paper's line is of onion peeling with bayesIG; it does not say for which net and rule."
+_ABOUT_RATINGS = "The paper's line is for onion peeling with bayesIG; it does not name the net and the rule."
 
 
 @dataclass(frozen=True)
 class TableEntry:
-    """A figure as text, and its interval, empty where there is none."""
+    """A figure as text, and its interval, empty if there is none."""
 
     value: str
     interval: str = ""
@@ -107,7 +107,7 @@ class TableLine:
     Attributes:
         label: in the first column.
         entries: in the other columns.
-        origin: whose figures they are; "main" for those of the loss that the study is about.
+        origin: source of the figures; "main" for the loss that the study is about.
     """
 
     label: str
@@ -153,11 +153,11 @@ PaperLines = Callable[[CellKey], Iterable[TableLine]]
 
 
 def tables(summary: Summary, *, more: bool = False) -> list[Table]:
-    """Return the tables that fit the study, none of them empty.
+    """Return the tables of the study, without empty ones.
 
     Args:
         summary: of the study.
-        more: with more columns and notes, where there is room.
+        more: whether to add columns and notes.
 
     Examples:
         >>> from rightloss.study import PRESETS, StudyResults
@@ -180,7 +180,7 @@ def tables(summary: Summary, *, more: bool = False) -> list[Table]:
 
 
 def _marked(table: Table, summary: Summary) -> Table:
-    """Return the table with what there is to say of unlabelled patients, if there are any, in its title and notes."""
+    """Return the table with a title and notes on unlabelled patients, if there are any."""
     if not summary.config.unlabelled:
         return table
     title = f"{table.title}, {wording.percent(summary.config.unlabelled)} of the training patients unlabelled"
@@ -211,7 +211,7 @@ def sections(
 
 
 def comparison_table(summary: Summary) -> Table | None:
-    """Return the paired differences; None where nothing is compared."""
+    """Return the paired differences; None if nothing is compared."""
     groups: dict[str, list[TableLine]] = {}
     for each in summary.comparisons:
         ours, theirs = _parties(each, summary)
@@ -256,14 +256,14 @@ def _entry(figure: Figure | None, places: int) -> TableEntry:
 
 
 def _paper_line(label: str, figures: Mapping[str, float], names: Iterable[str]) -> TableLine:
-    """Return figures as printed, and with two places at least."""
+    """Return the paper's figures as printed, with at least two decimals."""
     values = [figures.get(name) for name in names]
     texts = ["–" if each is None else wording.number(each, max(2, len(f"{each:g}".partition(".")[2]))) for each in values]
     return TableLine(label, tuple(map(TableEntry, texts)), "paper")
 
 
 def _like_paper(summary: Summary, minibatches: str) -> Table:
-    """Return rows of the paper's nets and populations, population first, with its own lines on top of each section."""
+    """Return rows of the paper's nets and populations, sorted by population, with the paper's lines on top of each section."""
     number, printed = (1 if minibatches == "rebalanced" else 2), paper.TABLES[minibatches]
 
     def paper_lines(key: CellKey) -> Iterable[TableLine]:
@@ -285,7 +285,7 @@ def _is_of_paper(key: CellKey, summary: Summary) -> bool:
 
 
 def _by_population(summary: Summary, columns: Mapping[str, str]) -> Table:
-    """Return everything, if the paper's tables do not have it all."""
+    """Return all rows, unless the paper's tables have them all."""
     own = [row for row in summary.rows if row.key.loss != CONSTANT]
     rest = [] if not summary.config.unlabelled and all(_is_of_paper(row.key, summary) for row in own) else own
     found = sections(summary, columns, rest)
@@ -293,7 +293,7 @@ def _by_population(summary: Summary, columns: Mapping[str, str]) -> Table:
 
 
 def _metadata(summary: Summary, columns: Mapping[str, str]) -> Table:
-    """Return rows by population; the nets of one loss below each other."""
+    """Return rows by population; the nets of one loss are adjacent."""
     groups: dict[CellKey, list[CellSummary]] = {}
     for row in summary.rows:
         if row.key.loss != CONSTANT:
@@ -327,7 +327,7 @@ def _ratings_by_class(summary: Summary) -> Table:
 
 
 def _paper_ratings(columns: Iterable[str]) -> PaperLines:
-    """Return the paper's line, where likelihood and minibatches are its own."""
+    """Return the paper's line for its own likelihood and minibatches."""
     names = [name.removeprefix("majority_").removeprefix("mean_") for name in columns]
 
     def paper_lines(key: CellKey) -> Iterable[TableLine]:

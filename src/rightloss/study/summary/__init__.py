@@ -1,4 +1,4 @@
-"""Results of a study → figures with intervals, comparisons, and what they say in words."""
+"""Results of a study → figures with intervals, comparisons, and findings in sentences."""
 
 from .contract import CellSummary as CellSummary
 from .contract import Comparison as Comparison

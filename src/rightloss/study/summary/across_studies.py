@@ -1,4 +1,4 @@
-"""Claims of the paper that one study cannot settle, or none.
+"""Claims of the paper that need several studies, or cannot be tested.
 
 Stage: `Summary`s of several studies → `PaperCheck`s.
 """
@@ -19,7 +19,7 @@ def checks_across(summaries: Sequence[Summary]) -> tuple[PaperCheck, ...]:
     """Make the checks that compare studies, then list the claims that cannot be tested.
 
     Args:
-        summaries: of studies of two classes with raw and with rebalanced minibatches; others are passed over.
+        summaries: of two-class studies with raw and with rebalanced minibatches; others are ignored.
 
     Examples:
         >>> [check.verdict for check in checks_across([])]
@@ -29,7 +29,7 @@ def checks_across(summaries: Sequence[Summary]) -> tuple[PaperCheck, ...]:
 
 
 def _less_degraded_when_raw(summaries: Sequence[Summary]) -> Iterable[PaperCheck]:
-    """Check that the weighted loss falls less behind with raw minibatches than with rebalanced ones, at a low prevalence.
+    """Check that the weighted loss loses less with raw minibatches than with rebalanced ones, at a low prevalence.
 
     The two studies are compared by their intervals, which is coarser than a paired difference.
     """

@@ -1,7 +1,7 @@
-"""Whether the paper's findings reproduce, by interval: one function per claim about two classes.
+"""Check by intervals whether the paper's findings reproduce: one function per claim about two classes.
 
-Stage: `CellSummary`s, `Comparison`s → `PaperCheck`s: where a claim stands in the paper, its figures, ours, and the verdict.
-What the paper says of ratings is in `rating_checks`; what takes several studies, or private data, in `across_studies`.
+Stage: `CellSummary`s, `Comparison`s → `PaperCheck`s: a claim's place in the paper, its figures, ours, and the verdict.
+Claims about ratings are in `rating_checks`; claims that need several studies or private data in `across_studies`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Context:
     Attributes:
         where: in wording.
         place: of the paper's text and table on it.
-        printed: the paper's figures, by population and loss; none where its data or nets were others.
+        printed: the paper's figures, by population and loss; none if its data or nets were different.
         rows: by population and loss; for the information gain, the default one.
         differences: from the weighted loss, by population and loss; that of "weighted" is from plain cross-entropy.
         falls: AUC at the lowest population minus that at the highest, by loss.
@@ -50,14 +50,14 @@ class _Context:
     ends: tuple[float, float]
 
     def paper(self, population: float, name: str, *losses: str) -> str:
-        """Return the paper's figures as printed, "bayesIG 0.33, wLoss 0"; "" where it has none."""
+        """Return the paper's figures as printed, "bayesIG 0.33, wLoss 0"; "" if it has none."""
         shown = [(loss, self.printed.get((population, loss), {}).get(name)) for loss in losses]
         names = {PUBLISHED: "bayesIG", WEIGHTED: "wLoss"}
         return ", ".join(f"{names[loss]} {value:g}".replace("-", "−") for loss, value in shown if value is not None)
 
 
 def paper_checks(rows: Sequence[CellSummary], comparisons: Sequence[Comparison], config: StudyConfig) -> tuple[PaperCheck, ...]:
-    """Make the checks that the study has the runs for; none where training patients are unlabelled."""
+    """Make the checks that the study has the runs for; none if training patients are unlabelled."""
     if config.unlabelled:
         return ()
     if config.task == "rating":
@@ -68,7 +68,7 @@ def paper_checks(rows: Sequence[CellSummary], comparisons: Sequence[Comparison],
 
 
 def in_order(checks: Iterable[PaperCheck]) -> tuple[PaperCheck, ...]:
-    """Return the checks of each claim next to each other."""
+    """Sort the checks by claim."""
     claims: dict[str, list[PaperCheck]] = {}
     for check in checks:
         claims.setdefault(check.about, []).append(check)
@@ -138,7 +138,8 @@ def _similar(context: _Context) -> PaperCheck | None:
 
 
 def _like_cross_entropy(context: _Context) -> PaperCheck | None:
-    """Check that the weighted loss is similar to plain cross-entropy where data are nearly mixed as the population is."""
+    """Check that the weighted loss is similar to plain cross-entropy if the data's class frequencies are near the
+    population's."""
     differences = context.differences.get((COMMON, WEIGHTED))
     if differences is None or not context.place.endswith("2"):
         return None
@@ -397,7 +398,7 @@ def _alike(found: Iterable[Mapping[str, Difference]]) -> Verdict:
 
 
 def _is_similar(difference: Difference) -> bool | None:
-    """Return whether it is within 0.03; None where it is larger but undecided, or has no interval."""
+    """Return whether it is within 0.03; None if it is larger but undecided, or has no interval."""
     if math.isnan(difference.figure.low):
         return None
     near = abs(difference.figure.value) <= SIMILAR

@@ -1,4 +1,4 @@
-"""Paired comparisons: which cells are compared, and by how much one is ahead on the same nodules.
+"""Paired comparisons: which cells are compared, and their differences on the same nodules.
 
 Stage: `Cell`s, their AUCs, `Resamples` → `Comparison`s.
 """
@@ -54,12 +54,12 @@ def is_default(key: CellKey, config: StudyConfig) -> bool:
 
 
 def main_loss(config: StudyConfig) -> str:
-    """Return the loss shown where there is room for one: the default, or else the study's first."""
+    """Return the main loss: the default, or else the study's first."""
     return DEFAULT if DEFAULT in config.losses else config.losses[0]
 
 
 def compare(about: str, ours: Cell, theirs: Cell, areas: tuple[Areas, Areas] | None, resamples: Resamples) -> Comparison | None:
-    """Compare two cells on the runs that both have; None where there are none. Likelihoods of two populations cannot be."""
+    """Compare two cells on their common runs; None if there are none. Likelihoods of different populations are not compared."""
     own, other = _shared(ours, theirs)
     if len(own) == 0:
         return None

@@ -1,4 +1,4 @@
-"""The summary of a study: all that tables, figures and the page are made from.
+"""The summary of a study: the input of tables, figures and the page.
 
 Stage: `CellSummary`s, `Comparison`s, `PaperCheck`s, sentences → `Summary` → `summary.json`, and back.
 """
@@ -28,7 +28,7 @@ class CellSummary:
     """The figures of one cell of the study.
 
     Attributes:
-        key: what its runs have in common; where π is always answered, the loss is "constant" and the net "".
+        key: settings that its runs share; for always answering π, the loss is "constant" and the net "".
         figures: by name, as `rightloss.metrics.evaluate` names them; `auc` is the mean over folds and seeds. For ratings, see
             `summarise.py`.
         folds, seeds: how many it covers.
@@ -76,7 +76,7 @@ class Difference:
 
     @property
     def standing(self) -> Standing:
-        """Whether ours is ahead; undecided where the interval contains 0 or is missing."""
+        """Whether ours is ahead; undecided if the interval contains 0 or is missing."""
         if self.figure.low > 0:
             return "ahead"
         return "behind" if self.figure.high < 0 else "undecided"
@@ -116,10 +116,10 @@ class PaperCheck:
     Attributes:
         about: the finding, in a few words.
         where: data set, net, and what else the study varies.
-        verdict: "reproduces", "does not", "undecided", or "cannot be tested" for want of data.
+        verdict: "reproduces", "does not", "undecided", or "cannot be tested" for lack of data.
         sentence: the figures behind the verdict, or why there are none.
-        place: where it stands in the paper.
-        paper: the paper's figures, "" where it gives none.
+        place: its place in the paper.
+        paper: the paper's figures, "" if it gives none.
         ours: our figures in few words, with intervals.
 
     Examples:
@@ -145,11 +145,11 @@ class Summary:
         config: the study.
         missing: number of runs that are not done.
         question: what was asked, a paragraph.
-        answer: what was found, in two or three sentences; "" where the default loss was not run.
+        answer: what was found, in a few sentences; "" if the default loss was not run.
         rows: in the study's order; before the first row of a population and data set, the one that always answers π.
         comparisons: between rows.
         checks: of the paper's findings.
-        findings: sentences; the first says so where the study is incomplete.
+        findings: sentences; if the study is incomplete, the first says so.
 
     Examples:
         >>> from rightloss.study import PRESETS
@@ -197,7 +197,7 @@ class Summary:
 
 
 def _plain(value: Any) -> Any:
-    """Return `value` as JSON has it: objects as dictionaries, NaN as null, infinity as text."""
+    """Convert `value` for JSON: objects to dictionaries, NaN to null, infinity to text."""
     if isinstance(value, Figure):
         ends = {name: _plain(getattr(value, name)) for name in ("value", "low", "high")}
         return {**ends, "reason": value.reason} if value.reason else ends

@@ -1,4 +1,4 @@
-"""The report's text: its title, the first paragraph (the answer), the question, and the findings.
+"""The report's text: title, headline, answer, question and findings.
 
 Stage: `StudyResults`, `CellSummary`s, `Comparison`s, `PaperCheck`s → sentences.
 """
@@ -16,7 +16,7 @@ from ..paper import RATINGS
 from ..results import DataSummary, StudyResults
 from . import wording
 from .comparisons import PUBLISHED, is_default
-from .contract import AUC, CONSTANT, LOG_LIKELIHOOD, CellSummary, Comparison, PaperCheck
+from .contract import AUC, CONSTANT, LOG_LIKELIHOOD, CellSummary, Comparison, PaperCheck, Summary
 from .wording import capitalised, counted, listed
 
 _TITLES = {
@@ -36,7 +36,59 @@ def title(config: StudyConfig) -> str:
     return "Which posterior for rare malignancy?" if len(config.inferences) > 1 else _TITLES[config.task]
 
 
-# The answer: the report's first paragraph.
+# The headline: the report's first two sentences, and the last of the terminal.
+
+
+def headline(summary: Summary) -> tuple[str, ...]:
+    """Say what was found in two short sentences at most."""
+    own = [row for row in summary.rows if is_default(row.key, summary.config)]
+    name = "The default information gain"
+    if not own:
+        own, name = [row for row in summary.rows if row.key.loss != CONSTANT], "A trained net"
+    if not own:
+        return ("No run is done yet.",)
+    better, worse = sum(row.figures["skill"].low > 0 for row in own), sum(is_worse(row) for row in own)
+    bad = f", and is clearly worse in {worse}" if worse else ""
+    first = (
+        f"{name} predicts clearly better than always answering the prevalence in {better} of {counted(len(own), 'case')}{bad}."
+    )
+    return tuple(filter(None, [first, _second_sentence(summary)]))
+
+
+# By what is compared: the beginning of the headline's second sentence.
+_SUBJECTS = {
+    "unlabelled": "With the unlabelled patients, logit adjustment is",
+    "inference": "Against one net, averages over many weights are",
+    "net": "Against either alone, image and metadata together are",
+    "loss": "Against the other losses, it is",
+}
+
+
+def _second_sentence(summary: Summary) -> str:
+    """Answer the question of the title: by ratings within one, or by how often one party is ahead."""
+    rated = [row for row in summary.rows if is_default(row.key, summary.config) and "majority_off_by_one" in row.figures]
+    if rated and not summary.config.unlabelled:
+        likelihood = "onion-peeling" if "onion-peeling" in summary.config.likelihoods else rated[0].key.likelihood
+        row = next(row for row in rated if row.key.likelihood == likelihood)
+        share = wording.percent(round(row.figures["majority_off_by_one"].value, 2))
+        name, paper = wording.LIKELIHOODS[likelihood], wording.percent(RATINGS["off_by_one"])
+        return f"With {name}, {share} of predicted ratings are within one of the readers' (paper: {paper})."
+    for about, subject in _SUBJECTS.items():
+        standings = [
+            each.differences[LOG_LIKELIHOOD].standing
+            for each in summary.comparisons
+            if each.about == about and LOG_LIKELIHOOD in each.differences
+        ]
+        if standings:
+            ahead, behind, undecided = (standings.count(word) for word in ("ahead", "behind", "undecided"))
+            return (
+                f"{subject} clearly better in {ahead} of {counted(len(standings), 'comparison')} and clearly worse in "
+                f"{behind or 'none'}" + (f"; no clear difference in {undecided}." if undecided else ".")
+            )
+    return ""
+
+
+# The answer: the findings in one paragraph.
 
 
 def answer(rows: Sequence[CellSummary], comparisons: Sequence[Comparison], config: StudyConfig) -> str:
@@ -92,8 +144,8 @@ def _with_and_without(comparisons: Sequence[Comparison]) -> str:
 
 
 def is_worse(row: CellSummary) -> bool:
-    """Return whether a row is clearly worse than always answering π. A skill of −∞, from a probability of 0 for what
-    happened, has no interval."""
+    """Return whether a row is clearly worse than always answering π. A skill of −∞, from a probability of 0 for an observed
+    class, has no interval."""
     skill = row.figures["skill"]
     return skill.high < 0 or skill.value == -math.inf
 

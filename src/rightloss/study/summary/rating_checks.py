@@ -1,8 +1,8 @@
-"""Whether what the paper says of ratings 1 to 5 reproduces, by interval: one function per claim.
+"""Check by intervals whether the paper's findings on ratings 1 to 5 reproduce: one function per claim.
 
 Stage: `CellSummary`s, `Comparison`s of a study of ratings → `PaperCheck`s. The paper's figures are those of onion peeling with
-the information gain. It does not say how readers were made one answer: each claim is checked by both rules, and reproduces
-if it does by one of them.
+the information gain. It does not say how readers' ratings were combined: each claim is checked by both rules, and reproduces if
+it does by one of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from . import wording
 from .comparisons import PUBLISHED
 from .contract import LOG_LIKELIHOOD, CellSummary, Comparison, Difference, PaperCheck, Standing, Verdict
 
-RULES = ("mean", "majority")  # the first is shown where both say the same
+RULES = ("mean", "majority")  # the first is shown if both agree
 ONION, SOFTMAX = "onion-peeling", "categorical"
 ROUNDING = 0.005  # the paper gives two places
 SECTION = "Section 4, ratings"
@@ -31,8 +31,8 @@ class _Context(NamedTuple):
 
     Attributes:
         where: in wording.
-        onion: figures of onion peeling; None where it was not run.
-        differences: of onion peeling from the softmax; None where one of them was not run.
+        onion: figures of onion peeling; None if it was not run.
+        differences: of onion peeling from the softmax; None if one of them was not run.
     """
 
     where: str
@@ -178,7 +178,7 @@ def _aggregations(own: Sequence[CellSummary], where: str) -> PaperCheck | None:
 
 
 def _order(ours: Mapping[str, Figure], theirs: Mapping[str, Figure], name: str) -> int:
-    """Return 1 or −1 where the intervals are apart, else 0."""
+    """Return 1 or −1 if the intervals are disjoint, else 0."""
     return int(ours[name].low > theirs[name].high) - int(ours[name].high < theirs[name].low)
 
 

@@ -3,7 +3,7 @@ are paired.
 
 Stage: `Cell`s of one data set → `Resamples`; a statistic → `BootstrapEstimate` → a figure with its interval.
 
-The statistics that need more than weights stand below: the expected log-likelihood at π, and the AUC within each run.
+Statistics that need more than weights are below: the expected log-likelihood at π, and the AUC within each run.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class BootstrapEstimate:
 
     Attributes:
         value: on the sample.
-        draws: on each resample `(b,)`; NaN where it is not defined.
+        draws: on each resample `(b,)`; NaN if undefined.
         changes: by patient `(p,)`.
         strata: of the patients `(p,)`.
     """
@@ -81,7 +81,7 @@ class BootstrapEstimate:
         return BootstrapEstimate(self.value - other.value, self.draws - other.draws, self.changes - other.changes, self.strata)
 
     def figure(self, missing: str = "") -> Figure:
-        """Return the value with its BCa interval; `missing` is the reason given where there is no value."""
+        """Return the value with its BCa interval; `missing` is the reason if there is no value."""
         if math.isnan(self.value):
             return Figure(math.nan, reason=missing or "not defined")
         defined = self.draws[np.isfinite(self.draws)]
@@ -90,12 +90,12 @@ class BootstrapEstimate:
         if len(defined) < (1 - _MOST_UNDEFINED) * len(self.draws):
             share = 1 - len(defined) / len(self.draws)
             return rounded(Figure(self.value, reason=f"no interval: undefined in {share:.0%} of the resamples"))
-        # Draws that are equal but for rounding are ties with the value.
+        # Draws that are equal up to rounding are ties with the value.
         low, high = bca(torch.from_numpy(defined.round(12)), round(self.value, 12), self._acceleration(), LEVEL)
         return rounded(Figure(self.value, min(low, self.value), max(high, self.value)))
 
     def share(self, patients: int, missing: str = "") -> Figure:
-        """Return the figure of a share among so many patients; where it is 0 or 1, Wilson's limit is the other end."""
+        """Return the figure of a share among this many patients; if it is 0 or 1, Wilson's limit is the other end."""
         figure = self.figure(missing)
         if self.value not in (0.0, 1.0) or math.isnan(figure.low):
             return figure
@@ -199,7 +199,7 @@ def _counted(values: ByClass, votes: ByClass) -> ByClass:
 
 # AUC within each fold and seed: scores of different nets are on scales of their own and must not be ranked together.
 
-Areas = Mapping[tuple[int, int], BootstrapEstimate]  # by fold and seed; runs whose fold has a single class are left out
+Areas = Mapping[tuple[int, int], BootstrapEstimate]  # by fold and seed; without runs with a single class in their fold
 
 
 def areas_of(cell: Cell, resamples: Resamples) -> Areas:
@@ -214,7 +214,7 @@ def areas_of(cell: Cell, resamples: Resamples) -> Areas:
 
 
 def mean_area(areas: Areas, resamples: Resamples) -> BootstrapEstimate:
-    """Return the mean over folds and seeds; NaN where there is none."""
+    """Return the mean over folds and seeds; NaN if there is none."""
     undefined = BootstrapEstimate(math.nan, np.full(len(resamples.counts), np.nan), np.zeros(resamples.size), resamples.strata)
     each = list(areas.values()) or [undefined]
     draws = np.mean([area.draws for area in each], axis=0)
@@ -225,7 +225,7 @@ def mean_area(areas: Areas, resamples: Resamples) -> BootstrapEstimate:
 def weighted_auc(
     score: Float64[np.ndarray, " n"], positive: Bool[np.ndarray, " n"], weights: Float64[np.ndarray, "b n"]
 ) -> Float64[np.ndarray, " b"]:
-    """Return P(score of a positive > score of a negative) + ½ P(equal) for each row of weights; NaN where a class weighs 0."""
+    """Return P(score of a positive > score of a negative) + ½ P(equal) for each row of weights; NaN if a class has weight 0."""
     order = np.argsort(score, kind="stable")
     values, weights, positive = score[order], weights[:, order], positive[order]
     first, last = np.searchsorted(values, values, "left"), np.searchsorted(values, values, "right")

@@ -2,7 +2,7 @@
 
 Stage: `StudyResults` → `Cell`s → `CellSummary`s and `Comparison`s, on the same resamples → checks and sentences → `Summary`.
 
-Figures of two classes are those of `rightloss.metrics.evaluate`, but for the AUC. Figures of ratings 1 to 5:
+Figures of two classes are those of `rightloss.metrics.evaluate`, except the AUC. Figures of ratings 1 to 5:
 
     expected_log_likelihood, skill, brier, calibration_error    readers' votes as soft labels, at the shares of the votes
     RULE_accuracy, RULE_balanced_accuracy                       the answer is the readers'
@@ -142,13 +142,13 @@ def _constant_figures(cell: Cell) -> Mapping[str, Figure]:
     found = evaluate(answer, target, cell.population, intervals=None)
     names = BINARY_FIGURES if binary else (LOG_LIKELIHOOD, *_RATING_FIGURES)
     figures = {name: Figure(round(found[name].value, 12), reason=found[name].reason) for name in names}
-    figures |= {"skill": Figure(0.0), "calibration_error": Figure(0.0)}  # but for rounding
+    figures |= {"skill": Figure(0.0), "calibration_error": Figure(0.0)}  # up to rounding
     return {**figures, AUC: Figure(0.5)} if binary else figures
 
 
 def _binary_figures(cell: Cell, areas: Areas, resamples: Resamples) -> Mapping[str, Figure]:
-    """Return the figures of all out-of-fold predictions together, but for the AUC; intervals by patient. A nodule is there once
-    per seed, which narrows nothing: its patient is drawn as a whole."""
+    """Return the figures of all out-of-fold predictions together, except the AUC; intervals by patient. A nodule occurs once
+    per seed, which does not narrow the intervals: its patient is drawn as a whole."""
     found = evaluate(cell.log_probs, cell.labels, cell.population, groups=cell.patients, level=LEVEL, draws=DRAWS)
     auc = mean_area(areas, resamples).figure("no fold has both classes")
     runs = len(set(zip(cell.fold.tolist(), cell.seed.tolist(), strict=True)))
@@ -160,7 +160,7 @@ def _binary_figures(cell: Cell, areas: Areas, resamples: Resamples) -> Mapping[s
 
 def _rating_figures(cell: Cell, resamples: Resamples) -> Mapping[str, Figure]:
     """Return every figure of ratings. Brier score and calibration error have the delta method's intervals, which takes a tenth
-    of the time of resampling where there are five classes."""
+    of the time of resampling with five classes."""
     shares = _Shares(resamples, resamples.patient[cell.rows])
     votes, probs = votes_of(cell), np.exp(cell.log_probs)
     found = evaluate(cell.log_probs, votes, cell.population, groups=cell.patients, level=LEVEL, intervals="analytic")
@@ -181,7 +181,7 @@ def _likelihood_figures(cell: Cell, resamples: Resamples) -> dict[str, Figure]:
 
 
 def _rule_figures(rule: str, votes: np.ndarray, probs: np.ndarray, shares: _Shares) -> dict[str, Figure]:
-    """Return accuracies of one answer per nodule. Malignant is called where P(4) + P(5) > P(1) + P(2); half of P(3) on each
+    """Return accuracies of one answer per nodule. It is called malignant if P(4) + P(5) > P(1) + P(2); half of P(3) on each
     side would change nothing."""
     truth, answer = _RULES[rule](votes), _RULES[rule](probs)
     exact, near = answer == truth, np.abs(answer - truth) <= 1

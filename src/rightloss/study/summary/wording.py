@@ -39,7 +39,7 @@ INFERENCES = {
     "sghmc": "SGHMC",
 }
 MINIBATCHES = {"rebalanced": "rebalanced minibatches", "raw": "raw minibatches"}
-# Losses in figures, where there is little room.
+# Short names of losses, for figures.
 SHORT_LOSSES = {
     "information-gain": "information gain",
     "published": "as published",
@@ -49,12 +49,13 @@ SHORT_LOSSES = {
     "plain": "cross-entropy",
     "logit-adjusted-labelled": "logit-adj., labelled only",
 }
-# On the population's scale, where 0.999 and 0.9989 are far apart.
+# Figures on the population's scale, where 0.999 and 0.9989 differ a lot.
 _FINE = ("expected_log_likelihood", "weighted_accuracy", "npv", "brier", "calibration_error", "mean_prediction")
 
 
 def method(key: CellKey, config: StudyConfig | None = None) -> str:
-    """Return the loss, its marginal where that is not its own, and with a config whether it learnt from unlabelled patients."""
+    """Return the loss, its marginal if it is not the loss's own, and with a config whether it learnt from unlabelled
+    patients."""
     if key.loss == CONSTANT:
         return "always answering π"
     learnt = config is not None and config.unlabelled > 0 and METHODS[key.loss].takes_unlabelled
@@ -79,7 +80,7 @@ def net(key: CellKey, config: StudyConfig) -> str:
 
 
 def where(key: CellKey, config: StudyConfig, *, without: Sequence[str] = ()) -> str:
-    """Return the net and every other field of a cell that the study varies, but for its loss and those in `without`."""
+    """Return the net and every other field that the study varies, except the loss and those in `without`."""
     parts = {
         "data": source(key.data) if len(config.sources) > 1 else "",
         "minibatches": MINIBATCHES[key.minibatches] if len(config.minibatches) > 1 else "",
@@ -92,7 +93,7 @@ def where(key: CellKey, config: StudyConfig, *, without: Sequence[str] = ()) -> 
 
 
 def panel_title(key: CellKey, config: StudyConfig, without: tuple[str, ...] = ()) -> str:
-    """Return data and net, and what else the study varies or is unusual, but for `without`."""
+    """Return data and net, and other settings that vary or are unusual, except those in `without`."""
     parts = [source(key.data), where(key, config, without=("data", "population", "minibatches", *without))]
     if key.minibatches != "rebalanced" or len(config.minibatches) > 1:
         parts.append(MINIBATCHES[key.minibatches])
@@ -105,7 +106,7 @@ def file_name(title: str) -> str:
 
 
 def one_in(rate: float) -> str:
-    """Return a share as people say it: "1 in 1,000", "30 %"."""
+    """Return a share as "1 in 1,000" or "30 %"."""
     people = round(1 / rate)
     if rate <= 0.2 and abs(people * rate - 1) < 1e-6:
         return f"1 in {people:,}"
@@ -113,7 +114,7 @@ def one_in(rate: float) -> str:
 
 
 def decimals(name: str, population: float | None) -> int:
-    """Return how many decimal places tell figures of that population apart."""
+    """Return the number of decimals that distinguishes figures of that population."""
     if population is None or name not in _FINE:
         return 3
     return max(3, math.ceil(-math.log10(min(population, 1 - population)) - 1e-9) + 2)

@@ -1,4 +1,4 @@
-"""Each loss on populations whose truth is known, and where people were selected in ways that no loss here can correct.
+"""Each loss on populations with known truth, and under sampling biases that no loss here can correct.
 
 Stage: `ToyConfig` → runs → a folder of tables and figures.
 """

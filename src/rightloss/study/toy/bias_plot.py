@@ -45,7 +45,7 @@ def plot_biases(rows: list[BiasRow], config: BiasConfig | None = None) -> Canvas
 
 
 def save_biases(rows: list[BiasRow], config: BiasConfig, paths: tuple[Path, ...]) -> None:
-    """Write the figure to each path, in the format of its ending; the same bytes for the same rows."""
+    """Write the figure to each path, in the format of its suffix; the same rows give the same bytes."""
     from matplotlib import rc_context
 
     with rc_context({"svg.hashsalt": "biases"}):

@@ -1,4 +1,4 @@
-"""Which remedy helps against which kind of sampling bias: logistic regressions on selected people, tested in the population.
+"""Remedies against kinds of sampling bias: logistic regressions on selected people, tested in the population.
 
 Stage: `BiasRun` → `BiasFigures`, a pure function; those of all seeds → `BiasRow`s → CSV.
 """
@@ -50,7 +50,7 @@ class BiasRun:
 
     @property
     def file_name(self) -> str:
-        """Return the name of its file: different for whatever could give different figures."""
+        """Return the name of its file: unique for everything that could change its figures."""
         content = json.dumps([__version__, EVIDENCE, dataclasses.asdict(self), list(REMEDIES)], sort_keys=True)
         return f"biases-seed-{self.seed}-{hashlib.sha256(content.encode()).hexdigest()[:12]}.json"
 
@@ -86,7 +86,7 @@ class BiasFigures:
     Attributes:
         selection, model, remedy: by name.
         lost: expected log-likelihood lost against the truth.
-        mean_prediction: of class 1; right where it is π.
+        mean_prediction: of class 1; correct if it equals π.
     """
 
     selection: str
@@ -207,7 +207,7 @@ def _criterion(people: Drawn, remedy: str, prevalence: Prevalence) -> Callable[[
 
 
 def _minimised(inputs: Float64[Tensor, "n d"], loss: Callable[[Tensor], Tensor], start: float) -> Float64[Tensor, " d"]:
-    """Return the weights of least loss, at full convergence: no setting of an optimiser is part of the comparison."""
+    """Return the weights with the least loss, at full convergence, so that optimiser settings do not matter."""
     weights = torch.zeros(inputs.shape[1], dtype=torch.float64)
     weights[0] = start
     weights.requires_grad_()

@@ -1,4 +1,4 @@
-"""Populations whose Bayes-optimal predictions are known, and ways in which people get into a training set.
+"""Populations with known Bayes-optimal predictions, and ways in which people are selected for training.
 
 Stage: a frozen population, with its prevalence → `sample` of equal classes, true `log_probs`, `best_log_likelihood`;
 `CurvedRisk`, `Selection` → `drawn` examples, with the chance that each had; `lost` in the population.
@@ -93,7 +93,8 @@ class TwoGaussians:
 class FiveRatings:
     """x is N(0, I) and the rating given x is `OnionPeeling(5)` of a linear map of its first two features.
 
-    The first says how high the rating is, the second how clear the case; π is what follows, (0.07, 0.20, 0.45, 0.20, 0.08).
+    The first determines how high the rating is, the second how clear the case is; the resulting π is (0.07, 0.20, 0.45, 0.20,
+    0.08).
 
     Examples:
         >>> from rightloss.study import FiveRatings
@@ -164,7 +165,7 @@ def gauss_hermite(dimensions: int) -> tuple[Float64[Tensor, "n d"], Float64[Tens
 
 @dataclass(frozen=True)
 class CurvedRisk:
-    """x is N(0, I) in two dimensions; the log-odds of class 1 are `bias + slopes·x + bend x₁²`; π is what follows, 0.15.
+    """x is N(0, I) in two dimensions; the log-odds of class 1 are `bias + slopes·x + bend x₁²`; the resulting π is 0.15.
 
     Attributes:
         bias, slopes: the straight part.
@@ -221,7 +222,7 @@ class Selection:
 BY_FEATURE = Selection("by feature", share=(1.0, 1.0), slope=(1.2, 1.2), shift=(-0.5, -0.5))
 # Cases and controls: a share of each class, whatever their x.
 BY_LABEL = Selection("by label", share=(0.18, 1.0), slope=(0.0, 0.0), shift=(0.0, 0.0))
-# Clear cases and the healthiest volunteers: class 1 rather with the symptom, class 0 rather without.
+# Clear cases and the healthiest volunteers: class 1 mostly with the symptom, class 0 mostly without.
 BY_BOTH = Selection("by both", share=(0.25, 1.0), slope=(-1.2, 1.2), shift=(0.0, 0.0))
 SELECTIONS = (BY_FEATURE, BY_LABEL, BY_BOTH)
 # The population itself.
@@ -246,7 +247,7 @@ class Drawn:
 
 
 def drawn(population: CurvedRisk, selection: Selection, examples: int, seed: int) -> Drawn:
-    """Draw people one after the other, until `examples` of them were selected."""
+    """Draw people until `examples` of them are selected."""
     generator = torch.Generator().manual_seed(seed)
     x, y = torch.empty(0, 2, dtype=torch.float64), torch.empty(0, dtype=torch.int64)
     while len(y) < examples:

@@ -70,7 +70,7 @@ class ToyRun:
 
     @property
     def file_name(self) -> str:
-        """Return the name of its file: readable, and different for whatever could give different figures."""
+        """Return the name of its file: readable, and unique for everything that could change its figures."""
         content = json.dumps([__version__, EVIDENCE, dataclasses.asdict(self)], sort_keys=True)
         return re.sub(r"[^\w.]+", "-", self.label) + f"-{hashlib.sha256(content.encode()).hexdigest()[:12]}.json"
 
@@ -154,7 +154,7 @@ def _test(network: nn.Module, problem: ToyProblem, corrected: bool) -> ToyFigure
 
 
 def _weighted(values: Float64[Tensor, " n"], prevalence: Prevalence) -> tuple[float, float]:
-    """Return the mean at π and its sampling variance, of values in order of class, as many of each."""
+    """Return the mean at π and its sampling variance, for values sorted by class, with equal numbers of each."""
     by_class = values.view(prevalence.num_classes, -1)
     weights = prevalence.population
     variance = (weights**2 * by_class.var(1)).sum() / by_class.shape[1]

@@ -1,4 +1,4 @@
-"""The toy study: each loss on populations whose best possible answer is known, and under three kinds of sampling bias.
+"""The toy study: each loss on populations with a known optimum, and under three kinds of sampling bias.
 
 Stage: `ToyConfig` → runs, each kept as one JSON file → `Results` and the files a reader opens.
 """
@@ -79,7 +79,7 @@ class ToyConfig:
         ]
 
     def settings(self) -> dict[str, Any]:
-        """Return what stands in `results.json`: whatever could change a figure."""
+        """Return the settings in `results.json`: everything that could change a figure."""
         populations = [dataclasses.asdict(population) for population in self.populations()]
         content = {
             "version": __version__,
@@ -93,11 +93,11 @@ class ToyConfig:
 
 
 def run_toy(config: ToyConfig, out: Path, progress: Progress = lambda done, total, label: None) -> Results:
-    """Run what `out` does not hold yet, write the tables, and return the results; nothing is done if it holds those too.
+    """Run what is missing in `out`, write the tables, and return the results; do nothing if everything is there.
 
     Args:
         config: what to run.
-        out: a folder for `FILES` and `runs/`, created if need be.
+        out: a folder for `FILES` and `runs/`, created if needed.
         progress: called after each run with (runs done, runs in all, what was run).
 
     Examples:
@@ -142,7 +142,7 @@ def _kept(config: Config, work: Callable[[Config], list[Found]], kind: type[Foun
 
 
 def _written(config: ToyConfig, rows: list[ToyRow], found: list[BiasFigures], out: Path) -> Results:
-    """Write all of `FILES`; results.json last, which means that the others are there."""
+    """Write all of `FILES`; results.json is written last and marks them as complete."""
     titles = (METHODS[DEFAULT].title, METHODS["plain"].title)
     results = Results(config.settings(), rows, findings(rows, *titles, LINEAR.name))
     of_biases = bias_rows(config.biases, found)

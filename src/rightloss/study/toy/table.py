@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Literal
 
+from ..methods import DEFAULT, METHODS
 from ..report.export import csv_text, markdown_rows, open_console
 from .population import Population
 
@@ -32,6 +33,7 @@ COLUMNS = {
 NARROW = ("method", "log_likelihood", "from_best", "auc", "mean_prediction")  # fits 80 characters
 BEST, CONSTANT = "best possible", "always saying the prevalence"
 CLEAR = 3  # standard errors
+_READING = "s.e.: standard error of the test; the report explains every column."
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ def findings(rows: list[ToyRow], default: str, plain: str, truthful: str) -> lis
     Args:
         rows: of the table.
         default: the method that the others are compared with.
-        plain: the method to set beside it.
+        plain: the method shown next to it.
         truthful: the model that can express the truth.
     """
     return [
@@ -133,7 +135,7 @@ def to_csv(results: Results) -> str:
 
 
 def to_markdown(results: Results) -> str:
-    """Return the report: the question, the answers, the table, and how to read it."""
+    """Return the report: the question, the answers, the table, and its legend."""
     rows = [list(cells(row).values()) for row in results.rows]
     table = markdown_rows([list(COLUMNS.values()), ["---"] * 3 + ["--:"] * (len(COLUMNS) - 3), *rows])
     answers, notes = ([f"- {each}" for each in some] for some in (results.findings, legend(results)))
@@ -141,7 +143,7 @@ def to_markdown(results: Results) -> str:
 
 
 def print_results(results: Results) -> None:
-    """Print all columns where they fit, else the most important ones."""
+    """Print the table and three sentences at most: all columns if they fit, else the most important ones."""
     from rich import box
     from rich.table import Table as RichTable
 
@@ -162,8 +164,29 @@ def print_results(results: Results) -> None:
         table.add_row(*(line[name] for name in (COLUMNS if wide else NARROW)))
         case = row.case
     console.print(table)
-    for sentence in (*legend(results), "", *results.findings):
+    for sentence in (*short_findings(results.rows, METHODS[DEFAULT].title), _READING):
         console.print(sentence, markup=False)
+    console.print()
+
+
+def short_findings(rows: list[ToyRow], default: str) -> list[str]:
+    """Return the two sentences that the terminal shows; the report has the others."""
+    leads = list(_leads(rows, default, "log_likelihood"))
+    clear = [each for each in leads if abs(each.mean) > CLEAR * each.error]
+    better, worse = sum(each.mean < 0 for each in clear), sum(each.mean > 0 for each in clear)
+    compared = (
+        f"The {default} is clearly better than the other losses in {better} of {len(leads)} comparisons and clearly worse in "
+        f"{worse or 'none'}."
+    )
+    below = [f"{method} ({len(where)} of {_cases(rows, method)})" for method, where in _worse_than_constant(rows).items()]
+    return [
+        compared if leads else "One seed does not tell the methods apart: run more.",
+        f"Worse than {CONSTANT}: {'; '.join(below)}." if below else f"No method is worse than {CONSTANT}.",
+    ]
+
+
+def _cases(rows: list[ToyRow], method: str) -> int:
+    return sum(row.method == method for row in rows)
 
 
 def cells(row: ToyRow) -> dict[str, str]:
@@ -183,7 +206,7 @@ def cells(row: ToyRow) -> dict[str, str]:
 
 
 def legend(results: Results) -> list[str]:
-    """Return how to read the table."""
+    """Return the legend of the table."""
     settings = results.settings
     return [
         f"Means over {settings['seeds']} seed(s). Expected log-likelihood: higher is better, 0 would be certainty.",
@@ -248,12 +271,18 @@ def _against_others(rows: list[ToyRow], default: str, figure: str) -> str:
     return text if furthest is None or furthest in clearly_lost else text + f" It is furthest behind {furthest}."
 
 
-def _below_constant(rows: list[ToyRow]) -> str:
+def _worse_than_constant(rows: list[ToyRow]) -> dict[str, list[str]]:
+    """Return the cases in which a method is clearly worse than always answering π, by method."""
     constant = {row.prevalence: row.log_likelihood for row in rows if row.method == CONSTANT}
     cases: dict[str, list[str]] = {}
     for row in rows:
         if row.standard_error is not None and row.log_likelihood < constant[row.prevalence] - CLEAR * row.standard_error:
             cases.setdefault(row.method, []).append(row.case)
+    return cases
+
+
+def _below_constant(rows: list[ToyRow]) -> str:
+    cases = _worse_than_constant(rows)
     if not cases:
         return f"No method is worse than {CONSTANT}."
     return f"Worse than {CONSTANT}: " + "; ".join(f"{method} ({', '.join(where)})" for method, where in cases.items()) + "."

@@ -1,11 +1,11 @@
-"""Runs of the grid → their predictions.
+"""Train the runs of the grid and predict.
 
 Stage: `Group` → `RunResult`s.
 
     models         nets by name
     batches        minibatches and low-level features that a group's runs share; random streams
     candidates     a run with one step size
-    posteriors     posteriors over the weights of nets that read features alone
+    posteriors     posteriors over the weights of nets that read only features
     loop           the training loop, and the devices that it runs on
 """
 

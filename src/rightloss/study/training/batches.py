@@ -1,4 +1,4 @@
-"""Minibatches that all runs of a group share, with views cut and low-level features computed once for all of them.
+"""Minibatches shared by all runs of a group: views are cut and low-level features computed once.
 
 Stage: data, fold, seed → `Batch` after `Batch`; rows → one `Batch` of fixed views. Random streams by name.
 
@@ -27,11 +27,11 @@ from ...sampling import RebalancedSampler
 from ..config import RunConfig, label_draw
 from ..datasets import StudyData
 
-_BLOCK = 32  # nodules of which views are cut in one go
+_BLOCK = 32  # nodules per block when views are cut
 
 
 def seed_of(*purpose: str | int) -> int:
-    """Return a seed that depends on these words and numbers alone, not on which other runs there are."""
+    """Return a seed that depends only on these words and numbers, not on other runs."""
     return int.from_bytes(sha256("|".join(map(str, purpose)).encode()).digest()[:7], "big")
 
 
@@ -41,7 +41,7 @@ def stream(*purpose: str | int) -> torch.Generator:
 
 
 class Inputs(NamedTuple):
-    """Inputs of some rows: low-level features of views (None where no net reads images), metadata."""
+    """Inputs of some rows: low-level features of views (None if no net reads images), and metadata."""
 
     features: Float[Tensor, "n s c h w"] | None
     metadata: Float[Tensor, "n d"]
@@ -66,8 +66,8 @@ class Batches:
 
     Args:
         data: the nodules.
-        images: their patches in [0, 1]; None where no net reads them.
-        run: any run of the group: they share all that matters here.
+        images: their patches in [0, 1]; None if no net reads them.
+        run: any run of the group: they share everything that is used here.
         device: where batches go.
         rank, world: of this process among those that train together; each takes every `world`-th row of a minibatch.
         populations: π by class of the runs that learn from unlabelled rows, by the run's `population`.
@@ -109,7 +109,8 @@ class Batches:
         return self._sampler.sampling
 
     def unlabelled_rows(self, population: float | None) -> Int64[Tensor, " drawn"]:
-        """Return rows without labels at the mix of a run's population, as many as there are: those of the first minibatches."""
+        """Return unlabelled rows at the class frequencies of a run's population, as many as there are: those of the first
+        minibatches."""
         return self._drawn[population][: len(self.unlabelled)]
 
     def __iter__(self) -> Iterator[Batch]:
@@ -130,7 +131,7 @@ class Batches:
         return slice(self.rank, None, self.world)
 
     def _views_of(self, drawn: Int64[Tensor, " draws"], purpose: str) -> Iterator[Inputs]:
-        """Yield minibatch after minibatch of these rows, with random views."""
+        """Yield minibatches of these rows, with random views."""
         cutter, views = RandomViews(self.run.training.views), self._stream(purpose)
         for rows in drawn.split(self.run.training.batch_size):
             yield self._inputs(rows, cutter, self._own, views)
@@ -155,7 +156,7 @@ class Batches:
         return shares.double().mean(0)
 
     def _draws(self, rows: Int64[Tensor, " rows"], mix: Tensor | None, purpose: str) -> RebalancedSampler:
-        """Return a sampler of these rows at this mix, by default equal classes, with replacement."""
+        """Return a sampler of these rows with replacement, at these class frequencies; equal by default."""
         classes, training = self.data.votes.shape[1], self.run.training
         prevalence = Prevalence(torch.full((classes,), 1 / classes), sampling=mix)
         draws = training.steps * training.batch_size
@@ -166,13 +167,13 @@ class Batches:
 
 
 def _joined(blocks: Sequence[Inputs]) -> Inputs:
-    """Return the inputs of all blocks, one after the other."""
+    """Concatenate the inputs of all blocks."""
     features = [block.features for block in blocks if block.features is not None]
     return Inputs(torch.cat(features) if features else None, torch.cat([block.metadata for block in blocks]))
 
 
 def _erased(target: Tensor, rows: Int64[Tensor, " unlabelled"]) -> Tensor:
-    """Return the labels without those of these rows: −1, or NaN for votes, which every loss refuses."""
+    """Return the labels with those of these rows erased: −1, or NaN for votes, which every loss rejects."""
     kept = target.clone()
     kept[rows] = math.nan if target.is_floating_point() else -1
     return kept

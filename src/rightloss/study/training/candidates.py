@@ -29,7 +29,7 @@ from .models import DROPOUT, LIKELIHOOD_OF, Model, convolve_together
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
-_BLOCK = 64  # nodules that a net predicts in one go
+_BLOCK = 64  # nodules per block when a net predicts
 
 MARGINAL_OF: dict[str, Callable[[nn.Module], Marginal | None]] = {
     "own": lambda head: None,
@@ -50,8 +50,8 @@ class Candidate:
         population: π.
         num_features: columns of the metadata.
         fabric: where and how precisely.
-        made: nets of other candidates, by what their training depends on. Nets that would be trained in the same way are taken
-            from there; others are added.
+        made: nets of other candidates, by everything their training depends on. Nets with the same training are taken from
+            there; others are added.
     """
 
     def __init__(
@@ -77,11 +77,11 @@ class Candidate:
 
     @property
     def failed(self) -> bool:
-        """Whether a loss or a score was not finite: then it is neither trained nor scored any more."""
+        """Whether a loss or a score was not finite; training and scoring then stop."""
         return self._failed or any(net.failed for net in self.nets)
 
     def score(self, part: Batch) -> None:
-        """Score the nets on the validation part, and keep a copy if they were never better."""
+        """Score the nets on the validation part, and keep a copy if the score is the best so far."""
         if self.failed:
             return
         found = expected_log_likelihood(self.log_probs(part), part.target, self.prevalence.population)
@@ -153,7 +153,7 @@ class Candidate:
 
 
 def expected_log_likelihood(log_probs: Float64[Tensor, "n k"], target: Tensor, population: Tensor) -> float:
-    """Return Σ_c π_c Σ_n v_nc log p(c|x_n) / Σ_n v_nc, the study's main figure, here on the validation part."""
+    """Return the expected log-likelihood at π, Σ_c π_c Σ_n v_nc log p(c|x_n) / Σ_n v_nc."""
     votes = target if target.is_floating_point() else nn.functional.one_hot(target, log_probs.shape[1])
     votes = votes.double().cpu()
     return float(population @ ((votes * log_probs).sum(0) / votes.sum(0)))
@@ -161,10 +161,10 @@ def expected_log_likelihood(log_probs: Float64[Tensor, "n k"], target: Tensor, p
 
 @dataclass(eq=False)
 class Net:
-    """One net in training: as Fabric wraps it, with its loss and the running mean of its weights, which predicts.
+    """One net in training: wrapped by Fabric, with its loss and the running mean of its weights, which predicts.
 
     Attributes:
-        run: that it is trained for, or the first of several that are trained in the same way.
+        run: the run it is trained for, or the first of several with the same training.
         member: its number in an ensemble.
         failed: whether its loss was not finite.
     """
@@ -179,7 +179,7 @@ class Net:
     failed: bool = False
 
     def inputs(self, batch: Batch) -> Inputs:
-        """Return what it reads of a minibatch: labelled rows or, where it learns from others too, all rows."""
+        """Return the rows of a minibatch that it reads: labelled rows, or all rows if it learns from unlabelled ones too."""
         return batch.with_unlabelled[self.run.population] if self.run.learns_from_unlabelled else batch.inputs
 
     def loss(self, batch: Batch, number: int, fabric: Fabric) -> Tensor:
@@ -193,7 +193,7 @@ class Net:
         return self.criterion(labelled, batch.target, unlabelled=unlabelled)
 
     def update(self) -> None:
-        """Move the weights along their gradients."""
+        """Take one optimiser step."""
         self.optimiser.step()
         self.schedule.step()
         self.averaged.update_parameters(self.model.module)
@@ -218,7 +218,7 @@ def take_step(candidates: Iterable[Candidate], batch: Batch, number: int, fabric
 
 
 def _teams(nets: Iterable[Net], batch: Batch, fabric: Fabric) -> list[list[Net]]:
-    """Return the nets in teams, with the first convolutions of each team computed: one backward pass serves them all."""
+    """Return the nets in teams, with the first convolutions of each team computed: one backward pass for the whole team."""
     teams: list[list[Net]] = []
     together: dict[tuple[int, str], tuple[Tensor, list[Net]]] = {}
     for net in nets:
@@ -237,14 +237,14 @@ def _teams(nets: Iterable[Net], batch: Batch, fabric: Fabric) -> list[list[Net]]
 
 
 def _as_trained(run: RunConfig) -> RunConfig:
-    """Return a run that stands for all that are trained in the same way, and differ in how nets are scored and predict."""
+    """Return a run that represents all runs with the same training; they differ only in scoring and prediction."""
     if METHODS[run.loss].rival is LogLikelihoodLoss:  # at the sampled mix, whatever the population
         run = replace(run, loss="plain", population=None)
     return replace(run, inference="map") if run.inference == "mc-dropout" else run
 
 
 def _seed_default(seed: int, fabric: Fabric) -> None:
-    """Seed torch's default generators; on a CPU its own alone, since seeding devices that are not there takes long."""
+    """Seed torch's default generators; on a CPU only the CPU's, since seeding missing devices is slow."""
     seed_all = torch.default_generator.manual_seed if fabric.device.type == "cpu" else torch.manual_seed
     seed_all(seed)
 

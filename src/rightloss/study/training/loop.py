@@ -1,6 +1,6 @@
 """The training loop: the runs of a group, trained side by side on the same minibatches and low-level features.
 
-Stage: `Group` → a `RunResult` for each of its runs; it depends on the run alone, whatever else is in the group.
+Stage: `Group` → a `RunResult` for each of its runs; it depends only on the run, not on the rest of the group.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Hardware:
-    """Devices, in Lightning Fabric's words; results do not depend on them.
+    """Devices, as for Lightning Fabric; results do not depend on them.
 
     Attributes:
         accelerator: "cpu", "cuda", "mps", or "auto".
-        devices: how many; with more than one, processes that train together (DDP) share each minibatch.
+        devices: number of devices; several share each minibatch (DDP).
 
     Examples:
         >>> from rightloss.study.training import Hardware
@@ -78,7 +78,7 @@ def train_group(group: Group, report: Report = silent, hardware: Hardware | None
         )
     told = silent if hardware.devices > 1 else report  # it cannot be called from other processes
     with torch.random.fork_rng():
-        # A partial, and plain tuples back: Fabric takes arguments and results apart, and refuses frozen dataclasses.
+        # A partial that returns plain tuples: Fabric unpacks arguments and results, and rejects frozen dataclasses.
         found = fabric.launch(partial(_plain, group=group, report=told))
     if isinstance(found, ValueError):
         raise found
@@ -86,7 +86,7 @@ def train_group(group: Group, report: Report = silent, hardware: Hardware | None
 
 
 def _plain(fabric: Fabric, group: Group, report: Report) -> list[tuple[Any, ...]] | ValueError:
-    """Return a ValueError as a value: raised in another process it would come back as an error of torch."""
+    """Return a ValueError as a value: if raised in another process, it would come back as a torch error."""
     try:
         return [(each.rows, each.log_probs, each.chosen, each.validation) for each in _train(fabric, group, report)]
     except ValueError as error:

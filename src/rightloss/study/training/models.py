@@ -42,9 +42,9 @@ HIDDEN, DROPOUT = 32, 0.1
 
 
 class Model(nn.Module):
-    """A net and its likelihood, whose parameters, if it has any, are trained with the net's.
+    """A net and its likelihood; parameters of the likelihood are trained with the net.
 
-    It is called with low-level features of views and with metadata, and uses those that its net is made for.
+    It is called with low-level features of views and metadata, and uses the ones its net needs.
 
     Args:
         name: of the net.
@@ -55,7 +55,7 @@ class Model(nn.Module):
         generator: of the random weights.
 
     Attributes:
-        first: the convolution that reads the features, where the net begins with one alone.
+        first: the convolution that reads the features, if the net begins with a single one.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Model(nn.Module):
 
 
 class FirstConvolution(nn.Module):
-    """A net's first convolution, which can be computed with those of other nets: see `convolve_together`."""
+    """A net's first convolution, which can be computed together with those of other nets: see `convolve_together`."""
 
     def __init__(self, convolution: nn.Conv2d) -> None:
         super().__init__()
@@ -96,10 +96,10 @@ class FirstConvolution(nn.Module):
 
 
 def convolve_together(layers: Sequence[FirstConvolution], features: Float[Tensor, "n c h w"]) -> bool:
-    """Apply layers of the same form to the same features in one call, which keeps the processor busier.
+    """Apply layers of the same shape to the same features in one call, which uses the processor better.
 
-    Each layer returns its part of the result when it is called next. Returns False, and leaves the layers as they are, where
-    this machine computes other bits for layers together than alone.
+    Each layer returns its part of the result on its next call. Returns False, and leaves the layers unchanged, if this
+    machine's results for layers together are not bitwise those of single layers.
     """
     form, count = layers[0].convolution, len(layers)
     sizes = (form.out_channels, *form.kernel_size), (form.stride, form.padding)
@@ -121,7 +121,7 @@ def _parts(features: Tensor, weights: Sequence[Tensor], biases: Sequence[Any], s
 
 @lru_cache(maxsize=64)
 def _same_bits(kernel: tuple[int, ...], steps: Any, shape: tuple[int, ...], order: torch.memory_format, count: int) -> bool:
-    """Return whether `count` convolutions and their gradients have the same bits together as alone, by a trial."""
+    """Test whether `count` convolutions and their gradients are bitwise the same together and alone."""
     random = torch.Generator().manual_seed(count)
     features = torch.rand(shape, generator=random).contiguous(memory_format=order)
     weights = [torch.randn(kernel[0], shape[1], *kernel[1:], generator=random, requires_grad=True) for _ in range(count)]

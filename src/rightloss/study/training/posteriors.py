@@ -1,4 +1,4 @@
-"""Posteriors over the weights of nets that read features alone.
+"""Posteriors over the weights of nets that read only features.
 
 Stage: `RunConfig`, the group's data → `RunResult`; the prior's scale is chosen on the validation part.
 """
@@ -55,7 +55,7 @@ def _fit(run: RunConfig, scale: float, batches: Batches, prevalence: Prevalence)
     likelihood = LIKELIHOOD_OF[run.likelihood](prevalence.num_classes)
     weights = stream("weights", run.net, run.likelihood, run.data, run.fold, run.seed, 0)
     model = Model(run.net, likelihood, batches.metadata.shape[1], training.small, 0.0, weights)
-    if method.start == "sampling":  # its logits are those of the sampled classes, and predictions are corrected from there
+    if method.start == "sampling":  # its logits are at the sampling frequencies, and predictions are corrected from there
         prevalence = Prevalence(prevalence.sampling, sampling=prevalence.sampling, evidence=run.evidence)
     if method.start != "torch":
         start_at_prevalence(model.head, prevalence, likelihood)
@@ -68,7 +68,7 @@ def _fit(run: RunConfig, scale: float, batches: Batches, prevalence: Prevalence)
     steps = {"steps": _CHAIN * training.steps} if run.inference == "sghmc" else {"steps": training.steps, "lr": 1e-2}
     seed = seed_of("posterior", run.data, run.fold, run.seed)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of chains that disagree: the validation part decides
+        warnings.simplefilter("ignore", UserWarning)  # chains may disagree: the validation part decides
         return FIT[run.inference](
             target,
             (batches.metadata[rows], batches.target[rows]),

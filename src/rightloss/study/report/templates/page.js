@@ -1,5 +1,33 @@
 "use strict";
-addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((each) => (each.open = true)));
+(() => {
+  // Folded sections: open all, by a link to something inside, and in print.
+  const every = () => [...document.querySelectorAll("details")];
+  const button = document.getElementById("open-all");
+  const say = () => {
+    button.textContent = every().every((each) => each.open) ? "Close all" : "Open all";
+  };
+  button.hidden = false;
+  button.addEventListener("click", () => {
+    const open = !every().every((each) => each.open);
+    every().forEach((each) => (each.open = open));
+    say();
+  });
+  every().forEach((each) => each.addEventListener("toggle", say));
+  const reveal = () => {
+    const target = document.getElementById(location.hash.slice(1));
+    if (!target) return;
+    for (let each = target.closest("details"); each; each = each.parentElement.closest("details")) each.open = true;
+    target.scrollIntoView();
+  };
+  addEventListener("hashchange", reveal);
+  reveal();
+  let closed = [];
+  addEventListener("beforeprint", () => {
+    closed = every().filter((each) => !each.open);
+    closed.forEach((each) => (each.open = true));
+  });
+  addEventListener("afterprint", () => closed.forEach((each) => (each.open = false)));
+})();
 (() => {
   const source = document.getElementById("slider-data");
   if (!source) return;
@@ -82,6 +110,8 @@ addEventListener("beforeprint", () => document.querySelectorAll("details").forEa
       row([faint(nobody), "acting on nobody"], worth(0, 0, pi, t), "faint"),
     ];
   };
+  const moved = ({ name, found }) => element("tr", {}, element("th", { scope: "row" }, name),
+    cell("found", people * found.found, number(people * found.found)), cell("alarms", people * found.alarms, number(people * found.alarms)), cell("ppv", found.ppv, percent(found.ppv)));
   const confusion = ({ name, found }) => {
     const line = (title, ...names) => element("tr", {}, element("th", { scope: "row" }, title), ...names.map((each) => cell(each, people * found[each], number(people * found[each]))));
     const head = ["", "malignant", "benign"].map((title) => element("th", title ? { scope: "col" } : {}, title));
@@ -120,17 +150,18 @@ addEventListener("beforeprint", () => document.querySelectorAll("details").forEa
     }));
     const needless = (1 - t) / t;
     at("prevalence-shown").textContent = oneIn(pi);
-    at("prevalence-hint").textContent = `${+(100 * pi).toPrecision(3)} % of nodules are malignant; the nets were trained for ${column().label}.`;
+    at("prevalence-hint").textContent = `${+(100 * pi).toPrecision(3)} % are malignant. The nets were trained for ${column().label}.`;
     at("threshold-shown").textContent = `${+(100 * t).toPrecision(3)} %`;
-    at("threshold-hint").textContent = `as if a missed malignant nodule weighed as much as ${+needless.toPrecision(2)} needless action${needless.toPrecision(2) === "1.0" ? "" : "s"}.`;
+    at("threshold-hint").textContent = `A missed malignant nodule counts as much as ${+needless.toPrecision(2)} needless action${needless.toPrecision(2) === "1.0" ? "" : "s"}.`;
     controls.prevalence.setAttribute("aria-valuetext", oneIn(pi));
-    controls.threshold.setAttribute("aria-valuetext", `${+(100 * t).toPrecision(3)} per cent`);
+    controls.threshold.setAttribute("aria-valuetext", `${+(100 * t).toPrecision(3)} percent`);
     const { name, benign, found } = shown[0];
-    const spared = `: none of ${benign.toLocaleString("en")} benign ones in the test was. Had one been, it would be ${percent(worth(found.tpr, 1 / benign, pi, t).ppv)}`;
+    const spared = `: the test had no false alarm among ${benign.toLocaleString("en")} benign nodules. With one it would be ${percent(worth(found.tpr, 1 / benign, pi, t).ppv)}`;
     const share = `Of those acted on, ${percent(found.ppv)} are malignant${found.alarms ? "" : spared}.`;
-    at("spoken").textContent = `Where ${oneIn(pi)}${oneIn(pi).endsWith("%") ? " of nodules are" : " nodules is"} malignant and one acts from ${+(100 * t).toPrecision(3)} % on, ` +
-      `of ${people.toLocaleString("en")} people, each with one nodule, ${number(people * (found.found + found.alarms))} are acted on by ${name}: it finds ${number(people * found.found)} ` +
+    at("spoken").textContent = `Where ${oneIn(pi)}${oneIn(pi).endsWith("%") ? " of nodules are" : " nodules is"} malignant, acting from ${+(100 * t).toPrecision(3)} % on, ${name} ` +
+      `acts on ${number(people * (found.found + found.alarms))} of ${people.toLocaleString("en")} people and finds ${number(people * found.found)} ` +
       `of the ${(+(people * pi).toPrecision(3)).toLocaleString("en")} malignant.${Number.isNaN(found.ppv) ? "" : ` ${share}`}`;
+    at("moved").replaceChildren(...shown.map(moved));
     at("values").replaceChildren(...rows(shown, pi, t));
     at("confusions").replaceChildren(...shown.map(confusion));
     const grid = data.prevalences;
@@ -158,4 +189,6 @@ addEventListener("beforeprint", () => document.querySelectorAll("details").forEa
   controls.threshold.value = nearest(data.thresholds, 0.01);
   choosePanel();
   addEventListener("resize", draw);
+  at("slider-more").addEventListener("toggle", draw); // a closed section has no width
+  addEventListener("beforeprint", draw);
 })();
