@@ -15,7 +15,7 @@ another manufacturer, and for comparison of other patients at GE; π is the mali
 groups.
 
 Results go to benchmarks/out/unlabelled_shift_test.csv as they come, and a second call takes up where the first ended; delete
-the file to begin anew. Writes unlabelled_shift_test.md and .png.
+the file to start again. Writes unlabelled_shift_test.md and .png.
 """
 
 from __future__ import annotations

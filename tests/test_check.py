@@ -504,7 +504,7 @@ class TestTheTable:
         column = lines[1].index("expected")
         assert all(line[column:].startswith(row.expected) for line, row in zip(lines[2:7], found.rows, strict=True))
         assert lines[7].startswith("- mean prediction, calibration intercept: these are predictions at `sampling`")
-        assert str(check(*right(RARE, 300, 63), RARE, level=0.9999)).startswith("Nothing seen to be wrong")
+        assert str(check(*right(RARE, 300, 63), RARE, level=0.9999)).startswith("No problem found")
 
     def test_it_is_handed_on_as_plain_numbers_and_as_html(self) -> None:
         found = check(*plain(RARE), RARE)
