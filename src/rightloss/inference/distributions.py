@@ -49,7 +49,7 @@ class Diverged(ValueError):
 
     Attributes:
         step: the step, counted from 0.
-        posterior: what the method would have returned, had it stopped before; None where it had nothing yet.
+        posterior: what the method would have returned, had it stopped before; None if it had nothing yet.
 
     Examples:
         >>> from rightloss.inference import Diverged

@@ -32,7 +32,7 @@ class UnlabelledRows:
 
     Attributes:
         x: what the model takes.
-        weight: λ as given; None where each counts once.
+        weight: λ as given; None if each counts once.
         batch_size: how many of them a step on minibatches takes; None for all.
     """
 
@@ -215,7 +215,7 @@ class _UnlabelledParts:
 
 
 def _in_parts(unlabelled: UnlabelledRows | None, generator: torch.Generator | None, device: Device) -> _UnlabelledParts | None:
-    """Return the rows in parts; None where there are none, or every step takes all."""
+    """Return the rows in parts; None if there are none, or every step takes all."""
     if unlabelled is None or unlabelled.batch_size is None or unlabelled.batch_size >= len(unlabelled.x):
         return None
     x = unlabelled.x if device is None else unlabelled.x.to(device)
@@ -223,7 +223,7 @@ def _in_parts(unlabelled: UnlabelledRows | None, generator: torch.Generator | No
 
 
 def _loader(data: Data) -> Iterable[Any] | None:
-    """Return `data` where it gives batches; None where it has examples."""
+    """Return `data` where it gives batches; None if it has examples."""
     if isinstance(data, list) and data and all(_is_batch(each) for each in data):
         return data
     if isinstance(data, tuple | list) or (isinstance(data, Dataset) and not isinstance(data, IterableDataset)):

@@ -175,7 +175,7 @@ def _by_target(target: LogPosterior, weights: Weights, batch: Pair) -> Potential
 
 
 def _in_one_pass(target: LogPosterior, weights: Weights, begin: Tensor, batch: Pair) -> Potential | None:
-    """Return the same by the formula of `LikelihoodTerms`: data and pool in one pass. None where it does not apply."""
+    """Return the same by the formula of `LikelihoodTerms`: data and pool in one pass. None if it does not apply."""
     if not isinstance(target.prevalence, Prevalence) or not isinstance(target.criterion, LOSSES):
         return None
     terms = likelihood_terms(target, weights, begin, batch)
@@ -221,7 +221,7 @@ def _space(target: LogPosterior, layout: Layout, start: Posterior | Params | Non
 
 
 def _factor(covariance: Float[Tensor, "d d"]) -> Float[Tensor, "d d"] | None:
-    """Return its Cholesky factor, or None where it is (nearly) singular, as that of a few draws."""
+    """Return its Cholesky factor, or None if it is (nearly) singular, as that of a few draws."""
     factor, failed = torch.linalg.cholesky_ex(covariance)
     singular = factor.diagonal() <= 1e-3 * covariance.diagonal().clamp_min(0).sqrt()
     return None if int(failed) or bool(singular.any()) else factor

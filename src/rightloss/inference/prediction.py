@@ -36,7 +36,7 @@ class Prediction:
         data_entropy: avg_s H[p_s], what stays uncertain however much is known of the weights (aleatoric).
         model_entropy: I, what is due to the weights not being known (epistemic).
         low: the lower end of the central interval of p_s(k|x) over the draws, a probability, class by class, in the shape of
-            `log_probs`; None where no interval was asked for. Of one draw, such as MAP's, it is p itself.
+            `log_probs`; None if no interval was asked for. Of one draw, such as MAP's, it is p itself.
         high: its upper end.
 
     Examples:

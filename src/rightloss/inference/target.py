@@ -330,7 +330,7 @@ class LogPosterior:
         return table if self.unlabelled is None else stream_columns(table, self.criterion.terms(table).sampling > 0)
 
     def joint_outputs(self, x: Tensor, others: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """Return the model's outputs for x, and for the unlabelled rows `others`, or all; None where there are none.
+        """Return the model's outputs for x, and for the unlabelled rows `others`, or all; None if there are none.
 
         It is one pass where shapes allow it, so that a model that normalises by minibatch does so for both alike.
         """

@@ -262,7 +262,7 @@ def check_options(reduction: object, nonfinite: object, ignore_index: object) ->
         raise ValueError(f"Expected `nonfinite` to be 'raise' or 'nan', but got {nonfinite!r}: choose one of them.")
     if ignore_index is not None and (isinstance(ignore_index, bool) or not isinstance(ignore_index, Integral)):
         raise ValueError(
-            f"Expected `ignore_index` to be an int label, or None where none is ignored, but got {ignore_index!r}: "
+            f"Expected `ignore_index` to be an int label, or None if none is ignored, but got {ignore_index!r}: "
             "-100 is the default."
         )
 

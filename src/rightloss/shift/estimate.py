@@ -79,7 +79,7 @@ def estimate_prevalence(
             predictions are known to be calibrated at the mix ρ, and fits nothing. None without a held-out set assumes the same
             and always warns, because unlabelled predictions cannot show it: at π̂, with weights 1 / Σ_k π̂_k p(k|x)/ρ_k that
             sum to n, their weighted mean is exactly ρ for any model, right or wrong.
-        prior:             Dirichlet parameters (K,), all ≥ 1, for the maximum a posteriori ("em").
+        prior: Dirichlet parameters (K,), all ≥ 1, for the maximum a posteriori ("em").
         region: "auto", "profile", "curvature", "fieller", or None for no regions.
         level: the level of the regions.
 

@@ -172,7 +172,7 @@ def risk_interval(
         features: X (n, d).
         coefficients: (K − 1, d + 1), the intercept last.
         covariance: of the same, flattened class by class.
-        level: of the intervals.
+        level: the level of the intervals.
     """
     x = np.column_stack([features, np.ones(len(features))])
     table = np.column_stack([np.zeros(len(x)), x @ coefficients.T])

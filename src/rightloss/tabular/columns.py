@@ -77,7 +77,7 @@ def text_of(value: Any) -> str:
 
 
 def date_format(series: pd.Series) -> str | None:
-    """Return the format of dates in a text column, or None where there is none that fits nearly all of them."""
+    """Return the format of dates in a text column, or None if there is none that fits nearly all of them."""
     present = series.dropna()
     if pd.api.types.is_datetime64_any_dtype(series):
         return "ISO8601"
@@ -90,7 +90,7 @@ def date_format(series: pd.Series) -> str | None:
 
 
 def as_days(series: pd.Series, date_format: str) -> np.ndarray:
-    """Return dates as days since 1970, with NaN where there is none."""
+    """Return dates as days since 1970, with NaN if there is none."""
     text = series
     if not pd.api.types.is_datetime64_any_dtype(series):  # pandas also reads words such as "today"
         text = series.astype(str).where(series.astype(str).str.match(r"\s*\d") & series.notna(), None)

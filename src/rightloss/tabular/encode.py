@@ -193,7 +193,7 @@ def _standardised(series: pd.Series, spec: ColumnSpec) -> np.ndarray:
 
 
 def _codes(series: pd.Series, spec: ColumnSpec) -> tuple[np.ndarray, np.ndarray]:
-    """Return the number of each cell's level, the last for all pooled ones, NaN where it is missing; and which are missing."""
+    """Return the number of each cell's level, the last for all pooled ones, NaN if it is missing; and which are missing."""
     codes, texts = as_text(series)
     place = {text: number for number, text in enumerate(spec.categories)}
     numbers = np.array([*(place.get(text, len(place)) for text in texts), np.nan])[codes]

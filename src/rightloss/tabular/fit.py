@@ -349,7 +349,7 @@ def _learnt_population(
 
 
 def _stated_population(population: LearntPopulation | None, unlabelled: pd.DataFrame | None) -> Population | None:
-    """Return the population as given, None where it is to be learnt; refuse what does not go with the unlabelled rows."""
+    """Return the population as given, None if it is to be learnt; refuse what does not go with the unlabelled rows."""
     if is_unknown(population):
         if unlabelled is None:
             raise ValueError(

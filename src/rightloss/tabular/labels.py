@@ -47,7 +47,7 @@ class Labels:
     Attributes:
         classes: the labels, sorted; of two the positive one is the second.
         codes: the class number of each row `(n,)`, −1 where the label is missing.
-        positive: the second of two classes; None where there are more.
+        positive: the second of two classes; None if there are more.
         guessed: whether `positive` was guessed without a sign which of the two it is.
     """
 

@@ -41,8 +41,8 @@ class UnlabelledReport:
     Attributes:
         rows: how many there were.
         used: how many were learnt from.
-        p_value: of the hypothesis that their classes look like the labelled ones; None where it was not tested.
-        gain: by how much the expected log-likelihood of the linear model is higher with them; None where it was not fitted.
+        p_value: of the hypothesis that their classes look like the labelled ones; None if it was not tested.
+        gain: by how much the expected log-likelihood of the linear model is higher with them; None if it was not fitted.
         low: lower limit of a 95 % interval of the gain.
         high: its upper limit.
         kept: whether the model that learnt from them is the one that is kept.

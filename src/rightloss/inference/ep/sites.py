@@ -58,7 +58,7 @@ class NaturalParameters:
         return self if share == 1 else NaturalParameters(share * self.precision, share * self.shift)
 
     def moments(self) -> GaussianMoments | None:
-        """Return mean and covariance; None where it is no distribution."""
+        """Return mean and covariance; None if it is no distribution."""
         factor, info = torch.linalg.cholesky_ex(self.precision)
         if int(info) or not bool(torch.isfinite(factor).all()):
             return None
