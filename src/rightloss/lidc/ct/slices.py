@@ -174,7 +174,7 @@ def _behind_the_series_uid(tag: Any, vr: str | None, length: int) -> bool:
 def _numbers(values: Any, count: int) -> NDArray[np.float64]:
     found = np.array([float(value) for value in values], dtype=np.float64)
     if found.shape != (count,) or not np.isfinite(found).all():
-        raise UnreadableSlice(f"it has {found.tolist()} in the place of {count} finite numbers")
+        raise UnreadableSlice(f"it has {found.tolist()} instead of {count} finite numbers")
     return found
 
 
