@@ -131,7 +131,7 @@ class Minibatches:
 
     @property
     def epoch(self) -> float | tuple[float | None, float] | None:
-        """How many minibatches share an epoch, about; None where a loader decides. Of the unlabelled rows, too, if in parts."""
+        """Return the approximate number of minibatches per epoch, also of unlabelled rows if in parts; None for a loader."""
         own = None if self.loader is not None else len(self.y) / self.batch_size
         return own if self.others is None else (own, self.others.epoch)
 

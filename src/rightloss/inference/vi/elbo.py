@@ -154,9 +154,7 @@ class _Bound:
         self.landing = False
 
     def climb(self, batch: Batch, step: int, last_good: Callable[[], Any]) -> Tensor:
-        """Add the gradient of the negative bound to q's leaves, and return the bound's estimate; raise Diverged if not
-        finite.
-        """
+        """Add the gradient of the negative bound to q's leaves, and return the bound; raise Diverged if not finite."""
         total = torch.zeros(())
         for noise in self._noises():
             try:
