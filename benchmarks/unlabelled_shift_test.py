@@ -1,6 +1,6 @@
 """Measure how often `unlabelled_shift_test` warns, without and with a shift of p(x|y) in the unlabelled rows.
 
-    python benchmarks/unlabelled_shift_test.py                       # simulated rows, then CT slices where they are at hand
+    python benchmarks/unlabelled_shift_test.py                       # simulated rows, then CT slices if available
     python benchmarks/unlabelled_shift_test.py --slices FILE.npz     # a nodule archive, with FILE_manufacturer.csv beside it
 
 Simulated: two classes, normal in d dimensions with variance 1, 1.5 apart in the first; n labelled rows of each class, and ten

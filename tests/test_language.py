@@ -40,15 +40,12 @@ PHRASES = {
     r"\bwere (?:they|it|there) (?!not)\w": "if they were",
     r"\bin one go\b": "together, at a time",
     r"\bthere and back\b": "and the reverse",
-    r"\bno likelier\b": "at most as probable",
     r"\bfor want of": "without",
     r"\bas yet\b": "so far",
     r"\bof old\b": "before",
     r"\bat hand\b": "available",
     r"\bin vain\b": "without effect",
-    r"\bis it that\b": "say it directly",
     r"\bso as (?:not )?to\b": "to",
-    r"\bhow to mend\b": "how to fix",
     r"\bby and by\b": "later",
 }
 
@@ -67,14 +64,14 @@ def sentences_of(page: str) -> list[str]:
     page = re.sub(r"^( *)```.*?^\1```|^---\n.*?^---\n|\$\$.*?\$\$|<!--.*?-->", "\n\n", page, flags=re.DOTALL | re.MULTILINE)
     page = re.sub(r"^ *(?:\||#|!!!|\?\?\?|<|!\[).*", "\n", page, flags=re.MULTILINE)
     page = re.sub(r"\]\([^)]*\)|`[^`]*`", "] code", page)
-    parts = re.split(r"\n\s*\n|\n *(?:[-*]|\d+\.) ", page)
+    parts = re.split(r"\n\s*\n|^ *(?:[-*]|\d+\.) ", page, flags=re.MULTILINE)
     return [" ".join(found.split()) for part in parts for found in re.split(r"(?<=[.!?:;])[*_)\"”]*\s+", part)]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_file_has_a_phrase_that_reads_like_a_riddle(path: Path) -> None:
-    found = phrases_in(path.read_text(encoding="utf-8"))
-    assert not found, "\n".join(f"{path.relative_to(ROOT)}:{each}" for each in found)
+@pytest.mark.long
+def test_no_file_has_an_unclear_phrase() -> None:
+    found = [f"{path.relative_to(ROOT)}:{each}" for path in FILES for each in phrases_in(path.read_text(encoding="utf-8"))]
+    assert not found, "\n".join(found)
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))

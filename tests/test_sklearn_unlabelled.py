@@ -162,7 +162,7 @@ def test_an_integer_weight_is_a_repeated_row_and_votes_of_one_are_labels(populat
 
 
 def test_evidence_holds_the_mean_prediction_over_the_unlabelled_rows_at_the_population() -> None:
-    """With 60 columns, one of which matters, 40 labelled rows can be learnt by heart."""
+    """With 60 columns, one of which matters, 40 labelled rows can be memorised."""
     rng = np.random.default_rng(SEED)
     classes = (np.arange(40) % 2, rng.choice(2, 3000, p=[0.9, 0.1]))
     x, others = (rng.normal(size=(len(y), 60)) + np.outer(2 * y, np.eye(60)[0]) for y in classes)
