@@ -32,7 +32,7 @@ _MODES = ("model", "search")
 _CURVATURES = ("hessian", "fisher")
 _LARGEST = 20_000  # maximum number of weights for a full covariance: 3 GB
 _SEARCHED = "found by map_estimate"
-_NEARER = 0.05  # weights are near the mode if fewer than this fraction of draws are below the peak by less
+_NEARER = 0.05  # at most this fraction of the Gaussian's draws may be closer to the peak than weights that are near it
 _DEVIATIONS = 2.0  # posterior standard deviations by which a Newton step may change log p(k|w)
 # Nats by which these weights must predict better than a constant. If x had no information about y, weights independent of the
 # labels would reach log 20 with a probability of at most 1/20, because the mean of a likelihood ratio is 1.
@@ -66,8 +66,9 @@ def laplace(
     Weights are near a mode if H is positive definite there, and the Newton step from them, H⁻¹g with the gradient g, is short
     by three scale-free criteria:
 
-    - It gains ½ gᵀH⁻¹g nats, less than 95 % of the Gaussian's own draws are below the peak (χ² with as many degrees of freedom
-      as weights). That is half a standard deviation for each of 6 weights, and nearly one for each of thousands.
+    - It gains only ½ gᵀH⁻¹g nats, so that at least 95 % of the Gaussian's own draws are further below the peak (χ² with as
+      many degrees of freedom as weights). That is half a standard deviation for each of 6 weights, and nearly one for each of
+      thousands.
     - It changes no class's log p(k|w) by more than two posterior standard deviations. Among many weights, a single wrong
       intercept, as after training with plain cross-entropy, would otherwise not be noticed.
     - The log-likelihood is above that of the best constant predictions by 3 nats or more, and by at least 4 times the expected

@@ -16,6 +16,16 @@ class Likelihood(Protocol):
 
     `num_outputs` is the number of outputs per example (None: the number of classes), `num_classes` the number of classes
     (None: that of the prevalence). `over_classes` is False in regression.
+
+    Examples:
+        >>> import torch, rightloss as rl
+        >>> from rightloss.likelihoods import Likelihood
+        >>> isinstance(rl.Bernoulli(), Likelihood)
+        True
+        >>> rl.Bernoulli().table(torch.zeros(1, 1)).exp()
+        tensor([[0.5000, 0.5000]])
+        >>> round(float(rl.Bernoulli().starting_outputs(rl.Prevalence.binary(population=0.1)).sigmoid()), 3)
+        0.1
     """
 
     @property
