@@ -175,7 +175,7 @@ def _estimate(
         "slopes": slopes - slopes.mean(0),
         "counts": rows.counts,
     }
-    with torch.inference_mode(False):  # so that the tensors can be used in training, too
+    with torch.inference_mode(False):  # so that the tensors can also be used in training
         return JointPrevalenceEstimate(
             **{name: torch.from_numpy(np.array(value)) for name, value in arrays.items()},
             level=level,
