@@ -102,7 +102,7 @@ class TestRightModels:
         found = check(RARE.population.log().float().expand(400, 2), torch.arange(400) % 2, RARE)
         assert found.ok
         assert found["calibration slope"].verdict == "not tested"
-        assert "alike" in found["calibration slope"].remedy
+        assert "are equal" in found["calibration slope"].remedy
 
 
 def shifted(prevalence: Prevalence) -> Tensor:
