@@ -328,8 +328,7 @@ def _stacked(pairs: list[Any]) -> tuple[Any, Any]:
         kind = type(pairs[0]).__name__
         raise ValueError(f"Expected a data set of pairs (x, y), but got {kind}: give inputs and labels alone.")
     x, y = zip(*pairs, strict=True)
-    # type: ignore[return-value]
-    return tuple(torch.stack(each) if isinstance(each[0], Tensor) else np.stack(each) for each in (x, y))
+    return tuple(torch.stack(each) if isinstance(each[0], Tensor) else np.stack(each) for each in (x, y))  # type: ignore[return-value]
 
 
 def _concatenated(batches: list[Pair]) -> Pair:
