@@ -4,6 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
+PROSE := src docs benchmarks tests README.md CONTRIBUTING.md CHANGELOG.md
 BENCHMARKS := $(sort $(wildcard benchmarks/*.py))
 
 .DEFAULT_GOAL := help
@@ -30,9 +31,10 @@ slow: $(VENV)/.test ## the tests that take longest
 extras: $(VENV)/.test ## the wheel with each extra in an empty environment, at pinned and at lowest versions: an hour, gigabytes
 	$(BIN)/python -m pytest -m slow tests/test_extras.py
 
-lint: $(VENV)/.test ## ruff and mypy
+lint: $(VENV)/.test ## ruff, codespell and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell $(PROSE)
 	$(BIN)/mypy
 
 notebooks: $(VENV)/.test ## execute the notebooks of the documentation again, and store what they show

@@ -93,7 +93,7 @@ HOW = """
   *Prior2Posterior*: divided by the mean prediction on the labelled rows. *Pooled*: mean log-odds of four nets trained by
   logit adjustment, the weighted loss, the gain at κ = 0 and by uncertainty. *Ensemble*: five logit-adjusted MLPs.
   *Laplace*: averaged over a Gaussian posterior of the linear model. *κ validated*: the best of κ = 0, 0.1, 1 on validation.
-- *Capped*: no class is held to be less likely to have produced x than 1/(n_k + 1) of the likeliest, for n_k labelled rows of it
+- *Capped*: no class has a likelihood of x below 1/(n_k + 1) of the largest one, for n_k labelled rows of it
   (*at 2n*: twice as many); *smoothed*: 1/(n_k + 1) is added to each class's share of the likelihood. Rivals are not capped.
 - With unlabelled rows: *mean matching* moves the intercept until their mean prediction is π; *matched* does so after another
   method. *Unlabelled*: they are one more stream of the likelihood, with mass √(N_u/n); *guarded*: unless logit adjustment

@@ -72,7 +72,7 @@ class Scores:
         self.add(f"{name}, capped", at, [self.capped(each, at) for each in tables], step, slope)
 
     def capped(self, table: np.ndarray, at: int, rows: float = 1.0) -> np.ndarray:
-        """Return predictions at π in which no class is less likely to have produced x than 1/(n_k + 1) of the likeliest.
+        """Return predictions at π in which no class is less likely to have produced x than 1/(n_k + 1) of the most probable.
 
         Of n_k labelled rows of class k, none may have been like x; they cannot show that fewer than about one in n_k is.
         The likelihoods are p(x|k) ∝ p(k|x)/π_k. `rows` multiplies n_k.

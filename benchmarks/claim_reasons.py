@@ -116,10 +116,11 @@ logit adjustment is not; with few rows its variance costs more than that, and ha
 
 """,
     """
-At a small π the log-likelihood hangs on the few rows of the other class with the largest log-odds. In real tables some rows lie
-far out, where a model extrapolates: it claims likelihood ratios of thousands, which a hundred labelled rows cannot show. With n
-labelled rows of a class, the ratio is capped at n + 1: if none of n looks like x, about one in n still may. Where the model is
-right this costs little (first table). Where one row in fifty is ten times as far out, it decides whether anything is gained:
+At a small π the log-likelihood depends on the few rows of the other class with the largest log-odds. In real tables some rows
+are far out, where a model extrapolates: it claims likelihood ratios of thousands, which a hundred labelled rows cannot show.
+With n labelled rows of a class, the ratio is capped at n + 1: if none of n looks like x, about one in n still may.
+Where the model is right this costs little (first table). Where one row in fifty is ten times as far out,
+it decides whether anything is gained:
 
 """,
 )

@@ -1,7 +1,7 @@
 """Train gradient boosting by every loss that claim.py compares, on one draw of labelled rows, and score it at every population.
 
 Stage: `Rows` → boosters of LightGBM → figures in `Scores`. Leaves and rounds are chosen on the validation rows, for each loss
-and population anew. A booster that does not depend on π is trained once. Logits are at the mix of the labelled rows, ρ.
+and population separately. A booster that does not depend on π is trained once. Logits are at the mix of the labelled rows, ρ.
 """
 
 from __future__ import annotations

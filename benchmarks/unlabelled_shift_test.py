@@ -1,6 +1,6 @@
 """Measure how often `unlabelled_shift_test` warns, without and with a shift of p(x|y) in the unlabelled rows.
 
-    python benchmarks/unlabelled_shift_test.py                       # simulated rows, then CT slices where they are at hand
+    python benchmarks/unlabelled_shift_test.py                       # simulated rows, then CT slices if available
     python benchmarks/unlabelled_shift_test.py --slices FILE.npz     # a nodule archive, with FILE_manufacturer.csv beside it
 
 Simulated: two classes, normal in d dimensions with variance 1, 1.5 apart in the first; n labelled rows of each class, and ten
@@ -15,7 +15,7 @@ another manufacturer, and for comparison of other patients at GE; π is the mali
 groups.
 
 Results go to benchmarks/out/unlabelled_shift_test.csv as they come, and a second call takes up where the first ended; delete
-the file to begin anew. Writes unlabelled_shift_test.md and .png.
+the file to start again. Writes unlabelled_shift_test.md and .png.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The command `rightloss`, up to the import of the package.
+"""The entry point of the command `rightloss`, before the package is imported.
 
 Stage: the process as the shell started it → standard streams that take any text, Ctrl-C without a traceback → `rightloss.cli`.
 
-It is beside the package, so that nothing but Python itself is imported before Ctrl-C is handled.
+This module is outside the package, so that only the standard library is imported before Ctrl-C is handled.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 
-# Letters of the tables and messages beyond ASCII, for terminals and pipes that cannot encode them.
+# Non-ASCII characters in tables and messages, for terminals and pipes that cannot encode them.
 _PLAIN = {
     **{"−": "-", "–": "-", "—": "-", "…": "...", "→": "->", "×": "x", "±": "+-", "½": "1/2", "²": "^2", "³": "^3", "∞": "inf"},
     **{"π": "pi", "ρ": "rho", "κ": "kappa", "Σ": "sum"},
@@ -22,7 +22,7 @@ _PLAIN = {
 
 
 def main() -> None:
-    """Run the command: the entry point."""
+    """Run the command."""
     open_closed_streams()
     spell_out()
     if sys.argv[1:] == ["--version"]:  # at once
@@ -38,14 +38,14 @@ def main() -> None:
 
 
 def open_closed_streams() -> None:
-    """Open a stream to nowhere for each one that the shell has closed, as by `>&-`, so that no file gets its number."""
+    """Open the null device for each standard stream that the shell closed (`>&-`), so that no file gets its number."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))
 
 
 def spell_out() -> None:
-    """Write letters that standard output and error cannot encode in ASCII, or as question marks."""
+    """Let standard output and error replace characters they cannot encode by ASCII or question marks."""
     codecs.register_error("rightloss", _spelled)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -59,5 +59,5 @@ def _spelled(error: UnicodeError) -> tuple[str, int]:
 
 
 def _leave(*_: object) -> None:
-    """Exit at once: nothing has been done yet, and other packages might catch an exception while they are imported."""
+    """Exit immediately: no work is lost, and packages might catch an exception during their import."""
     os._exit(130)

@@ -41,7 +41,7 @@ class Case:
 
     @property
     def decided(self) -> np.ndarray:
-        """The last of the likeliest classes."""
+        """Return the last of the most probable classes."""
         best = self.probs >= self.probs.max(1, keepdims=True) * (1 - 1e-12)
         return best.shape[1] - 1 - best[:, ::-1].argmax(1)
 

@@ -24,7 +24,7 @@ def predictions(n: int, k: int, seed: int = 0, decimals: int | None = None) -> t
     logits = torch.randn(n, k, dtype=torch.float64, generator=generator(seed)) + 1.5 * torch.eye(k)[labels]
     if decimals is not None:
         logits = logits.round(decimals=decimals)
-        logits[:, 2:] = 0.3  # lest rows that are no copies tie but for rounding
+        logits[:, 2:] = 0.3  # so that rows that are not copies do not tie up to rounding
     return torch.log_softmax(logits, 1), labels
 
 

@@ -81,7 +81,7 @@ def _scores(name: str, nodules: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _readers(rating: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """Four readers, each off by one now and then."""
+    """Four readers, each sometimes off by one."""
     return np.clip(rating[:, None] + generator.choice([-1, 0, 0, 1], size=(len(rating), 4)), 0, 4)
 
 

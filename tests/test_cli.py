@@ -132,7 +132,7 @@ def test_an_error_that_stops_a_study_gives_one_line(
 
 @pytest.fixture
 def scans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with two of three series, and the table of the three in the place of LIDC-IDRI's."""
+    """A folder with two of three series, and the table of the three instead of LIDC-IDRI's."""
     every = several_scans(3)
     for patient, scan in list(every.items())[:2]:
         write_scan(tmp_path / "dicom" / patient, scan, ramp)

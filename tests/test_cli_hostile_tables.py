@@ -255,6 +255,6 @@ def test_fit_that_is_killed_while_it_writes_leaves_no_model(tmp_path: Path) -> N
 @pytest.mark.long
 def test_predict_that_is_killed_while_it_writes_leaves_no_file(model: Path, tmp_path: Path) -> None:
     write_people(tmp_path / "new.csv", rows=100_000)
-    begun = lambda: any(path.stat().st_size for path in tmp_path.glob(".saving-*"))  # noqa: E731
-    killed(["predict", str(model), "new.csv", "--out", "p.csv"], tmp_path, begun)
+    started = lambda: any(path.stat().st_size for path in tmp_path.glob(".saving-*"))  # noqa: E731
+    killed(["predict", str(model), "new.csv", "--out", "p.csv"], tmp_path, started)
     assert not (tmp_path / "p.csv").exists()

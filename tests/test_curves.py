@@ -105,7 +105,7 @@ class TestRoc:
         points = list(zip(roc.threshold, roc.false_positive_rate, roc.true_positive_rate, strict=True))
         alone = [point for point in points if (np.abs(p - point[0]) <= rounding * p).sum() <= 1]
         assert len(alone) > {torch.float64: 0.999, torch.float32: 0.95, torch.float16: 0.05}[dtype] * len(points)
-        for t, fpr, tpr in alone:  # the others are told apart by more than their probability
+        for t, fpr, tpr in alone:  # the others differ by more than their probability
             called = p >= t
             assert math.isclose(tpr, called[y].mean(), abs_tol=1e-12)
             assert math.isclose(fpr, weight[called & ~y].sum() / weight[~y].sum(), abs_tol=1e-12)

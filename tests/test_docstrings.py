@@ -12,7 +12,7 @@ import torch
 from members import unchecked_types
 
 MODULES = [
-    *("", "inference", "metrics", "shift", "check", "predictive", "sklearn", "boosting", "tabular"),
+    *("", "likelihoods", "inference", "metrics", "shift", "check", "predictive", "sklearn", "boosting", "tabular"),
     *("lidc", "lidc.nets", "lidc.ct", "study"),
 ]
 

@@ -1,4 +1,4 @@
-"""An estimated prevalence in the place of a population: it counts as the uncertain one it states."""
+"""An estimated prevalence as a population: it is used as its uncertain prevalence."""
 
 from __future__ import annotations
 

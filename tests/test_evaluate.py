@@ -157,7 +157,7 @@ def test_always_answering_the_prevalence_has_no_skill_and_no_calibration_error(m
         assert found[name].low == pytest.approx(value, abs=1e-9)
         assert found[name].high == pytest.approx(value, abs=1e-9)
     assert math.isnan(found.calibration_slope.value)
-    assert "alike" in found.calibration_slope.reason
+    assert "are equal" in found.calibration_slope.reason
     if len(case.population) == 2:
         assert "never decided" in found.ppv.reason or "always decided" in found.npv.reason
 

@@ -165,7 +165,7 @@ PARTS: dict[str, Callable[[], tuple[Any, Any]]] = {
 @pytest.mark.parametrize("method", [map_estimate, ensemble, variational], ids=lambda method: method.__name__)
 def test_what_was_made_under_inference_mode_is_taken(part: str, method: Method) -> None:
     if part == "cutpoints" and method is ensemble:
-        pytest.skip("nothing to draw anew")
+        pytest.skip("the ensemble has nothing to draw")
     options = {"steps": 4, "batch_size": 10, **({"members": 2} if method is ensemble else {})}
     torch.manual_seed(0)
     expected = method(*PARTS[part](), **options)

@@ -120,7 +120,7 @@ def test_the_hessian_is_that_of_the_log_posterior_with_the_data_as_its_pool(
 def test_the_fisher_information_is_the_hessian_that_the_model_expects(
     make: Callable[[], Any], k: int, options: dict[str, Any]
 ) -> None:
-    """The model's own probabilities in the place of what was observed: of x given y, or, for the rivals, of y given x."""
+    """The model's own probabilities instead of the observed values: of x given y, or, for other losses, of y given x."""
     data = _data(k)
     terms, _ = _terms(_target(make, k, options), data)
     target = _target(make, k, options, num_data=30)

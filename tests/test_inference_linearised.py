@@ -324,7 +324,7 @@ class TestLaplace:
     def test_a_model_without_forward_derivatives_causes_a_warning(self) -> None:
         data = normal(20, 6), torch.arange(20) % 2
         target = log_posterior(Attention().double(), Prevalence.binary(0.1))
-        with pytest.warns(UserWarning, match=r"weights as they are drawn.*forward derivatives"):
+        with pytest.warns(UserWarning, match=r"not be linearised.*forward derivatives"):
             found = laplace(target, data, mode=target.parameters())
         assert not found.linearised
         asked = laplace(target, data, mode=target.parameters(), linearised=True)

@@ -219,7 +219,7 @@ def test_what_cannot_be_a_log_posterior_is_refused() -> None:
     assert_refused(lambda: log_posterior(model, prevalence, loss=WeightedLoss, marginal=BatchMarginal()), "no marginal")
     assert_refused(lambda: log_posterior(model, prevalence, loss=WeightedLoss, pool=(x, y)), "pool")
     assert_refused(lambda: log_posterior(model, prevalence, marginal=BatchMarginal(), pool=(x, y)), "both")
-    assert_refused(lambda: log_posterior(model, prevalence, Bernoulli, num_data=1), "brackets")  # type: ignore[arg-type]
+    assert_refused(lambda: log_posterior(model, prevalence, Bernoulli, num_data=1), "call the class")  # type: ignore[arg-type]
     assert_refused(lambda: log_posterior(model, 0.1), "Prevalence")  # type: ignore[arg-type]
 
 

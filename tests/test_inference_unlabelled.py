@@ -640,13 +640,13 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("options", "words"),
         [
-            ({"loss": WeightedLoss}, "no part in its likelihood"),
-            ({"loss": LogLikelihoodLoss}, "no part in its likelihood"),
+            ({"loss": WeightedLoss}, "its likelihood cannot use them"),
+            ({"loss": LogLikelihoodLoss}, "its likelihood cannot use them"),
             ({"unlabelled_weight": -1.0}, "unlabelled_weight"),
             ({"unlabelled_batch_size": 0}, "unlabelled_batch_size"),
             ({"unlabelled_batch_size": 2.5}, "unlabelled_batch_size"),
-            ({"marginal": "auxiliary"}, "knows nothing"),
-            ({"marginal": "pool"}, "knows nothing"),
+            ({"marginal": "auxiliary"}, "no estimate for the unlabelled"),
+            ({"marginal": "pool"}, "no estimate for the unlabelled"),
             ({"reference": [0.95, 0.05], "marginal": BatchMarginal()}, "no `marginal`"),
             ({"reference": [0.95, 0.05], "unlabelled_batch_size": 5}, "no `unlabelled_batch_size`"),
         ],

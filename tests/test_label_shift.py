@@ -78,7 +78,7 @@ class TestLabelShift:
         expected = chisquare(torch.bincount(y).numpy(), [450, 550]).pvalue
         assert found.sampling_p_value == pytest.approx(float(expected), rel=1e-9)
         assert shift_test_quietly(x, h, y).sampling_p_value is None
-        with pytest.warns(LabelShiftWarning, match="do not come at the mix"):
+        with pytest.warns(LabelShiftWarning, match="do not have the mix"):
             label_shift_test(overconfident(x), (overconfident(h), y), 0.9)
 
     def test_a_model_that_cannot_tell_classes_apart_is_ill_conditioned(self) -> None:
@@ -87,7 +87,7 @@ class TestLabelShift:
         found = shift_test_quietly(*same, y)
         assert found.condition > 30
         assert not found.well_conditioned
-        assert "hardly tells some classes apart" in found.message
+        assert "hardly distinguishes some classes" in found.message
 
     def test_sets_too_small_for_an_estimate_are_named(self) -> None:
         (x, _), (h, y) = drawn(equal(2), 12, 68), drawn(equal(2), 12, 69)

@@ -185,7 +185,7 @@ class TestFlaws:
         (tmp_path / "readme.txt").write_text("not an image")
         series = read_series([*files.values(), tmp_path / "readme.txt"])
         np.testing.assert_array_equal(series.hu, np.rint(volume_of(scan, [0, 1, 2, 4, 5])))
-        assert "readme.txt left out: it is no DICOM file" in series.problems
+        assert "readme.txt left out: it is not a DICOM file" in series.problems
         assert any(problem.startswith(f"{files[3].name} left out") for problem in series.problems)
         assert any("1 slice missing" in problem for problem in series.problems)
 

@@ -269,7 +269,7 @@ def test_a_net_with_a_prevalence_exports_for_any_number_of_nodules_and_views(mak
     sizes = ({0: n, 1: s}, {0: n})[: len(few)]
     with unchecked_types():  # sizes are symbols while a graph is traced
         exported = torch.export.export(layer, (few, mix), dynamic_shapes=(sizes, None))
-    many = inputs(net, images(40, 2))  # more than the low-level block takes in one go
+    many = inputs(net, images(40, 2))  # more than the low-level block takes at a time
     torch.testing.assert_close(exported.module()(many, mix), layer(many, mix), rtol=1e-4, atol=1e-4)
 
 

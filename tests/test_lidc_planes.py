@@ -278,7 +278,7 @@ class TestFixedRotations:
         assert torch.equal(found[0], torch.eye(3).double())
         torch.testing.assert_close(found @ found.mT, torch.eye(3).double().expand(16, 3, 3), rtol=0, atol=1e-6)
         assert torch.equal(fixed_rotations(3), fixed_rotations(16)[:3])
-        # 60° about (1, −1, −1): the farthest that three planes can be from the first three, arccos 2/3.
+        # 60° about (1, −1, −1): the furthest that three planes can be from the first three, arccos 2/3.
         second = Rotation.from_rotvec(np.deg2rad(60) / 3**0.5 * np.array([1, -1, -1])).as_matrix()
         torch.testing.assert_close(found[1], torch.from_numpy(second), rtol=0, atol=1e-4)
 

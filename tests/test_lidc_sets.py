@@ -38,7 +38,7 @@ from rightloss.lidc.sets import FEATURES, METADATA
 SETS = {"binary": binary_set, "rating": rating_set, "balanced": balanced_set}
 each_set = pytest.mark.parametrize("make", SETS.values(), ids=SETS.keys())
 SLICES = Path(os.environ.get("RIGHTLOSS_DATA", Path(__file__).parents[2] / "shared" / "data")) / "lidc_slices.npz"
-needs_slices = pytest.mark.skipif(not SLICES.is_file(), reason="the CT slices of LIDC-IDRI are not at hand")
+needs_slices = pytest.mark.skipif(not SLICES.is_file(), reason="the CT slices of LIDC-IDRI are not available")
 
 
 @cache

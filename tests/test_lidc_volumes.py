@@ -128,7 +128,7 @@ def test_shares_are_multiples_of_one_reader() -> None:
 
 @pytest.fixture
 def few_nodules(monkeypatch: pytest.MonkeyPatch) -> int:
-    """Twelve in the place of 2651, of which one is already more than few."""
+    """Twelve instead of 2651, of which one is already more than few."""
     monkeypatch.setattr(module, "NUM_NODULES", 12)
     monkeypatch.setattr(module, "FEW", 0)
     return 12

@@ -93,8 +93,8 @@ def test_an_uncertain_prevalence_and_groups_widen_the_intervals() -> None:
     unsure = operating_point(log_probs, y, rl.Prevalence.beta(2.0, 18.0), recall=0.8)
     assert unsure.threshold == plain.threshold
     assert width(unsure) > 1.5 * width(plain)
-    thrice = operating_point(log_probs.repeat(3, 1), y.repeat(3), 0.1, recall=0.8, groups=torch.arange(400).repeat(3))
-    assert width(thrice) == pytest.approx(width(plain), rel=0.1)
+    tripled = operating_point(log_probs.repeat(3, 1), y.repeat(3), 0.1, recall=0.8, groups=torch.arange(400).repeat(3))
+    assert width(tripled) == pytest.approx(width(plain), rel=0.1)
 
 
 def test_nobody_called_has_no_predictive_value_but_limits_of_the_rest() -> None:

@@ -1,4 +1,4 @@
-"""Plots: what is drawn is the curve, words on the axes, told apart without colour, nothing clipped, no global state."""
+"""Plots: what is drawn is the curve, axes have labels, lines differ without colour, nothing clipped, no global state."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ class TestMaximumLikelihood:
 
     def test_uninformative_predictions_leave_every_prevalence_possible(self) -> None:
         rho = torch.tensor([0.7, 0.3], dtype=torch.float64)
-        with pytest.warns(LabelShiftWarning, match="hardly tell some classes apart"):
+        with pytest.warns(LabelShiftWarning, match="hardly distinguish some classes"):
             found = estimate_prevalence(rho.log().expand(50, 2), rho)
         assert found.condition == float("inf")
         torch.testing.assert_close(found.low, torch.zeros(2).double())
@@ -166,7 +166,7 @@ def _repeated(method: Any, kind: Any, pi: Tensor, times: int = 150) -> list[Prev
         table, (h, y) = predict(drawn(pi, 1000, 2000 + seed)[0]), drawn(equal(3), 1000, 9000 + seed)
         held_out = None if method == "em" and kind is None else (predict(h), y)
         with warnings.catch_warnings():  # one held-out set in a thousand is far from its mix by chance
-            warnings.filterwarnings("ignore", "The held-out labels come at", LabelShiftWarning)
+            warnings.filterwarnings("ignore", "The held-out labels have the mix", LabelShiftWarning)
             found.append(estimate_prevalence(table, equal(3), method=method, held_out=held_out, calibration=kind, region=None))
     return found
 
@@ -319,7 +319,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a class missing": (lambda: fit_calibration(TABLE, LABELS.clamp_max(1)), r"class\(es\) \[2\]"),
     "labels ruled out": (
         lambda: fit_calibration(torch.eye(3)[[0, 1, 0, 2]].log(), [0, 1, 2, 2], "temperature"),
-        "row 2 gives its own none",
+        "row 2 gives its label none",
     ),
     "a class never predicted": (
         lambda: estimate_prevalence(NEVER, equal(3), held_out=(NEVER, LABELS), calibration="mean"),

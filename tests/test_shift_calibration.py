@@ -143,9 +143,9 @@ class TestTrust:
         table, rho = predict(drawn(mix(0.7, 0.3), 4000, 7)[0]), float(y.double().mean())
         with pytest.warns(PrevalenceWarning, match="as often with trees"):
             trusted = estimate_prevalence(table, rho)
-        mended = estimate_prevalence(table, rho, held_out=(predict(h), labels))
+        corrected = estimate_prevalence(table, rho, held_out=(predict(h), labels))
         assert abs(float(trusted.population[1]) - 0.3) > 10 * float(trusted.standard_error[1])
-        assert abs(float(mended.population[1]) - 0.3) < 4 * float(mended.standard_error[1])
+        assert abs(float(corrected.population[1]) - 0.3) < 4 * float(corrected.standard_error[1])
 
 
 class TestColumnsInAnotherOrder:

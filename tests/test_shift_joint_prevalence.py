@@ -325,7 +325,7 @@ class TestResult:
         y = np.repeat([0, 1], 20)
         x, unlabelled = rng.normal(size=(40, 1)) + 20 * y[:, None], rng.normal(size=(100, 1))
         unlabelled[:30] += 20
-        with pytest.warns(LabelShiftWarning, match="separated"):
+        with pytest.warns(LabelShiftWarning, match="separates"):
             found = joint_prevalence(x, y, unlabelled)
         assert float(found.population[1]) == pytest.approx(0.3, abs=1e-3)
         assert bool(torch.isfinite(found.slopes).all())

@@ -162,7 +162,7 @@ def test_an_integer_weight_is_a_repeated_row_and_votes_of_one_are_labels(populat
 
 
 def test_evidence_holds_the_mean_prediction_over_the_unlabelled_rows_at_the_population() -> None:
-    """With 60 columns, one of which matters, 40 labelled rows can be learnt by heart."""
+    """With 60 columns, one of which matters, 40 labelled rows can be memorised."""
     rng = np.random.default_rng(SEED)
     classes = (np.arange(40) % 2, rng.choice(2, 3000, p=[0.9, 0.1]))
     x, others = (rng.normal(size=(len(y), 60)) + np.outer(2 * y, np.eye(60)[0]) for y in classes)
@@ -289,7 +289,7 @@ def test_where_the_other_class_cannot_be_named_the_remedy_is_said() -> None:
         "early_stopping",
     )
     fitted = model(0.1).fit(x, np.ones(len(y)), X_unlabelled=others)
-    assert_refused(lambda: fitted.set_population(None), "one class alone")
+    assert_refused(lambda: fitted.set_population(None), "only one class was labelled")
 
 
 # Standard errors.
@@ -412,7 +412,7 @@ def test_errors_are_refused_where_they_would_be_wrong() -> None:
     assert_refused(model(0.1, penalty=None).fit(double[0], y, X_unlabelled=double[1]).summary, "linearly independent")
     with pytest.warns(rl.PrevalenceWarning, match="hardly any"):
         absent = model("unknown", penalty=None).fit(x, y, X_unlabelled=others[others[:, 0] < -1])
-    assert_refused(absent.summary, "learnt to be absent")
+    assert_refused(absent.summary, "estimate of one class is 0")
     assert_refused(model(0.1, penalty=None, evidence=0.5).fit(x, y, X_unlabelled=others).summary, "evidence|reference=None")
 
 

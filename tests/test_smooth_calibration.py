@@ -151,7 +151,7 @@ def test_curves_that_do_not_exist_are_refused() -> None:
     odds, y = true_odds(0.3, (40, 40), 8)
     table = table_of(odds)
     assert_refused(lambda: smooth_calibration_curve(table_of(4.0 * y - 2 + 0.1 * odds), y, 0.3), "separated")
-    assert_refused(lambda: smooth_calibration_curve(table_of(torch.zeros(80)), y, 0.3), "alike")
+    assert_refused(lambda: smooth_calibration_curve(table_of(torch.zeros(80)), y, 0.3), "equal or certain")
     assert_refused(lambda: smooth_calibration_curve(table[y == 1], y[y == 1], 0.3), "every class")
     assert_refused(lambda: smooth_calibration_curve(table, y, 0.3, knots=9), "knots")
     assert_refused(lambda: smooth_calibration_curve(table, y, 0.3, grid=[0.1, 1.5]), "grid")

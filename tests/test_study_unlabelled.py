@@ -385,7 +385,7 @@ class TestTraining:
     def test_two_processes_give_what_one_gives(self, source: Source) -> None:
         training = dataclasses.replace(SHORT, steps=30, checkpoints=3)
         (run,) = unlabelled_group(source, training, nets=("metadata",), losses=(ADJUSTED,)).runs
-        # Of seed 0 the first minibatch has equal classes, and the bias no gradient but for rounding, along which Adam steps.
+        # With seed 0 the first minibatch has equal classes, and the gradient of the bias is only rounding, which Adam follows.
         group = Group(source, (dataclasses.replace(run, seed=1),))
         (single,), (double,) = (train_group(group, hardware=Hardware(devices=n)) for n in (1, 2))
         assert single.chosen == double.chosen

@@ -96,9 +96,9 @@ def test_the_standard_error_is_that_of_repeated_samples() -> None:
 def test_rows_of_a_group_count_as_one_draw() -> None:
     codes, prevalence = np.tile([0, 1], 100), Prevalence.binary(0.3)
     values, groups = np.random.default_rng(0).normal(size=200), np.arange(200)
-    thrice = standard_error(np.tile(values, 3), np.tile(codes, 3), prevalence, np.tile(groups, 3))
-    assert thrice == pytest.approx(standard_error(values, codes, prevalence))
-    assert standard_error(np.tile(values, 3), np.tile(codes, 3), prevalence) == pytest.approx(thrice / np.sqrt(3))
+    tripled = standard_error(np.tile(values, 3), np.tile(codes, 3), prevalence, np.tile(groups, 3))
+    assert tripled == pytest.approx(standard_error(values, codes, prevalence))
+    assert standard_error(np.tile(values, 3), np.tile(codes, 3), prevalence) == pytest.approx(tripled / np.sqrt(3))
 
 
 def test_the_expectation_is_the_expected_log_likelihood_of_evaluate() -> None:

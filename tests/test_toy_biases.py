@@ -1,4 +1,4 @@
-"""The three kinds of sampling bias: what each selection leaves as it is, what each remedy mends, the table and the picture."""
+"""The three kinds of sampling bias: what each selection leaves as it is, what each remedy fixes, the table and the picture."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from rightloss.study.toy.population import BY_BOTH, BY_FEATURE, BY_LABEL, EVERYO
 POPULATION = CurvedRisk()
 LABEL_REMEDIES = {"information-gain", "published", "weighted", "corrected"}
 # Which remedies leave no more than noise; the others are wrong however many examples there are.
-MENDED = {
+FIXES = {
     (BY_FEATURE.name, CURVED): {"plain", "given-x", "given-both"},
     (BY_FEATURE.name, STRAIGHT): {"given-x", "given-both"},
     (BY_LABEL.name, CURVED): {*LABEL_REMEDIES, "given-both"},
@@ -174,8 +174,8 @@ def test_each_remedy_corrects_its_own_kind_of_bias_and_no_other(
     selection: Selection, model: str, rows: dict[tuple[str, str, str], BiasRow]
 ) -> None:
     found = {name: rows[selection.name, model, title] for name, title in REMEDIES.items()}
-    assert {name for name, row in found.items() if row.beyond < row.noise} == MENDED[selection.name, model]
-    for name in MENDED[selection.name, model]:
+    assert {name for name, row in found.items() if row.beyond < row.noise} == FIXES[selection.name, model]
+    for name in FIXES[selection.name, model]:
         assert found[name].mean_prediction == pytest.approx(POPULATION.positive, abs=0.01)
 
 
@@ -220,13 +220,13 @@ def test_selection_by_class_and_known_group_is_corrected_group_by_group() -> Non
     risk, group = torch.stack([-true, true], 1).sigmoid(), (nodes[:, 0] > 0.3).long()
     chances = torch.tensor([[0.1, 0.9], [0.5, 0.2]], dtype=torch.float64)[group]  # by group and class
     in_training = (risk * chances / (risk * chances).sum(1, keepdim=True)).log()
-    mended = in_training.clone()
+    corrected = in_training.clone()
     for each in (0, 1):
         of_group = group == each
         own = (mass[of_group, None] * risk[of_group]).sum(0)
         sampled = (mass[of_group, None] * (risk * chances)[of_group]).sum(0)
-        mended[of_group] = rl.retarget(in_training[of_group], from_=sampled / sampled.sum(), to=own / own.sum())
-    torch.testing.assert_close(mended.exp(), risk)
+        corrected[of_group] = rl.retarget(in_training[of_group], from_=sampled / sampled.sum(), to=own / own.sum())
+    torch.testing.assert_close(corrected.exp(), risk)
     joint = (mass[:, None] * risk * chances).sum(0)
     at_once = rl.retarget(in_training, from_=joint / joint.sum(), to=[1 - POPULATION.positive, POPULATION.positive])
     assert POPULATION.lost(at_once[:, 1] - at_once[:, 0]) > 0.05

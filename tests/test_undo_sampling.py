@@ -350,7 +350,7 @@ class TestItsRules:
 
 
 BAD: dict[str, tuple[Callable[[], Any], str]] = {
-    "nothing": (lambda: undo_sampling(table(2)), r"what the training did.*none of.*retarget\("),
+    "nothing": (lambda: undo_sampling(table(2)), r"how the training was rebalanced.*none of.*retarget\("),
     "labels and a population alone": (lambda: undo_sampling(table(2), labels=PAIR, population=0.1), "none of.*retarget"),
     "balanced without labels": (lambda: undo_sampling(table(2), class_weight="balanced"), "'balanced' weights.*: add `labels`"),
     "a sampler without labels": (

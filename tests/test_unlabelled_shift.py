@@ -316,7 +316,7 @@ class TestBadInput:
         assert_refused(lambda: unlabelled_shift_test(x, y, unlabelled[:, :2], 0.3), "the 4 columns of `x`")
         assert_refused(lambda: unlabelled_shift_test(x, y, unlabelled[:0], 0.3), "is the data set empty")
         assert_refused(lambda: unlabelled_shift_test(x, y[:-1], unlabelled, 0.3), "one label per row")
-        assert_refused(lambda: unlabelled_shift_test(x, y * 0, unlabelled, 0.3), "cannot be compared")
+        assert_refused(lambda: unlabelled_shift_test(x, y * 0, unlabelled, 0.3), "cannot be tested")
         assert_refused(lambda: unlabelled_shift_test(x, y + 1, unlabelled, 0.3), "number the classes from 0")
         assert_refused(lambda: unlabelled_shift_test(x, y.astype(float), unlabelled, 0.3), r"labels\.long\(\)")
         assert_refused(lambda: unlabelled_shift_test(x * 0, y, unlabelled * 0, 0.3), "only constant ones")

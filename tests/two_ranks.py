@@ -39,7 +39,7 @@ def main(folder: str) -> None:
         torch.save(results, f"{folder}/results.pt")
     dist.barrier()
     dist.destroy_process_group()
-    os._exit(0)  # threads of the process group now and then abort an ordinary exit
+    os._exit(0)  # threads of the process group sometimes abort a normal exit
 
 
 def loss_of(

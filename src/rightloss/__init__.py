@@ -1,9 +1,9 @@
-"""Train on classes mixed in one proportion, use where they come in another.
+"""Train a classifier on one mix of classes, and use it where the classes have other frequencies.
 
-The names most programs need; the rest are in the submodules: `inference` (posteriors), `shift` (an unknown prevalence),
-`metrics` (evaluation at a prevalence), `check` (called as a function: what can be seen to be wrong after training), `sklearn`,
-`boosting` and `tabular` (the same for other libraries' users, and for tables), `lidc` (the case study) and `study`. Everything
-loads when it is first used, so that `import rightloss` and the command line start at once.
+This module has the names that most programs need. The submodules have the rest: `inference` (posteriors), `shift` (an unknown
+prevalence), `metrics` (evaluation at a prevalence), `check` (called as a function: find mistakes after training), `sklearn`,
+`boosting` and `tabular` (the same for other libraries and for tables), `lidc` (the case study) and `study`. Every name is
+imported on first use, so that `import rightloss` and the command line start fast.
 """
 
 __version__ = "0.2.0"
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from .sampling import StratifiedBatchSampler as StratifiedBatchSampler
     from .sampling import split_unlabelled as split_unlabelled
 
-if TYPE_CHECKING:  # apart, so that mypy takes the name for the function after it has looked into the subpackage
+if TYPE_CHECKING:  # separate, so that mypy reads the name as the function, after it has read the subpackage
     from .predictive import predictive as predictive
 
 _NAMES = {
@@ -143,7 +143,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load a name, or a submodule, when it is first asked for."""
+    """Import a name or a submodule on first use."""
     if name in _SUBMODULES:
         return importlib.import_module(f"{__name__}.{name}")
     if name not in _MODULE_OF:

@@ -1,4 +1,4 @@
-"""Files written whole or not at all.
+"""Atomic file writing: a file is written completely or not at all.
 
 Stage: path → a handle whose content appears there only when all of it has been written.
 """
@@ -15,16 +15,16 @@ from typing import BinaryIO
 
 @contextmanager
 def whole_path(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary path beside `path`, moved to `path` when the block ends without an error, and removed otherwise.
+    """Yield a temporary path in the folder of `path`; move it to `path` when the block succeeds, delete it when it fails.
 
-    A reader of `path` sees the old file, or none; never half of the new one.
+    A reader of `path` sees the old file, or none, but never a part of the new one.
     """
     path = Path(path)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".saving-", suffix=".partial")
     os.close(handle)
     try:
         yield Path(temporary)
-        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp's is for the owner alone
+        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp lets only the owner read the file
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
@@ -33,19 +33,19 @@ def whole_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextmanager
 def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Yield the file of `whole_path`, opened for writing bytes."""
+    """Yield the file of `whole_path`, open for writing bytes."""
     with whole_path(path) as temporary, open(temporary, "w+b") as file:
         yield file
 
 
 def write_whole(path: str | os.PathLike[str], content: str) -> None:
-    """Write `content` as UTF-8 with `\\n` at the ends of lines, all of it or nothing."""
+    """Write `content` atomically, as UTF-8 with `\\n` line ends."""
     with whole_file(path) as file:
         file.write(content.encode())
 
 
 def _umask() -> int:
-    # The only way to read it is to set it.
+    # The umask can only be read by setting it.
     mask = os.umask(0o077)
     os.umask(mask)
     return mask

@@ -18,14 +18,13 @@ __all__ = ["only_run"]
 
 @contextmanager
 def only_run(target: Path) -> Iterator[None]:
-    """Hold `TARGET.lock` for the block; the file has the number and machine of this process.
+    """Hold the lock file `TARGET.lock` for the block; it contains the process id and host name.
 
-    The operating system holds the lock and gives it up when the process ends, however it ends, so that a file left by a killed
-    process locks nobody out.
+    The operating system releases the lock when the process ends, also when it is killed, so a leftover file blocks nobody.
 
     Raises:
         ValueError: another run holds it.
-        OSError: the file cannot be created, because the disk is full, say.
+        OSError: the file cannot be created, for example because the disk is full.
     """
     path = target.resolve().with_name(target.name + ".lock")
     lock = FileLock(path, timeout=0)
@@ -36,17 +35,17 @@ def only_run(target: Path) -> Iterator[None]:
             f"Expected no other run to write {target}, but process {_holder(path)} does: wait until it has ended, or stop it."
         ) from None
     try:
-        with suppress(OSError):  # on a full disk nobody learns who holds the lock, but it is held
+        with suppress(OSError):  # on a full disk the lock is held, but the file cannot say by which process
             path.write_text(f"{os.getpid()} on {socket.gethostname()}\n")
         yield
     finally:
-        with suppress(OSError):  # while it is held: filelock accepts no lock on a file that is gone
+        with suppress(OSError):  # before the release: filelock refuses a lock if its file was deleted
             path.unlink()
         lock.release()
 
 
 def _holder(path: Path) -> str:
-    """Return what the lock's file says of the process that holds it."""
+    """Return the text of the lock file: the process that holds the lock."""
     with suppress(OSError):
         return path.read_text(errors="replace").strip() or "of an unknown number"
     return "of an unknown number"

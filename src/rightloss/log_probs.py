@@ -1,7 +1,7 @@
-"""Tables of log-probabilities: check them, convert them from and to any library, multiply their classes by factors.
+"""Tables of log-probabilities: check them, convert between libraries, multiply classes by factors.
 
-Stage: arrays or tensors `(n, k)` → `log_probs`, as every stage after training takes them. Logits and probabilities are
-refused: which of the three an array holds is never guessed. `rows_of` makes rows of dense maps `(n, k, h, w, …)`.
+Stage: arrays or tensors `(n, k)` → `log_probs`, the input of every stage after training. Logits and probabilities raise an
+error: the library never guesses which of the three an array holds. `rows_of` turns dense maps `(n, k, h, w, …)` into rows.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-_BLOCK = 1 << 18  # rows looked at in one go, so that a check needs no second copy of a large table
-# Before torch 2.7 the two could not be told apart.
+_BLOCK = 1 << 18  # rows checked at a time, so that a check needs no second copy of a large table
+# Before torch 2.7 the two could not be distinguished.
 _is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
-_ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-4}  # of a row's sum; log-probabilities of trees are often float32
+_ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-4}  # tolerance of a row's sum; log-probabilities of trees are often float32
 
 
 @runtime_checkable
 class HasLogProbs(Protocol):
-    """A prediction that holds more than its log-probabilities, such as a posterior's; it counts as these."""
+    """A prediction with an attribute `log_probs`, such as a posterior's; it is accepted as its log-probabilities."""
 
     @property
     def log_probs(self) -> Any: ...
 
 
-# What `np.asarray` takes, tensors included; at run time NumPy's own alias leaves out tuples and single numbers.
+# What `np.asarray` accepts, and tensors; at run time NumPy's own alias excludes tuples and single numbers.
 Numbers = ArrayLike | Sequence[Any] | float | int
 Predictions = Numbers | HasLogProbs
 
 
 def log_prob_table(values: Predictions, num_classes: int | None = None, name: str = "log_probs") -> Tensor:
-    """Return `values` as log-probabilities `(n, k)`, in their own dtype, or raise a ValueError that says how to mend them.
+    """Return `values` as log-probabilities `(n, k)` in their own dtype, or raise a ValueError that says how to fix them.
 
     A probability of 0, here −∞, is a valid prediction. Dtypes that torch lacks, such as NumPy's longdouble, become float64.
 
     Args:
         values: tensor, array, list or a posterior's prediction; row per example, column per class.
-        num_classes: K, where it is known.
+        num_classes: K, if known.
         name: the argument's name in messages.
     """
     table = tensor_of(values, name)
@@ -71,7 +71,7 @@ def log_prob_table(values: Predictions, num_classes: int | None = None, name: st
 
 
 def tensor_of(values: Any, name: str) -> Tensor:
-    """Return a tensor that shares memory with `values` where torch can; else, as for read-only or reversed arrays, a copy."""
+    """Return a tensor that shares memory with `values` if torch can, else a copy (for read-only or reversed arrays)."""
     if isinstance(values, Tensor):
         return values
     if isinstance(values, HasLogProbs):
@@ -95,18 +95,18 @@ def tensor_of(values: Any, name: str) -> Tensor:
 
 
 def as_given(result: Tensor, given: Any) -> Any:
-    """Return `result` as a tensor where `given` was one, else as an array."""
+    """Return `result` as a tensor if `given` is a tensor, else as an array."""
     given = given.log_probs if isinstance(given, HasLogProbs) else given
     return result if isinstance(given, Tensor) else result.detach().cpu().numpy()
 
 
 def rows_of(table: Tensor) -> Tensor:
-    """Return dense `(n, k, h, w, …)` as rows, one per cell, image by image: `(n·h·w·…, k)`; a table `(n, k)` as it is."""
+    """Return dense `(n, k, h, w, …)` as rows `(n·h·w·…, k)`, one per cell, image by image; a table `(n, k)` is unchanged."""
     return table.movedim(1, -1).flatten(0, -2) if table.ndim > 2 else table
 
 
 def map_of(rows: Tensor, shape: Sequence[int]) -> Tensor:
-    """Undo `rows_of`: rows `(n·h·w·…, k)`, or a value per row, as maps for predictions of that shape `(n, k, h, w, …)`."""
+    """Undo `rows_of`: return rows `(n·h·w·…, k)`, or one value per row, as maps for predictions of shape `(n, k, h, w, …)`."""
     if len(shape) <= 2:
         return rows
     dense = rows.unflatten(0, (shape[0], *shape[2:]))
@@ -117,7 +117,7 @@ def target_rows(target: Numbers, shape: Sequence[int], name: str = "target") -> 
     """Return the labels of predictions of `shape` as a tensor, in the order of `rows_of`.
 
     Class numbers `(n,)` or `(n, h, w, …)` → `(n·h·w·…,)`, soft votes of the predictions' shape → `(n·h·w·…, k)`. With two
-    classes False is 0 and True is 1. Labels of a table are not checked further.
+    classes, False is 0 and True is 1. Labels of a table are not checked further.
 
     Args:
         target: tensor, array, list or pandas series.
@@ -125,7 +125,7 @@ def target_rows(target: Numbers, shape: Sequence[int], name: str = "target") -> 
         name: the argument's name in messages.
 
     Raises:
-        ValueError: labels that are not numbers or do not fit a dense map of that shape.
+        ValueError: if labels are not numbers, or do not fit a dense map of that shape.
     """
     labels, cells = tensor_of(target, name), (shape[0], *shape[2:])
     if labels.dtype == torch.bool and shape[1] == 2:
@@ -156,14 +156,14 @@ def by_cell(table: Callable[[Tensor], Tensor], outputs: Tensor) -> Tensor:
 
 
 def full_precision(tensor: Tensor) -> Tensor:
-    """Return float64 as it is, everything narrower in float32."""
+    """Return float64 unchanged, and every narrower dtype as float32."""
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
 
 
 def multiply_classes(table: Float[Tensor, "n k *dense"], log_factors: Float[Tensor, "*n k"]) -> Float[Tensor, "n k *dense"]:
-    """Multiply each class's probability by its factor, and scale each row to the sum it had before (1 but for rounding).
+    """Multiply each class's probability by its factor, then rescale each row to its old sum (1 up to rounding).
 
-    Keeping the sum, rather than dividing by it, makes factors of 1 exactly the identity.
+    Rescaling to the old sum, rather than to 1, makes factors of 1 exactly the identity.
     """
     wide = full_precision(table)
     factors = log_factors.to(wide)
@@ -176,9 +176,9 @@ def as_input(x: Any, model: nn.Module, default: Tensor) -> Any:
     """Convert an array to a tensor of the model's dtype, on its device; ints stay ints for a model with an `nn.Embedding`.
 
     Args:
-        x: anything; only arrays are changed.
+        x: any input; only arrays are converted.
         model: the model that takes x.
-        default: its dtype and device are used where the model has no weights.
+        default: gives the dtype and device if the model has no weights.
     """
     if not isinstance(x, np.ndarray):
         return x
@@ -188,24 +188,24 @@ def as_input(x: Any, model: nn.Module, default: Tensor) -> Any:
 
 
 def first_float(model: nn.Module, default: Tensor) -> Tensor:
-    """Return the parameter whose dtype and device stand for the model's."""
+    """Return the model's first floating-point parameter, which gives its dtype and device."""
     return next((each for each in model.parameters() if each.is_floating_point()), default)
 
 
 def is_missing(value: Any) -> bool:
-    """Return True for None and for what does not equal itself: NaN, NaT, pandas' NA."""
+    """Return True for missing values: None, NaN, NaT and pandas' NA."""
     return value is None or not any((value != value) is no for no in (False, np.False_))
 
 
 def row_blocks(table: Tensor, rows: int = _BLOCK) -> list[tuple[int, Tensor]]:
-    """Cut the table into blocks of at most `rows`, each with the number of its first row."""
+    """Split the table into blocks of at most `rows` rows; yield each with the index of its first row."""
     return [(start, table[start : start + rows]) for start in range(0, len(table), rows)]
 
 
 class _ExactLogSigmoid(TorchFunctionMode):
-    """log σ(z) as a softmax of (z, 0) in exported graphs.
+    """Compute log σ(z) as a softmax of (z, 0) in exported graphs.
 
-    The ONNX exporter makes it Log(Sigmoid(z)), which onnxruntime gets wrong in float32 from z = −15 on: by 0.15, then −∞.
+    The ONNX exporter writes Log(Sigmoid(z)), which onnxruntime computes wrongly in float32 for z ≤ −15: off by 0.15, then −∞.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -215,7 +215,7 @@ class _ExactLogSigmoid(TorchFunctionMode):
 
 
 def _how_to_number(labels: Any) -> str:
-    """Say how to number such labels, with pandas' functions where the labels are pandas'."""
+    """Return advice on how to number the labels, with pandas functions if the labels are a pandas object."""
     values = np.asarray(labels, dtype=object).ravel().tolist()
     if any(is_missing(value) for value in values):
         return "drop the rows without a label, such as by `y.notna()` of a pandas series, and number the classes from 0"
@@ -234,7 +234,7 @@ def _how_to_number(labels: Any) -> str:
 
 
 def _refuse_labels(labels: Tensor, given: Any, num_classes: int, name: str) -> None:
-    """Raise the ValueError for floats and bools in the place of class numbers."""
+    """Raise the ValueError for floats and bools given instead of class numbers."""
     call = f"{name}.long()" if isinstance(given, Tensor) else "y.astype(int)"
     remedy = f"call `{call}` on class numbers"
     if labels.dtype == torch.bool:

@@ -1,6 +1,6 @@
-"""π, ρ, β, κ: class frequencies where a model is used and where it is trained.
+"""Prevalence: class frequencies where a model is used (π) and where it is trained (ρ), and their ratio β and evidence κ.
 
-Stage: class frequencies, in any form → `Prevalence`, which every later stage takes; or → log-frequencies, checked (`log_mix`).
+Stage: class frequencies in any form → `Prevalence`, the input of every later stage; or → checked log-frequencies (`log_mix`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .log_probs import Numbers, tensor_of
 
 
 class PrevalenceWarning(UserWarning):
-    """Data, predictions and prevalence do not fit together.
+    """Warn that data, predictions and prevalence contradict each other.
 
     Examples:
         >>> import warnings
@@ -32,13 +32,13 @@ Frequencies = float | Sequence[float | int] | Tensor | np.ndarray
 class Prevalence:
     """Class frequencies: π in the population, ρ in the minibatches (section "Notation" of the docs).
 
-    Immutable. Frequencies are kept in float64 and must be positive: the logarithm of each is needed.
+    Immutable. Frequencies are stored in float64 and must be positive, because their logarithms are needed.
 
     Args:
         population: π, the K class frequencies where the model will be used; they sum to 1.
-        sampling: ρ, those of the minibatches the model is trained on. `None` means equal classes.
-        evidence: κ ≥ 0, how firmly π is known: people counted by class alone, per training example. 1 is a known
-            prevalence, 0 the paper's loss, which does not use that π is known.
+        sampling: ρ, the K class frequencies in the training minibatches. `None` means equal frequencies.
+        evidence: κ ≥ 0, the weight of the knowledge of π, in people counted by class per training example. 1 is for a known
+            prevalence. 0 is the paper's loss, which does not use that π is known.
 
     Examples:
         >>> import rightloss as rl
@@ -88,14 +88,14 @@ class Prevalence:
     def from_labels(
         cls, labels: Numbers, population: Frequencies, evidence: float = 1.0, ignore_index: int | None = -100
     ) -> Prevalence:
-        """Make a prevalence whose `sampling` is the labels' own mix.
+        """Make a prevalence with `sampling` set to the class frequencies of the labels.
 
         Args:
             labels: int labels `(n,)`, dense int masks `(n, h, w, …)`, or soft votes, float `(n, k)` with rows that sum to 1;
                 bools for two classes.
             population: π, K frequencies, or for two classes the frequency of class 1.
             evidence: κ.
-            ignore_index: the int label that counts for nothing.
+            ignore_index: the int label of rows to ignore.
         """
         pi = _pair(population, "population") if _is_number(population) else frequencies(population, "population")
         given = tensor_of(labels, "labels")
@@ -115,15 +115,15 @@ class Prevalence:
         """Make a prevalence of K classes, with π ~ Dirichlet(alpha). `population` is the mean, alpha / Σ alpha.
 
         Args:
-            alpha: the K parameters; think of them as people counted by class.
+            alpha: the K parameters, comparable to counts of people by class.
             sampling: ρ, as in `Prevalence`.
-            evidence: κ. None: the weight of the Dirichlet against the N training examples, `evidence_for(N)`.
+            evidence: κ. None means the weight of the Dirichlet relative to the N training examples, `evidence_for(N)`.
         """
         concentration = _vector(alpha, "alpha")
         if not bool((concentration > 0).all()) or not bool(torch.isfinite(concentration).all()):
             raise ValueError(
                 f"Expected the parameters of an uncertain prevalence to be positive and finite, "
-                f"but got {concentration.tolist()}: think of them as counts of people seen per class, plus one half."
+                f"but got {concentration.tolist()}: use the counts of people seen per class, plus one half."
             )
         certain = cls(concentration / concentration.sum(), sampling)
         kappa = None if evidence is None else _kappa(evidence)
@@ -131,14 +131,15 @@ class Prevalence:
 
     @classmethod
     def unknown(cls, num_classes: int, sampling: Frequencies | None = None, start: Frequencies | None = None) -> Prevalence:
-        """Make a prevalence whose π is learnt from unlabelled rows: `criterion(logits, y, unlabelled=…)`.
+        """Make a prevalence with an unknown π, which the loss learns from unlabelled rows: `criterion(logits, y,
+        unlabelled=…)`.
 
-        `criterion.population` reads what was learnt; `retarget` makes a known prevalence of it.
+        `criterion.population` is the learned π; `retarget` turns this prevalence into a known one.
 
         Args:
             num_classes: K.
             sampling: ρ, as in `Prevalence`.
-            start: a guess at π, at which `start_at_prevalence` sets the output layer; ρ by default.
+            start: a guess of π, used by `start_at_prevalence` to set the output layer; ρ by default.
         """
         if isinstance(num_classes, bool) or not isinstance(num_classes, int | np.integer) or num_classes < 2:
             raise ValueError(f"Expected `num_classes` to be an int from 2 up, but got {num_classes!r}: count the classes.")
@@ -148,9 +149,9 @@ class Prevalence:
 
     @classmethod
     def positive_unlabelled(cls, population: float, labelled: int = 1) -> Prevalence:
-        """Make a prevalence of two classes of which one alone is ever labelled; the rest of the data is unlabelled.
+        """Make a prevalence for positive-unlabelled learning: one of two classes is labelled, all other data are unlabelled.
 
-        Its `sampling` is [0, 1], or [1, 0], so a loss with it needs `unlabelled=`.
+        Its `sampling` is [0, 1] or [1, 0], so a loss with it requires `unlabelled=`.
 
         Args:
             population: the frequency of class 1.
@@ -163,7 +164,7 @@ class Prevalence:
 
     @property
     def population(self) -> Tensor:
-        """π (K,), float64; the mean where the prevalence is uncertain."""
+        """π (K,), float64; the mean if the prevalence is uncertain."""
         if self._unknown:
             raise ValueError(
                 "Expected a known prevalence, but this one is Prevalence.unknown: take what a loss has learnt, "
@@ -173,12 +174,12 @@ class Prevalence:
 
     @property
     def start(self) -> Tensor:
-        """The mix (K,) at which an output layer starts: π, or the guess where π is unknown."""
+        """The class frequencies (K,) for the start of the output layer: π, or the guess if π is unknown."""
         return self._population.clone()
 
     @property
     def is_unknown(self) -> bool:
-        """Whether π is to be learnt from unlabelled rows."""
+        """Whether π is unknown, to be learned from unlabelled rows."""
         return self._unknown
 
     @property
@@ -188,21 +189,21 @@ class Prevalence:
 
     @property
     def evidence(self) -> float:
-        """κ; 1 where an uncertain prevalence leaves it open, as if the mean were known: see `evidence_for`."""
+        """κ; 1 for an uncertain prevalence without a given κ, as if the mean were known: see `evidence_for`."""
         return 1.0 if self._evidence is None else self._evidence
 
     def evidence_for(self, num_data: int | None, reference: Tensor | None = None) -> float:
-        """Return κ for N training examples, in the mix r.
+        """Return κ for N training examples with class frequencies r.
 
-        A given κ is returned as it is. That of an uncertain prevalence, Dirichlet(α), is open by default: its log-odds have
-        a variance of Σ_k 1/α_k, and those of κN people counted in the mix r one of Σ_k 1/(κ N r_k). So
+        A given κ is returned unchanged. An uncertain prevalence, Dirichlet(α), has no κ by default. Its log-odds have a
+        variance of Σ_k 1/α_k; those of κN people counted at frequencies r have a variance of Σ_k 1/(κ N r_k). So
 
             κ = min(1, Σ_k 1/(N r_k) / Σ_k 1/α_k),
 
-        at r = π the concentration per training example, Σα/N. Nothing is known more firmly than a known prevalence, κ = 1.
+        which at r = π is the concentration per training example, Σα/N. The maximum, κ = 1, is that of a known prevalence.
 
         Args:
-            num_data: N; None where it is not known, for `evidence`.
+            num_data: N; None, if it is not known, returns `evidence`.
             reference: r (K,); ρ by default.
         """
         if self._evidence is not None or self._concentration is None or num_data is None:
@@ -213,21 +214,21 @@ class Prevalence:
 
     @property
     def given_evidence(self) -> float | None:
-        """κ as given; None where an uncertain prevalence leaves it open."""
+        """κ as given; None for an uncertain prevalence without a given κ."""
         return self._evidence
 
     def with_sampling(self, sampling: Frequencies) -> Prevalence:
-        """Return the same prevalence for another training mix."""
+        """Return a copy with another `sampling`."""
         rho = frequencies(sampling, "sampling", self.num_classes)
         return _rebuild(self._population, rho, self._evidence, self._concentration, self._unknown)
 
     def with_evidence(self, evidence: float) -> Prevalence:
-        """Return the same prevalence with another κ: 0 for the paper's loss."""
+        """Return a copy with another κ; 0 for the paper's loss."""
         return _rebuild(self._population, self._sampling, _kappa(evidence), self._concentration, self._unknown)
 
     @property
     def weights(self) -> Tensor:
-        """β = π/ρ (K,): what one training example of each class stands for in the population."""
+        """β = π/ρ (K,): the importance weight of each class."""
         return self.population / self._sampling
 
     @property
@@ -242,16 +243,16 @@ class Prevalence:
 
     @property
     def concentration(self) -> Tensor | None:
-        """The Dirichlet's parameters (K,) where the prevalence is uncertain, else None."""
+        """The Dirichlet's parameters (K,) if the prevalence is uncertain, else None."""
         return None if self._concentration is None else self._concentration.clone()
 
     @property
     def is_uncertain(self) -> bool:
-        """Whether π is a distribution rather than a number."""
+        """Whether π has a distribution rather than one value."""
         return self._concentration is not None
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """Draw π n times, `(n, K)`: from the Dirichlet, or π itself repeated where it is certain."""
+        """Draw n samples of π, `(n, K)`, from the Dirichlet; a certain π is repeated."""
         if self._concentration is None:
             return self.population.expand(n, -1).clone()
         # Normalised Gamma(α) draws, as Gamma(α + 1) U^(1/α) and in logarithms: where all α are small they would all underflow.
@@ -261,7 +262,7 @@ class Prevalence:
         return torch.softmax(log_gamma - exponential / alpha, dim=1).clamp_min(torch.finfo(alpha.dtype).tiny)
 
     def retarget(self, population: Frequencies | Prevalence) -> Prevalence:
-        """Return this training mix with another population (K frequencies; a number for two classes; a `Prevalence`)."""
+        """Return a copy with another population (K frequencies; a number for two classes; a `Prevalence`)."""
         if isinstance(population, Prevalence):
             if population.num_classes != self.num_classes:
                 raise ValueError(
@@ -302,18 +303,18 @@ class Prevalence:
 
 @runtime_checkable
 class Density(Protocol):
-    """The part of a density that `ContinuousPrevalence` needs: any `torch.distributions` object has it."""
+    """The interface of a density in `ContinuousPrevalence`; any `torch.distributions` object has it."""
 
     def log_prob(self, value: Tensor) -> Tensor: ...
 
 
 class ContinuousPrevalence:
-    """Densities of y in the place of class frequencies, for regression.
+    """Densities of y, for regression: the counterpart of the class frequencies of `Prevalence`.
 
     Args:
         population: the density of y where the model will be used.
-        sampling: that of the training minibatches. `None` where it is not known: the default reference, the sampled mix,
-            needs only the batch's own labels; the paper's form and `WeightedLoss` need the density.
+        sampling: the density of y in the training minibatches, or `None` if it is not known. The default reference, the sampled
+            mix, needs only the batch's labels; the paper's form and `WeightedLoss` need the density.
         evidence: κ, as in `Prevalence`.
 
     Examples:
@@ -334,7 +335,7 @@ class ContinuousPrevalence:
         self.population, self.sampling, self.evidence = population, sampling, _kappa(evidence)
 
     def with_evidence(self, evidence: float) -> ContinuousPrevalence:
-        """Return the same prevalence with another κ."""
+        """Return a copy with another κ."""
         return ContinuousPrevalence(self.population, self.sampling, evidence)
 
 
@@ -354,19 +355,19 @@ Mix = Numbers | Prevalence | PopulationEstimate
 
 
 def without_estimate(value: Any) -> Any:
-    """Return the uncertain `Prevalence` of an estimate, so that its uncertainty counts; anything else as it is."""
+    """Return an estimate as an uncertain `Prevalence`, which keeps its uncertainty; return anything else unchanged."""
     return value.prevalence() if isinstance(value, PopulationEstimate) else value
 
 
 def log_mix(value: Mix, name: str, num_classes: int, rows: int | None = None) -> Float64[Tensor, "*n k"]:
-    """Return log-frequencies `(k,)`, or `(n, k)` where `value` has a row per example.
+    """Return log-frequencies `(k,)`, or `(n, k)` if `value` has a row per example.
 
     Args:
         value: a number (two classes: how often class 1 occurs), K frequencies, a `Prevalence` (its population, the mean where
             it is uncertain), an estimate of one, or one mix per example, `(n, k)`, for two classes also `(n, 1)`.
         name: the argument's name in messages.
         num_classes: K.
-        rows: n; None where there can be only one mix.
+        rows: n; None if only one mix is allowed.
     """
     value = without_estimate(value)
     if isinstance(value, Prevalence):
@@ -388,9 +389,9 @@ def log_mix(value: Mix, name: str, num_classes: int, rows: int | None = None) ->
 
 
 def frequencies(values: Any, name: str, num_classes: int | None = None) -> Tensor:
-    """Return `values` as float64 frequencies that sum to 1 but for rounding, or raise a ValueError that says how to mend them.
+    """Return `values` as float64 frequencies that sum to 1 up to rounding, or raise a ValueError that says how to fix them.
 
-    `values` may be anything: what is no list of frequencies is refused.
+    `values` may have any type; a ValueError is raised for anything but a list of frequencies.
     """
     vector = _pair(values, name) if num_classes == 2 and _is_number(values) else _vector(values, name)
     if num_classes is not None and len(vector) != num_classes:
@@ -419,12 +420,12 @@ def frequencies(values: Any, name: str, num_classes: int | None = None) -> Tenso
             "sampling": "a class of the population that is never sampled cannot be learned; sample it, or drop it",
         }.get(name, "give every class a positive share")
         raise ValueError(f"Expected `{name}` to be positive for every class, but it is 0 for {never}: {remedy}.")
-    # A sum that is 1 but for rounding is left alone, so that frequencies once accepted never change again.
+    # A sum of 1 up to rounding is not normalised again, so that accepted frequencies never change.
     return vector if abs(total - 1) < 1e-14 else vector / total
 
 
 def class_frequencies(labels: Numbers, num_classes: int, ignore_index: int | None = None) -> Tensor:
-    """Return the mix of classes in `labels` (K,), float64: int labels of any shape, or soft votes `(n, k)`."""
+    """Return the class frequencies of `labels` (K,), float64: int labels of any shape, or soft votes `(n, k)`."""
     labels = tensor_of(labels, "labels").detach()
     if labels.is_complex():
         raise ValueError(f"Expected int labels, but got {labels.dtype}: number the classes from 0.")
@@ -450,7 +451,7 @@ def class_frequencies(labels: Numbers, num_classes: int, ignore_index: int | Non
     labels = labels.flatten().long()
     labels = labels if ignore_index is None else labels[labels != ignore_index]
     if len(labels) == 0:
-        raise ValueError("Expected at least one label, but got none that count: is everything `ignore_index`?")
+        raise ValueError("Expected at least one label, but all are ignored: is everything `ignore_index`?")
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= num_classes:
         raise ValueError(
@@ -461,7 +462,7 @@ def class_frequencies(labels: Numbers, num_classes: int, ignore_index: int | Non
 
 
 def mix_of_every_class(labels: Numbers, num_classes: int, ignore_index: int | None = None, remedy: str | None = None) -> Tensor:
-    """Return `class_frequencies` on the CPU, or raise a ValueError where a class has no label."""
+    """Return `class_frequencies` on the CPU, or raise a ValueError if a class has no label."""
     mix = class_frequencies(labels, num_classes, ignore_index).cpu()
     never = torch.nonzero(mix == 0).flatten().tolist()
     if never:
@@ -486,7 +487,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _rounding(values: Tensor | np.ndarray) -> float:
-    """Return how far from 1 the sum of numbers of this dtype may be."""
+    """Return the tolerance of a sum of 1 in this dtype."""
     coarse = values.dtype if isinstance(values, Tensor) and values.is_floating_point() else torch.float32
     return max(1e-4, torch.finfo(coarse).eps)
 
@@ -505,7 +506,7 @@ def _pair(value: Any, name: str) -> Tensor:
 
 def _vector(values: Any, name: str) -> Tensor:
     remedy = "write one frequency per class, such as [0.9, 0.1]"
-    try:  # lists, arrays (read-only ones, too), pandas series and tensors alike
+    try:  # lists, arrays (also read-only), pandas series and tensors
         vector = values.detach() if isinstance(values, Tensor) else torch.tensor(np.asarray(values))
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"Expected `{name}` to be numbers, but got {values!r}: {remedy}.") from error
@@ -521,7 +522,7 @@ def _vector(values: Any, name: str) -> Tensor:
 
 
 def _row_frequencies(mix: Tensor, name: str, num_classes: int, rows: int) -> Float64[Tensor, "n k"]:
-    """Check a mix per example as `frequencies` checks one."""
+    """Return one checked mix per example; `frequencies` checks a single mix."""
     tolerance = 1e-6 if mix.dtype == torch.float64 else 1e-4
     mix = mix.to("cpu", torch.float64)
     if num_classes == 2 and mix.shape[1] == 1:

@@ -1,6 +1,6 @@
-"""Options of everything that draws random numbers: the generator, and the level of the intervals made from the draws.
+"""Options of functions that draw random numbers: the generator, and the level of intervals.
 
-Stage: whatever was given as `generator` and `level` → a torch.Generator and a float, checked.
+Stage: the arguments `generator` and `level` → a checked torch.Generator and float.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 
 
 def checked_generator(generator: Any) -> torch.Generator | None:
-    """Return `generator`, or raise the ValueError for a seed or another library's generator."""
+    """Return `generator`, or raise a ValueError for a seed or another library's generator."""
     if generator is None or isinstance(generator, torch.Generator):
         return generator
     kind, library = type(generator).__name__, type(generator).__module__.split(".")[0]
@@ -24,12 +24,12 @@ def checked_generator(generator: Any) -> torch.Generator | None:
 
 
 def own_stream(generator: Any) -> torch.Generator:
-    """Return the generator given, checked, or one of a fixed seed: equal input then gives equal intervals."""
+    """Return the given generator, checked, or one with a fixed seed, so that equal input gives equal intervals."""
     return checked_generator(generator) or torch.Generator().manual_seed(0)
 
 
 def checked_level(level: Any) -> float:
-    """Return the level of an interval, a share strictly between 0 and 1, or raise a ValueError."""
+    """Return the level of an interval, strictly between 0 and 1, or raise a ValueError."""
     if isinstance(level, bool) or not isinstance(level, Real) or not 0 < float(level) < 1:
         raise ValueError(
             f"Expected `level` to lie strictly between 0 and 1, but got {level!r}: write 0.95 for an interval of 95 %."

@@ -1,7 +1,7 @@
 """Tensors and metadata in one file, verified on load.
 
-Stage: tensors, facts → safetensors file of some format, and back. The facts are JSON in its metadata, with the format's name,
-its version and a SHA-256 digest of everything; the digest detects damage, not forgery.
+Stage: tensors and metadata (`facts`) → a safetensors file, and back. The metadata are JSON, with the name and version of the
+format and a SHA-256 digest of everything. The digest detects damage, not forgery.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from . import __version__
 from .atomic_files import whole_path
 from .prevalence import Prevalence
 
-PREVALENCE: tuple[str, ...] = ("population", "sampling", "evidence", "concentration")  # the facts of a prevalence
+PREVALENCE: tuple[str, ...] = ("population", "sampling", "evidence", "concentration")  # metadata of a prevalence
 _KEY = "rightloss"
 _FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}  # the others have no common dtype
 _OTHERS = {b"PK": "a zip archive, such as torch.save writes", b"\x80": "a pickle", b"{": "JSON", b"": "empty"}
@@ -34,11 +34,11 @@ class Format:
 
     Attributes:
         name: identifies files of this kind.
-        version: goes up when older programs can no longer read what is written.
-        facts: names of the facts that every file must have.
-        thing: what is saved, in a word.
+        version: increased when older programs cannot read new files.
+        facts: names of the metadata that every file must have.
+        thing: what is saved, for messages.
         saved_by: the method that writes such files.
-        wrapping: how to make such a thing from the weights in another program's file.
+        wrapping: advice on how to convert weights from another program's file.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Format:
 
 
 def write_file(kind: Format, path: str | os.PathLike[str], tensors: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-    """Write tensors and facts, under a temporary name first, so that there is never half a file at `path`."""
+    """Write tensors and metadata atomically to `path`."""
     path = Path(path)
     _refuse_folder(path)
     odd = [name for name, value in tensors.items() if not isinstance(value, Tensor)]
@@ -66,7 +66,7 @@ def write_file(kind: Format, path: str | os.PathLike[str], tensors: Mapping[str,
 
 
 def read_file(kind: Format, path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return tensors and facts; raise a ValueError that says what is wrong with the file."""
+    """Return tensors and metadata; raise a ValueError that says what is wrong with the file."""
     path = Path(path)
     _refuse_folder(path)
     if not path.is_file():
@@ -93,13 +93,13 @@ def read_file(kind: Format, path: str | os.PathLike[str]) -> tuple[dict[str, Ten
 
 
 def copy_state(tensors: Mapping[str, Tensor], module: nn.Module) -> None:
-    """Copy tensors into `module` if all fit; else raise a ValueError that names those that do not, and copy nothing."""
+    """Copy tensors into `module` if all fit; otherwise copy nothing and raise a ValueError that names those that do not fit."""
     check_fit(tensors, module.state_dict())
     module.load_state_dict(tensors, strict=True)
 
 
 def check_fit(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
-    """Raise a ValueError that names what of a file's `tensors` does not fit the model's `own`."""
+    """Raise a ValueError that names the file's `tensors` that do not fit the model's `own`."""
     wrong = [f"{name} is missing from the file" for name in own if name not in tensors]
     wrong += [f"{name} is not in the model" for name in tensors if name not in own]
     wrong += [
@@ -115,7 +115,7 @@ def check_fit(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
 
 
 def prevalence_facts(prevalence: Prevalence) -> dict[str, Any]:
-    """Return the prevalence as facts for a file."""
+    """Return the prevalence as metadata for a file."""
     alpha = prevalence.concentration
     return {
         "population": prevalence.population.tolist(),
@@ -126,7 +126,7 @@ def prevalence_facts(prevalence: Prevalence) -> dict[str, Any]:
 
 
 def saved_prevalence(facts: Mapping[str, Any], path: str | os.PathLike[str]) -> Prevalence:
-    """Return the prevalence that `prevalence_facts` has described."""
+    """Return the prevalence from the metadata of `prevalence_facts`."""
     try:
         if facts["sampling"] == [0, 1] and len(facts["population"]) == 2:
             return Prevalence.positive_unlabelled(facts["population"][1]).with_evidence(facts["evidence"])
@@ -138,7 +138,7 @@ def saved_prevalence(facts: Mapping[str, Any], path: str | os.PathLike[str]) -> 
 
 
 def too_large(path: str | os.PathLike[str], error: OverflowError) -> ValueError:
-    """Return the error for a number of a file that does not fit a float."""
+    """Return the error for a number in a file that is too large for a float."""
     return ValueError(f"Expected numbers that a float can hold in {path}, but one is larger ({error}): save it again.")
 
 
@@ -173,7 +173,7 @@ def _digest(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> str:
 
 
 def _fits(given: Tensor, own: Tensor) -> bool:
-    """Return whether a copy would lose nothing: one shape, and one dtype or a wider float."""
+    """Return whether a copy is lossless: the same shape, and the same dtype or a wider float."""
     wider = {given.dtype, own.dtype} <= _FLOATS and torch.promote_types(given.dtype, own.dtype) == own.dtype
     return given.shape == own.shape and (given.dtype == own.dtype or wider)
 

@@ -1,4 +1,4 @@
-"""Boosting as a scikit-learn classifier whose probabilities are those of the population.
+"""BoostingClassifier: gradient boosting as a scikit-learn classifier with probabilities for the population.
 
 Stage: table `(n, d)`, labels `(n,)`, a population → `BoostingClassifier`, probabilities `(n, k)` at that population or another.
 """
@@ -34,42 +34,42 @@ FORBIDDEN = ("objective", "loss_function", "num_class", "init_score", "base_scor
 
 
 class BoostingClassifier(ClassifierMixin, BaseEstimator):
-    """Gradient boosting with LightGBM, XGBoost or CatBoost; probabilities are those of the population.
+    """Gradient boosting with LightGBM, XGBoost or CatBoost, with probabilities for the population.
 
-    Scores start at log π, `predict_proba` adds it again, and `set_population` moves a fitted model without training. Missing
-    values and pandas categorical columns go to the library as they are.
+    Scores start at log π, which `predict_proba` adds again, and `set_population` moves a fitted model without training. Missing
+    values and pandas categorical columns are passed to the library unchanged.
 
-    `loss="logit_adjusted"` is the library's own objective, started at the training mix ρ and moved to π in closed form; the
-    information gain at κ = 1 and `reference=None` is the same loss through our objective. Other κ, the paper's reference
-    (`reference="population"`) and `loss="weighted"` need our objective. CatBoost calls objectives of users object by object in
-    Python, which is slow, so it takes "logit_adjusted" alone.
+    `loss="logit_adjusted"` uses the library's own objective, started at the training mix ρ and moved to π in closed form. The
+    information gain at κ = 1 and `reference=None` is the same loss with our objective. Other κ, the paper's reference
+    (`reference="population"`) and `loss="weighted"` need our objective. CatBoost calls custom objectives row by row in
+    Python, which is slow, so it supports only "logit_adjusted".
 
     Args:
         population: π: for two classes the frequency of `classes_[1]`; K frequencies; a dict by class label; a `Prevalence` or
             an estimate. None: the mix of the training rows.
         library: "lightgbm", "xgboost" or "catboost".
         loss: "information_gain", "logit_adjusted" or "weighted".
-        evidence: κ of the information gain; None: that of an uncertain `population`, see `Prevalence.evidence_for`.
+        evidence: κ of the information gain; None for that of an uncertain `population`, see `Prevalence.evidence_for`.
         reference: r of the information gain: None or "sampling" for ρ, "population" for π, or K frequencies.
-        n_estimators: rounds, at most.
-        learning_rate: the step of each round.
-        num_leaves: leaves of a tree; None: the library's default.
-        max_depth: None: the library's default.
-        early_stopping: whether to hold rows out, by class, and stop when the expected log-likelihood at π no longer grows on
-            them (CatBoost: when its own loss, in the training mix, no longer falls).
-        validation_fraction: the share of rows held out.
+        n_estimators: maximum number of rounds.
+        learning_rate: the step size of each round.
+        num_leaves: maximum leaves of a tree; None for the library's default.
+        max_depth: maximum depth of a tree; None for the library's default.
+        early_stopping: whether to hold out rows, stratified by class, and stop when the expected log-likelihood at π no longer
+            increases on them (CatBoost: when its own loss, at the training mix, no longer decreases).
+        validation_fraction: the fraction of rows held out.
         n_iter_no_change: rounds to wait for an improvement.
-        params: passed to the library as they are.
+        params: further parameters of the library.
         random_state: seed of the split and of the library.
-        n_jobs: threads; None: the library's default.
+        n_jobs: number of threads; None for the library's default.
 
     Attributes:
         classes_: the labels, sorted.
         prevalence_: π of the predictions, and ρ of the training rows.
-        booster_: the library's own booster, whose raw scores lack the start.
-        offset_: (k,) log π, to be added to the raw scores (of two classes: to 0 and the score). The log-softmax of the sum is
-            `predict_log_proba`, whatever the loss was.
-        n_iter_: rounds kept.
+        booster_: the library's own booster; its raw scores do not include the start.
+        offset_: (k,) log π, to be added to the raw scores (for two classes to 0 and the score). The log-softmax of the sum is
+            `predict_log_proba`, for every loss.
+        n_iter_: number of rounds kept.
 
     Examples:
         >>> import numpy as np
@@ -119,12 +119,12 @@ class BoostingClassifier(ClassifierMixin, BaseEstimator):
         self.n_jobs = n_jobs
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> BoostingClassifier:
-        """Train on rows sampled by class; returns the classifier.
+        """Train on rows sampled by class, and return the classifier.
 
         Args:
             X: table `(n, d)`: array, sparse matrix or frame; NaN where a value is missing.
             y: labels `(n,)`, numbers or text.
-            sample_weight: `(n,)`; they count in the training mix ρ as well.
+            sample_weight: `(n,)`; also used for the training mix ρ.
         """
         self._check_options()
         x = self._table(X, reset=True)
@@ -142,7 +142,7 @@ class BoostingClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def set_population(self, population: Population) -> BoostingClassifier:
-        """Move the predictions of a fitted classifier to another population, without training; returns the classifier."""
+        """Move the predictions to another population, without training, and return the classifier."""
         check_is_fitted(self)
         self._set(class_prevalence(population, self.classes_, self.prevalence_.sampling))
         self.population = population
@@ -158,7 +158,7 @@ class BoostingClassifier(ClassifierMixin, BaseEstimator):
         return np.exp(self.predict_log_proba(X))
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """Return the population's logits: `(n,)` log-odds of `classes_[1]` for two classes, else `(n, k)`."""
+        """Return the logits at the population: log-odds `(n,)` of `classes_[1]` for two classes, else `(n, k)`."""
         scores = self._scores(X)
         return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
 
@@ -231,7 +231,7 @@ class BoostingClassifier(ClassifierMixin, BaseEstimator):
         return numbers, weights
 
     def _split(self, rows: Part) -> tuple[Part, Part | None]:
-        """Return the rows to train and, with early stopping, to validate on, split by class."""
+        """Return training rows and, with early stopping, validation rows, stratified by class."""
         if not self.early_stopping:
             return rows, None
         fewest = int(np.bincount(rows.y).min())
@@ -240,13 +240,13 @@ class BoostingClassifier(ClassifierMixin, BaseEstimator):
                 f"Expected at least 2 rows of each class with early_stopping=True, but got {fewest}: one is held out; "
                 "use early_stopping=False."
             )
-        # a row of each class at least, whatever the share
+        # at least one row of each class
         share = min(0.5, max(self.validation_fraction, 1 / fewest))
         parts = train_test_split(np.arange(len(rows.y)), test_size=share, stratify=rows.y, random_state=self.random_state)
         return tuple(_take(rows, np.sort(part)) for part in parts)  # type: ignore[return-value]
 
     def _table(self, X: Any, reset: bool) -> Any:
-        """Return a checked table: a pandas frame with categorical columns as it is, with the categories of the fit."""
+        """Return a checked table; a pandas frame with categorical columns stays one, with the categories of `fit`."""
         if is_frame(X) and any(str(kind) == "category" for kind in X.dtypes):
             validate_data(self, X, reset=reset, skip_check_array=True)
             if reset:
@@ -265,7 +265,7 @@ class BoostingClassifier(ClassifierMixin, BaseEstimator):
         return sparse.csr_matrix(x) if sparse.issparse(x) else x
 
     def _names(self) -> list[str] | None:
-        """Return the columns' names without characters that the libraries refuse; None where there are none, or they clash."""
+        """Return the column names without characters that the libraries refuse; None if there are none or they clash."""
         names = getattr(self, "feature_names_in_", None)
         if names is None:
             return None
@@ -273,15 +273,15 @@ class BoostingClassifier(ClassifierMixin, BaseEstimator):
         return plain if len(set(plain)) == len(plain) else [f"column_{number}" for number in range(len(plain))]
 
     def _check_options(self) -> None:
-        """Check all that can be known before the data are looked at."""
+        """Check the constructor arguments."""
         for name, options in (("library", get_args(Library)), ("loss", get_args(Loss))):
             if getattr(self, name) not in options:
                 found = getattr(self, name)
                 raise ValueError(f"Expected `{name}` to be one of {list(options)}, but got {found!r}: choose one.")
         if self.library == "catboost" and self.loss != "logit_adjusted":
             raise ValueError(
-                f"Expected loss='logit_adjusted' with CatBoost, but got {self.loss!r}: it calls objectives of users object by "
-                "object, which is slow; use LightGBM or XGBoost for the others."
+                f"Expected loss='logit_adjusted' with CatBoost, but got {self.loss!r}: it calls custom objectives row by "
+                "row, which is slow; use LightGBM or XGBoost for the others."
             )
         if isinstance(self.reference, str) and self.reference not in ("sampling", "population"):
             raise ValueError(

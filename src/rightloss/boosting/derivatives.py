@@ -1,4 +1,4 @@
-"""The information gain of a whole training set, with the derivatives that a boosting library asks for.
+"""The information gain of a whole training set, with the derivatives that a boosting library needs.
 
 Stage: raw scores `(n,)` or `(n, k)`, labels `(n,)`, weights `(n,)` → loss, gradient, exact and positive Hessian, in NumPy.
 
@@ -7,8 +7,8 @@ reference mix r, s_n the sample weights, W = Σ_n s_n, v_k = Σ_n s_n 1{y_n=k} /
 
     m_k = (1/W) Σ_n s_n β_n p_nk,      c_k = v_k − κ r_k,      a_k = c_k / m_k,      ā_n = Σ_j a_j p_nj.
 
-A boosting round sees all rows, so that the marginal m is inside, with its value and its gradient, and nothing is estimated from
-a minibatch. The objective of a library is a sum over rows, W times the mean loss:
+A boosting round uses all rows, so the marginal m is exact, with its value and gradient; nothing is estimated from a minibatch.
+The objective of a library is a sum over rows, W times the mean loss:
 
     F = −Σ_n s_n log p_{n,y_n} + W Σ_k c_k log m_k.
 
@@ -25,9 +25,9 @@ It is negative, for example, at a confident row, p_nk > ½, of a class that is p
 step there goes the wrong way, and LightGBM and XGBoost divide by the sum of it over a leaf.
 
 **The positive Hessian** bounds the curvature along every tree of one class, that is, along any change of the scores of class k
-over all the rows, cross terms between the rows included. For c_j > 0 the tangent bounds c_j log m_j from above; what it leaves
-out, −W c_j (∂ log m_j)², is nowhere positive. For c_j < 0 Jensen's inequality, the one of the EM algorithm, does. Together they
-leave, with a⁺ and a⁻ the positive and negative parts of a,
+over all the rows, cross terms between the rows included. For c_j > 0 the tangent bounds c_j log m_j from above; the omitted
+term, −W c_j (∂ log m_j)², is never positive. For c_j < 0 the bound is Jensen's inequality, as in the EM algorithm. Together
+they give, with a⁺ and a⁻ the positive and negative parts of a,
 
     s_n [ p_nk (1 − p_nk)(1 + β_n Σ_j a⁻_j p_nj) + β_n Σ_j a⁺_j p_nj ((δ_jk − p_nk)² − p_nk (1 − p_nk)) ].
 
@@ -36,12 +36,11 @@ the negative part of each term:
 
     h_nk = s_n [ p_nk (1 − p_nk)(1 + β_n Σ_j a⁻_j p_nj) + β_n p_nk (a'_k (1 − 2 p_nk) + p_nk Σ_j a'_j p_nj) ].
 
-So h_nk ≥ s_n p_nk (1 − p_nk), the Hessian of cross-entropy: for the same gradient, steps are never longer than those of the
-built-in objective, and where the marginal is right (all a_k equal and not negative) exactly as long. Where it underflows it is
-1e-16, as in XGBoost, never 0. The bound is of the curvature at the present scores, as any Newton step's: at r = π and a small π
-a leaf of the rare class alone still takes a first step of the order of 1/π, at r = ρ of 1/ρ; `max_delta_step` of the libraries
-caps it.
-With K raw scores per row h is multiplied by K/(K − 1), since all K move at once (Friedman 2000; LightGBM's own factor;
+So h_nk ≥ s_n p_nk (1 − p_nk), the Hessian of cross-entropy. For the same gradient, steps are never longer than those of the
+built-in objective, and equally long if the marginal is right (all a_k equal and not negative). On underflow it is 1e-16, as in
+XGBoost, never 0. The bound is on the curvature at the current scores, as for any Newton step. At r = π and a small π, a leaf
+with only the rare class still takes a first step of the order of 1/π, at r = ρ of 1/ρ; `max_delta_step` of the libraries limits
+it. With K raw scores per row h is multiplied by K/(K − 1), because all K change together (Friedman 2000; LightGBM's own factor;
 XGBoost's is 2).
 
 **Where it is the built-in objective.** At r = ρ = v and κ = 1, c = 0: the marginal's terms vanish, and F is the cross-entropy
@@ -55,13 +54,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-TINY = 1e-290  # a marginal below it is computed in log space
-FLOOR = 1e-16  # of the Hessian, as in XGBoost
+TINY = 1e-290  # smaller marginals are computed in log space
+FLOOR = 1e-16  # minimum of the Hessian, as in XGBoost
 
 
 @dataclass(frozen=True)
 class ClassTerms:
-    """What the loss knows of each class before it sees x: r, log r − log π, r/ρ, and κ."""
+    """Prior terms of each class: r, log r − log π, r/ρ, and κ."""
 
     reference: np.ndarray
     offset: np.ndarray
@@ -70,7 +69,7 @@ class ClassTerms:
 
     @property
     def plain(self) -> bool:
-        """Whether r = ρ, so that every β is 1."""
+        """Whether r = ρ, which makes every β 1."""
         return bool((self.weights == 1).all())
 
 
@@ -183,7 +182,7 @@ def weighted_loss(rows: Rows, weights: np.ndarray) -> float:
 
 
 def expected_log_loss(rows: Rows, population: np.ndarray) -> float:
-    """Return −Σ_k π_k avg_{n: y_n=k} log p(k|x_n), minus the expected log-likelihood in the population."""
+    """Return −Σ_k π_k avg_{n: y_n=k} log p(k|x_n), the negative expected log-likelihood in the population."""
     mix = rows.mix()
     if not mix.all():
         absent = np.flatnonzero(mix == 0).tolist()
@@ -202,7 +201,7 @@ def log_table(rows: Rows, offset: np.ndarray) -> np.ndarray:
 
 
 def _excess(rows: Rows, terms: ClassTerms) -> np.ndarray:
-    """Return c = v − κ r (k,), exactly 0 where nothing but rounding is left."""
+    """Return c = v − κ r (k,), set to exactly 0 if only rounding is left."""
     c = rows.mix() - terms.evidence * terms.reference
     return c if np.abs(c).max() > 1e-9 else np.zeros_like(c)
 
@@ -216,10 +215,10 @@ def _log_marginal(table: np.ndarray, rows: Rows, terms: ClassTerms) -> np.ndarra
 
 
 def _shares(table: np.ndarray, log_m: np.ndarray, beta: np.ndarray) -> np.ndarray:
-    """Return β_n p_nk / m_k by class: at most W/s_n, however small m is; capped for rows that weigh nothing."""
+    """Return β_n p_nk / m_k by class: at most W/s_n, also for a small m; capped for rows without weight."""
     return np.exp(np.minimum(table - log_m[:, None], 600)) * beta
 
 
 def _sum(values: np.ndarray, weights: np.ndarray | None) -> float:
-    """Return Σ_n weights_n values_n, without a matrix product, whose threads would compete with the library's."""
+    """Return Σ_n weights_n values_n without a matrix product, because its threads would compete with the library's."""
     return float(values.sum() if weights is None else np.einsum("n,n->", values, weights))

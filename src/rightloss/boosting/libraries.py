@@ -1,4 +1,4 @@
-"""Training and raw scores with LightGBM, XGBoost and CatBoost, behind one small interface.
+"""One small interface to training and raw scores with LightGBM, XGBoost and CatBoost.
 
 Stage: a checked table, class numbers, weights, a start (k,) and a loss → `Trained`, the library's own booster; it and a table →
 raw scores by row, `(n, k)`, without the start.
@@ -28,15 +28,15 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """How to train, in scikit-learn's words.
+    """How to train, with scikit-learn's names.
 
     Attributes:
-        objective: of our own; None: the library's cross-entropy.
+        objective: our objective; None for the library's cross-entropy.
         start: (k,) the score of every class before the first round.
-        metric: of raw scores, for early stopping.
+        metric: a metric of raw scores, for early stopping.
         adjust: (k,) added to the library's own scores before `metric` is computed: log π − log ρ for the built-in objective.
-        names: the columns' names, as the library can take them.
-        params: passed to the library as they are.
+        names: column names that the library accepts.
+        params: further parameters of the library.
     """
 
     objective: Objective | None
@@ -58,12 +58,12 @@ class Plan:
         return len(self.start)
 
     def scores_at_start(self, n: int) -> np.ndarray:
-        """Return the start for n rows as the libraries take it: `(n,)` log-odds of two classes, else `(n, k)`."""
+        """Return the start for n rows in the libraries' form: `(n,)` log-odds for two classes, else `(n, k)`."""
         return np.full(n, self.start[1] - self.start[0]) if self.num_classes == 2 else np.tile(self.start, (n, 1))
 
 
 class Trained(NamedTuple):
-    """The library's booster, cut at its best round, and the number of its rounds."""
+    """The library's booster, truncated at its best round, and the number of its rounds."""
 
     booster: Any
     rounds: int
@@ -100,7 +100,7 @@ def train_lightgbm(plan: Plan, train: Part, valid: Part | None) -> Trained:
     data[0].params = {"verbosity": -1} | plan.params
     data[0].construct()
     if not any(data[0].feature_num_bin(column) > 1 for column in range(data[0].num_feature())):
-        plan = replace(plan, objective=None)  # nothing to split at: LightGBM takes such data with its own objective alone
+        plan = replace(plan, objective=None)  # no split is possible: LightGBM accepts such data only with its own objective
         params["objective"] = "binary" if plan.num_classes == 2 else "multiclass"
     booster = lgb.train(
         _given(params) | plan.params,
@@ -119,7 +119,7 @@ def train_xgboost(plan: Plan, train: Part, valid: Part | None) -> Trained:
 
     params: dict[str, Any] = {
         "objective": "binary:logistic" if plan.num_classes == 2 else "multi:softprob",
-        "base_score": 0.5,  # log-odds 0; of several classes the same for all
+        "base_score": 0.5,  # log-odds 0; for several classes the same score for all
         "learning_rate": plan.learning_rate,
         "max_leaves": plan.num_leaves,
         "grow_policy": None if plan.num_leaves is None else "lossguide",
@@ -150,7 +150,7 @@ def train_xgboost(plan: Plan, train: Part, valid: Part | None) -> Trained:
 
 
 def train_catboost(plan: Plan, train: Part, valid: Part | None) -> Trained:
-    """Train with CatBoost's own cross-entropy; early stopping is by that loss, in the training mix."""
+    """Train with CatBoost's own cross-entropy; early stopping uses that loss, at the training mix."""
     import catboost
 
     params: dict[str, Any] = {
@@ -193,7 +193,7 @@ TRAIN: dict[str, Callable[[Plan, Part, Part | None], Trained]] = {
 
 
 def raw_scores(library: Library, booster: Any, x: Any, names: list[str] | None, n_jobs: int | None = None) -> np.ndarray:
-    """Return the trees' scores without the start, `(n, k)` in float64; of two classes the first column is 0."""
+    """Return the trees' scores without the start, `(n, k)` in float64; for two classes the first column is 0."""
     if library == "lightgbm":
         scores = booster.predict(x, raw_score=True, num_threads=_threads(n_jobs, 0))
     elif library == "xgboost":
@@ -208,7 +208,7 @@ def raw_scores(library: Library, booster: Any, x: Any, names: list[str] | None, 
 
 
 def is_frame(x: Any) -> bool:
-    """Return whether `x` is a pandas frame, which the libraries take as it is."""
+    """Return whether `x` is a pandas frame, which the libraries accept."""
     return hasattr(x, "iloc") and hasattr(x, "select_dtypes")
 
 
@@ -223,7 +223,7 @@ def _categorical(x: Any) -> list[int] | None:
 
 
 def _metric(plan: Plan) -> Any:
-    """Return the metric of raw scores; the built-in objectives hand probabilities over, whose logits are moved by `adjust`."""
+    """Return the metric of raw scores; built-in objectives pass probabilities, to whose logits `adjust` is added."""
     if plan.objective is not None:
         return plan.metric
 
@@ -236,7 +236,7 @@ def _metric(plan: Plan) -> Any:
 
 
 def _threads(n_jobs: int | None, default: int | None) -> int | None:
-    """Return the libraries' number of threads: n_jobs, or all of them for None and −1."""
+    """Return the number of threads: n_jobs, or all for None and −1."""
     return default if n_jobs is None or n_jobs < 0 else n_jobs
 
 

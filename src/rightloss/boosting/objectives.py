@@ -1,8 +1,8 @@
-"""Objectives and early-stopping metrics for LightGBM and XGBoost whose raw scores are the population's logits.
+"""Objectives and early-stopping metrics for LightGBM and XGBoost, with raw scores that are logits at the population.
 
-Stage: raw scores and labels, as either library hands them over → gradient and Hessian, or the value of a metric.
+Stage: raw scores and labels, in the form of either library → gradient and Hessian, or the value of a metric.
 
-Both libraries take the objects as they are: natively (`params["objective"]` of LightGBM, `obj=` of `xgboost.train`), called
+Both libraries accept the objects directly: natively (`params["objective"]` of LightGBM, `obj=` of `xgboost.train`), called
 with `(scores, data)`, and in their scikit-learn classes (`objective=`), called with `(labels, scores, sample_weight)`.
 """
 
@@ -28,12 +28,12 @@ from .derivatives import (
     weighted_loss,
 )
 
-MISMATCH = 1.25  # the factor by which a class may be off its declared frequency
+MISMATCH = 1.25  # the factor by which a class may differ from its declared frequency
 
 
 @runtime_checkable
 class TrainingData(Protocol):
-    """What the objectives ask of `lightgbm.Dataset` and `xgboost.DMatrix`."""
+    """The methods of `lightgbm.Dataset` and `xgboost.DMatrix` that the objectives use."""
 
     def get_label(self) -> Any: ...
     def get_weight(self) -> Any: ...
@@ -41,25 +41,25 @@ class TrainingData(Protocol):
 
 @runtime_checkable
 class XGBoostData(Protocol):
-    """What tells `xgboost.DMatrix` from `lightgbm.Dataset`."""
+    """The methods that distinguish `xgboost.DMatrix` from `lightgbm.Dataset`."""
 
     def num_row(self) -> int: ...
 
 
 class InformationGainObjective:
-    """The information gain with the marginal inside, as an objective: exact gradient, positive Hessian.
+    """The information gain as an objective, with the exact marginal and gradient, and a positive Hessian.
 
     The raw scores are the logits of the population: one per row for two classes, K per row (`num_class=K`) for more. Start them
-    at log π (`init_score` in LightGBM, `base_margin` in XGBoost): `BoostingClassifier` does. The marginal is taken over all
-    rows in every round; with bagging too, since both libraries ask for the derivatives of all rows and bag afterwards. The
+    at log π (`init_score` in LightGBM, `base_margin` in XGBoost): `BoostingClassifier` does. Every round takes the marginal
+    over all rows, also with bagging, because both libraries compute the derivatives of all rows and bag afterwards. The
     derivation is in `rightloss.boosting.derivatives`.
 
-    At `reference=None` and κ = 1 this is logit adjustment, which needs no objective of its own: it is the built-in objective
-    started at log ρ, with log π − log ρ added to its scores.
+    At `reference=None` and κ = 1 this is logit adjustment, which needs no custom objective: use the built-in objective,
+    started at log ρ, and add log π − log ρ to its scores.
 
     Args:
         prevalence: π, ρ (that of the training rows, weights included: `Prevalence.from_labels`) and κ.
-        reference: r, the mix in which the marginal is taken; ρ by default, π in the paper.
+        reference: r, the class frequencies of the marginal; ρ by default, π in the paper.
 
     Examples:
         >>> import lightgbm as lgb, numpy as np, rightloss as rl
@@ -92,7 +92,7 @@ class InformationGainObjective:
 
     @property
     def metric(self) -> BoostingMetric:
-        """The loss itself on the rows of a validation set, lower is better: the mean information gain with its sign changed."""
+        """The loss itself, the negative mean information gain, on a validation set; lower is better."""
         return BoostingMetric(
             "information_gain_loss", lambda rows: gain_loss(rows, self._terms(rows)), self.prevalence.num_classes
         )
@@ -103,7 +103,7 @@ class InformationGainObjective:
         return _log_loss_metric(self.prevalence)
 
     def exact_hessian(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> np.ndarray:
-        """Return the diagonal of the exact Hessian in the shape of the scores; it may be negative: not for training."""
+        """Return the diagonal of the exact Hessian in the shape of the scores; do not train with it, it may be negative."""
         rows, one_score = _rows(y_true, y_pred, sample_weight, self.prevalence.num_classes)
         exact = exact_hessian(rows, self._terms(rows))
         return exact[1] if one_score else exact.T
@@ -113,7 +113,7 @@ class InformationGainObjective:
         return ClassTerms(self._reference.numpy(), self._offset, self._weights, evidence)
 
     def _check_mix(self, rows: Rows) -> None:
-        """Warn once if the rows' classes are not mixed as declared."""
+        """Warn once if the class frequencies of the rows are not the declared ones."""
         if self._warned:
             return
         self._warned = True
@@ -128,10 +128,10 @@ class InformationGainObjective:
 
 
 class WeightedObjective:
-    """Importance weighting, the paper's wLoss, as an objective: `−β_n log p(y_n|x_n)`, β = π/ρ.
+    """The importance-weighted loss as an objective, the paper's wLoss: `−β_n log p(y_n|x_n)`, β = π/ρ.
 
-    The raw scores are the logits of the population. The rival to compare with: at a small prevalence few rows carry all the
-    weight, and the ranking suffers.
+    The raw scores are the logits of the population. It is a baseline for comparisons: at a small prevalence a few rows have
+    almost all the weight, which harms the ranking.
 
     Args:
         prevalence: π and ρ.
@@ -158,7 +158,7 @@ class WeightedObjective:
 
     @property
     def metric(self) -> BoostingMetric:
-        """The weighted loss on the rows of a validation set, lower is better."""
+        """The weighted loss on a validation set; lower is better."""
         return BoostingMetric("weighted_loss", lambda rows: weighted_loss(rows, self._weights), self.prevalence.num_classes)
 
     @property
@@ -168,7 +168,7 @@ class WeightedObjective:
 
 
 class BoostingMetric:
-    """A metric of raw scores for early stopping; always a loss, so that no library can take the wrong direction.
+    """A metric of raw scores for early stopping. It is always a loss: lower is better.
 
     | where | write |
     |---|---|
@@ -189,12 +189,12 @@ class BoostingMetric:
         self.name, self._value, self._num_classes = name, value, num_classes
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        """Return what the calling library expects: name and value, in LightGBM with False for "lower is better"."""
+        """Return name and value, for LightGBM also False, which means "lower is better"."""
         value = self.score(y_true, y_pred, sample_weight)
         return (self.name, value) if isinstance(y_pred, XGBoostData) else (self.name, value, False)
 
     def score(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> float:
-        """Return the value alone."""
+        """Return only the value."""
         return self._value(_rows(y_true, y_pred, sample_weight, self._num_classes)[0])
 
 
@@ -204,7 +204,7 @@ def _log_loss_metric(prevalence: Prevalence) -> BoostingMetric:
 
 
 def _rows(first: Any, second: Any, sample_weight: Any, num_classes: int) -> tuple[Rows, bool]:
-    """Return the rows of `(scores, data)` or `(labels, scores, sample_weight)`, checked, and whether a row has one score."""
+    """Return the checked rows of `(scores, data)` or `(labels, scores, sample_weight)`, and whether a row has one score."""
     if isinstance(second, TrainingData):
         first, second, sample_weight = second.get_label(), first, second.get_weight()
     labels, scores = _labels(first, num_classes), np.asarray(second, dtype=np.float64)

@@ -1,7 +1,7 @@
-"""Check a trained model on labelled rows: a table of what looks wrong, and what to do about it.
+"""Check a trained model on labelled rows: a table of problems, and how to fix them.
 
-Stage: model or `log_probs`, labels, `Prevalence` → `Check`. The package itself can be called: it is then the function `check`
-in it, so that `rightloss.check` is both.
+Stage: model or `log_probs`, labels, `Prevalence` → `Check`. The package is also callable: `rightloss.check(…)` calls the
+function `check` in it.
 """
 
 import sys

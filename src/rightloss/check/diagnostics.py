@@ -1,7 +1,7 @@
 """Labelled predictions → a `Diagnosis` for each row of the table that `check` returns.
 
 Stage: `Sample` → `Diagnosis`, one per question → `CheckRow`. Every statistic is a smooth function of averages within the
-classes; its standard error comes from what each example adds to it.
+classes; its standard error comes from the influence of each example.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from ..metrics.sample import Sample
 from ..prevalence import Prevalence
 from ..shift import LabelShiftWarning, label_shift_test
 
-_EXACT = 10_000_000  # labels × classes up to which a mix is tested by the binomial distribution itself
-_ROUNDING = 1e-5  # relative, of figures made of float32 predictions
-_ALIKE = 0.25  # how near an offset must be to one that has a name, as a share of that one's length
+_EXACT = 10_000_000  # labels × classes up to which a mix is tested by the exact binomial distribution
+_ROUNDING = 1e-5  # relative error of figures computed from float32 predictions
+_ALIKE = 0.25  # how close an offset must be to that of a known mistake, relative to the length of the latter
 _RECALIBRATE = "recalibrate on held-out rows (rightloss.shift.fit_calibration, then retarget from its `sampling`)"
 _SQUASHED = "the model ends in a softmax or sigmoid, and the likelihood applies another: drop the model's, and train again"
 
 
 @dataclass(frozen=True)
 class CheckRow:
-    """One row of a `Check`: what was looked at, and the verdict.
+    """One row of a `Check`: a test and its verdict.
 
     Examples:
         >>> from rightloss.check import CheckRow
@@ -40,12 +40,12 @@ class CheckRow:
         'ok'
 
     Attributes:
-        name: what was looked at.
-        seen: what was seen, with an interval where there is one.
-        expected: what a model that is right shows.
-        p_value: how often a model that is right shows as much by chance; None where chance plays no part.
+        name: what was tested.
+        seen: the result, with an interval if there is one.
+        expected: the result of a correct model.
+        p_value: the probability of such a result for a correct model; None if the test is not statistical.
         verdict: "ok", "look" or "not tested".
-        remedy: what to do where the verdict is "look", why not where it is "not tested", else empty.
+        remedy: what to do if the verdict is "look", why if it is "not tested", else empty.
     """
 
     name: str
@@ -62,14 +62,14 @@ class Diagnosis:
 
     Attributes:
         name, expected, remedy: as in `CheckRow`.
-        p_value: None where no test decides.
-        wrong: the verdict then; None for "not tested".
-        seen: words before the figure, or in its place.
+        p_value: None if there is no statistical test.
+        wrong: the verdict in that case; None for "not tested".
+        seen: text before the figure, or instead of it.
         value: the figure.
         error: its standard error.
         weight: its effective sample size.
-        looks: from how many figures this one was chosen.
-        bounds: between which it lies.
+        looks: the number of figures this one was chosen from.
+        bounds: the range of the figure.
     """
 
     name: str
@@ -99,14 +99,14 @@ class Diagnosis:
 
 @dataclass(frozen=True)
 class Evidence:
-    """A sample and what all tests use of it, entry by entry.
+    """A sample, and the values per entry that all tests use.
 
     Attributes:
         sample: labelled predictions at π.
-        design: which entries belong together.
-        repeats: whether entries that belong together are copies of one example.
-        shares: of each entry in its class `(m,)`; they sum to 1 in each.
-        probs: its prediction `(m, k)`.
+        design: the groups of the entries.
+        repeats: whether the entries of a group are copies of one example.
+        shares: the weight of each entry in its class `(m,)`; they sum to 1 in each class.
+        probs: the predictions `(m, k)`.
     """
 
     sample: Sample
@@ -128,11 +128,11 @@ class Evidence:
 
     @property
     def is_simple(self) -> bool:
-        """Tell whether entries are independent examples, or copies of such."""
+        """Return whether entries are independent examples, or copies of such."""
         return self.sample.votes is None and (self.sample.groups is None or self.repeats)
 
     def by_class(self, values: Tensor) -> Tensor:
-        """Average within each class, `(k, …)`, of values per entry `(m, …)`."""
+        """Return the average within each class, `(k, …)`, of values per entry `(m, …)`."""
         weighted = values * self.shares.view(-1, *[1] * (values.ndim - 1))
         return weighted.new_zeros(self.sample.num_classes, *values.shape[1:]).index_add_(0, self.sample.labels, weighted)
 
@@ -145,7 +145,7 @@ class Evidence:
         return influence.error, influence.effective_size
 
     def design_effect(self, values: Float64[Tensor, " m"], mix: Tensor) -> float:
-        """Return the factor by which groups make that error larger, at least 1."""
+        """Return the factor by which groups increase that error, at least 1."""
         if self.design.clusters is None:
             return 1.0
         alone = self.spread(values, mix, Design(None, self.sample.labels))[0]
@@ -153,7 +153,7 @@ class Evidence:
 
 
 def label_mix(seen: Evidence) -> Diagnosis:
-    """Test whether the labels come at ρ."""
+    """Test whether the class frequencies of the labels are ρ."""
     rho, mix, n = seen.sample.prevalence.sampling, seen.mix, float(seen.sample.totals.sum())
     if seen.is_simple and n * len(rho) <= _EXACT:
         tests = [_binomial(int(count), int(n), float(rate)) for count, rate in zip(seen.sample.totals, rho, strict=True)]
@@ -172,8 +172,8 @@ def label_mix(seen: Evidence) -> Diagnosis:
 def mean_prediction(seen: Evidence, remedy: str) -> Diagnosis:
     """Test whether Σ_c π_c avg_c p(k|x) is π_k.
 
-    The error is at least what it would be for a right model, for which the distribution of p within class c has the density
-    p_c/π_c to that in the population: the few rows that a rare class rests on do not always show their spread.
+    The standard error is at least that of a correct model, in which p within class c has the density p_c/π_c relative to the
+    population. This matters because the few rows of a rare class can underestimate their variance.
     """
     pi, means = seen.sample.prevalence.population, seen.by_class(seen.probs)
     found = pi @ means
@@ -190,7 +190,7 @@ def mean_prediction(seen: Evidence, remedy: str) -> Diagnosis:
 
 
 def calibration(seen: Evidence, mix_is_wrong: bool, squashed: bool) -> tuple[Diagnosis, Diagnosis, str]:
-    """Test slope and intercept at the rows' own mix; also return what to do about the intercept."""
+    """Test slope and intercept at the rows' own mix; also return how to fix the intercept."""
     sample, mix = seen.sample, seen.mix
     offset = mix.log() - sample.prevalence.population.log()
     there = replace(sample, log_probs=multiply_classes(sample.log_probs.double(), offset), prevalence=Prevalence(mix))
@@ -203,7 +203,7 @@ def calibration(seen: Evidence, mix_is_wrong: bool, squashed: bool) -> tuple[Dia
 
 
 def skill(seen: Evidence) -> list[Diagnosis]:
-    """Test the log-likelihood at π against always answering π, and count labels that were given probability 0."""
+    """Test the log-likelihood at π against that of always predicting π, and count labels with probability 0."""
     sample, pi = seen.sample, seen.sample.prevalence.population
     own = sample.per_entry(sample.log_probs.double()).gather(1, sample.labels[:, None]).squeeze(1)
     impossible = int(own.isneginf().sum())
@@ -224,7 +224,7 @@ def skill(seen: Evidence) -> list[Diagnosis]:
 
 
 def logits(squashed: bool) -> Diagnosis:
-    """Report whether outputs are probabilities taken for logits."""
+    """Test whether the outputs are probabilities, used as logits by mistake."""
     return Diagnosis("logits", "unbounded", _SQUASHED, wrong=squashed, seen="all in [0, 1]" if squashed else "unbounded")
 
 
@@ -291,7 +291,7 @@ def _slope(seen: Evidence, there: Sample) -> Diagnosis:
 
 
 def _intercept(seen: Evidence, there: Sample) -> tuple[Float64[Tensor, " k"] | None, Diagnosis]:
-    """Fit the offsets a, of mean 0, with avg softmax(log q + a) = the labels' frequencies, by Newton's method."""
+    """Return offsets a, of mean 0, for which avg softmax(log q + a) is the labels' frequencies, by Newton's method."""
     mix, table = there.prevalence.population, there.per_entry(there.log_probs)
     a = torch.zeros_like(mix)
     for _ in range(100):
@@ -316,7 +316,7 @@ def _intercept(seen: Evidence, there: Sample) -> tuple[Float64[Tensor, " k"] | N
 
 
 def _name_offset(a: Tensor | None, seen: Evidence, mix_is_wrong: bool) -> str:
-    """Name the mistake that offsets of the log-odds by a, which would put the predictions right, point to."""
+    """Return the likely mistake, given the offsets a of the log-odds that would correct the predictions."""
     prevalence = seen.sample.prevalence
     to_population = (prevalence.population / prevalence.sampling).log()
     to_rows = (prevalence.sampling / seen.mix).log()
@@ -338,7 +338,7 @@ def _name_offset(a: Tensor | None, seen: Evidence, mix_is_wrong: bool) -> str:
 
 
 def _worst(name: str, figures: Sequence[tuple[int, float, float, float, float]], remedy: str) -> Diagnosis:
-    """Report the one of (class, value, expected, error, effective size) that is farthest out."""
+    """Return the diagnosis of the class with the largest deviation, from (class, value, expected, error, effective size)."""
     looks = len(figures)
     tests = [p_value(value - expected, error, weight, looks) for _, value, expected, error, weight in figures]
     scores = [abs(value - expected) / error for _, value, expected, error, _ in figures]
@@ -349,12 +349,12 @@ def _worst(name: str, figures: Sequence[tuple[int, float, float, float, float]],
 
 
 def _classes(size: int) -> Sequence[int]:
-    """List the classes to look at: of two the second tells of both."""
+    """Return the classes to test; of two classes the second is enough."""
     return [1] if size == 2 else range(size)
 
 
 def _of_share(seen: Evidence, k: int, rate: float) -> float:
-    """Test a share by its spread between groups, or of votes; groups are taken as they come, not by class."""
+    """Test a class frequency with the variance between groups, or of votes; groups are not stratified by class."""
     sample = seen.sample
     votes = torch.ones(len(sample.labels), dtype=torch.float64) if sample.votes is None else sample.votes
     value = float(seen.mix[k])
@@ -368,7 +368,7 @@ def _of_share(seen: Evidence, k: int, rate: float) -> float:
 
 
 def _binomial(count: int, n: int, rate: float) -> float:
-    """Return the exact two-sided p-value of `count` among n at `rate`: the probability of all counts that are no likelier."""
+    """Return the exact two-sided p-value of `count` among n at `rate`: the probability of all counts at most as probable."""
     k = torch.arange(n + 1, dtype=torch.float64)
     log_p = torch.lgamma(torch.tensor(n + 1.0).double()) - torch.lgamma(k + 1) - torch.lgamma(n - k + 1)
     log_p += k * math.log(rate) + (n - k) * math.log1p(-rate)
@@ -382,7 +382,7 @@ def _shown(mix: Tensor) -> str:
 def p_value(distance: float, error: float, weight: float, looks: int = 1) -> float:
     """Return P(|T| ≥ distance/error), with Student's t of as many degrees of freedom as `weight` examples have; times `looks`.
 
-    It is Wallace's normal approximation, within 2 % from 10 examples on where p > 0.003; with fewer a little too large.
+    It is Wallace's normal approximation, within 2 % for 10 examples or more and p > 0.003; with fewer it is slightly too large.
     """
     degrees = max(weight - 1, 1.0)
     score = math.sqrt(degrees * math.log1p((distance / error) ** 2 / degrees)) * (8 * degrees + 1) / (8 * degrees + 3)

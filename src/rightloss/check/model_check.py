@@ -1,4 +1,4 @@
-"""One call after training: a table of what can be seen to be wrong, and what to do about it.
+"""The function `check`: test a trained model in one call, and return a table of problems and how to fix them.
 
 Stage: module, `Posterior`, function or `log_probs`; `(x, y)`, data set or loader; `Prevalence` → log-probabilities at the
 population and labels → `Check`.
@@ -34,49 +34,49 @@ def check(
     prevalence: Prevalence,
     *,
     likelihood: Likelihood | None = None,
-    unlabelled: Any = None,  # whatever the model takes
+    unlabelled: Any = None,  # any input of the model
     groups: Numbers | None = None,
     sampled: bool = True,
     level: float = 0.95,
     batch_size: int = 1024,
 ) -> Check:
-    """Look at a trained model for what can be seen to be wrong, and say what to do about it.
+    """Test a trained model for common mistakes, and return a table that says how to fix them.
 
-    | row | a model that is right |
+    | row | a correct model |
     |---|---|
-    | label mix | the labels come at ρ, `prevalence.sampling` |
+    | label mix | the class frequencies of the labels are ρ, `prevalence.sampling` |
     | mean prediction | Σ_c π_c avg_c p(k given x) is π_k, avg_c being the mean over the rows of class c |
     | calibration slope | 1: log-odds neither too far apart nor too close together |
     | calibration intercept | 0: nothing has to be added to the log-odds |
-    | skill | no less than always answering π |
-    | logits | outputs are no probabilities yet (modules with a softmax or logistic likelihood) |
-    | impossible labels | none had probability 0 (where there are some) |
+    | skill | no less than that of always predicting π |
+    | logits | outputs are not probabilities (modules with a softmax or logistic likelihood) |
+    | impossible labels | no label has probability 0 (shown only if some have) |
     | label shift | unlabelled predictions are a mixture of those of the labelled classes (with `unlabelled`) |
     | unlabelled mean | the mean prediction there is π (with `unlabelled`) |
 
-    Slope and intercept are fitted at the rows' own mix, where they are known best: log-odds that are right at one mix of
-    classes are right at every one. With more than two classes a row shows the class that stands out most.
+    Slope and intercept are fitted at the rows' own mix, where they are most precise: log-odds that are right at one mix of
+    classes are right at every mix. With more than two classes a row shows the class with the largest deviation.
 
-    A model that is right gets "ok" in all rows in at least `level` of all cases: each of m tests has the level (1 − `level`)/m,
-    and for each of K classes (1 − `level`)/(m K). Figures that rest on few rows are held against Student's t of that many.
-    On the rows it was trained on, an overfitted model looks right: use held-out ones.
+    A correct model gets "ok" in all rows with a probability of at least `level`: each of m tests has the level
+    (1 − `level`)/m, and for each of K classes (1 − `level`)/(m K). Figures from few rows are tested with Student's t. Use
+    held-out rows: on its training rows an overfitted model looks right.
 
     Args:
-        model: a module, which is called in eval mode without gradients and left in the mode it was in; a `Posterior`; a
-            function from x to log-probabilities at the population, such as `PrevalenceLayer.predict` or scikit-learn's
+        model: a module, which is called in eval mode without gradients and then reset to its mode; a `Posterior`; a function
+            from x to log-probabilities at the population, such as `PrevalenceLayer.predict` or scikit-learn's
             `predict_log_proba`; or log-probabilities, `(n, k)` or dense `(n, k, h, w, …)`.
         data: `(x, y)`, a data set of such pairs or a loader of batches of them; y alone with log-probabilities. y are class
-            numbers, −100 where a row is to be left out, or soft votes `(n, k)`. There must be rows of every class.
+            numbers, −100 for rows to ignore, or soft votes `(n, k)`. Every class must have rows.
         prevalence: π and ρ.
-        likelihood: what turns a module's outputs into probabilities; Categorical by default. One with parameters of its own
-            must be the trained one, `criterion.likelihood`.
-        unlabelled: rows from where the model will be used: x or a loader of x; with log-probabilities, such.
-        groups: ids of patients or sites, one per example: rows that share one are not independent. Cells of a map share that of
-            their image. Copies of an example that a sampler drew repeatedly are recognised, unless augmented.
-        sampled: whether the rows were drawn as in training. False leaves out the row about their mix: held-out rows need not
-            come at ρ.
-        level: of the whole table.
-        batch_size: rows that go through the model at once, where `data` is no loader.
+        likelihood: turns a module's outputs into probabilities; Categorical by default. One with its own parameters must be
+            the trained one, `criterion.likelihood`.
+        unlabelled: rows from the population: x or a loader of x; log-probabilities if `model` is log-probabilities.
+        groups: ids of patients or sites, one per example: rows with the same id are not independent. Cells of a map have the
+            id of their image. Copies of an example that a sampler drew repeatedly are recognised, unless augmented.
+        sampled: whether the rows were drawn as in training. False omits the test of their mix, because held-out rows need
+            not have the mix ρ.
+        level: the level of the whole table.
+        batch_size: rows per call of the model, if `data` is not a loader.
 
     Examples:
         >>> import torch
@@ -118,12 +118,12 @@ def check(
 
 @dataclass(frozen=True, repr=False)
 class Check:
-    """The table that `check` returns. Print it.
+    """The result of `check`; print it to see the table.
 
     Attributes:
-        rows: a `CheckRow` for each question.
-        level: the share of right models that get "ok" in all rows.
-        num_examples: how many examples of each class there were, votes counted in fractions.
+        rows: a `CheckRow` for each test.
+        level: the probability that a correct model gets "ok" in all rows.
+        num_examples: the number of examples of each class; votes count as fractions.
 
     Examples:
         >>> import torch
@@ -140,7 +140,7 @@ class Check:
 
     @property
     def ok(self) -> bool:
-        """Tell whether no row says "look"."""
+        """Whether no row says "look"."""
         return all(row.verdict != "look" for row in self.rows)
 
     def __getitem__(self, name: str) -> CheckRow:
@@ -150,7 +150,7 @@ class Check:
         return found[name]
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
-        """Return plain numbers and words by the rows' names: `pandas.DataFrame(check.to_dict()).T`."""
+        """Return plain numbers and strings by row name: `pandas.DataFrame(check.to_dict()).T`."""
         return {row.name: asdict(row) for row in self.rows}
 
     def __repr__(self) -> str:
@@ -174,25 +174,25 @@ class Check:
     def _title(self) -> str:
         bad = [row.name for row in self.rows if row.verdict == "look"]
         counts = ", ".join(f"{count:g}" for count in self.num_examples[:6]) + (", …" if len(self.num_examples) > 6 else "")
-        return f"{'Look at: ' + ', '.join(bad) if bad else 'Nothing seen to be wrong'} (examples by class: {counts})"
+        return f"{'Look at: ' + ', '.join(bad) if bad else 'No problem found'} (examples by class: {counts})"
 
 
 class _Predictor:
-    """Log-probabilities at the population, of any x.
+    """Predict log-probabilities at the population for any x.
 
     Attributes:
-        squashed: whether all outputs seen so far could be probabilities taken for logits; None where that cannot be told.
+        squashed: whether all outputs so far could be probabilities used as logits; None if unknown.
     """
 
     def __init__(self, model: Any, prevalence: Prevalence, likelihood: Likelihood | None, batch_size: int) -> None:
         if not callable(model) and not isinstance(model, Posterior):
             raise ValueError(
                 f"Expected `model` to be a module, a Posterior, a function of x or log-probabilities, but got "
-                f"{type(model).__name__}: of a scikit-learn model pass `model.predict_log_proba`."
+                f"{type(model).__name__}: for a scikit-learn model pass `model.predict_log_proba`."
             )
         self._at: Prevalence | None = prevalence
         if isinstance(model, nn.Module) and not isinstance(model, PrevalenceLayer):
-            model, self._at = PrevalenceLayer(model, prevalence, likelihood), None  # the layer's own
+            model, self._at = PrevalenceLayer(model, prevalence, likelihood), None  # the likelihood of the layer
         self.model, self.prevalence, self.batch_size = model, prevalence, batch_size
         self.squashed: bool | None = None
 
@@ -221,7 +221,7 @@ class _Predictor:
             return
         log_pi = self.prevalence.population.log()
         if isinstance(likelihood, Bernoulli) and 0 <= float(log_pi[1] - log_pi[0]) <= 1:
-            return  # between these are the logits of a weak model, too
+            return  # the logits of a weak model are in this range as well
         inside = bool(((outputs >= 0) & (outputs <= 1)).all())
         if isinstance(likelihood, Categorical):
             inside = inside and bool(((outputs.float().sum(1) - 1).abs() < 1e-2).all())
@@ -229,7 +229,7 @@ class _Predictor:
 
 
 def _is_table(model: Any) -> bool:
-    """Tell whether these are predictions rather than what makes them."""
+    """Return whether the argument is predictions rather than a model."""
     if isinstance(model, Tensor | np.ndarray | list | tuple):
         return True
     return not callable(model) and (hasattr(model, "__array__") or isinstance(model, HasLogProbs))
@@ -263,7 +263,7 @@ def _predict(predict: _Predictor, data: Any) -> tuple[Tensor, Tensor, bool]:
 def _sample_of(
     table: Tensor, labels: Any, prevalence: Prevalence, groups: Numbers | None, may_repeat: bool
 ) -> tuple[Sample, bool]:
-    """Make a `Sample` with groups as given, of a map's images, or of repeated examples; and tell whether these repeat."""
+    """Return a `Sample` with the given groups, those of a map's images or of repeated examples, and whether examples repeat."""
     labels, rows = tensor_of(labels, "labels").detach().cpu(), rows_of(tensor_of(table, "log_probs")).cpu()
     if table.ndim > 2:
         if labels.shape != (len(table), *table.shape[2:]):

@@ -1,11 +1,11 @@
-"""Loss and prior → a posterior over weights: a file or a folder for each method.
+"""Bayesian inference: a posterior over weights from loss and prior, with a file or folder for each method.
 
 Stage: `log_posterior(model, prevalence, …)` → `LogPosterior`; that and data → `Posterior`.
 
 - The log posterior: `target`, `priors`; `marginals` for p(y|w) inside transforms, `weight_sets` for many weights at once.
 - The methods: `map`, `ensemble`, `mc_dropout`, `laplace` (with `fisher`), `vi/`, `ep/`, `sgmcmc/`, `nuts`.
-- What they share: `minibatches`, `steps`; for chains `diagnostics` (R̂, effective sample size).
-- What they return: `posterior`, with `distributions`, `prediction` and `joint_model`.
+- Shared by the methods: `minibatches`, `steps`; for chains `diagnostics` (R̂, effective sample size).
+- Results: `posterior`, with `distributions`, `prediction` and `joint_model`.
 """
 
 from .diagnostics import effective_sample_size as effective_sample_size

@@ -20,24 +20,24 @@ from ..log_probs import tensor_of
 from .distributions import Particles
 from .posterior import Posterior
 
-R_HAT_THRESHOLD = 1.05  # chains whose predictions have a larger R̂ cause a warning
-TAILS = (0.05, 0.95)  # the quantiles whose effective sample size is that of the tail
-_ROWS, _NUMBERS = 64, 2000  # examples whose predictions are compared across chains, and how many numbers at most
+R_HAT_THRESHOLD = 1.05  # a larger R̂ of predictions gives a warning
+TAILS = (0.05, 0.95)  # quantiles for the effective sample size of the tail
+_ROWS, _NUMBERS = 64, 2000  # examples for the comparison of predictions between chains, and the maximum number of values
 
 
 def r_hat(draws: ArrayLike | Tensor) -> Float[Tensor, " d"]:
-    """Compare chains with each other and with their own past: 1 where they have mixed, above 1.01 where they need longer.
+    """Return R̂ of Markov chains: 1 if they have mixed, above 1.01 if they need more steps.
 
-    It is the rank-normalised R̂: chains are cut in halves, and draws become normal scores of their ranks. With W the mean of the
-    halves' variances and B/n the variance of their means, R̂ = √((n − 1)/n + (B/n)/W): the larger one of that for the draws and
-    that for their distance from the median, which finds chains that differ in spread.
+    It is the rank-normalised R̂: chains are split into halves, and draws are replaced by normal scores of their ranks. With W
+    the mean of the halves' variances and B/n the variance of their means, R̂ = √((n − 1)/n + (B/n)/W). The result is the larger
+    of that for the draws and that for their distance from the median, which detects chains with different variances.
 
     Args:
-        draws: `(chains, n, d)`, n ≥ 4. The halves of a single chain are taken for two chains.
+        draws: `(chains, n, d)`, n ≥ 4. The halves of a single chain count as two chains.
 
     Returns:
-        R̂ of each of the d numbers; ∞ where there is nothing to compare: a number that never moves in any chain, or one chain of
-        fewer than 8 draws.
+        R̂ of each of the d quantities; ∞ if there is nothing to compare: a quantity that never changes, or one chain of fewer
+        than 8 draws.
 
     Examples:
         >>> import torch
@@ -48,7 +48,7 @@ def r_hat(draws: ArrayLike | Tensor) -> Float[Tensor, " d"]:
         tensor([True])
     """
     values = _checked(draws)
-    if len(values) == 1:  # arviz-stats compares two chains or more
+    if len(values) == 1:  # arviz-stats needs two or more chains
         half = values.shape[1] // 2
         values = torch.cat([values[:, :half], values[:, -half:]])
     if values.shape[1] < 4:
@@ -57,18 +57,18 @@ def r_hat(draws: ArrayLike | Tensor) -> Float[Tensor, " d"]:
 
 
 def effective_sample_size(draws: ArrayLike | Tensor, tail: bool = False) -> Float[Tensor, " d"]:
-    """Count the independent draws that would give as good a mean, or with `tail` as good a 5 % or 95 % quantile.
+    """Return the number of independent draws with the same precision of the mean, or with `tail` of the 5 % or 95 % quantile.
 
-    S = chains · n draws are worth S/τ with τ = −1 + 2 Σ_t ρ_t, where ρ_t is the correlation at a lag of t of the halved chains,
-    summed up in pairs while these are positive and made not to rise (Geyer 1992). For the mean, ρ_t is that of normal scores
-    of ranks.
+    The effective size of S = chains · n draws is S/τ with τ = −1 + 2 Σ_t ρ_t, where ρ_t is the autocorrelation of the halved
+    chains at lag t, summed in pairs while these are positive, and made non-increasing (Geyer 1992). For the mean, ρ_t is that
+    of normal scores of ranks.
 
     Args:
         draws: `(chains, n, d)`, n ≥ 4.
-        tail: whether to give the smaller one of the two quantiles' sizes.
+        tail: whether to return the smaller of the two quantiles' sizes.
 
     Returns:
-        The size of each of the d numbers; 0 for a number that never moves.
+        The size of each of the d quantities; 0 for one that never changes.
 
     Examples:
         >>> import torch
@@ -78,12 +78,12 @@ def effective_sample_size(draws: ArrayLike | Tensor, tail: bool = False) -> Floa
         tensor([True])
     """
     how: dict[str, Any] = {"method": "tail", "prob": TAILS} if tail else {"method": "bulk"}
-    # arviz-stats counts all draws of a number that never moves
+    # arviz-stats returns the number of draws for a constant quantity
     return _for_moving(_checked(draws), 0.0, lambda moving: _arviz().ess(moving, chain_axis=0, draw_axis=1, **how))
 
 
 def worst_of(draws: Float[Tensor, "c n d"]) -> dict[str, float]:
-    """Return the largest R̂ and the smallest sample sizes of (some of) the d numbers, for a record."""
+    """Return the largest R̂ and the smallest sample sizes of (some of) the d quantities, for a record."""
     some = draws[:, :, :: -(-draws.shape[2] // _NUMBERS)]
     return {
         "r_hat": float(r_hat(some).max()),
@@ -93,9 +93,9 @@ def worst_of(draws: Float[Tensor, "c n d"]) -> dict[str, float]:
 
 
 def judge_chains(posterior: Posterior, x: Tensor) -> None:
-    """Add R̂ and sample sizes of weights and of predictions for x to the record; warn where chains have not mixed.
+    """Add R̂ and sample sizes of weights and of predictions for x to the record; warn if chains have not mixed.
 
-    The hidden units of a net can be exchanged, so that its weights may never agree across chains. The warning is about
+    The hidden units of a network can be permuted, so its weights may never agree between chains. The warning is about
     predictions.
     """
     distribution = posterior.distribution
@@ -104,7 +104,7 @@ def judge_chains(posterior: Posterior, x: Tensor) -> None:
         return
     rows = x[:: max(len(x) // _ROWS, 1)][:_ROWS]
     tables = torch.cat([table.flatten(1) for table in posterior.tables(rows)])
-    moving = (tables != tables[0]).any(0)  # probabilities that round to 1 in every draw do not speak against the chains
+    moving = (tables != tables[0]).any(0)  # probabilities that round to 1 in every draw are no sign of a problem
     tables = tables[:, moving] if bool(moving.any()) else tables
     predicted = worst_of(tables.unflatten(0, (distribution.chains, -1)))
     posterior.record.update(worst_of(distribution.by_chain), predictions=predicted)
@@ -129,12 +129,12 @@ def _checked(draws: ArrayLike | Tensor) -> Float[Tensor, "c n d"]:
 
 
 def _for_moving(draws: Tensor, still: float, statistic: Callable[[np.ndarray], np.ndarray]) -> Float[Tensor, " d"]:
-    """Return the statistic of each number, and `still` for those that never move."""
+    """Return the statistic of each quantity, and `still` for constant ones."""
     values = draws.cpu().numpy()
     moving = (values != values[:1, :1]).any((0, 1))
     result = np.full(len(moving), still)
     if moving.any():
-        with np.errstate(divide="ignore", invalid="ignore"):  # of folded draws that are all equal
+        with np.errstate(divide="ignore", invalid="ignore"):  # warnings of folded draws that are all equal
             result[moving] = statistic(values[:, :, moving])
     return torch.from_numpy(np.where(np.isnan(result), still, result)).to(draws.device)
 

@@ -1,7 +1,7 @@
-"""Distributions over weights as one flat vector: what a method of inference returns, and how it fails.
+"""Distributions over the weights as a flat vector, the results of inference methods; and the error `Diverged`.
 
-Stage: weights `{name: tensor}` ↔ vectors `(d,)` by a `Layout`; tensors → `Distribution`. Rows are drawn one after the other,
-so that two draws and then three are the same five.
+Stage: weights `{name: tensor}` ↔ vectors `(d,)` by a `Layout`; tensors → `Distribution`. Rows are drawn one by one, so that two
+draws followed by three are the same as five.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ class Distribution(Protocol):
     def covariance(self) -> Float[Tensor, "d d"]: ...
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return everything there is to save, by the names of the constructor's arguments."""
+        """Return the constructor's arguments as tensors by name, for saving."""
         ...
 
 
 class Diverged(ValueError):
-    """A step was not finite. The last good state is kept.
+    """Raised when a step is not finite; keeps the last finite state.
 
     Attributes:
         step: the step, counted from 0.
-        posterior: what the method would have returned, had it stopped before; None where it had nothing yet.
+        posterior: the result of the method before that step; None if there was none.
 
     Examples:
         >>> from rightloss.inference import Diverged
@@ -57,7 +57,7 @@ class Diverged(ValueError):
         7
     """
 
-    def __init__(self, message: str, step: int, posterior: Any) -> None:  # a Posterior, whose file imports this one
+    def __init__(self, message: str, step: int, posterior: Any) -> None:  # a Posterior; its module imports this one
         super().__init__(message)
         self.step, self.posterior = step, posterior
 
@@ -76,16 +76,16 @@ class Layout:
 
     @property
     def sizes(self) -> list[int]:
-        """How many numbers each weight has."""
+        """The number of elements of each weight."""
         return [prod(shape) for shape in self.shapes]
 
     @property
     def size(self) -> int:
-        """d, how many numbers all weights have."""
+        """d, the total number of elements."""
         return sum(self.sizes)
 
     def flatten(self, params: Mapping[str, Tensor]) -> Float[Tensor, "*lead d"]:
-        """Return the weights as vectors; leading dimensions stay in front, names outside the layout are ignored."""
+        """Return the weights as vectors; leading dimensions are kept, names outside the layout are ignored."""
         parts = []
         for name, shape in zip(self.names, self.shapes, strict=True):
             lead = params[name].shape[: params[name].ndim - len(shape)]
@@ -107,7 +107,7 @@ class Particles:
 
     Attributes:
         draws: `(s, d)`; those of chain c are rows c·s/chains to (c + 1)·s/chains.
-        chains: how many chains they come from.
+        chains: the number of chains.
 
     Examples:
         >>> import torch
@@ -142,18 +142,18 @@ class Particles:
 
     @property
     def standard_deviation(self) -> Float[Tensor, " d"]:
-        """Square root of the unbiased variance; 0 where there is only one draw."""
+        """Square root of the unbiased variance; 0 if there is only one draw."""
         return torch.zeros_like(self.draws[0]) if len(self) == 1 else self.draws.std(0)
 
     def covariance(self) -> Float[Tensor, "d d"]:
-        """Return the unbiased covariance; 0 where there is only one draw."""
+        """Return the unbiased covariance; 0 if there is only one draw."""
         away = self.draws - self.mean
         return away.T @ away / max(len(self) - 1, 1)
 
     def picks(self, n: int, generator: torch.Generator | None = None) -> Int[Tensor, " n"]:
-        """Return which draws `sample` gives: in random order without replacement while there are enough, else with it."""
+        """Return the indices of the draws of `sample`: without replacement if there are enough, else with replacement."""
         device = _device_of(generator)
-        if max(n, 2) <= len(self):  # randperm(1) would leave the stream where it is, and what is drawn next would repeat
+        if max(n, 2) <= len(self):  # randperm(1) would not advance the generator, and the next draws would repeat
             return torch.randperm(len(self), generator=generator, device=device)[:n]
         return torch.randint(len(self), (n,), generator=generator, device=device)
 
@@ -240,7 +240,7 @@ class LowRankGaussian:
     Args:
         mean: `(d,)`.
         factor: F, `(d, r)`.
-        standard_deviation: s `(d,)`, the independent part, kept as `own_deviation`: the property `standard_deviation` is that
+        standard_deviation: s `(d,)`, the independent part, stored as `own_deviation`; the property `standard_deviation` is that
             of both parts together.
 
     Examples:
@@ -288,7 +288,7 @@ SAVED: dict[str, tuple[Callable[..., Distribution], set[str]]] = {
 
 
 def saved_distribution(name: object, tensors: Mapping[str, Tensor]) -> Distribution:
-    """Return the distribution of that name, from what its `tensors()` gave."""
+    """Return the distribution of that name, from the result of its `tensors()`."""
     make, names = SAVED.get(str(name), (None, set()))
     if make is None or set(tensors) != names or ("chains" in names and tensors["chains"].shape != ()):
         raise ValueError(
@@ -302,7 +302,7 @@ def saved_distribution(name: object, tensors: Mapping[str, Tensor]) -> Distribut
 
 
 def _noise(n: int, size: int, like: Tensor, generator: torch.Generator | None) -> Float[Tensor, "n size"]:
-    """Draw standard normal rows; drawn together, the numbers of a row would depend on how many rows there are."""
+    """Draw standard normal rows one by one, so that a row does not depend on the number of rows."""
     device = _device_of(generator)
     rows = [torch.randn(size, generator=generator, device=device, dtype=like.dtype) for _ in range(n)]
     return torch.stack(rows).to(like.device) if rows else like.new_empty(0, size)

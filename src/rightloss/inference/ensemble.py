@@ -1,4 +1,4 @@
-"""An ensemble: the same search from several starts.
+"""Deep ensembles: MAP estimates from several random starts.
 
 Stage: `LogPosterior`, data → `Posterior` of M draws.
 """
@@ -40,28 +40,28 @@ def ensemble(
     device: Device = None,
     progress: bool | None = None,
 ) -> Posterior:
-    """Find modes of log p(w|X,Y) from several starts, each by Adam as in `map_estimate`.
+    """Return an ensemble of modes of log p(w|X,Y) from several starts, each found by Adam as in `map_estimate`.
 
-    Members have starts, orders of the data, dropout's masks and q of their own. They are trained together by `torch.func.vmap`
-    where the model allows it, in the memory of as many models; else one after the other. Where normalisation keeps moving
+    Each member has its own start, order of the data, dropout masks and q. They are trained together by `torch.func.vmap` if the
+    model supports it, which needs the memory of M models; otherwise one after the other. If normalisation layers have moving
     averages, each member has its own, and they are part of its draw.
 
     Args:
         target: from `log_posterior`.
         data: `(x, y)`, a Dataset or a DataLoader.
-        members: M, how many.
-        initial: number of a member → the weights it starts from, by name; those left out are the model's own. By default,
-            trainable weights with two dimensions or more are redrawn by the `reset_parameters` of their modules. The rest,
-            biases above all, stay the model's, so that a start at the prevalence is kept.
-        steps: of Adam.
-        batch_size: examples that a member sees in a step; None for all of them.
-        lr: the first step size; it falls to 0 as (1 − t/steps)².
-        seed: of the starts, the orders of the data, and dropout.
-        device: where to compute; None: where model and data are.
-        progress: whether a bar is shown; None: on a terminal.
+        members: M, the number of members.
+        initial: a function from the number of a member to its initial weights by name; others are the model's own. By default,
+            trainable weights with two or more dimensions are drawn again by the `reset_parameters` of their modules. The rest,
+            mainly biases, are the model's, which keeps a start at the prevalence.
+        steps: number of steps of Adam.
+        batch_size: examples per step of a member; None for all of them.
+        lr: the initial learning rate; it decays to 0 as (1 − t/steps)².
+        seed: seed of the starts, the orders of the data, and dropout.
+        device: the device to compute on; None for that of the model and the data.
+        progress: whether to show a progress bar; None for only on a terminal.
 
     Returns:
-        `Particles`, a draw for each member; `record["log_posterior"]` holds their estimates along the way, up to a constant.
+        `Particles`, a draw for each member; `record["log_posterior"]` has the estimates during training, up to a constant.
 
     Raises:
         Diverged: a value was not finite; the error has the last good `.posterior`.
@@ -88,7 +88,7 @@ def ensemble(
 
 
 def _together(target: LogPosterior, starts: list[dict[str, Tensor]], batches: Minibatches, search: Search) -> Posterior:
-    """Train all members at once, by vmap."""
+    """Train all members together, by vmap."""
     members, marginal, device = len(starts), marginal_of_sets(target), search.device
     weights = on_device(_stacked(starts), device)
     others = {} if device is None else {**on_device(untrained_state(target), device), **unsaved_buffers(target, device)}
@@ -128,7 +128,7 @@ def _one_by_one(
 
 
 def _of_ends(target: LogPosterior, ends: list[dict[str, Tensor]], record: Mapping[str, Any]) -> Posterior:
-    """Return the posterior of trained weights and moving averages; the rest is the same in all members."""
+    """Return the posterior of trained weights and moving averages; all other tensors are the same in all members."""
     own, stacked = target.buffers(), _stacked(ends)
     moved = [name for name, value in own.items() if name in stacked and _differs(stacked[name], value)]
     draws = {name: stacked[name] for name in (*target.parameters(), *moved)}
@@ -146,7 +146,7 @@ def _stacked(each: list[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def _can_go_together(target: LogPosterior, starts: list[dict[str, Tensor]], batches: Minibatches) -> bool:
-    """Return whether vmap takes the model, tried on two examples."""
+    """Return whether vmap supports the model, by a trial on two examples."""
     known = (RunningMarginal, BatchMarginal, PoolMarginal, AuxiliaryMarginal)
     followed = target.marginal is None or isinstance(target.marginal, known)
     if not isinstance(target.prevalence, Prevalence) or not followed or not vmaps(target.model):
@@ -156,7 +156,7 @@ def _can_go_together(target: LogPosterior, starts: list[dict[str, Tensor]], batc
         with torch.no_grad():
             vmap(lambda weights: target.table(weights, x), randomness="different")(on_device(_stacked(starts), x.device))
     except (RuntimeError, TypeError, ValueError):
-        return False  # what is wrong with the model itself will show when it is trained alone
+        return False  # errors of the model itself are raised when it is trained alone
     return True
 
 
@@ -168,12 +168,14 @@ def _start(target: LogPosterior, initial: Callable[[int], Params] | None, member
     for name, value in given.items():
         if name not in own or value.shape != own[name].shape:
             wanted = f"of shape {tuple(own[name].shape)}" if name in own else f"among {list(own)[:10]}"
-            raise ValueError(f"Expected `initial` to give weights {wanted}, but got {name!r} of {tuple(value.shape)}: see it.")
+            raise ValueError(
+                f"Expected `initial` to give weights {wanted}, but got {name!r} of {tuple(value.shape)}: check `initial`."
+            )
     return {**own, **{name: value.detach().to(own[name], copy=True) for name, value in given.items()}}
 
 
 def _redrawn(target: LogPosterior) -> dict[str, Tensor]:
-    """Return new weights of two dimensions or more, from torch's random numbers as they are."""
+    """Return new weights of two or more dimensions, from torch's global generator."""
     model, trained = copy.deepcopy(target.model), target.parameters()
     new: dict[str, Tensor] = {}
     for prefix, part in model.named_modules():
@@ -189,7 +191,7 @@ def _redrawn(target: LogPosterior) -> dict[str, Tensor]:
 
 
 def _reset(part: nn.Module) -> bool:
-    """Reset the module if it can be, and return whether it could."""
+    """Reset the module if it supports that, and return whether it does."""
     reset = getattr(part, "reset_parameters", None) or getattr(part, "_reset_parameters", None)
     if callable(reset):
         reset()

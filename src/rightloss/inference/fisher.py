@@ -1,4 +1,4 @@
-"""Fisher information and Hessian: second derivatives of minus the log-likelihood, summed block by block.
+"""Fisher information and Hessian: second derivatives of the negative log-likelihood, summed in blocks.
 
 Stage: target, weights, data → `LikelihoodTerms` → matrix (d, d), or its diagonal (d,), and the gradient.
 """
@@ -24,8 +24,8 @@ from ..prevalence import Prevalence
 from .priors import Params
 from .target import LogPosterior
 
-_NUMBERS, _INPUTS = 1 << 24, 1 << 20  # held at once: of derivatives, and of x times what goes back through it
-_BASIS = 64  # rows of a Hessian that are worked out together
+_NUMBERS, _INPUTS = 1 << 24, 1 << 20  # numbers in memory at a time: of derivatives, and of x times backward passes
+_BASIS = 64  # rows of a Hessian computed together
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,10 +33,9 @@ class DataBlock:
     """Some of the data, a row for each label.
 
     Attributes:
-        x: what the model takes.
-        own: a_nk, what each entry of the table counts for as an example's own label.
-        share: q_nk, its share of the marginal: `Σ_n q_nk = 1` over all parts; of the mean prediction for the rivals, where it
-            counts for nothing.
+        x: the model's input.
+        own: a_nk, the weight of each entry of the table as an example's label.
+        share: q_nk, its fraction of the marginal: `Σ_n q_nk = 1` over all parts; losses without a marginal do not use it.
         expected: f_nk, the weight of its gradient's square in the Fisher information.
     """
 
@@ -48,20 +47,20 @@ class DataBlock:
 
 @dataclass(frozen=True, eq=False)
 class LikelihoodTerms:
-    """Minus the log-likelihood of all data, through tables t_nk = log p_r(k|x_n,w) alone:
+    """The negative log-likelihood of all data, as a function of the tables t_nk = log p_r(k|x_n,w):
 
         −Σ_nk a_nk t_nk + Σ_k c_k log Σ_n β_n exp(t_nk) + const,    c_k = N_k − N κ r_k.
 
-    At the weights at hand, with the shares `q_nk ∝ β_n exp(t_nk)` of each class's marginal and g_k = Σ_n q_nk ∇t_nk, the
-    gradient is `Σ_nk (c_k q_nk − a_nk) ∇t_nk`. Second derivatives are sums over rows, too, but for the last term:
+    With the fractions `q_nk ∝ β_n exp(t_nk)` of each class's marginal and g_k = Σ_n q_nk ∇t_nk, the gradient is
+    `Σ_nk (c_k q_nk − a_nk) ∇t_nk`. Second derivatives are also sums over rows, except for the last term:
 
         Hessian              Σ_nk ∇²[c_k q_nk exp(t_nk − stop(t_nk)) − a_nk t_nk] − Σ_k c_k g_k g_kᵀ
         Fisher information   Σ_nk N_k q_nk ∇t_nk ∇t_nkᵀ − Σ_k c_k g_k g_kᵀ
 
-    The latter is the Hessian's mean over the x that the model itself expects of each label, q_·k: labels were sampled first,
-    and x is what was observed. It is also the generalised Gauss–Newton matrix with respect to t, and never negative.
-    The rivals have c = 0, and a Fisher information of `Σ_nk a_n p_nk ∇t_nk ∇t_nkᵀ` with a_n = Σ_k a_nk.
-    With unlabelled rows, k runs over the streams, of which "unlabelled" is one: these rows are labelled with it, and
+    The latter is the expected Hessian over the x that the model itself expects for each label, q_·k, because labels were
+    sampled first and x was observed. It is also the generalised Gauss–Newton matrix with respect to t, and never negative.
+    Losses without a marginal have c = 0, and a Fisher information of `Σ_nk a_n p_nk ∇t_nk ∇t_nkᵀ` with a_n = Σ_k a_nk.
+    With unlabelled rows, k runs over the streams, including "unlabelled", which is the label of these rows, and
     c_k = N_k − N (1 + λ) κ r_k.
 
     Attributes:
@@ -80,7 +79,7 @@ class LikelihoodTerms:
 
     @property
     def constant(self) -> float:
-        """The largest log-likelihood Σ_k (Σ_n a_nk − c_k) log p_k of predictions p that are the same for every x."""
+        """The largest log-likelihood Σ_k (Σ_n a_nk − c_k) log p_k of constant predictions p."""
         counts = torch.stack([part.own.sum(0) for part in self.parts]).sum(0) - self.counts
         shares = counts / counts.sum().clamp_min(torch.finfo(counts.dtype).tiny)
         return float(torch.xlogy(counts, shares.clamp_min(0)).sum())
@@ -88,9 +87,9 @@ class LikelihoodTerms:
 
 @dataclass(frozen=True, eq=False)
 class SecondOrder:
-    """Second derivatives, `(d, d)` or the diagonal `(d,)`, and the gradient `(d,)`, of minus a log-density.
+    """Second derivatives, `(d, d)` or the diagonal `(d,)`, and the gradient `(d,)`, of a negative log-density.
 
-    Those of a likelihood come with g_k `(k, d)`, the gradient of log p(k|w).
+    Those of a likelihood include g_k `(k, d)`, the gradient of log p(k|w).
     """
 
     matrix: Tensor
@@ -170,7 +169,7 @@ def hessian(terms: LikelihoodTerms, diagonal: bool, block: int | None = None) ->
 
 
 def prior_hessian(log_prior: Callable[[Tensor], Tensor], vector: Float[Tensor, " d"], diagonal: bool) -> SecondOrder:
-    """Return that of minus log p(w): its diagonal alone, even if not `diagonal`, where there is nothing besides."""
+    """Return the Hessian of −log p(w); only its diagonal, even if not `diagonal`, if all other entries are 0."""
     vector = vector.detach().requires_grad_()
     first = _gradient(-log_prior(vector), vector, create_graph=True)
     probe = torch.randn(len(vector), generator=torch.Generator().manual_seed(0), dtype=vector.dtype).to(vector.device)
@@ -183,7 +182,7 @@ def prior_hessian(log_prior: Callable[[Tensor], Tensor], vector: Float[Tensor, "
 
 
 def _add_rows(matrix: Tensor, first: Tensor, vector: Tensor) -> None:
-    """Add the derivatives of `first` to a matrix, or to its diagonal, in place: only some rows are held at once."""
+    """Add the derivatives of `first` to a matrix, or to its diagonal, in place, with only some rows in memory."""
     for index in torch.arange(len(vector), device=vector.device).split(_BASIS):
         rows = _products(first, vector, F.one_hot(index, len(vector)).to(vector))
         if matrix.ndim == 2:
@@ -193,7 +192,7 @@ def _add_rows(matrix: Tensor, first: Tensor, vector: Tensor) -> None:
 
 
 def _products(value: Tensor, vector: Tensor, directions: Float[Tensor, "m ..."]) -> Float[Tensor, "m d"]:
-    """Return Σ_i u_i ∇value_i for each direction u, together where the model's operations allow it."""
+    """Return Σ_i u_i ∇value_i for each direction u, together if the model's operations support it."""
     if not value.requires_grad:
         return vector.new_zeros(len(directions), len(vector))
     try:
@@ -233,7 +232,7 @@ def _blocks(terms: LikelihoodTerms, block: int | None, backward: int | None = No
 
 
 def _jacobian(terms: LikelihoodTerms, x: Tensor) -> Float[Tensor, "rows k d"]:
-    """Return ∇t of each row, which depends on no other example's x."""
+    """Return ∇t of each row, which depends only on that example's x."""
 
     def one(vector: Tensor, each: Tensor) -> Tensor:
         return terms.table(vector, each.unsqueeze(0))
@@ -241,7 +240,7 @@ def _jacobian(terms: LikelihoodTerms, x: Tensor) -> Float[Tensor, "rows k d"]:
     try:
         with _quiet():
             return vmap(jacrev(one), in_dims=(None, 0))(terms.vector, x).flatten(0, 1)
-    except RuntimeError:  # the model has operations that vmap does not know
+    except RuntimeError:  # the model has operations without vmap support
         return torch.cat([_jacobian_of_one(terms, each.unsqueeze(0)) for each in x])
 
 
@@ -257,13 +256,13 @@ def _quiet() -> warnings.catch_warnings[None]:
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """Rows of the likelihood at the weights at hand.
+    """Rows of the likelihood at the current weights.
 
     Attributes:
         x: labelled examples, and the unlabelled ones if there are any.
-        sizes: how many rows each of these has.
+        sizes: number of rows of each of these.
         labels: of all rows, over the classes; with unlabelled ones, over the streams.
-        labelled: whether they have labels: a pool may have none.
+        labelled: whether they have labels; a pool may have none.
         log_probs: t_nk.
         setting: r, ρ and κ.
     """
@@ -281,7 +280,7 @@ class _Rows:
         return [DataBlock(x, *rows) for x, *rows in zip(self.x, *parts, strict=True)]
 
     def log_weights(self) -> Float[Tensor, " rows"]:
-        """Return log β_n, as often as the row counts; −∞ where ignored."""
+        """Return log β_n plus the log of the row's multiple; −∞ where ignored."""
         setting, counted = self.setting, self.labels.row_weights(self.log_probs.dtype)
         beta = setting.reference / setting.sampling
         weights = self.labels.per_row(beta) if self.labelled else beta.new_ones(self.labels.rows)
@@ -289,7 +288,7 @@ class _Rows:
 
 
 def _rows(target: LogPosterior, params: Params, x: Tensor, y: Tensor | None, others: Tensor | None = None) -> _Rows:
-    """Return checked rows with their log-probabilities, in the mix of the loss."""
+    """Return checked rows with their log-probabilities, at the mix of the loss."""
     assert isinstance(target.prevalence, Prevalence)
     frames = [_frame(target, params, x, y)] + ([] if others is None else [_frame(target, params, others, None)])
     labels, like, sizes = frames[0].labels, frames[0].rows(), [frame.labels.rows for frame in frames]
@@ -302,7 +301,7 @@ def _rows(target: LogPosterior, params: Params, x: Tensor, y: Tensor | None, oth
 
 
 def _frame(target: LogPosterior, params: Params, x: Tensor, y: Tensor | None) -> LabelledBatch:
-    """Return the model's outputs for all x with checked labels; those of rows without a label count for nothing."""
+    """Return the model's outputs for all x with checked labels; labels of unlabelled rows are ignored."""
     assert isinstance(target.prevalence, Prevalence)
     size = max(1, _INPUTS // x[0].numel())
     with torch.no_grad():
@@ -313,7 +312,7 @@ def _frame(target: LogPosterior, params: Params, x: Tensor, y: Tensor | None) ->
 
 
 def loss_mix(target: LogPosterior, setting: PriorTerms) -> tuple[Tensor | None, Tensor]:
-    """Return the offset at which the loss takes the table, and the weight that it gives to each label."""
+    """Return the offset that the loss adds to the table, and its weight of each label."""
     even = torch.ones_like(setting.reference)
     if isinstance(target.criterion, InformationGainLoss):
         return setting.log_offset, even
@@ -325,7 +324,8 @@ def loss_mix(target: LogPosterior, setting: PriorTerms) -> tuple[Tensor | None, 
     if isinstance(target.criterion, LogLikelihoodLoss):
         return None, even
     raise ValueError(
-        f"Expected one of rightloss's losses, but got {type(target.criterion).__name__}: the curvature of others is not known."
+        f"Expected one of rightloss's losses, but got {type(target.criterion).__name__}: use one of these; the curvature of "
+        f"others is not known."
     )
 
 
@@ -335,7 +335,7 @@ def _log_probs(target: LogPosterior, params: Params, frame: LabelledBatch, offse
 
 
 def _votes(labels: Labels, like: Tensor) -> Float[Tensor, "rows k"]:
-    """Return v_nk, as often as the row counts; rows of 0 where ignored."""
+    """Return v_nk times the row's multiple; rows of 0 where ignored."""
     if labels.index is None:
         assert labels.votes is not None
         votes = labels.votes.to(like)

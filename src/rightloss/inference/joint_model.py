@@ -1,4 +1,4 @@
-"""Model and likelihood as one module, run at many weights.
+"""Model and likelihood as one module, evaluated at many weights.
 
 Stage: weights `(s, …)` by name, x → `log_probs (s, n, k)`, or their average.
 """
@@ -25,7 +25,7 @@ from .priors import LIKELIHOOD
 
 
 class JointModel(nn.Module):
-    """x → table. Weights of the model have its names, those of the likelihood have "likelihood." before them."""
+    """x → table. Weights have their names in the model; those of the likelihood have the prefix "likelihood."."""
 
     def __init__(self, model: nn.Module, likelihood: Likelihood) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class JointModel(nn.Module):
         return _table(self.likelihood, self.model(x), support)
 
     def own(self) -> dict[str, Tensor]:
-        """Return parameters and buffers by name; tied ones once, and none that a state dict leaves out."""
+        """Return parameters and buffers by name; tied ones once, without those that are not in a state dict."""
         kept = self.state_dict()
         named = [*self.named_parameters(), *self.named_buffers()]
         return {name.removeprefix("model."): value.detach() for name, value in named if name in kept}
@@ -49,7 +49,7 @@ class JointModel(nn.Module):
                 own[name].copy_(value)
 
     def wake_dropout(self) -> int:
-        """Switch on dropout, and nothing else; return how many modules that is."""
+        """Switch on dropout only, and return the number of dropout modules."""
         found = [part for part in self.modules() if isinstance(part, _DropoutNd | nn.MultiheadAttention | nn.RNNBase)]
         live = [part for part in found if (part.p if isinstance(part, _DropoutNd) else part.dropout) > 0]
         for part in live:
@@ -57,17 +57,17 @@ class JointModel(nn.Module):
         return len(live)
 
     def at(self, weights: Mapping[str, Tensor], x: Any, support: Tensor | None = None) -> Float[Tensor, "n k *dense"]:
-        """Return the table with these weights in the place of its own."""
+        """Return the table with these weights instead of its own."""
         return functional_call(self, inner(weights), (x, support))
 
 
 class LinearisedModel(nn.Module):
-    """A net whose outputs are made linear in the model's weights, by their slopes at the net's own, w̄:
+    """A network linearised in the model's weights around its own weights w̄:
 
         f(x, w̄) + J(x) (w − w̄),  J = ∂f/∂w at w̄.
 
-    The likelihood stays as it is. Weights are given as differences from w̄: in narrow dtypes a difference taken here would be
-    mostly rounding.
+    The likelihood is not changed. Weights are given as differences from w̄, because in narrow dtypes a difference computed here
+    would be mostly rounding.
     """
 
     def __init__(self, net: JointModel) -> None:
@@ -89,33 +89,33 @@ class LinearisedModel(nn.Module):
         try:
             value, slope = jvp(outputs, (own,), (moves,))[:2]
         except RuntimeError as error:
-            outputs(own)  # what is wrong with the model or x itself shows here
+            outputs(own)  # errors of the model or x itself are raised here
             raise ValueError(
-                f"Expected a model with forward derivatives to linearise, but torch.func.jvp says {str(error)[:200]!r}: "
-                "predict with the weights as they are drawn, linearised=False."
+                f"Expected a model with forward derivatives to linearise, but torch.func.jvp raised {str(error)[:200]!r}: "
+                "predict without linearisation, linearised=False."
             ) from error
         return full_precision(value) + slope
 
 
 class Runner:
-    """Tables at many weights: all of a block at once where the model allows `torch.func.vmap`, else one by one.
+    """Evaluate tables at many weights: a block together if the model supports `torch.func.vmap`, else one by one.
 
     Args:
-        net: in the mode in which it is to run.
-        together: False to go one by one in any case, as random masks must, each draw from a seed of its own.
-        seeds: where the seeds come from.
+        net: the network, in the required mode.
+        together: False to always go one by one, as random masks require, with a seed for each draw.
+        seeds: a generator of the seeds.
     """
 
     def __init__(self, net: JointModel | LinearisedModel, together: bool, seeds: torch.Generator) -> None:
         self.net, self.together, self.seeds = net, together, seeds
 
     def __call__(self, weights: Mapping[str, Tensor], x: list[Any], support: Tensor | None) -> Float[Tensor, "m n k *dense"]:
-        """Return the tables of a block of weights `(m, …)` at the pieces of x, joined."""
+        """Return the tables of a block of weights `(m, …)` for the parts of x, concatenated."""
         if self.together:
             try:
                 return torch.cat([self._at_once(weights, each, support) for each in x], 1)
             except (RuntimeError, TypeError, ValueError):
-                self.together = False  # what is wrong with the model or x will show there, too
+                self.together = False  # errors of the model or x are raised there as well
         return self._one_by_one(weights, x, support)
 
     def _at_once(self, weights: Mapping[str, Tensor], x: Any, support: Tensor | None) -> Tensor:
@@ -134,13 +134,13 @@ class Runner:
 
 
 class AveragedModel(nn.Module):
-    """x → log-probabilities averaged over fixed weights: always in eval mode.
+    """x → log-probabilities averaged over fixed weights, always in eval mode.
 
-    `Categorical` reads them as logits, so a `PrevalenceLayer` around it exports where the model does.
+    `Categorical` accepts them as logits, so a `PrevalenceLayer` around it can be exported if the model can.
 
     Args:
         net: the net.
-        draws: its random weights, `(s, …)` by name, as `at` takes them.
+        draws: its random weights, `(s, …)` by name, in the form of `at`.
     """
 
     def __init__(self, net: JointModel | LinearisedModel, draws: Mapping[str, Tensor]) -> None:
@@ -167,12 +167,13 @@ def inner(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def check_weights(layout: Layout, own: Mapping[str, Tensor]) -> None:
-    """Raise a ValueError where the weights `own` of a net lack one of the layout's, or have it in another shape."""
+    """Raise a ValueError if the weights `own` of a network lack one of the layout's, or have another shape."""
     for name, shape in zip(layout.names, layout.shapes, strict=True):
         if name not in own or tuple(own[name].shape) != tuple(shape):
             found = f"has it as {tuple(own[name].shape)}" if name in own else "has no such weight"
             raise ValueError(
-                f"Expected a model with `{name}` of shape {tuple(shape)}, but it {found}: give one made as the trained one was."
+                f"Expected a model with `{name}` of shape {tuple(shape)}, but it {found}: give one with the architecture of "
+                f"the trained one."
             )
 
 

@@ -1,4 +1,4 @@
-"""Laplace's approximation: a Gaussian as wide as the log posterior is curved at its mode.
+"""Laplace's approximation: a Gaussian at the mode, with the curvature of the log posterior there.
 
 Stage: `LogPosterior`, data → the log posterior to second order (`Expansion`) → `Posterior` with a `DenseGaussian` or
 `DiagonalGaussian`.
@@ -30,15 +30,15 @@ from .target import LIKELIHOOD, LogPosterior, inference_method
 _COVARIANCES = ("full", "diagonal", "last-layer")
 _MODES = ("model", "search")
 _CURVATURES = ("hessian", "fisher")
-_LARGEST = 20_000  # weights whose covariance is still computed in full: 3 GB
+_LARGEST = 20_000  # maximum number of weights for a full covariance: 3 GB
 _SEARCHED = "found by map_estimate"
-_NEARER = 0.05  # the share of draws that may be nearer to the peak than weights that are near it
-_DEVIATIONS = 2.0  # posterior standard deviations by which a Newton step from there may move log p(k|w)
-# Nats by which these weights predict better than a constant does. If x told nothing of y, weights that do not know the labels
-# would reach log 20 with a probability of at most 1/20: the mean of a likelihood ratio is 1.
+_NEARER = 0.05  # at most this fraction of the Gaussian's draws may be closer to the peak than weights that are near it
+_DEVIATIONS = 2.0  # posterior standard deviations by which a Newton step may change log p(k|w)
+# Nats by which these weights must predict better than a constant. If x had no information about y, weights independent of the
+# labels would reach log 20 with a probability of at most 1/20, because the mean of a likelihood ratio is 1.
 _GAINED = 3.0
-_TIMES = 4.0  # as many nats as a Newton step would still add
-_SINGULAR = 1e-10  # a pivot of a matrix with ones on its diagonal that is as good as 0 in float64
+_TIMES = 4.0  # relative to the nats that a Newton step would add
+_SINGULAR = 1e-10  # a smaller pivot of a matrix with unit diagonal counts as 0 in float64
 
 
 @inference_method
@@ -58,50 +58,51 @@ def laplace(
     device: Device = None,
     progress: bool | None = None,
 ) -> Posterior:
-    """Approximate the posterior by N(ŵ, H⁻¹) with the mode ŵ and the curvature H of −log p(w|X,Y) there.
+    """Return the Gaussian approximation N(ŵ, H⁻¹) of the posterior, with the mode ŵ and the curvature H of −log p(w|X,Y) there.
 
-    p(y|w) is taken over `target.pool`, or else over the training data, exactly, and in float64: of one example, or of a
-    minibatch, the marginal follows the prediction, and the curvature would come out too small.
+    p(y|w) is computed exactly, over `target.pool` or else over the training data, and in float64. The marginal of one example,
+    or of a minibatch, follows the prediction, and the curvature would be too small.
 
-    Weights are near a mode if H is positive there, and the Newton step from them, H⁻¹g with the gradient g, is short by three
-    measures, none of which depends on scales:
+    Weights are near a mode if H is positive definite there, and the Newton step from them, H⁻¹g with the gradient g, is short
+    by three scale-free criteria:
 
-    - It gains ½ gᵀH⁻¹g nats, fewer than 95 % of the Gaussian's own draws are below the peak (χ² with as many degrees of freedom
-      as weights). That is half a standard deviation for each of 6 weights, and nearly one for each of thousands.
-    - It moves no class's log p(k|w) by more than two posterior standard deviations: among many weights one intercept that is
-      far off, as after training with plain cross-entropy, would go unnoticed.
-    - The log-likelihood is above that of the best constant predictions by 3 nats or more, and by at least 4 times what the step
-      would still add to the log posterior, or, with the likelihood's own g, as after training without a prior, to the
-      log-likelihood. Random weights, of which few data say little, may pass the other two.
+    - It gains only ½ gᵀH⁻¹g nats, so that at least 95 % of the Gaussian's own draws are further below the peak (χ² with as
+      many degrees of freedom as weights). That is half a standard deviation for each of 6 weights, and nearly one for each of
+      thousands.
+    - It changes no class's log p(k|w) by more than two posterior standard deviations. Among many weights, a single wrong
+      intercept, as after training with plain cross-entropy, would otherwise not be noticed.
+    - The log-likelihood is above that of the best constant predictions by 3 nats or more, and by at least 4 times the expected
+      gain of the step in the log posterior, or, with the likelihood's own g, as after training without a prior, in the
+      log-likelihood. With few data, random weights may pass the other two.
 
     Args:
         target: from `log_posterior`, over classes.
         data: `(x, y)`, a Dataset or a DataLoader.
-        covariance: "full" (small models); "diagonal"; or "last-layer", in full over the last layer (and the likelihood's own
-            parameters), with the other weights fixed at the mode.
-        curvature: "hessian": all second derivatives as they are, for linear models at their mode the more exact; with hidden
-            layers they are rarely those of a peak. "fisher": the information that the model itself expects of the data, which
-            is never negative and also a Gauss–Newton matrix, so it stands at any weights of any net. None: the Hessian, if
-            the weights to infer are those of one layer and it is that of a peak, else "fisher".
-        layer: the name of the module that "last-layer" stands for; None: the last one that has trainable parameters.
-        mode: where to expand. "model": at the model's own weights, wherever they are. "search": where `map_estimate`, with the
-            following arguments, leads from there. Or what `map_estimate` has found, or weights by name. None: "model" where
-            the weights are near a mode, as after training, else "search".
-        linearised: whether predictions are those of the model made linear in the weights around the mode. Gauss–Newton
-            curvature is that of this linear model, and the net itself, at weights as far from the mode as it allows, predicts
-            worse than at the mode (Immer et al., 2021). None: with "fisher", if torch can differentiate the model forwards.
-        steps: of the search's optimiser.
-        batch_size: of its steps. None: all data in each, and from there to the mode itself.
-        lr: its first step size.
-        seed: of the order of its data.
-        device: where to compute; None: where model and data are.
-        progress: whether a bar is shown; None: on a terminal.
+        covariance: "full" (small models); "diagonal"; or "last-layer", full over the last layer (and the likelihood's own
+            parameters), with all other weights fixed at the mode.
+        curvature: "hessian" for the exact second derivatives, best for linear models at their mode; with hidden layers they are
+            rarely positive definite. "fisher" for the Fisher information, which is never negative and also a Gauss–Newton
+            matrix, so it is valid at any weights of any network. None for the Hessian, if the inferred weights are those of one
+            layer and it is positive definite, else "fisher".
+        layer: the module of "last-layer"; None for the last one with trainable parameters.
+        mode: where to expand. "model" for the model's current weights. "search" to run `map_estimate` from there, with the
+            arguments below. Or a result of `map_estimate`, or weights by name. None for "model" if the weights are near a mode,
+            as after training, else "search".
+        linearised: whether to predict with the model linearised in the weights around the mode. The Gauss–Newton curvature is
+            that of the linearised model; the network itself predicts worse at weights so far from the mode (Immer et al.,
+            2021). None for True with "fisher", if torch supports forward-mode derivatives of the model.
+        steps: number of optimiser steps of the search.
+        batch_size: examples per step of the search. None for all data, followed by a search for the exact mode.
+        lr: initial learning rate of the search.
+        seed: seed of the order of its data.
+        device: the device to compute on; None for that of the model and the data.
+        progress: whether to show a progress bar; None for only on a terminal.
 
     Returns:
-        A posterior whose `record` holds the `mode` that was used: "the model's own weights", "found by map_estimate" or "as
-        given"; `log_evidence`, Laplace's estimate of log ∫ p(w) p(Y|X,w) dw, by which priors can be compared; `decrement`,
-        ½ gᵀH⁻¹g: how far below its peak the log posterior is at that mode; the `curvature` that was taken; and `repaired`: if H
-        is no peak (a warning says so), curvatures below the prior's are set to the prior's, and this is how many there were.
+        A posterior with a `record`: the `mode`, which is "the model's own weights", "found by map_estimate" or "as given";
+        `log_evidence`, Laplace's estimate of log ∫ p(w) p(Y|X,w) dw, to compare priors; `decrement`, ½ gᵀH⁻¹g, the distance of
+        the log posterior from its peak; the `curvature` used; and `repaired`. If H is not positive definite (a warning says
+        so), curvatures below the prior's are set to the prior's, and `repaired` is their number.
 
     Examples:
         >>> import torch, rightloss as rl
@@ -133,7 +134,7 @@ def laplace(
             found = expansion.posterior(where, linearised)
     if where == _SEARCHED and found.record["decrement"] > 0.5 * found.layout.size:
         warnings.warn(
-            f"The log posterior is {found.record['decrement']:.3g} nats below its peak where the search ended, farther than "
+            f"The log posterior is {found.record['decrement']:.3g} nats below its peak where the search ended, further than "
             f"draws of its {found.layout.size} weights are on average: the Gaussian is in the wrong place. Raise `steps`.",
             stacklevel=3,
         )
@@ -142,11 +143,11 @@ def laplace(
 
 @dataclass(frozen=True, eq=False)
 class ExpansionPoint:
-    """A target at weights of which some are inferred.
+    """A target and its weights, some of which are inferred.
 
     Attributes:
         target: with its pool, in the precision of the computation.
-        state: all weights and buffers, as they are.
+        state: all weights and buffers.
         wide: the same in that precision.
         data: x and y.
         layout: of the inferred weights.
@@ -167,26 +168,26 @@ class ExpansionPoint:
         return {**self.wide, **self.layout.unflatten(vector)}
 
     def found(self, distribution: Distribution, record: Mapping[str, Any], linearised: bool = False) -> Posterior:
-        """Return the posterior; weights that are not inferred stay where they are."""
+        """Return the posterior; weights that are not inferred are fixed."""
         kept = JointModel(self.target.model, self.target.likelihood).own()
         fixed = {name: value for name, value in self.state.items() if name in kept and name not in self.layout.names}
         return posterior_of(self.target, distribution, self.layout, fixed, record=record, linearised=linearised)
 
 
-# The package `posteriors` has Laplace's approximation, too, but sums over examples one by one: it cannot have a marginal that
+# The package `posteriors` also has Laplace's approximation, but as a sum over examples, which cannot include a marginal that
 # they share.
 @dataclass(frozen=True, eq=False)
 class Expansion:
-    """The log posterior around a point, to second order.
+    """The second-order expansion of the log posterior at a point.
 
     Attributes:
-        point: where.
+        point: the point of expansion.
         terms: the likelihood.
-        curvature: which second derivatives of it were taken.
-        slope: its gradient, (d,), of minus its logarithm.
+        curvature: the kind of its second derivatives.
+        slope: the gradient (d,) of its negative logarithm.
         classes: the gradients of log p(k|w), (k, d).
-        prior: second derivatives of minus the log prior, (d,) or (d, d).
-        total: H, and the gradient g of minus the log posterior.
+        prior: second derivatives of the negative log prior, (d,) or (d, d).
+        total: H, and the gradient g of the negative log posterior.
         root: F with F Fᵀ = H⁻¹, or the standard deviations of a diagonal H; None where H is not positive definite.
     """
 
@@ -200,7 +201,7 @@ class Expansion:
     root: Tensor | None
 
     def posterior(self, where: str, linearised: bool | None) -> Posterior:
-        """Return the Gaussian, repaired if need be."""
+        """Return the Gaussian, repaired if necessary."""
         point, narrow = self.point, self.point.layout.flatten(self.point.state)
         check_finite(self.total.matrix, 0, lambda: point.found(Particles(narrow[None]), {}), "the curvature")
         factor, repaired = (self.root, 0) if self.root is not None else _repaired(self.total.matrix, self.prior)
@@ -233,13 +234,13 @@ class Expansion:
 
 
 def expand_at(point: ExpansionPoint, diagonal: bool, curvature: str | None) -> Expansion:
-    """Return the log posterior around the weights of `point`."""
+    """Return the expansion of the log posterior at the weights of `point`."""
     target, vector = point.target, point.vector
     terms = likelihood_terms(target, point.weights, vector, point.data)
     prior = prior_hessian(lambda at: target.log_prior(point.weights(at)), vector, diagonal)
     layers = {name.rpartition(".")[0] for name in point.layout.names if not name.startswith(LIKELIHOOD)}
     if curvature == "hessian" or (curvature is None and len(layers) <= 1):
-        # where outputs are linear in the weights, what makes a Hessian negative in nets is absent
+        # outputs that are linear in the weights lack the terms that make the Hessian of a network negative
         found = _expansion(point, terms, "hessian", hessian(terms, diagonal), prior)
         if curvature is not None or found.root is not None:
             return found
@@ -261,16 +262,16 @@ def _whitened(root: Tensor, vectors: Float[Tensor, "*m d"]) -> Float[Tensor, "*m
 
 
 def _nats(root: Tensor, gradient: Float[Tensor, " d"]) -> float:
-    """Return ½ gᵀH⁻¹g, what a Newton step gains."""
+    """Return ½ gᵀH⁻¹g, the gain of a Newton step."""
     return 0.5 * float(_whitened(root, gradient).square().sum())
 
 
 def _has_slopes(posterior: Posterior, x: Tensor) -> bool:
-    """Return whether the linearised model can predict; warn where it cannot."""
+    """Return whether the linearised model can predict; warn if it cannot."""
     try:
         posterior.predict(x.to(posterior.distribution.mean.dtype) if x.is_floating_point() else x, samples=1)
-    except (RuntimeError, ValueError) as error:  # not worth losing the fit
-        warnings.warn(f"Predictions will be with the weights as they are drawn. {error}", stacklevel=5)
+    except (RuntimeError, ValueError) as error:  # keep the fit in spite of the error
+        warnings.warn(f"Predictions will not be linearised. {error}", stacklevel=5)
         return False
     return True
 
@@ -281,7 +282,7 @@ def _sum(data: SecondOrder, prior: SecondOrder) -> SecondOrder:
 
 
 def _repaired(matrix: Tensor, prior: Tensor) -> tuple[Tensor, int]:
-    """Return F as in `_inverse_root`, of a matrix that is no peak's, and how many curvatures were raised; warn of it."""
+    """Return F as in `_inverse_root` for a matrix that is not positive definite, and the number of raised curvatures; warn."""
     floor = (prior if prior.ndim == 1 else prior.diagonal()).abs()
     if not bool((floor > 0).all()):
         raise ValueError(
@@ -291,8 +292,8 @@ def _repaired(matrix: Tensor, prior: Tensor) -> tuple[Tensor, int]:
     inverse, count = _raised(matrix, floor)
     if count:
         warnings.warn(
-            f"The log posterior is no peak at these weights: {count} of {len(matrix)} curvatures are below the prior's, and "
-            "were set to it. Go nearer to the mode (more steps, batch_size=None), or use curvature='fisher'.",
+            f"The log posterior has no peak at these weights: {count} of {len(matrix)} curvatures are below the prior's, and "
+            "were set to it. Go closer to the mode (more steps, batch_size=None), or use curvature='fisher'.",
             stacklevel=5,
         )
     return inverse, count
@@ -312,9 +313,9 @@ def _inverse_root(matrix: Tensor) -> Tensor | None:
 
 
 def _raised(matrix: Tensor, floor: Float[Tensor, " d"]) -> tuple[Tensor, int]:
-    """Return F as in `_inverse_root`, of the matrix with curvatures raised to `floor`, and how many were below it.
+    """Return F as in `_inverse_root`, of the matrix with curvatures raised to `floor`, and the number below it.
 
-    Those that are lost in the rounding of the largest, as where features are not scaled, are taken for the floor's.
+    Curvatures below the rounding of the largest, as for unscaled features, are set to the floor.
     """
     if matrix.ndim == 1:
         return torch.maximum(matrix, floor).rsqrt(), int((matrix < floor).sum())
@@ -332,7 +333,7 @@ def _at_mode(
     expand: Callable[[Posterior | Params], Expansion],
     search: Callable[[], Posterior],
 ) -> tuple[Expansion, str]:
-    """Return the expansion at the mode, and in words which mode that is."""
+    """Return the expansion at the mode, and a description of the mode."""
     if mode is not None and not isinstance(mode, str):
         return expand(mode), "as given"
     if mode != "search":
@@ -344,7 +345,7 @@ def _at_mode(
 
 
 def _point(target: LogPosterior, state: dict[str, Tensor], data: Pair, names: tuple[str, ...]) -> ExpansionPoint:
-    """Return the target and the weights in float64 if the model can compute in it, else as they are."""
+    """Return the target and the weights, in float64 if the model supports it."""
     layout = Layout.of({name: state[name] for name in names})
     target = rows_on(target, data[0].device)
     wide = {name: _wide(value) for name, value in state.items()}
@@ -369,7 +370,7 @@ def _state(target: LogPosterior, mode: Posterior | Params, device: Device) -> di
     if isinstance(mode, Posterior) and isinstance(mode.distribution, Particles) and len(mode.distribution) > 1:
         raise ValueError(
             f"Expected `mode` to be one set of weights, but got {len(mode.distribution)} draws: use map_estimate, or "
-            "mode=posterior.mean where their mean is a mode."
+            "mode=posterior.mean if their mean is a mode."
         )
     given = JointModel(mode.model, mode.likelihood).own() if isinstance(mode, Posterior) else mode
     for name, value in given.items():

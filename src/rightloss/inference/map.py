@@ -25,7 +25,7 @@ from .target import LogPosterior, inference_method
 
 Found = Callable[[LogPosterior, Params, Mapping[str, Any]], Posterior]  # target, state by name, record → posterior
 
-_TRACE = 200  # values of the log posterior that a record keeps
+_TRACE = 200  # maximum number of log posterior values in a record
 
 
 @inference_method
@@ -41,25 +41,25 @@ def map_estimate(
     device: Device = None,
     progress: bool | None = None,
 ) -> Posterior:
-    """Find the mode of log p(w|X,Y) from the model's present weights: Adam, whose step size falls to 0 as (1 − t/steps)².
+    """Return the mode of log p(w|X,Y), by Adam from the model's current weights; the learning rate decays as (1 − t/steps)².
 
-    The model is trained in training mode (dropout on, normalisation by minibatch); moving averages are kept in the posterior,
-    the user's model stays as it is.
+    The model is trained in training mode (dropout on, normalisation by minibatch). Moving averages are stored in the posterior;
+    the given model is not changed.
 
     Args:
         target: from `log_posterior`.
         data: `(x, y)`, a Dataset or a DataLoader.
-        steps: of Adam.
-        batch_size: labelled examples in a step; None for all of them, and for all unlabelled rows.
-        lr: the first step size.
-        polish: whether L-BFGS goes from there to the mode itself. None: where it can, that is where all data are in every step
-            and nothing is random: no dropout, and p(y|w) that of the data or of a pool.
-        seed: of the order of the data, and of dropout.
-        device: where to compute; None: where model and data are.
-        progress: whether a bar is shown; None: on a terminal.
+        steps: number of steps of Adam.
+        batch_size: labelled examples per step; None for all of them, and all unlabelled rows.
+        lr: the initial learning rate.
+        polish: whether to continue with L-BFGS to the exact mode. None for if possible: all data in every step and nothing
+            random, that is no dropout, and p(y|w) that of the data or of a pool.
+        seed: seed of the order of the data, and of dropout.
+        device: the device to compute on; None for that of the model and the data.
+        progress: whether to show a progress bar; None for only on a terminal.
 
     Returns:
-        `Particles` of one draw; `record["log_posterior"]` holds its estimates along the way, up to a constant.
+        `Particles` of one draw; `record["log_posterior"]` has the estimates during training, up to a constant.
 
     Raises:
         Diverged: a value was not finite; the error has the last good `.posterior`.
@@ -97,7 +97,7 @@ def most_probable(
     start: Params | None = None,
     label: str = "MAP",
 ) -> Posterior:
-    """Do what `map_estimate` does, from the weights `start` if given, and make the posterior by `found`."""
+    """Run `map_estimate`, from the weights `start` if given, and return the posterior made by `found`."""
     device = search.device
     with own_random(search.seed) as generator, in_mode(target.model, True):
         batches = Minibatches(data, search.batch_size, generator, device, target.prevalence, target.model, target.unlabelled)
@@ -113,13 +113,13 @@ def most_probable(
 
         keep = partial(found, target)
         trace = ascend(objective, weights, buffers, search, label, lambda good: keep(good, {}))
-        if polish and float(objective().detach()) == float(objective().detach()):  # else something random is in the model
+        if polish and float(objective().detach()) == float(objective().detach()):  # otherwise something in the model is random
             _polish(objective, weights, buffers)
         return keep(state, {"log_posterior": thinned(trace, target)})
 
 
 def one_draw(dropout: bool = False) -> Found:
-    """Return a function that makes `Particles` of the final weights; with masks in the predictions if `dropout`."""
+    """Return a function that turns the final weights into `Particles`; with dropout masks in predictions if `dropout`."""
 
     def found(target: LogPosterior, state: Params, record: Mapping[str, Any]) -> Posterior:
         layout = Layout.of(target.parameters())
@@ -137,14 +137,14 @@ def ascend(
     label: str,
     found: Callable[[Params], Posterior],
 ) -> list[Tensor]:
-    """Take Adam's steps uphill, in place, and return the values on the way.
+    """Maximise by Adam, in place, and return the values of all steps.
 
     Args:
-        objective: the log posterior at `weights`, a number, or one for each of several, of which each has weights of its own.
-        weights: what moves.
-        buffers: what moves along as the model is evaluated.
-        search: steps, their first size, which falls to 0 as (1 − t/steps)², and whether a bar is shown.
-        label: what the bar says.
+        objective: the log posterior at `weights`: one value, or one for each of several sets of weights.
+        weights: the tensors to optimise.
+        buffers: tensors that change when the model is evaluated.
+        search: steps, initial learning rate, which decays to 0 as (1 − t/steps)², and whether to show a progress bar.
+        label: the text of the bar.
         found: state → posterior, for `Diverged`.
     """
     steps, lr = whole_number(search.steps, "steps", 0), positive_number(search.lr, "lr")
@@ -167,25 +167,25 @@ def ascend(
 
 
 def rows_on(target: LogPosterior, device: Device) -> LogPosterior:
-    """Return the target with its pool and its unlabelled rows on `device`; None: where they are."""
+    """Return the target with its pool and its unlabelled rows on `device`; None does not move them."""
     return target if device is None else target.with_rows(lambda x: x.to(device))
 
 
 def reset_marginal(target: LogPosterior, at_once: bool, device: Device = None) -> LogPosterior:
-    """Return the target with a reset marginal; where all data come at once, m itself is the running average."""
+    """Return the target with a reset marginal; if every step uses all data, m itself is the running average."""
     target = rows_on(target, device)
     exact = at_once and isinstance(target.marginal, RunningMarginal)
     return target.with_marginal(BatchMarginal()) if exact else target.with_fresh_marginal()
 
 
 def untrained_state(target: LogPosterior) -> dict[str, Tensor]:
-    """Return moving averages and frozen weights: what model and likelihood save besides trainable weights."""
+    """Return moving averages and frozen weights: the state of model and likelihood without trainable weights."""
     trained = target.parameters()
     return {name: value for name, value in JointModel(target.model, target.likelihood).own().items() if name not in trained}
 
 
 def unsaved_buffers(target: LogPosterior, device: Device) -> dict[str, Tensor]:
-    """Return buffers that a state dict leaves out, on `device`; none where that is None, since they can stay where they are."""
+    """Return buffers that are not in a state dict, on `device`; none if that is None, because they need not move."""
     if device is None:
         return {}
     saved = target.model.state_dict()
@@ -193,7 +193,7 @@ def unsaved_buffers(target: LogPosterior, device: Device) -> dict[str, Tensor]:
 
 
 def on_device(state: Params, device: Device) -> dict[str, Tensor]:
-    """Return copies on `device`; None: where they are."""
+    """Return copies on `device`; None for the same device."""
     return {name: value.detach().to(device, copy=True) for name, value in state.items()}
 
 
@@ -204,7 +204,7 @@ def drops_out(target: LogPosterior) -> bool:
 
 
 def thinned(trace: list[Tensor], target: LogPosterior) -> list[Any]:
-    """Return at most 200 of the values, evenly, as log p(w|X,Y) rather than per example."""
+    """Return at most 200 evenly spaced values, as log p(w|X,Y) rather than per example."""
     assert target.num_data is not None
     some = trace[:: max(1, math.ceil(len(trace) / _TRACE))]
     return (torch.stack(some) * target.num_data).tolist() if some else []
@@ -228,7 +228,7 @@ def _polished(polish: bool | None, target: LogPosterior, batches: Minibatches) -
 
 
 def _polish(objective: Callable[[], Tensor], weights: Params, buffers: Params) -> None:
-    """Take L-BFGS steps uphill, in place; undo them where the result is not higher."""
+    """Maximise by L-BFGS, in place; undo the steps if the result is not higher."""
     leaves, state, start = list(weights.values()), {**weights, **buffers}, float(objective().detach())
     before = {name: value.detach().clone() for name, value in state.items()}
     eps = torch.finfo(leaves[0].dtype).eps

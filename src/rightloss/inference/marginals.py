@@ -1,4 +1,4 @@
-"""Marginals for inference: inside `torch.func`, at the start of a run, and for many sets of weights at once.
+"""Marginals for inference: inside `torch.func`, at the start of a run, and for many sets of weights.
 
 Stage: the minibatches' log m `(*sets, k)` → log q `(*sets, k)`. An ensemble's members and a sampler's chains are sets.
 """
@@ -26,12 +26,12 @@ from .steps import in_mode
 
 
 class RecordingMarginal:
-    """A marginal that records the minibatch's estimate. Inside `torch.func` it changes no state.
+    """A marginal that records the minibatch's estimate. Inside `torch.func` it does not change state.
 
-    There the marginal is used as in eval mode; a pool is gone over at the model's present weights.
+    There the marginal is used as in eval mode; a pool is evaluated at the model's current weights.
 
     Args:
-        marginal: whose value is used.
+        marginal: gives the value.
         model: the model, with the weights of the evaluation.
     """
 
@@ -55,10 +55,10 @@ class RecordingMarginal:
 
 
 def fresh_marginal(marginal: Marginal) -> Marginal:
-    """Return the marginal as a run begins with it, without memory of the runs before.
+    """Return a reset marginal for a new run, without state from earlier runs.
 
-    A running average or a pool's pass is kept in another object than the user's. Others are reset in place, so that an
-    `AuxiliaryMarginal` can be asked after the run; one in eval mode is used as it stands.
+    A running average or a pool is copied first. Others are reset in place, so that an `AuxiliaryMarginal` can be used after the
+    run; one in eval mode is not reset.
     """
     if isinstance(marginal, RunningMarginal):
         return RunningMarginal(marginal.decay)
@@ -74,7 +74,7 @@ class AuxiliaryOfSets:
 
     Args:
         marginal: the network.
-        vectors: sets of weights by name → what the network reads of each, `(*sets, d)`.
+        vectors: sets of weights by name → the network's inputs, `(*sets, d)`.
     """
 
     def __init__(self, marginal: AuxiliaryMarginal, vectors: Callable[[Params], Tensor]) -> None:
@@ -105,7 +105,7 @@ class AuxiliaryOfSets:
         return self.marginal.log_marginal(vectors).to(like)
 
     def _check(self, params: Params, vectors: Tensor) -> None:
-        """Check once: q_ψ that reads another net, such as one of which the target's is a copy, would learn nothing."""
+        """Check once that q_ψ reads the weights of the target; one that reads another network would learn nothing."""
         elsewhere = {name: 1.5 * value + 0.1 if value.is_floating_point() else value for name, value in params.items()}
         if not self.checked and torch.equal(self.vectors(elsewhere), vectors):
             raise ValueError(
@@ -116,12 +116,12 @@ class AuxiliaryOfSets:
 
 
 class PoolOfSets:
-    """q = exact over the pool at each set of weights, renewed every so many steps, as `PoolMarginal`.
+    """q = exact over the pool at each set of weights, computed again every few steps, as in `PoolMarginal`.
 
     Args:
         marginal: the pool.
         exact: sets of weights by name, batches → log p(k|w) over the batches, `(*sets, k)`.
-        device: where the pool's data are to be.
+        device: the device of the pool's data.
     """
 
     def __init__(self, marginal: PoolMarginal, exact: Callable[[Params, list[Pool]], Tensor], device: torch.device) -> None:
@@ -133,7 +133,7 @@ class PoolOfSets:
     def value(self, estimate: MinibatchEstimate) -> Float[Tensor, "*sets k"]:
         if self.log_q is not None and self.steps % self.every:
             return self.log_q.to(estimate.log_m)
-        if self._last is not None and self._last[0] is estimate:  # asked again by `update`
+        if self._last is not None and self._last[0] is estimate:  # called again by `update`
             return self._last[1]
         log_q = self._pass(estimate)
         self._last = None if in_transform() else (estimate, log_q)
@@ -156,15 +156,16 @@ class PoolOfSets:
 
 
 class CarriedMarginal:
-    """A running average that is taken along by each step, for chains that move faster than an average can follow.
+    """A running average that is corrected at each step, for chains that move too fast for a plain running average.
 
-    A running average tells p(y|w) of where the weights were. An optimiser slows down, and the average catches up; a chain never
-    does, and its draws come out too narrow. Here the average is first multiplied by what the step changes in m, on one and the
-    same minibatch, where most of the noise cancels: log q ← log q + log m(w_t) − log m(w_{t−1}). Only then is m(w_t) averaged
-    in. (The estimator of Cutkosky and Orabona 2019, with ratios in the place of differences, so that q stays positive.)
+    A running average estimates p(y|w) at past weights. An optimiser slows down, so the average catches up; a chain does not,
+    and its draws would have too small a variance. Here the average is first multiplied by the change of m in the step, on the
+    same
+    minibatch, where most of the noise cancels: log q ← log q + log m(w_t) − log m(w_{t−1}). Then m(w_t) is averaged in. (This
+    is the estimator of Cutkosky and Orabona 2019, with ratios instead of differences, so that q is positive.)
 
     Args:
-        decay: that of the running average.
+        decay: the decay of the running average.
     """
 
     def __init__(self, decay: float) -> None:
@@ -173,7 +174,7 @@ class CarriedMarginal:
         self.before: Tensor | None = None
 
     def expect(self, before: Float[Tensor, "*sets k"]) -> None:
-        """Give log m at the weights of the step before, on the minibatches that come next."""
+        """Set log m at the weights of the previous step, on the next minibatches."""
         self.before = before
 
     def value(self, estimate: MinibatchEstimate) -> Float[Tensor, "*sets k"]:

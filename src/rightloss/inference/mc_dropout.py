@@ -1,4 +1,4 @@
-"""MC dropout: one net, many masks.
+"""MC dropout: one network with many dropout masks.
 
 Stage: `LogPosterior` of a model with dropout, data → `Posterior` of one draw, whose predictions draw masks.
 """
@@ -23,19 +23,19 @@ def mc_dropout(
     device: Device = None,
     progress: bool | None = None,
 ) -> Posterior:
-    """Train with dropout, and keep it on in predictions: variational inference at the price of MAP (Gal 2016).
+    """Train with dropout, and keep it on in predictions: variational inference at the cost of MAP (Gal 2016).
 
-    q(w) is a point with random masks. The masks' probability fixes the spread: the data do not change it.
+    q(w) is a point with random masks. The dropout probability fixes its variance; the data do not change it.
 
     Args:
-        target: from `log_posterior`, of a model with `nn.Dropout` or another layer that drops out.
+        target: from `log_posterior`, of a model with `nn.Dropout` or another dropout layer.
         data: `(x, y)`, a Dataset or a DataLoader.
-        steps: of Adam.
-        batch_size: examples in a step; None for all of them.
-        lr: the first step size; it falls to 0 as (1 − t/steps)².
-        seed: of the order of the data, and of the masks in training.
-        device: where to compute; None: where model and data are.
-        progress: whether a bar is shown; None: on a terminal.
+        steps: number of steps of Adam.
+        batch_size: examples per step; None for all of them.
+        lr: the initial learning rate; it decays to 0 as (1 − t/steps)².
+        seed: seed of the order of the data, and of the masks in training.
+        device: the device to compute on; None for that of the model and the data.
+        progress: whether to show a progress bar; None for only on a terminal.
 
     Returns:
         `Particles` of one draw, with `dropout=True`; the record is that of `map_estimate`.

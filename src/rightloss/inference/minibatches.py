@@ -1,7 +1,7 @@
-"""Data in any form → an endless stream of minibatches.
+"""An endless stream of minibatches from data in any form.
 
 Stage: (x, y), a Dataset or a DataLoader → `(x, y)` on the device, at random and without replacement within an epoch; with some
-of the unlabelled rows as a third part, where these come in minibatches, too.
+of the unlabelled rows as a third part, if these are in minibatches as well.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ Device = str | torch.device | None
 
 @dataclass(frozen=True, eq=False)
 class UnlabelledRows:
-    """Rows of the population without labels: one more stream of the likelihood, which rightloss.losses.streams has.
+    """Unlabelled rows of the population: one more stream of the likelihood, defined in rightloss.losses.streams.
 
     Attributes:
-        x: what the model takes.
-        weight: λ as given; None where each counts once.
-        batch_size: how many of them a step on minibatches takes; None for all.
+        x: the model's input.
+        weight: the given λ; None if each counts once.
+        batch_size: number of unlabelled rows per minibatch; None for all.
     """
 
     x: Tensor
@@ -41,7 +41,7 @@ class UnlabelledRows:
     batch_size: int | None = None
 
     def mass(self, num_data: int) -> float:
-        """Return λ, their mass against that of N labelled examples."""
+        """Return λ, their weight relative to N labelled examples."""
         return len(self.x) / num_data if self.weight is None else self.weight
 
     def map(self, move: Callable[[Tensor], Tensor]) -> UnlabelledRows:
@@ -54,15 +54,15 @@ class Minibatches:
 
     Args:
         data: `(x, y)` as tensors or arrays; a Dataset of such pairs; or a DataLoader (or any other iterable that can be
-            repeated) that gives batches of them, whose sampler and batch size are then used as they are. A Dataset is read
-            once, into memory: where it is too large, or transforms at random, give a DataLoader.
-        batch_size: examples in a batch; None for all of them. The last batch of an epoch, if it would be smaller, is left out.
-        generator: where the order comes from.
-        device: where batches go; None: where they are.
-        prevalence: where it is given, labels must come in its `sampling`, within chance; a loader's over its first pass.
-        like: the model that arrays are for: they become tensors of its dtype, on its device. Without it, float64 becomes
-            torch's default dtype. Tensors are left as they are.
-        unlabelled: of which some come with each minibatch, unless it has all data, or they have no `batch_size`.
+            repeated) that yields batches of them, with its own sampler and batch size. A Dataset is read once into memory: if
+            it is too large, or has random transforms, give a DataLoader.
+        batch_size: examples per batch; None for all of them. A smaller last batch of an epoch is dropped.
+        generator: for the order.
+        device: the device of the batches; None does not move them.
+        prevalence: if given, the labels must have its `sampling`, within chance; for a loader over its first pass.
+        like: the model; arrays become tensors of its dtype, on its device. Without it, float64 becomes torch's default dtype.
+            Tensors are not changed.
+        unlabelled: some of these rows are added to each minibatch, unless it has all data, or they have no `batch_size`.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Minibatches:
         return pair if self.others is None else (*pair, self.others.next(1)[0])
 
     def next_each(self, members: int) -> Batch:
-        """Return the next minibatch of each of `members`, stacked; each goes through the data in an order of its own."""
+        """Return the next minibatch of each of `members`, stacked; each has its own order of the data."""
         if self.loader is not None:
             pairs = [self._of_one_size() for _ in range(members)]
             x, y = torch.stack([x for x, _ in pairs]), torch.stack([y for _, y in pairs])
@@ -122,7 +122,7 @@ class Minibatches:
         return (x, y) if self.others is None else (x, y, self.others.next(members))
 
     def any_each(self, members: int) -> Batch:
-        """Return the same with rows that are drawn with replacement; where a loader decides, its own."""
+        """Return the same with rows drawn with replacement; for a loader its next batch."""
         if self.loader is not None:
             return self.next_each(members)
         index = torch.randint(len(self.y), (members, self.batch_size), generator=self.generator).to(self.y.device)
@@ -131,12 +131,12 @@ class Minibatches:
 
     @property
     def epoch(self) -> float | tuple[float | None, float] | None:
-        """How many minibatches share an epoch, about; None where a loader decides. Of the unlabelled rows, too, if in parts."""
+        """Return the approximate number of minibatches per epoch, also of unlabelled rows if in parts; None for a loader."""
         own = None if self.loader is not None else len(self.y) / self.batch_size
         return own if self.others is None else (own, self.others.epoch)
 
     def whole(self) -> Pair:
-        """Return all data at once."""
+        """Return all data."""
         if self.loader is None:
             return self.x, self.y
         x, y = _concatenated([_pair(batch, self.device, self.like) for batch in self.loader])
@@ -145,12 +145,12 @@ class Minibatches:
         return x, y
 
     def few(self) -> Tensor:
-        """Return inputs of two examples, to try a model on."""
+        """Return inputs of two examples, to test a model."""
         if self.loader is None:
             return self.x[:2]
         for batch in self.loader:
             return _pair(batch, self.device, self.like)[0][:2]
-        return self._from_loader()[0]  # which says what is wrong
+        return self._from_loader()[0]  # which raises the error
 
     def _of_one_size(self) -> Pair:
         """Return the loader's next batch that has as many examples as its first one."""
@@ -177,14 +177,14 @@ class Minibatches:
 
 
 class _Order:
-    """Row numbers at random, without replacement within an epoch, for each of several members."""
+    """Random row indices, without replacement within an epoch, for each of several members."""
 
     def __init__(self, rows: int, size: int, generator: torch.Generator | None, device: torch.device) -> None:
         self.rows, self.size, self.generator, self.device = rows, size, generator, device
         self._order, self._at = torch.empty(0, 0, dtype=torch.long), 0  # a row for each member
 
     def next(self, members: int) -> Int[Tensor, "m n"]:
-        """Return the next `size` of each member; the last ones of an epoch, if they would be fewer, are left out."""
+        """Return the next `size` of each member; an incomplete last part of an epoch is dropped."""
         if len(self._order) != members or self._at + self.size > self.rows:
             orders = [torch.randperm(self.rows, generator=self.generator) for _ in range(members)]
             self._order, self._at = torch.stack(orders).to(self.device), 0
@@ -194,7 +194,7 @@ class _Order:
 
 
 class _UnlabelledParts:
-    """Unlabelled rows of which each minibatch has some."""
+    """Unlabelled rows, some of which are in each minibatch."""
 
     def __init__(self, x: Tensor, size: int, generator: torch.Generator | None) -> None:
         self.x, self.size, self.generator = x, size, generator
@@ -202,7 +202,7 @@ class _UnlabelledParts:
 
     @property
     def epoch(self) -> float:
-        """How many minibatches have all of them, about."""
+        """The approximate number of minibatches that contain all of them."""
         return len(self.x) / self.size
 
     def next(self, members: int) -> Tensor:
@@ -210,12 +210,12 @@ class _UnlabelledParts:
         return self.x[self._order.next(members)]
 
     def any(self, members: int) -> Tensor:
-        """Return as many that are drawn with replacement."""
+        """Return the same number, drawn with replacement."""
         return self.x[torch.randint(len(self.x), (members, self.size), generator=self.generator).to(self.x.device)]
 
 
 def _in_parts(unlabelled: UnlabelledRows | None, generator: torch.Generator | None, device: Device) -> _UnlabelledParts | None:
-    """Return the rows in parts; None where there are none, or every step takes all."""
+    """Return the rows in parts; None if there are none, or if every step uses all."""
     if unlabelled is None or unlabelled.batch_size is None or unlabelled.batch_size >= len(unlabelled.x):
         return None
     x = unlabelled.x if device is None else unlabelled.x.to(device)
@@ -223,7 +223,7 @@ def _in_parts(unlabelled: UnlabelledRows | None, generator: torch.Generator | No
 
 
 def _loader(data: Data) -> Iterable[Any] | None:
-    """Return `data` where it gives batches; None where it has examples."""
+    """Return `data` if it yields batches; None if it has examples."""
     if isinstance(data, list) and data and all(_is_batch(each) for each in data):
         return data
     if isinstance(data, tuple | list) or (isinstance(data, Dataset) and not isinstance(data, IterableDataset)):
@@ -264,7 +264,7 @@ def _inputs(x: Any, like: nn.Module | None) -> Tensor:
 
 
 class _LoaderMix:
-    """The mix of a loader's labels over its first pass."""
+    """The class frequencies of a loader's labels over its first pass."""
 
     def __init__(self, prevalence: Prevalence) -> None:
         self.prevalence, self.done, self.examples = prevalence, False, 0
@@ -278,16 +278,16 @@ class _LoaderMix:
             self.examples += examples
 
     def check(self) -> None:
-        """Raise a ValueError at the end of the pass, where the mix cannot be chance."""
+        """Raise a ValueError at the end of the pass, if the mix cannot be due to chance."""
         if not self.done and self.examples:
             _check_chance(self.total / self.examples, self.examples, self.prevalence)
         self.done = True
 
 
 def check_mix(y: Tensor, prevalence: Prevalence) -> None:
-    """Raise a ValueError where the labels' mix cannot be chance: the wrong ρ was given, and every prediction would be off.
+    """Raise a ValueError if the labels' mix cannot be due to chance: ρ is wrong, and every prediction would be.
 
-    The cells of one dense map do not come by chance each, so the chance is that of whole examples.
+    The cells of one dense map are not independent, so the test uses whole examples.
     """
     _check_chance(_mix_of(y, prevalence), int(counting(y).sum()), prevalence)
 
@@ -304,7 +304,7 @@ def _check_chance(found: Tensor, examples: int, prevalence: Prevalence) -> None:
 
 
 def _mix_of(y: Tensor, prevalence: Prevalence) -> Tensor:
-    """Return the mix (K,) of the labels that count, on the CPU."""
+    """Return the mix (K,) of the labels that are not ignored, on the CPU."""
     if y.is_floating_point() and y.ndim > 1:
         votes = y.movedim(1, -1).flatten(0, -2)
         return class_frequencies(votes[(votes != 0).any(1)], prevalence.num_classes).cpu()
@@ -312,7 +312,7 @@ def _mix_of(y: Tensor, prevalence: Prevalence) -> Tensor:
 
 
 def counting(y: Tensor) -> Bool[Tensor, " n"]:
-    """Return which examples have a label, or votes, that count."""
+    """Return which examples have a label, or votes, that are not ignored."""
     return ((y != 0) if y.is_floating_point() else (y != -100)).reshape(len(y), -1).any(1)
 
 
@@ -321,7 +321,7 @@ def _rounded(mix: Tensor) -> list[float]:
 
 
 def _stacked(pairs: list[Any]) -> tuple[Any, Any]:
-    """Stack examples to inputs and labels; arrays stay arrays."""
+    """Return stacked inputs and labels of examples; arrays stay arrays."""
     if not pairs:
         raise ValueError("Expected at least one example, but the data set is empty: is its folder right?")
     if any(not isinstance(each, tuple | list) or len(each) != 2 for each in pairs):

@@ -1,6 +1,6 @@
 """NUTS, the no-U-turn sampler: the reference for models of few weights.
 
-Stage: target, data → `Posterior` of draws. All data in every evaluation, p(y|w) exact.
+Stage: target, data → `Posterior` of draws. Every evaluation uses all data, and p(y|w) is exact.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from .priors import Params
 from .steps import check_finite, in_mode, own_random, positive_number, steps_of, whole_number
 from .target import LogPosterior, inference_method
 
-LARGEST = 1000  # weights; with more, a draw takes too many passes over the data
+LARGEST = 1000  # maximum number of weights; with more, a draw takes too many passes over the data
 DENSE = 100  # weights up to which the mass matrix is dense
-SPREAD = 0.2  # of the chains' starts around one point
+SPREAD = 0.2  # standard deviation of the chains' starts around one point
 
 LOSSES = (InformationGainLoss, LogitAdjustedLoss, LogLikelihoodLoss, WeightedLoss)
 
@@ -54,25 +54,25 @@ def nuts(
     device: Device = None,
     progress: bool | None = None,
 ) -> Posterior:
-    """Draw by the no-U-turn sampler (Hoffman and Gelman 2014) of Pyro: exact but for Monte Carlo error.
+    """Draw from the posterior by the no-U-turn sampler (Hoffman and Gelman 2014) of Pyro: exact up to Monte Carlo error.
 
-    p(y|w) is taken over the target's pool, or else over the training data, value and gradient; the model is in evaluation
-    mode. The posterior's `record` has the largest `r_hat`, the smallest `effective_sample_size` and `tail_sample_size`, the
-    number of `divergences` in all chains, which should be 0, and the chains' `acceptance`.
+    p(y|w), value and gradient, is over the target's pool, or else over the training data; the model is in evaluation mode. The
+    posterior's `record` has the largest `r_hat`, the smallest `effective_sample_size` and `tail_sample_size`, the number of
+    `divergences` in all chains, which should be 0, and the chains' `acceptance`.
 
     Args:
         target: from `log_posterior`, of at most 1,000 weights.
-        data: `(x, y)`, a Dataset or a DataLoader: all of it counts in every evaluation.
-        draws: of each chain, after its warm-up.
-        warmup: steps in which the step size and the mass matrix are found. They are thrown away.
-        chains: one after the other.
+        data: `(x, y)`, a Dataset or a DataLoader; every evaluation uses all of it.
+        draws: number of draws per chain, after its warm-up.
+        warmup: number of steps that adapt the step size and the mass matrix; they are discarded.
+        chains: number of chains, run one after the other.
         start: weights by name, around which chains start; None for the model's own. Or a `Posterior`, such as Laplace's: then
-            each chain starts somewhere in it, and since it tells the covariance a warm-up of 150 is enough.
-        max_tree_depth: a step evaluates the log posterior 2^depth times at most.
-        target_accept: what the step size is chosen for, nearer to 1 where there are divergences.
-        seed: of all random numbers.
-        device: where to compute; None: where the data are.
-        progress: whether to show a bar; None: on a terminal.
+            each chain starts at a draw of it, and because it gives the covariance, a warm-up of 150 is enough.
+        max_tree_depth: a step evaluates the log posterior at most 2^depth times.
+        target_accept: the acceptance rate to adapt the step size to; closer to 1 if there are divergences.
+        seed: seed of all random numbers.
+        device: the device to compute on; None for that of the data.
+        progress: whether to show a progress bar; None for only on a terminal.
 
     Examples:
         >>> import torch, rightloss as rl
@@ -105,7 +105,7 @@ def nuts(
 
 @dataclass(frozen=True)
 class _Space:
-    """w = origin + factor·u: the sampler moves u, of which chains start at N(0, spread²)."""
+    """w = origin + factor·u: the sampler changes u, and chains start at u ~ N(0, spread²)."""
 
     origin: Float[Tensor, " d"]
     factor: Float[Tensor, "d d"] | None
@@ -116,14 +116,14 @@ class _Space:
 
 
 class _Chain:
-    """One chain and what it has drawn so far."""
+    """One chain and its draws so far."""
 
     def __init__(self, space: _Space, potential: Potential, warmup: int, options: Mapping[str, Any]) -> None:
         self.space, self.kept = space, list[Tensor]()
         self.state = {"u": space.spread * torch.randn_like(space.origin)}
         check_finite(potential(space.weights(self.state["u"])), 0, lambda: None)
-        # Pyro's kernel alone, without its MCMC class, whose bar and seeds are global. NumPyro is JAX: it cannot differentiate
-        # a torch model.
+        # Only Pyro's kernel, without its MCMC class, which has a global progress bar and seeds. NumPyro uses JAX, which cannot
+        # differentiate a torch model.
         self.kernel = _pyro("pyro.infer.mcmc").NUTS(
             potential_fn=lambda state: potential(space.weights(state["u"])), full_mass=len(space.origin) <= DENSE, **options
         )
@@ -149,10 +149,10 @@ def _record(particles: Particles, runs: list[_Chain]) -> dict[str, Any]:
 
 
 def _potential(target: LogPosterior, batch: Pair, layout: Layout) -> Potential:
-    """Return w → −log p(w|X,Y) + const., in double precision but for what the model computes in its own."""
+    """Return w → −log p(w|X,Y) + const., in double precision, except for the model's own computation."""
     exact = _exact(target, batch[0].device)
     own = target.parameters()
-    # what does not move goes along, so that it is on the device of the data
+    # constant tensors are included, so that they are on the device of the data
     still = {name: value.to(batch[0].device) for name, value in _still(target).items()}
 
     def weights(vector: Tensor) -> dict[str, Tensor]:
@@ -168,20 +168,20 @@ def _potential(target: LogPosterior, batch: Pair, layout: Layout) -> Potential:
 
 
 def _by_target(target: LogPosterior, weights: Weights, batch: Pair) -> Potential:
-    """Return w → minus the log-likelihood, as the target computes it."""
+    """Return w → the negative log-likelihood, computed by the target."""
     size, flat = target.num_data, replace(target, prior=lambda params: torch.zeros(()))
     assert size is not None
     return lambda vector: -size * flat(weights(vector), batch)[0]
 
 
 def _in_one_pass(target: LogPosterior, weights: Weights, begin: Tensor, batch: Pair) -> Potential | None:
-    """Return the same by the formula of `LikelihoodTerms`: data and pool in one pass. None where it does not apply."""
+    """Return the same by the formula of `LikelihoodTerms`, with data and pool in one pass; None if it does not apply."""
     if not isinstance(target.prevalence, Prevalence) or not isinstance(target.criterion, LOSSES):
         return None
     terms = likelihood_terms(target, weights, begin, batch)
     parts = terms.parts if target.pool is None else terms.parts[-1:]  # over which p(y|w) is taken
     if target.gains and any(bool((part.share == 0).any()) for part in parts):
-        return None  # shares that are too small for a number, or rows that are left out
+        return None  # fractions that underflow, or rows that are ignored
     if len({(part.x.shape[1:], part.x.dtype) for part in terms.parts}) > 1:
         return None
     x, own, share = (torch.cat(each) for each in zip(*((part.x, part.own, part.share) for part in terms.parts), strict=True))
@@ -201,7 +201,7 @@ def _still(target: LogPosterior) -> dict[str, Tensor]:
 
 
 def _exact(target: LogPosterior, device: torch.device) -> LogPosterior:
-    """Return the target with p(y|w) over its own pool, or else over each batch, which here is all data."""
+    """Return the target with p(y|w) over its own pool, or else over each batch, which is all data here."""
     if target.gains and target.pool is None:
         return target.with_marginal(BatchMarginal())
     return rows_on(target, device)
@@ -221,7 +221,7 @@ def _space(target: LogPosterior, layout: Layout, start: Posterior | Params | Non
 
 
 def _factor(covariance: Float[Tensor, "d d"]) -> Float[Tensor, "d d"] | None:
-    """Return its Cholesky factor, or None where it is (nearly) singular, as that of a few draws."""
+    """Return its Cholesky factor, or None if it is (nearly) singular, as for few draws."""
     factor, failed = torch.linalg.cholesky_ex(covariance)
     singular = factor.diagonal() <= 1e-3 * covariance.diagonal().clamp_min(0).sqrt()
     return None if int(failed) or bool(singular.any()) else factor
@@ -229,7 +229,7 @@ def _factor(covariance: Float[Tensor, "d d"]) -> Float[Tensor, "d d"] | None:
 
 def _pyro(name: str) -> ModuleType:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what importing it sets off in torch
+        warnings.simplefilter("ignore")  # warnings of torch on its import
         try:
             return importlib.import_module(name)
         except ImportError as error:

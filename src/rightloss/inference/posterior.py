@@ -1,4 +1,4 @@
-"""A distribution of weights → predictions and files.
+"""Posterior: a distribution of weights, with predictions, saving and loading.
 
 Stage: model, likelihood, `Distribution` over some of their weights → `Posterior`: draws by name, `Prediction`s, files.
 """
@@ -29,8 +29,8 @@ from .prediction import Prediction, averaged
 from .steps import checked_level, ordinary, whole_number
 from .target import LogPosterior
 
-_DRAWS = 100  # where the distribution has no number of its own
-_WEIGHTS, _INPUTS = 1 << 24, 1 << 20  # numbers held at once: of stacked weights, and of x times draws, before layers widen it
+_DRAWS = 100  # if the distribution has no number of draws
+_WEIGHTS, _INPUTS = 1 << 24, 1 << 20  # numbers in memory at a time: of stacked weights, and of x times draws
 _FORMAT = Format(
     "rightloss.Posterior",
     version=1,
@@ -42,22 +42,22 @@ _FORMAT = Format(
 
 
 class Posterior:
-    """A distribution of a model's weights, and the predictions that follow from it.
+    """A distribution over a model's weights, and its predictions.
 
-    It can be made and used under `torch.no_grad()` and `torch.inference_mode()`, too, with the same results.
+    It can also be made and used under `torch.no_grad()` and `torch.inference_mode()`, with the same results.
 
     Args:
         model: x → the likelihood's outputs; copied.
         prevalence: π, ρ and κ.
-        likelihood: copied, too.
-        distribution: of the random weights, as flat vectors.
-        layout: which weights these are: parameters and float buffers of the model by their names, the likelihood's parameters
-            as "likelihood.<name>".
-        fixed: values of others, where they are not the model's own.
-        dropout: whether masks are drawn with the weights, as in MC dropout.
-        record: what the method reports, such as its losses; what JSON can hold of it is saved.
-        linearised: whether predictions are those of the model made linear in its weights around their mean, as a Gaussian
-            from a Gauss–Newton matrix assumes it to be. The weights that `sample` gives are the same.
+        likelihood: also copied.
+        distribution: distribution of the random weights, as flat vectors.
+        layout: the names of these weights: parameters and float buffers of the model by their names, the likelihood's
+            parameters as "likelihood.<name>".
+        fixed: values of other weights, if they are not the model's own.
+        dropout: whether dropout masks are drawn with the weights, as in MC dropout.
+        record: a report of the method, such as its losses; the part that JSON can represent is saved.
+        linearised: whether to predict with the model linearised in its weights around their mean, as a Gaussian from a
+            Gauss–Newton matrix assumes. The weights of `sample` are the same.
 
     Examples:
         >>> import torch, rightloss as rl
@@ -129,8 +129,8 @@ class Posterior:
     def module(self, index: int | None = None) -> nn.Module:
         """Return the model with the mean weights, in eval mode, or with those of draw `index` of `Particles`.
 
-        For MAP this is the trained net. The mean of an ensemble or of chains, whose nets may have the same function in quite
-        different weights, is in general no good net.
+        For MAP this is the trained network. The mean of an ensemble or of chains is usually not a good network, because
+        networks with the same function can have very different weights.
         """
         net = copy.deepcopy(self._net).eval()
         if index is not None:
@@ -152,22 +152,21 @@ class Posterior:
         population: Any = None,
         level: float | None = None,
     ) -> Prediction:
-        """Average probabilities over draws of the weights, p(y|x,X,Y) = ∫ p(y|x,w) p(w|X,Y) dw, at any population.
+        """Return probabilities averaged over draws of the weights, p(y|x,X,Y) = ∫ p(y|x,w) p(w|X,Y) dw, at any population.
 
-        Each draw is moved to the new mix, as `retarget` would move it, and then the average is taken: see
-        [`predictive`][rightloss.predictive.predictive]. Entropies and the interval are those of the draws so moved.
+        The prediction of each draw is moved to the new mix with `retarget`, then averaged: see
+        [`predictive`][rightloss.predictive.predictive]. Entropies and the interval are those of the moved draws.
 
         Args:
-            x: what the model takes; an array becomes a tensor of the model's dtype, and what is predicted then arrays.
-            samples: draws. None: all particles, or 100 of a Gaussian or with dropout.
-            generator: of the draws; one of a fixed seed by default, so that equal input has equal predictions.
-            support: in regression, the values of y at which the density is wanted.
-            batch_size: rows of x that go through the model at once; all by default. (Dropout's masks depend on it.)
-            population: where the predictions are to be used: whatever `retarget` takes as `to`, such as 0.001, K frequencies,
-                or a `Prevalence`, which counts with its mean where it is uncertain; or a `PrevalenceEstimate`. None: the
-                posterior's own.
-            level: of `Prediction.low` and `.high`, such as 0.95. None: no interval, which needs the predictions of all draws
-                at once.
+            x: the model's input; an array is converted to a tensor of the model's dtype, and the results to arrays.
+            samples: number of draws. None for all particles, or for 100 of a Gaussian or with dropout.
+            generator: for the draws; one with a fixed seed by default, so that equal input gives equal predictions.
+            support: in regression, the values of y at which to evaluate the density.
+            batch_size: rows of x per call of the model; all by default. (Dropout masks depend on it.)
+            population: the population of the predictions, as `to` of `retarget`: 0.001, K frequencies, a `Prevalence` (its mean
+                if uncertain) or a `PrevalenceEstimate`. None for that of the posterior.
+            level: level of `Prediction.low` and `.high`, such as 0.95. None for no interval; an interval needs the predictions
+                of all draws in memory.
         """
         level = None if level is None else checked_level(level)
         tables = self.tables(x, samples, generator, support, batch_size, population)
@@ -182,7 +181,7 @@ class Posterior:
         batch_size: int | None = None,
         population: Any = None,
     ) -> Iterator[Float[Tensor, "m n k *dense"]]:
-        """Yield log p(y|x,w) of each draw, some draws at a time; the arguments are those of `predict`."""
+        """Yield log p(y|x,w) of blocks of draws; the arguments are those of `predict`."""
         if population is not None and not isinstance(self.prevalence, Prevalence):
             raise ValueError("Expected classes to move to `population`, but the likelihood is a density: leave it out.")
         stream = own_stream(generator)
@@ -191,17 +190,17 @@ class Posterior:
         largest = max(each.numel() if isinstance(each, Tensor) else 1 for each in pieces)
         block = max(1, min(_WEIGHTS // max(self.layout.size, 1), _INPUTS // max(largest, 1)))
         seeds = torch.Generator(stream.device)
-        seeds.set_state(stream.get_state())  # a stream beside it: the weights are the ones that `sample` gives
+        seeds.set_state(stream.get_state())  # a separate generator, so that the weights are those of `sample`
         runner = Runner(self._function, not self.dropout, seeds)
         tables = self._run(runner, pieces, values, self._draws(count, block, stream))
         return tables if population is None else self._moved(tables, population)
 
     @torch.inference_mode(False)
     def as_module(self, samples: int | None = None, generator: torch.Generator | None = None) -> nn.Module:
-        """Return a module, x → averaged log-probabilities, over draws that are fixed now.
+        """Return a module, x → log-probabilities averaged over fixed draws.
 
-        Within `PrevalenceLayer(posterior.as_module(), prevalence)`, whose Categorical likelihood reads them as logits, it
-        exports where the model does; if `linearised`, for one number of rows. In regression it is called with x and the
+        Inside `PrevalenceLayer(posterior.as_module(), prevalence)`, with a Categorical likelihood that accepts them as logits,
+        it can be exported if the model can; if `linearised`, for a fixed number of rows. In regression call it with x and the
         support.
         """
         if self.dropout:
@@ -212,7 +211,7 @@ class Posterior:
 
     @torch.inference_mode(False)
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything to one safetensors file, whole or not at all. Needs `rightloss[export]`.
+        """Write everything to one safetensors file, atomically. Needs `rightloss[export]`.
 
         As with `PrevalenceLayer.save`, loading detects damage, but not forgery.
         """
@@ -231,9 +230,9 @@ class Posterior:
 
         Args:
             path: a file written by `save`.
-            model: a fresh one of the same architecture and dtype, which stays as it is.
-            likelihood: one like the saved posterior's; Categorical by default.
-            prevalence: in regression, where files cannot hold the densities; else the file's own.
+            model: a new model of the same architecture and dtype; it is not changed.
+            likelihood: of the same type as that of the saved posterior; Categorical by default.
+            prevalence: only for regression, because files cannot store densities.
 
         Raises:
             FileNotFoundError: there is no such file.
@@ -253,13 +252,13 @@ class Posterior:
         return f"{len(self.distribution)} draw{'s' * (len(self.distribution) > 1)}{chains}"
 
     def _count(self, samples: int | None) -> int | None:
-        """Return how many draws to take; None where every particle is to be used once."""
+        """Return the number of draws; None to use every particle once."""
         if samples is not None:
             return whole_number(samples, "samples")
         return None if isinstance(self.distribution, Particles) and not self.dropout else _DRAWS
 
     def _draws(self, count: int | None, block: int | None, stream: torch.Generator) -> Iterator[Float[Tensor, "m d"]]:
-        """Yield the draws, at most `block` at a time (None: all)."""
+        """Yield the draws in blocks of at most `block` (None for all)."""
         if isinstance(self.distribution, Particles):
             draws = self.distribution.draws
             picks = torch.arange(len(draws)) if count is None else self.distribution.picks(count, stream)
@@ -271,7 +270,7 @@ class Posterior:
             yield self.distribution.sample(min(block or count, count - start), stream)
 
     def _weights(self, draws: Float[Tensor, "m d"]) -> dict[str, Tensor]:
-        """Return draws by name, in the dtypes of the net; differences from the mean where it is linearised."""
+        """Return draws by name, in the dtypes of the network; differences from the mean if it is linearised."""
         own = self._net.own()
         draws = draws - self.distribution.mean if self.linearised else draws
         return {name: value.to(own[name].dtype) for name, value in self.layout.unflatten(draws).items()}
@@ -329,7 +328,7 @@ def posterior_of(
     record: Mapping[str, Any] | None = None,
     linearised: bool = False,
 ) -> Posterior:
-    """Return the posterior that a method has found; `layout` is by default that of all parameters of the target."""
+    """Return the posterior of a method; `layout` is by default that of all parameters of the target."""
     layout = Layout.of(target.parameters()) if layout is None else layout
     how = (dropout, record, linearised)
     return Posterior(target.model, target.prevalence, target.likelihood, distribution, layout, fixed, *how)
@@ -353,7 +352,7 @@ def _write(path: str | os.PathLike[str], posterior: Posterior) -> None:
         "shapes": [list(shape) for shape in posterior.layout.shapes],
         "dropout": posterior.dropout,
         "linearised": posterior.linearised,
-        # as it will be read: keys that are numbers become strings, and sort otherwise in the digest
+        # in the form it is read: numeric keys become strings, which sort differently in the digest
         "record": {name: json.loads(json.dumps(value)) for name, value in posterior.record.items() if _is_json(name, value)},
     }
     write_file(_FORMAT, path, tensors, facts)
@@ -365,7 +364,7 @@ def _read(
     likelihood: Likelihood | None,
     given: Prevalence | ContinuousPrevalence | None,
 ) -> tuple[Any, ...]:
-    """Return the arguments of `Posterior`; the model and the likelihood stay as they are."""
+    """Return the arguments of `Posterior`; the model and the likelihood are not changed."""
     tensors, facts = read_file(_FORMAT, path)
     prevalence = _prevalence_of(facts, path, given)
     if likelihood is None and isinstance(prevalence, Prevalence):

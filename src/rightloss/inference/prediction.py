@@ -1,4 +1,4 @@
-"""Predictions of many draws → their average, and how uncertain it is.
+"""Prediction: the average over draws, with entropies and intervals.
 
 Stage: `log_probs (s, n, k)` of s draws, in blocks → `Prediction`.
 """
@@ -20,24 +20,24 @@ from ..log_probs import as_given
 
 @dataclass(frozen=True)
 class Prediction:
-    """The posterior predictive: the average of the draws, and how far they disagree.
+    """The posterior predictive: the average of the draws, and their disagreement.
 
-    With p_s(k|x) of draw s and p = avg_s p_s, the entropy of p splits into that which every draw has by itself, on average, and
-    the rest, the information that x's label would give about the weights:
+    With p_s(k|x) of draw s and p = avg_s p_s, the entropy of p is the mean entropy of the draws plus the information I that the
+    label of x would give about the weights:
 
         H[p] = avg_s H[p_s] + I,  I ≥ 0.
 
-    More training data lower I alone. Entropies are in nats. Wherever `log_probs` are taken, in `retarget`, `evaluate`, …, a
-    prediction can be given as it is.
+    More training data reduce only I. Entropies are in nats. Functions with an argument `log_probs`, such as `retarget` and
+    `evaluate`, also accept a prediction.
 
     Attributes:
         log_probs: log avg_s p_s(k|x), `(n, k)` or dense `(n, k, h, w, …)`; in regression the log-density at m values, `(n, m)`.
         entropy: H[p], `(n,)` or `(n, h, w, …)`; None in regression, like the other two.
-        data_entropy: avg_s H[p_s], what stays uncertain however much is known of the weights (aleatoric).
-        model_entropy: I, what is due to the weights not being known (epistemic).
-        low: the lower end of the central interval of p_s(k|x) over the draws, a probability, class by class, in the shape of
-            `log_probs`; None where no interval was asked for. Of one draw, such as MAP's, it is p itself.
-        high: its upper end.
+        data_entropy: avg_s H[p_s], the uncertainty that remains if the weights are known (aleatoric).
+        model_entropy: I, the uncertainty due to unknown weights (epistemic).
+        low: lower limit of the central interval of p_s(k|x) over the draws, a probability, class by class, in the shape of
+            `log_probs`; None if no interval was requested. For one draw, such as MAP, it is p itself.
+        high: upper limit.
 
     Examples:
         >>> import torch
@@ -50,7 +50,7 @@ class Prediction:
         True
     """
 
-    log_probs: Any  # these are arrays where x was one, else tensors
+    log_probs: Any  # arrays if x is an array, else tensors
     entropy: Any = None
     data_entropy: Any = None
     model_entropy: Any = None
@@ -58,7 +58,7 @@ class Prediction:
     high: Any = None
 
     def as_given(self, x: Any) -> Prediction:
-        """Return the same with arrays where x was one, else with tensors."""
+        """Return the prediction with arrays if x is an array, else with tensors."""
         if not isinstance(x, np.ndarray):
             return self
         parts = (getattr(self, field.name) for field in fields(self))
@@ -66,9 +66,9 @@ class Prediction:
 
 
 def averaged(tables: Iterable[Float[Tensor, "m n k *dense"]], over_classes: bool, level: float | None = None) -> Prediction:
-    """Return the prediction of all draws in `tables`, blocks of any number of them; sums are kept in float64.
+    """Return the prediction of all draws in `tables`, in blocks of any size; sums are in float64.
 
-    With `level`, also the ends of the interval that contains this share of the draws: then all tables are kept until the end.
+    With `level`, also return the limits of the interval with this fraction of the draws; then all tables stay in memory.
     """
     log_sum, entropies, count, kept = None, torch.zeros(()), 0, []
     for table in tables:
@@ -86,17 +86,17 @@ def averaged(tables: Iterable[Float[Tensor, "m n k *dense"]], over_classes: bool
         return Prediction(log_probs.to(dtype), low=ends[0], high=ends[1])
     total, data = _entropy(log_probs, 1), entropies / count
     gain = total - data
-    # negative by rounding alone: entropy is concave
+    # negative only by rounding, because entropy is concave
     gain = torch.where(gain.abs() < 1e-6, gain.clamp_min(0), gain)
     return Prediction(*(each.to(dtype) for each in (log_probs, total, data, gain)), *ends)
 
 
 def _central(probs: Float[Tensor, "s n k *dense"], level: float) -> tuple[Tensor, Tensor]:
-    """Return the quantiles (1 ± level)/2 over the draws, between the two nearest; torch's own refuses large tables."""
+    """Return the quantiles (1 ± level)/2 over the draws, interpolated; torch.quantile fails for large tables."""
     low, high = np.quantile(probs.cpu().numpy(), [(1 - level) / 2, (1 + level) / 2], axis=0)
     return torch.from_numpy(low).to(probs), torch.from_numpy(high).to(probs)
 
 
 def _entropy(log_probs: Tensor, dim: int) -> Tensor:
-    """Return −Σ_k p_k log p_k, in which a class of probability 0 counts 0."""
+    """Return −Σ_k p_k log p_k, with 0 for a class of probability 0."""
     return torch.special.entr(log_probs.exp()).sum(dim)

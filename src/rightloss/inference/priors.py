@@ -1,7 +1,7 @@
 """Priors: weights → log p(w).
 
-Stage: `{name: tensor}` → log-density, a number. A prior is any such function; these make the usual ones. A Gaussian prior of
-scale s alone is weight decay of 1/(N s²) per example.
+Stage: `{name: tensor}` → log-density, a number. A prior is any such function; the functions here make the usual ones. A
+Gaussian prior of scale s is weight decay of 1/(N s²) per example.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ..likelihoods import Likelihood
 from ..log_probs import tensor_of
 
-LIKELIHOOD = "likelihood."  # before the names of the likelihood's own parameters
+LIKELIHOOD = "likelihood."  # prefix of the names of the likelihood's own parameters
 Params = Mapping[str, Tensor]
 Prior = Callable[[Params], Tensor]
 
@@ -27,12 +27,12 @@ _LOG_ROOT_2PI = 0.5 * math.log(2 * math.pi)
 def gaussian_prior(
     scale: float | Mapping[str, float] = 1.0, centre: Mapping[str, ArrayLike | Tensor | float] | None = None
 ) -> Prior:
-    """Make a prior in which each weight is N(centre, scale²), independently.
+    """Return a prior of independent weights N(centre, scale²).
 
     Args:
         scale: s > 0; one for all, or one for each name, `{name: s}`.
-        centre: where each weight is expected, by name; names left out are expected at 0. At a small prevalence give the output
-            bias its starting value: a prior around 0 says that classes are equal.
+        centre: the prior mean of each weight, by name; 0 by default. At a small prevalence give the output bias its starting
+            value, because a prior around 0 assumes equal classes.
 
     Examples:
         >>> import torch
@@ -55,16 +55,16 @@ def gaussian_prior(
 
 
 def layer_prior(model: nn.Module, scale: float = 1.0, likelihood: Likelihood | None = None) -> Prior:
-    """Make a Gaussian prior by layer, under which signals keep their size: the default.
+    """Return the default prior: Gaussian by layer, scaled so that signals keep their size.
 
-    A weight of `fan_in` inputs is N(0, scale²/fan_in), an embedding N(0, scale²). Weights of one dimension or none (biases, the
-    factors of a normalisation) are N(present value, scale²): an output bias that `start_at_prevalence` has set kept,
-    within `scale` in log-odds.
+    A weight with `fan_in` inputs is N(0, scale²/fan_in), an embedding N(0, scale²). Weights with at most one dimension (biases,
+    factors of a normalisation) are N(current value, scale²). So an output bias set by `start_at_prevalence` is kept, within
+    `scale` in log-odds.
 
     Args:
-        model: whose weights, with their present values, the prior is for.
-        scale: how far weights may go.
-        likelihood: whose own parameters, if it has any, are weights as well: cutpoints are treated as biases.
+        model: the model with the weights, at their current values.
+        scale: the scale of the prior.
+        likelihood: its own parameters, if any, are weights as well; cutpoints are treated as biases.
 
     Examples:
         >>> import torch
@@ -99,17 +99,18 @@ def layer_prior(model: nn.Module, scale: float = 1.0, likelihood: Likelihood | N
 def horseshoe_prior(
     scale: float = 1.0, centre: Mapping[str, ArrayLike | Tensor | float] | None = None, slab: float | None = None
 ) -> Prior:
-    """Make a horseshoe prior, most weights near 0 and some large, its local scales integrated out.
+    """Return a horseshoe prior: most weights near 0 and some large, with local scales integrated out.
 
-    w = λ τ z with z standard normal and λ half-Cauchy has no density in closed form, but sharp bounds (Carvalho et al. 2010),
-    the upper of them `∝ log(1 + 2 τ²/w²)`, with the same pole at 0 and the same tails, 1/w². This is that one, normalised:
-    `p(w) = log(1 + 2 τ²/w²) / (2√2 π τ)`.
+    w = λ τ z with z standard normal and λ half-Cauchy has no density in closed form, but tight bounds (Carvalho et al. 2010).
+    The upper bound is `∝ log(1 + 2 τ²/w²)`, with the same pole at 0 and the same tails, 1/w². This prior is the normalised
+    upper
+    bound: `p(w) = log(1 + 2 τ²/w²) / (2√2 π τ)`.
 
     Args:
-        scale: τ > 0, how large a weight must be to count as large.
-        centre: where each weight is expected, by name; 0 where left out.
-        slab: the scale of a Gaussian that holds large weights back (the regularised horseshoe); None for none. The product of
-            the two is not normalised.
+        scale: τ > 0, the size from which a weight is large.
+        centre: the prior mean of each weight, by name; 0 by default.
+        slab: the scale of a Gaussian that limits large weights (the regularised horseshoe); None for none. The product of the
+            two is not normalised.
 
     Examples:
         >>> import torch
@@ -125,7 +126,7 @@ def horseshoe_prior(
         terms = []
         for name, value in params.items():
             away = _away(value, centres.get(name), name)
-            # the pole at 0 is integrable, but a gradient there is not finite
+            # the pole at 0 is integrable, but its gradient is not finite
             square = (away / tau).square().clamp_min(torch.finfo(value.dtype).eps)
             terms.append((torch.log1p(2 / square).log() - math.log(2 * math.sqrt(2) * math.pi * tau)).sum())
         total = torch.stack(terms).sum()
@@ -139,7 +140,7 @@ def _centres(centre: Mapping[str, ArrayLike | Tensor | float] | None) -> dict[st
 
 
 def _away(value: Tensor, centre: Tensor | None, name: str) -> Tensor:
-    """Return how far the weight is from where it is expected."""
+    """Return the distance of the weight from its prior mean."""
     if centre is None:
         return value
     try:

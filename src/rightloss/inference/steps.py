@@ -1,6 +1,6 @@
-"""What the steps of all methods share: a progress bar, random numbers, a check that values are finite, checked options.
+"""Helpers of all methods: a progress bar, random numbers, a check for finite values, checked options.
 
-Stage: number of steps → step numbers, shown as they go by.
+Stage: number of steps → step numbers, with a progress bar.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .distributions import Diverged
 def steps_of(total: int, label: str, progress: bool | None) -> Iterator[int]:
     """Yield 0 … total − 1, with a progress bar on stderr: on request, or if stderr is a terminal.
 
-    Without `rich` there is no bar, unless one was asked for: then an ImportError.
+    Without `rich` there is no bar; if one was requested, an ImportError is raised.
     """
     if progress is False or (progress is None and not sys.stderr.isatty()):
         yield from range(total)
@@ -67,7 +67,7 @@ def check_finite(value: Tensor, step: int, last_good: Callable[[], Any], what: s
         return
     raise Diverged(
         f"Expected {what} to be finite, but step {step} gave {value.flatten()[:5].tolist()}: lower `lr`, look for NaN in "
-        "the inputs, at their scale and at the prior; what was good until then is this error's `.posterior`.",
+        "the inputs, and check their scale and the prior; the last good result is this error's `.posterior`.",
         step,
         last_good(),
     )
@@ -75,7 +75,7 @@ def check_finite(value: Tensor, step: int, last_good: Callable[[], Any], what: s
 
 @contextmanager
 def own_random(seed: Any) -> Iterator[torch.Generator]:
-    """Seed torch's random numbers inside, restore their state afterwards, and yield a generator of that seed, too."""
+    """Seed torch's global generator inside, restore its state afterwards, and yield a generator with the same seed."""
     if isinstance(seed, bool) or not isinstance(seed, Integral):
         raise ValueError(f"Expected `seed` to be a whole number, but got {seed!r}: write seed=0.")
     with torch.random.fork_rng():
@@ -85,7 +85,7 @@ def own_random(seed: Any) -> Iterator[torch.Generator]:
 
 @contextmanager
 def in_mode(model: nn.Module, training: bool) -> Iterator[None]:
-    """Put the model in training or eval mode inside, and each of its modules back in its own mode afterwards."""
+    """Put the model in training or eval mode inside, and restore the mode of each module afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     model.train(training)
     try:

@@ -1,6 +1,6 @@
-"""Loss and prior → the log posterior of the weights, as a function of weights and a minibatch.
+"""The log posterior of the weights, from loss and prior, as a function of weights and a minibatch.
 
-Stage: model, prevalence, likelihood, marginal, prior → `LogPosterior`, which every method of inference takes.
+Stage: model, prevalence, likelihood, marginal, prior → `LogPosterior`, the input of every inference method.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ Result = TypeVar("Result")
 
 
 def inference_method(method: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Make a function of a `LogPosterior` and data check its target, and run with gradients in whatever mode it is called.
+    """Decorate a function of a `LogPosterior` and data: check its target, and run it with gradients enabled.
 
-    Under `torch.no_grad()` and `torch.inference_mode()` the result is then the same as outside.
+    So the result is the same under `torch.no_grad()` and `torch.inference_mode()`.
     """
 
     @wraps(method)
@@ -50,7 +50,7 @@ def inference_method(method: Callable[Arguments, Result]) -> Callable[Arguments,
                 f"Expected `target` to be what log_posterior returns, but got {type(given[0]).__name__}: write "
                 f"{method.__name__}(log_posterior(model, prevalence), data)."
             )
-        with torch.inference_mode(False):  # which also switches gradients on
+        with torch.inference_mode(False):  # also enables gradients
             return method(*args, **options)
 
     return run
@@ -72,37 +72,40 @@ def log_posterior(
     unlabelled_weight: float | None = None,
     unlabelled_batch_size: int | None = None,
 ) -> LogPosterior:
-    """Return the paper's posterior, Eq. (1), as a function of weights and a minibatch, in the form that `posteriors` takes:
+    """Return the paper's posterior, Eq. (1), as a function of weights and a minibatch, in the form of the package `posteriors`:
 
         log p(w|X,Y) = log p(w) + Σ_n [log p(y_n|x_n,w) − log p(y_n|w)] + N κ Σ_k r_k log p(k|w) + const.
 
-    Both probabilities are taken in the mix of classes r, `reference`. The value returned for a minibatch estimates this divided
-    by N: the mean over the minibatch, plus log p(w)/N. With it goes a temperature of 1/N.
+    Both probabilities are those at the class frequencies r, `reference`. The value for a minibatch estimates this divided by N:
+    the mean over the minibatch, plus log p(w)/N. So the temperature is 1/N.
 
-    With `unlabelled` rows it is log p(w|X,Y,X_u): the sums go over labelled and unlabelled rows, and the classes have
-    "unlabelled" beside them, as in the losses.
+    With `unlabelled` rows it is log p(w|X,Y,X_u): the sums are over labelled and unlabelled rows, and "unlabelled" is one more
+    class, as in the losses.
 
     Args:
-        model: x → the likelihood's outputs. Its trainable parameters are w; it is never changed.
+        model: x → the likelihood's outputs. Its trainable parameters are w; the model is never changed.
         prevalence: π, ρ and κ.
-        likelihood: Categorical by default. Its own parameters, if it has any, are part of w.
-        marginal: the estimator of q, the value of p(y|w) in a minibatch; `RunningMarginal` by default. A method begins with
-            one that has seen nothing, so that its result is the same whatever ran before: it works on a copy of a running
-            average or a pool, and calls `reset` on others, unless they are in eval mode.
+        likelihood: Categorical by default. Its own parameters, if any, are part of w.
+        marginal: the estimator of q, the value of p(y|w) in a minibatch; `RunningMarginal` by default. Every method starts with
+            a
+            reset marginal, so that its result does not depend on earlier runs: it uses a copy of a running average or a pool,
+                and
+            calls `reset` on others, unless they are in eval mode.
         prior: weights by name → log p(w), such as `gaussian_prior(1.0)`; `layer_prior(model, 1.0, likelihood)` by default.
-        num_data: N, how many training examples there are; where it is left out, a method takes the size of its data. Examples
-            of which every label is ignored do not count; a dense map counts as one, since its cells say much the same.
-        reference: r. None: the sampled mix ρ. `prevalence.population`: the paper's form. Or any mix.
-        loss: a rival's class (`WeightedLoss`, `LogitAdjustedLoss`, `LogLikelihoodLoss`), minus which is then the
-            log-likelihood; it has no marginal.
-        pool: data over which p(y|w) is taken exactly, value and gradient, in the place of `marginal`: `(x, y)` in the mix ρ,
-            or x alone from the population where r = π. Each evaluation goes over all of it.
-        unlabelled: x of people of the population whose labels nobody knows: one more stream of the likelihood
-            (rightloss.losses.streams has it). Where r = π they are the `pool`. Each evaluation goes over all of them.
-        unlabelled_weight: λ, the mass of the unlabelled against the labelled in the likelihood. None: N_u/N, one count each.
-        unlabelled_batch_size: how many of them, at random, a step on minibatches takes, for large pools; they then stand for
-            all, at the same λ. Evaluations of all data (`batch_size=None`, curvatures, nuts, expectation propagation) still
-            take all of them.
+        num_data: N, the number of training examples; by default the size of the method's data. Examples with only ignored
+            labels do not count; a dense map counts as one, because its cells are correlated.
+        reference: r. None for the sampled mix ρ, `prevalence.population` for the paper's form, or any other mix.
+        loss: the class of another loss (`WeightedLoss`, `LogitAdjustedLoss`, `LogLikelihoodLoss`); the log-likelihood is then
+            the negative loss, without a marginal.
+        pool: data for an exact p(y|w), value and gradient, instead of `marginal`: `(x, y)` at the mix ρ, or only x from the
+            population if r = π. Every evaluation uses all of it.
+        unlabelled: x of unlabelled rows from the population: one more stream of the likelihood (see rightloss.losses.streams).
+            If r = π they are the `pool`. Every evaluation uses all of them.
+        unlabelled_weight: λ, the weight of unlabelled relative to labelled rows in the likelihood. None for N_u/N, one count
+            each.
+        unlabelled_batch_size: number of unlabelled rows per minibatch, drawn at random, for large pools; they represent all, at
+            the same λ. Evaluations of all data (`batch_size=None`, curvatures, nuts, expectation propagation) still use all of
+            them.
 
     Examples:
         >>> import torch, rightloss as rl
@@ -135,17 +138,18 @@ def log_posterior(
 
 @dataclass(frozen=True, eq=False)
 class LogPosterior:
-    """The log posterior of the weights: `target(params, batch)` → (log p(w|X,Y)/N estimated from the batch, by-products).
+    """The log posterior of the weights: `target(params, batch)` → (estimate of log p(w|X,Y)/N from the batch, by-products).
 
-    `log_posterior` makes it. A batch is `(x, y)`; with unlabelled rows also `(x, y, x_u)`, where x_u stands for all of them.
+    Make it with `log_posterior`. A batch is `(x, y)`; with unlabelled rows also `(x, y, x_u)`, where x_u represents all of
+    them.
 
     Attributes:
-        model: as given; called with other weights by `torch.func.functional_call`, in the mode it is in.
-        criterion: the loss minus which is the log-likelihood.
+        model: the given model; called with other weights by `torch.func.functional_call`, in its current mode.
+        criterion: the loss, which is the negative log-likelihood.
         prior: weights by name → log p(w).
         num_data: N.
         pool: x and labels (or None) of the data over which p(y|w) is exact.
-        unlabelled: rows without labels that are one more stream of the likelihood.
+        unlabelled: unlabelled rows, one more stream of the likelihood.
 
     Examples:
         >>> import torch, rightloss as rl
@@ -190,12 +194,12 @@ class LogPosterior:
 
     @property
     def gains(self) -> bool:
-        """Whether the likelihood is the information gain, and not a rival's."""
+        """Whether the likelihood is the information gain, and not another loss."""
         return isinstance(self.criterion, InformationGainLoss)
 
     @property
     def marginal(self) -> Marginal | None:
-        """The estimator of q; None for the rivals, and where p(y|w) is exact over a pool."""
+        """The estimator of q; None for other losses, and if p(y|w) is exact over a pool."""
         return self.criterion.marginal if self.gains and self.pool is None else None
 
     @property
@@ -207,15 +211,15 @@ class LogPosterior:
         return self.unlabelled.mass(self.num_data)
 
     def parameters(self) -> dict[str, Tensor]:
-        """Return w as it stands, by name: copies of the model's trainable parameters, the likelihood's as "likelihood.…"."""
+        """Return the current w by name: copies of the model's trainable parameters, the likelihood's as "likelihood.…"."""
         return {name: value.detach().clone() for name, value in _trainable(self.model, self.criterion).items()}
 
     def buffers(self) -> dict[str, Tensor]:
-        """Return copies of the model's buffers: given along with the weights, they are what a step in training mode moves."""
+        """Return copies of the model's buffers; passed with the weights, they are updated by a step in training mode."""
         return {name: value.detach().clone() for name, value in self.model.named_buffers()}
 
     def with_data(self, num_data: int | None) -> LogPosterior:
-        """Return a copy with N filled in if it was left out."""
+        """Return a copy with N set, if it was not given."""
         if self.num_data is None and num_data is None:
             raise ValueError("Expected `num_data` in log_posterior, but got none: a loader without a data set has no size.")
         return self if self.num_data is not None else replace(self, num_data=num_data)
@@ -229,7 +233,7 @@ class LogPosterior:
         return replace(self, pool=pool, unlabelled=unlabelled)
 
     def with_fresh_marginal(self) -> LogPosterior:
-        """Return a copy with a marginal that has seen nothing, as every run begins."""
+        """Return a copy with a reset marginal, for a new run."""
         if self.marginal is None:
             return self
         marginal = fresh_marginal(self.marginal)
@@ -244,8 +248,8 @@ class LogPosterior:
     def __call__(self, params: Params, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
         """Return log p(w|X,Y)/N, and by-products: the model's `outputs`, and the minibatch's `log_m` if there is a marginal.
 
-        Outside `torch.func` a marginal with a state (running, auxiliary, pool) moves by its own rules. Inside, states cannot
-        change: its value is used as it stands, and `follow` moves it afterwards.
+        Outside `torch.func` a marginal with state (running, auxiliary, pool) updates itself. Inside, state cannot change: its
+        current value is used, and `follow` updates it afterwards.
         """
         if self.num_data is None:
             raise ValueError(
@@ -265,7 +269,7 @@ class LogPosterior:
             self.at(params, lambda: self.criterion.marginal.update(estimate))
 
     def log_prior(self, params: Params) -> Tensor:
-        """Return log p(w); buffers that were given along do not count."""
+        """Return log p(w), without buffers in `params`."""
         return self.prior({name: value for name, value in params.items() if name in self._names})
 
     def outputs(self, params: Params, x: Tensor) -> Tensor:
@@ -274,16 +278,16 @@ class LogPosterior:
         return result
 
     def table(self, params: Params, x: Tensor, support: Tensor | None = None) -> Float[Tensor, "n k"]:
-        """Return log p(y|x,w) in the population's mix, a row for each label: dense outputs have one for each cell."""
+        """Return log p(y|x,w) at the population's mix, a row for each label; dense outputs have one for each cell."""
         result: Tensor = self.at(params, lambda: table_of(self.model(x), self.likelihood, support))
         return result
 
     def log_marginal(self, params: Params, data: Any) -> Float[Tensor, " k"]:
-        """Return log p(k|w) of the classes, in the mix r, exactly over `data`; gradients pass through.
+        """Return the exact log p(k|w) of the classes over `data`, at the mix r, with gradients.
 
         Args:
             params: w.
-            data: `(x, y)` in the mix ρ; x alone, drawn from the population, where r = π; or a list of such, batch by batch.
+            data: `(x, y)` at the mix ρ; only x, drawn from the population, if r = π; or a list of such batches.
         """
         if not isinstance(self.prevalence, Prevalence):
             raise ValueError("Expected classes for `log_marginal`, but the likelihood is a density: p(y|w) has no K values.")
@@ -291,9 +295,9 @@ class LogPosterior:
         return log_mean([self._log_sum(params, *(part if isinstance(part, tuple) else (part, None))) for part in parts])
 
     def at(self, params: Params, call: Callable[[], Any]) -> Any:
-        """Return `call()` with these weights in the model and the likelihood; parts left out keep their own.
+        """Return `call()` with these weights in the model and the likelihood; other weights keep their values.
 
-        What a model in training mode moves, of the buffers left out, are copies.
+        A model in training mode updates copies of the buffers that are not given.
         """
         named = {name if name.startswith(LIKELIHOOD) else f"model.{name}": value for name, value in params.items()}
         if not named.keys() <= self._known:
@@ -302,7 +306,7 @@ class LogPosterior:
         return functional_call(self._joint, self._buffers_apart() | self._copied() | named, (call,))
 
     def _copied(self) -> dict[str, Tensor]:
-        """Return copies of tensors made under `torch.inference_mode()`, which autograd refuses."""
+        """Return copies of tensors made under `torch.inference_mode()`, which autograd cannot use."""
         named = _all_named(self._joint) if self._inference else []
         return {name: value.clone() for name, value in named if name in self._inference}
 
@@ -313,7 +317,7 @@ class LogPosterior:
         return {f"model.{name}": value.clone() for name, value in buffers.items()}
 
     def class_terms(self, like: Tensor) -> PriorTerms:
-        """Return what the loss knows of the classes: r, ρ, κ for N examples, and offsets."""
+        """Return the prior terms of the classes: r, ρ, κ for N examples, and offsets."""
         terms: PriorTerms = self.criterion.terms(like)
         assert isinstance(self.prevalence, Prevalence)
         if self.prevalence.given_evidence is not None:
@@ -321,18 +325,18 @@ class LogPosterior:
         return replace(terms, evidence=self.prevalence.evidence_for(self.num_data, terms.reference))
 
     def terms(self, like: Tensor) -> PriorTerms:
-        """Return what the likelihood computes with: the classes' terms; with unlabelled rows those of the streams."""
+        """Return the prior terms of the likelihood: those of the classes, or with unlabelled rows those of the streams."""
         terms = self.class_terms(like)
         return terms if self.unlabelled is None else stream_terms(terms, terms.sampling > 0, self.unlabelled_mass)
 
     def columns(self, table: Float[Tensor, "*sets n k"]) -> Float[Tensor, "*sets n s"]:
-        """Return the table of what the likelihood is about: of the classes; with unlabelled rows of the streams."""
+        """Return the table of the likelihood: of the classes, or with unlabelled rows of the streams."""
         return table if self.unlabelled is None else stream_columns(table, self.criterion.terms(table).sampling > 0)
 
     def joint_outputs(self, x: Tensor, others: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """Return the model's outputs for x, and for the unlabelled rows `others`, or all; None where there are none.
+        """Return the model's outputs for x, and for the unlabelled rows `others`, or all; None if there are none.
 
-        It is one pass where shapes allow it, so that a model that normalises by minibatch does so for both alike.
+        It is one pass if shapes allow it, so that normalisation by minibatch is the same for both.
         """
         if self.unlabelled is None:
             if others is not None:
@@ -358,13 +362,13 @@ class LogPosterior:
     def likelihood_of(
         self, outputs: Tensor, y: Tensor, others: Tensor | None = None, log_marginal: Tensor | None = None
     ) -> Tensor:
-        """Return the log-likelihood of a batch, per labelled example: of a rival, or of the gain at a p(y|w) that is given.
+        """Return the log-likelihood of a batch, per labelled example, for other losses, or for the gain with a given p(y|w).
 
         Args:
             outputs: of the labelled rows.
             y: their labels.
             others: outputs of the unlabelled rows.
-            log_marginal: log p(y|w), of the classes or of the streams; None for the rivals.
+            log_marginal: log p(y|w), of the classes or of the streams; None for other losses.
         """
         if not self.gains and others is None:
             result: Tensor = -self.criterion(outputs, y)
@@ -379,7 +383,7 @@ class LogPosterior:
         return gain.sum() / (batch.labels.count if batch.examples is None else batch.examples)
 
     def log_m(self, params: Params, batch: Any) -> Float[Tensor, " k"]:
-        """Return a batch's own estimate of log p(y|w): of the classes; with unlabelled rows of the streams."""
+        """Return the batch's estimate of log p(y|w): of the classes, or with unlabelled rows of the streams."""
         if self.unlabelled is None:
             return self.log_marginal(params, batch)
         x, y, *others = batch
@@ -396,7 +400,7 @@ class LogPosterior:
     def _batch(
         self, outputs: Tensor, y: Tensor, others: Tensor | None, group: dist.ProcessGroup | None = None
     ) -> tuple[LabelledBatch, PriorTerms]:
-        """Return the batch and the terms of the classes; with outputs of unlabelled rows, those of the streams."""
+        """Return the batch and the prior terms of the classes; with outputs of unlabelled rows, those of the streams."""
         assert isinstance(self.prevalence, Prevalence)
         batch = class_batch(outputs, y, self.likelihood, self.prevalence.num_classes, -100, "nan")
         terms = self.class_terms(full_precision(outputs))
@@ -441,7 +445,7 @@ class LogPosterior:
 
 
 class _Joint(JointModel):
-    """Model and likelihood as one module, so that the weights of both can be exchanged at once during any call."""
+    """Model and likelihood as one module, so that the weights of both can be replaced together in any call."""
 
     def forward(self, call: Callable[[], Any]) -> Any:  # type: ignore[override]
         return call()

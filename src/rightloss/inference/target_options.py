@@ -1,6 +1,6 @@
-"""Options of `log_posterior`, checked: the loss, and the data besides the labelled ones.
+"""Check the options of `log_posterior`: the loss, the pool and the unlabelled rows.
 
-Stage: what users give → a loss; a pool over which p(y|w) is exact; `UnlabelledRows`, a stream of their own; or a ValueError.
+Stage: the arguments → a loss; a pool over which p(y|w) is exact; `UnlabelledRows`, one more stream; or a ValueError.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .steps import ordinary, whole_number
 
 
 def checked_criterion(loss: Any, prevalence: Any, likelihood: Any, marginal: Any, reference: Any, pool: Any) -> Any:
-    """Return the loss minus which is the log-likelihood."""
+    """Return the loss, which is the negative log-likelihood."""
     if isinstance(prevalence, Prevalence) and prevalence.is_unknown:
         raise ValueError(
             "Expected a prevalence with a population in a log posterior, but got Prevalence.unknown: train with "
@@ -44,10 +44,10 @@ def checked_criterion(loss: Any, prevalence: Any, likelihood: Any, marginal: Any
 def checked_rows(
     pool: Any, unlabelled: Any, weight: Any, batch_size: Any, criterion: Any, model: nn.Module, marginal: Any
 ) -> tuple[Pool | None, UnlabelledRows | None]:
-    """Return the pool, and the unlabelled rows; where r = π these *are* the pool.
+    """Return the pool, and the unlabelled rows; if r = π these *are* the pool.
 
     Args:
-        pool: as given to `log_posterior`, like those that follow.
+        pool: the argument of `log_posterior`, like the following ones.
         unlabelled: x.
         weight: λ.
         batch_size: of the unlabelled rows.
@@ -59,7 +59,7 @@ def checked_rows(
     if rows is None:
         found = None if pool is None else _checked_pool(pool, criterion, model)
         if found is None or found[1] is not None:
-            usable(None, None, criterion.prevalence, None)  # which says what is missing where a class is never labelled
+            usable(None, None, criterion.prevalence, None)  # raises the error if a class is never labelled
         return found, None
     if pool is not None:
         raise ValueError(
@@ -73,19 +73,19 @@ def checked_rows(
         name = "unlabelled_batch_size" if marginal is None else "marginal"
         raise ValueError(
             f"Expected no `{name}` with unlabelled rows and r = π, but got one: p(y|w) is exact over all rows in each "
-            "evaluation. If that takes too long, give fewer of them, or marginal=PoolMarginal(…) in the place of `unlabelled`."
+            "evaluation. If that takes too long, give fewer of them, or marginal=PoolMarginal(…) instead of `unlabelled`."
         )
     return (rows.x, None), None
 
 
 def check_source(marginal: Any, model: nn.Module) -> None:
-    """Raise a ValueError where a marginal asks another net than the one whose weights are inferred."""
+    """Raise a ValueError if a marginal uses another network than the one with the inferred weights."""
     asked: Any = marginal.model if isinstance(marginal, PoolMarginal) else None
     asked = marginal.source if isinstance(marginal, AuxiliaryMarginal) else asked
     own = {id(value) for value in model.parameters()}
     if isinstance(asked, nn.Module) and not all(id(value) in own for value in asked.parameters()):
         raise ValueError(
-            f"Expected {type(marginal).__name__} to ask the model whose weights are inferred, but got another net in it: "
+            f"Expected {type(marginal).__name__} to use the model with the inferred weights, but it uses another one: "
             "make it with this model (or a part of it), not with a copy."
         )
 
@@ -93,14 +93,14 @@ def check_source(marginal: Any, model: nn.Module) -> None:
 def _checked_unlabelled(
     unlabelled: Any, weight: Any, batch_size: Any, criterion: Any, model: nn.Module
 ) -> UnlabelledRows | None:
-    """Return the rows; None if there are none that count."""
+    """Return the rows; None if there are none with a positive weight."""
     weight = check_unlabelled_weight(weight)
     size = None if batch_size is None else whole_number(batch_size, "unlabelled_batch_size")
     if unlabelled is None:
         return None
     if not isinstance(criterion, InformationGainLoss | LogitAdjustedLoss):
         raise ValueError(
-            f"Expected no `unlabelled` rows for {type(criterion).__name__}, but got some: they have no part in its likelihood; "
+            f"Expected no `unlabelled` rows for {type(criterion).__name__}, but got some: its likelihood cannot use them; "
             "use LogitAdjustedLoss or InformationGainLoss."
         )
     x = _inputs(unlabelled, model, "unlabelled")
@@ -113,8 +113,8 @@ def _checked_unlabelled(
 def _check_minibatch_marginal(marginal: Any) -> None:
     if isinstance(marginal, PoolMarginal | AuxiliaryMarginal):
         raise ValueError(
-            f"Expected a marginal of the minibatches with `unlabelled`, but got {type(marginal).__name__}: it knows nothing "
-            "of the unlabelled stream; use RunningMarginal(), or reference=prevalence.population."
+            f"Expected a marginal of the minibatches with `unlabelled`, but got {type(marginal).__name__}: it has no "
+            "estimate for the unlabelled stream; use RunningMarginal(), or reference=prevalence.population."
         )
 
 

@@ -1,7 +1,7 @@
-"""The log posterior at many sets of weights at once.
+"""Evaluate the log posterior at many sets of weights.
 
-Stage: target, weights (M, …), minibatches (M, n, …) → values (M,). An ensemble's members and a sampler's chains go through
-the model together by `torch.func.vmap`, where the model allows it.
+Stage: target, weights (M, …), minibatches (M, n, …) → values (M,). An ensemble's members and a sampler's chains are evaluated
+together by `torch.func.vmap`, if the model supports it.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ def marginal_of_sets(target: LogPosterior) -> MarginalState | None:
 def evaluate_many(
     target: LogPosterior, params: Params, batch: Batch, marginal: MarginalState | None = None, shared: bool = False
 ) -> tuple[Float[Tensor, " m"], MinibatchEstimate | None]:
-    """Return `target(…)` at M sets of weights, (M,), and the minibatches' estimate, with which to `update` the marginal.
+    """Return `target(…)` at M sets of weights, (M,), and the minibatches' estimate, for the marginal's `update`.
 
     Args:
         target: the log posterior, over classes.
-        params: weights with a leading dimension of M; buffers, too, if they are to be moved.
-        batch: x and y with a leading dimension of M, and so the unlabelled rows in it; without it where `shared`.
-        marginal: q of each of the M sets, from `marginal_of_sets`: its value is used, and it stays as it is.
-        shared: whether all see one minibatch.
+        params: weights with a leading dimension of M; also buffers to update.
+        batch: x, y and unlabelled rows with a leading dimension of M; without it if `shared`.
+        marginal: q of each of the M sets, from `marginal_of_sets`; it is not changed.
+        shared: whether all use the same minibatch.
     """
     if not isinstance(target.prevalence, Prevalence):
         raise ValueError("Expected classes where many weights are evaluated at once, but got a density: one at a time.")
@@ -99,13 +99,13 @@ def evaluate_many(
 
 
 def vmaps(model: nn.Module) -> bool:
-    """Return whether the model's parts go through vmap: RNNs do not, nor does normalisation that moves its averages."""
+    """Return whether vmap supports the model's modules; not for RNNs, nor for normalisation with moving averages."""
     moving = nn.modules.batchnorm._NormBase
     return not any(isinstance(part, nn.RNNBase) or (isinstance(part, moving) and part.training) for part in model.modules())
 
 
 def _each(model: nn.Module, call: Callable[..., Any], params: Params, *own: Tensor, **shared: Any) -> Any:
-    """Return `call(params, *own, **shared)` of each set, by vmap, or one after the other if the model does not allow it."""
+    """Return `call(params, *own, **shared)` of each set, by vmap, or one after the other if the model does not support it."""
     params = dict(params)
     if vmaps(model):
         return vmap(lambda *member: call(*member, **shared), randomness="different")(params, *own)
@@ -118,7 +118,7 @@ def _each(model: nn.Module, call: Callable[..., Any], params: Params, *own: Tens
 
 
 def _tables(target: LogPosterior, params: Params, batch: Batch, shared: bool) -> tuple[Float[Tensor, "m n k"], int]:
-    """Return the tables of each set, of labelled rows and then of unlabelled ones, and how many rows are labelled."""
+    """Return the tables of each set, labelled rows followed by unlabelled ones, and the number of labelled rows."""
     model, x, others = target.model, batch[0], batch[2:]
     if target.unlabelled is None:
         tables = _each(model, target.table, params, x=x) if shared else _each(model, target.table, params, x)

@@ -4,7 +4,7 @@ Stage: bundled tables, CT series or files → data sets with labels, votes, pati
 
     build, bundled_tables, readings   the annotations: how the tables were made, how they are stored, as data frames
     outlines, volumes                 readers' outlines: pixels inside, sizes, contour volumes, cached on disk
-    votes, splits, sets               how votes become labels; folds by patient; the paper's data sets
+    votes, splits, sets               labels from votes; folds by patient; the paper's data sets
     npz, archive, nodulemnist         data sets from files
     ct/                               DICOM series → CT patches
     planes, views                     patches → views

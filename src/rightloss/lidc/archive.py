@@ -25,19 +25,19 @@ from .npz import Npz, open_npz
 __all__ = ["Archive", "read_archive", "write_archive"]
 
 _PARTS = ("patches", "ratings", "patient_id", "spacing_mm")
-_BLOCK = 1 << 24  # bytes of patches looked at in one go
+_BLOCK = 1 << 24  # bytes of patches checked at a time
 _COLUMNS_LIMIT = 1 << 30  # bytes of all columns together
-_KINDS = {  # of dtypes, and what they stand for
+_KINDS = {  # kinds of dtypes, and their description in messages
     "ratings": ("iu", "integers, a column per reader"),
     "patient_id": ("USiu", "text or integers"),
     "spacing_mm": ("iuf", "millimetres (or one number for all)"),
 }
-_WIDER = {"u2": np.int32, "u4": np.int64, "u8": np.int64}  # torch does hardly anything with its own unsigned ones
+_WIDER = {"u2": np.int32, "u4": np.int64, "u8": np.int64}  # torch supports few operations on its unsigned dtypes
 
 
 @dataclass(frozen=True, eq=False)
 class Archive:
-    """A nodule archive, read and checked by `read_archive`. Patches of an uncompressed file are read when asked for.
+    """A nodule archive, read and checked by `read_archive`. Patches of an uncompressed file are read on access.
 
     Attributes:
         path: the file.
@@ -75,7 +75,7 @@ class Archive:
 
     def patches(self, rows: ArrayLike | None = None) -> Tensor:
         """Return a copy of the patches of these rows (numbers or a mask; all by default), in the file's dtype."""
-        # Mapped each time: an archive that is pickled for another process then has its path, not its content.
+        # Mapped at each call, so that a pickled archive has only its path, not its content.
         array = self._patches.map("patches") if isinstance(self._patches, Npz) else self._patches
         chosen = np.array(array) if rows is None else array[row_numbers(rows, len(self))]
         dtype = _WIDER.get(chosen.dtype.str[1:], chosen.dtype.newbyteorder("="))
@@ -83,7 +83,7 @@ class Archive:
 
 
 def read_archive(path: str | PathLike[str]) -> Archive:
-    """Read a nodule archive; nothing in it is unpickled.
+    """Read a nodule archive, without unpickling anything.
 
     The file is an `.npz` with `patches` (n, d, h, w) or (n, h, w) in HU; `ratings` (n, readers), malignancy 1 … 5 and 0 for
     none, at least one in a row; `patient_id` (n,); optionally `spacing_mm`, a number or (n,); and any further columns (n,).
@@ -91,8 +91,8 @@ def read_archive(path: str | PathLike[str]) -> Archive:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is damaged (its checksums are compared, and its directory must list all that is in it), of another
-            kind, or its arrays do not fit each other.
+        ValueError: the file is damaged (checksums and the directory are verified), of another kind, or its arrays do not fit
+            each other.
 
     Examples:
         >>> import tempfile
@@ -131,12 +131,12 @@ def write_archive(
     spacing_mm: float | int | ArrayLike | None = None,
     columns: Mapping[str, ArrayLike] | None = None,
 ) -> None:
-    """Write a nodule archive for `read_archive`, whole or not at all, uncompressed so that it can be memory-mapped.
+    """Write a nodule archive for `read_archive`, atomically, and uncompressed so that it can be memory-mapped.
 
-    Equal arrays give equal bytes. `patches` may be a memory map: no second copy of it is made.
+    Equal arrays give equal bytes. `patches` may be a memory map; it is not copied into memory.
 
     Args:
-        path: of the file; an existing one is replaced.
+        path: the file; an existing one is replaced.
         patches: `(n, d, h, w)` or `(n, h, w)` in HU.
         ratings: `(n, readers)`, 1 … 5, or 0 for none.
         patient_id: `(n,)` names.
@@ -187,7 +187,7 @@ def row_numbers(rows: int | ArrayLike, total: int) -> NDArray[np.int64]:
 
 
 def _write(archive: zipfile.ZipFile, name: str, array: NDArray[Any]) -> None:
-    info = zipfile.ZipInfo(f"{name}.npy")  # of 1980, as it is by default: the same bytes on any day
+    info = zipfile.ZipInfo(f"{name}.npy")  # the default date, 1980, so that the bytes are the same on any day
     with archive.open(info, "w", force_zip64=True) as file:
         facts = {"descr": np.lib.format.dtype_to_descr(array.dtype), "fortran_order": False, "shape": array.shape}
         np.lib.format.write_array_header_1_0(file, facts)
@@ -205,7 +205,7 @@ def _as_array(values: int | float | ArrayLike, name: str) -> NDArray[Any]:
         array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
     except ValueError as error:
         raise ValueError(f"Expected `{name}` to be an array, but got rows of different lengths: fill them up.") from error
-    # Text of a data frame comes as objects; other objects are refused later.
+    # Text of a data frame has dtype object; other objects raise an error later.
     return array.astype(np.str_) if array.dtype == object and all(isinstance(value, str) for value in array.flat) else array
 
 
@@ -269,11 +269,11 @@ def _finite_rows(patches: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _plain(array: NDArray[Any], name: str, where: str) -> NDArray[Any]:
-    """Return the array in native byte order, bytes as text; NaN and infinities are refused."""
+    """Return the array in native byte order, bytes as text; raise a ValueError for NaN and infinities."""
     if array.dtype.kind in "US":
         try:
             return np.array([text.decode("ascii") if isinstance(text, bytes) else text for text in array.tolist()], np.str_)
-        except (ValueError, SystemError) as error:  # the latter of code points that there are not
+        except (ValueError, SystemError) as error:  # the latter for invalid code points
             raise ValueError(f"Expected text in `{name}`, but {where} has other bytes ({error}): write it as str.") from error
     if array.dtype.kind == "f":
         rows = np.atleast_1d(array)

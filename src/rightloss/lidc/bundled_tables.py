@@ -1,9 +1,9 @@
-"""The tables that come with the package, as stored on disk.
+"""The bundled tables in their stored form.
 
 Stage: arrays ⇄ `data/readings.csv`, `data/scans.csv`, `data/outlines.npz`.
 
-Nothing is compressed, so that equal tables are equal bytes whatever library wrote them. An outline is its first pixel
-and a byte for each step to the next: the high half is the step in x, the low half that in y, each plus 8.
+Nothing is compressed, so that equal tables are equal bytes with any library. An outline is its first pixel and one byte for
+each step to the next: the high half is the step in x plus 8, the low half the step in y plus 8.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class OutlineTable:
     """All outlines, reading by reading, and the positions of all slices, scan by scan.
 
     Attributes:
-        reading_ends: where the outlines of each reading end; they begin where those of the reading before end.
+        reading_ends: the end of the outlines of each reading; they start at the end of the previous reading.
         slice_index, inclusion, first: of each outline (see `Outline`); `first` is the pixel (x, y) that it starts from.
         step_ends: where the steps of each outline end.
         steps: the encoded steps.

@@ -1,4 +1,4 @@
-"""Nodules side by side, to look at the data before training.
+"""Montage of nodules, to inspect the data before training.
 
 Stage: patches → a figure.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def montage(images: ArrayLike, titles: Sequence[str] | None = None, columns: int = 6, window_mm: int = 40) -> Figure:
-    """Return a figure of the middle plane of each patch, axial for volumes, with its title above.
+    """Return a figure with the middle plane of each patch (axial for volumes) and its title.
 
     Args:
         images: patches in [0, 1], `(n, d, h, w)` or `(n, h, w)`: `NoduleSet.images()` or rows of it.

@@ -45,8 +45,8 @@ class NoduleMNIST(NamedTuple):
 def read_nodulemnist(path: str | PathLike[str], check: bool = True) -> NoduleMNIST:
     """Return the three sets of a published file.
 
-    Neither readers nor patients are published: `.votes` are the labels, `.ratings` and `.patients` None, so that folds cannot
-    be made. `.images()` are grey levels over 255; voxels are assumed to be 1 mm, as published for 28³.
+    Readers and patients are not published: `.votes` are the labels, `.ratings` and `.patients` are None, so folds cannot be
+    made. `.images()` are grey levels over 255; voxels are assumed to be 1 mm, as published for 28³.
 
     Args:
         path: the `.npz` file.

@@ -1,4 +1,4 @@
-"""Arrays of an untrusted `.npz` file: never unpickled, never larger than the file says, memory-mapped if possible.
+"""Read arrays of an untrusted `.npz` file: never unpickled, never larger than declared, memory-mapped if possible.
 
 Stage: path → `Npz`: names, shapes and dtypes; name → array, or memory map.
 """
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 __all__ = ["Npz", "StoredArray", "open_npz"]
 
-_BLOCK = 1 << 24  # bytes read in one go
+_BLOCK = 1 << 24  # bytes read at a time
 _LIMIT = 1 << 33  # bytes of a compressed array in memory: a hostile file can be a thousand times smaller
 _LOCAL = struct.Struct("<4s22xHH")  # a member's own header: signature, …, lengths of its name and extra field
 _COUNT = struct.Struct("<10xH")  # the record at the file's end: …, the number of members (all bits set: it stands elsewhere)
@@ -45,7 +45,7 @@ class StoredArray:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     fortran: bool
-    start: int  # of the numbers, from the member's own start
+    start: int  # offset of the numbers from the start of the member
     info: zipfile.ZipInfo
 
     @property
@@ -60,10 +60,10 @@ class Npz:
 
     path: Path
     members: dict[str, StoredArray]
-    stamp: tuple[int, ...]  # of the file that was opened; another in its place has another
+    stamp: tuple[int, ...]  # of the opened file; a file that replaced it has another
 
     def read(self, name: str) -> NDArray[Any]:
-        """Return the array in memory, its checksum compared."""
+        """Return the array in memory, with its checksum verified."""
         member = self.members[name]
         with _reading(self.path), zipfile.ZipFile(self.path) as archive, archive.open(member.info) as file:
             file.read(member.start)  # seeking there would switch the checksum off
@@ -78,7 +78,7 @@ class Npz:
             return array.reshape(member.shape, order="F" if member.fortran else "C")
 
     def check(self, name: str) -> None:
-        """Compare the checksum of an array, reading a block at a time."""
+        """Verify the checksum of an array, reading in blocks."""
         with _reading(self.path), zipfile.ZipFile(self.path) as archive, archive.open(self.members[name].info) as file:
             while file.read(_BLOCK):
                 pass
@@ -100,7 +100,7 @@ class Npz:
 
 
 def open_npz(path: str | PathLike[str]) -> Npz:
-    """Return the file's arrays, unread; ValueError if it is damaged, FileNotFoundError if there is none."""
+    """Return the file's arrays without reading them; ValueError if it is damaged, FileNotFoundError if there is none."""
     path = Path(path)
     if path.is_dir():
         raise ValueError(f"Expected an .npz file, but {path} is a folder: give the path of the file in it.")
@@ -123,9 +123,9 @@ def _stamp(path: Path) -> tuple[int, ...]:
 
 
 def _check_complete(path: Path, infos: list[zipfile.ZipInfo], directory: int) -> None:
-    """Refuse a directory that leaves out a member: as many as the file's end says, filling the file up to the directory.
+    """Raise a ValueError if the directory omits a member: they must match the count at the file's end, and fill the file.
 
-    One flipped bit in an entry's length makes the zip reader take the entries after it for a comment.
+    With one flipped bit in an entry's length, the zip reader reads the entries after it as a comment.
     """
     with open(path, "rb") as file:
         file.seek(max(0, path.stat().st_size - _COMMENT - 22))

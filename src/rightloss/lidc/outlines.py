@@ -3,7 +3,7 @@
 Stage: points of an outline, in whole pixels → pixels inside; outlines of one reading → diameter, volume, surface, centre.
 
 A reader of LIDC-IDRI drew, slice by slice, the first pixels *outside* the nodule. So the outline's own pixels are not part of
-it, and an outline may enclose nothing. A second kind of outline, an exclusion, cuts a hole.
+the nodule, and an outline may enclose no pixel. Another kind of outline, an exclusion, cuts a hole.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Outline:
 
     Attributes:
         points: column and row (x, y) of its pixels in order, counted from 0; the last one may repeat the first.
-        slice_index: which slice of the scan, counted from 0 in ascending z.
+        slice_index: the slice of the scan, counted from 0 in ascending z.
         inclusion: False for a hole.
     """
 
@@ -47,7 +47,7 @@ def mask_of(outlines: Sequence[Outline]) -> Mask:
     slices = np.array([outline.slice_index for outline in outlines])
     first, shape = int(slices.min()), (int(high[1] - low[1]) + 1, int(high[0] - low[0]) + 1)
     inside = np.zeros((int(slices.max()) - first + 1, *shape), dtype=bool)
-    # Holes last: they cut all that was drawn around them.
+    # Holes last, because they cut everything drawn around them.
     for outline in sorted(outlines, key=lambda outline: not outline.inclusion):
         filled, border = _filled(outline.points - low, shape)
         layer = inside[outline.slice_index - first]
@@ -83,8 +83,8 @@ def connected(points: Points) -> Points:
 def _filled(points: Points, shape: tuple[int, int]) -> tuple[Bool[np.ndarray, "h w"], Bool[np.ndarray, "h w"]]:
     """Return the pixels inside by the even-odd rule, and those of the outline itself.
 
-    A step between rows y and y + 1 crosses the line through row y at the end that lies there: from that pixel on to the right,
-    inside and outside change places.
+    A step between rows y and y + 1 crosses the line through row y at its end in that row: to the right of that pixel, inside
+    and outside are exchanged.
     """
     points = connected(points)
     following = np.roll(points, -1, axis=0)

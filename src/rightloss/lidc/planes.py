@@ -1,6 +1,6 @@
 """Planes through a batch of patches, and the rotations that orient them.
 
-Stage: how many → rotation matrices `(…, 3, 3)`, which multiply columns (x, y, z); patches `(n, d, h, w)`, rotations, or slices
+Stage: a number → rotation matrices `(…, 3, 3)`, which multiply columns (x, y, z); patches `(n, d, h, w)`, rotations, or slices
 `(n, h, w)`, angles → views `(n, s, size, size)`, float32.
 
 The frame: x runs along the columns of an array, y along its rows, z along its slices, in voxels from the patch's centre, which
@@ -26,10 +26,10 @@ from ..sampling.checks import whole_number
 
 __all__ = ["fixed_rotations", "inplane_views", "orthogonal_views", "random_rotations"]
 
-_BLOCK = 1 << 16  # points interpolated at once by a thread of a CPU, so that intermediate results stay in its cache
+_BLOCK = 1 << 16  # points interpolated at a time by a CPU thread, so that intermediate results stay in its cache
 _WIDER = {torch.uint16: torch.int32, torch.uint32: torch.int64, torch.uint64: torch.float64}  # torch cannot gather the former
-_ROUNDING = 1e-4  # voxels by which a point may lie beyond the border and still be on it
-# Quaternions (w, x, y, z), each chosen to have its three planes farthest from those of all before it; the closest two of the
+_ROUNDING = 1e-4  # voxels by which a point may be beyond the border and still count as on it
+# Quaternions (w, x, y, z), each chosen to have its three planes furthest from those of all before it; the closest two of the
 # first t triplets are 48°, 38°, 27°, 26°, 26°, 22°, 21°, 20°, 19°, 17°, 16°, 16°, 15°, 15°, 14° apart for t = 2 … 16.
 _SPREAD = (
     (1.0, 0.0, 0.0, 0.0),
@@ -71,9 +71,9 @@ def orthogonal_views(
         rotations: `(n, t, 3, 3)`; the frame is described at the top of this file. View 3i + j is plane j of rotation i.
         size: pixels along the sides of a view.
         spacing: from pixel to pixel, in voxels of the patch: a number, or `(n,)`.
-        outside: the value beyond the centres of the outermost voxels, or None to repeat the nearest voxel.
+        outside: the value beyond the centres of the outermost voxels, or None to repeat the closest voxel.
         shifts: `(n, t, 3)`, from the patch's centre to the planes' common centre, (x, y, z) in voxels.
-        rows: `(n,)`, the patches to cut, which are read where they are; `patches[rows]` would copy them. By default all.
+        rows: `(n,)`, the patches to cut, without the copy that `patches[rows]` would make. All by default.
     """
     patches = checked_patches(patches, 4)
     rows = checked_rows(rows, patches)
@@ -153,7 +153,7 @@ def checked_rows(rows: Int64[Tensor, " n"] | None, patches: Tensor) -> Int64[Ten
 
 
 def per_example(values: float | int | ArrayLike, name: str, patches: Tensor, count: int | None = None) -> Float[Tensor, " n"]:
-    """Return a positive number for each of `count` examples, by default the patches, from one for all or one for each."""
+    """Return a positive number for each of `count` examples, by default the patches; given is one for all or one for each."""
     count = len(patches) if count is None else count
     given = tensor_of(values, name).to(patches.device, torch.float32)
     if given.shape not in ((), (count,)):
@@ -167,7 +167,7 @@ def per_example(values: float | int | ArrayLike, name: str, patches: Tensor, cou
 
 
 def is_number(value: object) -> bool:
-    """Return whether it is a finite real number and no bool."""
+    """Return whether the value is a finite real number, and not a bool."""
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool) and math.isfinite(value)
 
 
@@ -178,7 +178,7 @@ def _checked_outside(outside: float | int | None) -> float | None:
 
 
 def _table(values: ArrayLike, name: str, shape: tuple[int | None, ...], patches: Tensor) -> Tensor:
-    """Return finite float32 numbers of this shape, in which None is any length from 1, on the patches' device."""
+    """Return finite float32 numbers of this shape, on the patches' device; None in the shape is any length from 1."""
     given = tensor_of(values, name).detach().to(patches.device, torch.float32)
     fits = given.ndim == len(shape) and all(a == b or (b is None and a > 0) for a, b in zip(given.shape, shape, strict=True))
     if not fits:
@@ -254,10 +254,11 @@ def random_rotations(
     """Return n rotations, uniform (Haar) over SO(3): a Gaussian in four dimensions has no preferred direction.
 
     Args:
-        n: how many.
-        generator: of the random numbers, on any device; torch's default generator on the CPU if None.
-        device: of the result. The numbers are drawn on the generator's device: a seed gives the same rotations everywhere.
-        dtype: of the result.
+        n: number of rotations.
+        generator: random generator, on any device; torch's default generator on the CPU if None.
+        device: device of the result. The numbers are drawn on the generator's device, so a seed gives the same rotations
+            everywhere.
+        dtype: dtype of the result.
     """
     n = whole_number(n, "n", 1)
     source = checked_generator(generator)
@@ -300,7 +301,7 @@ def checked_rotations(rotations: Tensor, n: int) -> Float[Tensor, "n t 3 3"]:
 
 
 def _matrices(quaternions: Float[Tensor, "n 4"]) -> Float[Tensor, "n 3 3"]:
-    """Return the rotations v ↦ q v q⁻¹ of quaternions of any length but 0."""
+    """Return the rotations v ↦ q v q⁻¹ of quaternions of any positive length."""
     w, x, y, z = (quaternions / quaternions.norm(dim=1, keepdim=True)).unbind(1)
     rows = [
         [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],

@@ -81,7 +81,7 @@ def scan_positions() -> dict[str, Float32[np.ndarray, " slices"]]:
 
 @cache
 def scan_table() -> "DataFrame":
-    """Read the table of scans, once; not to be changed."""
+    """Return the table of scans, read once; do not change it."""
     scans = _pandas().read_csv(DATA / SCANS)
     scans["contrast"] = scans["contrast"].astype(bool)
     _expect("scans", len(scans), NUM_SCANS)
@@ -90,7 +90,7 @@ def scan_table() -> "DataFrame":
 
 @cache
 def reading_table() -> "DataFrame":
-    """Read the table of `annotations`, once; not to be changed."""
+    """Return the table of `annotations`, read once; do not change it."""
     readings = _pandas().read_csv(DATA / READINGS).merge(scan_table(), on="scan", how="left", validate="many_to_one")
     _expect("readings", len(readings), NUM_READINGS)
     found = readings.groupby("nodule").size().value_counts().to_dict()
@@ -102,7 +102,7 @@ def reading_table() -> "DataFrame":
 
 @cache
 def nodule_table() -> "DataFrame":
-    """Make the table of `nodules`, once; not to be changed."""
+    """Return the table of `nodules`, made once; do not change it."""
     readings = reading_table()
     by_nodule = readings.groupby("nodule", sort=True)
     frame = by_nodule[["scan", *_OF_SCAN]].first()

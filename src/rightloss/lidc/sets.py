@@ -1,7 +1,7 @@
-"""The paper's data sets, by rule: binary, rating, and balanced with metadata.
+"""The paper's data sets: binary, rating, and balanced with metadata.
 
 Stage: `nodules()` or a nodule archive → `NoduleSet`: labels, votes, patients, features and patches, row by row.
-How votes become labels is in `votes.py`.
+`votes.py` turns votes into labels.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ __all__ = ["FEATURES", "METADATA", "NoduleSet", "PatchSource", "balanced_set", "
 
 THICKEST, SMALLEST, READERS = 2.5, 3.0, 3  # mm of a slice, mm of diameter, readers of a rating
 FEATURES = (*CHARACTERISTICS, *SIZES)
-# What a report says beside the image: how large, solid or not, calcified, fat or fluid inside, and whether contrast was given.
-# The readers' other characteristics describe the outline, which the image shows.
+# Content of a radiology report: size, solidity, calcification, fat or fluid inside, and contrast.
+# The readers' other characteristics describe the outline, which is visible in the image.
 METADATA = ("diameter_mm", "texture", "calcification", "internal_structure", "contrast")
 COUNTS = {"binary": (1068, 344), "rating": (88, 191, 585, 246, 82), "balanced": (340, 339)}
 
-# Columns of an archive that name the nodule, say how it was scanned, or give the answer away; readers mark what looks bad.
+# Columns of an archive that identify the nodule, describe the scan, or reveal the label; readers mark what looks malignant.
 _NO_FEATURES = {"nodule", "nodule_id", "scan", "x", "y", "z", "outside"}
 _NO_FEATURES |= {"contrast", "slice_thickness", "slice_spacing", "pixel_spacing"}
 _ANSWERS = ("rating", "malignan", "benign", "cancer", "label", "target", "class", "diagnos", "vote", "reader", "fold", "split")
 _SIZES = ("_mm", "_mm2", "_mm3", "_px")
-_BLOCK = 8  # patches scaled at once: 8 MB of float32 at 64³, which caches hold
+_BLOCK = 8  # patches scaled at a time: 8 MB of float32 at 64³, which fit into caches
 
 Source = Archive | str | PathLike[str] | None  # of nodules; None for the bundled tables
 
@@ -57,8 +57,8 @@ class NoduleSet:
     Attributes:
         name: of the set.
         labels: class numbers `(n,)`, from 0.
-        votes: shares of the readers for each class `(n, k)`, a soft label.
-        ratings: how many readers gave each malignancy, 1 to 5 `(n, 5)`; None where only labels are known.
+        votes: fraction of the readers for each class `(n, k)`, a soft label.
+        ratings: the number of readers for each malignancy, 1 to 5 `(n, 5)`; None if only labels are known.
         patients: `(n,)` names, for `folds`; None if they are not published.
         features: `(n, d)` columns beside the image, sizes as logarithms; see `standardised`.
         feature_names: of the d columns.
@@ -148,9 +148,9 @@ class NoduleSet:
 def binary_set(archive: Source = None, features: str | Sequence[str] | None = None) -> NoduleSet:
     """Return the set of benign (0) and malignant (1) nodules: 1068 and 344.
 
-    Slices of at most 2.5 mm, a mean diameter of at least 3 mm, and a majority of the readers (the lowest rating where several
-    tie) for another rating than 3. In `.votes` a reader's 3 counts half for each class; so 28 nodules called benign have votes
-    that lean to malignant, and 79 have votes that lean to neither (2, 3, 4, 5 is a tie, and the lowest wins).
+    It has nodules with slices of at most 2.5 mm, a mean diameter of at least 3 mm, and a majority of the readers (for ties the
+    lowest rating) for another rating than 3. In `.votes` a reader's 3 counts half for each class. So 28 nodules labelled benign
+    have more votes for malignant, and 79 have equal votes (2, 3, 4, 5 is a tie, and the lowest wins).
 
     Args:
         archive: path of a nodule archive, or the result of `read_archive`, to use instead of the bundled tables and
@@ -171,7 +171,8 @@ def binary_set(archive: Source = None, features: str | Sequence[str] | None = No
 def rating_set(archive: Source = None, features: str | Sequence[str] | None = None) -> NoduleSet:
     """Return the set of malignancies 1 to 5, as classes 0 to 4: 1192 nodules, labelled by `rounded_mean` of their readers.
 
-    Slices of at most 2.5 mm and at least three readers, whose votes are the soft label. Arguments as in `binary_set`.
+    It has nodules with slices of at most 2.5 mm and at least three readers; the readers' votes are the soft label. Arguments as
+    in `binary_set`.
 
     Examples:
         >>> from rightloss.lidc import rating_set
@@ -289,7 +290,7 @@ def _thin(table: _Columns) -> NDArray[np.bool_]:
 
 
 def _feature_columns(table: _Columns, features: str | Sequence[str] | None) -> list[str]:
-    """Return the columns asked for, or all that may be features."""
+    """Return the requested columns, or all that may be features."""
     if features is None:
         return _open_columns(table)
     wanted = [features] if isinstance(features, str) else list(features)
@@ -300,7 +301,7 @@ def _feature_columns(table: _Columns, features: str | Sequence[str] | None) -> l
 
 
 def _open_columns(table: _Columns) -> list[str]:
-    """Return columns that neither number the nodule, nor say how it was scanned, nor may contain the answer."""
+    """Return columns that neither identify the nodule, nor describe the scan, nor may reveal the label."""
     return [name for name in table.columns if name not in _NO_FEATURES and not any(word in name.lower() for word in _ANSWERS)]
 
 
@@ -326,7 +327,7 @@ def _made(name: str, table: _Columns, labels: Tensor, votes: Tensor, columns: Se
 
 
 def _grey(patches: Tensor) -> Tensor:
-    """Apply `window`, unless the numbers cannot be HU: grey levels would all become the same."""
+    """Apply `window`; raise a ValueError if the numbers cannot be HU, because grey levels would all become equal."""
     if patches.dtype == torch.uint8 or (len(patches) and 0 <= patches.min() and patches.max() <= 1):
         raise ValueError(
             f"Expected the archive's patches in Hounsfield units, but got {patches.dtype} from {patches.min()} to "

@@ -1,4 +1,4 @@
-"""Folds that never split a patient, have about the same mix of labels, and are reproducible everywhere.
+"""Cross-validation folds that never split a patient, have similar class frequencies, and are reproducible everywhere.
 
 Stage: labels `(n,)`, patients `(n,)`, a seed → row numbers to train, validate and test on; with and without labels.
 """
@@ -42,7 +42,7 @@ def folds(labels: ArrayLike, groups: ArrayLike | None, num_folds: int = 10, seed
 
 
 def train_valid_test(labels: ArrayLike, groups: ArrayLike | None, fold: int, num_folds: int = 10, seed: int = 0) -> Parts:
-    """Return one fold to test on, the next (the first after the last) to validate on, and the others to train on.
+    """Return one fold for testing, the next (the first after the last) for validation, and the others for training.
 
     Examples:
         >>> from rightloss.lidc import train_valid_test
@@ -60,19 +60,19 @@ def train_valid_test(labels: ArrayLike, groups: ArrayLike | None, fold: int, num
 def fold_numbers(labels: ArrayLike, groups: ArrayLike | None, num_folds: int = 10, seed: int = 0) -> Int64[Tensor, " n"]:
     """Return the fold in which each row is tested.
 
-    Patients are assigned one by one, those with most rows first, equals in the order of SHA-256 of "seed:patient". Each goes
-    into the fold f where it adds least to the unevenness
+    Patients are assigned one by one, those with most rows first, ties in the order of SHA-256 of "seed:patient". Each is
+    assigned to the fold f where it increases the imbalance least,
 
         Σ_f Σ_k (n_fk / N_k)²,      n_fk rows of class k in fold f,   N_k of them in all,
 
-    in a tie the one with fewest rows so far, then the lowest f. It is computed in integers, without random numbers of a
-    library, so that the folds are the same everywhere, whatever the order of the rows.
+    for ties to the one with fewest rows so far, then the lowest f. It is computed in integers, without a random number
+    generator, so that the folds are the same everywhere, for any order of the rows.
 
     Args:
         labels: class numbers `(n,)`.
         groups: the patient of each row `(n,)`, text or integers.
         num_folds: 2 or more, and no more than there are patients.
-        seed: another one gives other folds.
+        seed: another seed gives other folds.
     """
     target, names = _labels(labels), _names(groups)
     if len(target) != len(names):
@@ -89,16 +89,16 @@ def fold_numbers(labels: ArrayLike, groups: ArrayLike | None, num_folds: int = 1
 def split_labels(
     rows: Int64[Tensor, " rows"], groups: ArrayLike | None, share: float, seed: int | str = 0
 ) -> tuple[Int64[Tensor, " labelled"], Int64[Tensor, " unlabelled"]]:
-    """Return the rows that keep their labels, and those of the share of the patients who lose them.
+    """Return the rows that keep their labels, and the rows of a fraction `share` of the patients that lose them.
 
-    These are the first patients in the order of SHA-256 of "seed:patient", so that a larger share adds patients and releases
-    none; their number is rounded.
+    The latter are the first patients in the order of SHA-256 of "seed:patient", so that a larger share only adds patients;
+    their number is rounded.
 
     Args:
         rows: row numbers to split.
         groups: the patient of each row of the data set `(n,)`, text or integers; not needed where `share` is 0.
-        share: of the patients, from 0 and below 1.
-        seed: another one, a number or words, chooses other patients.
+        share: fraction of the patients, from 0 and below 1.
+        seed: a number or text; another seed chooses other patients.
 
     Examples:
         >>> import torch
@@ -177,5 +177,5 @@ def _check_numbers(num_folds: int, seed: int, people: int) -> None:
 
 
 def _whole(value: object) -> bool:
-    """Return whether it is an integer of Python or NumPy."""
+    """Return whether the value is an integer of Python or NumPy."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)

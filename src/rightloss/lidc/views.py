@@ -1,4 +1,4 @@
-"""Views for the nets: random for training, fixed for evaluation; predictions averaged over draws of them.
+"""Views for the networks: random for training, fixed for evaluation; and predictions averaged over draws of views.
 
 Stage: patches `(n, d, h, w)` or `(n, h, w)` of any real dtype → views `(n, s, size, size)`, float32. How a view is
 oriented is described at the top of `planes.py`.
@@ -159,7 +159,7 @@ def average_over_views(
     batch_size: int = 64,
     extra: Sequence[ArrayLike] = (),
 ) -> Float[Tensor, "n k"]:
-    """Return log (1/D Σ_d p(y|views_d)): probabilities averaged over D draws of views, without gradient.
+    """Return log (1/D Σ_d p(y|views_d)), the log of probabilities averaged over D draws of views, without gradient.
 
     Args:
         model: views, and the tensors in `extra`, → log-probabilities `(n, k)`. An nn.Module is put into eval mode and back.
@@ -169,8 +169,8 @@ def average_over_views(
         draws: D.
         generator: as in `random_rotations`.
         spacing_mm: as for `RandomViews`.
-        batch_size: patches that the model sees at once. The order of the draws depends on it.
-        extra: tensors `(n, …)`, split like the patches and given to the model after the views, such as `(metadata,)`.
+        batch_size: patches per call of the model. The random draws depend on it.
+        extra: tensors `(n, …)`, split like the patches and passed to the model after the views, such as `(metadata,)`.
 
     Examples:
         >>> import torch
@@ -256,7 +256,7 @@ def _check_settings(cutter: RandomViews | FixedViews) -> None:
 def _ready(
     cutter: RandomViews | FixedViews, patches: ArrayLike, spacing_mm: float | int | ArrayLike, rows: Tensor | None
 ) -> tuple[Tensor, Int64[Tensor, " n"], Float[Tensor, " n"]]:
-    """Return the patches and the rows to cut, checked, and the spacing of a view's pixels in voxels of each patch."""
+    """Return the checked patches and rows to cut, and the spacing of a view's pixels in voxels of each patch."""
     patches = checked_patches(patches, 3, 4)
     rows = checked_rows(rows, patches)
     if len(rows) == 0:

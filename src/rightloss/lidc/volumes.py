@@ -1,6 +1,6 @@
-"""Contour volumes: shapes of nodules on a grid of 1 mm, from the readers' outlines alone.
+"""Contour volumes: shapes of nodules on a grid of 1 mm, from the readers' outlines.
 
-Stage: numbers of nodules → shares of readers, voxel by voxel, cached on disk.
+Stage: numbers of nodules → fraction of readers for each voxel, cached on disk.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from .npz import open_npz
 from .outlines import Mask, mask_of
 from .readings import NUM_NODULES, nodule_table, reading_table, scan_table
 
-FORMAT = 1  # of the cached file: raise it when the same outlines give other volumes
-FEW = 100  # up to so many nodules are computed without the cache
+FORMAT = 1  # version of the cached file: increase it when the same outlines give other volumes
+FEW = 100  # up to this number of nodules, volumes are computed without the cache
 
 Progress = Callable[[int, int], object]
 
 
 def contour_volumes(nodules: int | ArrayLike, size: int = 64, progress: Progress | None = None) -> Float16[Tensor, "n d h w"]:
-    """Return, for each voxel of 1 mm, the share of the nodule's readers who drew it inside.
+    """Return, for each voxel of 1 mm, the fraction of the nodule's readers who drew it inside.
 
     A voxel takes the value of the pixel and slice nearest to its centre, so it is `k/readers` exactly (to the precision of
     float16). An outline's own pixels are outside, and holes are cut out. The axes are z, y, x (ascending position, row,
@@ -112,7 +112,7 @@ def _keep(path: Path, drawn: Drawn) -> None:
 
 @dataclass(frozen=True)
 class Drawn:
-    """The voxels of some nodules that any reader drew inside, and by how many: nearly all of a box is empty.
+    """The voxels of some nodules that at least one reader drew inside, with their votes, in sparse form.
 
     Attributes:
         counts: such voxels of each nodule.

@@ -1,7 +1,7 @@
-"""How readers' votes become labels: soft labels, and one class or score out of many votes.
+"""Labels from readers' votes: soft labels, a class, or a score.
 
 Stage: counts of votes `(n, k)` → shares `(n, k)`; votes, shares or probabilities `(n, k)` → a class `(n,)` or a score `(n,)`.
-The same rules serve readers' ratings and predictions.
+The same rules apply to readers' ratings and to predictions.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from ..log_probs import tensor_of
 __all__ = ["UNDECIDED", "binary_labels", "binary_votes", "expected_score", "majority", "rounded_mean", "vote_shares"]
 
 UNDECIDED = -1
-_ROUNDING = 1e-6  # of a score: shares such as 1/6 in float32 must not move a half below itself
+_ROUNDING = 1e-6  # tolerance of a score: fractions such as 1/6 in float32 must not move a half below itself
 
 
 def vote_shares(votes: ArrayLike) -> Float[Tensor, "n k"]:
-    """Return the share of an example's votes for each class: its soft label.
+    """Return the fraction of an example's votes for each class: its soft label.
 
     Args:
-        votes: `(n, k)`, how many readers chose each class; shares or probabilities come back unchanged, to rounding. Every row
-            needs a vote. Log-probabilities are not votes: pass `log_probs.exp()`.
+        votes: `(n, k)`, the number of readers for each class; fractions or probabilities are returned unchanged, up to
+            rounding. Every row needs a vote. Log-probabilities are not votes: pass `log_probs.exp()`.
 
     Examples:
         >>> from rightloss.lidc import vote_shares
@@ -37,7 +37,8 @@ def vote_shares(votes: ArrayLike) -> Float[Tensor, "n k"]:
 
 
 def binary_votes(votes: ArrayLike) -> Float[Tensor, "n 2"]:
-    """Return shares for benign and malignant from ratings `(n, 5)`: 1 and 2 are benign, 4 and 5 malignant, a 3 is half of each.
+    """Return fractions for benign and malignant from ratings `(n, 5)`: 1 and 2 are benign, 4 and 5 malignant, 3 is half of
+    each.
 
     Examples:
         >>> from rightloss.lidc import binary_votes
@@ -82,7 +83,7 @@ def expected_score(votes: ArrayLike) -> Float64[Tensor, " n"]:
 
 
 def rounded_mean(votes: ArrayLike) -> Int64[Tensor, " n"]:
-    """Return the class nearest to the mean rating, ⌊s + ½⌋ − 1, counted from 0; halves go up, to the more malignant.
+    """Return the class closest to the mean rating, ⌊s + ½⌋ − 1, counted from 0; halves are rounded up.
 
     Examples:
         >>> from rightloss.lidc import rounded_mean

@@ -1,4 +1,4 @@
-"""Outputs of a network → table of log p(y|x,w), a row per example and a column per possible label.
+"""Likelihoods: outputs of a network → table of log p(y|x,w), a row per example and a column per possible label.
 
 Stage: `outputs (n, num_outputs) → log_probs (n, k)`.
 """

@@ -14,8 +14,18 @@ from ..prevalence import ContinuousPrevalence, Prevalence
 class Likelihood(Protocol):
     """The interface of a likelihood: outputs of a network → table of log-probabilities.
 
-    `num_outputs` is how many numbers the network gives per example (None: as many as there are classes);
-    `num_classes` how many labels there are (None: as many as in the prevalence); `over_classes` is False in regression.
+    `num_outputs` is the number of outputs per example (None: the number of classes), `num_classes` the number of classes
+    (None: that of the prevalence). `over_classes` is False in regression.
+
+    Examples:
+        >>> import torch, rightloss as rl
+        >>> from rightloss.likelihoods import Likelihood
+        >>> isinstance(rl.Bernoulli(), Likelihood)
+        True
+        >>> rl.Bernoulli().table(torch.zeros(1, 1)).exp()
+        tensor([[0.5000, 0.5000]])
+        >>> round(float(rl.Bernoulli().starting_outputs(rl.Prevalence.binary(population=0.1)).sigmoid()), 3)
+        0.1
     """
 
     @property
@@ -32,20 +42,20 @@ class Likelihood(Protocol):
 
         Args:
             outputs: `(n, num_outputs)`, unnormalised.
-            support: the labels s_j: class numbers (default: all, in order), in regression values of y.
+            support: the labels s_j: class numbers (default: all, in order); in regression values of y.
         """
         ...
 
     def starting_outputs(self, prevalence: Prevalence | ContinuousPrevalence) -> Tensor:
         """Return the outputs `(num_outputs,)` that predict the population for every x, the inverse link of π.
 
-        A likelihood with parameters of its own that the outputs cannot stand in for sets them here.
+        A likelihood with its own parameters also sets these here, if outputs alone cannot predict π.
         """
         ...
 
 
 def check_outputs(outputs: Tensor, num_outputs: int, name: str) -> None:
-    """Raise the ValueError for outputs of another shape than the likelihood takes."""
+    """Raise a ValueError if the outputs do not have the shape that the likelihood needs."""
     if outputs.ndim != 2 or outputs.shape[1] != num_outputs:
         raise ValueError(
             f"Expected outputs of shape (n, {num_outputs}) for {name}, but got {tuple(outputs.shape)}: "
@@ -54,7 +64,7 @@ def check_outputs(outputs: Tensor, num_outputs: int, name: str) -> None:
 
 
 def check_levels(levels: int, name: str) -> int:
-    """Return the number of levels, or raise the ValueError where it is below two."""
+    """Return the number of levels, or raise a ValueError if it is below two."""
     if levels < 2 or levels != int(levels):
         raise ValueError(
             f"Expected {name} to have at least 2 levels, a whole number, but got {levels}: count the classes of the labels."

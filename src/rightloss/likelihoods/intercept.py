@@ -1,4 +1,4 @@
-"""The intercept of an output layer: where it starts, and where the mean prediction on unlabelled rows is the population's.
+"""The intercept of an output layer: set it to π before training, or match the mean prediction to π after training.
 
 Stage: output layer, π → its bias before training; output layer, outputs for unlabelled rows, π → its bias after training.
 """
@@ -16,21 +16,21 @@ from ..prevalence import ContinuousPrevalence, Prevalence
 from .contract import Likelihood
 from .standard import Categorical
 
-STEPS, CLOSE = 100, 1e-9  # Newton's steps at most, and how far log m may be from log π
+STEPS, CLOSE = 100, 1e-9  # maximum number of Newton steps, and the tolerance of log m − log π
 
 
 def start_at_prevalence(
     layer: nn.Module, prevalence: Prevalence | ContinuousPrevalence, likelihood: Likelihood | None = None
 ) -> None:
-    """Set the bias of the output layer so that, before any x is looked at, the model predicts the population.
+    """Set the bias of the output layer so that the untrained model predicts the population's class frequencies.
 
     The bias becomes the likelihood's inverse link of π (log π for softmax, logit π for a single logit). At a small
-    prevalence the loss hardly depends on the intercept, so it stays near where it starts.
+    prevalence the loss hardly depends on the intercept, so it stays close to its start.
 
     Args:
         layer: the last layer, with a `bias` of `num_outputs` entries (`nn.Linear`, `nn.Conv2d`, …).
-        prevalence: π; the mean where it is uncertain.
-        likelihood: as given to the loss; Categorical by default. One with parameters of its own has them set too.
+        prevalence: π; the mean if it is uncertain.
+        likelihood: the one of the loss; Categorical by default. Its own parameters, if any, are set as well.
 
     Examples:
         >>> import torch
@@ -49,17 +49,17 @@ def start_at_prevalence(
 def match_prevalence(
     layer: nn.Module, unlabelled: Tensor, prevalence: Prevalence, likelihood: Likelihood | None = None
 ) -> None:
-    """Move the bias of the output layer until the mean prediction over unlabelled rows of the population is π.
+    """Adjust the bias of the output layer so that the mean prediction over unlabelled rows of the population is π.
 
-    After training, with any loss. It needs no labels, keeps the order of the predictions of two classes, and is right if the
-    rows are people of the population and π is known; the more rows, the better. The bias b solves `log avg_u p(k|x_u, b) =
-    log π_k`, by Newton's method with halved steps, in float64.
+    Call it after training with any loss. It needs no labels, and keeps the ranking of the predictions of two classes. It is
+    valid if the rows are from the population and π is known; more rows give a better result. The bias b solves
+    `log avg_u p(k|x_u, b) = log π_k`, by Newton's method with step halving, in float64.
 
     Args:
         layer: the last layer, with a `bias` of `num_outputs` entries.
-        unlabelled: the model's outputs for these rows, with the layer as it is: in eval mode, `(n, num_outputs)` or dense.
-        prevalence: π; the mean where it is uncertain.
-        likelihood: as given to the loss; Categorical by default. One with parameters of its own has them moved too.
+        unlabelled: the model's current outputs for these rows, in eval mode, `(n, num_outputs)` or dense.
+        prevalence: π; the mean if it is uncertain.
+        likelihood: the one of the loss; Categorical by default. Its own parameters, if any, are adjusted as well.
 
     Examples:
         >>> import torch
@@ -90,7 +90,7 @@ def match_prevalence(
 def _solve(
     rows: Float[Tensor, "n j"], log_pi: Float[Tensor, " k"], likelihood: Likelihood, own: list[nn.Parameter]
 ) -> Float[Tensor, " j"]:
-    """Return the shift of the outputs; the likelihood's own parameters are moved in place."""
+    """Return the shift of the outputs; the likelihood's own parameters are changed in place."""
     shift = torch.zeros_like(rows[0])
 
     def log_mean(at: Tensor) -> Tensor:
@@ -107,23 +107,24 @@ def _solve(
             _move(own, kept, length * step[len(shift) :])
             moved = shift + length * step[: len(shift)]
             gap = log_pi - log_mean(moved)
-            if float(gap.norm()) < float(here.norm()):  # never true of NaN
+            if float(gap.norm()) < float(here.norm()):  # False for NaN
                 shift = moved
                 break
             length /= 2
         else:
             break
-    if float(gap.abs().max()) < 1e-5:  # parameters in float32 can be no closer
+    if float(gap.abs().max()) < 1e-5:  # float32 parameters allow no higher precision
         return shift
     worst = int(gap.abs().argmax())
     raise ValueError(
         f"Expected outputs whose mean prediction of class {worst} can be moved to {float(log_pi[worst].exp()):.3g}, but it "
-        f"stays at {float((log_pi - gap)[worst].exp()):.3g}: are the rows of the population, and the logits of a usual size?"
+        f"stays at {float((log_pi - gap)[worst].exp()):.3g}: check that the rows are from the population and that the logits "
+        f"are not extreme."
     )
 
 
 def _slopes(log_mean: Callable[[Tensor], Tensor], shift: Tensor, own: list[nn.Parameter]) -> Float[Tensor, "k p"]:
-    """Return ∂ log m_k by the shift and by the likelihood's own parameters."""
+    """Return the derivatives of log m_k by the shift and by the likelihood's own parameters."""
     with torch.enable_grad():
         at = shift.clone().requires_grad_()
         found = log_mean(at)
@@ -132,14 +133,14 @@ def _slopes(log_mean: Callable[[Tensor], Tensor], shift: Tensor, own: list[nn.Pa
 
 
 def _move(own: list[nn.Parameter], kept: list[Tensor], step: Tensor) -> None:
-    """Set the parameters to where they were plus a step."""
+    """Set the parameters to their old values plus a step."""
     parts = step.split([each.numel() for each in own])
     for each, value, part in zip(own, kept, parts, strict=True):
         each.copy_(value + part.view_as(value))
 
 
 def _bias(layer: nn.Module, prevalence: Prevalence | ContinuousPrevalence, likelihood: Likelihood | None) -> Tensor:
-    """Return the layer's bias, or raise a ValueError where it is not one of this likelihood."""
+    """Return the layer's bias, or raise a ValueError if it does not fit the likelihood."""
     name = "Categorical" if likelihood is None else type(likelihood).__name__
     bias = getattr(layer, "bias", None)
     if not isinstance(bias, Tensor):

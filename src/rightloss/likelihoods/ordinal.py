@@ -1,4 +1,4 @@
-"""Classes in an order, numbered 0 to levels − 1."""
+"""Ordinal likelihoods: ordered classes, numbered 0 to levels − 1."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class OnionPeeling(nn.Module):
 
 
 class StickBreaking(nn.Module):
-    """Level by level from below (Khan et al. 2012): `p(y = k) = σ(z_k) Π_{j<k} σ(−z_j)`; levels − 1 outputs.
+    """Stick breaking, level by level from below (Khan et al. 2012): `p(y = k) = σ(z_k) Π_{j<k} σ(−z_j)`; levels − 1 outputs.
 
     A large output means "stop at this level", so with 2 levels z is the logit of the *lower* one.
 
@@ -155,8 +155,8 @@ def _log_above(log_pi: Tensor) -> Tensor:
 def _cutpoints(log_pi: Tensor) -> tuple[Tensor, Tensor]:
     """Return the first cutpoint (1,) and the log-gaps (K − 2,) at which z = 0 predicts π.
 
-    From π_k = σ(θ_k) σ(−θ_{k−1}) (1 − e^{−gap}). The gap is also the difference of the logits of p(y ≤ k), which loses a rare
-    level to rounding, where that formula loses the neighbours of a common one.
+    They follow from π_k = σ(θ_k) σ(−θ_{k−1}) (1 − e^{−gap}). The gap is also the difference of the logits of p(y ≤ k), but
+    that is inaccurate for a rare level, while this formula is inaccurate for the neighbours of a common level.
     """
     log_up_to, log_above = torch.logcumsumexp(log_pi, 0)[:-1], _log_above(log_pi)
     share = torch.exp(log_pi[1:-1] - log_up_to[1:] - log_above[:-1])

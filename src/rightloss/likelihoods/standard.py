@@ -21,7 +21,7 @@ class Categorical(nn.Module):
     """Softmax: `log p(k|x,w) = z_k − log Σ_j exp z_j`, K logits for K classes.
 
     Args:
-        num_classes: K, where it is to be checked; by default as many as the prevalence has.
+        num_classes: K, to be checked; by default that of the prevalence.
 
     Examples:
         >>> import torch
@@ -83,7 +83,7 @@ class Gaussian(nn.Module):
 
     Args:
         num_outputs: dimension of y.
-        scale: where σ starts.
+        scale: the start of σ.
         learn_scale: False keeps σ fixed.
 
     Examples:
@@ -134,8 +134,8 @@ class FromDistribution(nn.Module):
     Args:
         build: outputs `(n, num_outputs)` → a distribution with batch shape `(n,)`, for example
             `lambda z: Laplace(z[:, 0], z[:, 1].exp())`, or `lambda z: Poisson(z[:, 0].exp())`.
-        num_outputs: how many outputs `build` takes.
-        start: population density → starting outputs `(num_outputs,)`; needed by `start_at_prevalence` alone.
+        num_outputs: the number of outputs that `build` takes.
+        start: population density → starting outputs `(num_outputs,)`; needed only by `start_at_prevalence`.
 
     Examples:
         >>> import torch
@@ -175,7 +175,7 @@ class FromDistribution(nn.Module):
 
 
 def _values(support: Tensor | None, shape: torch.Size) -> Tensor:
-    """Return the values of y `(m, *shape)`; a y of one dimension may come as `(m,)` or `(m, 1)`."""
+    """Return the values of y `(m, *shape)`; a one-dimensional y may be `(m,)` or `(m, 1)`."""
     if support is None:
         raise ValueError("Expected a support, but got None: a density has no list of classes; pass the values of y.")
     if support.shape[1:].numel() != shape.numel():

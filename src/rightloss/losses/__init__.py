@@ -1,4 +1,4 @@
-"""Table and marginal → loss: the information gain, and its rivals.
+"""Loss functions: the information gain, and the losses it is compared with.
 
 Stage: `log_probs (n, k), log_marginal (k,), target → loss (n,)`.
 """

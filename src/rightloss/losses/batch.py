@@ -1,4 +1,4 @@
-"""Outputs and targets as users give them → rows, labels and a support, or a ValueError."""
+"""Check outputs and targets, and turn them into rows, labels and a support."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ NO_LABEL = torch.iinfo(torch.long).min  # stands for `ignore_index=None`
 
 @dataclass(eq=False)
 class LabelledBatch:
-    """One batch, checked.
+    """A checked batch.
 
     Attributes:
         outputs: as given, `(n, num_outputs)` or dense `(n, num_outputs, h, w, …)`.
-        labels: of the rows; in regression row n's label is the support's entry n.
+        labels: one per row; in regression the label of row n is entry n of the support.
         support: None for classes; in regression the (global) batch's own labels.
-        shape: that of an unreduced loss.
-        nonfinite: what to do with outputs that are not finite.
-        examples: what a mean divides by; None for the rows that count. With unlabelled rows it is the labelled ones alone.
+        shape: the shape of an unreduced loss.
+        nonfinite: "raise" or "nan", for outputs that are not finite.
+        examples: the divisor of a mean; None for the rows not ignored. With unlabelled rows it counts only the labelled ones.
     """
 
     outputs: Tensor
@@ -44,11 +44,11 @@ class LabelledBatch:
     examples: int | float | Tensor | None = None
 
     def rows(self) -> Tensor:
-        """Return the outputs as `(n, num_outputs)`, a row per label, in float32 or float64, checked to be finite."""
+        """Return the outputs as `(n, num_outputs)`, a row per label, in float32 or float64; check that they are finite."""
         return check_finite_rows(rows_of(full_precision(self.outputs)), self.nonfinite)
 
     def reduce(self, loss: Float[Tensor, " n"], reduction: Reduction, group: dist.ProcessGroup | None = None) -> Tensor:
-        """Return the rows' losses, reduced. Over several ranks, the mean of the ranks' means is that over all rows."""
+        """Return the reduced loss. With several ranks, the average of their means is the mean over all rows."""
         if reduction == "mean":
             return loss.sum() / self.mean_count(loss, group)
         if reduction == "sum":
@@ -56,7 +56,7 @@ class LabelledBatch:
         return loss.reshape(self.shape)
 
     def mean_count(self, like: Tensor, group: dist.ProcessGroup | None) -> int | float | Tensor:
-        """Return what a mean divides by: over several ranks, the average count of a rank."""
+        """Return the divisor of a mean; with several ranks, the average count per rank."""
         own = self.labels.count if self.examples is None else self.examples
         if group is None:
             return own
@@ -66,17 +66,18 @@ class LabelledBatch:
 
 @dataclass(eq=False)
 class Labels:
-    """One label per row of the table: a column number, or a share of every column.
+    """One label per row of the table: a column number, or a soft label over the columns.
 
-    With leading dimensions `*sets`, each set of weights has rows of its own.
+    With leading dimensions `*sets`, each set of weights has its own rows.
 
     Attributes:
         index: column numbers `(*sets, n)`, `filler` where ignored; None for soft labels.
         votes: v_nk `(*sets, n, k)`, zero rows where ignored; None for hard labels.
-        valid: which rows count `(*sets, n)`; None if all do.
+        valid: which rows are not ignored `(*sets, n)`; None if all are used.
         size: number of columns, k.
-        count: how many rows count; a tensor `(*sets,)` if it cannot be read or differs between sets. With multiples, their sum.
-        filler: the column number that stands where a row is ignored.
+        count: number of rows not ignored; a tensor `(*sets,)` if it cannot be read or differs between sets. With multiples,
+            their sum.
+        filler: the column number used for ignored rows.
         multiples: how many times each row counts `(n,)`; None for once.
     """
 
@@ -97,23 +98,23 @@ class Labels:
         return self.votes.shape[-2]
 
     def log_count(self, like: Tensor) -> Tensor | float:
-        """Return log of how many rows count, as it is subtracted from `(*sets, k)`."""
+        """Return the log of `count`, in a shape that can be subtracted from `(*sets, k)`."""
         if isinstance(self.count, int | float):
             return math.log(self.count)
         log_count = self.count.to(like.dtype).log()
         return log_count.unsqueeze(-1) if log_count.ndim else log_count
 
     def gather(self, table: Float[Tensor, "*sets n k"]) -> Float[Tensor, "*sets n"]:
-        """Return Σ_k v_nk table_nk, each row's own entry. A column without a vote counts for nothing, even if infinite."""
+        """Return Σ_k v_nk table_nk, each row's entry at its label. A column without a vote is ignored, even if infinite."""
         if self.index is not None:
             return table.gather(-1, self.index.unsqueeze(-1)).squeeze(-1)
         assert self.votes is not None
         return torch.where(self.votes > 0, self.votes * table, 0.0).sum(-1)
 
     def per_row(self, per_class: Float[Tensor, "... k"]) -> Float[Tensor, "*sets n"]:
-        """Return Σ_k v_nk per_class_k: numbers of classes → numbers of rows.
+        """Return Σ_k v_nk per_class_k: one value per row from one value per class.
 
-        The derivative adds up all rows of a class one by one: in float32 millions of small terms would be lost.
+        The derivative sums over all rows of a class; in float32 it would lose millions of small terms.
         """
         if self.index is not None:
             values = wide(per_class)
@@ -123,7 +124,7 @@ class Labels:
         return torch.where(self.votes > 0, self.votes * per_class.unsqueeze(-2), 0.0).sum(-1)
 
     def per_class(self, like: Tensor) -> Float[Tensor, " k"]:
-        """Return Σ_n v_nk over the rows that count: how often each class occurs."""
+        """Return Σ_n v_nk over the rows not ignored: how often each class occurs."""
         if self.index is None:
             assert self.votes is not None
             return (self.votes if self.multiples is None else self.votes * self.multiples[:, None]).sum(0)
@@ -136,19 +137,19 @@ class Labels:
         return counts
 
     def mask(self, per_row: Float[Tensor, "*sets n"]) -> Float[Tensor, "*sets n"]:
-        """Return `per_row` as often as each row counts: 0 where ignored."""
+        """Return `per_row` times the multiple of each row: 0 where ignored."""
         if self.multiples is not None:
             per_row = per_row * self.multiples.to(per_row.dtype)
         return per_row if self.valid is None else torch.where(self.valid, per_row, 0.0)
 
     def row_weights(self, dtype: torch.dtype) -> Float[Tensor, "*sets n"] | None:
-        """Return how often each row counts; None if every row counts once."""
+        """Return the multiple of each row; None if every row counts once."""
         if self.valid is None:
             return None if self.multiples is None else self.multiples.to(dtype)
         return self.mask(self.valid.to(dtype))
 
     def in_sets(self, sets: int) -> Labels:
-        """Return the labels `(sets · n,)`, one set after the other, as `(sets, n)`."""
+        """Return the labels `(sets · n,)`, ordered by set, as `(sets, n)`."""
 
         def split(part: Tensor | None) -> Tensor | None:
             return None if part is None else part.unflatten(0, (sets, -1))
@@ -159,14 +160,14 @@ class Labels:
 
 
 def wide(tensor: Tensor) -> Tensor:
-    """Return `tensor` in float64, if the device has it."""
+    """Return `tensor` in float64, if the device supports it."""
     return tensor if tensor.device.type == "mps" else tensor.double()
 
 
 def class_batch(
     outputs: Tensor, target: Tensor, likelihood: Likelihood, num_classes: int, ignore_index: int | None, nonfinite: NonFinite
 ) -> LabelledBatch:
-    """Return a batch for classes: int labels `(n,)` or dense `(n, h, w, …)`, or soft labels `(n, k)` or `(n, k, h, w, …)`."""
+    """Return a batch for classes; labels are int `(n,)` or dense `(n, h, w, …)`, or soft `(n, k)` or `(n, k, h, w, …)`."""
     num_outputs = num_classes if likelihood.num_outputs is None else likelihood.num_outputs
     _check_tensors(outputs, target, "logits")
     if num_outputs == 1 and outputs.shape == target.shape:
@@ -202,7 +203,7 @@ def class_batch(
 def regression_batch(
     outputs: Tensor, target: Tensor, likelihood: Likelihood, nonfinite: NonFinite, group: dist.ProcessGroup | None = None
 ) -> LabelledBatch:
-    """Return a batch for a density: float labels `(n,)` or `(n, d)`; ranks that share it share their support."""
+    """Return a batch for regression: float labels `(n,)` or `(n, d)`. Ranks that share a batch also share its support."""
     _check_tensors(outputs, target, "outputs")
     outputs = outputs.unsqueeze(1) if outputs.ndim == 1 else outputs
     if outputs.ndim != 2 or outputs.shape[1] != likelihood.num_outputs:
@@ -226,11 +227,11 @@ def regression_batch(
 
 
 def check_pair(likelihood: Likelihood, prevalence: Prevalence | ContinuousPrevalence) -> None:
-    """Check that a likelihood over classes comes with a Prevalence, a density with a ContinuousPrevalence."""
+    """Check that a likelihood over classes has a Prevalence, and a density a ContinuousPrevalence."""
     if isinstance(likelihood, type) or not isinstance(likelihood, Likelihood):
         raise ValueError(
             f"Expected `likelihood` to be a likelihood such as Categorical(), but got {likelihood!r}: "
-            "make one with brackets, and name other arguments (marginal=…)."
+            "call the class, and pass other arguments by name (marginal=…)."
         )
     if isinstance(prevalence, Prevalence):
         if not likelihood.over_classes:
@@ -261,15 +262,15 @@ def check_options(reduction: object, nonfinite: object, ignore_index: object) ->
         raise ValueError(f"Expected `nonfinite` to be 'raise' or 'nan', but got {nonfinite!r}: choose one of them.")
     if ignore_index is not None and (isinstance(ignore_index, bool) or not isinstance(ignore_index, Integral)):
         raise ValueError(
-            f"Expected `ignore_index` to be an int label, or None where none is ignored, but got {ignore_index!r}: "
+            f"Expected `ignore_index` to be an int label, or None if none is ignored, but got {ignore_index!r}: "
             "-100 is the default."
         )
 
 
 def check_finite_rows(outputs: Tensor, nonfinite: NonFinite) -> Tensor:
-    """Raise for rows that are not finite; on request, or if values cannot be read, turn the whole row into NaN."""
+    """Raise a ValueError for rows that are not finite; with "nan", or if values cannot be read, set the whole row to NaN."""
     if nonfinite == "raise" and not cannot_be_read(outputs):
-        # a finite sum says it sooner; one that overflows says nothing
+        # fast check: a finite sum means that all are finite; a sum that is not finite may be an overflow
         if not math.isfinite(float(outputs.detach().sum())) and not bool(torch.isfinite(outputs).all()):
             raise_nonfinite(rows_of(outputs))
         return outputs
@@ -277,7 +278,7 @@ def check_finite_rows(outputs: Tensor, nonfinite: NonFinite) -> Tensor:
 
 
 def raise_nonfinite(rows: Tensor) -> None:
-    """Raise the error that names the first row that is not finite."""
+    """Raise a ValueError that names the first row that is not finite."""
     bad = torch.nonzero(~torch.isfinite(rows).all(1)).flatten()
     raise ValueError(
         f"Expected finite logits, but row {int(bad[0])} is not: "
@@ -291,8 +292,8 @@ def _check_tensors(outputs: object, target: object, name: str) -> None:
         raise ValueError(f"Expected `{what}` to be a tensor, but got {type(value).__name__}: call torch.as_tensor on it.")
     if not outputs.is_floating_point():
         raise ValueError(
-            f"Expected {name} to be a float tensor, not normalised, but got {outputs.dtype}: "
-            "pass what the last layer gives, before any softmax."
+            f"Expected {name} to be an unnormalised float tensor, but got {outputs.dtype}: "
+            "pass the outputs of the last layer, without a softmax."
         )
     if outputs.ndim == 0 or outputs.shape[0] == 0:
         raise ValueError(
@@ -320,24 +321,22 @@ def hard_labels(target: Tensor, num_classes: int, ignore_index: int | None) -> L
     valid = index != ignore_index
     count = int(torch.count_nonzero(valid))
     if count == 0:
-        raise ValueError(
-            f"Expected at least one label that counts, but all are ignore_index = {ignore_index}: skip such a batch."
-        )
+        raise ValueError(f"Expected at least one label, but all are ignore_index = {ignore_index}: skip such a batch.")
     inside = index.clamp(0, num_classes - 1)
     filler = min(max(ignore_index, 0), num_classes - 1)
-    # clamping moves labels one way only, or some are wrong; so it moves the ignored ones alone if the sum moves as theirs does
+    # If clamping changes the sum of the labels by the same amount as that of the ignored ones, no other label was out of range.
     both_ways = int(low) < 0 and int(high) >= num_classes
     if both_ways or int(index.sum() - inside.sum()) != (index.shape[0] - count) * (ignore_index - filler):
         low, high = torch.aminmax(index[valid])
         raise ValueError(
             f"Expected labels in 0..{num_classes - 1}, but got {int(low)}..{int(high)}: number the classes from 0, "
-            f"or mark what to leave out with ignore_index (now {None if ignore_index == NO_LABEL else ignore_index})."
+            f"or mark rows to leave out with ignore_index (now {None if ignore_index == NO_LABEL else ignore_index})."
         )
     return Labels(inside, None, valid, num_classes, count, filler)
 
 
 def soft_labels(target: Tensor, like: Tensor) -> Labels:
-    """Return soft labels `(n, k)` as checked `Labels`: rows sum to 1, but for rounding; a row of zeros is ignored."""
+    """Return soft labels `(n, k)` as checked `Labels`: rows sum to 1, up to rounding; a row of zeros is ignored."""
     votes = target.to(like.dtype)
     if len(votes) == 0:
         raise ValueError("Expected at least one example, but the batch is empty: skip it.")

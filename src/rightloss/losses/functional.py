@@ -1,4 +1,4 @@
-"""The losses as functions of logits and target. The modules of the same names keep state and call the same inner functions."""
+"""Functional losses of logits and target. The modules of the same names hold the state and call the same functions."""
 
 from __future__ import annotations
 
@@ -76,29 +76,32 @@ def information_gain_loss(
     unlabelled_weight: float | None = None,
     unlabelled_evidence: float = 0.0,
 ) -> Tensor:
-    """Return `−(log p(y_n|x_n,w) − log p(y_n|w))`, Eq. (1): train with it, predict with the plain likelihood.
+    """Return the negative information gain, `−(log p(y_n|x_n,w) − log p(y_n|w))`, the paper's Eq. (1).
 
-    Both probabilities are taken in the mix of classes r, `reference`; with evidence κ, `−κ Σ_k r_k log p(k|w)` is added.
-    The value of log p(y|w) is `log q`, estimated by `marginal`; its gradient is that of the minibatch's m/q.
+    Train with this loss, and predict with the plain likelihood.
+
+    Both probabilities are those at the class frequencies r, `reference`; with evidence κ, `−κ Σ_k r_k log p(k|w)` is added.
+    The value of log p(y|w) is `log q`, estimated by `marginal`; its gradient is that of m/q, with m the minibatch's mean.
 
     Args:
         logits: outputs of the network for p(y|x,w) in the population, `(n, num_outputs)` or dense `(n, num_outputs, h, w, …)`.
         target: int `(n,)`, dense int `(n, h, w, …)`, soft float `(n, k)` with rows that sum to 1; float `(n,)` in regression.
         prevalence: π, ρ and κ.
-        likelihood: outputs → table; Categorical by default.
-        marginal: the estimator of q; for this function the stateless `BatchMarginal` by default.
-        reference: r. None: the sampled mix ρ, nothing is reweighted. `prevalence.population`: the paper's form. Or any mix.
-        reduction: "mean" over what is not ignored, "sum", or "none" for a loss per example.
-        ignore_index: the int label of rows that count for nothing; None if there is none.
-        nonfinite: "raise" for logits that are not finite, or "nan" to let them make the loss NaN.
+        likelihood: maps outputs to log-probabilities; Categorical by default.
+        marginal: the estimator of q; by default the stateless `BatchMarginal`.
+        reference: r. None for the sampled mix ρ, which reweights nothing; `prevalence.population` for the paper's form; or
+            any other mix.
+        reduction: "mean" over rows not ignored, "sum", or "none" for a loss per example.
+        ignore_index: the int label of rows to ignore; None if there is none.
+        nonfinite: "raise" an error for logits that are not finite, or "nan" to return a loss of NaN.
         process_group: the ranks that share the batch under `torch.distributed`; all by default.
-        training: False leaves other ranks alone.
-        fused: False composes the softmax path from torch operations too: forward-mode derivatives need it.
-        unlabelled: logits of people of the population whose labels nobody knows: one more stream in the mix r
-            (rightloss.losses.streams has the likelihood); where r = π, they are the marginal. An unreduced loss has them last.
-        unlabelled_weight: λ, the mass of the unlabelled against the labelled; None for the ratio of the rows given.
-        unlabelled_evidence: ε, people counted by class alone per unlabelled row: `−ε λ κ Σ_k π_k log p(k|w)` is added, with
-            p(k|w) the mean prediction over the unlabelled rows, which it holds at π.
+        training: False for no communication with other ranks.
+        fused: False to compose the softmax path from torch operations; forward-mode derivatives need it.
+        unlabelled: logits of unlabelled rows from the population. They are one more stream in the mix r (see
+            rightloss.losses.streams for the likelihood); where r = π, they are the marginal. An unreduced loss has them last.
+        unlabelled_weight: λ, the weight of unlabelled relative to labelled rows; None for the ratio of their numbers.
+        unlabelled_evidence: ε, people counted by class per unlabelled row: adds `−ε λ κ Σ_k π_k log p(k|w)`, with p(k|w)
+            the mean prediction over the unlabelled rows. This keeps that mean at π.
 
     Examples:
         >>> import torch, rightloss as rl
@@ -141,10 +144,10 @@ def weighted_loss(
     ignore_index: int | None = -100,
     nonfinite: NonFinite = "raise",
 ) -> Tensor:
-    """Return `−β_n log p(y_n|x_n,w)`, importance weighting, the paper's wLoss; for soft labels `−Σ_k v_nk β_k log p(k|x_n,w)`.
+    """Return the importance-weighted loss, `−β_n log p(y_n|x_n,w)`, the paper's wLoss; soft: `−Σ_k v_nk β_k log p(k|x_n,w)`.
 
-    The mean divides by the number of examples, not by the sum of their weights as `nn.CrossEntropyLoss(weight=…)` does:
-    it estimates the population's risk without bias. The arguments are those of `information_gain_loss`.
+    The mean divides by the number of examples, not by the sum of their weights as `nn.CrossEntropyLoss(weight=…)` does. So it
+    is an unbiased estimate of the population's risk. The arguments are those of `information_gain_loss`.
 
     Examples:
         >>> import torch, rightloss as rl
@@ -169,12 +172,12 @@ def logit_adjusted_loss(
     unlabelled_weight: float | None = None,
     unlabelled_evidence: float = 0.0,
 ) -> Tensor:
-    """Return `−log p_ρ(y_n|x_n,w)`, `p_ρ(k|x,w) ∝ p(k|x,w) ρ_k/π_k`: cross-entropy of the table moved to the sampled mix.
+    """Return the logit-adjusted cross-entropy, `−log p_ρ(y_n|x_n,w)` with `p_ρ(k|x,w) ∝ p(k|x,w) ρ_k/π_k`.
 
-    With `unlabelled` rows it is the cross-entropy of the streams, which rightloss.losses.streams has.
+    With `unlabelled` rows it is the cross-entropy of the streams, defined in rightloss.losses.streams.
 
-    The logits are the population's, so the offset log ρ − log π is added in training and left out afterwards. For regression,
-    with the batch's labels as the support, this is Balanced MSE's batch Monte Carlo form. The arguments are those of
+    The logits are for the population: the offset log ρ − log π is added in training only. For regression, with the batch's
+    labels as the support, this is the batch Monte Carlo form of Balanced MSE. The arguments are those of
     `information_gain_loss`.
 
     Examples:
@@ -203,7 +206,7 @@ def log_likelihood_loss(
     ignore_index: int | None = -100,
     nonfinite: NonFinite = "raise",
 ) -> Tensor:
-    """Return `−log p(y_n|x_n,w)`, plain cross-entropy: right where ρ = π, and for prior correction afterwards.
+    """Return plain cross-entropy, `−log p(y_n|x_n,w)`: right if ρ = π, or if predictions are corrected afterwards.
 
     The arguments are those of `information_gain_loss`.
 
@@ -227,7 +230,7 @@ def batch_and_terms(
     nonfinite: NonFinite,
     group: dist.ProcessGroup | None = None,
 ) -> tuple[LabelledBatch, PriorTerms]:
-    """Return the batch, checked, and what the loss knows of its labels."""
+    """Return the checked batch, and the prior terms of its labels."""
     if isinstance(prevalence, ContinuousPrevalence):
         batch = regression_batch(logits, target, likelihood, nonfinite, group)
         assert batch.support is not None
@@ -269,7 +272,7 @@ def gain_loss(
     readable = not cannot_be_read(batch.outputs)
 
     def log_q_of(log_m: Tensor) -> Tensor:
-        if log_m.is_meta:  # shapes alone: nothing for a marginal to learn from
+        if log_m.is_meta:  # shapes without values: nothing for a marginal to learn from
             return log_m
         rows = labels.count if isinstance(labels.count, int) else labels.rows
         rows = rows if group is None else rows * dist.get_world_size(group)
@@ -291,7 +294,7 @@ def population_gain_loss(
     reduction: Reduction,
     group: dist.ProcessGroup | None,
 ) -> Tensor:
-    """Return the gain at r = π with the unlabelled rows as the marginal, value and gradient: nothing is weighted."""
+    """Return the gain at r = π with the marginal (value and gradient) from the unlabelled rows, without weights."""
     rows = len(tables.population) * (1 if group is None else dist.get_world_size(group))
 
     def log_q_of(log_m: Tensor) -> Tensor:
@@ -327,9 +330,9 @@ def with_evidence(
     reduction: Reduction,
     group: dist.ProcessGroup | None,
 ) -> Tensor:
-    """Return a loss with unlabelled rows and with the evidence, of so many people per unlabelled row, that π is known.
+    """Return the loss with unlabelled rows plus the term for the known π, with `people` counted per unlabelled row.
 
-    Where r = π, the gain has that evidence already.
+    Where r = π, the gain already includes that term.
     """
     assert isinstance(prevalence, Prevalence)
     if people * terms.evidence == 0 or prevalence.is_unknown or terms.at_population:
@@ -346,7 +349,7 @@ def usable(
     prevalence: Prevalence | ContinuousPrevalence,
     group: dist.ProcessGroup | None,
 ) -> Tensor | None:
-    """Return the unlabelled outputs; None if there are none that count, or a ValueError where there must be some."""
+    """Return the unlabelled outputs; None if there are none to use. Raise a ValueError if they are required."""
     if unlabelled is not None and not isinstance(prevalence, Prevalence):
         raise ValueError(
             "Expected no `unlabelled` in regression, but got some: the likelihood of unlabelled rows needs classes."
@@ -356,7 +359,7 @@ def usable(
             return None
         if isinstance(prevalence, Prevalence) and bool((prevalence.sampling == 0).any()):
             raise ValueError(
-                "Expected `unlabelled` rows with a class that is never labelled, but got none that count: pass "
+                "Expected `unlabelled` rows, because one class is never labelled, but got none with a weight above 0: pass "
                 "unlabelled=model(x_unlabelled) to the loss."
             )
         return None
@@ -370,9 +373,9 @@ def cross_entropy(
     weights: Float[Tensor, " k"] | None,
     reduction: Reduction,
 ) -> Tensor:
-    """Return −Σ_k v_nk weights_k log p(k|x_n,w) of a checked batch, 0 where ignored, with the table moved by `log_offset`.
+    """Return −Σ_k v_nk weights_k log p(k|x_n,w) of a checked batch, 0 where ignored, with `log_offset` added to the table.
 
-    A softmax of class numbers is torch's own cross-entropy, which takes dense logits as they lie in memory.
+    For a softmax and class numbers this is torch's own cross-entropy, which takes dense logits without a copy.
     """
     labels = batch.labels
     if type(likelihood) is not Categorical or labels.index is None:
@@ -391,7 +394,7 @@ def importance(terms: PriorTerms) -> Float[Tensor, " k"]:
     if terms.log_importance is None:
         raise ValueError(
             "Expected ContinuousPrevalence(population, sampling) with both densities, but `sampling` is None: "
-            "their ratio is the weight, so give it."
+            "pass it, because the ratio of the two is the weight."
         )
     return terms.log_importance.exp()
 
@@ -404,7 +407,7 @@ def class_log_sum(
     ignore_index: int | None = -100,
     nonfinite: NonFinite = "nan",
 ) -> tuple[Float[Tensor, " k"], Tensor | float]:
-    """Return log Σ_n β_n p_r(k|x_n,w) and log n over data of any size, such as a pool; without labels β = 1."""
+    """Return log Σ_n β_n p_r(k|x_n,w) and log n over a data set, such as a pool; without labels β = 1."""
     if target is None:
         check_unlabelled(terms)
         target = torch.zeros(outputs.shape[:1] + outputs.shape[2:], dtype=torch.long, device=outputs.device)
@@ -438,11 +441,11 @@ def density_log_sum(
 
 
 def check_unlabelled(terms: PriorTerms) -> None:
-    """Check that a marginal over unlabelled data is one in the population's mix."""
+    """Check that a marginal over unlabelled data has the population's mix as reference."""
     if not terms.at_population:
         raise ValueError(
-            "Expected reference=prevalence.population with an unlabelled pool, but got another mix: such data show the "
-            "population's mix alone; give a labelled pool, or that reference."
+            "Expected reference=prevalence.population with an unlabelled pool, but got another mix: unlabelled data have the "
+            "population's mix; give a labelled pool, or that reference."
         )
 
 

@@ -1,13 +1,13 @@
-"""The information gain of a softmax likelihood in closed form: value and gradient at once, without a graph.
+"""The information gain of a softmax likelihood in closed form: value and gradient together, without a graph.
 
 With p_nk = p_r(k|x_n,w), v_nk = 1{y_n=k}, g = 1/N for a mean (1 for a sum), a_k = g (Σ_n v_nk − κ r_k N)/(N q_k),
-where a row that counts c times has g c in the place of g,
+where a row that counts c times has g c instead of g,
 
     ∂L/∂z_nk = g (p_nk − v_nk) + β_n p_nk (a_k − Σ_j a_j p_nj).
 
-The forward pass computes both, and the backward pass hands the gradient over. Large batches are taken in blocks of rows that
-stay in the processor's cache. Probabilities are kept as such, which is exact until one that matters nears underflow; such a
-batch is composed in log space instead.
+The forward pass computes both, and the backward pass returns the gradient. Large batches are split into blocks of rows that fit
+into the processor's cache. Probabilities are not kept in log space, which is exact unless one of them is close to underflow;
+such a batch uses `composed_loss` in log space instead.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from ..log_probs import rows_of
 from .batch import LabelledBatch, Labels, Reduction, full_precision, raise_nonfinite
 from .gain import PriorTerms, composed_loss
 
-BLOCK = 2**19  # numbers per block: 2 MiB of float32, about the second-level caches of two cores
-NARROW, MANY = 16, 2**14  # with fewer classes and more numbers, torch's softmax is slow along a row and fast along a column
+BLOCK = 2**19  # numbers per block: 2 MiB of float32, about the second-level cache of two cores
+NARROW, MANY = 16, 2**14  # with fewer classes and more numbers, torch's softmax is slow along rows and fast along columns
 TINY = {torch.float32: 1e-30, torch.float64: 1e-290}
 _NOTHING = nullcontext()
 
@@ -61,13 +61,13 @@ def _composed(
 
 
 class _WithGradient(torch.autograd.Function):
-    """A loss with its gradient, which is computed again if it is asked for again; a derivative of it is composed."""
+    """A loss with its precomputed gradient; second backward passes recompute it, second derivatives use `composed_loss`."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, batch: LabelledBatch, terms: PriorTerms, *rest: Any) -> Tensor:
         log_weights, log_q, reduction, loss, gradient = rest
         labels = batch.labels
-        # what is as long as the batch is saved as autograd wants it: freed after the backward pass, and checked for changes
+        # tensors as long as the batch are saved by autograd: freed after the backward pass, and checked for changes
         ctx.save_for_backward(logits, labels.index, labels.valid, labels.multiples, log_weights)
         ctx.facts = (
             batch.shape,
@@ -142,7 +142,7 @@ def _closed_form(
 def _sweep(
     batch: LabelledBatch, terms: PriorTerms, weights: Tensor | None, keep: bool
 ) -> tuple[Tensor | None, Tensor | None, Tensor]:
-    """Return p_nk if a gradient is wanted, each row's own p, and Σ_n β_n p_nk; no own p if log space is needed."""
+    """Return p_nk if a gradient is needed, p of each row's label (None if log space is needed), and Σ_n β_n p_nk."""
     logits, index, offset = full_precision(_flat(batch.outputs.detach())), batch.labels.index, terms.log_offset
     assert index is not None
     columns = _in_columns(logits)
@@ -153,7 +153,7 @@ def _sweep(
         p, own, sums, safe = _sweep_block(blocks[0][1], index, offset, weights, None)
         probs = p[0].t() if columns and logits.ndim == 2 else p
     else:
-        turned = columns and logits.ndim == 2  # in memory as the blocks are
+        turned = columns and logits.ndim == 2  # same memory layout as the blocks
         shape = logits.shape if keep else (0,)
         probs = torch.empty(shape[::-1] if turned else shape, dtype=logits.dtype)
         probs = probs.t() if turned else probs
@@ -176,16 +176,16 @@ def _sweep(
 def _sweep_block(
     z: Tensor, index: Tensor, offset: Tensor | None, weights: Tensor | None, into: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, bool]:
-    """Return p of one block, each row's own p, Σ β p, and whether all p are numbers clear of underflow."""
+    """Return p of one block, p of each row's label, Σ β p, and whether all p are finite and far from underflow."""
     p = torch.softmax(z if offset is None else z + offset, 1, out=into)
     own = p.gather(1, _like(index, p)).view(-1)
-    # torch's own sums are made in pairs; a product with `weights` would add up row after row, and lose digits in float32
+    # torch sums in pairs; a product with `weights` would add row after row, and lose digits in float32
     weighted = p if weights is None else p * _like(weights, p)
     return p, own, weighted.sum(0 if p.ndim == 2 else (0, 2)), float(p.amin()) > TINY[p.dtype]
 
 
 def _gradient(probs: Tensor, batch: LabelledBatch, a: Tensor, weights: Tensor | None, g: Tensor) -> Tensor:
-    """Return ∂L/∂z in the shape of the outputs, made of p in its own memory. `g` is a number, or one for each row."""
+    """Return ∂L/∂z in the shape of the outputs, computed in place of p. `g` is one number, or one per row."""
     index, columns = batch.labels.index, _in_columns(probs)
     assert index is not None
     per_class = a[:, None] if columns else a
@@ -204,7 +204,7 @@ def _gradient(probs: Tensor, batch: LabelledBatch, a: Tensor, weights: Tensor | 
 
 
 def _flat(logits: Tensor) -> Tensor:
-    """Return dense logits as (images, k, cells), or as (rows, k) if they lie so in memory."""
+    """Return dense logits as (images, k, cells), or as (rows, k) if that is their memory layout."""
     if logits.ndim == 2:
         return logits
     last = logits.movedim(1, -1)
@@ -212,12 +212,12 @@ def _flat(logits: Tensor) -> Tensor:
 
 
 def _in_columns(logits: Tensor) -> bool:
-    """Return whether blocks are taken as (images, k, cells), or else as (rows, k)."""
+    """Return True if blocks are (images, k, cells), and False if they are (rows, k)."""
     return logits.ndim == 3 or (logits.shape[1] < NARROW and logits.numel() > MANY)
 
 
 def _blocks(table: Tensor, columns: bool) -> list[tuple[slice | None, Tensor]]:
-    """Return parts of about BLOCK numbers, as (rows, k) or (images, k, cells), and which of the labels they have; None: all."""
+    """Return blocks of about BLOCK numbers, as (rows, k) or (images, k, cells), and the slice of their labels (None: all)."""
     turn, cells = columns and table.ndim == 2, table.shape[2] if table.ndim == 3 else 1
     step = max(1, BLOCK // (table.shape[1] * cells))
     if table.shape[0] <= step:
@@ -229,12 +229,12 @@ def _blocks(table: Tensor, columns: bool) -> list[tuple[slice | None, Tensor]]:
 
 
 def _like(per_row: Tensor, block: Tensor) -> Tensor:
-    """Return a number per row so that it meets a block's entries: `(rows, 1)` or `(images, 1, cells)`."""
+    """Return one number per row in a shape that broadcasts to the block: `(rows, 1)` or `(images, 1, cells)`."""
     return per_row.unsqueeze(1) if block.ndim == 2 else per_row.view(block.shape[0], 1, -1)
 
 
 @lru_cache(64)
 def _scalar(value: float, dtype: torch.dtype) -> Tensor:
-    """Return a number as a tensor: torch computes with it at half the cost of a Python number."""
+    """Return a number as a tensor, which torch handles at half the cost of a Python number."""
     with torch.inference_mode(False):
         return torch.tensor(value, dtype=dtype)

@@ -25,16 +25,16 @@ from .batch import LabelledBatch, Labels, full_precision
 
 @dataclass(frozen=True, eq=False)
 class PriorTerms:
-    """What a loss knows of each label of the support before it sees x.
+    """Prior terms of each label of the support, which do not depend on x.
 
     Attributes:
         reference: r_k; in regression the mass of each support point under r, (r/ρ)/k.
-        sampling: ρ_k, in regression 1/k each: the support is a sample.
-        log_offset: log r_k − log π_k, what turns p(k|x,w) into p_r(k|x,w) up to its sum; None where r = π.
+        sampling: ρ_k; in regression 1/k each, because the support is a sample.
+        log_offset: log r_k − log π_k, which turns p(k|x,w) into p_r(k|x,w) up to normalisation; None where r = π.
         log_adjust: log ρ_k − log π_k, the offset of logit adjustment.
         log_importance: log π_k − log ρ_k, the weight of the weighted loss; None in regression where ρ has no density.
         evidence: κ.
-        plain: whether r = ρ, so that every β is 1.
+        plain: whether r = ρ, which makes every β 1.
         at_population: whether r = π.
     """
 
@@ -48,7 +48,7 @@ class PriorTerms:
     at_population: bool
 
     def to(self, device: torch.device, dtype: torch.dtype) -> PriorTerms:
-        """Return a copy on another device, in another dtype."""
+        """Return a copy on another device and in another dtype."""
         parts = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
         moved: dict[str, Any] = {name: value.to(device=device, dtype=dtype) for name, value in parts.items()}
         return replace(self, **moved)
@@ -57,7 +57,7 @@ class PriorTerms:
 def information_gain(
     log_probs: Float[Tensor, "*sets n k"], log_marginal: Float[Tensor, "*sets k"], labels: Labels, terms: PriorTerms
 ) -> Float[Tensor, "*sets n"]:
-    """Return how much each x tells about y, and each example's share of the evidence; 0 where ignored.
+    """Return the information gain of each row plus its share of the evidence term; 0 where ignored.
 
     `log p(y_n|x_n,w) − log p(y_n|w) + κ Σ_k r_k log p(k|w)`, Eq. (1); for soft labels Σ_k v_nk of the first two.
     """
@@ -68,14 +68,14 @@ def information_gain(
 
 
 def at_reference(table: Float[Tensor, "*sets n k"], log_offset: Float[Tensor, " k"] | None) -> Float[Tensor, "*sets n k"]:
-    """Return `p_r(k|x,w) ∝ p(k|x,w) r_k/π_k`, the same x seen in another mix of the classes, as a table."""
+    """Return the table of `log p_r(k|x,w)`, `p_r(k|x,w) ∝ p(k|x,w) r_k/π_k`: predictions at another mix of classes."""
     return table if log_offset is None else F.log_softmax(table + log_offset, dim=-1)
 
 
 def log_sum(
     log_probs: Float[Tensor, "*sets n k"], labels: Labels, log_weights: Float[Tensor, "*sets n"] | None
 ) -> Float[Tensor, "*sets k"]:
-    """Return log Σ_n β_n p(k|x_n,w) over the rows that count."""
+    """Return log Σ_n β_n p(k|x_n,w) over the rows not ignored."""
     counted = labels.row_weights(log_probs.dtype)
     if counted is not None:
         log_weights = counted.log() if log_weights is None else log_weights + counted.log()
@@ -83,7 +83,7 @@ def log_sum(
 
 
 def table_of(outputs: Tensor, likelihood: Likelihood, support: Tensor | None = None) -> Float[Tensor, "n k"]:
-    """Return log p(y|x,w) of a model's outputs, a row per label: dense outputs have one for each cell."""
+    """Return log p(y|x,w) of a model's outputs, a row per label; dense outputs have a row per cell."""
     outputs = outputs.unsqueeze(1) if outputs.ndim == 1 and likelihood.num_outputs == 1 else outputs
     return likelihood.table(rows_of(full_precision(outputs)), support)
 
@@ -91,7 +91,7 @@ def table_of(outputs: Tensor, likelihood: Likelihood, support: Tensor | None = N
 def example_log_weights(
     terms: PriorTerms, labels: Labels, sampling: Float[Tensor, " k"] | None = None
 ) -> Float[Tensor, "*sets n"] | None:
-    """Return log β_n, β_n = Σ_c v_nc r_c/ρ_c; None if every β is 1. ρ is `sampling`, or as declared."""
+    """Return log β_n, β_n = Σ_c v_nc r_c/ρ_c; None if every β is 1. ρ is `sampling`, by default the declared one."""
     if sampling is None or sampling is terms.sampling:
         if terms.plain:
             return None
@@ -116,16 +116,16 @@ def composed_loss(
     group: dist.ProcessGroup | None,
     population: Float[Tensor, "m k"] | None = None,
 ) -> Float[Tensor, " n"]:
-    """Return minus the information gain of each row, composed of torch operations: any derivative, any transform.
+    """Return the negative information gain of each row, from torch operations that support all derivatives and transforms.
 
     Args:
         batch: outputs and labels.
         terms: r, ρ and κ.
-        likelihood: outputs → table.
+        likelihood: maps outputs to log-probabilities.
         log_weights: log β_n of the rows, None if all are 1.
         log_q_of: the minibatch's log m (without gradient) → log q.
         group: the ranks to average m over.
-        population: the table of unlabelled rows over which m is taken, in the place of the batch's own; where r = π.
+        population: the table of unlabelled rows to take m over, instead of the batch's rows; only where r = π.
     """
     log_probs = at_reference(likelihood.table(batch.rows(), batch.support), terms.log_offset)
     if population is None:
@@ -137,7 +137,7 @@ def composed_loss(
 
 
 def class_terms(prevalence: Prevalence, reference: Any, like: Tensor, num_data: int | None = None) -> PriorTerms:
-    """Return the terms for classes, computed in float64, in the dtype and on the device of `like`."""
+    """Return the prior terms for classes, computed in float64, then cast to the dtype and device of `like`."""
     pi, rho = prevalence.population, prevalence.sampling
     reference = pi if isinstance(reference, str) and reference == "population" else reference
     r = rho if reference is None else frequencies(reference, "reference", prevalence.num_classes)
@@ -155,9 +155,9 @@ def class_terms(prevalence: Prevalence, reference: Any, like: Tensor, num_data: 
 
 
 def continuous_terms(prevalence: ContinuousPrevalence, reference: Any, support: Tensor) -> PriorTerms:
-    """Return the terms for regression, at the batch's own labels: a sample of ρ, so each stands for a mass 1/k and a density ρ.
+    """Return the prior terms for regression, at the batch's labels: a sample of ρ, each with mass 1/k and density ρ.
 
-    Relative to that sample the density r has weights ∝ r/ρ, and p_r(y_j|x) ∝ p(y_j|x) r/(π ρ); the default r = ρ needs no ρ.
+    On that sample the density r has weights ∝ r/ρ, and p_r(y_j|x) ∝ p(y_j|x) r/(π ρ). With the default r = ρ, ρ cancels.
     """
     log_pi = _log_density(prevalence.population, support, "population")
     flat = torch.full_like(log_pi, 1 / len(log_pi))

@@ -1,4 +1,4 @@
-"""The losses as modules, each a drop-in for `nn.CrossEntropyLoss`: called with `(logits, target)`."""
+"""Loss modules, each a drop-in replacement for `nn.CrossEntropyLoss`: call them with `(logits, target)`."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ from .streams import (
 
 
 class _Loss(nn.Module):
-    """What the losses share: a prevalence, a likelihood, and how to reduce.
+    """The base of all losses: a prevalence, a likelihood and a reduction.
 
-    `monitor` looks at a few of the training batches and warns of what cannot be right; None turns it off.
+    `monitor` checks some of the training batches and warns of likely mistakes; None turns it off.
     """
 
     _quiet: tuple[Kind, ...] = ()
@@ -74,7 +74,7 @@ class _Loss(nn.Module):
         check_options(reduction, nonfinite, ignore_index)
         self._prevalence, self.likelihood, self.reduction = prevalence, likelihood, reduction
         self.ignore_index, self.nonfinite = ignore_index, nonfinite
-        self._at_population = isinstance(reference, str)  # and follows π where that is learnt
+        self._at_population = isinstance(reference, str)  # and updated with π if π is learned
         if isinstance(prevalence, Prevalence) and reference is not None:
             reference = prevalence.start if self._at_population else reference
             reference = frequencies(reference, "reference", prevalence.num_classes)
@@ -91,22 +91,21 @@ class _Loss(nn.Module):
 
     @property
     def prevalence(self) -> Prevalence | ContinuousPrevalence:
-        """π, ρ and κ; for others make a new loss."""
+        """π, ρ and κ. Read-only: make a new loss to change them."""
         return self._prevalence
 
     @property
     def reference(self) -> Any:
-        """r as given; for another make a new loss."""
+        """r as given. Read-only: make a new loss to change it."""
         unknown = isinstance(self._prevalence, Prevalence) and self._prevalence.is_unknown
         return "population" if self._at_population and unknown else self._reference
 
     @property
     def population(self) -> Float64[Tensor, " k"]:
-        """π (K,): as given, or as learnt so far where it is unknown: the running mean prediction over the unlabelled rows.
+        """π (K,): the given one, or if unknown the current estimate, a running mean of the predictions on unlabelled rows.
 
-        Where the likelihood of labelled and unlabelled rows is greatest, in the weights (an intercept among them) and in π,
-        the mean prediction over the unlabelled rows *is* π: so it follows from the others, and needs no optimizer.
-        `rightloss.shift.joint_prevalence` gives an interval.
+        At the joint maximum of the likelihood, in the weights (with an intercept) and in π, π *is* the mean prediction over the
+        unlabelled rows. So π needs no optimizer. `rightloss.shift.joint_prevalence` returns an interval.
         """
         if not isinstance(self._prevalence, Prevalence):
             raise ValueError("Expected classes for `population`, but the likelihood is a density: see `prevalence`.")
@@ -116,7 +115,7 @@ class _Loss(nn.Module):
         return torch.softmax(marginal.log_average.double(), 0).cpu()
 
     def terms(self, like: Tensor) -> PriorTerms:
-        """Return r, ρ, κ and offsets of the classes, on the device and in the precision of the logits `like`."""
+        """Return the prior terms r, ρ, κ and offsets, in the dtype and on the device of the logits `like`."""
         dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
         found = self._terms.get((like.device, dtype))
         if found is None:
@@ -125,9 +124,9 @@ class _Loss(nn.Module):
         return found
 
     def cross_entropy_terms(self, terms: PriorTerms) -> tuple[Float[Tensor, " k"] | None, Float[Tensor, " k"] | None]:
-        """Return the offset that moves the table, and the labels' weights, of the part of the loss that is a cross-entropy.
+        """Return the offset of the table and the weights of the labels, for the cross-entropy part of the loss.
 
-        None where nothing is moved, and where all weights are 1.
+        The offset is None if it is 0, the weights are None if all are 1.
         """
         raise NotImplementedError
 
@@ -143,7 +142,7 @@ class _Loss(nn.Module):
         )
 
     def _set_population(self, population: Tensor) -> None:
-        """Compute the terms with this π."""
+        """Set π, and compute the prior terms."""
         assert isinstance(self._prevalence, Prevalence)
         known = self._prevalence.retarget(population) if self._prevalence.is_unknown else self._prevalence
         reference = population if self._at_population else self._reference
@@ -152,14 +151,14 @@ class _Loss(nn.Module):
         self._terms = {(cpu, torch.float64): double, (cpu, torch.float32): double.to(cpu, torch.float32)}
 
     def _set_unlabelled(self, weight: float | None, evidence: float) -> None:
-        """Keep how much unlabelled rows count, and how firmly they hold the mean prediction at π."""
+        """Set the weight of unlabelled rows, and the weight of the evidence that their mean prediction is π."""
         self.unlabelled_weight = check_unlabelled_weight(weight)
         self.unlabelled_evidence = check_unlabelled_evidence(evidence)
 
     def mean_prediction(self, rows: int) -> BatchMarginal | RunningMarginal:
-        """Return the estimate of the mean prediction over the unlabelled rows, which the evidence holds at π.
+        """Return the estimator of the mean prediction over the unlabelled rows, which the evidence keeps at π.
 
-        It is a running one if the unlabelled rows of a minibatch, `rows`, are few, unless the loss is to have no state.
+        It is a running mean if a minibatch has few unlabelled rows, `rows`, unless the loss must be stateless.
         """
         assert isinstance(self._prevalence, Prevalence)
         if self.evidence_marginal is None:
@@ -171,7 +170,7 @@ class _Loss(nn.Module):
     def _with_evidence(
         self, loss: Tensor, batch: LabelledBatch, tables: Tables, terms: PriorTerms, group: dist.ProcessGroup | None
     ) -> Tensor:
-        """Return the loss with the evidence that π is known, on the unlabelled rows."""
+        """Return the loss plus the evidence term of the known π on the unlabelled rows."""
         if not self.unlabelled_evidence or not isinstance(self._prevalence, Prevalence) or self._prevalence.is_unknown:
             return loss
         rows = len(tables.population) * (1 if group is None else dist.get_world_size(group))
@@ -179,7 +178,7 @@ class _Loss(nn.Module):
         return with_evidence(loss, batch, tables, terms, self._prevalence, *options, group)
 
     def _learn_population(self, tables: Tables, group: dist.ProcessGroup | None) -> None:
-        """Take the mean prediction over the unlabelled rows into π, in training, where π is unknown."""
+        """In training, if π is unknown, update it with the mean prediction over the unlabelled rows."""
         if self.population_marginal is None or not self.training:
             return
         others = tables.population.detach()
@@ -188,7 +187,7 @@ class _Loss(nn.Module):
         self._set_population(self.population)
 
     def _check_learns(self, unlabelled: Tensor | None) -> None:
-        """Raise a ValueError where π is unknown and nothing can be learnt of it."""
+        """Raise a ValueError if π is unknown and there are no rows to learn it from."""
         marginal = self.population_marginal
         if unlabelled is None and self.training and marginal is not None and int(marginal.steps) == 0:
             raise ValueError(
@@ -205,7 +204,7 @@ class _Loss(nn.Module):
             self._set_population(torch.softmax(saved.double().cpu(), 0))
 
     def _watch(self, batch: LabelledBatch, terms: PriorTerms, group: dist.ProcessGroup | None = None) -> None:
-        """Show the monitor the batch, if it is one of those it looks at."""
+        """Pass the batch to the monitor, if the monitor wants to check it."""
         if self.monitor is None or not self.training or cannot_be_read(batch.outputs):
             return
         if self.monitor.due() and group is None:
@@ -218,26 +217,27 @@ class _Loss(nn.Module):
 class InformationGainLoss(_Loss):
     """The paper's loss; the equation is in [`information_gain_loss`][rightloss.losses.functional.information_gain_loss].
 
-    The logits are the population's: predict with the plain likelihood. By default the loss is that of a known prevalence,
-    κ = 1, in the sampled mix; `as_published` is the paper's. `start_at_prevalence` on the output layer saves the first steps.
+    The logits are for the population: predict with the plain likelihood. By default the prevalence is known, κ = 1, and the
+    reference is the sampled mix; `as_published` makes the paper's loss. Call `start_at_prevalence` on the output layer to save
+    training steps.
 
     Args:
         prevalence: π, ρ and κ.
         likelihood: Categorical by default.
         marginal: the estimator of q; `RunningMarginal` by default, in regression `BatchMarginal`.
-        reference: r, the mix in which the marginal is taken: None for the sampled mix ρ, "population" for π, the paper's
-            form, or any other mix.
+        reference: r, the class frequencies of the marginal: None for the sampled mix ρ, "population" for π as in the paper, or
+            any other mix.
         reduction: "mean", "sum" or "none".
-        ignore_index: the int label of rows that count for nothing; None if there is none.
-        nonfinite: "raise" for logits that are not finite, or "nan" to let them make the loss NaN.
+        ignore_index: the int label of rows to ignore; None if there is none.
+        nonfinite: "raise" an error for logits that are not finite, or "nan" to return a loss of NaN.
         process_group: the ranks that share the batch under `torch.distributed`; all by default.
-        fused: False composes the softmax path from torch operations too.
-        num_data: N, how many training examples there are: it sets κ of an uncertain prevalence, see `Prevalence.evidence_for`.
-        unlabelled_weight: λ, the mass of unlabelled rows against the labelled ones, where `unlabelled=` is given; None for
-            the ratio of the rows given.
-        unlabelled_evidence: ε, people counted by class alone, per unlabelled row: holds the mean prediction over the
-            unlabelled rows at a known π, and keeps flexible models from telling labelled rows from unlabelled ones by heart; 3
-            is a good start, 0 the likelihood of the streams alone.
+        fused: False to compose the softmax path from torch operations.
+        num_data: N, the number of training examples. It sets κ of an uncertain prevalence, see `Prevalence.evidence_for`.
+        unlabelled_weight: λ, the weight of unlabelled relative to labelled rows, used with `unlabelled=`; None for the ratio
+            of their numbers.
+        unlabelled_evidence: ε, people counted by class per unlabelled row. It keeps the mean prediction over the unlabelled
+            rows at a known π, and keeps flexible models from memorising which rows are labelled. 3 is a good start; 0 uses
+            the likelihood of the streams only.
 
     Examples:
         >>> import torch, rightloss as rl
@@ -287,13 +287,13 @@ class InformationGainLoss(_Loss):
     ) -> InformationGainLoss:
         """Return the paper's loss: r = π, κ = 0, the minibatch's own marginal.
 
-        It does not use that π is known: start the output layer with `start_at_prevalence`, or the mean prediction may stay
-        far from it.
+        It does not use that π is known. So call `start_at_prevalence` on the output layer, or the mean prediction may stay far
+        from π.
 
         Args:
-            prevalence: π and ρ; its κ is left out.
+            prevalence: π and ρ; its κ is ignored.
             likelihood: Categorical by default.
-            options: the others of `InformationGainLoss`.
+            options: other arguments of `InformationGainLoss`.
         """
         options = {"marginal": BatchMarginal(), "reference": "population", **options}
         return cls(prevalence.with_evidence(0.0), likelihood, **options)
@@ -330,7 +330,7 @@ class InformationGainLoss(_Loss):
         return loss.reshape(unreduced_shape(batch, others)) if self.reduction == "none" else loss
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *others: Any) -> None:
-        """Load as every module does; a state saved in training with unlabelled rows has a marginal of the streams."""
+        """Load the state; one saved in training with unlabelled rows also has a marginal of the streams."""
         if self.stream_marginal is None and any(name.startswith(f"{prefix}stream_marginal.") for name in state_dict):
             assert isinstance(self._prevalence, Prevalence)
             self.stream_marginal = _stream_marginal(self.marginal, int((self._prevalence.sampling > 0).sum()))
@@ -344,11 +344,11 @@ class InformationGainLoss(_Loss):
 
 
 def _stream_marginal(marginal: Marginal, streams: int) -> Marginal:
-    """Return a new marginal of the same kind for the classes sampled, `streams`, and the unlabelled."""
+    """Return a new marginal of the same kind for the sampled classes, `streams`, and the unlabelled stream."""
     if isinstance(marginal, PoolMarginal | AuxiliaryMarginal):
         raise ValueError(
-            f"Expected a marginal of the minibatches with `unlabelled`, but got {type(marginal).__name__}: it knows nothing "
-            "of the unlabelled stream; use RunningMarginal(), or reference=prevalence.population."
+            f"Expected a marginal of the minibatches with `unlabelled`, but got {type(marginal).__name__}: it has no "
+            "estimate for the unlabelled stream; use RunningMarginal(), or reference=prevalence.population."
         )
     own = copy.deepcopy(marginal)
     own.reset()
@@ -357,7 +357,7 @@ def _stream_marginal(marginal: Marginal, streams: int) -> Marginal:
 
 
 class _Rival(_Loss):
-    """A loss without a marginal. `_right_at_population`: whether it is π in which its mean prediction is right, and not ρ."""
+    """A loss without a marginal. `_right_at_population`: True if its mean prediction should be π, False if ρ."""
 
     _right_at_population = False
 
@@ -375,7 +375,7 @@ class _Rival(_Loss):
     def forward(self, logits: Tensor, target: Tensor, unlabelled: Tensor | None = None) -> Tensor:
         if unlabelled is not None:
             raise ValueError(
-                f"Expected no `unlabelled` rows for {type(self).__name__}, but got some: they have no part in its likelihood; "
+                f"Expected no `unlabelled` rows for {type(self).__name__}, but got some: its likelihood cannot use them; "
                 "use LogitAdjustedLoss or InformationGainLoss."
             )
         return self._labelled_loss(logits, target)
@@ -388,7 +388,7 @@ class _Rival(_Loss):
 
 
 class WeightedLoss(_Rival):
-    """Importance weighting: [`weighted_loss`][rightloss.losses.functional.weighted_loss], with the same arguments.
+    """Importance-weighted cross-entropy: [`weighted_loss`][rightloss.losses.functional.weighted_loss], with the same arguments.
 
     Examples:
         >>> import torch, rightloss as rl
@@ -404,10 +404,10 @@ class WeightedLoss(_Rival):
 
 
 class LogitAdjustedLoss(_Rival):
-    """Logit adjustment in training: [`logit_adjusted_loss`][rightloss.losses.functional.logit_adjusted_loss].
+    """Logit-adjusted cross-entropy: [`logit_adjusted_loss`][rightloss.losses.functional.logit_adjusted_loss].
 
-    Called as `criterion(logits, y, unlabelled=logits_u)` it also learns from unlabelled rows of the population, as
-    `InformationGainLoss` does, and with the same `unlabelled_weight` and `unlabelled_evidence`.
+    `criterion(logits, y, unlabelled=logits_u)` also learns from unlabelled rows of the population, as `InformationGainLoss`
+    does, with the same arguments `unlabelled_weight` and `unlabelled_evidence`.
 
     Examples:
         >>> import torch, rightloss as rl
@@ -457,7 +457,7 @@ class LogLikelihoodLoss(_Rival):
         0.6931
     """
 
-    _quiet = ("mix", "mean")  # it asks for neither ρ nor π
+    _quiet = ("mix", "mean")  # it needs neither ρ nor π
 
     def cross_entropy_terms(self, terms: PriorTerms) -> tuple[Tensor | None, Tensor | None]:
         return None, None

@@ -1,4 +1,4 @@
-"""Warn of what cannot be right: labels in another mix than declared, a mean prediction that stays far off, softmax twice.
+"""Warn of likely mistakes in training: labels not at the declared mix, a mean prediction that stays wrong, a second softmax.
 
 Stage: logits and labels of some of the training batches → at most one `PrevalenceWarning` of each kind.
 """
@@ -21,28 +21,27 @@ from ..prevalence import PrevalenceWarning
 from .batch import LabelledBatch, check_finite_rows, full_precision
 from .gain import PriorTerms, at_reference
 
-DENSITY = 16  # batches that are looked at: the first 16, then about 16 each time their number grows by a factor of e
-FALSE_ALARMS = 1e-3  # how often labels that do come at the declared rates are suspected, over a whole training
-ODDS = 1.25  # a mix or mean prediction whose odds are off by less is close enough to say nothing
-FAR = 3.0  # odds of a mean prediction that is far off
-SETTLED = 256  # batches before a mean prediction can be said to stay where it is
-MANY = 2**16  # rows that are enough for a mean prediction
+DENSITY = 16  # batches checked: the first 16, then about 16 each time their number grows by a factor of e
+FALSE_ALARMS = 1e-3  # probability of a false warning about the labels, over a whole training
+ODDS = 1.25  # no warning if the odds of a mix or mean prediction are wrong by less than this factor
+FAR = 3.0  # a mean prediction with odds wrong by this factor is far off
+SETTLED = 256  # batches before a mean prediction can count as stuck
+MANY = 2**16  # enough rows for a mean prediction
 
 Kind = Literal["mix", "mean", "logits"]
 
 
 class Monitor:
-    """Look at a few of the batches a loss is trained on.
+    """Check some of the training batches of a loss, and warn of likely mistakes.
 
     - **Labels.** By Chernoff's bound, n labels drawn at rates ρ show a class at the rate f with a probability of at most
-      exp(−n KL(f‖ρ)); rows that hang together, as pixels of an image do, count for fewer, by the variance between batches. The
-      bound is looked at whenever the batches seen have doubled, with shares of `FALSE_ALARMS` that add up to it.
-    - **Mean prediction**, in the mix r of the loss, which demands that it be r. It stays far off if its odds are wrong by a
-      factor of `FAR`, by more than 5 standard errors, in two successive doublings of the training, and hardly closer
-      in the second.
+      exp(−n KL(f‖ρ)). For correlated rows, such as pixels of an image, n is an effective number, from the variance between
+      batches. The bound is tested each time the number of batches has doubled, at levels that add up to `FALSE_ALARMS`.
+    - **Mean prediction** at the mix r of the loss: it must be r. It is stuck if, in two successive doublings of the number of
+      batches, its odds are wrong by a factor of `FAR` and by more than 5 standard errors, and hardly closer in the second.
     - **Logits** of a softmax likelihood that are non-negative and sum to 1 in every row of three batches.
 
-    Nothing is looked at in eval mode, on an accelerator, under `torch.compile`, inside `torch.func` or over several ranks.
+    Nothing is checked in eval mode, on an accelerator, under `torch.compile`, inside `torch.func` or over several ranks.
     """
 
     def __init__(self, *quiet: Kind) -> None:
@@ -55,13 +54,13 @@ class Monitor:
         self._quiet: set[Kind] = set(quiet)
 
     def due(self) -> bool:
-        """Count a batch, and say whether it is to be looked at."""
+        """Count a batch, and return whether to check it."""
         self.batches += 1
         return self.batches >= self._next
 
     @torch.no_grad()
     def look(self, batch: LabelledBatch, terms: PriorTerms, likelihood: Likelihood) -> None:
-        """Take in one batch, and warn if it is the one too many."""
+        """Add one batch to the statistics, and warn if a test fails."""
         stride = max(1, self.batches // DENSITY)
         self._next = self.batches + 1 + self._random.randrange(2 * stride - 1)
         labels, rows = batch.labels, check_finite_rows(rows_of(full_precision(batch.outputs.detach())), "nan")
@@ -86,8 +85,8 @@ class Monitor:
         if self._normalised == 3:
             self._warn(
                 "logits",
-                "Expected logits, but every row is non-negative and sums to 1, like the output of a softmax: pass what the "
-                "last layer gives. The loss takes the softmax itself.",
+                "Expected logits, but every row is non-negative and sums to 1, like the output of a softmax: pass the outputs "
+                "of the last layer. The loss applies the softmax itself.",
             )
 
     def _look_at_mix(self, sampling: Tensor) -> None:
@@ -141,7 +140,7 @@ class Monitor:
 
 @dataclass
 class _Average:
-    """The mean of a vector over batches, and how far it varies between them."""
+    """The running mean of a vector over batches, and its variance between them."""
 
     batches: int = 0
     rows: int = 0
@@ -164,13 +163,13 @@ class _Average:
         return (variance / max(1, self.batches - 1)).sqrt()
 
     def independent_rows(self, sampling: Tensor) -> Tensor:
-        """How many rows, were they independent, would vary as much: by class."""
+        """Return the effective number of independent rows, by class."""
         alone = sampling * (1 - sampling) / self.rows
         return self.rows * (alone / torch.maximum(alone, self.standard_error**2))
 
 
 def _frames_to_user() -> int:
-    """How far up the stack the code is that called the loss, so that the warning names its line."""
+    """Return the stack level of the code that called the loss, so that the warning names its line."""
     level, frame = 1, sys._getframe(1)
     ours = ("rightloss", "torch", "jaxtyping", "beartype")
     while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in ours:
@@ -179,7 +178,7 @@ def _frames_to_user() -> int:
 
 
 def _divergence(f: Tensor, p: Tensor) -> Tensor:
-    """KL(f‖p) of each class against all others."""
+    """Return KL(f‖p) of each class against all others."""
     return torch.special.xlogy(f, f / p) + torch.special.xlogy(1 - f, (1 - f) / (1 - p))
 
 

@@ -1,19 +1,19 @@
-"""Unlabelled rows of the population as one more class: the likelihood of the stream that an x came from.
+"""Unlabelled rows of the population as one more class: the likelihood of the stream from which each x comes.
 
 Stage: labelled batch, outputs of unlabelled rows → a batch over K + 1 streams, for the gain or the cross-entropy.
 
-Labelled x of class k come from p(x|k) = p(k|x,w) p(x)/π_k, n_k of them; N_u unlabelled ones from p(x). With p(x) profiled out
-(Prentice & Pyke 1979 where N_u = 0; Vardi 1985, Qin 1998), what is left is a likelihood of the stream s an x came from:
+There are n_k labelled x of class k, drawn from p(x|k) = p(k|x,w) p(x)/π_k, and N_u unlabelled ones, drawn from p(x). With p(x)
+profiled out (Prentice & Pyke 1979 where N_u = 0; Vardi 1985, Qin 1998), the likelihood is that of the stream s of each x:
 
     P(s = k|x,w) ∝ ρ_k p(k|x,w)/π_k,      P(s = unlabelled|x,w) ∝ λ,      λ = N_u / Σ_k n_k.
 
-So "unlabelled" is a class to which every x of the population belongs: p(u|x,w) = 1 and π_u = 1. Beside the table of the K
-classes it is a column of zeros, and the mix r or ρ of the streams has one more entry. All else is as without it.
+So "unlabelled" is a class to which every x of the population belongs: p(u|x,w) = 1 and π_u = 1. It adds a column of zeros to
+the table of the K classes, and one entry to the mix r or ρ of the streams. Nothing else changes.
 
-The streams do not use all that is known: the mean prediction over the unlabelled rows, p(k|w) = avg_u p(k|x,w), has to be π_k.
-`population_evidence` is that knowledge as a likelihood, of people of the population counted by class alone, ε for each
-unlabelled row. π is known exactly, and the mean prediction over N rows varies by Var p(k|x)/N, where the share among N people
-counted varies by π_k(1 − π_k)/N: so a row is worth 1/R² people, R² being the share of the classes' variance that x explains.
+The streams do not use one known fact: the mean prediction over the unlabelled rows, p(k|w) = avg_u p(k|x,w), must be π_k.
+`population_evidence` adds it as the likelihood of people counted by class, ε for each unlabelled row. The mean prediction over
+N rows has a variance of Var p(k|x)/N, and the class frequency among N people counted has one of π_k(1 − π_k)/N. So a row is
+worth 1/R² people, where R² is the fraction of the classes' variance that x explains.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ from ..marginals import (
 from .batch import LabelledBatch, Labels, Reduction, check_finite_rows, full_precision, wide
 from .gain import PriorTerms
 
-SEEN = 30  # people of the rarest class, about, among the unlabelled rows that a mean prediction is taken over
-LONGEST = 33  # minibatches it is taken over at most: weights change meanwhile, and the mean comes late
+SEEN = 30  # approximate number of people of the rarest class among the unlabelled rows of a mean prediction
+LONGEST = 33  # minibatches in a mean prediction at most: the weights change meanwhile, so old ones are biased
 
 
 @dataclass(eq=False)
 class Tables:
-    """Log p(k|x,w) of the labelled rows and, after them, of the unlabelled ones.
+    """The table log p(k|x,w) of the labelled rows, followed by the unlabelled ones.
 
     Attributes:
-        table: of all rows.
-        labelled: how many are labelled.
+        table: all rows.
+        labelled: the number of labelled rows.
     """
 
     table: Float[Tensor, "n k"]
@@ -69,8 +69,8 @@ def check_unlabelled_weight(weight: float | None) -> float | None:
         return None
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < math.inf:
         raise ValueError(
-            f"Expected `unlabelled_weight` to be a finite number ≥ 0, but got {weight!r}: it is the mass of the unlabelled "
-            "rows against the labelled ones; None takes the ratio of the rows given."
+            f"Expected `unlabelled_weight` to be a finite number ≥ 0, but got {weight!r}: it is the weight of unlabelled "
+            "relative to labelled rows; None takes the ratio of their numbers."
         )
     return float(weight)
 
@@ -79,14 +79,15 @@ def check_unlabelled_evidence(evidence: float) -> float:
     """Return ε as a float, or raise a ValueError."""
     if isinstance(evidence, bool) or not isinstance(evidence, int | float) or not 0 <= evidence < math.inf:
         raise ValueError(
-            f"Expected `unlabelled_evidence` to be a finite number ≥ 0, but got {evidence!r}: it is how many people of the "
-            "population, counted by class alone, stand beside each unlabelled row; 0 for none, 3 is a good start."
+            f"Expected `unlabelled_evidence` to be a finite number ≥ 0, but got {evidence!r}: it is the number of people of "
+            f"the "
+            "population, counted by class, per unlabelled row; 0 for none, 3 is a good start."
         )
     return float(evidence)
 
 
 def evidence_decay(rows: int, population: Float[Tensor, " k"]) -> float:
-    """Return the decay of the running mean prediction: 0 where the rows of one minibatch tell enough of each class."""
+    """Return the decay of the running mean prediction: 0 if one minibatch has enough rows of each class."""
     return 1 - min(1.0, max(rows * float(population.min()) / SEEN, 1 / LONGEST))
 
 
@@ -95,11 +96,11 @@ def population_evidence(
 ) -> Float[Tensor, ""]:
     """Return Σ_k π_k log p(k|w), where p(k|w) is the mean prediction over the unlabelled rows.
 
-    It is greatest, and its gradient 0, where that mean is π. Its value is that of the marginal's q, its gradient
-    `Σ_k π_k/q_k ∇m_k`, that of the minibatch's mean m. (Mann and McCallum 2007 call it expectation regularisation.)
+    It has its maximum where that mean is π. Its value uses the marginal's q, its gradient is `Σ_k π_k/q_k ∇m_k`, with m the
+    minibatch's mean. (Mann and McCallum 2007 call it expectation regularisation.)
 
     Args:
-        tables: of the labelled and the unlabelled rows.
+        tables: the labelled and unlabelled rows.
         population: π.
         marginal: the estimator of q over the minibatches.
         group: the ranks that share the batch.
@@ -115,7 +116,7 @@ def population_evidence(
 def unlabelled_mass(
     batch: LabelledBatch, tables: Tables, weight: float | None, group: dist.ProcessGroup | None
 ) -> int | float | Tensor:
-    """Return λ: the weight, or the ratio of the rows given."""
+    """Return λ: the given weight, or the ratio of the numbers of rows."""
     if weight is not None:
         return weight
     examples, rows = _global_counts(batch.labels.count, len(tables.population), group)
@@ -123,7 +124,7 @@ def unlabelled_mass(
 
 
 def add_evidence(loss: Tensor, batch: LabelledBatch, evidence: Tensor, reduction: Reduction) -> Tensor:
-    """Return the loss minus the evidence of each labelled example, reduced as the loss is."""
+    """Return the loss minus the evidence per labelled example, with the same reduction."""
     if reduction == "mean":
         return loss - evidence
     if reduction == "sum":
@@ -133,7 +134,7 @@ def add_evidence(loss: Tensor, batch: LabelledBatch, evidence: Tensor, reduction
 
 
 def tables_of(batch: LabelledBatch, unlabelled: Tensor, likelihood: Likelihood) -> Tables:
-    """Return the tables of labelled and unlabelled rows, checked; one pass through the likelihood."""
+    """Return the checked tables of labelled and unlabelled rows, from one call of the likelihood."""
     rows = batch.rows()
     others = rows_of(full_precision(_checked_outputs(unlabelled, batch.outputs)))
     others = check_finite_rows(others, batch.nonfinite) if len(others) else others
@@ -147,14 +148,14 @@ def stream_batch(
     weight: float | None,
     group: dist.ProcessGroup | None = None,
 ) -> tuple[LabelledBatch, PriorTerms]:
-    """Return the batch and the terms of the streams: logits `log p(k|x,w)` and 0, labels with one more class.
+    """Return the batch and the prior terms of the streams: logits `log p(k|x,w)` and 0, labels with one more class.
 
-    Classes that are never sampled are no streams. The mean of a loss is per labelled example, so that N times it is the
-    log-likelihood of all rows, and its gradient has a limit as λ grows.
+    Classes that are never sampled have no stream. The mean loss is per labelled example, so that N times the mean is the
+    negative log-likelihood of all rows, and its gradient has a limit as λ grows.
 
     Args:
         batch: the labelled rows.
-        tables: those of all rows.
+        tables: all rows.
         terms: r, ρ, κ and offsets of the classes.
         weight: λ; None for the ratio of the rows given.
         group: the ranks that share the batch.
@@ -171,7 +172,7 @@ def stream_batch(
 
 
 def stream_columns(table: Float[Tensor, "*sets n k"], sampled: Bool[Tensor, " k"]) -> Float[Tensor, "*sets n s"]:
-    """Return the table of the streams: log p(k|x,w) of the classes that are sampled, and 0 of the unlabelled."""
+    """Return the table of the streams: log p(k|x,w) for the sampled classes, and 0 for the unlabelled stream."""
     return F.pad(table if bool(sampled.all()) else table[..., sampled], (0, 1))
 
 
@@ -184,7 +185,7 @@ def unreduced_shape(batch: LabelledBatch, unlabelled: Tensor) -> torch.Size:
 
 
 def _check_sampled(labels: Labels, sampled: Bool[Tensor, " k"]) -> None:
-    """Raise a ValueError for a label of a class that is never sampled: it is no stream."""
+    """Raise a ValueError for a label of a class that is never sampled, because it has no stream."""
     if bool(sampled.all()):
         return
     found = labels.per_class(torch.zeros(0, device=sampled.device))
@@ -208,9 +209,9 @@ def _global_counts(
 
 
 def stream_labels(labels: Labels, rows: int, sampled: Bool[Tensor, " k"], multiple: int | float | Tensor | None) -> Labels:
-    """Return the labels of all rows over the streams, the unlabelled last; each of these counts `multiple` times.
+    """Return the labels of all rows as streams, unlabelled rows last; each unlabelled row counts `multiple` times.
 
-    With leading dimensions `*sets`, each set has as many unlabelled rows of its own, and may have a multiple of its own.
+    With leading dimensions `*sets`, each set has its own unlabelled rows, the same number each, and may have its own multiple.
     """
     like = labels.index if labels.index is not None else labels.votes
     assert like is not None
@@ -265,7 +266,7 @@ def _computed_terms(terms: PriorTerms, sampled: Bool[Tensor, " k"], lam: float |
 
 
 def _checked_outputs(unlabelled: object, outputs: Tensor) -> Tensor:
-    """Return the outputs of unlabelled rows with a dimension for the outputs, as the labelled ones have."""
+    """Return the outputs of unlabelled rows, with a dimension for the outputs like the labelled ones."""
     if not isinstance(unlabelled, Tensor) or not unlabelled.is_floating_point():
         found = unlabelled.dtype if isinstance(unlabelled, Tensor) else type(unlabelled).__name__
         raise ValueError(f"Expected `unlabelled` to be logits, a float tensor, but got {found}: pass model(x_unlabelled).")

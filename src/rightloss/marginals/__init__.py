@@ -1,7 +1,7 @@
-"""Table of log p(y|x,w) → log p(y|w), what the model predicts before it sees x.
+"""Marginals: table of log p(y|x,w) → log p(y|w), the mean prediction of the model over x.
 
-Stage: `log_probs (n, k) → log_marginal (k,)`. The gradient is always the minibatch's; the value, q, comes from one of
-the marginals here.
+Stage: `log_probs (n, k) → log_marginal (k,)`. The gradient is always that of the minibatch; the value q is estimated by one of
+the marginals in this package.
 """
 
 from .auxiliary import AuxiliaryMarginal as AuxiliaryMarginal

@@ -1,4 +1,4 @@
-"""q from a network that reads the weights: the paper's q_ψ(w)."""
+"""AuxiliaryMarginal: q from a network of the weights, the paper's q_ψ(w)."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from torch import Tensor, nn
 
 from .contract import MinibatchEstimate, Reference, check_classes, in_transform
 
-_MEMORY_NUMBERS = 2**22  # remembered weights take at most 16 MiB, however long the vector
+_MEMORY_NUMBERS = 2**22  # stored weights take at most 16 MiB
 
 
 class AuxiliaryMarginal(nn.Module):
     """q = q_ψ(w), a small network from (a vector made from) the weights to the K log-probabilities of p(y|w).
 
-    Trained jointly with the model, by an optimiser of its own, to minimise KL[p(·|w) ‖ q_ψ(w)], so −Σ_k p(k|w) log q_ψ(w)_k,
-    with the unbiased minibatch estimate m_k in the place of p(k|w). So that the noise of one minibatch does not pass into ψ,
-    each step averages that loss over pairs (w, m) drawn from the latest ones, each unbiased at its own w. Its derivative by w
-    is not used.
-    Where the weights are sampled from a posterior, q_ψ follows the sample, which a running average cannot. In `eval()` mode
-    ψ stays as it is.
+    It is trained jointly with the model, by its own optimiser, to minimise KL[p(·|w) ‖ q_ψ(w)], that is
+    −Σ_k p(k|w) log q_ψ(w)_k, with the unbiased minibatch estimate m_k instead of p(k|w). To reduce the noise of one
+    minibatch, each step averages that loss over pairs (w, m) drawn from the latest ones, each unbiased at its own w. The
+    derivative by w is not used.
+    For weights sampled from a posterior, q_ψ depends on the sample, which a running average cannot. In `eval()` mode ψ is
+    fixed.
 
     Args:
         weights: the output layer, whose parameters are the vector; or a function that returns a vector made from w.
-        hidden: width of the network's nonlinear part; a linear part runs beside it.
+        hidden: width of the network's nonlinear part, which is added to a linear part.
         lr: step size of its Adam optimiser.
-        memory: how many of the latest pairs (w, m) are remembered.
-        draw: how many of them, drawn at random, a step averages over, the newest always among them.
+        memory: the number of latest pairs (w, m) to store.
+        draw: the number of stored pairs that a step averages over: the newest and others at random.
 
     Examples:
         >>> import torch, rightloss as rl
@@ -63,11 +63,11 @@ class AuxiliaryMarginal(nn.Module):
         self._source = Reference(weights)
         self.hidden, self.lr, self.memory, self.draw = hidden, lr, memory, draw
         self.network = None
-        self._generator = torch.Generator().manual_seed(0)  # its own, alike on all ranks
+        self._generator = torch.Generator().manual_seed(0)  # own generator, the same on all ranks
 
     @property
     def source(self) -> nn.Module | Callable[[], Tensor]:
-        """The layer or function that the vector is made from."""
+        """The layer or function that gives the vector."""
         source: nn.Module | Callable[[], Tensor] = self._source.get()
         return source
 
@@ -85,7 +85,7 @@ class AuxiliaryMarginal(nn.Module):
         self.register_buffer("_steps", torch.zeros((), dtype=torch.long))
 
     def vector(self) -> Float[Tensor, " d"]:
-        """Return the vector that q_ψ reads of w."""
+        """Return the vector of w, the input of q_ψ."""
         if isinstance(self.source, nn.Module):
             return torch.cat([parameter.detach().flatten() for parameter in self.source.parameters()])
         vector = self.source().detach()
@@ -105,7 +105,7 @@ class AuxiliaryMarginal(nn.Module):
         return self.value(estimate)
 
     def reset(self) -> None:
-        """Unlearn: q_ψ is constant again, and nothing is remembered."""
+        """Reset q_ψ to a constant, and clear the memory."""
         assert self.network is not None
         origin, classes = self.network.origin, self._seen_marginals.shape[1]
         blank = AuxiliaryMarginal(lambda: origin, self.hidden, self.lr, self.memory, self.draw)
@@ -140,23 +140,23 @@ class AuxiliaryMarginal(nn.Module):
             risk = -(self._seen_marginals[drawn] * log_q).sum(1).mean()
             risk.backward()
         self.optimizer.step()
-        self.optimizer.zero_grad()  # a model's optimiser that is given ψ too finds nothing to do
+        self.optimizer.zero_grad()  # so that the model's optimiser does nothing if it was also given ψ
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> AuxiliaryMarginal:
-        """Move as every module does, by `.to()` and `.double()`, along with the optimiser's state."""
+        """Move the module by `.to()` or `.double()`, together with the optimiser's state."""
         super()._apply(fn, recurse)
         if self.network is not None:
             self.optimizer.load_state_dict(self.optimizer.state_dict())
         return self
 
     def get_extra_state(self) -> dict[str, Any]:
-        """Return the optimiser's and the generator's state, so that a restored run goes on as it would have."""
+        """Return the state of the optimiser and the generator, so that a restored run continues exactly."""
         if self.network is None:
             return {}
         return {"optimizer": deepcopy(self.optimizer.state_dict()), "generator": self._generator.get_state()}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_extra_state` returned."""
+        """Restore the state from `get_extra_state`."""
         if self.network is not None and state:
             self.optimizer.load_state_dict(state["optimizer"])
             self._generator.set_state(state["generator"])
@@ -166,7 +166,7 @@ class AuxiliaryMarginal(nn.Module):
 
 
 class _Network(nn.Module):
-    """w → log-softmax(affine(w − w₀) + MLP(w − w₀)), constant in w to begin with."""
+    """w → log-softmax(affine(w − w₀) + MLP(w − w₀)), constant in w at the start."""
 
     origin: Tensor
 

@@ -1,4 +1,4 @@
-"""q from the minibatch itself: stateless marginals."""
+"""BatchMarginal and ClasswiseMarginal: q from the minibatch itself, without state."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .contract import MinibatchEstimate, cannot_be_read, check_classes
 class BatchMarginal(nn.Module):
     """q = m, the minibatch's own `avg_n β_n p(k|x_n,w)`, Eq. (4).
 
-    Simple and stateless, the one for `torch.func` and for regression. log m is biased low, by about
-    Var[m]/(2 p(k|w)²), of order 1/n; at a small prevalence under the paper's reference it rests on a few examples.
+    Simple and stateless: use it for `torch.func` and for regression. log m is biased downwards by about
+    Var[m]/(2 p(k|w)²), of order 1/n. At a small prevalence with the paper's reference it depends on few examples.
 
     Examples:
         >>> import torch, rightloss as rl

@@ -1,4 +1,4 @@
-"""What a loss asks of a marginal, and what all marginals share."""
+"""The interface of a marginal, and functions that all marginals share."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class MinibatchEstimate(NamedTuple):
 
     Attributes:
         log_m: `log avg_n β_n p(k|x_n,w)` of the (global) minibatch, `(k,)` or `(*sets, k)`, without gradient.
-        examples: how many examples it rests on.
-        measure: (outputs, target or None) → (`log Σ_n β_n p(k|x_n,w)`, `log n`) over other data; None where there are none.
-        finite: True if log_m is known to be finite; False if nobody has checked.
+        examples: the number of examples in it.
+        measure: (outputs, target or None) → (`log Σ_n β_n p(k|x_n,w)`, `log n`) over other data; None if there are none.
+        finite: True if log_m is known to be finite; False if it was not checked.
         params: the weights by name, `(*sets, …)`, if a method of inference made the estimate.
     """
 
@@ -33,18 +33,18 @@ class MinibatchEstimate(NamedTuple):
 
 @runtime_checkable
 class MarginalState(Protocol):
-    """q, the value that stands for p(y|w) in denominators, at one set of weights, `(k,)`, or at many, `(*sets, k)`.
+    """q, the value used for p(y|w) in denominators, at one set of weights, `(k,)`, or at many, `(*sets, k)`.
 
-    Training calls `update` once per minibatch. `value` answers the same question and leaves everything as it is, so it can be
-    used inside `torch.func`.
+    Training calls `update` once per minibatch. `value` returns the same without a change of state, so it can be used inside
+    `torch.func`.
     """
 
     def value(self, estimate: MinibatchEstimate) -> Float[Tensor, "*sets k"]:
-        """Return log q, given the minibatch's estimate; change nothing."""
+        """Return log q, given the minibatch's estimate, without a change of state."""
         ...
 
     def update(self, estimate: MinibatchEstimate) -> Float[Tensor, "*sets k"]:
-        """Take the minibatch in, unless in eval mode, and return log q."""
+        """Update the state with the minibatch, except in eval mode, and return log q."""
         ...
 
     def reset(self) -> None:
@@ -57,18 +57,18 @@ class Marginal(MarginalState, Protocol):
     """An estimator of q for a loss."""
 
     def prepare(self, num_classes: int | None) -> None:
-        """Get ready for K classes, or for regression (None), where the support is each batch's own labels."""
+        """Allocate the state for K classes, or for regression (None), where the support is the labels of each batch."""
         ...
 
     def sampling_frequencies(self, sampling: Tensor, realised: Callable[[], Tensor]) -> Tensor:
-        """Return the class frequencies (K,) that β divides by: ρ as declared, or those of the batch, `realised()`."""
+        """Return the class frequencies (K,) in the denominator of β: the declared ρ, or those of the batch, `realised()`."""
         ...
 
 
 class Reference:
-    """Hold a module, or a function of one, without owning it: it is not saved, trained or moved along.
+    """Refer to a module, or to a function of one, without registering it: it is not saved, trained or moved.
 
-    A deep copy refers to the module's copy if both are copied together, in any order, and else to the module itself.
+    A deep copy refers to the copy of the module if both are copied together, in any order; otherwise to the module itself.
     """
 
     def __init__(self, target: Any, memo: dict[int, Any] | None = None) -> None:
@@ -88,7 +88,7 @@ class Reference:
 
 
 def _copied(target: Any, memo: dict[int, Any]) -> Any:
-    """Return the deep copy of `target` that `memo` knows of, or `target` itself."""
+    """Return the deep copy of `target` in `memo`, or `target` itself."""
     if isinstance(target, MethodType):
         return MethodType(target.__func__, memo.get(id(target.__self__), target.__self__))
     return memo.get(id(target), target)
@@ -97,15 +97,15 @@ def _copied(target: Any, memo: dict[int, Any]) -> Any:
 def with_minibatch_gradient(log_q: Float[Tensor, "*sets k"], log_m: Float[Tensor, "*sets k"]) -> Float[Tensor, "*sets k"]:
     """Return log p(y|w) with the value `log q` and the gradient ∇m/q of the minibatch estimate m, Eq. (5).
 
-    Written as log(q + m − stop(m)), so that also the second derivative, ∇²m/q − ∇m∇mᵀ/q², is that of a logarithm, and
-    with q = m every derivative is exactly that of log m. Computed as `log q + log1p(m/q − stop(m/q))`: no underflow.
+    It is log(q + m − stop(m)), so that the second derivative, ∇²m/q − ∇m∇mᵀ/q², is that of a logarithm as well, and with
+    q = m every derivative is exactly that of log m. It is computed as `log q + log1p(m/q − stop(m/q))`, without underflow.
     """
     ratio = torch.exp(log_m - log_q)
     return log_q + torch.log1p(ratio - ratio.detach())
 
 
 def in_transform() -> bool:
-    """Return whether a `torch.func` transform is active, in which state must not change and values cannot be read."""
+    """Return whether a `torch.func` transform is active; inside one, state must not change and values cannot be read."""
     return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 
 

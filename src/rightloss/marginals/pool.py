@@ -1,4 +1,4 @@
-"""q from a full pass over given data, now and then."""
+"""PoolMarginal: q from a full pass over given data, repeated every few batches."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ Pool = tuple[Tensor, Tensor | None]
 class PoolMarginal(nn.Module):
     """q = the marginal over a whole pool of data, exact at the weights of the last pass.
 
-    Only the value comes from the pool: gradients are the minibatch's. Under `torch.distributed` each rank goes over its own
-    loader, so give all ranks the same pool. The pool should be the training data (or, for
-    curvature and checks, data of the same kind); a pool held out from training is overfitted to under the paper's
-    reference and is no cure for a drifting intercept.
+    Only the value is from the pool; gradients are from the minibatch. Under `torch.distributed` each rank reads its own
+    loader, so give all ranks the same pool. Use the training data as the pool (or, for curvature and checks, similar data).
+    With the paper's reference, the model overfits to a held-out pool, and the intercept can still drift.
 
     Args:
         model: the network, called on the pool's inputs in eval mode and without gradients.
-        loader: what to go over, any number of times: batches `(x, y)` with classes at the rates of `prevalence.sampling`;
-            or, with `labelled=False`, inputs `x` (or tuples that start with them) drawn from the population, where β = 1.
-            The latter needs the loss's `reference` to be the population.
-        every: how many training batches one pass serves.
-        labelled: whether the loader gives labels.
+        loader: an iterable that can be read repeatedly: batches `(x, y)` with class frequencies `prevalence.sampling`; or,
+            with `labelled=False`, inputs `x` (or tuples that start with x) from the population, where β = 1. The latter needs
+            the population as the loss's `reference`.
+        every: the number of training batches per pass.
+        labelled: whether the loader has labels.
 
     Examples:
         >>> import torch, rightloss as rl
@@ -46,7 +45,7 @@ class PoolMarginal(nn.Module):
         self._model = Reference(model)
         self.loader, self.every, self.labelled = loader, int(every), labelled
         self._calls, self._over_classes = 0, True
-        self._last_pass: Any = None  # log q; in regression, where the support changes, the outputs it is made from
+        self._last_pass: Any = None  # log q; in regression, where the support changes, the outputs from which log q is computed
 
     @property
     def model(self) -> nn.Module:
@@ -69,11 +68,11 @@ class PoolMarginal(nn.Module):
         return self._from(self._last_pass, estimate)
 
     def reset(self) -> None:
-        """Forget the last pass, so that the next batch makes a new one: after loading weights, for example."""
+        """Discard the last pass, so that the next batch makes a new one, for example after loading weights."""
         self._last_pass, self._calls = None, 0
 
     def exact(self, estimate: MinibatchEstimate, model: nn.Module | None = None) -> Float[Tensor, " k"]:
-        """Return log q from a pass made now, with `model` in the place of the marginal's own; change nothing."""
+        """Return log q from a new pass with `model` instead of the marginal's own, without a change of state."""
         return self._from(self._new_pass(estimate, self.model if model is None else model), estimate)
 
     def batches(self, device: torch.device) -> Iterator[Pool]:
@@ -111,7 +110,7 @@ class PoolMarginal(nn.Module):
 
 
 def log_mean(sums: Sequence[tuple[Tensor, Tensor | float]]) -> Tensor:
-    """Return log of the mean over several batches, from each batch's log-sum and log-count."""
+    """Return the log of the mean over several batches, from the log-sum and log-count of each."""
     log_sums = torch.stack([each for each, _ in sums])
     log_counts = torch.stack([torch.as_tensor(count, dtype=log_sums.dtype, device=log_sums.device) for _, count in sums])
     return torch.logsumexp(log_sums, 0) - torch.logsumexp(log_counts, 0)

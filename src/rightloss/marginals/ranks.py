@@ -1,6 +1,6 @@
 """Averages over the ranks of a `torch.distributed` job, with gradients.
 
-A group of None is this rank alone.
+A group of None means this rank only.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from torch import Tensor
 
 
 def sharing_group(process_group: dist.ProcessGroup | None, training: bool) -> dist.ProcessGroup | None:
-    """Return the ranks that share a batch, all by default; None if this rank is alone.
+    """Return the ranks that share a batch, all by default; None if there is only this rank.
 
-    In eval mode it is: other ranks may be doing something else.
+    In eval mode it is always None, because other ranks may be doing something else.
     """
     if not training or not dist.is_available() or not dist.is_initialized():
         return None
@@ -24,7 +24,7 @@ def sharing_group(process_group: dist.ProcessGroup | None, training: bool) -> di
 
 
 def gather_ranks(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Return `tensor` of every rank, stacked, without gradient; all must have one shape."""
+    """Return `tensor` of every rank, stacked, without gradient; all must have the same shape."""
     rows = [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
     dist.all_gather(rows, tensor.detach().contiguous(), group=group)
     return torch.stack(rows)
@@ -40,7 +40,7 @@ def sum_over_ranks(tensor: Tensor, group: dist.ProcessGroup | None) -> Tensor:
 
 
 def log_mean_over_ranks(log_sum: Tensor, log_count: Tensor | float, group: dist.ProcessGroup | None) -> Tensor:
-    """Return log of the global average, from each rank's log-sum (k,) and log-count."""
+    """Return the log of the global average, from each rank's log-sum (k,) and log-count."""
     if group is None:
         return log_sum - log_count
     count = torch.as_tensor(log_count, dtype=log_sum.dtype, device=log_sum.device)
@@ -51,7 +51,7 @@ def log_mean_over_ranks(log_sum: Tensor, log_count: Tensor | float, group: dist.
 class _LogMean(torch.autograd.Function):
     """Average in log space: one collective of k + 1 numbers forward, one of k numbers backward.
 
-    Every rank's loss depends on every rank's sum, so the gradients that the losses give the mean are added up first.
+    Every rank's loss depends on every rank's sum, so the gradients by the mean are summed over ranks first.
     """
 
     @staticmethod

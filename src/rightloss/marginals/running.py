@@ -1,4 +1,4 @@
-"""q from the recent minibatches: an exponential average."""
+"""RunningMarginal: q as an exponential average over recent minibatches."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _ONE = torch.tensor(1)
 
 
 class RunningMarginal(nn.Module):
-    """q = exponential average of the minibatches' m, the present one included, corrected for its start at nothing.
+    """q = exponential average of m over the minibatches, including the current one, with bias correction.
 
-    The default. After t batches `q = Σ_s d^(t−s) m_s / Σ_s d^(t−s)`, kept in log space, however small the m. In `eval()` mode
-    it is used but not moved. A non-finite batch leaves it as it was.
+    The default. After t batches `q = Σ_s d^(t−s) m_s / Σ_s d^(t−s)`, kept in log space against underflow. In `eval()` mode it
+    is used but not updated. A non-finite batch does not change it.
 
     Args:
-        decay: d in [0, 1): how much of the past is kept per batch; 0 is `BatchMarginal`.
+        decay: d in [0, 1), the weight of the past per batch; 0 is `BatchMarginal`.
 
     Examples:
         >>> import torch, rightloss as rl
@@ -87,7 +87,7 @@ class RunningMarginal(nn.Module):
             self.log_average.copy_(torch.where(use, log_q, self.log_average))
             self.steps.copy_(self.steps + use)
         elif _is_finite(estimate):
-            # past nn.Module's bookkeeping, which costs as much as the average
+            # bypass nn.Module's attribute handling, which costs as much as the average
             self._buffers["log_average"] = _ordinary(log_q) if log_q.is_inference() else log_q
             self._buffers["steps"].add_(_ONE)  # type: ignore[union-attr]
         return log_q
@@ -97,16 +97,16 @@ class RunningMarginal(nn.Module):
         self.steps = torch.zeros_like(self.steps)
 
     def _value_unread(self, log_m: Tensor, average: Tensor, steps: Tensor) -> Tensor:
-        """Return the same without reading a value."""
+        """Return log q without reading a value of a tensor."""
         before = torch.where(steps > 0, average, log_m)
         if not self.training:
             return before
-        # where rounding keeps the first share from being 1, the average is the batch's own all the same
+        # the first average is exactly that of the batch, even if rounding makes its weight differ from 1
         moved = torch.where(steps == 0, log_m, running_average(average, log_m, self.decay, steps))
         return torch.where(torch.isfinite(log_m.sum()), moved, before)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
-        """Load as every module does, in the precision that was saved."""
+        """Load the state in the saved precision."""
         saved = state_dict.get(f"{prefix}log_average")
         if isinstance(saved, Tensor):
             self.log_average = self.log_average.to(saved.dtype)
@@ -119,13 +119,13 @@ class RunningMarginal(nn.Module):
 def running_average(
     log_average: Float[Tensor, "... k"], log_m: Float[Tensor, "*sets k"], decay: float, steps: int | Tensor
 ) -> Float[Tensor, "*sets k"]:
-    """Return log of the exponential average of `steps` minibatches with one more taken in; the formula is `RunningMarginal`'s.
+    """Return the log of the exponential average of `steps` minibatches and one more; `RunningMarginal` has the formula.
 
     Args:
-        log_average: log of the average so far; any finite numbers where `steps` is 0.
+        log_average: log of the average so far; any finite numbers if `steps` is 0.
         log_m: log m of the new minibatch.
         decay: d.
-        steps: t − 1, as a tensor where it cannot be read.
+        steps: t − 1, as a tensor if it cannot be read.
     """
     if isinstance(steps, Tensor):
         share = ((decay - 1) / torch.expm1((steps + 1).to(log_m.dtype) * _log(decay))).clamp_max(1.0)
@@ -136,7 +136,7 @@ def running_average(
 
 @lru_cache(16)
 def _log_shares(portion: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return log(1 − portion) and log portion as tensors, with which torch computes faster than with Python numbers."""
+    """Return log(1 − portion) and log portion as tensors, which torch handles faster than Python numbers."""
     with torch.inference_mode(False):
         return torch.tensor(_log(1 - portion), dtype=dtype), torch.tensor(math.log(portion), dtype=dtype)
 
@@ -146,7 +146,7 @@ def _is_finite(estimate: MinibatchEstimate) -> bool:
 
 
 def _ordinary(tensor: Tensor) -> Tensor:
-    """Return a tensor made under `torch.inference_mode` as one that can be used outside."""
+    """Return a tensor made under `torch.inference_mode` as a normal one."""
     with torch.inference_mode(False):
         return tensor.clone()
 

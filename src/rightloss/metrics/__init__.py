@@ -1,4 +1,4 @@
-"""Predictions and labels → figures, curves and decisions at a prevalence."""
+"""Metrics, curves and decisions at a prevalence, from predictions and labels."""
 
 from .calibration import ReliabilityCurve as ReliabilityCurve
 from .calibration import reliability_curve as reliability_curve

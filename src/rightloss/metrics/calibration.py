@@ -1,8 +1,8 @@
 """Calibration at the population's mix: the slope of predicted log-odds, and observed frequencies against predicted ones.
 
 Stage: `Sample` → slope b and intercepts a of p(k|x) ∝ exp(a_k + b log p_k), fitted by likelihood at π (Cox's recalibration). A
-model that is right has b = 1; one too sure of itself has b < 1. For two classes this is logistic regression of the label on
-the log-odds. And log_probs, target, π → `ReliabilityCurve`, a point per bin of predictions.
+correct model has b = 1, an overconfident one b < 1. For two classes this is logistic regression of the label on the log-odds.
+The other stage: log_probs, target, π → `ReliabilityCurve`, a point per bin of predictions.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from ..rng import checked_level, own_stream
 from .one_vs_rest import Array, Scores, scores, with_limits
 from .sample import IGNORED, Mix, Numbers, Predictions, Sample
 
-BLOCK = 1 << 18  # entries at a time: a large sample is never held in a second form
-MOST_CLASSES = 20  # the recalibration has a parameter per class, and a matrix of them per example
+BLOCK = 1 << 18  # entries at a time, so that a large sample is not copied
+MOST_CLASSES = 20  # the recalibration has a parameter per class, and a matrix of these per example
 _STEPS, _HALVINGS = 200, 60
-_ENOUGH = 0.1  # of the gain that a Newton step promises: less, and it is halved
-_CONVERGED = 1e-12  # of the log-likelihood, the gain that is left to one last Newton step
-_ALIKE = 1e-6  # spread of log-odds, relative to 1 and to their mean, up to which they are taken to be equal
+_ENOUGH = 0.1  # smallest fraction of the expected gain of a Newton step; with less the step is halved
+_CONVERGED = 1e-12  # tolerance of the log-likelihood before one last Newton step
+_ALIKE = 1e-6  # spread of log-odds, relative to 1 and to their mean, up to which they count as equal
 
 
 @dataclass(frozen=True)
 class ReliabilityCurve:
-    """Observed against predicted frequency; bins in rising order, without the empty ones. See `reliability_curve`.
+    """Observed against predicted frequency, in increasing bins without the empty ones. See `reliability_curve`.
 
     Attributes:
         predicted: mean prediction in the bin, over the population `(b,)`.
-        observed, low, high: how often the positive class occurs there, at π, with limits `(b,)`.
-        weight: the bin's share of the population `(b,)`; they sum to 1.
+        observed, low, high: frequency of the positive class in the bin, at π, with limits `(b,)`.
+        weight: the fraction of the population in the bin `(b,)`; they sum to 1.
         prevalence: π of the class.
-        level: of the limits.
+        level: the level of the limits.
         positive: the class.
 
     Examples:
@@ -73,21 +73,21 @@ def reliability_curve(
 ) -> ReliabilityCurve:
     """Compare predicted probabilities of one class with how often it occurs, in bins of predictions, at the prevalence π.
 
-    In bin b the class is met at `π a₁ / (π a₁ + (1 − π) a₀)`, with a₁, a₀ the shares of it and of the rest in b. The limits
-    are made as those of `decision_curve`, with the edges of the bins taken as given.
+    In bin b the class has the frequency `π a₁ / (π a₁ + (1 − π) a₀)`, with a₁, a₀ the fractions of it and of the rest in b.
+    The limits are computed as those of `decision_curve`, for fixed edges of the bins.
 
     Args:
         log_probs: predictions for the population `(n, k)`, or dense maps `(n, k, h, w, …)`, as log-probabilities.
         target: int labels `(n,)` or `(n, h, w, …)`, or soft votes of the predictions' shape, in any mix of classes.
         prevalence: π: a `Prevalence`, an estimate of one, K frequencies, or for two classes that of class 1.
-        bins: how many.
+        bins: the number of bins.
         positive: the class; 1 where there are two.
-        width: "equal-mass", each with the same share of the population as far as ties allow, or "equal-width"; a
+        width: "equal-mass", the same fraction of the population in each bin as far as ties allow, or "equal-width"; a
             probability at an edge is in the upper bin.
         level: coverage of the limits.
-        generator: random numbers for the limits; of a fixed seed by default.
-        groups: ids of patients (or sites) `(n,)`, where rows are not independent; by default each image of a dense map is one.
-        ignore_index: the int label of examples that are left out.
+        generator: random numbers for the limits; with a fixed seed by default.
+        groups: ids of patients (or sites) `(n,)`, if rows are not independent; by default each image of a dense map is a group.
+        ignore_index: the int label of examples to ignore.
 
     Examples:
         >>> import numpy as np
@@ -114,19 +114,19 @@ def reliability_curve(
 
 
 def _observed(own: Array, rest: Array, pi: Array) -> Array:
-    """Turn shares of the positive class and of the rest in a bin into how often the positive one is met there."""
+    """Return the frequency of the positive class in a bin, from the fractions of it and of the rest in the bin."""
     return pi * own / (pi * own + (1 - pi) * rest)
 
 
 def _mass_below(found: Scores) -> Array:
-    """Return the share of the population with lower predictions than each entry's, and half of that with the same."""
+    """Return, for each entry, the fraction of the population with lower predictions, plus half of that with equal ones."""
     mass = np.bincount(found.place, found.weights)
     return (np.cumsum(mass) - mass / 2)[found.place]
 
 
 @dataclass(frozen=True)
 class Recalibration:
-    """A recalibration model, p(k|x) ∝ exp(θ_k + θ_0 z_k), in log-odds z_k = (log p_k/p_0 − m_k)/s, centred and of unit spread.
+    """A recalibration model, p(k|x) ∝ exp(θ_k + θ_0 z_k), of standardised log-odds z_k = (log p_k/p_0 − m_k)/s.
 
     Attributes:
         theta: (θ_0, θ_1 … θ_{K−1}): the slope in these units, then the intercepts of all classes but the first.
@@ -147,10 +147,10 @@ class Recalibration:
 
 
 def fit_recalibration(sample: Sample) -> tuple[Recalibration | None, str]:
-    """Fit by damped Newton steps; None, and the reason, where there is no fit.
+    """Return the fit by damped Newton steps; None, and the reason, if there is none.
 
-    The log-likelihood is concave, and has a maximum unless the classes are separated. The first guess, a slope of 0 and the
-    population's mix, is where its curvature is largest, so that no step is longer than the model is linear.
+    The log-likelihood is concave, and has a maximum unless the classes are separated. It starts at a slope of 0 and the
+    population's mix, where the curvature is largest, so that no step is too long.
     """
     if sample.num_classes > MOST_CLASSES:
         return None, f"not fitted with more than {MOST_CLASSES} classes"
@@ -158,7 +158,7 @@ def fit_recalibration(sample: Sample) -> tuple[Recalibration | None, str]:
         return None, "a probability of exactly 0 has no log-odds"
     centre, scale = _standard(sample)
     if not scale > _ALIKE * (1 + float(centre.abs().max())):
-        return None, "all predictions are alike, or the classes are separated"
+        return None, "all predictions are equal, or the classes are separated"
     if _separated(sample):
         return None, "the classes are separated, so the slope has no bound"
     mix = sample.prevalence.population.log()
@@ -178,11 +178,11 @@ def fit_recalibration(sample: Sample) -> tuple[Recalibration | None, str]:
         else:
             break
         model, (value, score, curvature) = tried, found
-    return None, "its fit did not converge: the classes are all but separated"
+    return None, "its fit did not converge: the classes are almost separated"
 
 
 def score_influence(sample: Sample, model: Recalibration) -> Float64[Tensor, " m"]:
-    """Return what each entry's score moves the slope by: the first row of H⁻¹ times its gradient, in units of the slope."""
+    """Return the influence of each entry on the slope: the first row of H⁻¹ times its gradient, in units of the slope."""
     curvature, scores = torch.zeros(sample.num_classes**2, dtype=torch.float64), []
     weights = sample.population_weights
     for part, table in _parts(sample):
@@ -193,7 +193,7 @@ def score_influence(sample: Sample, model: Recalibration) -> Float64[Tensor, " m
 
 
 def _newton_step(curvature: Tensor, score: Tensor) -> Float64[Tensor, " k"]:
-    """Return H⁻¹ g, in units in which the diagonal of H is 1; where H is singular but for rounding, a little is added to it."""
+    """Return H⁻¹ g, in units in which the diagonal of H is 1; if H is singular up to rounding, a small ridge is added."""
     unit = curvature.diagonal().clamp_min(torch.finfo(torch.float64).tiny).rsqrt()
     scaled = curvature * unit[:, None] * unit + 1e-14 * torch.eye(len(score), dtype=torch.float64)
     step: Tensor = unit * torch.linalg.solve(scaled, unit * score)
@@ -203,7 +203,7 @@ def _newton_step(curvature: Tensor, score: Tensor) -> Float64[Tensor, " k"]:
 def _two_classes(z: Tensor, labels: Tensor, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     sign = 2.0 * labels - 1
     logit = sign * (theta[0] * z + theta[1])
-    miss = torch.sigmoid(-logit)  # not 1 − p, which is 0 where p rounds to 1
+    miss = torch.sigmoid(-logit)  # not 1 − p, which is 0 if p rounds to 1
     score = torch.stack([z, torch.ones_like(z)], 1) * (sign * miss)[:, None]
     v = miss * torch.sigmoid(logit)
     cross = v * z
@@ -214,7 +214,7 @@ def _many_classes(z: Tensor, labels: Tensor, theta: Tensor) -> tuple[Tensor, Ten
     k = z.shape[1]
     log_probs = torch.log_softmax(theta[0] * z + torch.cat([torch.zeros_like(theta[:1]), theta[1:]]), 1)
     probs = log_probs.exp()
-    # relative to the likeliest class nothing cancels: neither 1 − p, which is the sum of the others, nor z less its mean
+    # relative to the most probable class there is no cancellation, neither in 1 − p, the sum of the others, nor in z − mean
     best = log_probs.argmax(1, keepdim=True)
     rest = probs.scatter(1, best, 0.0).sum(1, keepdim=True)
     miss = (1 - probs).scatter(1, best, rest)
@@ -233,7 +233,7 @@ def _many_classes(z: Tensor, labels: Tensor, theta: Tensor) -> tuple[Tensor, Ten
 
 
 def _parts(sample: Sample) -> Iterator[tuple[slice, Tensor]]:
-    """Yield the entries, some at a time, with their log-probabilities."""
+    """Yield the entries in blocks, with their log-probabilities."""
     size = max(4 * BLOCK // sample.num_classes**2, 1024)
     for start in range(0, len(sample.labels), size):
         part = slice(start, start + size)
@@ -266,13 +266,13 @@ def _standard(sample: Sample) -> tuple[Float64[Tensor, " k"], float]:
 
 
 def _separated(sample: Sample) -> bool:
-    """Tell whether some slope b ≠ 0 and intercepts put no class above an entry's own, so that the likelihood grows along them.
+    """Return whether the classes are separated: a slope b ≠ 0 and intercepts rank no class above an entry's own.
 
-    With b = ±1 that asks for a_j − a_c ≤ b (log p_c − log p_j) for all j and every entry, of class c. Such intercepts exist
-    unless the least right-hand sides contradict each other around a cycle of classes: from a class to itself, their sum is < 0.
+    With b = ±1 the condition is a_j − a_c ≤ b (log p_c − log p_j) for all j and every entry of class c. Such intercepts exist
+    unless the smallest right-hand sides have a negative sum around a cycle of classes.
     """
     k = sample.num_classes
-    least = torch.full((2, k, k), torch.inf, dtype=torch.float64)  # of b = 1, and of b = −1
+    least = torch.full((2, k, k), torch.inf, dtype=torch.float64)  # for b = 1, and for b = −1
     for part, table in _parts(sample):
         labels = sample.labels[part]
         ahead = table.gather(1, labels[:, None]) - table

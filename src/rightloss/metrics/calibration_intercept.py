@@ -1,8 +1,8 @@
 """Calibration in the large: the shift of predicted log-odds that makes the mean prediction right at the population's mix.
 
-Stage: `Sample` → for each class k looked at, the a_k with E[σ(l_k + a_k)] = π_k, where l_k = log p_k/(1 − p_k) and E is over
-the population. It is the intercept of a logistic regression whose slope on l_k is held at 1: 0 in a model that is right, above
-0 in one whose probabilities are too low.
+Stage: `Sample` → for each selected class k, the a_k with E[σ(l_k + a_k)] = π_k, where l_k = log p_k/(1 − p_k) and E is over
+the population. It is the intercept of a logistic regression with a fixed slope of 1 on l_k: 0 for a correct model, above 0 if
+the probabilities are too low.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from .one_vs_rest import log_odds
 from .sample import Sample
 
 _STEPS = 400
-_FARTHEST = 1e6  # log-odds of this size are no probabilities, and shifts between them say nothing
-_FLAT = 1e-9  # spread of the shifted predictions, relative to that of one number, below which many shifts do
+_FARTHEST = 1e6  # larger log-odds are not meaningful probabilities, nor are shifts between them
+_FLAT = 1e-9  # if the spread of the shifted predictions relative to rounding is smaller, the shift is not unique
 
 
 @dataclass(frozen=True)
@@ -29,22 +29,22 @@ class Intercepts:
     """Shifts of the log-odds of some classes, each against the rest.
 
     Attributes:
-        classes: those looked at: 1 of two, or all.
-        shifts: a, one per class looked at `(j,)`.
+        classes: the selected classes: 1 of two, or all.
+        shifts: a, one per selected class `(j,)`.
     """
 
     classes: tuple[int, ...]
     shifts: Float64[Tensor, " j"]
 
     def terms(self, table: Float64[Tensor, "m k"]) -> Float64[Tensor, "m jj"]:
-        """Return σ(l_k + a_k) of each class looked at, then its derivative in a_k `(m, 2j)`."""
+        """Return σ(l_k + a_k) of each selected class, then its derivative by a_k `(m, 2j)`."""
         odds = torch.stack([log_odds(table, k) for k in self.classes], 1) + self.shifts
         shifted = torch.sigmoid(odds)
         return torch.cat([shifted, shifted * torch.sigmoid(-odds)], 1)
 
 
 def fit_intercepts(sample: Sample) -> tuple[Intercepts | None, str]:
-    """Solve for the shifts; None, and the reason, where there are none."""
+    """Return the shifts; None, and the reason, if there is no solution."""
     k = sample.num_classes
     if k > MOST_CLASSES:
         return None, f"not fitted with more than {MOST_CLASSES} classes"
@@ -54,7 +54,7 @@ def fit_intercepts(sample: Sample) -> tuple[Intercepts | None, str]:
         odds = sample.per_entry(log_odds(sample.log_probs, positive))
         shift = solve_shift(odds, sample.population_weights, float(sample.prevalence.population[positive]))
         if shift is None:
-            return None, f"no single shift makes the mean prediction of class {positive} right: too many are all but certain"
+            return None, f"no single shift corrects the mean prediction of class {positive}: too many are almost certain"
         shifts.append(shift)
     return Intercepts(classes, torch.tensor(shifts, dtype=torch.float64)), ""
 
@@ -62,8 +62,8 @@ def fit_intercepts(sample: Sample) -> tuple[Intercepts | None, str]:
 def solve_shift(odds: Float64[Tensor, " m"], weights: Float64[Tensor, " m"], rate: float) -> float | None:
     """Return the a with Σ_i w_i σ(l_i + a) = rate, by Newton steps on the log-odds of both sides, kept inside a bracket.
 
-    None where no a up to a million, or a whole range of them, does: the sum only reaches from the weight of l = ∞ to 1 less
-    that of l = −∞.
+    Return None if there is no solution up to a million, or a whole range of them: the sum is only between the weight of l = ∞
+    and 1 minus that of l = −∞.
     """
     total = float(weights.sum())
     if not float(weights[odds == torch.inf].sum()) < rate * total < total - float(weights[odds == -torch.inf].sum()):
@@ -86,7 +86,7 @@ def solve_shift(odds: Float64[Tensor, " m"], weights: Float64[Tensor, " m"], rat
 
 
 def _inside(wanted: float, now: float, low: float, high: float) -> float:
-    """Return the next guess: as wanted, or the middle of the bracket; twice as far out where one of its ends is open."""
+    """Return the next point: as proposed, or the middle of the bracket; twice as far if one of its ends is open."""
     if low < wanted < high and abs(wanted - now) <= 10 * (1 + abs(now)):
         return wanted
     if math.isinf(low) or math.isinf(high):

@@ -1,7 +1,7 @@
-"""Means within each class, and how well one class is ranked above another: all that a figure depends on.
+"""The statistics that every figure depends on: means within each class, and pairwise areas under the ROC curve.
 
-Stage: `Sample` → `MetricSpec`, fixed once on the whole sample → `Statistics`. Every figure is a smooth function of them, so a
-bootstrap only has to recompute them with new counts, and an analytic interval only has to differentiate.
+Stage: `Sample` → `MetricSpec`, fixed once on the whole sample → `Statistics`. Every figure is a smooth function of them. So a
+bootstrap only recomputes them with new counts, and an analytic interval only needs derivatives.
 
 The area under the ROC curve of a pair of classes is A[k, c] = P(p(k|x) is higher for an x of class k than for one of class c)
 + ½ P(they are equal). Each AUC is a weighted mean of these: that of two classes is A[1, 0]; one against the rest, at the mix π,
@@ -26,13 +26,13 @@ from .sample import Sample
 
 @dataclass(frozen=True)
 class Ranking:
-    """The entries in the order of one class's score.
+    """The entries sorted by the score of one class.
 
     Attributes:
         positive: that class.
-        order: entry numbers from the lowest score to the highest `(m,)`.
-        run: which run of equal scores each place belongs to `(m,)`; None where no two are equal.
-        sizes: how long each run is.
+        order: entry indices from the lowest score to the highest `(m,)`.
+        run: the run of equal scores of each position `(m,)`; None if no two are equal.
+        sizes: the length of each run.
     """
 
     positive: int
@@ -41,7 +41,7 @@ class Ranking:
     sizes: Int64[Tensor, " r"] | None
 
     def below(self, mass: Float64[Tensor, "m b"]) -> Float64[Tensor, "m b"]:
-        """Sum the mass at lower scores, and half of that at the same score, for each place."""
+        """Return, for each position, the mass at lower scores plus half of that at equal scores."""
         reached = mass.cumsum(0)
         if self.run is None:
             return reached.sub_(mass, alpha=0.5)
@@ -57,13 +57,13 @@ class MetricSpec:
 
     Attributes:
         costs: true class × decision `(k, k)`.
-        weights: π_c / n_c `(k,)`, what an example stands for.
-        rankings: the entries ranked by class: class 1 of two, or every class; none where a class has no example.
-        edges: for each class whose calibration is looked at, the inner borders of its bins, as log-probabilities.
-        bins: how many there are at most.
-        recalibration: slope and intercepts; None where there is no such fit.
+        weights: π_c / n_c `(k,)`, the weight of an example.
+        rankings: the entries ranked by class: class 1 of two, or every class; none if a class has no example.
+        edges: for each class with calibration bins, the inner edges of its bins, as log-probabilities.
+        bins: the maximum number of bins.
+        recalibration: slope and intercepts; None if there is no such fit.
         reason: why there is none.
-        intercepts: shifts of the log-odds; None where there are none.
+        intercepts: shifts of the log-odds; None if there are none.
         no_intercepts: why there are none.
     """
 
@@ -83,12 +83,12 @@ class MetricSpec:
 
     @property
     def num_cells(self) -> int:
-        """Count the bins of all classes whose calibration is looked at."""
+        """The number of bins of all classes."""
         return len(self.edges) * self.bins
 
     @property
     def sizes(self) -> list[int]:
-        """Return how many places of an entry's vector each field of `ClassAverages` has, in order."""
+        """Return the length of each field of `ClassAverages` in an entry's vector, in order."""
         parameters = 0 if self.recalibration is None else self.num_classes
         shifts = 0 if self.intercepts is None else len(self.intercepts.classes)
         return [1, 1, 1, parameters, parameters**2, shifts, shifts, self.num_classes, *[self.num_cells] * 3]
@@ -100,7 +100,7 @@ class MetricSpec:
 
     @property
     def num_dense(self) -> int:
-        """Count the places in which every entry has a value; of the decisions, and of each class's bins, it has one."""
+        """The number of dense positions of an entry's vector; of the decisions, and of each class's bins, only one is not 0."""
         return sum(self.sizes[:7])
 
 
@@ -110,7 +110,7 @@ class ClassAverages:
 
     Attributes:
         spec: what is averaged.
-        means: all of them, class × place × resample; the others are parts of it.
+        means: all means, class × position × resample; the other fields are parts of it.
         totals: examples of each class × resample.
         log_likelihood: E[log p(c|x) | c], (k, b).
         brier: of the squared error of the probabilities (k, b).
@@ -122,8 +122,8 @@ class ClassAverages:
         confusion: P(decided d | class c), (k, k, b).
         gaps: E[(p(j|x) − 1{c = j}) · 1{p(j|x) is in bin e} | c], (k, j·e, b).
         squares: E[Σ_c' (π_c'/n_c') p(c'|x) (p(j|x) − 1{c' = j})² · 1{p(j|x) is in bin e} | c], (k, j·e, b). Over the
-            population: the mean squares that such a sample's gaps have if the model is right. By the model and not by the
-            labels, since a bin without an example of the rare class shows no noise, and has some.
+            population: the mean squares of such a sample's gaps for a correct model. They are computed from the model, not the
+                labels, because a bin without an example of the rare class has noise that the labels do not show.
         products: E[p(j|x) (1 − p(j|x)) · 1{p(j|x) is in bin e} | c], (k, j·e, b).
     """
 
@@ -144,7 +144,7 @@ class ClassAverages:
 
     @classmethod
     def of(cls, spec: MetricSpec, means: Tensor, totals: Tensor) -> ClassAverages:
-        """Split the means into their parts."""
+        """Return the means, split into their parts."""
         ell, brier, last, score, curvature, *rest = means.split(spec.sizes, 1)
         square = curvature.unflatten(1, (score.shape[1], score.shape[1]))
         return cls(spec, means, totals, ell[:, 0], brier[:, 0], last[:, 0], score, square, *rest)
@@ -152,13 +152,13 @@ class ClassAverages:
 
 @dataclass(frozen=True)
 class Statistics:
-    """All that a figure may depend on, for b resamples.
+    """The statistics that a figure may depend on, for b resamples.
 
     Attributes:
         averages: within each class.
         areas: A[k, c].
         population: π, class × resample, or class × 1.
-        decided: C in the place of the averages' own, where it is drawn by itself.
+        decided: C instead of that of the averages, if it is drawn separately.
     """
 
     averages: ClassAverages
@@ -182,7 +182,7 @@ class Statistics:
 
 @dataclass(frozen=True)
 class Block:
-    """Some entries and their vectors: dense values, and in each group of places the one where an entry has a value."""
+    """Some entries and their vectors: dense values, and for each group of positions the one that is not 0."""
 
     entries: slice
     labels: Int64[Tensor, " m"]
@@ -194,11 +194,11 @@ class Block:
 
 @dataclass(frozen=True)
 class MeanGradient:
-    """The gradient of a figure in the class means, kept for the places that it depends on, `first` and on.
+    """The gradient of a figure by the class means, for the positions from `first` on that it depends on.
 
     Attributes:
-        first: number of the first such place.
-        values: class × place.
+        first: index of the first such position.
+        values: class × position.
         base: Σ_j values[c, j] · mean[c, j], by class.
     """
 
@@ -208,7 +208,7 @@ class MeanGradient:
 
     @classmethod
     def of(cls, gradient: Float64[Tensor, "k j"], means: Float64[Tensor, "k j"]) -> MeanGradient | None:
-        """Drop the places that the figure does not depend on; None where there is no other."""
+        """Return the gradient without leading positions that the figure does not depend on; None if there is no other."""
         used = torch.nonzero(gradient.any(0)).flatten()
         if len(used) == 0:
             return None
@@ -217,7 +217,7 @@ class MeanGradient:
         return cls(part.start, values, torch.where(values == 0, 0.0, values * means[:, part]).sum(1))
 
     def influence(self, block: Block) -> Float64[Tensor, " m"]:
-        """Return what each entry of a block adds to the figure, before division by its class's total."""
+        """Return the influence of each entry of a block on the figure, before division by its class's total."""
         result = -self.base[block.labels]
         width = self.values.shape[1]
         for j in range(self.first, min(self.first + width, block.dense.shape[1])):
@@ -238,7 +238,7 @@ class MeanGradient:
 def make_spec(sample: Sample, costs: Tensor, bins: int, only: str | None = None) -> MetricSpec:
     """Rank the sample, cut bins of equal weight in the population, and fit recalibration and intercepts.
 
-    `only` is the one figure that is wanted; what it does not depend on is then left out.
+    `only` names a single figure to compute; statistics that it does not need are then omitted.
     """
     k, weights = sample.num_classes, sample.prevalence.population / sample.totals
     looked_at = [1] if k == 2 else list(range(k))
@@ -265,7 +265,7 @@ def compute_statistics(sample: Sample, spec: MetricSpec, counts: Float64[Tensor,
 
 
 def rank(sample: Sample, positive: int) -> Ranking:
-    """Rank by p(positive|x); for two classes by its log-odds, which tell apart what rounds to a probability of 1."""
+    """Rank by p(positive|x); for two classes by its log-odds, which distinguish predictions that round to 1."""
     score = sample.log_probs[:, positive]
     if sample.num_classes == 2:
         score = score - sample.log_probs[:, 1 - positive]
@@ -279,9 +279,9 @@ def rank(sample: Sample, positive: int) -> Ranking:
 def pairwise_areas(
     sample: Sample, rankings: tuple[Ranking, ...], counts: Float64[Tensor, "m b"] | None = None
 ) -> Float64[Tensor, "k k b"]:
-    """Return A[k, c] of each resample, a row per class k that is ranked.
+    """Return A[k, c] of each resample, a row per ranked class k.
 
-    The diagonal is ½; for two classes both entries are the same number.
+    The diagonal is ½; for two classes both other entries are equal.
     """
     k, resamples = sample.num_classes, 1 if counts is None else counts.shape[1]
     result = torch.full((k, k, resamples), 0.5, dtype=torch.float64)
@@ -302,13 +302,13 @@ def pairwise_areas(
 def area_influence(
     sample: Sample, rankings: tuple[Ranking, ...], gradient: Float64[Tensor, "k k"], area: Float64[Tensor, "k k"]
 ) -> Float64[Tensor, " m"]:
-    """Return what each entry adds to a figure with that gradient in the areas, before division by its class's total.
+    """Return the influence of each entry on a figure with that gradient by the areas, before division by its class's total.
 
     For one area these are DeLong's placement values.
     """
     result = torch.zeros(len(sample.labels), dtype=torch.float64)
     totals = sample.totals
-    if sample.num_classes == 2:  # one number stands in both places
+    if sample.num_classes == 2:  # both entries are the same number
         gradient = torch.tensor([[0.0, 0.0], [float(gradient[1, 0] + gradient[0, 1]), 0.0]], dtype=torch.float64)
     for ranking in rankings:
         k = ranking.positive
@@ -324,7 +324,7 @@ def area_influence(
 
 
 def blocks(sample: Sample, spec: MetricSpec) -> Iterator[Block]:
-    """Yield the sample's entries, a block at a time."""
+    """Yield the sample's entries in blocks."""
     size = max(BLOCK // max(1, spec.num_classes // 4), 1024)
     for start in range(0, len(sample.labels), size):
         entries = slice(start, start + size)
@@ -356,7 +356,7 @@ def _block(entries: slice, log_probs: Tensor, labels: Tensor, votes: Tensor | No
     own = table.gather(1, labels[:, None]).squeeze(1)
     miss = 1 - probs.gather(1, labels[:, None]).squeeze(1)
     brier = miss.square() if k == 2 else probs.square().sum(1) - (1 - miss).square() + miss.square()
-    # a probability of 0 for what happened makes the figure infinite, which `evaluate` reports
+    # a probability of 0 for the true class makes the figure infinite, which `evaluate` reports
     dense = [own.masked_fill(own.isneginf(), 0.0)[:, None], brier[:, None], probs[:, -1:]]
     if spec.recalibration is not None:
         dense += spec.recalibration.terms(table, labels)[1:]
@@ -377,12 +377,12 @@ def _block(entries: slice, log_probs: Tensor, labels: Tensor, votes: Tensor | No
 
 
 def _equal_weight_edges(sample: Sample, ranking: Ranking, bins: int) -> Tensor:
-    """Return the inner borders of the bins: a value belongs to bin ⌊bins · share of the population strictly below it⌋."""
+    """Return the inner edges of the bins: a value is in bin ⌊bins · fraction of the population strictly below it⌋."""
     weights = sample.population_weights[ranking.order]
     below = weights.cumsum(0) - weights
     starts = torch.arange(len(below)) if ranking.sizes is None else ranking.sizes.cumsum(0) - ranking.sizes
     cuts = torch.arange(1, bins, dtype=torch.float64) / bins
-    opens = torch.searchsorted(below[starts], cuts - 1e-9)  # a share that is a cut but for rounding is one
+    opens = torch.searchsorted(below[starts], cuts - 1e-9)  # a fraction that equals an edge up to rounding is on the edge
     entries = ranking.order[starts[opens[opens < len(starts)]]]
     return torch.unique(sample.per_entry(sample.log_probs[:, ranking.positive])[entries].double())
 

@@ -1,7 +1,7 @@
-"""Two models' predictions of the same rows → the difference of every figure at a prevalence, with a paired interval.
+"""Compare two models on the same rows: the difference of every figure at a prevalence, with a paired interval.
 
-Stage: a, b, target, prevalence → two `EvaluationInputs` of one design → the same resamples for both, or the delta method on
-what each example adds to the difference → `Comparison`.
+Stage: a, b, target, prevalence → two `EvaluationInputs` of one design → the same resamples for both, or the delta method on the
+influence of each example on the difference → `Comparison`.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from .sample import IGNORED, Mix, Numbers, Predictions, labelled_sample
 
 Verdict = Literal["a ahead", "b ahead", "undecided"]
 
-_DISTANCE = -1  # in the place of a class in a `Key`: how far the figure is from its ideal
-_ROUNDING = 1e-13  # of the figures: a smaller difference is none
+_DISTANCE = -1  # instead of a class in a `Key`: the distance of the figure from its ideal
+_ROUNDING = 1e-13  # relative to the figures: a smaller difference counts as 0
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A figure of model a less that of model b, with its interval. `float(difference)` is its value.
+    """A figure of model a minus that of model b, with its interval. `float(difference)` is its value.
 
     Examples:
         >>> from rightloss.metrics import Difference
@@ -49,15 +49,15 @@ class Difference:
         0.02 (0.01 to 0.03), a ahead
 
     Attributes:
-        value: a − b; NaN where one of the two is not defined.
-        low: the interval's lower end; NaN where there is none.
-        high: its upper end.
+        value: a − b; NaN if one of the two is not defined.
+        low: lower limit of the interval; NaN if there is none.
+        high: upper limit.
         a: the figure of the first model.
         b: that of the second.
-        better: "higher", "lower", or "nearer" to the figure's value in a model that is right.
-        verdict: "a ahead" or "b ahead" where the interval is on one side of 0, else "undecided". Of a figure that is better
-            "nearer", it is the interval of a's distance less b's that decides.
-        reason: why something is NaN, or why the interval is not to be trusted; empty otherwise.
+        better: "higher", "lower", or "nearer" to the figure's value in a correct model.
+        verdict: "a ahead" or "b ahead" if the interval is on one side of 0, else "undecided". For "nearer", the interval of
+            a's distance minus b's decides.
+        reason: why a value is NaN, or why the interval is not reliable; empty otherwise.
     """
 
     value: float
@@ -81,9 +81,9 @@ class Difference:
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """The difference of two models in every figure of `Evaluation`, as `compare` returns it. Print it for a table.
+    """The result of `compare`: the difference of two models in every figure of `Evaluation`. Print it for a table.
 
-    Each is an attribute by the figure's name, such as `comparison.auc`, and an item, `comparison["auc"]`.
+    Each difference is an attribute, such as `comparison.auc`, and an item, `comparison["auc"]`.
 
     Examples:
         >>> import numpy as np
@@ -94,10 +94,10 @@ class Comparison:
         (0.25, 'higher', 0.5)
 
     Attributes:
-        differences: by the figure's name.
-        level: of the intervals.
-        intervals: how they were made: "bootstrap", "analytic" or "none".
-        num_examples: how many examples of each class there were, votes counted in fractions.
+        differences: a dict by the figure's name.
+        level: the level of the intervals.
+        intervals: the method of the intervals: "bootstrap", "analytic" or "none".
+        num_examples: the number of examples of each class; votes count as fractions.
         population: π.
     """
 
@@ -121,7 +121,7 @@ class Comparison:
         return iter(self.differences)
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
-        """Return plain numbers and words, for JSON or a data frame: `pandas.DataFrame(comparison.to_dict()).T`."""
+        """Return plain numbers and strings, for JSON or a data frame: `pandas.DataFrame(comparison.to_dict()).T`."""
         return {name: dict(vars(difference)) for name, difference in self.differences.items()}
 
     def __repr__(self) -> str:
@@ -156,31 +156,31 @@ def compare(
     generator: torch.Generator | None = None,
     ignore_index: int = IGNORED,
 ) -> Comparison:
-    """Compare two models' predictions of the same rows: every figure of `evaluate`, a less b, with paired intervals.
+    """Compare two models' predictions of the same rows: every figure of `evaluate`, a minus b, with paired intervals.
 
-    The rows are drawn anew for both models at once (stratified by class, in groups where there are some, at one draw of an
-    uncertain prevalence), so that what makes a row hard for both cancels. Two intervals of `evaluate` that overlap do not say
-    that the models are level; an interval of the difference that includes 0 says that these rows do not tell.
+    Each resample has the same rows for both models (stratified by class, with groups kept together, at one draw of an
+    uncertain prevalence), so that noise common to both cancels. Two overlapping intervals of `evaluate` do not mean that the
+    models are equal; an interval of the difference that includes 0 means that these rows cannot decide.
 
-    Verdicts are figure by figure, at the level of each interval: among twenty figures of two equal models one is expected to
-    be called by chance at 95 %. Choose the figure that matters before looking.
+    Verdicts are for one figure at a time, at the level of the intervals: of twenty figures of two equal models, one is
+    expected to differ by chance at 95 %. Choose the figure that matters in advance.
 
     Args:
         a: predictions of the first model `(n, k)`, or dense maps `(n, k, h, w, …)`, as log-probabilities for the population.
-        b: those of the second, of the same rows in the same order.
+        b: predictions of the second model, for the same rows in the same order.
         target: labels, as in `evaluate`.
-        prevalence: π, as in `evaluate`; where it is uncertain, the intervals include that.
-        costs: of decisions `(k, k)`, as in `evaluate`; the same for both models.
-        threshold: for two classes, in the place of `costs`: decide 1 from this probability on.
-        groups: ids of patients (or sites) `(n,)`: rows that share one are drawn together.
-        intervals: "bootstrap": BCa. "analytic": the delta method, for AUC DeLong's paired one. In both, differences of
-            decisions are made from draws of the shares of each class on which the two decide so and so, unless there are
-            groups or votes. "auto": the first up to 50,000 examples × classes, then the second. None: no intervals.
+        prevalence: π, as in `evaluate`; if it is uncertain, the intervals include that.
+        costs: costs of decisions `(k, k)`, as in `evaluate`; the same for both models.
+        threshold: for two classes, instead of `costs`: decide 1 from this probability on.
+        groups: ids of patients (or sites) `(n,)`: rows with the same id are drawn together.
+        intervals: "bootstrap" for BCa; "analytic" for the delta method (for AUC DeLong's paired one); "auto" for the first up
+            to 50,000 examples × classes, then the second; None for no intervals. In both, differences of decisions use draws
+            of the joint decisions of both models in each class, unless there are groups or votes.
         level: coverage of the intervals.
-        draws: how many resamples.
-        bins: of equal weight in the population, for the calibration error.
-        generator: random numbers; of a fixed seed by default, so that equal input gives equal output.
-        ignore_index: the int label of examples that are left out.
+        draws: number of resamples.
+        bins: number of bins of equal weight in the population, for the calibration error.
+        generator: random generator; with a fixed seed by default, so that equal input gives equal output.
+        ignore_index: the int label of examples to ignore.
 
     Examples:
         >>> import torch
@@ -213,18 +213,18 @@ def compare(
 
 @dataclass(frozen=True)
 class _Pair:
-    """Two models' inputs, of the same rows."""
+    """The inputs of two models, for the same rows."""
 
     a: EvaluationInputs
     b: EvaluationInputs
 
     @property
     def keys(self) -> list[Key]:
-        """List the quantities that both have."""
+        """Return the quantities that both have."""
         return [key for key in self.a.quantities if key in self.b.quantities]
 
     def values(self, key: Key) -> tuple[float, float]:
-        """Return a quantity of both, −∞ for the log-likelihood where what happened was given probability 0."""
+        """Return a quantity of both; −∞ for the log-likelihood if a true class had probability 0."""
         infinite = key[0] in ("expected_log_likelihood", "skill")
         a, b = (-math.inf if infinite and each.impossible else each.values[key] for each in (self.a, self.b))
         return a, b
@@ -247,7 +247,7 @@ def _without_rounding(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _with_distances(inputs: EvaluationInputs) -> EvaluationInputs:
-    """Leave out the figures by class; add how far those with an ideal are from it."""
+    """Return the quantities without those by class, plus the distances from the ideal."""
     quantities = {key: formula for key, formula in inputs.quantities.items() if key[1] is None}
     for name, formula in FIGURES.items():
         if formula.ideal is not None and (name, None) in quantities:
@@ -290,7 +290,7 @@ def _verdict(better: str, low: float, high: float) -> Verdict:
 def _confidence_limits(
     models: _Pair, bootstrap: bool, level: float, draws: int, generator: torch.Generator
 ) -> dict[Key, ConfidenceLimits]:
-    """Make each difference's interval: of decisions from draws of shares, of the rest in one of the two ways."""
+    """Return the interval of each difference: for decisions from drawn counts, for others by bootstrap or delta method."""
     sample, design = models.a.sample, models.a.design
     added, classes = influences(models.a, models.b)
     make = _by_resampling if bootstrap else _by_delta_method
@@ -308,7 +308,7 @@ def _confidence_limits(
 def _by_resampling(
     models: _Pair, added: dict[Key, Influence], level: float, draws: int, generator: torch.Generator
 ) -> dict[Key, ConfidenceLimits]:
-    """Make BCa intervals; each resample is also taken at a prevalence of its own where that is uncertain."""
+    """Return BCa intervals; with an uncertain prevalence each resample has its own draw of it."""
     sample = models.a.sample
     uncertain, both = sample.prevalence.is_uncertain, (models.a, models.b)
     parts, parts_moved = [], []
@@ -334,11 +334,11 @@ def _resampled_limits(
     fine, fine_moved = row[finite], moved[finite]
     if len(fine) < (1 - MOST_UNDEFINED) * len(row):
         return ConfidenceLimits(math.nan, math.nan, f"undefined in {1 - len(fine) / len(row):.0%} of the resamples")
-    if key[0] == "calibration_error":  # a sum of absolute values, whose resamples are off to one side
+    if key[0] == "calibration_error":  # a sum of absolute values, so its resamples are biased
         return ConfidenceLimits(*normal_interval(value, float(fine_moved.std()), level, ANY))
     if not uncertain:
         return ConfidenceLimits(*bca(fine, value, added.acceleration, level))
-    if float(fine.max() - fine.min()) <= _ROUNDING * abs(value):  # the resamples agree
+    if float(fine.max() - fine.min()) <= _ROUNDING * abs(value):  # all resamples are equal
         return ConfidenceLimits(*percentiles(fine_moved, level))
     return ConfidenceLimits(*bca_weighted(fine, fine_moved, value, added.acceleration, level))
 
@@ -346,7 +346,7 @@ def _resampled_limits(
 def _by_delta_method(
     models: _Pair, added: dict[Key, Influence], level: float, draws: int, generator: torch.Generator
 ) -> dict[Key, ConfidenceLimits]:
-    """Make normal intervals; an uncertain prevalence is drawn."""
+    """Return normal intervals; an uncertain prevalence is drawn."""
     prevalence = models.a.sample.prevalence
     if not prevalence.is_uncertain:
         return {key: ConfidenceLimits(*normal_interval(models.value(key), added[key].error, level, ANY)) for key in models.keys}
@@ -360,10 +360,10 @@ def _by_delta_method(
 
 
 def _from_drawn_decisions(models: _Pair, level: float, draws: int, generator: torch.Generator) -> dict[Key, ConfidenceLimits]:
-    """Make intervals of differences of decisions, from draws of the share of each class on which a decides d and b decides e.
+    """Return intervals of differences of decisions, from draws of the fraction of each class for which a decides d and b e.
 
-    They are Dirichlet(counts + 1/K²): each model's own shares are then those that `evaluate` draws, and a disagreement that was
-    not met can be drawn. Half of the draws are made with the roles exchanged, so that b − a is exactly −(a − b).
+    The fractions are Dirichlet(counts + 1/K²): each model's own fractions are then those of `evaluate`, and a disagreement
+    that did not occur can be drawn. Half of the draws exchange the models, so that b − a is exactly −(a − b).
     """
     k, prevalence = models.a.sample.num_classes, models.a.sample.prevalence
     population = prevalence.sample(draws, generator).T.repeat(1, 2) if prevalence.is_uncertain else None
@@ -387,7 +387,7 @@ def _from_drawn_decisions(models: _Pair, level: float, draws: int, generator: to
 
 
 def _joint_decisions(models: _Pair) -> Float64[Tensor, "k k k"]:
-    """Count the examples of each class on which a decides d and b decides e."""
+    """Return the number of examples of each class for which a decides d and b decides e."""
     k, labels = models.a.sample.num_classes, models.a.sample.labels
     a, b = (each.sample.per_entry(decide(each.sample.log_probs, costs=each.spec.costs)) for each in (models.a, models.b))
     return torch.bincount((labels * k + a) * k + b, minlength=k**3).view(k, k, k).double()

@@ -1,4 +1,4 @@
-"""Conformal sets: sets of classes that hold the true one as often as promised, in another population than calibrated on.
+"""Conformal prediction sets: sets of classes with guaranteed coverage, in another population than that of the calibration.
 
 Stage: labelled predictions, π, a level → `ConformalSets`; log_probs `(n, k)` → bool `(n, k)`.
 """
@@ -19,36 +19,36 @@ from ..log_probs import as_given, log_prob_table, row_blocks
 from ..rng import checked_generator, checked_level
 from .sample import Mix, Numbers, Predictions, labelled_sample
 
-_ENTRIES = 1 << 22  # of the table, looked at in one go
+_ENTRIES = 1 << 22  # numbers of the table per block
 
 
 @dataclass(frozen=True)
 class ConformalSets:
     """Label-shift conformal sets (Podkopaev & Ramdas 2021, by the weighted quantiles of Tibshirani et al. 2019).
 
-    Class y is in the set of x where its score `s(x, y)` is at most q_y, the smallest q with
+    Class y is in the set of x if its score `s(x, y)` is at most q_y, the smallest q with
 
         Σ_i w_i 1{s(x_i, y_i) ≤ q}  ≥  level · (1 + w_y),      w_i = π_{y_i} / n_{y_i},   w_y = π_y / n_y,
 
-    over the calibration sample: n_c examples of class c, whatever their mix. w_y is the weight of the new case itself, were
-    y its class. Then the true class is in the set of at least `level` of the population's people, on average over
-    calibration samples, however good the predictions are. With `per_class` the quantile is taken within class y, so that
-    `level` holds for each class, and hence at any prevalence; the sets are larger.
+    over the calibration sample: n_c examples of class c, in any mix. w_y is the weight of the new case, if its class is y. Then
+    the set contains the true class for at least a fraction `level` of the population, on average over calibration samples, for
+    any quality of the predictions. With `per_class` the quantile is taken within class y, so that `level` holds for each class,
+    and therefore at any prevalence; the sets are larger.
 
-    Made by `ConformalSets.fit`.
+    Make one with `ConformalSets.fit`.
 
     Attributes:
-        thresholds: q `(k,)`; ∞ for a class that is in every set, since there were too few examples, or since the predictions
-            gave the true class probability 0 more often than the level allows ("lac").
-        level: the coverage promised.
+        thresholds: q `(k,)`; ∞ for a class that is in every set, because it had too few examples, or because the true class had
+            probability 0 more often than the level allows ("lac").
+        level: the guaranteed coverage.
         score: "lac", −log p(y|x), gives the smallest sets, some of them empty; "aps", the probability of the classes at
             least as likely as y, spreads the coverage over easy and hard cases.
         per_class: whether the level holds in every class.
-        randomised: whether for "aps" only a random part of y's own probability, and of classes tied with y, counts, which
-            takes away its excess. The part is u ~ U(0, 1): a hash of the row, so that it does not depend on which rows come
-            together and the score is one function of x and y at calibration and at prediction; or drawn, see `drawn`.
-        drawn: whether u was drawn from a generator, so that `predict` needs one, too. That takes away the excess also where
-            many rows are alike, as those of a small forest.
+        randomised: whether "aps" uses only a random part of the probability of y and of classes tied with y, so that the
+            coverage is not above the level. The part is u ~ U(0, 1): a hash of the row, so that the score is a fixed function
+            of x and y; or drawn, see `drawn`.
+        drawn: whether u was drawn from a generator, so that `predict` needs one as well. This is exact even if many rows are
+            equal, as for a small forest.
 
     Examples:
         >>> import torch
@@ -82,17 +82,17 @@ class ConformalSets:
     ) -> ConformalSets:
         """Fit the thresholds to a calibration sample that the model was not trained on.
 
-        Warns where a class is in every set, and says why.
+        Warn if a class is in every set, and say why.
 
         Args:
             log_probs: predictions `(n, k)`, as log-probabilities.
             labels: int labels `(n,)` or soft votes `(n, k)`, in any mix of classes; every class must occur.
-            prevalence: π, where the sets will be used: a `Prevalence`, an estimate of one, K frequencies, or for two classes
-                that of class 1. Coverage is linear in π, so where π is uncertain its mean is taken and the level holds on
-                average over π; for a level at every π take `per_class`, which needs no prevalence.
-            level: share of people whose set is to hold their class.
+            prevalence: π of the population: a `Prevalence`, an estimate of one, K frequencies, or for two classes that of class
+                1. Coverage is linear in π, so the mean of an uncertain π is used, and the level holds on average over π. For a
+                level at every π use `per_class`, which needs no prevalence.
+            level: the fraction of people with their class in the set.
             score: "lac" or "aps".
-            per_class: whether the level is to hold in every class.
+            per_class: whether the level must hold in every class.
             randomised: for "aps".
             generator: for `randomised`: a torch.Generator to draw the random parts from, here and in `predict`.
         """
@@ -105,7 +105,7 @@ class ConformalSets:
         table = _scores(sample.log_probs, score, _uniform(sample.log_probs, randomised, generator))
         own = sample.per_entry(table).gather(1, sample.labels[:, None]).squeeze(1)
         mix = sample.prevalence.population
-        share = mix if per_class else torch.ones_like(mix)  # of the weights
+        share = mix if per_class else torch.ones_like(mix)  # rounding error of the weights
         # rounding counts as reached
         mass = level * (share + mix / sample.totals) * (1 - 1e-12)
         thresholds = torch.empty_like(mass)
@@ -119,11 +119,11 @@ class ConformalSets:
         return cls(thresholds, level, score, per_class, randomised, generator is not None)
 
     def predict(self, log_probs: Predictions, generator: torch.Generator | None = None) -> Any:
-        """Return which classes are in the set of each row: bool `(n, k)`, an array or a tensor as `log_probs` is.
+        """Return which classes are in the set of each row: bool `(n, k)`, an array or a tensor like `log_probs`.
 
         Args:
-            log_probs: predictions of the same model, in the same precision and at the same prevalence as those calibrated on.
-            generator: for randomised sets: another torch.Generator, or one further on, where `fit` was given one.
+            log_probs: predictions of the same model, with the precision and prevalence of the calibration.
+            generator: for randomised sets, if `fit` was given one: another torch.Generator, or the same one.
         """
         table = log_prob_table(log_probs, len(self.thresholds)).detach()
         generator = checked_generator(generator)
@@ -139,7 +139,7 @@ class ConformalSets:
         if self.randomised and self.drawn != (generator is not None):
             expected, came = ("a `generator`, as in", "none") if self.drawn else ("no `generator`, since none came to", "one")
             raise ValueError(
-                f"Expected {expected} `fit`, but got {came}: the random parts must come about in the same way in both, "
+                f"Expected {expected} `fit`, but got {came}: use the same kind of random parts in both, "
                 "or the level does not hold."
             )
 
@@ -152,16 +152,16 @@ def _scores(log_probs: Tensor, score: str, uniform: Tensor | None) -> Float64[Te
     ordered, order = table.sort(dim=1, descending=True)
     total = ordered.exp().cumsum(1)
     ends = torch.cat([ordered[:, 1:] != ordered[:, :-1], ordered.new_ones(len(table), 1, dtype=torch.bool)], 1)
-    upto = total.where(ends, torch.inf).flip(1).cummin(1).values.flip(1)  # the end of one's tie
+    upto = total.where(ends, torch.inf).flip(1).cummin(1).values.flip(1)  # the end of each tie
     if uniform is not None:
         before = torch.cat([torch.zeros_like(total[:, :1]), total.where(ends, 0.0).cummax(1).values[:, :-1]], 1)
         upto = upto - (upto - before) * uniform[:, None]
-    # rounded, so that the sums of all classes, which are 1, tie
+    # rounded, so that sums over all classes, which are 1, are equal
     return torch.empty_like(upto).scatter_(1, order, upto.round(decimals=12))
 
 
 def _uniform(table: Tensor, randomised: bool, generator: torch.Generator | None) -> Float64[Tensor, " n"] | None:
-    """Return a number per row, the same for all of its classes: a hash of the row, or drawn."""
+    """Return one number per row, the same for all classes: a hash of the row, or drawn."""
     if not randomised:
         return None
     if generator is not None:
@@ -181,7 +181,7 @@ def _scrambled(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def _quantile(scores: Tensor, weights: Tensor, mass: Tensor) -> Float64[Tensor, ""]:
-    """Return the smallest score up to which there is `mass` of the weights; ∞ where there is none."""
+    """Return the smallest score with at least `mass` of the weights at or below it; ∞ if there is none."""
     ordered, order = scores.sort()
     reached = weights[order].cumsum(0) >= mass
     return ordered[reached.to(torch.uint8).argmax()] if bool(reached[-1]) else ordered.new_tensor(torch.inf)
@@ -200,6 +200,6 @@ def _check_choices(score: str, per_class: bool, randomised: bool, prevalence: Mi
         raise ValueError(f'Expected score="aps" for randomised sets, but got {score!r}: "lac" has nothing to randomise.')
     if prevalence is None and not per_class:
         raise ValueError(
-            "Expected `prevalence`, the population in which the sets will be used, but got none: "
-            "give it, or take per_class=True, whose level holds at any."
+            "Expected `prevalence`, the population in which the sets will be used, but got none: give it, or use "
+            "per_class=True, with a level that holds at any prevalence."
         )

@@ -1,6 +1,6 @@
 """ROC and precision-recall curves over all thresholds, and histograms of the predictions by class.
 
-Stage: log_probs, target, π → a frozen curve of arrays, ready to plot. One class, `positive`, is set against the rest.
+Stage: log_probs, target, π → a frozen curve of arrays, ready to plot. One class, `positive`, is compared with the rest.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class RocCurve:
     Attributes:
         false_positive_rate: share of the rest called positive.
         true_positive_rate: share of the positive class called positive.
-        threshold: called positive are predictions p(positive|x) ≥ this, the lowest of them; ∞ at first. Predictions that round
-            to the same probability, but differ in their logarithms, have a point each and this in common.
-        auc: area under the curve: how often a positive is predicted higher than another, ties counted half.
+        threshold: predictions p(positive|x) ≥ this are called positive; ∞ at the first point. Predictions that round to the
+            same probability, but differ in their logarithms, have separate points with the same threshold.
+        auc: area under the curve: the probability that a positive has a higher prediction than another, with ties as one half.
         positive: the class.
 
     Examples:
@@ -49,9 +49,9 @@ class PrecisionRecallCurve:
     """Precision against recall: a point per distinct prediction, the highest threshold first.
 
     Attributes:
-        recall: share of the positive class called positive (TPR).
-        precision: share of those called positive in the population who are (PPV).
-        threshold: called positive are predictions p(positive|x) ≥ this, as in `RocCurve`.
+        recall: fraction of the positive class called positive (TPR).
+        precision: fraction of those called positive in the population who are positive (PPV).
+        threshold: predictions p(positive|x) ≥ this are called positive, as in `RocCurve`.
         average_precision: `Σ (R_i − R_{i−1}) P_i`.
         prevalence: π of the class: the precision of calling everybody positive.
         positive: the class.
@@ -78,8 +78,8 @@ class ProbabilityHistogram:
     """A histogram of the predicted probability of one class, by true class.
 
     Attributes:
-        edges: of the bins `(b + 1,)`, probabilities or log-odds.
-        share: of each class's examples `(k, b)`; a row sums to 1.
+        edges: edges of the bins `(b + 1,)`, probabilities or log-odds.
+        share: fraction of each class's examples in the bin `(k, b)`; a row sums to 1.
         scale: "probability" or "log-odds".
         positive: the class predicted.
 
@@ -105,14 +105,14 @@ def roc_curve(
     prevalence: Mix | None = None,
     ignore_index: int = IGNORED,
 ) -> RocCurve:
-    """Compute true against false positive rate over all thresholds. For two classes it is the same at every prevalence.
+    """Return true and false positive rates over all thresholds. For two classes they are the same at every prevalence.
 
     Args:
         log_probs: predictions `(n, k)`, or dense maps `(n, k, h, w, …)`, as log-probabilities.
         target: int labels `(n,)` or `(n, h, w, …)`, or soft votes of the predictions' shape.
-        positive: the class looked for; 1 where there are two.
-        prevalence: π, in whose proportions the other classes make up "the rest"; needed for more than two classes.
-        ignore_index: the int label of examples that are left out.
+        positive: the positive class; 1 for two classes by default.
+        prevalence: π, which weights the other classes in "the rest"; needed for more than two classes.
+        ignore_index: the int label of examples to ignore.
 
     Examples:
         >>> import numpy as np
@@ -136,15 +136,15 @@ def precision_recall_curve(
     positive: int | None = None,
     ignore_index: int = IGNORED,
 ) -> PrecisionRecallCurve:
-    """Compute precision at π, `π TPR / (π TPR + (1 − π) FPR)`, against recall, over all thresholds.
+    """Return precision at π, `π TPR / (π TPR + (1 − π) FPR)`, and recall, over all thresholds.
 
     Args:
         log_probs: predictions `(n, k)`, or dense maps `(n, k, h, w, …)`, as log-probabilities.
         target: int labels `(n,)` or `(n, h, w, …)`, or soft votes of the predictions' shape, in any mix of classes.
-        prevalence: π: a `Prevalence` (its mean where uncertain), an estimate of one, K frequencies, or for two classes that of
+        prevalence: π: a `Prevalence` (its mean if uncertain), an estimate of one, K frequencies, or for two classes that of
             class 1.
-        positive: the class looked for; 1 where there are two.
-        ignore_index: the int label of examples that are left out.
+        positive: the positive class; 1 for two classes by default.
+        ignore_index: the int label of examples to ignore.
 
     Examples:
         >>> import numpy as np
@@ -171,16 +171,16 @@ def probability_histogram(
     scale: Literal["probability", "log-odds"] = "probability",
     ignore_index: int = IGNORED,
 ) -> ProbabilityHistogram:
-    """Count the predicted probabilities of one class by true class; a prevalence enters only through the predictions.
+    """Return a histogram of the predicted probability of one class, by true class; it depends on no prevalence.
 
     Args:
         log_probs: predictions `(n, k)`, or dense maps `(n, k, h, w, …)`, as log-probabilities.
         target: int labels `(n,)` or `(n, h, w, …)`, or soft votes of the predictions' shape.
-        bins: how many, or their edges on the scale chosen. A bin holds its lower edge; what lies outside counts to the
+        bins: their number, or their edges on the chosen scale. A bin includes its lower edge; values outside count in the
             outermost bin.
-        positive: the class predicted; 1 where there are two.
-        scale: "probability", from 0 to 1, or "log-odds", from the least to the greatest finite one.
-        ignore_index: the int label of examples that are left out.
+        positive: the class predicted; 1 for two classes by default.
+        scale: "probability", from 0 to 1, or "log-odds", from the smallest to the largest finite one.
+        ignore_index: the int label of examples to ignore.
 
     Examples:
         >>> import numpy as np

@@ -1,7 +1,7 @@
-"""Decisions of least expected cost.
+"""Decisions that minimise the expected cost.
 
-Stage: log_probs `(n, k)` or dense `(n, k, h, w, …)`, costs `(k, d)` → int decisions, one per row or cell, and what they are
-expected to cost.
+Stage: log_probs `(n, k)` or dense `(n, k, h, w, …)`, costs `(k, d)` → int decisions, one per row or cell, and their expected
+costs.
 """
 
 from __future__ import annotations
@@ -16,26 +16,27 @@ from torch import Tensor
 from ..log_probs import as_given, log_prob_table, map_of, row_blocks, rows_of, tensor_of
 from .sample import Numbers, Predictions
 
-_ENTRIES = 1 << 22  # of the table, looked at in one go
+_ENTRIES = 1 << 22  # numbers of the table per block
 
 
 def decide(
     log_probs: Predictions, costs: Numbers | None = None, threshold: float | None = None, abstain_cost: float | None = None
 ) -> Any:
-    """Choose the decision of least expected cost for each row or cell, `argmin_d Σ_k p(k|x) cost[k, d]`; −1 to abstain.
+    """Return the decision with the smallest expected cost for each row or cell, `argmin_d Σ_k p(k|x) cost[k, d]`; −1 to
+    abstain.
 
-    One rule for ties: **the later decision wins, and abstaining never does.** So two classes at p₁ = ½ give 1, and
-    `threshold=t` gives 1 from p₁ = t on. Costs are tied that agree to the rounding of `log_probs`' own precision, so that
-    the logarithm of 0.3 ties with a threshold of 0.3. All is compared in logarithms: nothing underflows.
+    **For ties the later decision wins, and abstaining never wins.** So two classes at p₁ = ½ give 1, and `threshold=t` gives 1
+    from p₁ = t on. Costs are tied if they are equal up to the rounding of `log_probs`, so that the logarithm of 0.3 ties with a
+    threshold of 0.3. Costs are compared in logarithms, so nothing underflows.
 
     Args:
         log_probs: predictions for the population `(n, k)`, or dense maps `(n, k, h, w, …)`, as log-probabilities.
-        costs: what decision d costs where k is true `(k, d)`; none means 1 for every wrong class. Negative costs are gains.
-        threshold: for two classes, in the place of `costs`: decide 1 where p₁ ≥ t.
-        abstain_cost: what it costs to leave a row undecided, in the units of `costs`; none means that it must be decided.
+        costs: the cost of decision d if k is true `(k, d)`; None means 1 for every wrong class. Negative costs are gains.
+        threshold: for two classes, instead of `costs`: decide 1 where p₁ ≥ t.
+        abstain_cost: the cost of leaving a row undecided, in the units of `costs`; None means that every row is decided.
 
     Returns:
-        int64 `(n,)`, or `(n, h, w, …)`; an array or a tensor as `log_probs` is.
+        int64 `(n,)`, or `(n, h, w, …)`; an array or a tensor like `log_probs`.
 
     Examples:
         >>> import numpy as np
@@ -59,13 +60,13 @@ def decide(
 
 
 def expected_cost(log_probs: Predictions, costs: Numbers | None, decisions: Numbers, abstain_cost: float | None = None) -> Any:
-    """Return what each decision is expected to cost, `Σ_k p(k|x) cost[k, d]`, float64 `(n,)` or `(n, h, w, …)`.
+    """Return the expected cost of each decision, `Σ_k p(k|x) cost[k, d]`, float64 `(n,)` or `(n, h, w, …)`.
 
     Args:
         log_probs: predictions for the population `(n, k)`, or dense maps `(n, k, h, w, …)`.
         costs: `(k, d)`; None means 1 for every wrong class.
-        decisions: int `(n,)` or `(n, h, w, …)`, as `decide` gives them.
-        abstain_cost: what a −1 costs.
+        decisions: int `(n,)` or `(n, h, w, …)`, from `decide`.
+        abstain_cost: the cost of a −1.
 
     Examples:
         >>> import numpy as np
@@ -83,20 +84,20 @@ def expected_cost(log_probs: Predictions, costs: Numbers | None, decisions: Numb
     for start, block in row_blocks(table, max(1, _ENTRIES // table.shape[1])):
         index = chosen[start : start + len(block)]
         each = matrix.T[index.clamp_min(0)]
-        # in logarithms, since a probability too small for a number can still meet a huge cost
+        # in logarithms, because a tiny probability can have a huge cost
         terms = each.sign() * (block.double() + each.abs().log()).exp()
         found[start : start + len(block)] = torch.where(index < 0, extra, terms.sum(1))
     return as_given(map_of(found, given.shape), log_probs)
 
 
 def cost_matrix(num_classes: int, costs: Numbers | None = None, threshold: float | None = None) -> Float64[Tensor, "k d"]:
-    """Return what decision d costs where class k is true, checked.
+    """Return the checked costs of decision d if class k is true.
 
     Args:
         num_classes: K.
-        costs: `(k, d)`; none means 1 for every wrong class.
-        threshold: t, for two classes, in the place of `costs`: a missed 1 costs 1 and a false one t/(1 − t), so that
-            deciding 1 is worth it from p₁ = t on.
+        costs: `(k, d)`; None means 1 for every wrong class.
+        threshold: t, for two classes, instead of `costs`: a missed 1 costs 1 and a false one t/(1 − t), so that deciding 1 is
+            best from p₁ = t on.
 
     Examples:
         >>> from rightloss.metrics import cost_matrix
@@ -129,7 +130,7 @@ def cost_matrix(num_classes: int, costs: Numbers | None = None, threshold: float
 
 
 def threshold_log_odds(threshold: float) -> float:
-    """Return log t/(1 − t) of a threshold on a probability, checked."""
+    """Return log t/(1 − t) of a checked threshold on a probability."""
     try:
         t = float(threshold)
     except (TypeError, ValueError) as error:
@@ -159,15 +160,15 @@ def _cheapest(block: Tensor, log_regret: Tensor, abstain_cost: float | None, rou
 
 
 def _last(holds: Tensor) -> Int64[Tensor, " n"]:
-    """Return the last column that holds."""
+    """Return the last column that is True."""
     return holds.shape[1] - 1 - holds.flip(1).to(torch.uint8).argmax(1)
 
 
 def _log_regret(costs: Tensor, abstain_cost: float | None) -> Float64[Tensor, "k d"]:
-    """Return the log of what each decision costs above the cheapest, which decides alike and is never negative."""
+    """Return the log of each decision's cost above the minimum, which gives the same decisions and is never negative."""
     if abstain_cost is not None:
         costs = torch.cat([costs, costs.new_full((len(costs), 1), abstain_cost)], 1)
-    # halved, since the difference of two numbers can be too large for one; the same factor everywhere
+    # halved everywhere, because the difference of two numbers can overflow
     return (costs / 2 - costs.amin(1, keepdim=True) / 2).log()
 
 
@@ -177,7 +178,7 @@ def _cost_of_abstaining(value: float) -> float:
     except (TypeError, ValueError) as error:
         raise ValueError(f"Expected `abstain_cost` to be one number, but got {value!r}: such as 0.1.") from error
     if not math.isfinite(cost):
-        raise ValueError(f"Expected a finite `abstain_cost`, but got {cost:g}: leave it out where every row must be decided.")
+        raise ValueError(f"Expected a finite `abstain_cost`, but got {cost:g}: leave it out if every row must be decided.")
     return cost
 
 
@@ -186,7 +187,7 @@ def _decisions(decisions: Numbers, shape: torch.Size, columns: int, may_abstain:
     if index.shape != expected or index.is_floating_point() or index.dtype == torch.bool:
         raise ValueError(
             f"Expected int `decisions` of shape {expected}, one per row of `log_probs`, but got {index.dtype} "
-            f"of shape {tuple(index.shape)}: give what `decide` gave."
+            f"of shape {tuple(index.shape)}: pass the result of `decide`."
         )
     index = index.flatten().long()
     low, high = (int(each) for each in torch.aminmax(index))
@@ -196,5 +197,5 @@ def _decisions(decisions: Numbers, shape: torch.Size, columns: int, may_abstain:
             "they number the columns of `costs` from 0."
         )
     if low == -1 and not may_abstain:
-        raise ValueError("Expected a decision for every row, but some abstain (−1): say what that costs by `abstain_cost`.")
+        raise ValueError("Expected a decision for every row, but some abstain (−1): give the cost of that as `abstain_cost`.")
     return index

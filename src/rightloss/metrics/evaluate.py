@@ -1,4 +1,4 @@
-"""Predictions, labels → every figure at a prevalence, with an interval.
+"""Evaluate predictions at a prevalence: every figure with an interval.
 
 Stage: log_probs, target, prevalence → `Sample` → `EvaluationInputs` → limits, by resampling or by the delta method →
 `Evaluation`.
@@ -33,8 +33,9 @@ from .intervals import (
 )
 from .sample import IGNORED, Mix, Numbers, Predictions, labelled_sample
 
-_MOST_RESAMPLED = 50_000  # entries × classes up to which "auto" draws resamples; beyond, the two ways agree and one is instant
-MOST_UNDEFINED = 0.05  # share of resamples in which a figure may be undefined and still have an interval
+# entries × classes up to which "auto" draws resamples; with more, both methods agree and the analytic one is fast
+_MOST_RESAMPLED = 50_000
+MOST_UNDEFINED = 0.05  # largest fraction of undefined resamples for which a figure still has an interval
 MOST_DRAWN = 1 << 23  # numbers in the table of drawn decisions
 _FEWEST_GROUPS, _FEW_EXAMPLES, _SMALL_EFFECTIVE_SIZE = 5, 10, 5.0
 
@@ -54,33 +55,33 @@ def evaluate(
     generator: torch.Generator | None = None,
     ignore_index: int = IGNORED,
 ) -> Evaluation:
-    """Evaluate predictions where the classes come as `prevalence` says, whatever their mix among the labels.
+    """Evaluate predictions at the class frequencies `prevalence`, for labels with any class frequencies.
 
-    Everything is averaged within each class, and the classes are weighted by π. Predictions are taken as they are: made for
-    another prevalence, they must be moved to this one first (`retarget`), or they will look miscalibrated, as they are.
+    Everything is averaged within each class, and the classes are weighted by π. Predictions are not changed: if they are for
+    another prevalence, move them to this one first (`retarget`), or they are miscalibrated.
 
-    An uncertain prevalence (`Prevalence.beta`, `.dirichlet`) is carried along: the value is that at the mean of π, and the
-    interval covers what is not known of π as well as the sample's own noise. An estimate (`estimate_prevalence`) counts as the
-    uncertain `Prevalence` that its `prevalence()` gives: the Dirichlet with its mean and uncertainty.
+    With an uncertain prevalence (`Prevalence.beta`, `.dirichlet`) the value is that at the mean of π, and the interval includes
+    the uncertainty of π as well as the noise of the sample. An estimate (`estimate_prevalence`) is used as the uncertain
+    `Prevalence` from its `prevalence()`: the Dirichlet with its mean and uncertainty.
 
     Args:
-        log_probs: predictions `(n, k)`, or dense maps `(n, k, h, w, …)`, of which each cell is an example; log-probabilities.
+        log_probs: predictions `(n, k)`, or dense maps `(n, k, h, w, …)` with an example per cell, as log-probabilities.
         target: int labels `(n,)` or `(n, h, w, …)`, for two classes also bools; or soft votes of the predictions' shape, which
-            sum to 1 over the classes: then an example counts for each class by its share of the votes.
+            sum to 1 over the classes: then an example counts for each class by its fraction of the votes.
         prevalence: a `Prevalence`, an estimate of one, K frequencies, or for two classes that of class 1.
-        costs: what decision d costs where class c is true, `(k, k)`; decisions are those of least expected cost. None means
-            1 for every mistake, and so the likeliest class.
-        threshold: for two classes, in the place of `costs`: decide 1 from this probability on.
-        groups: ids of patients (or sites) `(n,)`: examples that share one are drawn together. For dense maps they are the
-            images' patients; without them each image is drawn as a whole, since its cells resemble each other.
-        intervals: "bootstrap": stratified by class, BCa. "analytic": the delta method, for large samples; DeLong's for AUC.
-            Figures of decisions alone are made from draws of each class's shares in both, unless there are groups or votes.
-            "auto": the first up to 50,000 examples × classes, then the second. None: no intervals.
+        costs: the cost of decision d if class c is true, `(k, k)`; decisions minimise the expected cost. None means 1 for every
+            mistake, so that the most probable class is decided.
+        threshold: for two classes, instead of `costs`: decide 1 from this probability on.
+        groups: ids of patients (or sites) `(n,)`: examples with the same id are drawn together. For dense maps they are the
+            images' patients; without them each image is drawn as a whole, because its cells are correlated.
+        intervals: "bootstrap" for BCa, stratified by class; "analytic" for the delta method (for AUC DeLong's), for large
+            samples; "auto" for the first up to 50,000 examples × classes, then the second; None for no intervals. In both,
+            figures of decisions use draws of each class's decisions, unless there are groups or votes.
         level: coverage of the intervals.
-        draws: how many resamples.
-        bins: of equal weight in the population, for the calibration error.
-        generator: random numbers for the resamples; of a fixed seed by default, so that equal input gives equal output.
-        ignore_index: the int label of examples that are left out.
+        draws: number of resamples.
+        bins: number of bins of equal weight in the population, for the calibration error.
+        generator: random generator for the resamples; with a fixed seed by default, so that equal input gives equal output.
+        ignore_index: the int label of examples to ignore.
 
     Examples:
         >>> import torch
@@ -130,7 +131,7 @@ def _single_figure(inputs: EvaluationInputs, limits: dict[Key, ConfidenceLimits]
 def _confidence_limits(
     inputs: EvaluationInputs, bootstrap: bool, level: float, draws: int, generator: torch.Generator
 ) -> dict[Key, ConfidenceLimits]:
-    """Make each quantity's interval: of decisions from draws of their shares, of the rest in one of the two ways."""
+    """Return the interval of each quantity: for decisions from drawn counts, for others by bootstrap or delta method."""
     sample, design = inputs.sample, inputs.design
     added, classes = influences(inputs)
     make = _by_resampling if bootstrap else _by_delta_method
@@ -148,7 +149,7 @@ def _confidence_limits(
 def _by_resampling(
     inputs: EvaluationInputs, added: dict[Key, Influence], level: float, draws: int, generator: torch.Generator
 ) -> dict[Key, ConfidenceLimits]:
-    """Make BCa intervals; each resample is also taken at a prevalence of its own where that is uncertain."""
+    """Return BCa intervals; with an uncertain prevalence each resample has its own draw of it."""
     sample, spec = inputs.sample, inputs.spec
     uncertain = sample.prevalence.is_uncertain
     parts, parts_moved = [], []
@@ -174,7 +175,7 @@ def _by_resampling(
             ends = _calibration_error_limits(inputs, influence.error, fine_moved if uncertain else None, level)
         elif not uncertain:
             ends = bca(fine, value, influence.acceleration, level)
-        elif float(fine.max() - fine.min()) <= 1e-13 * abs(value):  # the resamples agree
+        elif float(fine.max() - fine.min()) <= 1e-13 * abs(value):  # all resamples are equal
             ends = percentiles(fine_moved, level)
         else:
             ends = bca_weighted(fine, fine_moved, value, influence.acceleration, level)
@@ -185,7 +186,7 @@ def _by_resampling(
 def _by_delta_method(
     inputs: EvaluationInputs, added: dict[Key, Influence], level: float, draws: int, generator: torch.Generator
 ) -> dict[Key, ConfidenceLimits]:
-    """Make intervals on a scale without the figure's bounds; an uncertain prevalence is drawn."""
+    """Return intervals on a scale without the figure's bounds; an uncertain prevalence is drawn."""
     prevalence, moved = inputs.sample.prevalence, None
     if prevalence.is_uncertain:
         population = prevalence.sample(draws, generator).T
@@ -208,9 +209,10 @@ def _by_delta_method(
 def _from_drawn_decisions(
     inputs: EvaluationInputs, level: float, draws: int, generator: torch.Generator
 ) -> dict[Key, ConfidenceLimits]:
-    """Make intervals of figures of decisions, from draws of each class's shares: Dirichlet(counts + 1/K), Jeffreys' for two.
+    """Return intervals of figures of decisions, from draws of each class's decisions: Dirichlet(counts + 1/K), Jeffreys' for
+    two.
 
-    Counts near 0 or n are what resampling is worst at: it never draws the mistake that was not met.
+    Resampling is bad for counts near 0 or n: it never draws a mistake that did not occur.
     """
     statistics, k = inputs.statistics, inputs.sample.num_classes
     counts = (statistics.confusion * statistics.averages.totals[:, None]).nan_to_num()
@@ -228,7 +230,7 @@ def _from_drawn_decisions(
 def _calibration_error_limits(
     inputs: EvaluationInputs, error: float, at_population: Tensor | None, level: float
 ) -> tuple[float, float]:
-    """Return the `calibration_interval`, farther out by what an uncertain prevalence does to the value."""
+    """Return the `calibration_interval`, widened by the effect of an uncertain prevalence."""
     parts = len(inputs.spec.edges)
     gaps = calibration_gaps(inputs.statistics)[:, 0]
     low, high = calibration_interval(gaps / parts, _calibration_noise(inputs) / parts, error, level)
@@ -240,10 +242,10 @@ def _calibration_error_limits(
 
 
 def _calibration_noise(inputs: EvaluationInputs) -> Tensor:
-    """Return the standard error of each bin's gap if the model is right, (j·e,).
+    """Return the standard error of each bin's gap for a correct model, (j·e,).
 
     Σ_c (π_c²/n_c) Var(p_j − 1{c = j} in the bin | c). A class's mean there is M/π_c, with M = E[p_j (1 − p_j) in the bin] for j
-    and, together, for the rest; taken together, which is exact for two classes and leaves a little too much for more.
+    and, together, for the rest. Treating the rest together is exact for two classes, and slightly too large for more.
     """
     statistics, averages = inputs.statistics, inputs.statistics.averages
     squares, products = ((statistics.population[:, None] * each).sum(0)[:, 0] for each in (averages.squares, averages.products))
@@ -255,14 +257,14 @@ def _calibration_noise(inputs: EvaluationInputs) -> Tensor:
 def qualified(
     inputs: EvaluationInputs, key: Key, limits: ConfidenceLimits, size: float, examples: dict[int, int], with_unseen: float
 ) -> ConfidenceLimits:
-    """Widen limits by what may have gone unseen, and say where they should not be trusted; none where there are no data.
+    """Return limits, widened for events that did not occur in the sample, with a reason if they are not reliable.
 
     Args:
         inputs: the sample.
         key: the quantity.
         limits: its interval.
         size: its effective sample size.
-        examples: by class that it depends on, how many there are, or how many groups with some.
+        examples: the number of examples, or groups, of each class that it depends on.
         with_unseen: the quantity by `_with_unseen`.
     """
     grouped, groups = inputs.sample.groups is not None, len(inputs.design.strata)
@@ -283,9 +285,10 @@ def qualified(
 
 
 def _with_unseen(statistics: Statistics, examples: Tensor, level: float) -> Statistics:
-    """Return the statistics if as many examples were otherwise as may well have gone unseen (`unseen_share`).
+    """Return the statistics if a fraction `unseen_share` of examples were decided or ranked differently.
 
-    That is of each class all of whose examples were decided alike, or ranked above all of another: no resample shows them.
+    This is for each class with equal decisions for all examples, or with all ranked above another class: no resample can
+    change them.
     """
     share, confusion, areas = unseen_share(examples, level)[:, None, None], statistics.confusion, statistics.areas
     alike = ((confusion == 1) | (confusion == 0)).all(1, keepdim=True)
@@ -296,7 +299,7 @@ def _with_unseen(statistics: Statistics, examples: Tensor, level: float) -> Stat
 
 
 def interval_method(intervals: str | None, inputs: EvaluationInputs) -> str:
-    """Return how intervals are made: as asked for, or by the size of the sample."""
+    """Return the method of the intervals: the given one, or by the size of the sample."""
     if intervals != "auto":
         return "none" if intervals is None else intervals
     sample = inputs.sample
@@ -305,19 +308,21 @@ def interval_method(intervals: str | None, inputs: EvaluationInputs) -> str:
 
 
 def square(costs: Tensor) -> Tensor:
-    """Return costs with a decision per class, checked."""
+    """Return checked costs with one decision per class."""
     if costs.shape[0] != costs.shape[1]:
         raise ValueError(
             f"Expected `costs` with a decision per class to evaluate, but got shape {tuple(costs.shape)}: "
-            "with other decisions than classes use `decide` and `expected_cost`."
+            "for other decisions use `decide` and `expected_cost`."
         )
     return costs
 
 
 def check_options(intervals: object, draws: object, bins: object) -> None:
-    """Raise the ValueError for options of intervals that do not exist."""
+    """Raise a ValueError for invalid options of the intervals."""
     if intervals not in ("auto", "bootstrap", "analytic", None):
         raise ValueError(f'Expected `intervals` "auto", "bootstrap", "analytic" or None, but got {intervals!r}: choose one.')
     for name, value, least in (("draws", draws, 100), ("bins", bins, 1)):
         if not isinstance(value, Integral) or int(value) < least:
-            raise ValueError(f"Expected `{name}` to be an int of at least {least}, but got {value!r}: leave it out?")
+            raise ValueError(
+                f"Expected `{name}` to be an int of at least {least}, but got {value!r}: leave it out for the default."
+            )

@@ -1,4 +1,4 @@
-"""A sample with all that is computed of it before any interval, and what each example adds to each figure.
+"""The statistics of a sample that all intervals use, and the influence of each example on each figure.
 
 Stage: `Sample`, `MetricSpec` → `EvaluationInputs` → `Influence` of each figure, or of the difference of two models' figures.
 """
@@ -28,21 +28,21 @@ from .sample import Sample
 
 _MOST_CLASSES_SHOWN = 50
 
-Key = tuple[str, int | None]  # a figure's name, and the class it is of where it is shown by class
+Key = tuple[str, int | None]  # a figure's name, and its class for figures by class
 
 
 @dataclass(frozen=True)
 class EvaluationInputs:
-    """A sample with all that is computed of it before any interval.
+    """A sample, and the statistics that all intervals use.
 
     Attributes:
         sample: labelled predictions.
         design: which entries are drawn together.
-        statistics: what the figures are functions of.
-        reasons: the figures that have no value, and why.
+        statistics: the inputs of the figures.
+        reasons: the figures without a value, and why.
         quantities: the formulas of the others.
         values: their values.
-        impossible: how many entries were of a class given probability 0.
+        impossible: the number of entries with probability 0 for their class.
     """
 
     sample: Sample
@@ -58,12 +58,12 @@ class EvaluationInputs:
         return self.statistics.averages.spec
 
     def computed(self, statistics: Statistics, width: int) -> Float64[Tensor, "f b"]:
-        """Compute all quantities of each of `width` resamples."""
+        """Return all quantities of each of `width` resamples."""
         return torch.stack([formula(statistics).expand(width) for formula in self.quantities.values()])
 
 
 def prepare(sample: Sample, spec: MetricSpec, only: str | None = None) -> EvaluationInputs:
-    """Compute the statistics of a sample, and the values of all figures that it can have, or of one."""
+    """Return the statistics of a sample, and the values of all defined figures, or of one."""
     k, statistics = sample.num_classes, compute_statistics(sample, spec)
     reasons = _undefined(sample, statistics)
     quantities: dict[Key, Callable[[Statistics], Tensor]] = {}
@@ -84,7 +84,7 @@ def _of_class(by_class: Callable[[Statistics], Tensor], j: int) -> Callable[[Sta
 
 
 def _undefined(sample: Sample, statistics: Statistics) -> dict[str, str]:
-    """List the figures that this sample cannot have, with the reason."""
+    """Return the figures that are undefined for this sample, with the reason."""
     reasons: dict[str, str] = {}
     spec, two = statistics.averages.spec, sample.num_classes == 2
     if spec.recalibration is None:
@@ -112,7 +112,7 @@ def _undefined(sample: Sample, statistics: Statistics) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Gradients:
-    """Gradients of a model's quantities, as what each entry adds to them.
+    """Gradients of a model's quantities, for the influence of each entry.
 
     Attributes:
         inputs: the model's.
@@ -147,17 +147,17 @@ class Gradients:
         return 1 / self.inputs.statistics.averages.totals[:, 0]
 
     def of_block(self, key: Key, block: Block) -> Tensor | float:
-        """Return what each entry of a block adds by way of the class means `(m,)`."""
+        """Return the influence of each entry of a block through the class means `(m,)`."""
         if key not in self.by_mean:
             return 0.0
         added = self.by_mean[key].influence(block) * self.per_example[block.labels]
         if self.inputs.design.clusters is None:
             return added
-        # then the mix of the classes varies, too
+        # then the class frequencies vary as well
         return added + self.by_total[key][block.labels] * (1 if block.votes is None else block.votes)
 
     def of_areas(self, key: Key) -> Tensor | float:
-        """Return what each entry adds by way of the areas `(m,)`."""
+        """Return the influence of each entry through the areas `(m,)`."""
         if not bool(self.by_area[key].any()):
             return 0.0
         sample, areas = self.inputs.sample, self.inputs.statistics.areas[..., 0]
@@ -168,9 +168,9 @@ class Gradients:
 def influences(
     inputs: EvaluationInputs, other: EvaluationInputs | None = None
 ) -> tuple[dict[Key, Influence], dict[Key, list[int]]]:
-    """Sum up what each entry adds to each quantity; and list the classes that the quantity depends on.
+    """Return the summed influences on each quantity, and the classes that the quantity depends on.
 
-    With `other`, the same entries as another model predicts them, that is what it adds to `inputs` less `other`.
+    With `other`, another model's predictions of the same entries, the influence is that on `inputs` minus `other`.
     """
     models = [Gradients.of(each) for each in ([inputs] if other is None else [inputs, other])]
     keys = [key for key in inputs.quantities if all(key in model.by_area for model in models)]
@@ -186,7 +186,7 @@ def influences(
 
 
 def _add(sums: InfluenceSum, entries: slice, added: Sequence[Tensor | float]) -> None:
-    """Add the first model's contributions, less the second's where there are two."""
+    """Add the first model's influences, minus the second's if there are two."""
     difference = added[0] if len(added) == 1 else added[0] - added[1]
     if isinstance(difference, Tensor):
         sums.add(entries, difference)
@@ -195,9 +195,9 @@ def _add(sums: InfluenceSum, entries: slice, added: Sequence[Tensor | float]) ->
 @torch.inference_mode(False)
 @torch.enable_grad()
 def _gradients(inputs: EvaluationInputs) -> dict[Key, tuple[Tensor, ...]]:
-    """Return the gradient of every quantity in the class means, totals and areas, whatever mode the caller is in.
+    """Return the gradient of every quantity by the class means, totals and areas, in any gradient mode of the caller.
 
-    They are taken at copies, since autograd keeps no tensor that was made in inference mode.
+    They are computed at copies, because autograd cannot use tensors made in inference mode.
     """
     statistics, averages = inputs.statistics, inputs.statistics.averages
     at = tuple(each.clone().requires_grad_() for each in (averages.means, averages.totals, statistics.areas))

@@ -1,6 +1,6 @@
-"""Each figure as a function of statistics within the classes and of the population's mix; all of them as an `Evaluation`.
+"""The formula of each figure, from statistics within the classes and the population's mix; and the class `Evaluation`.
 
-Stage: `Statistics` → a number per resample. C[c, d] is the share of class c that is decided to be d; with more than
+Stage: `Statistics` → a number per resample. C[c, d] is the fraction of class c with decision d; with more than
 two classes, `ppv`, `npv`, `tpr` and `tnr` are those of one class against the rest, averaged over the classes.
 """
 
@@ -23,7 +23,7 @@ def expected_log_likelihood(s: Statistics) -> Tensor:
 
 
 def skill(s: Statistics) -> Tensor:
-    """1 − (expected log-likelihood) / Σ_c π_c log π_c: 0 for always answering π, 1 for certainty about what happens."""
+    """1 − (expected log-likelihood) / Σ_c π_c log π_c: 0 for always answering π, 1 for certain and correct predictions."""
     return 1 - expected_log_likelihood(s) / (s.population * s.population.log()).sum(0)
 
 
@@ -33,43 +33,43 @@ def brier(s: Statistics) -> Tensor:
 
 
 def mean_prediction(s: Statistics) -> Tensor:
-    """E[p(last class|x)]: equal to that class's π in a model that is right."""
+    """E[p(last class|x)]: equal to that class's π in a correct model."""
     return s.at_population(s.averages.last)
 
 
 def accuracy(s: Statistics) -> Tensor:
-    """Share of right decisions in the sample as it is."""
+    """Fraction of correct decisions in the sample."""
     share = s.averages.totals / s.averages.totals.sum(0)
     return torch.where(share > 0, share * s.confusion.diagonal().T, 0.0).sum(0)
 
 
 def weighted_accuracy(s: Statistics) -> Tensor:
-    """Share of right decisions in the population, Σ_c π_c C[c, c]."""
+    """Fraction of correct decisions in the population, Σ_c π_c C[c, c]."""
     return s.at_population(s.confusion.diagonal().T)
 
 
 def balanced_accuracy(s: Statistics) -> Tensor:
-    """Share of right decisions if all classes were equally frequent."""
+    """Fraction of correct decisions if all classes were equally frequent."""
     return s.confusion.diagonal().mean(1)
 
 
 def tpr(s: Statistics) -> Tensor:
-    """Sensitivity: the share of a class that is found."""
+    """Sensitivity: the fraction of a class that is found."""
     return s.confusion[1, 1] if s.num_classes == 2 else tpr_by_class(s).mean(0)
 
 
 def tnr(s: Statistics) -> Tensor:
-    """Specificity: the share of those not of a class that are not said to be of it."""
+    """Specificity: the fraction of examples not of a class that are not assigned to it."""
     return s.confusion[0, 0] if s.num_classes == 2 else tnr_by_class(s).mean(0)
 
 
 def ppv(s: Statistics) -> Tensor:
-    """Precision: the share, of those said to be of a class, that are."""
+    """Precision: the fraction of examples assigned to a class that are of it."""
     return ppv_by_class(s)[1] if s.num_classes == 2 else ppv_by_class(s).mean(0)
 
 
 def npv(s: Statistics) -> Tensor:
-    """The share, of those said not to be of a class, that are not."""
+    """The fraction of examples not assigned to a class that are not of it."""
     return npv_by_class(s)[1] if s.num_classes == 2 else npv_by_class(s).mean(0)
 
 
@@ -103,7 +103,7 @@ def auc(s: Statistics) -> Tensor:
 
 
 def auc_pairwise(s: Statistics) -> Tensor:
-    """The mean over pairs of classes, Hand and Till's; the prevalence plays no part."""
+    """The mean over pairs of classes, Hand and Till's; independent of the prevalence."""
     k = s.num_classes
     return (s.areas.sum((0, 1)) - k / 2) / (k * (k - 1))
 
@@ -120,14 +120,14 @@ def calibration_error(s: Statistics) -> Tensor:
 
 
 def calibration_gaps(s: Statistics) -> Tensor:
-    """(mean prediction − observed frequency) · share of each bin, of each class looked at, (j·e, b)."""
+    """(mean prediction − observed frequency) · share of each bin of each selected class, (j·e, b)."""
     return (s.population[:, None] * s.averages.gaps).sum(0)
 
 
 def calibration_slope(s: Statistics) -> Tensor:
-    """b of `calibration.py`: 1 for a model that is right, less for one too sure of itself.
+    """b of `calibration.py`: 1 for a correct model, less for an overconfident one.
 
-    In a resample, one Newton step from the fit to the whole sample, θ + H⁻¹ g: NaN where H is singular.
+    In a resample, one Newton step from the fit to the whole sample, θ + H⁻¹ g: NaN if H is singular.
     """
     fit = s.averages.spec.recalibration
     assert fit is not None
@@ -138,12 +138,12 @@ def calibration_slope(s: Statistics) -> Tensor:
 
 
 def calibration_intercept(s: Statistics) -> Tensor:
-    """Shift of the log-odds of the last class that makes the mean prediction right: 0 for a model that is right."""
+    """Shift of the log-odds of the last class that corrects the mean prediction: 0 for a correct model."""
     return calibration_intercept_by_class(s)[-1]
 
 
 def calibration_intercept_by_class(s: Statistics) -> Tensor:
-    """a_k of `calibration_intercept.py`: E[σ(l_k + a_k)] = π_k, (k, b); above 0 where the predictions are too low.
+    """a_k of `calibration_intercept.py`: E[σ(l_k + a_k)] = π_k, (k, b); above 0 if the predictions are too low.
 
     In a resample, one Newton step from the fit to the whole sample, on the log-odds of both sides.
     """
@@ -160,7 +160,7 @@ def expected_cost(s: Statistics) -> Tensor:
 
 
 def net_benefit(s: Statistics) -> Tensor:
-    """π TPR − (1 − π) FPR t/(1 − t): true positives per person, less false ones at their price."""
+    """π TPR − (1 − π) FPR t/(1 − t): true positives per person, minus false ones at their cost."""
     costs = s.averages.spec.costs
     price = (costs[0, 1] - costs[0, 0]) / (costs[1, 0] - costs[1, 1])
     return s.population[1] * s.confusion[1, 1] - s.population[0] * s.confusion[0, 1] * price
@@ -171,16 +171,16 @@ ANY, UNIT, POSITIVE = (-math.inf, math.inf), (0.0, 1.0), (0.0, math.inf)
 
 @dataclass(frozen=True)
 class Formula:
-    """A figure's formula, and what is known of it.
+    """A figure's formula, and its properties.
 
     Attributes:
         compute: the formula.
         words: its name.
-        bounds: what it lies between.
-        of_decisions: whether it depends on the decisions alone.
+        bounds: its range.
+        of_decisions: whether it depends only on the decisions.
         by_class: the same for each class against the rest.
-        better: which of two values is; "nearer" to the `ideal`.
-        ideal: its value in a model that is right, where neither high nor low is better.
+        better: "higher", "lower", or "nearer" to the `ideal`.
+        ideal: its value in a correct model, if neither high nor low is better.
     """
 
     compute: Callable[[Statistics], Tensor]
@@ -224,7 +224,7 @@ FIGURES: dict[str, Formula] = {
 
 
 def _said(s: Statistics) -> Tensor:
-    """Σ_c π_c C[c, k]: the share of the population that is said to be of class k."""
+    """Σ_c π_c C[c, k]: the fraction of the population assigned to class k."""
     return (s.population[:, None] * s.confusion).sum(0)
 
 
@@ -235,7 +235,7 @@ def _not_said_and_not_of(s: Statistics) -> Tensor:
 
 
 def _others(population: Tensor) -> Tensor:
-    """1 − π_k, by adding: nothing cancels where π_k is near 1."""
+    """1 − π_k, as a sum, to avoid cancellation if π_k is near 1."""
     return (1 - torch.eye(len(population), dtype=torch.float64)) @ population
 
 
@@ -249,10 +249,10 @@ class Figure:
         0.25 (0.1 to 0.4)
 
     Attributes:
-        value: the figure; NaN where it is not defined.
-        low: the interval's lower end; NaN where there is none.
-        high: its upper end.
-        reason: why something is NaN, or why the interval is not to be trusted; empty otherwise.
+        value: the figure; NaN if it is not defined.
+        low: lower limit of the interval; NaN if there is none.
+        high: upper limit.
+        reason: why a value is NaN, or why the interval is not reliable; empty otherwise.
         by_class: with more than two classes, the figure of each against the rest.
     """
 
@@ -274,7 +274,7 @@ class Figure:
 
 @dataclass(frozen=True, repr=False)
 class Evaluation:
-    """Every figure at one prevalence, as `evaluate` returns it. Print it for a table.
+    """The result of `evaluate`: every figure at one prevalence. Print it for a table.
 
     Examples:
         >>> import numpy as np
@@ -288,26 +288,26 @@ class Evaluation:
         expected_log_likelihood: Σ_c π_c E[log p(c|x) | c], in nats.
         skill: 1 − (expected log-likelihood) / Σ_c π_c log π_c: 0 for always answering π.
         brier: mean squared error of the probabilities.
-        mean_prediction: of the last class; its π in a model that is right.
-        accuracy: share of right decisions in the sample as it is.
-        weighted_accuracy: in the population.
-        balanced_accuracy: were all classes equally frequent.
+        mean_prediction: of the last class; its π in a correct model.
+        accuracy: fraction of correct decisions in the sample.
+        weighted_accuracy: the same in the population.
+        balanced_accuracy: the same if all classes were equally frequent.
         ppv: positive predictive value, or precision.
         npv: negative predictive value.
         tpr: true positive rate, sensitivity, or recall.
         tnr: true negative rate, or specificity.
         auc: area under the ROC curve; one against the rest for more than two classes.
         auc_pairwise: its mean over pairs of classes.
-        off_by_one: share of decisions within one class of the truth.
+        off_by_one: fraction of decisions within one class of the truth.
         calibration_error: mean distance between predicted and observed frequency, in bins of equal weight.
-        calibration_slope: 1 in a model that is right, less in one too sure of itself.
-        calibration_intercept: shift of the last class's log-odds that makes the mean prediction right; 0 in a model that is
-            right, above 0 in one whose probabilities are too low.
-        expected_cost: of the decisions.
-        net_benefit: true positives per person, less false ones at their price.
-        level: of the intervals.
-        intervals: how they were made: "bootstrap", "analytic" or "none".
-        num_examples: how many examples of each class there were, votes counted in fractions.
+        calibration_slope: 1 in a correct model, less in an overconfident one.
+        calibration_intercept: shift of the last class's log-odds that corrects the mean prediction; 0 in a correct model,
+            above 0 if its probabilities are too low.
+        expected_cost: expected cost of the decisions.
+        net_benefit: true positives per person, minus false ones at their cost.
+        level: the level of the intervals.
+        intervals: the method of the intervals: "bootstrap", "analytic" or "none".
+        num_examples: the number of examples of each class; votes count as fractions.
         population: π.
     """
 
@@ -345,7 +345,7 @@ class Evaluation:
         return iter(FIGURES)
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
-        """Return plain numbers and words, for JSON or a data frame: `pandas.DataFrame(evaluation.to_dict()).T`."""
+        """Return plain numbers and strings, for JSON or a data frame: `pandas.DataFrame(evaluation.to_dict()).T`."""
         figures = {name: self[name] for name in FIGURES}
         return {name: {"value": f.value, "low": f.low, "high": f.high, "reason": f.reason} for name, f in figures.items()}
 

@@ -1,6 +1,6 @@
 """Confidence intervals: sampling design, resamples, standard errors, and the formulas of BCa and the delta method.
 
-Stage: `Sample` → `Design` (clusters, strata) → resamples, or a standard error from what each entry adds → low and high.
+Stage: `Sample` → `Design` (clusters, strata) → resamples, or a standard error from influences → low and high.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from torch import Tensor
 
 from .sample import Sample
 
-_ENTRIES = 1 << 21  # of the table of counts, drawn in one go
+_ENTRIES = 1 << 21  # numbers of the table of counts drawn at a time
 
 
 class ConfidenceLimits(NamedTuple):
-    """An interval, NaN where there is none; and why there is none, or why it should not be trusted."""
+    """An interval, NaN if there is none, and the reason why there is none or why it is not reliable."""
 
     low: float
     high: float
@@ -32,15 +32,15 @@ class Design:
     """A sampling design: clusters are drawn within strata, and a cluster is a row, or all rows of a group.
 
     Attributes:
-        clusters: the cluster of each entry `(m,)`; None where each entry is one of its own.
-        strata: the stratum of each cluster `(g,)`. A resample has as many clusters of each as the sample.
+        clusters: the cluster of each entry `(m,)`; None if each entry is one of its own.
+        strata: the stratum of each cluster `(g,)`. A resample has as many clusters of each stratum as the sample.
     """
 
     clusters: Int64[Tensor, " m"] | None
     strata: Int64[Tensor, " g"]
 
     def clusters_by_class(self, labels: Int64[Tensor, " m"], num_classes: int) -> Int64[Tensor, " k"]:
-        """Count the clusters in which each class occurs."""
+        """Return the number of clusters in which each class occurs."""
         if self.clusters is None:
             return torch.bincount(labels, minlength=num_classes)
         met = torch.zeros(len(self.strata) * num_classes, dtype=torch.bool)
@@ -49,12 +49,12 @@ class Design:
 
 
 class Influence(NamedTuple):
-    """A summary of what each example adds to a figure.
+    """A summary of the influence of each example on a figure.
 
     Attributes:
         error: the figure's standard error.
         acceleration: a sixth of the skewness, BCa's a.
-        effective_size: (Σ δ²)² / Σ δ⁴ over examples, or groups: n where all add alike.
+        effective_size: (Σ δ²)² / Σ δ⁴ over examples, or groups: n if all influences are equal.
     """
 
     error: float
@@ -63,20 +63,20 @@ class Influence(NamedTuple):
 
 
 class InfluenceSum:
-    """Sums of what each entry adds to a figure, gathered block by block.
+    """Sums of the influences of all entries on a figure, accumulated in blocks.
 
-    Contributions are distances from the class's mean, so those of a stratum sum to 0.
+    Influences are distances from the class's mean, so those of a stratum sum to 0.
     """
 
     def __init__(self, design: Design) -> None:
         self.design = design
         size = int(design.strata.max()) + 1 if design.clusters is None else len(design.strata)
-        self.sums = torch.zeros(size, dtype=torch.float64)  # of squares by stratum, or of contributions by cluster
+        self.sums = torch.zeros(size, dtype=torch.float64)  # sums of squares by stratum, or of influences by cluster
         self.cubes = self.fourths = 0.0
-        self.unit = 0.0  # the largest contribution so far, in which all is counted: powers of them could overflow
+        self.unit = 0.0  # the largest influence so far, the unit of all sums, because powers could overflow
 
     def add(self, entries: slice, contributions: Float64[Tensor, " m"]) -> None:
-        """Add the contributions of some entries."""
+        """Add the influences of some entries."""
         self._raise_unit(float(contributions.abs().max()))
         if self.unit == 0:
             return
@@ -106,7 +106,7 @@ class InfluenceSum:
             centred = self.sums - means[strata]
             squares = torch.bincount(strata, weights=centred.square())
             cubes, fourths = float((centred**3).sum()), float((centred**4).sum())
-        # n/(n − 1) within each stratum; a stratum of one says nothing of its spread
+        # n/(n − 1) within each stratum; a stratum of one has no variance
         variance = float(((sizes / (sizes - 1).clamp_min(1)) * squares).sum())
         total = float(squares.sum())
         if total == 0 or fourths == 0:
@@ -115,10 +115,10 @@ class InfluenceSum:
 
 
 def design_of(sample: Sample) -> Design:
-    """Choose clusters and strata: rows or groups are drawn, and classes are strata.
+    """Return clusters and strata: rows or groups are drawn, and classes are strata.
 
-    A group with several classes belongs to the rarest of them, so that none dies out in a resample; strata of a single group,
-    which could not vary, are merged. Votes are no strata: they are what readers said, not what rows were chosen by.
+    A group with several classes belongs to the rarest of them, so that every class occurs in a resample. Strata with a single
+    group, which could not vary, are merged. Votes are not strata, because rows were not sampled by votes.
     """
     if sample.votes is None and sample.groups is None:
         return Design(None, sample.labels)
@@ -135,9 +135,9 @@ def design_of(sample: Sample) -> Design:
 
 
 def resamples(design: Design, draws: int, numbers: int, generator: torch.Generator) -> Iterator[Float64[Tensor, "m b"]]:
-    """Yield how often each entry occurs in each of `draws` resamples, as many at a time as memory allows.
+    """Yield the counts of each entry in `draws` resamples, as many at a time as memory allows.
 
-    A resample needs memory for its counts and for `numbers` more.
+    A resample needs memory for its counts and for `numbers` more numbers.
     """
     strata = [torch.nonzero(design.strata == stratum).flatten() for stratum in design.strata.unique().tolist()]
     entries = len(design.strata) if design.clusters is None else len(design.clusters)
@@ -171,7 +171,7 @@ def bca(draws: Float64[Tensor, " b"], value: float, acceleration: float, level: 
 def bca_weighted(
     draws: Float64[Tensor, " b"], moved: Float64[Tensor, " b"], value: float, acceleration: float, level: float
 ) -> tuple[float, float]:
-    """Return the BCa interval of resamples `moved` by something with a distribution of its own, which is not corrected.
+    """Return the BCa interval of resamples `moved` by another random quantity, which is not corrected.
 
     Each resample is weighted by the density of BCa's confidence distribution to the bootstrap's, φ(z/(1 + az) − z₀) /
     ((1 + az)² φ(z + z₀)) at z = Φ⁻¹(its rank) − z₀, so that weighted percentiles of `draws` would be those of `bca`.
@@ -202,7 +202,8 @@ def delta_draws(
 ) -> Float64[Tensor, " b"]:
     """Add normal noise to draws of a figure, on a scale without the figure's bounds.
 
-    That is log-odds between two bounds, the logarithm of the distance from one; a value at a bound is moved as it is.
+    The scale is log-odds between two bounds, and the logarithm of the distance from one bound; a value at a bound is not
+    transformed.
     """
     low, high = bounds
     if not low < value < high or bounds == (-math.inf, math.inf):
@@ -217,20 +218,20 @@ def delta_draws(
 
 
 def calibration_interval(gaps: Tensor, noise: Tensor, error: float, level: float) -> tuple[float, float]:
-    """Return an interval for Σ|γ_e| where each γ_e is only seen as `gaps[e]`, with standard error `noise[e]`.
+    """Return an interval for Σ|γ_e|, where `gaps[e]` estimates γ_e with standard error `noise[e]`.
 
-    Noise alone makes Σ|gaps| positive: E|g + σz| exceeds |g|. So that excess is taken off, and the interval reaches down to 0
-    wherever noise alone would make the sum as large as it is in more than 1 − level of all samples.
+    Noise makes Σ|gaps| positive: E|g + σz| exceeds |g|. So that excess is subtracted, and the interval includes 0 if noise
+    would give such a sum in more than 1 − level of all samples.
 
     Args:
         gaps: g.
-        noise: σ, if the model is right.
-        error: the sum's own standard error; where it is larger, as in patients who are alike, σ is raised to agree with it.
+        noise: σ, for a correct model.
+        error: the sum's own standard error; if it is larger, as for correlated rows of a patient, σ is raised to match it.
         level: coverage.
     """
     value, total = float(gaps.abs().sum()), math.sqrt(float(noise.square().sum()))
     z = _normal_quantile((1 + level) / 2)
-    if error <= 1e-12 or total <= 1e-12:  # a constant predictor's gaps are exact; one that is certain leaves no noise
+    if error <= 1e-12 or total <= 1e-12:  # the gaps of a constant predictor are exact; one that is certain has no noise
         return max(value - z * error, 0.0), value + z * error
     noise, error = noise * max(1.0, error / total), max(error, total)
     ratio = gaps.abs() / noise.clamp_min(1e-300)
@@ -242,13 +243,13 @@ def calibration_interval(gaps: Tensor, noise: Tensor, error: float, level: float
 
 
 def unseen_share(n: Tensor, level: float) -> Float64[Tensor, " *s"]:
-    """Return the largest share that may well go unseen among n: Wilson's upper limit for 0 of n, z²/(n + z²)."""
+    """Return Wilson's upper limit of the frequency of an event that occurs 0 times of n, z²/(n + z²)."""
     z = _normal_quantile((1 + level) / 2)
     return z * z / (n.double() + z * z)
 
 
 def _bias(draws: Tensor, value: float) -> float:
-    """Return BCa's z₀: where the value stands among the draws."""
+    """Return BCa's z₀, from the rank of the value among the draws."""
     b = len(draws)
     below = float(((draws < value).double().sum() + 0.5 * (draws == value).double().sum()) / b)
     return _normal_quantile(min(max(below, 0.5 / b), 1 - 0.5 / b))

@@ -1,7 +1,7 @@
-"""One class against the rest: shares of each class called positive, and draws of these shares.
+"""One class against the rest: fractions of each class called positive, and draws of these fractions.
 
-Stage: predictions with labels → `Scores`, per entry → examples of every class at or above a threshold → draws of
-those shares, and of π. The curves are functions of these alone.
+Stage: predictions with labels → `Scores`, per entry → examples of every class at or above a threshold → draws of these
+fractions, and of π. The curves are functions of these.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .sample import IGNORED, Mix, Numbers, Predictions, labelled_sample, num_cla
 
 Array = NDArray[np.float64]
 
-_DRAWS = 4000  # the Monte Carlo error of a 95 % limit is then 4 % of the estimate's standard error
+_DRAWS = 4000  # gives a Monte Carlo error of a 95 % limit of 4 % of the estimate's standard error
 
 
 @dataclass(frozen=True)
@@ -31,16 +31,16 @@ class Scores:
     Attributes:
         probability: p(positive|x) `(m,)`, as exact as the predictions' own dtype.
         odds: `log p(positive|x) − log p(another|x)` `(m,)`; ±∞ where the model is certain.
-        place: which of the distinct predictions it is, numbered from the lowest `(m,)`. As in `Ranking`, predictions are told
-            apart by log p(positive|x), for two classes by the log-odds.
+        place: the rank of its prediction among the distinct ones, from the lowest `(m,)`. As in `Ranking`, predictions are
+            compared by log p(positive|x), for two classes by the log-odds.
         labels: an entry's class `(m,)`.
-        votes: its share of its row's label `(m,)`.
-        weights: what it stands for in the population, π_c/n_c times the vote `(m,)`; they sum to 1.
-        totals: examples by class `(k,)`, votes counted in fractions.
-        groups: its patient or image, numbered from 0 `(m,)`; None where rows are independent.
+        votes: its fraction of its row's label `(m,)`.
+        weights: its weight in the population, π_c/n_c times the vote `(m,)`; they sum to 1.
+        totals: number of examples by class `(k,)`; votes count as fractions.
+        groups: its patient or image, numbered from 0 `(m,)`; None if rows are independent.
         prevalence: π.
         positive: the class.
-        rounding: of the predictions' precision.
+        rounding: the rounding error of the predictions' dtype.
     """
 
     probability: Array
@@ -62,22 +62,22 @@ class Scores:
 
     @property
     def to_bin(self) -> Array:
-        """Return the probabilities, raised by their rounding, so that a round number is in the bin that begins with it."""
+        """Return the probabilities plus their rounding error, so that a value at an edge is in the bin above it."""
         return self.probability + 2 * self.rounding
 
     def cuts(self, thresholds: Array) -> Array:
-        """Turn thresholds on the probability into ones on the log-odds, so low that a tie but for rounding is above."""
+        """Return thresholds on the log-odds from ones on the probability, lowered so that a tie up to rounding is above."""
         odds = logit(thresholds)
         return odds - 2 * self.rounding * (1 + np.abs(np.log(thresholds)) + np.abs(odds))
 
     def called_from(self, cuts: Array) -> Counts:
-        """Count the examples of each class with log-odds at or above each of the cuts `(c,)`."""
+        """Return the number of examples of each class with log-odds at or above each of the cuts `(c,)`."""
         ordered, back = np.unique(cuts, return_inverse=True)
-        reached = np.searchsorted(ordered, self.odds, side="right")  # how many of the cuts
+        reached = np.searchsorted(ordered, self.odds, side="right")  # the number of cuts
         return self._counted(reached, len(ordered) + 1, lambda inside: inside[:, ::-1].cumsum(1)[:, ::-1][:, 1:][:, back])
 
     def in_bins(self, index: NDArray[np.int64], bins: int) -> Counts:
-        """Count the examples of each class in each of the bins, by the number of each entry's."""
+        """Return the number of examples of each class in each bin, given the bin of each entry."""
         return self._counted(index, bins, lambda inside: inside)
 
     def _counted(self, place: NDArray[np.int64], places: int, columns: Callable[[Array], Array]) -> Counts:
@@ -101,9 +101,9 @@ class Counts:
     """Counts of examples, a column per class and a row per threshold or bin.
 
     Attributes:
-        found: those counted `(c, k)`.
-        totals: out of how many `(c, k)`.
-        worth: out of how many independent ones they are as good as `(c, k)`; the totals where rows are independent.
+        found: the counts `(c, k)`.
+        totals: the number of examples `(c, k)`.
+        worth: the effective number of independent examples `(c, k)`; the totals if rows are independent.
     """
 
     found: Array
@@ -124,23 +124,23 @@ def scores(
     groups: Numbers | None = None,
     ignore_index: int = IGNORED,
 ) -> Scores:
-    """Check predictions and labels, and state them as one class against the rest.
+    """Check predictions and labels, and return the scores of one class against the rest.
 
-    The arguments are those of `evaluate`; `prevalence` may be None where there are two classes and `purpose`, the words for an
-    error message, does not depend on it; `positive` is the class, and None means 1 of two.
+    The arguments are those of `evaluate`; `prevalence` may be None if there are two classes and `purpose`, text for an error
+    message, does not depend on it; `positive` is the class, and None means 1 of two.
     """
     classes = num_classes_of(log_probs)
     chosen = positive_class(positive, classes)
     if prevalence is None and classes > 2:
         raise ValueError(
             f"Expected a prevalence for {purpose} of one class against {classes - 1} others, but got none: "
-            "how the others are mixed decides it; give K frequencies."
+            "it depends on the mix of the others; give K frequencies."
         )
     sample = labelled_sample(log_probs, target, [0.5, 0.5] if prevalence is None else prevalence, groups, ignore_index)
     sample.require_every_class(purpose)
     column, odds = (sample.per_entry(each) for each in (sample.log_probs[:, chosen], log_odds(sample.log_probs, chosen)))
     votes = torch.ones_like(odds) if sample.votes is None else sample.votes
-    # by the library whose predictions they are, since the last digit of exp differs between the two
+    # by the library of the predictions, because the last digit of exp differs between the two
     p = (column.exp() if isinstance(log_probs, torch.Tensor) else torch.from_numpy(np.exp(column.numpy()))).double().numpy()
     return Scores(
         p,
@@ -165,13 +165,13 @@ def with_limits(
     level: float,
     generator: torch.Generator,
 ) -> tuple[Array, Array, Array]:
-    """Compute a curve from the shares of two sides, with pointwise limits: value, low and high `(c,)`.
+    """Return a curve from the fractions of two sides, with pointwise limits: value, low and high `(c,)`.
 
-    The limits are quantiles of draws of the shares, and of π where it is uncertain, widened to hold the value: a share of 0 or
-    1 is no quantile.
+    The limits are quantiles of draws of the fractions, and of an uncertain π, widened to include the value, because a fraction
+    of 0 or 1 is not a quantile.
 
     Args:
-        formula: shares of the positive class and of the rest, and π of the class `(…, 1)`, → the curve `(…, c)`.
+        formula: fractions of the positive class and of the rest, and π of the class `(…, 1)`, → the curve `(…, c)`.
         counts: examples of each class.
         prevalence: π.
         positive: the class.
@@ -186,16 +186,16 @@ def with_limits(
 
 
 def against_rest(rates: Array, mix: Array, positive: int) -> tuple[Array, Array]:
-    """Turn rates by class `(c, k)`, in a mix `(k,)`, into those of the positive class and of the rest `(c,)`."""
+    """Return rates of the positive class and of the rest `(c,)`, from rates by class `(c, k)` and a mix `(k,)`."""
     others = np.delete(mix, positive)
     return rates[:, positive], np.einsum("ck,k->c", np.delete(rates, positive, 1), others / others.sum())
 
 
 def _drawn_against_rest(counts: Counts, mixes: Array, positive: int, generator: torch.Generator) -> tuple[Array, Array]:
-    """Draw the shares of the positive class and of the rest `(draws, c)`, in a mix for each draw `(draws, k)`.
+    """Draw the fractions of the positive class and of the rest `(draws, c)`, with a mix for each draw `(draws, k)`.
 
-    Each is Beta(x + ½, n − x + ½), Jeffreys' posterior, with n as many as the counts are worth. One class at a time, to bound
-    memory.
+    Each is Beta(x + ½, n − x + ½), Jeffreys' posterior, with n the effective number of examples. One class is drawn at a time,
+    to bound memory.
     """
     others = np.delete(mixes, positive, 1).sum(1, keepdims=True)  # not 1 − π, which can be 0
     weight = counts.worth / counts.totals
@@ -212,14 +212,14 @@ def _drawn_against_rest(counts: Counts, mixes: Array, positive: int, generator: 
 
 
 def _worth(called: Array, sizes: Array) -> Array:
-    """Return how many independent examples the shares of one class are worth `(c,)`.
+    """Return the effective number of independent examples for the fractions of one class `(c,)`.
 
-    n/d, with d the design effect: the variance of a share that its groups show to a binomial one, and at least 1 (Korn &
-    Graubard 1998). A share of 0 or 1 shows no variance, and is worth as many as there are groups.
+    It is n/d, with d the design effect: the variance of a fraction between groups relative to a binomial one, at least 1 (Korn
+    & Graubard 1998). A fraction of 0 or 1 has no variance; its effective number is that of the groups.
 
     Args:
-        called: how many of each group's examples are counted `(g, c)`.
-        sizes: how many it has `(g,)`.
+        called: the number of counted examples of each group `(g, c)`.
+        sizes: the number of examples of each group `(g,)`.
     """
     called, sizes = called[sizes > 0], sizes[sizes > 0]
     groups, total = len(sizes), sizes.sum()
@@ -232,7 +232,7 @@ def _worth(called: Array, sizes: Array) -> Array:
 
 
 def shares_of(values: Numbers | None, name: str, default: Callable[[], Array]) -> Array:
-    """Return numbers strictly between 0 and 1 in rising order, checked; `default()` where none are given."""
+    """Return checked, increasing numbers strictly between 0 and 1; `default()` if none are given."""
     if values is None:
         return default()
     grid = np.unique(tensor_of(values, name).detach().to("cpu", torch.float64).numpy())
@@ -248,15 +248,15 @@ def logit(p: Array | float) -> Array:
 
 
 def expit(odds: Array | float) -> Array:
-    """Return 1/(1 + e^−odds), of ±∞ too."""
+    """Return 1/(1 + e^−odds), also for ±∞."""
     return np.asarray(np.exp(-np.logaddexp(0.0, -np.asarray(odds))))
 
 
 def log_odds(table: Tensor, positive: int) -> Float64[Tensor, " n"]:
     """Return `log p − log (1 − p)` of one class.
 
-    It is made of the class's own column, so that equal predictions have equal odds, and of the others where p rounds to 1; for
-    two classes always of both.
+    It is computed from the class's own column, so that equal predictions have equal odds, and from the others if p rounds to
+    1; for two classes always from both.
     """
     if table.shape[1] == 2:
         return (table[:, positive] - table[:, 1 - positive]).double()
@@ -269,13 +269,11 @@ def log_odds(table: Tensor, positive: int) -> Float64[Tensor, " n"]:
 
 
 def positive_class(positive: int | None, classes: int) -> int:
-    """Return the class looked for, checked; None means 1 of two."""
+    """Return the checked positive class; None means 1 of two."""
     if positive is None:
         if classes == 2:
             return 1
-        raise ValueError(
-            f"Expected `positive`, one of the classes 0..{classes - 1}, but got none: choose the class to look for."
-        )
+        raise ValueError(f"Expected `positive`, one of the classes 0..{classes - 1}, but got none: choose the positive class.")
     if isinstance(positive, bool) or not isinstance(positive, int | np.integer) or not 0 <= int(positive) < classes:
         raise ValueError(f"Expected `positive` to be a class in 0..{classes - 1}, but got {positive!r}: number them from 0.")
     return int(positive)

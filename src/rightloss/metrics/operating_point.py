@@ -1,6 +1,6 @@
-"""Operating points: the threshold for a recall, a specificity or a number of alarms, and what to expect of it at a prevalence.
+"""Operating points: the threshold for a recall, a specificity or a number of alarms, and its rates at a prevalence.
 
-Stage: log_probs, target, π, what to reach → threshold → `OperatingPoint`: rates and people per day, each with an interval.
+Stage: log_probs, target, π, an aim → threshold → `OperatingPoint`: rates and people per day, each with an interval.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .sample import IGNORED, Mix, Numbers, Predictions
 
 @dataclass(frozen=True, repr=False)
 class OperatingPoint:
-    """A threshold, and what to expect of it in the population. See `operating_point`. Print it for a table.
+    """A threshold, and its rates in the population. See `operating_point`. Print it for a table.
 
     Examples:
         >>> import numpy as np
@@ -33,18 +33,18 @@ class OperatingPoint:
         (0.5, 500.0, 50.0)
 
     Attributes:
-        threshold: call positive where p(positive|x) is at least this.
-        recall: share of the positive class that is found (sensitivity, TPR).
-        specificity: share of the rest that is not called positive (TNR).
-        ppv: share of the alarms that are right.
-        npv: share of those without an alarm who are not of the class.
-        alarms: people called positive, of `people`.
+        threshold: predictions p(positive|x) ≥ this are called positive.
+        recall: fraction of the positive class that is found (sensitivity, TPR).
+        specificity: fraction of the rest that is not called positive (TNR).
+        ppv: fraction of the alarms that are right.
+        npv: fraction of those without an alarm who are not of the class.
+        alarms: number of people called positive, of `people`.
         found: people of the class among them.
         false_alarms: the others among them.
         missed: people of the class without an alarm.
-        people: out of how many.
+        people: the number of people.
         prevalence: π of the class.
-        level: of the intervals.
+        level: the level of the intervals.
         positive: the class.
     """
 
@@ -95,28 +95,29 @@ def operating_point(
     groups: Numbers | None = None,
     ignore_index: int = IGNORED,
 ) -> OperatingPoint:
-    """Choose the threshold for a recall, a specificity or a number of alarms, and say what to expect of it.
+    """Return the threshold for a recall, a specificity or a number of alarms, with its rates in the population.
 
-    Exactly one of `recall`, `specificity`, `alarms` and `threshold` is given. The intervals are for the threshold that is
-    returned, as if it had been given: the share of each class beyond it is drawn from Jeffreys' posterior, and π from its own
-    distribution where it is uncertain. That the threshold was chosen on the same rows is allowed for: of n positives, the true
-    recall above the j-th lowest is Beta(n + 1 − j, j), all but Jeffreys' posterior of what is seen. In the next sample the
-    recall will be within the interval, not at the number asked for.
+    Give exactly one of `recall`, `specificity`, `alarms` and `threshold`. The intervals are for the returned threshold: the
+    fraction of each class beyond it is drawn from Jeffreys' posterior, and an uncertain π from its own distribution. They
+    remain
+    valid although the threshold was chosen on the same rows: of n positives, the true recall above the j-th lowest is
+    Beta(n + 1 − j, j), almost Jeffreys' posterior. In a new sample the recall will be in the interval, not exactly at the
+    requested value.
 
     Args:
         log_probs: predictions `(n, k)`, or dense maps `(n, k, h, w, …)`, as log-probabilities.
         target: labels, as in `evaluate`, in any mix of classes.
         prevalence: π: a `Prevalence`, an estimate of one, K frequencies, or for two classes that of class 1.
-        recall: the highest threshold at which at least this share of the class is found.
-        specificity: the lowest threshold at which at least this share of the rest is not called positive.
-        alarms: the lowest threshold at which at most so many of `people` are called positive, at π.
-        threshold: a threshold of your own.
-        people: how many people there are, such as those screened in a day; 1,000 by default.
-        positive: the class looked for; 1 where there are two.
+        recall: choose the highest threshold at which at least this fraction of the class is found.
+        specificity: choose the lowest threshold at which at least this fraction of the rest is not called positive.
+        alarms: choose the lowest threshold at which at most this number of `people` are called positive, at π.
+        threshold: a given threshold.
+        people: the number of people, such as those screened in a day; 1,000 by default.
+        positive: the positive class; 1 for two classes by default.
         level: coverage of the intervals.
-        generator: random numbers for the intervals; of a fixed seed by default.
-        groups: ids of patients (or sites) `(n,)`, where rows are not independent; by default each image of a dense map is one.
-        ignore_index: the int label of examples that are left out.
+        generator: random numbers for the intervals; with a fixed seed by default.
+        groups: ids of patients (or sites) `(n,)`, if rows are not independent; by default each image of a dense map is a group.
+        ignore_index: the int label of examples to ignore.
 
     Examples:
         >>> import torch
@@ -159,7 +160,7 @@ def _figure(name: str, value: float, low: float, high: float) -> Figure:
 
 
 def _within_budget(seen: Scores, alarms: float, people: float) -> float:
-    """Return the lowest threshold at which the share of the population called positive is at most alarms/people."""
+    """Return the lowest threshold at which at most the fraction alarms/people of the population is called positive."""
     if alarms >= people:
         raise ValueError(
             f"Expected fewer `alarms` than `people`, but got {alarms:g} of {people:g}: both are counted over the same time."

@@ -1,7 +1,7 @@
-"""Curves → pictures that can be read without colour.
+"""Plots of curves, readable without colour.
 
-Stage: a curve, or `{name: curve}` → matplotlib Axes. Without `ax` a figure of its own is made, 4 × 3.5 inches, that no
-window or global state knows of: `plot_roc(curve).figure.savefig("roc.png")`.
+Stage: a curve, or `{name: curve}` → matplotlib Axes. Without `ax` a new figure of 4 × 3.5 inches is made, without a window or
+global state: `plot_roc(curve).figure.savefig("roc.png")`.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ __all__ = [
 Curve = TypeVar("Curve")
 OneOrMore: TypeAlias = Curve | Mapping[str, Curve]  # a curve, or curves by name
 
-_RARE = 0.05  # below this prevalence an axis of probabilities is logarithmic
-# Okabe and Ito's colours, which colour-blind people tell apart; dark ones first, for they are lines on white.
+_RARE = 0.05  # axes of probabilities are logarithmic below this prevalence
+# Okabe and Ito's colours, which colour-blind people can distinguish; dark ones first, for lines on white.
 _COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00"]
 _LINES: list[str | tuple[int, tuple[int | float, ...]]] = ["-", "--", "-.", ":", (0, (6, 1.5, 1, 1.5, 1, 1.5)), (0, (2, 1))]
 _MARKERS = ["o", "s", "^", "D", "v", "P", "X"]  # seven, so that line and marker together repeat after 42
 _GREY = "0.45"
-_POINTS = 2000  # of a line, from which it is thinned to what can be seen
+_POINTS = 2000  # longer lines are thinned to the visible points
 
 
 def plot_roc(curves: OneOrMore[RocCurve], ax: Axes | None = None, positive_name: str | None = None) -> Axes:
@@ -67,7 +67,7 @@ def plot_precision_recall(
 ) -> Axes:
     """Draw precision against recall at the population's prevalence, with the average precision (AP) of each.
 
-    The prevalence is the lowest line: the precision of calling everybody positive.
+    The horizontal line at the prevalence is the precision of calling everybody positive.
 
     Args:
         curves: a `PrecisionRecallCurve`, or `{name: PrecisionRecallCurve}`.
@@ -128,8 +128,8 @@ def plot_reliability(
         curves: a `ReliabilityCurve`, or `{name: ReliabilityCurve}`.
         ax: where to draw.
         positive_name: what the positive examples are, such as "cancers" or "malignant".
-        log: whether both axes are logarithmic; by default where the prevalence is below 0.05. A bin in which the class was
-            not observed is then drawn at the axis.
+        log: whether both axes are logarithmic; by default if the prevalence is below 0.05. A bin without the class is then
+            drawn at the axis.
     """
     given = named(curves, ReliabilityCurve)
     ax = axes(ax)
@@ -156,8 +156,8 @@ def plot_smooth_calibration(
 ) -> Axes:
     """Draw observed against predicted probability as smooth curves with bands, on log-odds axes.
 
-    Along the lower border stand the predictions: of the positive class upwards, of the rest downwards, each as shares of its
-    own. Where there are none, the curve is not to be trusted.
+    A histogram at the lower border shows the predictions: of the positive class upwards, of the rest downwards, each
+    normalised. Where there are none, the curve is not reliable.
 
     Args:
         curves: a `SmoothCalibrationCurve`, or `{name: SmoothCalibrationCurve}`.
@@ -180,7 +180,7 @@ def plot_smooth_calibration(
 
 
 def plot_decision_curve(curves: OneOrMore[DecisionCurve], ax: Axes | None = None, positive_name: str | None = None) -> Axes:
-    """Draw net benefit per 1,000 people against the threshold, beside acting on everybody and on nobody.
+    """Draw net benefit per 1,000 people against the threshold, compared with acting on everybody and on nobody.
 
     Args:
         curves: a `DecisionCurve`, or `{name: DecisionCurve}`.
@@ -215,7 +215,7 @@ def plot_probability_histogram(
     positive_name: str | None = None,
     class_names: Sequence[str] | None = None,
 ) -> Axes:
-    """Draw how the predictions of each class's examples are distributed.
+    """Draw the distribution of the predictions for each class.
 
     Args:
         curves: a `ProbabilityHistogram`, or `{name: ProbabilityHistogram}`, all on one scale.
@@ -248,18 +248,18 @@ def _who(positive_name: str | None, curves: Mapping[str, Any]) -> str:
 
 
 def _band(style: dict[str, Any]) -> dict[str, Any]:
-    """Return the style of a filling through which lines can be seen."""
+    """Return the style of a transparent filling."""
     return {"color": style["color"], "alpha": 0.15, "linewidth": 0}
 
 
 def _ends(grids: list[Array]) -> tuple[float, float]:
-    """Return the ends of an axis that shows all of them, with room to both sides of a single point."""
+    """Return the limits of an axis that shows all values, with room on both sides of a single point."""
     low, high = min(float(grid.min()) for grid in grids), max(float(grid.max()) for grid in grids)
     return (low, high) if low < high else (low / 2, min(1.0, 2 * high))
 
 
 def _reliability_ends(curves: list[ReliabilityCurve]) -> tuple[float, float]:
-    """Return the ends of a logarithmic axis that shows all predictions, and all frequencies but 0."""
+    """Return the limits of a logarithmic axis that shows all predictions, and all frequencies but 0."""
     values = np.concatenate([np.concatenate([curve.predicted, curve.observed, curve.high]) for curve in curves])
     lows = np.concatenate([curve.low for curve in curves])
     visible = np.concatenate([values[values > 0], lows[lows > values[values > 0].min() / 10]])
@@ -267,7 +267,7 @@ def _reliability_ends(curves: list[ReliabilityCurve]) -> tuple[float, float]:
 
 
 def _smooth_ends(curves: list[SmoothCalibrationCurve]) -> tuple[float, float]:
-    """Return the ends of log-odds axes that show all predictions and curves, with room below for the predictions' shares."""
+    """Return the limits of log-odds axes that show all predictions and curves, with room below for the histogram."""
     values = logit(np.concatenate([np.concatenate([curve.predicted, curve.observed]) for curve in curves]))
     low, high = float(values.min()), float(values.max())
     reach = max(high - low, 1.0)
@@ -275,7 +275,7 @@ def _smooth_ends(curves: list[SmoothCalibrationCurve]) -> tuple[float, float]:
 
 
 def _draw_predictions(ax: Axes, curve: SmoothCalibrationCurve, colour: str) -> None:
-    """Draw where the predictions are, above and below a line at a tenth of the axes' height."""
+    """Draw histograms of the predictions, above and below a line at a tenth of the axes' height."""
     base, height = 0.08, 0.07 / float(curve.share.max())
     for sign, share in zip((-1, 1), curve.share, strict=True):
         top = base + sign * height * share
@@ -290,7 +290,7 @@ def _class_names(names: Sequence[str] | None, classes: int) -> list[str]:
 
 
 def axes(ax: Axes | None) -> Axes:
-    """Return `ax`, or the only one of a new figure that no global state knows of."""
+    """Return `ax`, or the axes of a new figure without global state."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -302,7 +302,7 @@ def axes(ax: Axes | None) -> Axes:
 
 
 def named(curves: OneOrMore[Curve], kind: type[Curve]) -> dict[str, Curve]:
-    """Return `{name: curve}`, checked; a single curve has no name."""
+    """Return checked `{name: curve}`; a single curve has no name."""
     given: dict[str, Curve] = dict(curves) if isinstance(curves, Mapping) else {"": curves}
     wrong = sorted({type(curve).__name__ for curve in given.values() if not isinstance(curve, kind)})
     if not given or wrong:
@@ -318,9 +318,9 @@ def named(curves: OneOrMore[Curve], kind: type[Curve]) -> dict[str, Curve]:
 
 
 def label(name: str, figure: str, between: str | None = ": ") -> str:
-    """Return a line's words in the legend: name and figure, or, where `between` is None, the figure only without a name."""
+    """Return the legend of a line: name and figure, or, if `between` is None, the figure only without a name."""
     text = name if name and between is None else f"{name}{between}{figure}" if name else figure
-    return f" {text}" if text.startswith("_") else text  # which matplotlib would leave out
+    return f" {text}" if text.startswith("_") else text  # matplotlib would leave it out
 
 
 def line_style(i: int, points: int, hollow: bool = False) -> dict[str, Any]:
@@ -338,12 +338,12 @@ def line_style(i: int, points: int, hollow: bool = False) -> dict[str, Any]:
 
 
 def faint(text: str, line: str | tuple[int, tuple[int | float, ...]] = (0, (1, 2))) -> dict[str, Any]:
-    """Return the style of what curves are compared with."""
+    """Return the style of reference lines."""
     return {"color": _GREY, "linestyle": line, "linewidth": 1.0, "label": text, "zorder": 1}
 
 
 def thinned(x: Array, y: Array) -> tuple[Array, Array]:
-    """Keep the points of a long line that differ by a thousandth, and the last: less cannot be seen."""
+    """Return the points of a long line that differ by a thousandth, and the last: smaller differences are not visible."""
     if len(x) <= _POINTS:
         return x, y
     cell = np.floor(1000 * x) * 10_000 + np.floor(1000 * y)
@@ -353,7 +353,7 @@ def thinned(x: Array, y: Array) -> tuple[Array, Array]:
 
 
 def shares(ax: Axes, which: str) -> None:
-    """Set axes from 0 to 1, with room for a line along the border."""
+    """Set axes from 0 to 1, with room for a line at the border."""
     for name in which:
         (ax.set_xlim if name == "x" else ax.set_ylim)(-0.02, 1.02)
         axis = ax.xaxis if name == "x" else ax.yaxis
@@ -361,7 +361,7 @@ def shares(ax: Axes, which: str) -> None:
 
 
 def log_shares(ax: Axes, which: str, low: float, high: float) -> None:
-    """Set logarithmic axes of shares, marked "1 in 1000": five marks at most, or they would overlap."""
+    """Set logarithmic axes of fractions, with ticks such as "1 in 1000": at most five, or they would overlap."""
     from matplotlib.ticker import NullFormatter
 
     decades = [10.0**e for e in range(-15, 1) if low <= 1.001 * 10.0**e and 10.0**e <= 1.001 * high]
@@ -376,7 +376,7 @@ def log_shares(ax: Axes, which: str, low: float, high: float) -> None:
 
 
 def logit_shares(ax: Axes, which: str, low: float, high: float) -> None:
-    """Set log-odds axes of shares, marked "1 in 1000" below a half and in percent above: few marks, or they would overlap."""
+    """Set log-odds axes of fractions, with a few ticks such as "1 in 1000" below a half and percent above."""
     from matplotlib.ticker import NullFormatter, NullLocator
 
     apart = float(logit(high) - logit(low)) / 3.3
@@ -395,7 +395,7 @@ def logit_shares(ax: Axes, which: str, low: float, high: float) -> None:
 
 
 def one_in(share: float) -> str:
-    """Put a share in words, to two digits: "1 in 1000", "37 %"."""
+    """Return a fraction as text with two digits: "1 in 1000", "37 %"."""
     people = 1 / share
     whole = round(people) if people < 100 else round(float(f"{people:.2g}"))
     if people >= 10 or abs(people - whole) < 1e-6:
@@ -404,7 +404,7 @@ def one_in(share: float) -> str:
 
 
 def finish(ax: Axes, place: str) -> Axes:
-    """Set small letters, and a legend inside or "above" the axes, with what the curves are compared with last."""
+    """Set a small font, and a legend inside or "above" the axes, with reference lines last."""
     ax.xaxis.label.set_fontsize(9)
     ax.yaxis.label.set_fontsize(9)
     handles, texts = ax.get_legend_handles_labels()

@@ -20,15 +20,15 @@ from .sample import IGNORED, Mix, Numbers, Predictions
 
 @dataclass(frozen=True)
 class PredictiveValueCurve:
-    """PPV and NPV where the class occurs at other rates, each with pointwise limits. See `predictive_value_curve`.
+    """PPV and NPV as functions of the prevalence, with pointwise limits. See `predictive_value_curve`.
 
     Attributes:
-        prevalence: how often the positive class occurs `(m,)`, rising.
-        ppv, ppv_low, ppv_high: share of those called positive who are; NaN, 0 and 1 where nobody is called positive.
-        npv, npv_low, npv_high: share of those not called positive who are not; NaN, 0 and 1 where there are none.
+        prevalence: frequencies of the positive class `(m,)`, increasing.
+        ppv, ppv_low, ppv_high: fraction of those called positive who are positive; NaN, 0 and 1 if nobody is called positive.
+        npv, npv_low, npv_high: fraction of those not called positive who are not positive; NaN, 0 and 1 if there are none.
         true_positive_rate, true_negative_rate: at the threshold of each prevalence `(m,)`.
-        threshold: on the predictions as they were given `(m,)`.
-        level: of the limits.
+        threshold: threshold on the given predictions `(m,)`.
+        level: the level of the limits.
         positive: the class.
 
     Examples:
@@ -62,11 +62,11 @@ class DecisionCurve:
     See `decision_curve`.
 
     Attributes:
-        threshold: t, the probability from which acting is worth it `(m,)`.
+        threshold: t, the probability from which to act `(m,)`.
         net_benefit, low, high: of acting where p(positive|x) ≥ t `(m,)`.
         treat_all: of acting on everybody `(m,)`; on nobody it is 0.
         prevalence: π of the class.
-        level: of the limits.
+        level: the level of the limits.
         positive: the class.
 
     Examples:
@@ -109,32 +109,32 @@ def predictive_value_curve(
     groups: Numbers | None = None,
     ignore_index: int = IGNORED,
 ) -> PredictiveValueCurve:
-    """Compute PPV and NPV over prevalences π of the positive class.
+    """Return PPV and NPV over prevalences π of the positive class.
 
     `PPV = π TPR / (π TPR + (1 − π) FPR)` and `NPV = (1 − π) TNR / ((1 − π) TNR + π (1 − TPR))`.
 
-    With a fixed threshold the same people are called positive everywhere, and the values follow by Bayes' rule alone. With
-    `retarget=True` the predictions are moved to each prevalence first, as a model whose prevalence is an input does, and
-    `threshold` is applied to the moved ones: on the log-odds as given it moves by `logit from_ − logit π`. The limits are
-    made as those of `decision_curve`.
+    With a fixed threshold the same people are called positive at every prevalence, and the values follow from Bayes' rule.
+    With `retarget=True` the predictions are first moved to each prevalence, as by a model with the prevalence as an input, and
+    `threshold` applies to the moved ones: on the given log-odds it changes by `logit from_ − logit π`. The limits are computed
+    as those of `decision_curve`.
 
     Args:
         log_probs: predictions `(n, k)`, or dense maps `(n, k, h, w, …)`, as log-probabilities.
         target: int labels `(n,)` or `(n, h, w, …)`, or soft votes of the predictions' shape, in any mix of classes.
-        threshold: called positive are predictions p(positive|x) ≥ this. Or one of:
-        tpr: the highest threshold at which at least this share of the positive class is found,
-        tnr: or the lowest at which at least this share of the rest is not called positive, midway between two predictions.
-            Either is chosen on this sample, which the limits do not allow for; given as `threshold` it calls the same people.
-        prevalences: of the positive class, rising; by default 61 from 1e-4 to 0.5, even in the logarithm. A `Prevalence`, or
-            an estimate of one, means its one, and where it is uncertain the limits include that.
-        retarget: whether predictions move with the prevalence.
-        from_: the population that `log_probs` are stated for; needed to retarget, and, for the mix of the rest, where
-            there are more than two classes.
-        positive: the class looked for; 1 where there are two.
-        level: of the limits.
+        threshold: predictions p(positive|x) ≥ this are called positive. Or give one of `tpr` and `tnr`.
+        tpr: choose the highest threshold at which at least this fraction of the positive class is found.
+        tnr: choose the lowest threshold at which at least this fraction of the rest is not called positive, midway between two
+            predictions. Both are chosen on this sample, which the limits do not include; the result used as `threshold` calls
+            the same people.
+        prevalences: increasing frequencies of the positive class; by default 61 from 1e-4 to 0.5, evenly spaced in the
+            logarithm. A `Prevalence`, or an estimate of one, means its frequency; if it is uncertain, the limits include that.
+        retarget: whether predictions are moved to each prevalence.
+        from_: the population of `log_probs`; needed to retarget, and, for the mix of the rest, with more than two classes.
+        positive: the positive class; 1 for two classes by default.
+        level: the level of the limits.
         generator: for the draws behind the limits.
-        groups: ids of patients (or sites) `(n,)`, where rows are not independent; by default each image of a dense map is one.
-        ignore_index: the int label of examples that are left out.
+        groups: ids of patients (or sites) `(n,)`, if rows are not independent; by default each image of a dense map is a group.
+        ignore_index: the int label of examples to ignore.
 
     Examples:
         >>> import numpy as np
@@ -147,7 +147,7 @@ def predictive_value_curve(
     """
     level, stream = checked_level(level), own_stream(generator)
     _check_choice(threshold, tpr, tnr, retarget, from_)
-    rates = without_estimate(prevalences)  # or one prevalence
+    rates = without_estimate(prevalences)  # or a single prevalence
     at = rates if isinstance(rates, Prevalence) else None
     found = scores(log_probs, target, at if from_ is None else from_, positive, "predictive values", groups, ignore_index)
     grid = shares_of(rates, "prevalences", lambda: np.geomspace(1e-4, 0.5, 61)) if at is None else _only(at, found)
@@ -186,24 +186,24 @@ def decision_curve(
     groups: Numbers | None = None,
     ignore_index: int = IGNORED,
 ) -> DecisionCurve:
-    """Compute net benefit over thresholds: positives acted on, less others acted on at what they cost.
+    """Return net benefit over thresholds: positives acted on, minus others acted on at their cost.
 
-    `NB(t) = π TPR(t) − (1 − π) FPR(t) t/(1 − t)`. Limits: the share of each class that is called positive is drawn from
-    Jeffreys' posterior, Beta(x + ½, n − x + ½), and π from its own distribution where it is uncertain; 4,000 draws and their
-    pointwise quantiles. Rows are taken to be independent, unless they come in groups, as those of an image do: then n counts
-    as n/d, with d the design effect of the share.
+    `NB(t) = π TPR(t) − (1 − π) FPR(t) t/(1 − t)`. For the limits, the fraction of each class that is called positive is drawn
+    from Jeffreys' posterior, Beta(x + ½, n − x + ½), and an uncertain π from its own distribution; the limits are pointwise
+    quantiles of 4,000 draws. Rows are assumed to be
+    independent, unless they are in groups, such as the cells of an image: then n is replaced by n/d, with d the design effect.
 
     Args:
         log_probs: predictions for the population `(n, k)`, or dense maps `(n, k, h, w, …)`, as log-probabilities.
         target: int labels `(n,)` or `(n, h, w, …)`, or soft votes of the predictions' shape, in any mix of classes.
-        prevalence: π: a `Prevalence`, an estimate of one, K frequencies, or for two classes that of class 1. Where it is
+        prevalence: π: a `Prevalence`, an estimate of one, K frequencies, or for two classes that of class 1. If it is
             uncertain, the limits include that.
-        thresholds: t; by default 101 that are even in the log-odds, from a twentieth to 20 times the odds of π.
-        positive: the class acted on; 1 where there are two.
-        level: of the limits.
+        thresholds: t; by default 101, evenly spaced in the log-odds, from a twentieth to 20 times the odds of π.
+        positive: the class acted on; 1 for two classes by default.
+        level: the level of the limits.
         generator: for the draws behind the limits.
-        groups: ids of patients (or sites) `(n,)`, where rows are not independent; by default each image of a dense map is one.
-        ignore_index: the int label of examples that are left out.
+        groups: ids of patients (or sites) `(n,)`, if rows are not independent; by default each image of a dense map is a group.
+        ignore_index: the int label of examples to ignore.
 
     Examples:
         >>> import numpy as np
@@ -230,7 +230,7 @@ def decision_curve(
 
 
 def predictive_values(tpr: Array, fpr: Array, pi: Array) -> tuple[Array, Array]:
-    """Return PPV and NPV; NaN where nobody is on that side."""
+    """Return PPV and NPV; NaN if there is nobody on that side."""
     with np.errstate(invalid="ignore"):
         ppv = pi * tpr / (pi * tpr + (1 - pi) * fpr)
         npv = (1 - pi) * (1 - fpr) / ((1 - pi) * (1 - fpr) + pi * (1 - tpr))
@@ -256,15 +256,15 @@ def _check_choice(threshold: float | None, tpr: float | None, tnr: float | None,
     if retarget and (from_ is None or threshold is None):
         raise ValueError(
             f"Expected `threshold` and `from_` to retarget, but got {given[0]} and from_={from_!r}: "
-            "say at which prevalence the predictions are stated; at a fixed TPR or TNR nothing moves."
+            "give the prevalence of the predictions; at a fixed TPR or TNR nothing moves."
         )
 
 
 def separating_thresholds(found: Scores) -> tuple[Array, Array, NDArray[np.bool_]]:
-    """Return thresholds midway, in log-odds, between predictions next to each other, and beyond the first and the last.
+    """Return thresholds midway, in log-odds, between neighbouring predictions, and beyond the first and the last.
 
-    With them, what they are on the log-odds as `Scores.cuts` gives it, and whether the two predictions differ by more than
-    rounding, so that `decide` parts them there.
+    Also return them as cuts on the log-odds, as `Scores.cuts`, and whether the two predictions differ by more than rounding, so
+    that `decide` separates them.
     """
     edges = np.unique(found.odds[np.isfinite(found.odds)])
     edges = np.concatenate([edges[:1] - 2, edges, edges[-1:] + 2]) if len(edges) else np.array([-2.0, 2.0])
@@ -288,7 +288,7 @@ def threshold_reaching(found: Scores, tpr: float | None, tnr: float | None, name
     if not reached.any():
         raise ValueError(
             f"Expected a threshold with a `{name}` of {share:g}, but for too many the predictions are certain "
-            f"{'of another class than' if tnr is None else 'of class'} {found.positive}: no threshold lies beyond that; "
-            "ask for less."
+            f"{'of another class than' if tnr is None else 'of class'} {found.positive}: no threshold is beyond that; "
+            "use a smaller value."
         )
     return middle[np.flatnonzero(reached)[[-1 if tnr is None else 0]]]

@@ -1,4 +1,4 @@
-"""Predictions with labels → one `Sample`, the form in which every figure and curve takes them.
+"""Check predictions and labels, and convert them to a `Sample`, the input of every figure and curve.
 
 Stage: log_probs, target, prevalence → entries of one class each, with the weight that each has in the population.
 """
@@ -30,11 +30,11 @@ class Sample:
 
     Attributes:
         log_probs: the rows' predictions `(n, k)`.
-        prevalence: π, at which everything is to be stated.
-        rows: which row an entry is of `(m,)`; None where entry i is row i.
+        prevalence: π, the prevalence of all results.
+        rows: the row of each entry `(m,)`; None if entry i is row i.
         labels: an entry's class `(m,)`.
-        votes: its share of that row's label `(m,)`; None where all are 1.
-        groups: the rows' clusters, such as patients, numbered from 0 `(n,)`; None where each row is one of its own.
+        votes: its fraction of that row's label `(m,)`; None if all are 1.
+        groups: the rows' clusters, such as patients, numbered from 0 `(n,)`; None if all rows are independent.
     """
 
     log_probs: Tensor
@@ -50,26 +50,26 @@ class Sample:
 
     @property
     def totals(self) -> Float64[Tensor, " k"]:
-        """Count the examples of each class, votes in fractions."""
+        """The number of examples of each class; votes count as fractions."""
         return torch.bincount(self.labels, weights=self.votes, minlength=self.num_classes).double()
 
     @property
     def missing(self) -> list[int]:
-        """List the classes without an example."""
+        """The classes without an example."""
         return torch.nonzero(self.totals == 0).flatten().tolist()
 
     @property
     def population_weights(self) -> Float64[Tensor, " m"]:
-        """Return π_c / n_c of each entry's class, times its vote: what it stands for in the population. They sum to 1."""
+        """Return each entry's weight in the population: π_c / n_c of its class, times its vote. They sum to 1."""
         each = (self.prevalence.population / self.totals)[self.labels]
         return each if self.votes is None else each * self.votes
 
     def per_entry(self, per_row: Tensor) -> Tensor:
-        """Turn a value per row `(n, …)` into one per entry `(m, …)`."""
+        """Return one value per entry `(m, …)`, from one value per row `(n, …)`."""
         return per_row if self.rows is None else per_row[self.rows]
 
     def require_every_class(self, purpose: str) -> None:
-        """Raise a ValueError that names `purpose` where a class has no example."""
+        """Raise a ValueError that names `purpose` if a class has no example."""
         if self.missing:
             raise ValueError(
                 f"Expected examples of every class for {purpose}, but class(es) {self.missing} have none: "
@@ -84,10 +84,10 @@ def labelled_sample(
     groups: Numbers | None = None,
     ignore_index: int = IGNORED,
 ) -> Sample:
-    """Check predictions and labels, and bring them into one form: a dense map has a row per cell.
+    """Check predictions and labels, and return a `Sample`; a dense map has a row per cell.
 
-    The arguments are those of `evaluate`. Rows without a vote are left out. Of a dense map `groups` are the images', and where
-    there are none each image is a group: cells next to each other are no new evidence.
+    The arguments are those of `evaluate`. Rows without a vote are ignored. For a dense map `groups` are those of the images; by
+    default each image is a group, because neighbouring cells are correlated.
     """
     given = tensor_of(log_probs, "log_probs").detach()
     table = log_prob_table(rows_of(given)).cpu()
@@ -123,10 +123,10 @@ def labelled_sample(
 
 
 def num_classes_of(log_probs: Predictions) -> int:
-    """Count the classes of predictions `(n, k)` or `(n, k, h, w, …)`."""
+    """Return the number of classes of predictions `(n, k)` or `(n, k, h, w, …)`."""
     given = tensor_of(log_probs, "log_probs")
     if given.ndim < 2 or given.shape[1] < 2:
-        log_prob_table(rows_of(given))  # refuses the shape
+        log_prob_table(rows_of(given))  # raises for the shape
     return given.shape[1]
 
 
@@ -143,7 +143,7 @@ def as_prevalence(value: Mix, num_classes: int) -> Prevalence:
 
 
 def _clusters(groups: Numbers | None, shape: torch.Size) -> Int64[Tensor, " n"] | None:
-    """Number the group of each row: as given, or of a dense map each image's."""
+    """Return the group of each row as a number: the given one, or for a dense map its image."""
     images = _numbered(groups, shape[0])
     if len(shape) == 2:
         return images
@@ -161,7 +161,7 @@ def _numbered(groups: Any, rows: int) -> Tensor | None:
         )
     if names.dtype.kind in "biuf":
         without = np.flatnonzero(names != names)
-    else:  # NumPy would make words of what is missing in a list of words
+    else:  # NumPy would convert missing values in a list of strings to strings
         names = list(groups)
         without = np.flatnonzero([is_missing(name) for name in names])
     if len(without):

@@ -3,9 +3,9 @@
 Stage: log_probs, target, π → log-odds l of one class → f(l), a natural cubic spline in a logistic regression of the class on
 l → `SmoothCalibrationCurve`.
 
-Examples of a class all count alike in a sample taken by class, whatever their mix: a factor per class only moves f by a
-constant. So f is fitted with the classes as they come in the sample, which is least noisy, and then moved from the sample's
-odds to the population's, f(l) + logit π − log n₁/n₀ (Prentice & Pyke 1979). Classes of the rest keep their mix at π.
+In a sample taken by class, a weight per class only changes f by a constant. So f is fitted at the sample's own mix, which is
+least noisy, and then moved from the sample's odds to the population's, f(l) + logit π − log n₁/n₀ (Prentice & Pyke 1979). The
+classes of the rest are mixed as in π.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from .intervals import design_of
 from .one_vs_rest import Array, expit, log_odds, logit, positive_class, shares_of
 from .sample import IGNORED, Mix, Numbers, Predictions, Sample, labelled_sample
 
-_PLACES = {3: (0.1, 0.5, 0.9), 4: (0.05, 0.35, 0.65, 0.95), 5: (0.05, 0.275, 0.5, 0.725, 0.95)}  # of knots, Harrell's
-_BEND = 2.0  # prior standard deviation, in log-odds, of each bend: bounds f where a stretch of l shows a single class
+# quantiles of the knots, by Harrell
+_PLACES = {3: (0.1, 0.5, 0.9), 4: (0.05, 0.35, 0.65, 0.95), 5: (0.05, 0.275, 0.5, 0.725, 0.95)}
+_BEND = 2.0  # prior standard deviation, in log-odds, of each bend: bounds f in ranges of l with a single class
 _STEPS, _HALVINGS = 100, 40
 _BINS, _POINTS, _DRAWS = 40, 101, 4000
 
@@ -33,16 +34,16 @@ class SmoothCalibrationCurve:
     """Observed against predicted probability as a smooth curve. See `smooth_calibration_curve`.
 
     Attributes:
-        predicted: probabilities in rising order, by default even in log-odds `(g,)`.
-        observed, low, high: how often the class occurs at each, at π, with pointwise limits `(g,)`.
+        predicted: increasing probabilities, by default evenly spaced in log-odds `(g,)`.
+        observed, low, high: frequency of the class at each, at π, with pointwise limits `(g,)`.
         ici: integrated calibration index: mean |observed − predicted| over the population (Austin & Steyerberg 2019).
         e50: median of |observed − predicted|.
         e90: its 90 % quantile.
-        edges: probabilities between which predictions are counted `(b + 1,)`.
-        share: of the rest, and of the positive class, with predictions there `(2, b)`; each row sums to 1.
-        num_certain: how many predictions were exactly 0 or 1; they are placed 1 log-odds beyond the others.
+        edges: edges of the bins of predictions, as probabilities `(b + 1,)`.
+        share: fraction of the rest, and of the positive class, in each bin `(2, b)`; each row sums to 1.
+        num_certain: the number of predictions of exactly 0 or 1; they are placed 1 log-odds beyond the others.
         prevalence: π of the class.
-        level: of the limits.
+        level: the level of the limits.
         positive: the class.
 
     Examples:
@@ -86,23 +87,23 @@ def smooth_calibration_curve(
 ) -> SmoothCalibrationCurve:
     """Compare predicted probabilities of one class with how often it occurs, as a smooth curve, at the prevalence π.
 
-    Log-odds of what is observed are a natural cubic spline of the predicted log-odds: linear beyond the outer knots, and drawn
-    a little towards a line in between. The band is pointwise: the larger of the error by the likelihood's curvature and of that
-    by what each row (or group) adds, with that of an uncertain π. Unlike the bins of `reliability_curve` it shows where a rare
-    class's probabilities go wrong.
+    The observed log-odds are a natural cubic spline of the predicted log-odds: linear beyond the outer knots, and slightly
+    shrunk towards a line in between. The band is pointwise: the larger of the standard errors from the likelihood's curvature
+    and from the influence of each row (or group), plus that of an uncertain π. Unlike the bins of `reliability_curve` it shows
+    where a rare class's probabilities are wrong.
 
     Args:
         log_probs: predictions for the population `(n, k)`, or dense maps `(n, k, h, w, …)`, as log-probabilities.
         target: labels, as in `evaluate`, in any mix of classes.
         prevalence: π: a `Prevalence`, an estimate of one, K frequencies, or for two classes that of class 1.
-        grid: probabilities at which to state the curve; by default 101 that are even in log-odds, from the lowest hundredth
-            of either side's predictions to the highest.
+        grid: probabilities at which to evaluate the curve; by default 101, evenly spaced in log-odds, from the 1 % to the 99 %
+            quantile of either side's predictions.
         knots: 2 for a straight line, to 5; by default 3 below 30 examples of the rarer side, 4 below 100, then 5.
-        positive: the class looked at; 1 where there are two.
+        positive: the class looked at; 1 for two classes by default.
         level: coverage of the band.
-        generator: for draws of an uncertain π; of a fixed seed by default.
-        groups: ids of patients (or sites) `(n,)`, where rows are not independent; by default each image of a dense map is one.
-        ignore_index: the int label of examples that are left out.
+        generator: for draws of an uncertain π; with a fixed seed by default.
+        groups: ids of patients (or sites) `(n,)`, if rows are not independent; by default each image of a dense map is a group.
+        ignore_index: the int label of examples to ignore.
 
     Examples:
         >>> import torch
@@ -132,16 +133,16 @@ def smooth_calibration_curve(
 
 @dataclass(frozen=True)
 class _OneAgainstRest:
-    """Log-odds of one class against the rest, as the regression takes them.
+    """Log-odds of one class against the rest, the inputs of the regression.
 
     Attributes:
         sample: the predictions with labels.
         odds: l of each entry, finite `(m,)`.
-        probability: as predicted `(m,)`.
+        probability: the predicted probability `(m,)`.
         is_positive: whether it is of the class `(m,)`.
-        counts: what an entry counts `(m,)`: its vote; on the side of the rest, that times the mix of its classes at π.
+        counts: the weight of an entry `(m,)`: its vote; for the rest, times the mix of its classes at π.
         shift: logit π − log n₁/n₀, from the sample's log-odds to the population's.
-        num_certain: how many of the l were infinite.
+        num_certain: the number of infinite l.
     """
 
     sample: Sample
@@ -158,7 +159,7 @@ class _OneAgainstRest:
         finite = odds[torch.isfinite(odds)]
         if len(finite) == 0 or float(finite.max()) - float(finite.min()) <= 1e-9 * (1 + float(finite.abs().max())):
             raise ValueError(
-                "Expected predictions that differ for a calibration curve, but all of them are alike or certain: "
+                "Expected predictions that differ for a calibration curve, but all of them are equal or certain: "
                 "compare their mean with the prevalence instead, as `evaluate` does."
             )
         is_positive, weights, totals = sample.labels == positive, sample.population_weights, sample.totals
@@ -178,14 +179,14 @@ class _OneAgainstRest:
 
     @property
     def reach(self) -> tuple[float, float]:
-        """Return the lowest and the highest hundredth of either side's log-odds."""
+        """Return the lowest 1 % quantile and the highest 99 % quantile of both sides' log-odds."""
         ends = np.stack([self.quantiles((0.01, 0.99), side) for side in (False, True)])
         return float(ends[:, 0].min()), float(ends[:, 1].max())
 
 
 @dataclass(frozen=True)
 class _Spline:
-    """f(l) + shift, with the covariance of its coefficients, found in two ways: the larger error counts."""
+    """f(l) + shift, with two covariances of its coefficients; the larger standard error is used."""
 
     knots: Float64[Tensor, " q"]
     rotation: Float64[Tensor, "p p"]
@@ -201,9 +202,9 @@ class _Spline:
 
 
 def _knots(seen: _OneAgainstRest, given: int | None) -> Float64[Tensor, " q"]:
-    """Place the knots at quantiles of the log-odds, with both sides counted alike; two of them make a line."""
+    """Return knots at quantiles of the log-odds, with equal weight for both sides; two knots give a line."""
     if given is not None and (isinstance(given, bool) or not isinstance(given, int | np.integer) or not 2 <= given <= 5):
-        raise ValueError(f"Expected `knots` to be an int from 2 to 5, but got {given!r}: leave it out?")
+        raise ValueError(f"Expected `knots` to be an int from 2 to 5, but got {given!r}: leave it out for the default.")
     fewer = round(min(float(seen.counts[seen.is_positive].sum()), float(seen.counts[~seen.is_positive].sum())), 6)
     number = int(given) if given is not None else 3 if fewer < 30 else 4 if fewer < 100 else 5
     alike = torch.where(seen.is_positive, 1 / seen.counts[seen.is_positive].sum(), 1 / seen.counts[~seen.is_positive].sum())
@@ -224,7 +225,7 @@ def _basis(odds: Float64[Tensor, " m"], knots: Float64[Tensor, " q"]) -> Float64
 
 
 def _fit(seen: _OneAgainstRest, knots: Float64[Tensor, " q"]) -> _Spline:
-    """Maximise the likelihood, with bends drawn towards 0, by damped Newton steps."""
+    """Maximise the likelihood, with bends shrunk towards 0, by damped Newton steps."""
     own, rest = seen.odds[seen.is_positive], seen.odds[~seen.is_positive]
     if float(own.min()) >= float(rest.max()) or float(own.max()) <= float(rest.min()):
         raise ValueError(
@@ -232,7 +233,7 @@ def _fit(seen: _OneAgainstRest, knots: Float64[Tensor, " q"]) -> _Spline:
             "no smooth curve fits best; look at `reliability_curve`, or add examples."
         )
     raw = _basis(seen.odds, knots)
-    # columns of unit size that are orthogonal in the sample: bends are what a line cannot do
+    # columns of unit size, orthogonal in the sample, so that bends are orthogonal to lines
     _, triangle = torch.linalg.qr(raw * (seen.counts / seen.counts.sum()).sqrt()[:, None])
     rotation = torch.linalg.inv(triangle)
     basis, penalty = raw @ rotation, torch.tensor([0.0, 0.0, *[1 / _BEND**2] * (raw.shape[1] - 2)], dtype=torch.float64)
@@ -265,16 +266,16 @@ def _maximise(basis: Tensor, seen: _OneAgainstRest, penalty: Tensor) -> tuple[Te
             step = step / 2
         theta = theta + step
     raise ValueError(
-        "Expected predictions to which a calibration curve can be fitted, but the classes are all but separated: "
-        "ask for fewer `knots`, or look at `reliability_curve`."
+        "Expected predictions to which a calibration curve can be fitted, but the classes are almost separated: use fewer "
+        "`knots`, or `reliability_curve`."
     )
 
 
 def _by_model(seen: _OneAgainstRest, curvature: Tensor, unit: Tensor) -> Float64[Tensor, "p p"]:
-    """Return the covariance of θ if rows are independent: the inverse information, less 1/n₁ + 1/n₀ of the intercept.
+    """Return the covariance of θ for independent rows: the inverse information, minus 1/n₁ + 1/n₀ for the intercept.
 
-    That is what the numbers of the two sides, which are no news here, add to it (Prentice & Pyke 1979). It holds where there is
-    hardly a row, as in the tails, which cannot show how much they vary.
+    The subtracted term is due to the numbers of the two sides, which are fixed here (Prentice & Pyke 1979). This covariance is
+    valid even with few rows, as in the tails, where the empirical variance is too small.
     """
     covariance = torch.linalg.inv(curvature)
     covariance[0, 0] -= unit**2 * sum(1 / seen.counts[seen.is_positive == side].sum() for side in (False, True))
@@ -282,7 +283,7 @@ def _by_model(seen: _OneAgainstRest, curvature: Tensor, unit: Tensor) -> Float64
 
 
 def _by_rows(seen: _OneAgainstRest, scores: Tensor, curvature: Tensor, unit: Tensor) -> Float64[Tensor, "p p"]:
-    """Return the covariance of θ from what each row or group adds, within the strata of the design: groups may be alike."""
+    """Return the covariance of θ from the influence of each row or group, within the strata of the design."""
     design = design_of(seen.sample)
     clusters = torch.arange(len(seen.odds)) if design.clusters is None else design.clusters
     added = torch.linalg.solve(curvature, scores.T).T
@@ -299,7 +300,7 @@ def _by_rows(seen: _OneAgainstRest, scores: Tensor, curvature: Tensor, unit: Ten
 
 
 def _spread_of_odds(sample: Sample, positive: int, generator: torch.Generator) -> float:
-    """Return the standard deviation of logit π; 0 where it is certain."""
+    """Return the standard deviation of logit π; 0 if it is certain."""
     if not sample.prevalence.is_uncertain:
         return 0.0
     return float(torch.logit(sample.prevalence.sample(_DRAWS, generator)[:, positive]).std())
@@ -314,7 +315,7 @@ def _distances(seen: _OneAgainstRest, spline: _Spline) -> tuple[float, float, fl
 
 
 def _where(seen: _OneAgainstRest) -> tuple[Array, Array]:
-    """Return the share of each side's predictions in bins of the log-odds, and the bins' edges."""
+    """Return the fraction of each side's predictions in bins of the log-odds, and the bins' edges."""
     edges = np.linspace(*seen.reach, _BINS + 1)
     place = np.clip(np.searchsorted(edges, seen.odds.numpy(), side="right") - 1, 0, _BINS - 1)
     sides = (~seen.is_positive.numpy(), seen.is_positive.numpy())
@@ -323,7 +324,7 @@ def _where(seen: _OneAgainstRest) -> tuple[Array, Array]:
 
 
 def _weighted_quantiles(values: Array, weights: Array, places: tuple[float, ...]) -> Array:
-    """Return the lowest values at or below which at least these shares of the weight lie."""
+    """Return the lowest values with at least these fractions of the weight at or below them."""
     order = np.argsort(values)
     share = weights[order].cumsum() / weights.sum()
     return values[order][np.minimum(np.searchsorted(share, np.array(places) - 1e-12), len(values) - 1)]

@@ -1,7 +1,7 @@
-"""Predictions at the prevalence where they are used, whatever mix of classes the model was trained on.
+"""Predictions at any prevalence, independent of the class frequencies in training.
 
-Stage: `log_probs`, a trained model or a posterior → `log_probs` at any prevalence. The package itself can be called: it is
-then the function `predictive` in it, so that `rightloss.predictive` is both.
+Stage: `log_probs`, a trained model or a posterior → `log_probs` at any prevalence. The package is also callable:
+`rightloss.predictive(…)` calls the function `predictive` in it.
 """
 
 from __future__ import annotations
@@ -33,24 +33,23 @@ def predictive(
 ) -> Any:
     """Return the log-probabilities of the posterior predictive, p(y|x,X,Y) = ∫ p(y|x,w) p(w|X,Y) dw, at any population.
 
-    Each draw of the weights is moved to the new mix, as `retarget` would move it, and then the average is taken. A draw
-    moves by a change of its intercepts alone. With the reference at the sampled mix, the default, the likelihood of the
-    training data does not change with it; so, where the prior lets the intercepts move along, this is what a posterior
-    trained for the new population predicts.
+    The prediction of each draw of the weights is moved to the new mix with `retarget`, then averaged. This changes only the
+    intercepts of a draw. With the default reference, the sampled mix, it does not change the likelihood of the training data.
+    So, if the prior allows the new intercepts, the result is that of a posterior trained for the new population.
 
-    To `retarget` the average, `retarget(predictive(posterior, x), π, π′)`, gives another number: Bayes' rule with p(x|k)
-    averaged over the draws, ∝ π′_k avg_w p(k|x,w)/π_k. In it a draw counts the more the larger its Σ_k p(k|x,w) π′_k/π_k:
-    an x met at the new mix is then evidence about the weights if it was none at the old mix. Here it is no evidence: that x
-    without y says nothing about w, in the mix in which it is met, is the paper's assumption. The two agree where the draws do.
+    The order matters: `retarget(predictive(posterior, x), π, π′)` moves the average and gives another result,
+    ∝ π′_k avg_w p(k|x,w)/π_k. It gives draws with a larger Σ_k p(k|x,w) π′_k/π_k more weight, as if an x at the new mix were
+    evidence about the weights. This function follows the paper's assumption that x without y is no evidence about w. Both
+    results are equal if all draws agree.
 
     Args:
         posterior: the result of a method of `rightloss.inference`, over classes.
         x: the model's input, of any type that it takes; an array becomes a tensor of the model's dtype, and the predictions
             then an array.
-        population: where they are to be used: as `to` of `retarget`. None: the posterior's own.
+        population: the population of the predictions, as `to` of `retarget`. None for that of the posterior.
         samples: draws of the weights, as in `Posterior.predict`.
-        generator: of the draws; one of a fixed seed by default.
-        batch_size: rows of x that go through the model at once; all by default.
+        generator: for the draws; one with a fixed seed by default.
+        batch_size: rows of x per call of the model; all by default.
 
     Returns:
         Log-probabilities `(n, k)`, or dense `(n, k, h, w, …)`: those of `posterior.predict(x, population=…)`, which also gives

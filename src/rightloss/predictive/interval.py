@@ -22,15 +22,15 @@ from ..rng import checked_generator, checked_level
 from .retarget import class_table
 
 _NODES, _WEIGHTS = (torch.from_numpy(each) for each in np.polynomial.legendre.leggauss(16))
-_NEGLIGIBLE = 50.0  # e^−50 of the mode
-_FARTHEST = 700.0  # from the mode, so that e^u is finite; the tail beyond is exponential to the last digit
+_NEGLIGIBLE = 50.0  # the density is e^−50 of that at the mode
+_FARTHEST = 700.0  # distance from the mode, so that e^u is finite; beyond it the tail is exponential in float64
 _NUMBERS = 1 << 22  # float64 numbers held at once, 32 MB
-_DRAWN = 1 << 25  # numbers drawn in all, 256 MB
+_DRAWN = 1 << 25  # numbers drawn in total, 256 MB
 
 
 @dataclass(frozen=True)
 class PredictionInterval:
-    """The result of `retarget_interval`: probabilities of the shape and kind of the predictions.
+    """The result of `retarget_interval`: probabilities with the shape and type of the predictions.
 
     Attributes:
         mean: E[p(k|x,π)] over the distribution of π.
@@ -58,23 +58,24 @@ def retarget_interval(
     draws: int | None = None,
     generator: torch.Generator | None = None,
 ) -> PredictionInterval:
-    """Compute how far p(k|x,π) moves with a π that is not known exactly.
+    """Return the mean and a central interval of p(k|x,π) for an uncertain π.
 
-    p(k|x,π) ∝ p_from(k|x) π_k / from_k is the prediction if π were known; with π ~ Beta or Dirichlet it has a distribution,
-    whose mean and central interval these are. The mean says what such predictions would be on average over π. The
-    probability to act on for one new person is another one, [`retarget`][rightloss.predictive.retarget.retarget].
+    p(k|x,π) ∝ p_from(k|x) π_k / from_k is the prediction for a known π; with π ~ Beta or Dirichlet it has a distribution.
+    The mean is the average prediction over π. For a decision about one new person use another probability,
+    [`retarget`][rightloss.predictive.retarget.retarget].
 
-    Two classes: p(1|x,π) = σ(logit π + c(x)) grows with π, so its quantiles are those of π, carried over; both they and the
-    mean are computed without draws. More classes: by draws of π, the same for all rows.
+    For two classes, p(1|x,π) = σ(logit π + c(x)) increases with π, so its quantiles follow from those of π; quantiles and
+    mean are computed without draws. For more classes they are computed from draws of π, the same for all rows.
 
     Args:
         log_probs: log-probabilities `(n, k)`, or dense maps `(n, k, h, w, …)`; tensor or array.
         from_: the mix they are for, as in `retarget`.
         to: an uncertain `Prevalence` (`Prevalence.beta`, `.dirichlet`), or an estimate of one (`estimate_prevalence`). Anything
             certain, as in `retarget`, gives low = mean = high.
-        level: the share of π's distribution that the interval covers.
-        draws: of π, for more than two classes, at most 2²⁵ / K. None means 200 / (1 − level), a hundred beyond either end.
-        generator: of the draws, a torch.Generator; torch's own by default.
+        level: the probability of the interval.
+        draws: number of draws of π, for more than two classes, at most 2²⁵ / K. None means 200 / (1 − level), a hundred beyond
+            each limit.
+        generator: a torch.Generator for the draws; torch's global one by default.
 
     Examples:
         >>> import numpy as np
@@ -109,7 +110,7 @@ def retarget_interval(
 
 
 def _checked_draws(draws: Any, level: float) -> int:
-    """Return the number of draws, enough to have some beyond the interval's ends."""
+    """Return the number of draws, checked to have some beyond each limit."""
     try:
         count = math.ceil(200 / (1 - level)) if draws is None else operator.index(draws)
     except TypeError:
@@ -144,25 +145,25 @@ def _many_classes(logits: Float64[Tensor, "n k"], draws: Float64[Tensor, "s k"],
     nearest = sorted({end(place) for place in places for end in (math.floor, math.ceil)})
 
     def summary(block: Tensor) -> Tensor:
-        # relative to the likeliest class, whose product with a draw is never 0
+        # relative to the most probable class, so that its product with a draw is never 0
         ratio = (block - block.amax(1, keepdim=True)).exp()
         probs = ratio[:, :, None] * draws.T
         probs /= probs.sum(1, keepdim=True)
         mean = probs.mean(2)
-        probs.numpy().partition(nearest, axis=2)  # a quarter of the time of sorting
+        probs.numpy().partition(nearest, axis=2)  # takes a quarter of the time of sorting
         return torch.stack([mean, *(_between(probs, place) for place in places)], 1)
 
     return list(_blockwise(summary, logits, draws.numel()).unbind(1))
 
 
 def _between(ordered: Float64[Tensor, "n k s"], place: float) -> Float64[Tensor, "n k"]:
-    """Return the quantile at `place`, between the two nearest draws."""
+    """Return the quantile at `place`, interpolated between the two nearest draws."""
     below, above = math.floor(place), math.ceil(place)
     return torch.lerp(ordered[..., below], ordered[..., above], place - below)
 
 
 def _blockwise(function: Callable[[Tensor], Tensor], table: Tensor, numbers_per_row: int) -> Tensor:
-    """Apply `function` to some rows at a time, so that memory is bounded."""
+    """Apply `function` to blocks of rows, to bound the memory."""
     return torch.cat([function(block) for _, block in row_blocks(table, max(1, _NUMBERS // numbers_per_row))])
 
 
@@ -190,7 +191,7 @@ class BetaLogOdds:
         return nodes, weights / weights.sum()
 
     def quantile(self, share: float) -> float:
-        """Return the t that a `share` of the distribution lies below."""
+        """Return the quantile t at the probability `share`."""
         edges = self._edges()
         below, above = self._tails(edges)
         mass = self._cells(edges[:-1], edges[1:])[1].sum(1)
@@ -245,7 +246,7 @@ class BetaLogOdds:
         return below, above
 
     def _within(self, left: Tensor, right: Tensor, wanted: float) -> float:
-        """Return the u in a cell up to which it holds the mass `wanted`, by bisection."""
+        """Return the u in a cell below which the cell has the mass `wanted`, by bisection."""
         low, high = float(left), float(right)
         for _ in range(60):
             middle = (low + high) / 2

@@ -34,21 +34,21 @@ _FORMAT = Format(
 
 
 class PrevalenceLayer(nn.Module):
-    """A model around which the prevalence can change, without retraining: the equation is in `retarget`.
+    """Wrap a trained model so that it predicts at any prevalence, without retraining; the equation is in `retarget`.
 
-    The prevalence is fixed once the layer is made. A state dict holds its logarithms; by these `load_state_dict` recognises
-    weights trained for another prevalence and refuses them. It never loads the mixes themselves.
+    The prevalence of the layer cannot change. A state dict includes its logarithms, which `load_state_dict` compares: it
+    refuses weights trained for another prevalence. It never loads the frequencies themselves.
 
     Exports with `torch.export` and `torch.onnx.export(…, dynamo=True)`, with x and the population as inputs
-    ([example](../screening.md#6-hand-the-model-on)). For half precision convert the model, not the layer, whose log-frequencies
-    would be rounded too.
+    ([example](../screening.md#6-hand-the-model-on)). For half precision convert the model, not the layer, because its
+    log-frequencies would be rounded as well.
 
     Args:
         model: x → the likelihood's outputs.
         prevalence: π, the default population, and ρ, the mix that the model was trained on.
-        likelihood: Categorical by default. One with parameters of its own (`CumulativeLogit`) must be the trained one,
+        likelihood: Categorical by default. One with its own parameters (`CumulativeLogit`) must be the trained one,
             `criterion.likelihood`.
-        outputs_at: the mix for which the model's outputs hold: "population" after one of rightloss's losses, "sampling" after
+        outputs_at: the mix of the model's outputs: "population" after one of rightloss's losses, "sampling" after
             plain cross-entropy on minibatches at ρ, or K frequencies.
         classes: names of the K classes, in the order of the columns.
 
@@ -94,12 +94,12 @@ class PrevalenceLayer(nn.Module):
         self.register_buffer("log_outputs_at", mix.log().to(like))
 
     def forward(self, x: Any, population: Tensor | None = None) -> Float[Tensor, "n k *dense"]:
-        """Return log-probabilities at `population`, by default the prevalence's own.
+        """Return log-probabilities at `population`, by default that of the prevalence.
 
         Args:
             x: the model's input, of any type that it takes.
-            population: a tensor: `(K,)` for all rows, or `(n, K)` for each. For two classes the frequency of class 1 will do:
-                one number, a tensor without dimensions or `(1,)`, or `(n, 1)`.
+            population: a tensor: `(K,)` for all rows, or `(n, K)` with one per row. For two classes also the frequency of class
+                1: a tensor without dimensions, `(1,)` or `(n, 1)`.
         """
         table = self._table(self.model(x))
         log_pi = self.log_population if population is None else self._log_population(population, table.shape[0])
@@ -110,8 +110,8 @@ class PrevalenceLayer(nn.Module):
         """Return log-probabilities in eval mode, without gradient.
 
         Args:
-            x: the model's input. Floats are cast to the model's dtype and device. An array or DataFrame of numbers becomes
-                such a tensor (a model with an `nn.Embedding` gets ints as they are), and the predictions then an array.
+            x: the model's input. Floats are cast to the model's dtype and device. An array or DataFrame of numbers is
+                converted to such a tensor (ints stay ints for a model with an `nn.Embedding`), and the result to an array.
             population: as `to` of `retarget`, or a dict by the names in `classes`.
         """
         with in_mode(self, training=False):
@@ -127,8 +127,8 @@ class PrevalenceLayer(nn.Module):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write weights and prevalence to one safetensors file, whole or not at all. Needs `rightloss[export]`.
 
-        By the SHA-256 digest in the file `load` finds damage. It does not find a forgery, which can have a new digest: where
-        that matters, sign the file.
+        `load` detects damage by the SHA-256 digest in the file. It does not detect a forgery, which can have a new digest; sign
+        the file if that matters.
         """
         write_file(_FORMAT, Path(path), self.state_dict(), self._facts())
 
@@ -138,13 +138,13 @@ class PrevalenceLayer(nn.Module):
 
         Args:
             path: a file written by `save`.
-            model: a fresh one of the same architecture and dtype; the saved weights are copied into it.
-            likelihood: one like that of the saved layer; Categorical by default. Its weights are copied, too.
+            model: a new model of the same architecture and dtype; the saved weights are copied into it.
+            likelihood: of the same type as that of the saved layer; Categorical by default. Its weights are copied as well.
 
         Raises:
             FileNotFoundError: there is no such file.
             ValueError: the file is damaged, of another kind or of a newer version, or does not fit `model` and `likelihood`,
-                which then stay as they are.
+                which are then not changed.
         """
         path = Path(path)
         tensors, facts = read_file(_FORMAT, path)
@@ -173,8 +173,8 @@ class PrevalenceLayer(nn.Module):
         for name, mix in mixes.items():
             given, own = state_dict.get(prefix + name), mix.log()
             if given is None or given.shape != own.shape:
-                continue  # torch says so
-            # to half precision, in which the state may have been
+                continue  # torch reports it
+            # up to half precision, in case the state was saved in it
             if not torch.allclose(given.to(own), own, rtol=2**-7, atol=1e-7):
                 raise ValueError(
                     f"Expected weights of a layer of the same prevalence, but `{name}` is {given.tolist()} there and "
@@ -204,7 +204,7 @@ class PrevalenceLayer(nn.Module):
         if not isinstance(population, Tensor) or (population.ndim == 0 and size != 2):
             raise ValueError(
                 f"Expected `population` to be a tensor of {size} frequencies, but got {population!r}: write "
-                f"torch.tensor({'rate' if size == 2 else '[…]'}), or use `predict`, which takes numbers and lists, too."
+                f"torch.tensor({'rate' if size == 2 else '[…]'}), or use `predict`, which also takes numbers and lists."
             )
         if population.ndim == 0:
             population = population[None]
@@ -240,14 +240,14 @@ class PrevalenceLayer(nn.Module):
 
 
 def _model_input(x: Any, model: nn.Module, default: Tensor) -> Any:
-    """Return x as `model` takes it: floats of its dtype, on its device, from tensors, arrays and DataFrames alike."""
+    """Return x as an input of `model`: tensors, arrays and DataFrames become floats of its dtype, on its device."""
     if isinstance(x, Tensor):
         return x.to(first_float(model, x)) if x.is_floating_point() else x
     return as_input(_numbers(x) if _is_frame(x) else x, model, default)
 
 
 def _is_frame(x: Any) -> bool:
-    """Return whether x is a DataFrame, of pandas or one that is like it."""
+    """Return whether x is a DataFrame of pandas or of a similar library."""
     return all(hasattr(x, name) for name in ("columns", "dtypes", "to_numpy"))
 
 
@@ -255,7 +255,7 @@ def _numbers(frame: Any) -> np.ndarray:
     whole: np.ndarray = np.ascontiguousarray(frame.to_numpy())
     if whole.dtype.kind in "biuf":
         return whole
-    columns = {name: np.array(np.asarray(frame[name]).tolist()) for name in frame.columns}  # of several kinds
+    columns = {name: np.array(np.asarray(frame[name]).tolist()) for name in frame.columns}  # mixed dtypes
     others = [name for name, column in columns.items() if column.dtype.kind not in "biuf"]
     if others:
         raise ValueError(
@@ -266,7 +266,7 @@ def _numbers(frame: Any) -> np.ndarray:
 
 
 def _outputs_at(value: Any, prevalence: Prevalence) -> tuple[str | list[float], Tensor]:
-    """Return `outputs_at` as the layer keeps it, and the mix that it means."""
+    """Return `outputs_at` as the layer stores it, and its class frequencies."""
     if not isinstance(value, str):
         mix = frequencies(value, "outputs_at", prevalence.num_classes)
         return mix.tolist(), mix

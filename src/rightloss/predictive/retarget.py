@@ -1,4 +1,4 @@
-"""Restate predictions for another mix of classes.
+"""Move predictions to other class frequencies.
 
 Stage: `log_probs` at one mix → `log_probs` at another.
 """
@@ -15,32 +15,32 @@ from ..prevalence import Mix, log_mix
 
 
 def retarget(log_probs: Predictions, from_: Mix, to: Mix) -> Any:
-    """Restate predictions made for one mix of classes for another; no retraining.
+    """Return predictions for other class frequencies, without retraining.
 
-    By Bayes p_from(k|x) ∝ p(x|k) from_k and p_to(k|x) ∝ p(x|k) to_k. Where p(x|k), what a class looks like, is the same in
-    both (label shift), it cancels:
+    By Bayes' rule p_from(k|x) ∝ p(x|k) from_k and p_to(k|x) ∝ p(x|k) to_k. If p(x|k) is the same in both (label shift), it
+    cancels:
 
         log p_to(k|x) = log p_from(k|x) + log to_k − log from_k − log Σ_j p_from(j|x) to_j / from_j.
 
-    `to = from_` is exactly the identity, a probability of 0 stays 0, and there and back is where one was, but for rounding.
+    `to = from_` is exactly the identity, a probability of 0 stays 0, and the reverse call undoes it up to rounding.
 
-    **An uncertain `to`** counts with its mean E[π], and for one new person that is exact. With π unknown,
+    **An uncertain `to`** is used with its mean E[π], which is exact for one new person. With π unknown,
     p(y, x) = ∫ p(x|y) π_y p(π) dπ = p(x|y) E[π_y], so p(y|x) ∝ p(x|y) E[π_y]: the prediction at the mean. The same number is
-    ∫ p(y|x,π) p(π|x) dπ, where p(π|x) is not p(π), since x itself tells of π. How far the prediction would move if π became
-    known is [`retarget_interval`][rightloss.predictive.retarget_interval].
+    ∫ p(y|x,π) p(π|x) dπ, where p(π|x) is not p(π), because x is evidence about π. For the change of the prediction if π were
+    known, see [`retarget_interval`][rightloss.predictive.retarget_interval].
 
-    **An estimate** (`estimate_prevalence`) counts as the uncertain `Prevalence` that its `prevalence()` gives, so with that
-    one's mean: the estimate itself, except that a class estimated at or near 0 keeps about 0.8 of its standard error, since a
-    0 would rule the class out for everybody.
+    **An estimate** (`estimate_prevalence`) is used as the uncertain `Prevalence` from its `prevalence()`, with the mean of
+    that: the estimate itself, except that a class estimated at or near 0 gets about 0.8 of its standard error, because 0 would
+    exclude the class for all rows.
 
     Args:
         log_probs: log-probabilities `(n, k)`, or dense maps `(n, k, h, w, …)`; tensor or array.
-        from_: the mix they are for: a number (two classes: how often class 1 occurs), K frequencies, a `Prevalence` (its
+        from_: their current mix: a number (two classes: how often class 1 occurs), K frequencies, a `Prevalence` (its
             population), an estimate of one, or one mix per example, `(n, k)`, for two classes also `(n, 1)`.
-        to: the mix to state them for, written likewise.
+        to: the new mix, in the same form.
 
     Returns:
-        Log-probabilities of the same shape, dtype and kind. Gradients pass through a tensor.
+        Log-probabilities of the same shape, dtype and type; tensors keep their gradients.
 
     Raises:
         ValueError: `log_probs` that are not log-probabilities; frequencies that are not positive or do not sum to 1.

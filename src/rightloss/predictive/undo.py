@@ -1,4 +1,4 @@
-"""Undo what rebalancing in training did to a model's probabilities.
+"""Undo the effect of rebalanced training on a model's probabilities.
 
 Stage: `log_probs` of a model fitted with weights or resampling → `log_probs` at the data's own mix, or at a population's.
 """
@@ -31,15 +31,16 @@ def undo_sampling(
     population: Mix | None = None,
     labels: Numbers | None = None,
 ) -> Any:
-    """Return the log-probabilities that the model would have given without rebalancing.
+    """Return log-probabilities without the effect of class weights or resampling in training.
 
-    To weight class k by w_k in the loss, or to draw it w_k times as often, is to fit the model to data in which p(x, k) is
-    multiplied by w_k. What it then learns is p_w(k|x) ∝ w_k p(k|x), so
+    A weight w_k of class k in the loss, or drawing it w_k times as often, fits the model to data in which p(x, k) is
+    multiplied by w_k. It learns p_w(k|x) ∝ w_k p(k|x), so
 
         log p(k|x) = log p_w(k|x) − log w_k − normaliser.
 
-    No frequency is needed to get back to the data's own mix d. A sampler that draws minibatches at ρ has w_k = ρ_k / d_k. To go
-    on to a population π is to `retarget` from d to π, in all log p_w(k|x) + log π_k − log(w_k d_k), and w_k d_k = ρ_k.
+    No frequency is needed to return to the data's own mix d. A sampler that draws minibatches at ρ has w_k = ρ_k / d_k. With
+    `population` π, the result is also moved from d to π with `retarget`: log p_w(k|x) + log π_k − log(w_k d_k), where
+    w_k d_k = ρ_k.
 
     | you trained with | write |
     |---|---|
@@ -55,35 +56,35 @@ def undo_sampling(
     | `WeightedRandomSampler`, examples of class k weighted w_k | `class_weight=w` |
     | a sampler at even classes | `sampling=[0.5, 0.5], labels=y` |
     | rightloss `RebalancedSampler` and plain cross-entropy | `sampling=sampler.sampling, labels=y` |
-    | any of these, to be used at π | the same and `population=π`, with `labels=y` unless `sampling` is given |
+    | any of these, for use at π | the same and `population=π`, with `labels=y` unless `sampling` is given |
 
-    It cannot undo what is no weight of a class: focal loss and label smoothing, which change what is learnt at every x; SMOTE,
-    which changes p(x|k). A regularised, early-stopped or misspecified model spends its freedom where the weights are, so for it
-    the result is near that of a model trained without them, not the same. Trees are far from it: deep ones, as in a forest, fit
-    every label whatever its weight, and the result then has a mean far below (or above) the frequency of the class. Compare the
-    two on held-out rows, and where they differ calibrate: `rightloss.shift.fit_calibration(undone, labels)`. rightloss's own
-    losses give the population's probabilities already: nothing is to be undone.
+    It can only undo class weights: not focal loss or label smoothing, which change the target at every x, and not SMOTE,
+    which changes p(x|k). For a regularised, early-stopped or misspecified model the result is close to that of a model
+    trained without weights, but not equal. For trees the difference is large: deep trees, as in a forest, fit every label
+    regardless of its weight, and the mean of the result is then far below (or above) the frequency of the class. Compare the
+    two on held-out rows, and if they differ, calibrate: `rightloss.shift.fit_calibration(undone, labels)`. After training
+    with rightloss's own losses there is nothing to undo.
 
     Args:
         log_probs: log-probabilities `(n, k)` or dense maps `(n, k, h, w, …)`; tensor or array.
         class_weight: w_k: K numbers, a dict by class number (1 where a class is not in it), or "balanced", which is
-            n / (K n_k) of `labels`, after `kept`. With `sampling` write the numbers: whether they were balanced before or
-            after the resampling cannot be told.
+            n / (K n_k) of `labels`, after `kept`. With `sampling` write the numbers, because "balanced" could mean before or
+            after resampling.
         pos_weight: w_1 of two classes, as torch calls it.
         scale_pos_weight: w_1 of two classes, as XGBoost and LightGBM call it.
         pos_bagging_fraction: share of class 1, of two classes, in each bag, as LightGBM calls it. It acts as `kept={1: …}` and
             moves the probabilities by as much (LightGBM issue 6639), if `bagging_freq` > 0: without it LightGBM draws no bags.
         neg_bagging_fraction: that of class 0; as `kept={0: …}`.
         kept: copies of each class kept per original example, K numbers or a dict: 0.1 is a tenth, 5 is five of each.
-        sampling: ρ, the mix that the minibatches were drawn at. It says all about resampling, so `kept` does not go with it.
-        population: π, where the predictions are to be used, as `to` of `retarget`. None: at the data's own mix.
-        labels: those of the training data before any rebalancing.
+        sampling: ρ, the class frequencies of the minibatches. It includes all resampling, so do not give `kept` as well.
+        population: π, the population of the predictions, as `to` of `retarget`. None for the data's own mix.
+        labels: the labels of the training data before any rebalancing.
 
     Returns:
-        Log-probabilities of the same shape, dtype and kind.
+        Log-probabilities of the same shape, dtype and type.
 
     Raises:
-        ValueError: nothing to undo, something missing (the message says what to add), or two of them at odds.
+        ValueError: if there is nothing to undo, an argument is missing (the message says which), or two contradict each other.
 
     Examples:
         >>> import numpy as np
@@ -114,7 +115,7 @@ def undo_sampling(
 
 
 def _bagged(kept: Any, positive: Any, negative: Any, num_classes: int) -> Any:
-    """Return LightGBM's bagging fractions as `kept`, or `kept` itself where there are none."""
+    """Return LightGBM's bagging fractions as `kept`, or `kept` itself if there are none."""
     if positive is None and negative is None:
         return kept
     if num_classes != 2:
@@ -141,7 +142,8 @@ def _check_choice(
 ) -> None:
     if all(each is None for each in (class_weight, pos_weight, scale_pos_weight, kept, sampling)):
         raise ValueError(
-            "Expected what the training did to the classes, but got none of `class_weight`, `pos_weight`, `scale_pos_weight`, "
+            "Expected an argument that says how the training was rebalanced, but got none of `class_weight`, `pos_weight`, "
+            "`scale_pos_weight`, "
             "`pos_bagging_fraction`, `neg_bagging_fraction`, `kept`, `sampling`: "
             "name it, or use retarget(log_probs, from_=…, to=…) to move between two mixes."
         )
@@ -161,8 +163,8 @@ def _check_choice(
         )
     if isinstance(class_weight, str) and sampling is not None:
         raise ValueError(
-            f"Expected class_weight={class_weight!r} or `sampling`, but got both: whether the weights were taken of the labels "
-            "before or after resampling cannot be told; write the weights themselves, a number per class."
+            f"Expected class_weight={class_weight!r} or `sampling`, but got both: it is not clear whether the weights were "
+            f"computed before or after resampling; write the weights themselves, a number per class."
         )
     if isinstance(sampling, Prevalence | PopulationEstimate):
         kind, name = type(sampling).__name__, "prevalence" if isinstance(sampling, Prevalence) else "estimate"
@@ -214,7 +216,7 @@ def _log_weights(weights: Any, name: str, num_classes: int) -> Float64[Tensor, "
     if not bool((vector.isfinite() & (vector > 0)).all()):
         raise ValueError(
             f"Expected `{name}` to be positive and finite, but got {vector.tolist()}: "
-            "a class that counted for nothing in training cannot be brought back."
+            "a class without weight in training cannot be recovered."
         )
     return vector.log()
 

@@ -1,4 +1,4 @@
-"""Minibatches at chosen rates.
+"""Samplers: minibatches with chosen class frequencies.
 
 Stage: labels, `Prevalence` → dataset indices for a `DataLoader`, and the `Prevalence` they realise.
 """

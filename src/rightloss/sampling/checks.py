@@ -1,4 +1,4 @@
-"""Validate labels and counts."""
+"""Check labels and counts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..prevalence import Prevalence, class_frequencies, mix_of_every_class
 
 
 def checked_prevalence(prevalence: Prevalence) -> Prevalence:
-    """Return the prevalence, or raise the ValueError for anything else."""
+    """Return the prevalence, or raise a ValueError if it is not a `Prevalence`."""
     if not isinstance(prevalence, Prevalence):
         raise ValueError(
             f"Expected a Prevalence, but got {type(prevalence).__name__}: rightloss.Prevalence([…], sampling=[…])."
@@ -23,7 +23,7 @@ def checked_prevalence(prevalence: Prevalence) -> Prevalence:
 
 
 def checked_labels(labels: Numbers, prevalence: Prevalence) -> Tensor:
-    """Return int64 labels (n,) or float64 votes (n, k), with an example of every class that is sampled, and of no other."""
+    """Return int64 labels (n,) or float64 votes (n, k); every sampled class must have an example, and no other class."""
     given = tensor_of(labels, "labels").detach().cpu()
     if given.layout != torch.strided:
         raise ValueError(f"Expected `labels` in a dense tensor, but got {given.layout}: call `.to_dense()` on it.")
@@ -45,7 +45,7 @@ def checked_labels(labels: Numbers, prevalence: Prevalence) -> Tensor:
 
 
 def checked_int(value: Any, name: str) -> int:
-    """Return an int of Python, NumPy or torch as an int, or raise the ValueError for anything else."""
+    """Return an int of Python, NumPy or torch as a Python int, or raise a ValueError."""
     try:
         if not isinstance(value, bool):
             return operator.index(value)
@@ -55,7 +55,7 @@ def checked_int(value: Any, name: str) -> int:
 
 
 def whole_number(value: int | None, name: str, default: int | None = None) -> int:
-    """Return the value, an int from 1 up that can be a length; the default, if there is one, where it is None."""
+    """Return the value, an int ≥ 1 that can be a length; for None return the default, if there is one."""
     if value is None and default is not None:
         return default
     number = checked_int(value, name)

@@ -1,6 +1,6 @@
-"""Random sequences of examples, dealt in blocks: with replacement at chosen rates, or from shuffled decks.
+"""Random sequences of examples, generated in blocks: with replacement at chosen rates, or from shuffled decks.
 
-Stage: labels, rates of the classes → indices of examples, from a seed, and the mix of labels that they realise.
+Stage: labels, rates of the classes, a seed → indices of examples, and the class frequencies among them.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-# Randomness is drawn in whole blocks, so that a sequence does not depend on its length, nor on the number of replicas.
+# Random numbers are drawn in whole blocks, so that a sequence depends neither on its length nor on the number of replicas.
 DRAWS_PER_BLOCK = 2**16
 BATCHES_PER_BLOCK = 32
 
 
 @runtime_checkable
 class Draws(Protocol):
-    """A random sequence of items, dealt in blocks.
+    """A random sequence of items, generated in blocks.
 
     Attributes:
-        sampling: the mix of labels in it (K,), float64.
+        sampling: the class frequencies in it (K,), float64.
         block: items in a block.
     """
 
@@ -31,7 +31,7 @@ class Draws(Protocol):
     block: int
 
     def dealer(self, seed: int) -> Callable[[slice], Tensor]:
-        """Return the function that gives, at each call, those wanted of the next block of the sequence."""
+        """Return a function that returns, at each call, the requested items of the next block."""
         ...
 
 
@@ -41,7 +41,7 @@ class DrawsByRate:
     Args:
         labels: int labels `(n,)`, or soft votes `(n, k)`, checked.
         rho: the rates of the classes.
-        shape: that of a block, items first.
+        shape: the shape of a block, items first.
     """
 
     def __init__(self, labels: Tensor, rho: Float64[Tensor, " k"], *shape: int) -> None:
@@ -49,11 +49,11 @@ class DrawsByRate:
         self._cumulative, self._shape, self.block = rates.cumsum(0), shape, shape[0]
 
     def dealer(self, seed: int) -> Callable[[slice], Tensor]:
-        """Return the dealer of blocks of draws."""
+        """Return the function that generates blocks of draws."""
         generator = torch.Generator("cpu").manual_seed(seed)
 
         def deal(wanted: slice) -> Int64[Tensor, " items *batch"]:
-            # The inverse of the cumulative rates, at uniform numbers; torch.multinomial takes no more than 2²⁴ examples.
+            # Inverse transform sampling, because torch.multinomial accepts at most 2²⁴ examples.
             uniform = torch.rand(self._shape, dtype=torch.float64, generator=generator, device="cpu")[wanted]
             return torch.searchsorted(self._cumulative, uniform * self._cumulative[-1], right=True)
 
@@ -71,7 +71,7 @@ class StratifiedDraws:
         self.sampling = self._counts.double() / batch_size
 
     def dealer(self, seed: int) -> Callable[[slice], Tensor]:
-        """Return the dealer of blocks of batches, each in random order."""
+        """Return the function that generates blocks of batches, each in random order."""
         generator = torch.Generator("cpu").manual_seed(seed)
         classes = zip(self._members, self._counts.tolist(), strict=True)
         decks = [Deck(cards, count, generator) for cards, count in classes if count]
@@ -86,7 +86,7 @@ class StratifiedDraws:
 
 @dataclass
 class Deck:
-    """Examples dealt in hands of `count` and reshuffled when all were used."""
+    """Examples in random order, dealt `count` at a time and reshuffled after all were used."""
 
     cards: Int64[Tensor, " m"]
     count: int
@@ -105,7 +105,7 @@ class Deck:
         return torch.cat(pieces).view(hands, self.count)
 
     def _shuffle(self) -> None:
-        """Shuffle, uniformly among the orders that do not deal a card again to the hand that holds it."""
+        """Shuffle, uniformly among the orders in which no example occurs twice in one hand."""
         held = self.dealt % self.count if self.count <= len(self.cards) else 0
         free, holding = self.cards.split([len(self.cards) - held, held])
         free = self._shuffled(free)
@@ -120,7 +120,7 @@ class Deck:
 
 
 def _example_rates(labels: Tensor, rho: Float64[Tensor, " k"]) -> tuple[Float64[Tensor, " n"], Float64[Tensor, " k"]]:
-    """Return p(n) of each example, and the mix of labels that it realises."""
+    """Return p(n) of each example, and the resulting class frequencies."""
     if not labels.is_floating_point():
         return (rho / labels.bincount(minlength=len(rho)))[labels], rho
     votes = labels / labels.sum(1, keepdim=True)
@@ -129,9 +129,9 @@ def _example_rates(labels: Tensor, rho: Float64[Tensor, " k"]) -> tuple[Float64[
 
 
 def _batch_counts(sampling: Float64[Tensor, " k"], batch_size: int) -> Int64[Tensor, " k"]:
-    """Round batch_size · ρ by largest remainder; a class that would get none gets 1, and the others share the rest.
+    """Round batch_size · ρ by largest remainder; every sampled class gets at least 1, and the others share the rest.
 
-    A class that is not sampled at all, ρ = 0, gets none.
+    A class with ρ = 0 gets none.
     """
     alone = torch.zeros_like(sampling, dtype=torch.bool)
     while True:
@@ -144,7 +144,7 @@ def _batch_counts(sampling: Float64[Tensor, " k"], batch_size: int) -> Int64[Ten
 
 
 def _largest_remainder(shares: Float64[Tensor, " k"], total: int) -> Int64[Tensor, " k"]:
-    # Rounded, so that ties go to the first class whatever the last bit of a share.
+    # Rounded, so that ties always go to the first class.
     quota = (total * shares / shares.sum()).round(decimals=9)
     counts = quota.floor().long()
     order = (quota - counts).argsort(descending=True, stable=True)

@@ -1,4 +1,4 @@
-"""Samplers whose classes come at chosen rates, sharded over ranks and resumable in the middle of an epoch."""
+"""Samplers with chosen class frequencies, sharded over ranks and resumable in the middle of an epoch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Item = TypeVar("Item")
 
 
 class ResumableSampler(Sampler[Item]):
-    """An abstract sampler: a seed per epoch, this rank's share of the sequence, and the place in it, saved and restored."""
+    """An abstract sampler with a seed per epoch, this rank's part of the sequence, and a position that can be saved."""
 
     def _set_up(
         self,
@@ -34,7 +34,7 @@ class ResumableSampler(Sampler[Item]):
         **config: int,
     ) -> None:
         """Set `prevalence` with the realised `sampling`, and share `total` items among the replicas."""
-        same = torch.allclose(draws.sampling, prevalence.sampling, rtol=1e-12, atol=0)  # but for the rounding of votes' sums
+        same = torch.allclose(draws.sampling, prevalence.sampling, rtol=1e-12, atol=0)  # up to the rounding of votes' sums
         self._prevalence = prevalence if same else prevalence.with_sampling(draws.sampling)
         self._draws = draws
         self._replicas, self._rank = _place(num_replicas, rank)
@@ -48,16 +48,16 @@ class ResumableSampler(Sampler[Item]):
 
     @property
     def prevalence(self) -> Prevalence:
-        """The given prevalence with the realised `sampling`: give this one to the loss."""
+        """The given prevalence with the realised `sampling`: pass this one to the loss."""
         return self._prevalence
 
     @property
     def sampling(self) -> Tensor:
-        """The mix of labels that is drawn (K,), float64: that of every batch where counts are fixed, else in expectation."""
+        """The class frequencies of the draws (K,), float64: exact in every batch if counts are fixed, else in expectation."""
         return self._prevalence.sampling
 
     def __len__(self) -> int:
-        """Return the items (draws or batches) per epoch on this rank."""
+        """Return the number of items (draws or batches) per epoch on this rank."""
         return self._length
 
     def __iter__(self) -> Iterator[Item]:
@@ -71,9 +71,9 @@ class ResumableSampler(Sampler[Item]):
             self._epoch = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the place in the epoch: its seed (−1 between epochs), the items handed out, the generator's state.
+        """Return the position in the epoch: its seed (−1 between epochs), the number of items yielded, the generator's state.
 
-        An item counts once it is handed out: a `DataLoader` with `num_workers > 0` asks ahead of the batch you see.
+        Items count when they are yielded: a `DataLoader` with `num_workers > 0` prefetches items beyond the current batch.
         """
         epoch = self._epoch or _Epoch(-1)
         generator = self._generator.get_state() if self._resume_at is None else self._resume_at.clone()
@@ -81,12 +81,12 @@ class ResumableSampler(Sampler[Item]):
         return {**place, **self._config}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on in the next `__iter__` where the saved epoch stood, and with later epochs as they would have come.
+        """Restore a position: the next `__iter__` continues the saved epoch, and later epochs are the same as well.
 
-        The generator, torch's global one where none was given, is set back now and once more when the epoch goes on.
+        The generator, by default torch's global one, is restored now and again when the epoch continues.
 
         Raises:
-            ValueError: the state is damaged, or that of a sampler made otherwise.
+            ValueError: if the state is damaged, or from a sampler with other arguments.
         """
         if not isinstance(state, Mapping):
             raise ValueError(
@@ -126,12 +126,12 @@ class ResumableSampler(Sampler[Item]):
 
     @property
     def _generator(self) -> torch.Generator:
-        # Looked up each time: a pickled or copied sampler must still follow torch.manual_seed.
+        # Looked up at each call: a pickled or copied sampler must still follow torch.manual_seed.
         return torch.default_generator if self._own_generator is None else self._own_generator
 
     def _begin(self) -> _Epoch:
         if self._epoch is not None and self._resume_at is not None:
-            # Again, because a DataLoader draws a seed of its own from the global generator before it asks for an item.
+            # Again, because a DataLoader draws its own seed from the global generator before the first item.
             self._generator.set_state(self._resume_at)
             self._resume_at = None
         else:
@@ -141,14 +141,14 @@ class ResumableSampler(Sampler[Item]):
 
 
 class RebalancedSampler(ResumableSampler[int]):
-    """Draw dataset indices with replacement so that the classes come at `prevalence.sampling`.
+    """Draw dataset indices with replacement, with the class frequencies `prevalence.sampling`.
 
-    A class c is chosen with probability ρ_c, then an example of it: p(n) = Σ_c ρ_c v_nc / Σ_m v_mc, where v_nc is the
-    share of votes of example n for class c; an int label is a unanimous vote. The realised `sampling` is Σ_n p(n) v_n, for
-    int labels ρ.
+    Choose a class c with probability ρ_c, then an example of it: p(n) = Σ_c ρ_c v_nc / Σ_m v_mc, where v_nc is the
+    fraction of votes of example n for class c; an int label is a unanimous vote. The realised `sampling` is Σ_n p(n) v_n;
+    for int labels it is ρ.
 
-    With several replicas (processes), rank r takes draws r, r + R, r + 2R, … of one sequence that all of them compute
-    alike; let nothing shard it again (Lightning: `use_distributed_sampler=False`).
+    With several replicas (processes), all compute the same sequence, and rank r takes draws r, r + R, r + 2R, … Do not shard
+    it again (Lightning: `use_distributed_sampler=False`).
 
     Args:
         labels: int labels `(n,)`, or soft votes, float `(n, k)` with rows that sum to 1.
@@ -157,13 +157,13 @@ class RebalancedSampler(ResumableSampler[int]):
             one per label.
         generator: gives the seed of each epoch; with several replicas it must be in the same state on each.
             `None` means torch's global generator for one replica, and one seeded with 0 for several.
-        num_replicas: R. `None` means torch.distributed's world size where that is initialised, else 1.
-        rank: this process's number. `None` means torch.distributed's where that is initialised, else 0.
+        num_replicas: R. `None` means torch.distributed's world size if that is initialised, else 1.
+        rank: the rank of this process. `None` means torch.distributed's if that is initialised, else 0.
 
     Raises:
         ValueError: labels that are empty, out of range, of the wrong dtype or shape; a class without an example;
-            `num_samples` or `num_replicas` below 1; `rank` missing or out of range; a `generator` that is no
-            torch.Generator, or a number that is no int.
+            `num_samples` or `num_replicas` below 1; `rank` missing or out of range; a `generator` that is not a
+            torch.Generator, or a number that is not an int.
 
     Examples:
         >>> import torch
@@ -195,18 +195,18 @@ class StratifiedBatchSampler(ResumableSampler[list[int]]):
     """Draw batches of dataset indices with every class in every batch: `DataLoader(dataset, batch_sampler=…)`.
 
     The count of each class is fixed: `batch_size` · ρ, rounded by largest remainder, and at least 1; count / `batch_size` is
-    the realised `sampling`. The examples of a class come in random order and are reshuffled when all were used; no batch has
-    an example twice, unless the class has fewer examples than the batch takes of it.
+    the realised `sampling`. The examples of a class are in random order and reshuffled after all were used. No batch has an
+    example twice, unless the class has fewer examples than the batch needs.
 
-    With several replicas, rank r takes batches r, r + R, r + 2R, … of one sequence that all of them compute alike; let
-    nothing shard it again (Lightning: `use_distributed_sampler=False`).
+    With several replicas, all compute the same sequence, and rank r takes batches r, r + R, r + 2R, … Do not shard it again
+    (Lightning: `use_distributed_sampler=False`).
 
     Args:
         labels: int labels `(n,)`.
         prevalence: its `sampling` is the rate of each class.
         batch_size: examples per batch, at least one per class.
         num_batches: batches per epoch, of all replicas together; padded up to a multiple of `num_replicas`. `None`
-            means as many as it takes to hand out n examples.
+            means as many as are needed for n examples.
         generator: as in `RebalancedSampler`.
         num_replicas: as in `RebalancedSampler`.
         rank: as in `RebalancedSampler`.
@@ -236,10 +236,7 @@ class StratifiedBatchSampler(ResumableSampler[list[int]]):
     ) -> None:
         given = checked_labels(labels, checked_prevalence(prevalence))
         if given.is_floating_point():
-            raise ValueError(
-                "Expected int labels, but got soft votes: a stratum holds whole examples; "
-                "take the majority's label, or use RebalancedSampler."
-            )
+            raise ValueError("Expected int labels, but got soft votes: use the majority's label, or RebalancedSampler.")
         batch_size = whole_number(batch_size, "batch_size")
         classes = int((prevalence.sampling > 0).sum())
         if batch_size < classes:
@@ -260,13 +257,13 @@ class _Epoch:
 
 
 def _place(num_replicas: int | None, rank: int | None) -> tuple[int, int]:
-    """Return the number of replicas and this one's rank, by default torch.distributed's."""
+    """Return the number of replicas and the rank of this process, by default from torch.distributed."""
     running = torch.distributed.is_available() and torch.distributed.is_initialized()
     replicas = whole_number(num_replicas, "num_replicas", torch.distributed.get_world_size() if running else 1)
     if rank is None and not running and replicas > 1:
         raise ValueError(
             f"Expected `rank` along with num_replicas={replicas}, but got None: "
-            "give each process its number, or initialise torch.distributed first."
+            "give each process its rank, or initialise torch.distributed first."
         )
     own = torch.distributed.get_rank() if running else 0
     rank = own if rank is None else checked_int(rank, "rank")
@@ -276,6 +273,6 @@ def _place(num_replicas: int | None, rank: int | None) -> tuple[int, int]:
 
 
 def _within(positions: range, low: int, size: int) -> slice:
-    """Return which of `positions` lie in the block of `size` that starts at `low`, counted from there."""
+    """Return the `positions` in the block of `size` that starts at `low`, relative to `low`."""
     ahead = positions.start - low
     return slice(ahead if ahead >= 0 else ahead % positions.step, min(positions.stop - low, size), positions.step)

@@ -1,4 +1,4 @@
-"""Labelled and unlabelled examples in one minibatch: a batch sampler, the dataset it indexes, and the way back to two parts.
+"""Labelled and unlabelled examples in one minibatch: a batch sampler, its dataset, and a function that splits the outputs.
 
 Stage: labelled examples at chosen rates, a pool of unlabelled ones → batches of both → outputs of each.
 """
@@ -26,26 +26,26 @@ from .samplers import ResumableSampler
 class SemiSupervisedBatchSampler(ResumableSampler[list[int]]):
     """Draw batches of labelled and unlabelled examples: `DataLoader(SemiSupervisedDataset(…), batch_sampler=…)`.
 
-    Each batch is a list of `batch_size` indices of labelled examples, then `unlabelled_batch_size` of unlabelled ones, which
-    are numbered on from `len(labels)`.
+    Each batch is a list of `batch_size` indices of labelled examples, then `unlabelled_batch_size` of unlabelled ones, whose
+    indices start at `len(labels)`.
 
-    The labelled ones are those that `StratifiedBatchSampler` draws from a generator in the same state, with a fixed count of
-    each class. For soft votes, and where a batch is too small for one of each class, they are drawn as in `RebalancedSampler`,
-    with replacement. The unlabelled ones come in random order and are reshuffled when all were used, and at the start of each
-    epoch; no batch has one twice, unless it takes more than there are.
+    The labelled ones are the same as those of `StratifiedBatchSampler` with a generator in the same state: each class has a
+    fixed count. For soft votes, and if a batch is too small for one of each class, they are drawn with replacement, as in
+    `RebalancedSampler`. The unlabelled ones are in random order, reshuffled after all were used and at the start of each
+    epoch. No batch has one twice, unless it needs more than there are.
 
-    With several replicas, rank r takes batches r, r + R, r + 2R, … of one sequence that all of them compute alike; let
-    nothing shard it again (Lightning: `use_distributed_sampler=False`).
+    With several replicas, all compute the same sequence, and rank r takes batches r, r + R, r + 2R, … Do not shard it again
+    (Lightning: `use_distributed_sampler=False`).
 
     Args:
-        labels: those of the labelled examples: int `(n,)`, or soft votes, float `(n, k)` with rows that sum to 1.
-        num_unlabelled: how many unlabelled examples there are.
+        labels: labels of the labelled examples: int `(n,)`, or soft votes, float `(n, k)` with rows that sum to 1.
+        num_unlabelled: number of unlabelled examples.
         prevalence: its `sampling` is the rate of each class. A class of rate 0 (`Prevalence.positive_unlabelled`) has no
             labelled example.
         batch_size: labelled examples per batch.
         unlabelled_batch_size: unlabelled examples per batch. `None` means `batch_size`.
         num_batches: batches per epoch, of all replicas together; padded up to a multiple of `num_replicas`. `None` means as
-            many as it takes to hand out n labelled examples and every unlabelled one.
+            many as are needed for n labelled examples and every unlabelled one.
         generator: as in `RebalancedSampler`.
         num_replicas: as in `RebalancedSampler`.
         rank: as in `RebalancedSampler`.
@@ -92,7 +92,7 @@ class SemiSupervisedBatchSampler(ResumableSampler[list[int]]):
 
 @runtime_checkable
 class MapDataset(Protocol):
-    """A dataset with a length, whose examples are asked for by number: any but torch's `IterableDataset`; also a tensor."""
+    """A dataset with a length and access by index: any but torch's `IterableDataset`; also a tensor."""
 
     def __len__(self) -> int: ...
 
@@ -100,19 +100,19 @@ class MapDataset(Protocol):
 
 
 class SemiSupervisedDataset(Dataset[tuple[Any, Any]]):
-    """Join labelled examples, then unlabelled ones, as items `(x, y)` that torch's default collate puts into one batch.
+    """Concatenate labelled and unlabelled examples, as items `(x, y)` for torch's default collate function.
 
-    The y of an unlabelled example is like that of the first labelled one, filled with `ignore_index`; where labels are soft
-    votes, `(k,)` or dense `(k, h, w, …)`, with zeros. The losses ignore both; `split_unlabelled` finds them again.
+    The y of an unlabelled example has the shape and type of the first labelled one, filled with `ignore_index`, or with zeros
+    if labels are soft votes, `(k,)` or dense `(k, h, w, …)`. The losses ignore both, and `split_unlabelled` recognises them.
 
     Args:
         labelled: its items are tuples `(x, y)`.
-        unlabelled: its items are x, or tuples `(x, …)` whose rest is dropped: a dataset with labels may stand here.
-        ignore_index: the int label that stands for none.
+        unlabelled: its items are x, or tuples `(x, …)`, of which only x is used; so a dataset with labels is accepted.
+        ignore_index: the int label that means "no label".
 
     Raises:
-        ValueError: a dataset that is empty or has no length; once an item is asked for: labelled items that are no pairs,
-            labels that are neither ints nor votes, or of a dtype that cannot hold `ignore_index`.
+        ValueError: if a dataset is empty or has no length; on access to an item, if labelled items are not pairs, or labels
+            are neither ints nor votes, or their dtype cannot hold `ignore_index`.
 
     Examples:
         >>> import torch
@@ -136,7 +136,7 @@ class SemiSupervisedDataset(Dataset[tuple[Any, Any]]):
         return len(self.labelled) + len(self.unlabelled)
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
-        """Return `(x, y)`; from the number of labelled examples on, an unlabelled one."""
+        """Return `(x, y)`; indices from the number of labelled examples on are unlabelled ones."""
         place = index + len(self) if index < 0 else index
         if not 0 <= place < len(self):
             raise IndexError(f"index {index} is out of range for {len(self)} examples")
@@ -157,28 +157,28 @@ class SemiSupervisedDataset(Dataset[tuple[Any, Any]]):
 
     @cached_property
     def _no_label(self) -> Any:
-        # Not in the constructor: files that a dataset opens with its first item must be opened in the worker that reads them.
+        # Not in the constructor: a dataset may open files with its first item, which must happen in the worker process.
         return _like_without_label(self._pair(0)[1], self.ignore_index)
 
 
 def split_unlabelled(
     outputs: Shaped[Tensor, "n ..."], target: Shaped[Tensor, "n ..."], ignore_index: int = -100
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the outputs of the labelled rows, their targets, and the outputs of the unlabelled rows, each in its order.
+    """Return the outputs of the labelled rows, their targets, and the outputs of the unlabelled rows, in the given order.
 
-    One forward pass for both: with batch norm the two must share a batch. A row is unlabelled where its target is
-    `ignore_index`, or zeros for soft votes, in a dense target everywhere.
+    Use one forward pass for both: with batch norm they must share a batch. A row is unlabelled if its target is
+    `ignore_index`, or zeros for soft votes; a dense target must be so everywhere.
 
-    On an accelerator the host waits here, to count the rows. If `SemiSupervisedBatchSampler` made the batches, slices at
-    `batch_size` give the same without waiting.
+    On an accelerator the host waits here to count the rows. For batches of `SemiSupervisedBatchSampler`, slicing at
+    `batch_size` gives the same result without waiting.
 
     Args:
-        outputs: what the model gives for the whole batch.
+        outputs: the model's outputs for the whole batch.
         target: int labels `(n,)`, dense `(n, h, w, …)`, or soft votes, float `(n, k)` or `(n, k, h, w, …)`.
-        ignore_index: the int label that stands for none.
+        ignore_index: the int label that means "no label".
 
-    Raises:
-        ValueError: no tensors, or not a row of outputs per target; class numbers as floats.
+        Raises:
+        ValueError: if the arguments are not tensors, or not one row of outputs per target, or class numbers are floats.
 
     Examples:
         >>> import torch
@@ -190,7 +190,7 @@ def split_unlabelled(
     """
     _check_rows(outputs, target)
     ignore_index = checked_int(ignore_index, "ignore_index")
-    # In int64, because uint8 would take -100 for 156.
+    # In int64, because -100 would be 156 in uint8.
     empty = target == 0 if target.is_floating_point() else target.long() == ignore_index
     unlabelled = empty.unsqueeze(-1).flatten(1).all(1)
     order = unlabelled.to(torch.int8).argsort(stable=True)
@@ -200,7 +200,7 @@ def split_unlabelled(
 
 
 class _DrawsOfBoth:
-    """Batches of labelled examples, then of unlabelled ones, dealt from a pool without replacement."""
+    """Batches of labelled examples followed by unlabelled ones, drawn from a pool without replacement."""
 
     block = BATCHES_PER_BLOCK
 
@@ -209,7 +209,7 @@ class _DrawsOfBoth:
         self.sampling, self._labelled, self._pool, self._count = labelled.sampling, labelled, pool, count
 
     def dealer(self, seed: int) -> Callable[[slice], Tensor]:
-        """Return the dealer of blocks of batches. The unlabelled have a seed of their own, and leave the labelled alone."""
+        """Return the function that generates blocks of batches; the unlabelled have their own seed."""
         first = torch.Generator("cpu").manual_seed(seed)
         own = int(torch.randint(2**63 - 1, (), generator=first, device="cpu"))
         cards = torch.arange(self._pool.start, self._pool.stop, device="cpu")
@@ -232,7 +232,7 @@ def _checked_dataset(data: Any, name: str) -> MapDataset:
     if isinstance(data, IterableDataset) or not isinstance(data, MapDataset):
         raise ValueError(
             f"Expected `{name}` to be a dataset with `__len__` and `__getitem__`, but got {type(data).__name__}: "
-            "examples are drawn by number, so read a stream into a list or a file first."
+            "examples are drawn by index, so read a stream into a list or a file first."
         )
     if len(data) == 0:
         raise ValueError(f"Expected at least one {name} example, but got none: is the path or the filter right?")
@@ -240,7 +240,7 @@ def _checked_dataset(data: Any, name: str) -> MapDataset:
 
 
 def _like_without_label(label: Any, ignore_index: int) -> Any:
-    """Return what stands for no label beside labels like this one: `ignore_index` everywhere; zeros for soft votes."""
+    """Return the "no label" value for labels like this one: `ignore_index` everywhere, or zeros for soft votes."""
     if isinstance(label, int) and not isinstance(label, bool):
         return ignore_index
     if not isinstance(label, Tensor | np.ndarray | np.generic):
@@ -261,7 +261,7 @@ def _like_without_label(label: Any, ignore_index: int) -> Any:
 
 
 def _check_votes(votes: Float[Tensor, ...], of: str) -> None:
-    """Raise the ValueError for floats that are no votes: class numbers as floats, or several classes at once."""
+    """Raise a ValueError for floats that are not votes: class numbers as floats, or multi-label targets."""
     sums = votes.double().sum(0) if votes.ndim else torch.tensor(2.0)
     if not bool(((sums == 0) | ((sums - 1).abs() < 1e-2)).all()):
         raise _wrong_label(of)
@@ -277,7 +277,10 @@ def _wrong_label(got: str) -> ValueError:
 def _check_rows(outputs: object, target: object) -> None:
     for name, value in (("outputs", outputs), ("target", target)):
         if not isinstance(value, Tensor):
-            raise ValueError(f"Expected `{name}` to be a tensor, but got {type(value).__name__}: split each output apart.")
+            raise ValueError(
+                f"Expected `{name}` to be a tensor, but got {type(value).__name__}: call this function for each output "
+                f"separately."
+            )
     assert isinstance(outputs, Tensor)
     assert isinstance(target, Tensor)
     if outputs.ndim == 0 or target.ndim == 0 or len(outputs) != len(target):

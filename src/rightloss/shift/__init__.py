@@ -1,4 +1,4 @@
-"""Predictions on unlabelled data → the prevalence there, with regions, and a test of what that rests on.
+"""Estimate the prevalence from predictions on unlabelled data, with confidence regions, and test for label shift.
 
 Stage: `log_probs (n, k), ρ → PrevalenceEstimate → Prevalence`.
 """

@@ -1,6 +1,6 @@
-"""BBSE and RLLS: predictions with labels, and predictions without → the prevalence that joins their means.
+"""BBSE and RLLS: the prevalence by a linear system, from mean predictions with and without labels.
 
-Stage: held-out and target `log_probs` → moments → π by a linear system: P π = μ, where μ is the mean prediction in the target
+Stage: held-out and target `log_probs` → moments → π by a linear system: P π = μ, where μ is the mean prediction on the target
 and P_jk the mean prediction of j over held-out examples of class k.
 """
 
@@ -21,10 +21,10 @@ from .regions import deviance_limit, within_simplex
 
 @dataclass(frozen=True)
 class PredictionMoments:
-    """Means and covariances of the predictions, as numbers of class k (one-hot) or as probabilities.
+    """Means and covariances of the predictions, as one-hot classes or as probabilities.
 
     Attributes:
-        target: μ (K,); target_spread: covariance of that mean `(K, K)`; target_count: n.
+        target: μ (K,); target_spread: covariance of μ `(K, K)`; target_count: n.
         by_class: P `(K, K)`, column per true class; spreads: covariance of each column `(K, K, K)`; counts: n_k (K,).
     """
 
@@ -37,14 +37,14 @@ class PredictionMoments:
 
     @property
     def frequencies(self) -> np.ndarray:
-        """The held-out set's own label frequencies (K,)."""
+        """The label frequencies of the held-out set (K,)."""
         return self.counts / self.counts.sum()
 
 
 def prediction_moments(blocks: Iterable[Tensor], held_out: HeldOut, soft: bool) -> PredictionMoments:
     """Compute the moments in one pass over the target and one over the held-out set.
 
-    The average is over probabilities if `soft`, else over 1 for the likeliest class (the first of equals) and 0 for the others.
+    The average is over probabilities if `soft`, else over 1 for the most probable class (the first of ties) and 0 for others.
     """
     size = held_out.log_probs.shape[1]
     total, products, count = torch.zeros(size).double(), torch.zeros(size, size).double(), 0
@@ -59,13 +59,13 @@ def prediction_moments(blocks: Iterable[Tensor], held_out: HeldOut, soft: bool) 
 
 
 def _unconstrained(data: PredictionMoments) -> np.ndarray:
-    """Return P⁻¹ μ: sums to 1, but may leave the simplex. Where P is singular, the solution nearest to equal classes."""
+    """Return P⁻¹ μ, which sums to 1 but may have negative entries. If P is singular, return the solution closest to uniform."""
     equal = np.full(len(data.target), 1 / len(data.target))
     return equal + _inverse(data.by_class)[0] @ (data.target - data.by_class @ equal)
 
 
 def bbse(data: PredictionMoments) -> np.ndarray:
-    """Return P⁻¹ μ where that is a prevalence, else the π of least ‖P π − μ‖ (Lipton, Wang, Smola 2018)."""
+    """Return P⁻¹ μ if it has no negative entry, else the π that minimises ‖P π − μ‖ (Lipton, Wang, Smola 2018)."""
     free = _unconstrained(data)
     if (free >= 0).all():
         return free / free.sum()
@@ -82,9 +82,9 @@ def rlls(data: PredictionMoments, strength: float = 0.01, delta: float = 0.05) -
     """Return π = ρ (1 + θ), where θ minimises ‖C θ − b‖ + λ‖θ‖ with θ ≥ −1.
 
     From Azizzadenesheli, Liu, Yang, Anandkumar (2019), with C_jk = P_jk ρ_k and b = μ − C·1, and with their choice of
-    λ = `strength` · 3 (2 log(2K/δ)/(3n) + √(2 log(2K/δ)/n)). Since the norms are not squared, θ solves C θ = b exactly
-    wherever λ is small against C's least singular value: then this is BBSE with its constraint. The weights 1 + θ are at last
-    scaled to a prevalence.
+    λ = `strength` · 3 (2 log(2K/δ)/(3n) + √(2 log(2K/δ)/n)). The norms are not squared, so θ solves C θ = b exactly if λ is
+    small relative to the smallest singular value of C. Then the result is that of BBSE with its constraint. Finally the weights
+    1 + θ are scaled to a prevalence.
     """
     rho, size = data.frequencies, len(data.counts)
     joint = data.by_class * rho
@@ -93,7 +93,7 @@ def rlls(data: PredictionMoments, strength: float = 0.01, delta: float = 0.05) -
     penalty = strength * 3 * (spread / (3 * data.counts.sum()) + math.sqrt(spread / data.counts.sum()))
 
     exact = _unconstrained(data) / rho - 1
-    # where 0 lies in the subgradient at the solution of C θ = b, and that is allowed, there is nothing to search for
+    # if the solution of C θ = b is feasible and its subgradient contains 0, it is the minimum
     push = np.linalg.lstsq(joint.T, exact, rcond=None)[0]
     if (exact >= -1).all() and np.linalg.matrix_rank(joint) == size and penalty * np.linalg.norm(push) <= np.linalg.norm(exact):
         theta = exact
@@ -106,7 +106,7 @@ def rlls(data: PredictionMoments, strength: float = 0.01, delta: float = 0.05) -
 def covariance(data: PredictionMoments, population: np.ndarray) -> np.ndarray:
     """Return the covariance of P⁻¹ μ `(K, K)`, from the noise of both sets: P⁻¹ (V_μ + Σ_k π_k² V_k) P⁻ᵀ.
 
-    In a direction that P maps to 0 the standard error is 1, as long as the simplex is wide.
+    In a direction that P maps to 0 the standard error is 1, the width of the simplex.
     """
     noise = data.target_spread + np.einsum("k,kij->ij", population**2, data.spreads)
     inverse, unseen = _inverse(data.by_class)
@@ -114,10 +114,11 @@ def covariance(data: PredictionMoments, population: np.ndarray) -> np.ndarray:
 
 
 def fieller_region(data: PredictionMoments, population: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return per class the ends of all v in [0, 1] with (v − (P⁻¹ μ)_k)² ≤ z² σ_k²(v).
+    """Return, per class, the limits of all v in [0, 1] with (v − (P⁻¹ μ)_k)² ≤ z² σ_k²(v).
 
-    σ_k² is `covariance` at π_k = v, with the others in their proportions: A + Q v² + R (1 − v)². For two classes this is
-    Fieller's region, which stays right where P is hardly known; it can be all of [0, 1]. Two pieces are joined to their hull.
+    σ_k² is `covariance` at π_k = v, with the others in proportion: A + Q v² + R (1 − v)². For two classes this is Fieller's
+    region, which is valid even if P is very uncertain; it can be all of [0, 1]. If the region has two pieces, their hull is
+    returned.
     """
     inverse, unseen = _inverse(data.by_class)
     by_target = np.einsum("ki,ij,kj->k", inverse, data.target_spread, inverse) + np.diag(unseen)
@@ -130,7 +131,7 @@ def fieller_region(data: PredictionMoments, population: np.ndarray, level: float
     root = np.sqrt((linear**2 - square * constant).clip(0))
     ends = np.sort((-linear + np.array([[-1.0], [1.0]]) * root) / np.where(square == 0, 1e-300, square), axis=0)
     low, high = ends
-    # where v counts for more than its own distance the set lies outside the two roots, and only they can end it
+    # if the quadratic opens downwards, the set is outside the two roots, which are its only limits
     gap = (square < 0) & (root > 0)
     below, above = gap & (low < 0) & (high > 0), gap & (low < 1) & (high > 1)
     low, high = (
@@ -141,7 +142,7 @@ def fieller_region(data: PredictionMoments, population: np.ndarray, level: float
 
 
 def _inverse(by_class: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return P⁻¹ among changes that sum to 0 `(K, K)`, and the projection onto those of them that P maps to 0."""
+    """Return P⁻¹ on the space of changes that sum to 0 `(K, K)`, and the projection onto the null space of P in it."""
     size = len(by_class)
     basis = np.linalg.svd(np.ones((1, size)))[2][1:].T
     left, values, right = np.linalg.svd(basis.T @ by_class @ basis)
@@ -173,8 +174,8 @@ def _summed(log_probs: Tensor, soft: bool) -> tuple[Tensor, Tensor]:
 def _mean_spread(total: Tensor, products: Tensor, count: int, soft: bool) -> Tensor:
     """Return the covariance of a mean of `count` rows with these sums.
 
-    One-hot rows get half a count more in every class: a class not predicted in n rows may be predicted in the next. For
-    probabilities one more row is added with that spread, the largest possible: few rows do not show theirs.
+    One-hot rows get half a count more in every class, because a class not predicted in n rows may be predicted in the next.
+    For probabilities one row with that covariance, the largest possible, is added, because few rows can underestimate it.
     """
     smooth = (total + 0.5) / (count + 0.5 * len(total))
     largest = torch.diag(smooth) - torch.outer(smooth, smooth)
@@ -184,9 +185,9 @@ def _mean_spread(total: Tensor, products: Tensor, count: int, soft: bool) -> Ten
 
 
 def _least_cost(joint: np.ndarray, shift: np.ndarray, penalty: float) -> np.ndarray:
-    """Return the θ ≥ −1 of least ‖C θ − b‖ + λ‖θ‖.
+    """Return the θ ≥ −1 that minimises ‖C θ − b‖ + λ‖θ‖.
 
-    The ridge solutions pass through every best trade of one norm for the other, and along them the cost has one valley.
+    The minimum is one of the ridge solutions, and along them the cost has a single minimum.
     """
 
     def cost(theta: np.ndarray) -> float:
@@ -211,7 +212,7 @@ def _least_cost(joint: np.ndarray, shift: np.ndarray, penalty: float) -> np.ndar
 
 
 def _ridge(joint: np.ndarray, shift: np.ndarray, ridge: float) -> np.ndarray:
-    """Return the θ ≥ −1 of least ‖C θ − b‖² + ridge ‖θ‖², by Lawson and Hanson's active set for 1 + θ ≥ 0."""
+    """Return the θ ≥ −1 that minimises ‖C θ − b‖² + ridge ‖θ‖², by Lawson and Hanson's active-set method for 1 + θ ≥ 0."""
     size = len(shift)
     matrix = joint.T @ joint + ridge * np.eye(size)
     wanted = joint.T @ shift + matrix.sum(1)

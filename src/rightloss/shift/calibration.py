@@ -1,4 +1,4 @@
-"""Held-out labelled predictions → a calibration: temperature, biases, or a temperature per class.
+"""Calibrate predictions on held-out labelled rows: one temperature, a temperature and biases, or a temperature per class.
 
 Stage: held-out `log_probs (n, k)`, labels → `HeldOut` → `Calibration`, which maps `log_probs` to calibrated `log_probs`.
 """
@@ -24,17 +24,17 @@ KINDS = get_args(CalibrationKind)
 class Calibration:
     """q(k|x) ∝ exp(a_k log p(k|x) + b_k), with a_k = 1/temperature: call it with log-probabilities.
 
-    The calibrated predictions are taken to hold at the mix `sampling`.
+    The calibrated predictions hold at the mix `sampling`.
 
     Attributes:
         kind: "temperature" (one, no bias), "bias-corrected" (one, and a bias per class) or "vector" (both per class); "mean"
-            leaves the predictions alone, and only looks at which mix they hold.
+            does not change the predictions, and only finds the mix at which they hold.
         temperature: T (K,); K times the same unless the kind is "vector".
         bias: b (K,), with mean 0.
-        sampling: the mean of the calibrated predictions over the held-out set (K,). With biases these are its label
-            frequencies; without, they are only as good as the predictions.
-        counts: how many held-out examples of each class there were (K,).
-        covariance: of (a, b − log sampling), `(2K, 2K)`, but for a constant added to the second half: how uncertain the fit is.
+        sampling: the mean of the calibrated predictions over the held-out set (K,). With biases this is the label frequencies;
+            without, it is only as good as the predictions.
+        counts: the number of held-out examples of each class (K,).
+        covariance: covariance of the fitted (a, b − log sampling), `(2K, 2K)`, up to a constant added to the second half.
 
     Examples:
         >>> import torch
@@ -55,11 +55,11 @@ class Calibration:
 
     @property
     def has_biases(self) -> bool:
-        """True if the held-out labels, rather than the predictions, tell at which mix the calibrated predictions hold."""
+        """True if the mix of the calibrated predictions is that of the held-out labels, rather than of the predictions."""
         return self.kind in ("bias-corrected", "vector")
 
     def __call__(self, log_probs: Predictions) -> Any:
-        """Return calibrated log-probabilities, `(n, k)` or dense `(n, k, h, w, …)`, in the kind and dtype given."""
+        """Return calibrated log-probabilities, `(n, k)` or dense `(n, k, h, w, …)`, with the type and dtype of the input."""
         given = tensor_of(log_probs, "log_probs")
         rows = log_prob_table(rows_of(given), len(self.bias))
         return as_given(map_of(self.apply(rows.to("cpu", torch.float64)).to(rows), given.shape), log_probs)
@@ -72,13 +72,13 @@ class Calibration:
 def fit_calibration(log_probs: Predictions, labels: Numbers, kind: CalibrationKind = "bias-corrected") -> Calibration:
     """Fit a calibration to labelled predictions by maximum likelihood, with Newton's method to full convergence.
 
-    "bias-corrected" is that of Alexandari, Kundaje, Shrikumar (2020), whose mean prediction equals the label frequencies; they
-    found that the estimate of a prevalence needs the biases. The held-out set must not have been trained on, and needs every
-    class: below 15 examples of one, expect regions that rest on the fit to cover less than they say.
+    "bias-corrected" is from Alexandari, Kundaje, Shrikumar (2020). Its mean prediction equals the label frequencies; they
+    found that an estimate of a prevalence needs the biases. The held-out set must not be training data, and needs every class.
+    With fewer than 15 examples of a class, regions based on the fit cover less than their level.
 
     Args:
         log_probs: predictions `(n, k)`, or dense maps `(n, k, h, w, …)`.
-        labels: class numbers `(n,)`, or `(n, h, w, …)`. Rows and cells labelled −100 are left out.
+        labels: class numbers `(n,)`, or `(n, h, w, …)`. Rows and cells labelled −100 are ignored.
         kind: "mean", "temperature", "bias-corrected" or "vector".
 
     Examples:
@@ -109,7 +109,7 @@ class HeldOut:
 
 
 def held_out_set(held_out: Any, num_classes: int | None = None) -> HeldOut:
-    """Check `(log_probs, labels)`, dense maps with a row per cell, and leave out the rows labelled −100."""
+    """Return checked `(log_probs, labels)`, dense maps with a row per cell, without the rows labelled −100."""
     if not isinstance(held_out, tuple | list) or len(held_out) != 2:
         raise ValueError(
             f"Expected `held_out` to be a pair (log_probs, labels), but got {type(held_out).__name__}: "
@@ -126,14 +126,14 @@ def held_out_set(held_out: Any, num_classes: int | None = None) -> HeldOut:
             f"Expected one held-out label per {what}, {expected}, but got shape {tuple(labels.shape)}: "
             "were some examples dropped from one of the two?"
         )
-    class_frequencies(labels, table.shape[1], ignore_index=-100)  # refuses what is no class number
+    class_frequencies(labels, table.shape[1], ignore_index=-100)  # raises for labels that are not class numbers
     index = labels.flatten().long()
     kept = index != -100
     return HeldOut(table, index) if bool(kept.all()) else HeldOut(table[kept], index[kept])
 
 
 def require_every_class(data: HeldOut) -> None:
-    """Raise the ValueError where a class has no held-out example."""
+    """Raise a ValueError if a class has no held-out example."""
     missing = np.flatnonzero(data.counts == 0).tolist()
     if missing:
         raise ValueError(
@@ -141,14 +141,14 @@ def require_every_class(data: HeldOut) -> None:
         )
 
 
-@torch.inference_mode(False)  # so that the calibration can be used in training, too
+@torch.inference_mode(False)  # so that the calibration can also be used in training
 def calibrate(data: HeldOut, kind: CalibrationKind) -> Calibration:
-    """Do the work of `fit_calibration` on a checked set."""
+    """Return the calibration of `fit_calibration`, for a checked set."""
     size = data.log_probs.shape[1]
     require_every_class(data)
     if kind != "mean":
         _require_some_probability(data)
-    table = data.log_probs.T.clamp_min(-1e5).contiguous()  # a class ruled out stays so, at any temperature that could be found
+    table = data.log_probs.T.clamp_min(-1e5).contiguous()  # a class with probability 0 keeps it at every temperature
     design = _design(kind, size)
     both = _plain(size) if kind == "mean" else _plain(size) + design @ _fitted(table, data.labels, design)
     probs = table.exp() if kind == "mean" else _normalised(table, both)[1]
@@ -160,7 +160,7 @@ def calibrate(data: HeldOut, kind: CalibrationKind) -> Calibration:
         )
     slope, bias = both[:size], both[size:] - both[size:].mean()
     covariance = _of_mean(probs) if kind == "mean" else _covariance(table, data.labels, probs, design)
-    mean = probs.mean(1)  # of predictions in half precision it sums to 1 but roughly
+    mean = probs.mean(1)  # with predictions in half precision it sums to 1 only roughly
     return Calibration(kind, 1 / slope, bias, mean / mean.sum(), torch.from_numpy(data.counts), covariance)
 
 
@@ -169,13 +169,13 @@ def _require_some_probability(data: HeldOut) -> None:
     if not bool(torch.isfinite(own).all()):
         row = int(torch.nonzero(~torch.isfinite(own))[0])
         raise ValueError(
-            f"Expected predictions that give each held-out label some probability, but row {row} gives its own none: "
+            f"Expected predictions that give each held-out label some probability, but row {row} gives its label none: "
             "mix a little of the class frequencies into the predictions first, or use calibration='mean'."
         )
 
 
 def _design(kind: CalibrationKind, size: int) -> Tensor:
-    """Return which of (a_1 … a_K, b_1 … b_K) each parameter moves, `(2K, P)`."""
+    """Return the matrix `(2K, P)` from the parameters to (a_1 … a_K, b_1 … b_K)."""
     eye = torch.eye(2 * size, dtype=torch.float64)
     shared = torch.cat([torch.ones(size, 1), torch.zeros(size, 1)]).double()
     return {
@@ -187,7 +187,7 @@ def _design(kind: CalibrationKind, size: int) -> Tensor:
 
 
 def _plain(size: int) -> Tensor:
-    """Return the (a, b) that change nothing."""
+    """Return the (a, b) of the identity."""
     return torch.cat([torch.ones(size), torch.zeros(size)]).double()
 
 
@@ -201,7 +201,7 @@ class _Point(NamedTuple):
 
 
 def _fitted(table: Tensor, labels: Tensor, design: Tensor) -> Tensor:
-    """Maximise the log-likelihood, which is concave, by Newton's method with halved steps. Tables are `(K, n)` from here on."""
+    """Maximise the concave log-likelihood by Newton's method with step halving. Tables are `(K, n)` from here on."""
     size = len(table)
     own = torch.nn.functional.one_hot(labels, size).double().T
     labelled = torch.cat([(own * table).sum(1), own.sum(1)])
@@ -217,9 +217,9 @@ def _fitted(table: Tensor, labels: Tensor, design: Tensor) -> Tensor:
     for _ in range(100):
         step = torch.linalg.pinv(point.curvature, rtol=1e-12, hermitian=True) @ point.gradient
         gain = float(point.gradient @ step)
-        if -point.value < 1e-6 and len(step):  # every label predicted for certain
+        if -point.value < 1e-6 and len(step):  # every label is predicted with certainty
             break
-        if gain < 1e-10:  # the step itself still squares the error
+        if gain < 1e-10:  # take this last step too: it squares the error
             _check_slopes((_plain(size) + design @ (point.params + step))[:size], table, labels)
             return point.params + step
         found = _halved_step(likelihood, point, step, gain)
@@ -230,13 +230,13 @@ def _fitted(table: Tensor, labels: Tensor, design: Tensor) -> Tensor:
             break
     _check_slopes((_plain(size) + design @ point.params)[:size], table, labels)
     raise ValueError(
-        "Expected a calibration that exists, but its likelihood grows without end: the predictions separate the held-out "
-        "labels perfectly; use more held-out examples, or calibration='mean'."
+        "Expected predictions and labels that can be calibrated, but the likelihood has no maximum: the predictions separate "
+        "the held-out labels perfectly; use more held-out examples, or calibration='mean'."
     )
 
 
 def _start(likelihood: Callable[[Tensor], _Point], design: Tensor) -> _Point:
-    """Return the start: no change, or slopes of 0.1, 0.01, … where likelier (certain, wrong predictions have no curvature)."""
+    """Return the start: the identity, or slopes of 0.1, 0.01, … if more probable (confident mistakes have no curvature)."""
     softer = torch.linalg.pinv(design) @ _plain(len(design) // 2)
     point = likelihood(torch.zeros(design.shape[1], dtype=torch.float64))
     for slope in (0.1, 0.01, 1e-3, 1e-4, 1e-5):
@@ -248,7 +248,7 @@ def _start(likelihood: Callable[[Tensor], _Point], design: Tensor) -> _Point:
 
 
 def _halved_step(likelihood: Callable[[Tensor], _Point], point: _Point, step: Tensor, gain: float) -> _Point | None:
-    """Return the first point of step, step/2, step/4, … that gains enough, or None."""
+    """Return the first point of step, step/2, step/4, … with a sufficient gain, or None."""
     share = 1.0
     while share > 1e-8:
         found = likelihood(point.params + share * step)
@@ -278,9 +278,9 @@ def _sums(table: Tensor, probs: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _of_mean(probs: Tensor) -> Tensor:
-    """Return `_covariance` where nothing was fitted: that of the log of the mean prediction.
+    """Return `_covariance` for "mean", where nothing is fitted: the covariance of the log of the mean prediction.
 
-    One more row is added with the largest spread that this mean allows, that of one-hot rows: few rows do not show theirs.
+    One row with the largest covariance for this mean, that of one-hot rows, is added, because few rows can underestimate it.
     """
     size, rows = probs.shape
     spread = torch.zeros(2 * size, 2 * size, dtype=torch.float64)
@@ -291,17 +291,17 @@ def _of_mean(probs: Tensor) -> Tensor:
 
 
 def _covariance(table: Tensor, labels: Tensor, probs: Tensor, design: Tensor) -> Tensor:
-    """Return the covariance of (a, b − log mean prediction), by the influence of each held-out row: right for any model.
+    """Return the covariance of (a, b − log mean prediction), from the influence of each held-out row: valid for any model.
 
-    A row moves (a, b) by A times its score. It moves the mean prediction by its own prediction, and by the effect of (a, b)
-    on all others', whose derivative is the information's lower half.
+    A row changes (a, b) by A times its score. It changes the mean prediction by its own prediction, and by the effect of
+    (a, b) on all predictions, whose derivative is the lower half of the information matrix.
     """
     size, rows = table.shape
     information = _sums(table, probs)[1]
     moves = design @ torch.linalg.pinv(design.T @ information @ design, rtol=1e-12, hermitian=True) @ design.T
     mean = probs.mean(1, keepdim=True)
     left = (-probs).scatter_add_(0, labels[None], torch.ones(1, rows, dtype=torch.float64))
-    seen = torch.cat([left * table, left, probs - mean])  # scores, and the prediction
+    seen = torch.cat([left * table, left, probs - mean])  # scores, and predictions
     by_scores = moves.clone()
     by_scores[size:] -= information[size:] @ moves / (rows * mean)
     by_prediction = torch.cat([torch.zeros(size, size).double(), torch.diag(-1 / (rows * mean.squeeze(1)))])
@@ -315,8 +315,8 @@ def _check_slopes(slopes: Tensor, table: Tensor, labels: Tensor) -> None:
         return
     order = _better_order(table, labels)
     if order is not None:
-        remedy = f"are the columns in the order of the class numbers? log_probs[:, {order}] agrees with the labels"
-    elif len(against) < len(slopes):  # only where each class has a temperature of its own
+        remedy = f"put the columns in the order of the class numbers; log_probs[:, {order}] agrees with the labels"
+    elif len(against) < len(slopes):  # only if each class has its own temperature
         remedy = "give all classes one temperature, 'bias-corrected'"
     else:
         remedy = (
@@ -330,7 +330,7 @@ def _check_slopes(slopes: Tensor, table: Tensor, labels: Tensor) -> None:
 
 
 def _better_order(table: Tensor, labels: Tensor) -> list[int] | None:
-    """Return the column that each class's examples raise clearly most, if that is another order than given, else None."""
+    """Return the order of the columns that the labels clearly support, if it is not the given one, else None."""
     size = len(table)
     own = torch.nn.functional.one_hot(labels, size).double()
     by_class = table.exp() @ (own / own.sum(0))  # the mean prediction of j among examples of k

@@ -1,6 +1,6 @@
-"""Predictions on unlabelled data → the prevalence there, and how well it is known.
+"""Estimate the prevalence, with confidence regions, from predictions on unlabelled data.
 
-Stage: `log_probs`, ρ → `PrevalenceEstimate` → an uncertain `Prevalence`, which prediction and metrics take.
+Stage: `log_probs`, ρ → `PrevalenceEstimate` → an uncertain `Prevalence`, an input of predictions and metrics.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from .stream import PredictionStream, Stream
 Method = Literal["em", "bbse", "bbse-soft", "rlls", "rlls-soft"]
 METHODS = get_args(Method)
 CalibrationChoice = CalibrationKind | Literal["assumed"] | Calibration | None
-_PROFILE_WORK = 1e10  # operations a profile may take before the curvature must do
-_FEW = 15  # held-out examples of a class below which regions may cover too little
-_BLURRED = 1e6  # condition number beyond which classes cannot be told apart
+_PROFILE_WORK = 1e10  # operations a profile may take; with more, use the curvature
+_FEW = 15  # with fewer held-out examples of a class, regions may cover too little
+_BLURRED = 1e6  # condition number above which classes cannot be distinguished
 
 
 def estimate_prevalence(
@@ -44,45 +44,44 @@ def estimate_prevalence(
     region: Literal["auto", "profile", "curvature", "fieller"] | None = "auto",
     level: float = 0.95,
 ) -> PrevalenceEstimate:
-    """Estimate the class frequencies of the data that `log_probs` are predictions on, if p(x|y) is as in training.
+    """Estimate the class frequencies of unlabelled data from predictions on them, if p(x|y) is the same as in training.
 
-    - "em" maximises L(π) = Σ_n log Σ_k π_k p(k|x_n)/ρ_k (Saerens et al. 2002), by Newton's method rather than EM. It trusts
-      the predictions, so they must be calibrated; with a held-out set they are (Alexandari et al. 2020). Without one there is
-      a `PrevalenceWarning`: see `calibration`.
+    - "em" maximises L(π) = Σ_n log Σ_k π_k p(k|x_n)/ρ_k (Saerens et al. 2002), by Newton's method rather than EM. It needs
+      calibrated predictions; a held-out set calibrates them (Alexandari et al. 2020). Without one there is a
+      `PrevalenceWarning`: see `calibration`.
     - "bbse" solves P π = μ with the confusion matrix of a held-out set (Lipton et al. 2018), "bbse-soft" with mean
-      probabilities; calibration does not matter. Solutions outside the simplex are replaced by the π of least ‖P π − μ‖.
+      probabilities; they need no calibration. A solution outside the simplex is replaced by the π that minimises ‖P π − μ‖.
     - "rlls" and "rlls-soft" regularise that system (Azizzadenesheli et al. 2019).
 
-    Regions, per class: "profile" is the likelihood's (χ² with 1 degree), and reaches down to 0 where 0 is likely enough; with
-    a fitted calibration its limit is scaled by Var/Var_0, where Var = H⁻¹ (H + J Var(calibration) Jᵀ) H⁻¹ and Var_0 = H⁻¹.
-    "curvature" takes π̂ ± z s.e. on the scale of log odds and needs no further pass over the data; it is rough for a class
-    within two standard errors of 0. "auto" is "profile" for tables in memory that are not huge and for classes near 0, else
-    "curvature". Linear systems: "fieller", all π_k that P⁻¹ μ could come from by chance, with the noise of both sets; it is
-    that of the system before regularisation, which adds a bias but no knowledge. All of them take rows to be independent.
-    Pixels of an image, or visits of a patient, are not: the estimate is still right on average, but its region is too narrow.
-    For an honest one, repeat the estimate on images (patients) drawn with replacement.
+    Regions per class: "profile" is that of the profile likelihood (χ² with 1 degree of freedom), and includes 0 if 0 is
+    probable enough. With a fitted calibration its limit is scaled by Var/Var_0, where Var = H⁻¹ (H + J Var(calibration) Jᵀ) H⁻¹
+    and Var_0 = H⁻¹. "curvature" is π̂ ± z s.e. on the scale of log-odds and needs no further pass over the data; it is rough
+    for a class within two standard errors of 0. "auto" is "profile" for tables in memory that are not huge and for classes
+    near 0, else "curvature". For linear systems the region is "fieller": all π_k that are compatible with P⁻¹ μ, given the
+    noise of both sets. It is that of the system before regularisation, which adds bias but no information. All regions assume
+    independent rows. For pixels of an image, or visits of a patient, the estimate is still right on average, but its region
+    is too narrow. Then use a bootstrap: repeat the estimate on images (patients) drawn with replacement.
 
     Args:
-        log_probs: predictions on unlabelled data: a table `(n, k)`, dense maps `(n, k, h, w, …)` of which each cell counts as a
-            row, `np.memmap` (read in blocks), or a stream of these that can be read again: a list, a loader, or a function
-            that returns a fresh iterator.
-        sampling: ρ, the mix at which they are stated: K frequencies, for two classes that of class 1, or a `Prevalence`.
-            With a calibration, "em" takes that of the calibrated predictions instead, their mean over the held-out set. With
-            biases this is that set's mix of labels, whatever the predictions. "mean" and "temperature" trust the predictions
-            and need a held-out set at the mix ρ; where its labels contradict that (p < 0.001), there is a warning. Linear
-            systems go by the held-out labels alone.
+        log_probs: predictions on unlabelled data: a table `(n, k)`, dense maps `(n, k, h, w, …)` with a row per cell,
+            `np.memmap` (read in blocks), or a stream of these that can be read repeatedly: a list, a loader, or a function
+            that returns a new iterator.
+        sampling: ρ, the mix of the predictions: K frequencies, for two classes that of class 1, or a `Prevalence`. With a
+            calibration, "em" uses the mean of the calibrated predictions over the held-out set instead. With biases this is
+            the label frequencies of that set. "mean" and "temperature" need a held-out set at the mix ρ; if its labels
+            contradict that (p < 0.001), there is a warning. Linear systems use only the held-out labels.
         method: "em", "bbse", "bbse-soft", "rlls" or "rlls-soft".
         held_out: `(log_probs, labels)` of the same model on labelled data that it was not trained on, with every class in it.
-            For dense maps the labels are `(n, h, w, …)`. Rows and cells labelled −100 are left out. Below 15 examples of a
-            class there is a warning, since regions then cover less than they say.
-        calibration: "bias-corrected", "vector", "temperature" or "mean" (predictions as they are, ρ their mean), fitted on
-            `held_out`; or a `Calibration`. None with a held-out set is "bias-corrected" for "em". "assumed": the predictions
-            are known to be calibrated at the mix ρ, and nothing is fitted. None without a held-out set assumes the same and
-            warns, whatever the predictions, since unlabelled ones cannot show it: at π̂, with weights 1 / Σ_k π̂_k p(k|x)/ρ_k
-            that sum to n, their weighted mean is exactly ρ, for a wrong model as for a right one.
+            For dense maps the labels are `(n, h, w, …)`. Rows and cells labelled −100 are ignored. With fewer than 15 examples
+            of a class there is a warning, because regions then cover less than their level.
+        calibration: "bias-corrected", "vector", "temperature" or "mean" (unchanged predictions, ρ is their mean), fitted on
+            `held_out`; or a `Calibration`. None with a held-out set is "bias-corrected" for "em". "assumed" means that the
+            predictions are known to be calibrated at the mix ρ, and fits nothing. None without a held-out set assumes the same
+            and always warns, because unlabelled predictions cannot show it: at π̂, with weights 1 / Σ_k π̂_k p(k|x)/ρ_k that
+            sum to n, their weighted mean is exactly ρ for any model, right or wrong.
         prior: Dirichlet parameters (K,), all ≥ 1, for the maximum a posteriori ("em").
-        region: "auto", "profile", "curvature", "fieller", or None for none.
-        level: of the regions.
+        region: "auto", "profile", "curvature", "fieller", or None for no regions.
+        level: the level of the regions.
 
     Examples:
         >>> import torch
@@ -111,9 +110,9 @@ def estimate_prevalence(
         _warn_of_few(data.counts, stacklevel=3)
         found = _linear_system(rows, data, fitted, method, region, level)
     if found.condition > _BLURRED or not found.converged:
-        why = "its search did not converge" if not found.converged else "the predictions hardly tell some classes apart"
+        why = "its search did not converge" if not found.converged else "the predictions hardly distinguish some classes"
         warnings.warn(f"Do not rely on the estimated prevalence: {why}.", LabelShiftWarning, stacklevel=2)
-    with torch.inference_mode(False):  # so that the tensors can be used in training, too
+    with torch.inference_mode(False):  # so that the tensors can also be used in training
         arrays = {name: torch.from_numpy(value.copy()) for name, value in vars(found).items() if isinstance(value, np.ndarray)}
         context: dict[str, Any] = {"level": level, "method": method, "rows": rows.count, "calibration": fitted}
         return PrevalenceEstimate(**{**vars(found), **arrays, **context, "sampling": torch.from_numpy(rho.copy())})
@@ -125,19 +124,20 @@ class PrevalenceEstimate:
 
     Attributes:
         population: π̂ (K,), float64; a class may have exactly 0.
-        low: lower ends of the regions per class (K,); π̂ itself where no region was asked for.
-        high: upper ends.
-        level: of the regions.
-        region: how they were made: "profile", "curvature", "fieller" or "none".
-        method: as asked for.
-        covariance: of π̂ `(K, K)`, with the calibration's uncertainty where one was fitted. A class at 0 has the variance whose
-            normal region at `level` ends where its likelihood's does; what the data do not tell has a standard error of 1.
+        low: lower limits of the regions per class (K,); π̂ itself without regions.
+        high: upper limits.
+        level: the level of the regions.
+        region: the kind of the regions: "profile", "curvature", "fieller" or "none".
+        method: the method used.
+        covariance: covariance of π̂ `(K, K)`, including the uncertainty of a fitted calibration. A class at 0 has the variance
+            for which the normal region at `level` ends at the limit of the likelihood's; directions without information have
+            a standard error of 1.
         condition: condition number: of the classes' likelihood ratios (EM) or of the confusion matrix. 1 is best.
         iterations: Newton steps; 1 for linear systems.
         converged: whether the maximum was reached.
-        log_likelihood: L(π̂) (with a prior: the log posterior, both up to a constant); None where none was maximised.
-        rows: how many predictions it rests on.
-        calibration: the one that was applied, if any.
+        log_likelihood: L(π̂) (with a prior: the log posterior, both up to a constant); None for linear systems.
+        rows: the number of predictions.
+        calibration: the applied calibration, if any.
         sampling: ρ (K,), the mix at which the predictions hold.
 
     Examples:
@@ -176,12 +176,12 @@ class PrevalenceEstimate:
     def prevalence(self, sampling: Frequencies | Prevalence | None = None) -> Prevalence:
         """Return an uncertain `Prevalence`: the Dirichlet with the estimate's mean and Σ_k Var(π_k)/π_k.
 
-        For two classes that is the Beta with its mean and variance. A class closer to 0 than 0.8 of its standard error is put
-        at 0.8 of it, which is the mean of a normal distribution truncated at 0. Where a region ends at 0 or 1, or is
-        "fieller", its width gives the standard error. Σα is at least K, that of the uniform distribution over all mixes.
+        For two classes that is the Beta with its mean and variance. A class below 0.8 of its standard error is set to 0.8 of
+        it, the mean of a normal distribution truncated at 0. If a region ends at 0 or 1, or is "fieller", its width gives the
+        standard error. Σα is at least K, that of the uniform distribution over all mixes.
 
         Args:
-            sampling: ρ of the model it will be used with; by default the mix at which the predictions hold.
+            sampling: ρ of the model; by default the mix at which the predictions hold.
         """
         errors, size = self._errors(), len(self.population)
         mean = torch.maximum(self.population, (math.sqrt(2 / math.pi) * errors).clamp_max(1 / size))
@@ -191,7 +191,7 @@ class PrevalenceEstimate:
         return Prevalence.dirichlet(total * mean, rho)
 
     def _errors(self) -> Tensor:
-        """Return standard errors; where the region ends at 0 or 1, from its longer side: the curvature ignores the ends."""
+        """Return standard errors; if the region ends at 0 or 1, from its longer side, as the curvature ignores the ends."""
         errors = self.standard_error
         if self.region == "none":
             return errors
@@ -229,7 +229,7 @@ class _Solution:
 def _fitted_calibration(
     calibration: CalibrationChoice, method: Method, data: HeldOut | None, rho: np.ndarray
 ) -> Calibration | None:
-    """Return the calibration to apply, fitted where need be, with warnings of what makes it doubtful."""
+    """Return the calibration to apply, fitted if necessary, and warn if it is doubtful."""
     if method == "em" and calibration is None:
         if data is None:
             _warn_of_trust(stacklevel=4)
@@ -260,7 +260,7 @@ def _maximum_likelihood(
 ) -> _Solution:
     likelihood = MixLikelihood(rows, rho, calibration, prior)
     some = likelihood.of_some_rows()
-    # drawn in from the boundary, since other rows may need a class that these do without
+    # moved away from the boundary, because other rows may need a class that these rows do not
     guess = rho if some is None else 0.999 * maximise(some, rho).point + 0.001 * rho
     best = maximise(likelihood, guess)
     curvature = curvature_at(best, level)
@@ -273,10 +273,11 @@ def _maximum_likelihood(
     low, high = (best.point, best.point) if region is None else curvature_region(best.point, wide, level)
     if region == "auto":
         cheap = likelihood.is_kept and 24.0 * (rows.count or 0) * rows.num_classes**3 <= _PROFILE_WORK
-        near = bool((low <= 0).any() or (high >= 1).any()) and rows.num_classes <= 10  # where the curvature says little
+        # where the curvature has little information
+        near = bool((low <= 0).any() or (high >= 1).any()) and rows.num_classes <= 10
         region = "profile" if cheap or near else "curvature"
     if region == "profile":
-        # with no class held at 0: the calibration is as uncertain for one that is there as for one just beside it
+        # without fixing classes at 0: the calibration is as uncertain for a class at 0 as for one close to 0
         alone, together = (np.diag(each) for each in _covariances(best.model.curvature, by_calibration))
         widening = np.divide(together, alone, out=np.ones_like(alone), where=alone > 0)
         low, high = profile_region(likelihood, best, errors, deviance_limit(level), widening)
@@ -308,21 +309,21 @@ def _linear_system(
 
 def _warn_of_trust(stacklevel: int) -> None:
     warnings.warn(
-        "The predictions are trusted to be calibrated, which unlabelled rows cannot show. Where they are not, as often with "
+        "The predictions are trusted to be calibrated, which unlabelled rows cannot show. If they are not, as often with "
         "trees, the estimate is wrong and its region too narrow: pass held_out=(log_probs, labels) of rows that the model was "
-        "not trained on, or calibration='assumed' where this was checked.",
+        "not trained on, or calibration='assumed' if this was checked.",
         PrevalenceWarning,
         stacklevel=stacklevel,
     )
 
 
 def _warn_of_mix(calibration: Calibration, rho: np.ndarray, stacklevel: int) -> None:
-    """Warn where a calibration assumes a held-out set at the mix ρ, and its labels contradict that."""
+    """Warn if a calibration assumes a held-out set at the mix ρ, but its labels contradict that."""
     counts = calibration.counts.numpy()
     if not calibration.has_biases and goodness_of_fit(counts, rho) < 1e-3:
         shown = ", ".join(f"{share:.3g}" for share in counts / counts.sum())
         warnings.warn(
-            f"The held-out labels come at the mix ({shown}), but calibration={calibration.kind!r} assumes "
+            f"The held-out labels have the mix ({shown}), but calibration={calibration.kind!r} assumes "
             "`sampling`: the prevalence may be far off; use calibration='bias-corrected'.",
             LabelShiftWarning,
             stacklevel=stacklevel,
@@ -334,7 +335,7 @@ def _warn_of_few(counts: np.ndarray, stacklevel: int) -> None:
     few = np.flatnonzero(counts < _FEW).tolist()
     if few:
         warnings.warn(
-            f"Class(es) {few} have fewer than {_FEW} held-out examples: regions may cover less than they say; label more.",
+            f"Class(es) {few} have fewer than {_FEW} held-out examples: regions may cover less than their level; label more.",
             LabelShiftWarning,
             stacklevel=stacklevel,
         )
@@ -371,7 +372,7 @@ def _dirichlet(prior: Any, size: int) -> np.ndarray:
     alpha = np.asarray(prior.detach().cpu() if isinstance(prior, Tensor) else prior)
     if alpha.shape != (size,) or alpha.dtype.kind not in "fiu" or not np.isfinite(alpha).all() or (alpha < 1).any():
         raise ValueError(
-            f"Expected `prior` to be {size} Dirichlet parameters ≥ 1, but got {prior!r}: 1 knows nothing, "
-            "1 + c stands for c people of a class seen elsewhere."
+            f"Expected `prior` to be {size} Dirichlet parameters ≥ 1, but got {prior!r}: 1 means no prior "
+            "knowledge, 1 + c means c people of a class counted elsewhere."
         )
     return alpha.astype(np.float64)

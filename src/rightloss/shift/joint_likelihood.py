@@ -14,22 +14,22 @@ from torch import Tensor
 
 from .maximum_likelihood import QuadraticModel
 
-_BLOCK = 1 << 15  # rows in one product, so that its factors stay in the cache
-_ENOUGH = 1e-13  # nats still to gain from the weights
+_BLOCK = 1 << 15  # rows per product, so that its factors stay in the cache
+_ENOUGH = 1e-13  # tolerance in nats of the maximum over the weights
 _STEPS = 100
-_RANK = 1e-10  # share of the largest variance below which a direction of the features is taken to be constant
-_LEAST = 1e-300  # probability that stands for one too small to be represented
+_RANK = 1e-10  # fraction of the largest variance below which a direction of the features counts as constant
+_LEAST = 1e-300  # probability used for one too small to be represented
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The data, in columns: whitened features below a 1, labelled `(p, n)` and unlabelled `(p, m)`, and what a row counts.
+    """The data, in columns: whitened features below a 1, labelled `(p, n)` and unlabelled `(p, m)`, and the weight of a row.
 
     Attributes:
         labelled: of the labelled rows.
         labels: their classes (n,).
         unlabelled: of the rows of the population.
-        weight: of an unlabelled row against a labelled one; 1 in the likelihood.
+        weight: weight of an unlabelled row relative to a labelled one; 1 in the likelihood.
         counts: labelled rows of each class (K,).
     """
 
@@ -41,7 +41,7 @@ class Rows:
 
     @property
     def total(self) -> float:
-        """N, what all rows count together."""
+        """N, the total weight of all rows."""
         return float(self.counts.sum() + self.weight * self.unlabelled.shape[1])
 
 
@@ -52,7 +52,7 @@ class Weights(NamedTuple):
     log_multipliers: np.ndarray
 
     def moved(self, step: np.ndarray) -> Weights:
-        """Return them after a step of the free rows of Γ and, where it is longer, of v_1 … v_K−1."""
+        """Return the weights after a step of the free rows of Γ and, if the step is longer, of v_1 … v_K−1."""
         gamma, v = self.gamma.copy(), self.log_multipliers.copy()
         free = gamma[1:].size
         gamma[1:] += step[:free].reshape(gamma[1:].shape)
@@ -77,7 +77,7 @@ class _Derivatives:
     ratios: Tensor  # q `(K, m)`: s/π
 
     def newton_step(self) -> tuple[np.ndarray, float]:
-        """Return the step over Γ and what it promises to gain; directions in which L is not concave are mirrored."""
+        """Return the step over Γ and its expected gain; directions in which L is not concave are mirrored."""
         matrix = self.gamma_v @ np.linalg.solve(self.v_v, self.gamma_v.T) - self.gamma_gamma
         values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
         values = np.maximum(np.abs(values), 1e-12 * np.abs(values).max())
@@ -104,7 +104,7 @@ class JointLikelihood:
 
     Args:
         rows: the data.
-        penalty: τ of −τ/2 Σ_k ‖b_k − b̄‖² for the whitened features, which keeps the weights finite where classes separate.
+        penalty: τ of −τ/2 Σ_k ‖b_k − b̄‖² for the whitened features, which keeps the weights finite if classes are separated.
     """
 
     def __init__(self, rows: Rows, penalty: float) -> None:
@@ -127,7 +127,7 @@ class JointLikelihood:
         self.weights, self._at = found.weights, population
         curvature = fixed - mixed.T @ self._slope
         curvature = (curvature + curvature.T) / 2
-        usable = np.linalg.eigvalsh(curvature)[0] > 0  # else L is not concave here; with the weights fixed it is
+        usable = np.linalg.eigvalsh(curvature)[0] > 0  # otherwise L is not concave here, but with fixed weights it is
         gradient = self._rows.weight * found.ratios.sum(1).numpy()
         return QuadraticModel(population, found.value, gradient, curvature if usable else fixed)
 
@@ -153,10 +153,11 @@ class JointLikelihood:
         if self._slope is None:
             return self.weights
         step = self._slope @ (population - self._at)
-        return self.weights.moved(step) if np.abs(step).max() < 1 else self.weights  # else too far for a linear guess
+        # otherwise too far for a linear extrapolation
+        return self.weights.moved(step) if np.abs(step).max() < 1 else self.weights
 
     def _maximised(self, rows: Rows, population: np.ndarray, start: Weights) -> _Derivatives:
-        """Find max_Γ min_v by Newton's method over Γ; steps are shortened until L grows."""
+        """Return max_Γ min_v, by Newton's method over Γ; steps are shortened until L increases."""
         now = self._derivatives(rows, population, start)
         for _ in range(_STEPS):
             step, gain = now.newton_step()
@@ -187,7 +188,7 @@ class JointLikelihood:
         value = float(log_own.gather(0, rows.labels[None]).sum() + w * mixed.log().sum()) + float(rows.counts @ v)
         spread = w * _gram(rows.unlabelled, shares)
         gamma_gamma = spread - w * _gram(rows.unlabelled, pooled) - _gram(rows.labelled, own) - self._penalty
-        gamma_v = spread[:, :: len(rows.labelled)]  # v moves the predictions as the intercepts do
+        gamma_v = spread[:, :: len(rows.labelled)]  # v changes the predictions in the same way as the intercepts
         by_free = by_gamma.numpy().reshape(-1) - drawn
         at = Weights(weights.gamma, v)
         return _Derivatives(value - free @ drawn / 2, at, by_free, gamma_gamma, gamma_v, v_v, own, pooled, shares, ratios)

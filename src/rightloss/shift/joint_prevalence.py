@@ -1,4 +1,4 @@
-"""Labelled rows sampled by class and unlabelled rows of the population → its prevalence, learnt jointly with a model.
+"""Estimate the prevalence jointly with a model, from labelled rows sampled by class and unlabelled rows of the population.
 
 Stage: features of both, labels → `JointPrevalenceEstimate`: π̂ with an interval, and the model's weights.
 """
@@ -25,15 +25,15 @@ from .label_shift import LabelShiftWarning
 from .maximum_likelihood import Maximum, QuadraticModel, maximise
 from .regions import boundary_limit, condition_number, curvature_at, profile_region, tangent_inverse
 
-_FEW = 15  # labelled rows of a class below which intervals may cover too little
+_FEW = 15  # with fewer labelled rows of a class, intervals may cover too little
 
 
 @dataclass(frozen=True, eq=False)
 class JointPrevalenceEstimate(PrevalenceEstimate):
-    """The result of `joint_prevalence`: a `PrevalenceEstimate`, and the model that was fitted with it.
+    """The result of `joint_prevalence`: a `PrevalenceEstimate` with the fitted model.
 
     Attributes:
-        tilt: α (K,), with mean 0: p(x|k) ∝ exp(α_k + b_k·f(x)) h(x), with one h for all classes. Free of π.
+        tilt: α (K,), with mean 0: p(x|k) ∝ exp(α_k + b_k·f(x)) h(x), with one h for all classes. Independent of π.
         slopes: b `(K, d)`, with mean 0 over the classes.
         counts: labelled rows of each class (K,).
 
@@ -58,7 +58,7 @@ class JointPrevalenceEstimate(PrevalenceEstimate):
         return self.tilt + self.population.log()
 
     def log_probs(self, features: Numbers) -> Any:
-        """Return log p(k|x) in the population `(n, K)`, for features `(n, d)`, in the kind given."""
+        """Return log p(k|x) in the population `(n, K)` for features `(n, d)`, with the type of the input."""
         given = _table(features, "features", self.slopes.shape[1])
         return as_given(torch.log_softmax(given @ self.slopes.T + self.intercept, 1), features)
 
@@ -78,31 +78,31 @@ def joint_prevalence(
 ) -> JointPrevalenceEstimate:
     """Estimate the prevalence by the joint maximum likelihood of π and of p(k|x) ∝ exp(a_k + b_k·f(x)), with intervals.
 
-    Unlike `estimate_prevalence` it takes no predictions as given: labelled rows, drawn by class in any numbers, and unlabelled
-    ones of the population fit the model together, so the intervals include the uncertainty of the model. π̂_k is the model's
+    Unlike `estimate_prevalence` it uses no given predictions: labelled rows, drawn by class in any numbers, and unlabelled
+    rows of the population fit the model together. So the intervals include the uncertainty of the model. π̂_k is the model's
     mean prediction over the unlabelled rows. f is the inputs of a logistic model, or the logits of a trained network on rows
     that it was *not* trained on; the model is then an affine recalibration of it. The estimate does not depend on the units of
     f, nor on a linear map of it.
 
     Intervals are those of the profile likelihood with p(x) profiled out, see `JointLikelihood`. The limit of the deviance is
-    that of χ² with 1 degree, less near 0 and 1 (`boundary_limit`), and with Student's t for the normal distribution where a
-    class has few labelled rows: as many degrees of freedom as the rarest class has rows, less d + 1. That number is a choice,
-    made among a few on simulated draws. They reach down to 0 where 0 is likely enough. The class counts of the labelled rows
-    are taken as fixed by design, as in a case-control study (Prentice and Pyke 1979); where they are random, nothing changes,
-    since they say nothing about π.
+    that of χ² with 1 degree of freedom, and smaller near 0 and 1 (`boundary_limit`). If a class has few labelled rows,
+    Student's t replaces the normal distribution; its degrees of freedom are the rows of the rarest class minus d + 1, a choice
+    made among a few on simulated draws. Intervals include 0 if 0 is probable enough. The class counts of the labelled rows
+    are treated as fixed by design, as in a case-control study (Prentice and Pyke 1979). Random counts change nothing, because
+    they contain no information about π.
 
     Args:
         features: f of the labelled rows `(n, d)`.
-        y: their classes (n,), 0 … K−1; each class needs rows. Below 15 there is a warning.
-        unlabelled: f of the population's rows `(m, d)`. Rows are taken to be independent.
-        level: of the intervals.
-        unlabelled_weight: λ, the mass of the unlabelled rows against that of the labelled ones; by default m/n, a row each. Any
-            other is consistent, but less precise: the limit of the deviance is then scaled by Var/Var_0, with Var the variance
-            by the sandwich.
-        penalty: τ of −τ/2 Σ_k Var(b_k·f − mean of the classes), so that slopes stay finite where the classes are separated.
+        y: their classes (n,), 0 … K−1; each class needs rows. Fewer than 15 give a warning.
+        unlabelled: f of the population's rows `(m, d)`, assumed to be independent.
+        level: the level of the intervals.
+        unlabelled_weight: λ, the weight of unlabelled relative to labelled rows; by default m/n, the same for each row. Other
+            values are consistent, but less precise: the limit of the deviance is then scaled by Var/Var_0, with Var the
+            sandwich variance.
+        penalty: τ of −τ/2 Σ_k Var(b_k·f − mean of the classes), which keeps slopes finite if the classes are separated.
 
     Raises:
-        ValueError: features that are no finite table, that differ in width, or a class without rows.
+        ValueError: if features are not a finite table, differ in width, or a class has no rows.
 
     Examples:
         >>> import torch
@@ -126,19 +126,19 @@ def joint_prevalence(
         widening = np.divide(np.diag(full), np.diag(plain), out=widening, where=np.diag(plain) > 0)
     limit = partial(boundary_limit, level=level, degrees=_degrees(rows))
     low, high = profile_region(likelihood, best, np.sqrt(np.diag(plain)), limit, widening)
-    likelihood(best.point)  # so that the weights are those at π̂ again
+    likelihood(best.point)  # restores the weights at π̂
     if not best.converged:
         warnings.warn("Do not rely on the estimated prevalence: its search did not converge.", LabelShiftWarning, stacklevel=2)
     return _estimate(best, likelihood, rows, (mean, whiten), low, high, full, condition_number(curvature), level)
 
 
 def _degrees(rows: Rows) -> float:
-    """Return those of freedom of the rarest class: its labelled rows less the weights of a class, at least 3."""
+    """Return the degrees of freedom of the rarest class: its labelled rows minus the weights of a class, at least 3."""
     return max(3.0, float(rows.counts.min()) - len(rows.labelled))
 
 
 def _start(likelihood: JointLikelihood, rows: Rows) -> np.ndarray:
-    """Return the π that fits the unlabelled rows best with the model of the labelled rows alone, drawn in from the boundary."""
+    """Return the π that best fits the unlabelled rows with the model of the labelled rows, moved away from the boundary."""
     densities, size = likelihood.class_densities(), len(rows.counts)
 
     def of_labelled_model(population: np.ndarray) -> QuadraticModel:
@@ -160,7 +160,7 @@ def _estimate(
     condition: float,
     level: float,
 ) -> JointPrevalenceEstimate:
-    """Gather the result, the weights in the features' own units."""
+    """Return the result, with weights in the features' own units."""
     mean, whiten = map_
     gamma = likelihood.weights.gamma
     slopes = gamma[:, 1:] @ whiten.T
@@ -175,7 +175,7 @@ def _estimate(
         "slopes": slopes - slopes.mean(0),
         "counts": rows.counts,
     }
-    with torch.inference_mode(False):  # so that the tensors can be used in training, too
+    with torch.inference_mode(False):  # so that the tensors can also be used in training
         return JointPrevalenceEstimate(
             **{name: torch.from_numpy(np.array(value)) for name, value in arrays.items()},
             level=level,
@@ -191,14 +191,14 @@ def _estimate(
 
 
 def _whitened(features: Any, y: Any, unlabelled: Any, mass: Any) -> tuple[Rows, np.ndarray, np.ndarray]:
-    """Return the data, and the mean and the map by which the features were whitened."""
+    """Return the whitened data, and the mean and the matrix used for whitening."""
     labelled = _table(features, "features").numpy()
     others = _table(unlabelled, "unlabelled", labelled.shape[1]).numpy()
     labels = _labels(y, len(labelled))
     weight = _checked_weight(mass, len(labelled) / len(others))
     mean, whiten = whitening(np.concatenate([labelled, others]))
     if whiten.shape[1] == 0:
-        raise ValueError("Expected features that vary, but got the same row throughout: they say nothing about the classes.")
+        raise ValueError("Expected features that vary, but all rows are equal: use other features.")
     first, second = (
         torch.from_numpy(np.concatenate([np.ones((1, len(x))), whiten.T @ (x - mean).T])) for x in (labelled, others)
     )
@@ -243,13 +243,13 @@ def _labels(y: Any, rows: int) -> Tensor:
 
 
 def _checked_weight(mass: Any, per_row: float) -> float:
-    """Return what an unlabelled row counts: 1, or λ n/m."""
+    """Return the weight of an unlabelled row: 1, or λ n/m."""
     if mass is None:
         return 1.0
     if isinstance(mass, bool) or not isinstance(mass, int | float) or not 0 < mass < math.inf:
         raise ValueError(
-            f"Expected `unlabelled_weight` to be a positive number, but got {mass!r}: it is the mass of the unlabelled rows "
-            "against that of the labelled ones; None lets each row count one."
+            f"Expected `unlabelled_weight` to be a positive number, but got {mass!r}: it is the weight of unlabelled relative "
+            "to labelled rows; None gives each row the same weight."
         )
     return float(mass) * per_row
 
@@ -261,18 +261,18 @@ def _checked_penalty(penalty: Any) -> float:
 
 
 def _warn_of_rows(rows: Rows, likelihood: JointLikelihood) -> None:
-    """Warn of classes with few rows, and of labelled rows that a linear model separates without an error."""
+    """Warn of classes with few rows, and of labelled rows that a linear model separates perfectly."""
     few = np.flatnonzero(rows.counts < _FEW).tolist()
     if few:
         warnings.warn(
-            f"Class(es) {few} have fewer than {_FEW} labelled rows: intervals may cover less than they say; label more.",
+            f"Class(es) {few} have fewer than {_FEW} labelled rows: intervals may cover less than their level; label more.",
             LabelShiftWarning,
             stacklevel=3,
         )
     if bool(((torch.from_numpy(likelihood.weights.gamma) @ rows.labelled).argmax(0) == rows.labels).all()):
         warnings.warn(
-            "The labelled rows are separated by a linear model, so its slopes are bounded by `penalty` alone and the estimate "
-            "rests on the classes not overlapping at all: use fewer features, or label more rows.",
+            "A linear model separates the labelled rows, so only `penalty` bounds its slopes and the estimate assumes that the "
+            "classes do not overlap: use fewer features, or label more rows.",
             LabelShiftWarning,
             stacklevel=3,
         )

@@ -1,6 +1,7 @@
-"""Predictions with and without labels → whether the two sets differ in their mix of classes alone.
+"""Test for label shift: whether labelled and unlabelled predictions differ only in their class frequencies.
 
-Stage: target `log_probs`, held-out `log_probs` and labels → `LabelShiftTest`. Every estimate of a prevalence rests on this.
+Stage: target `log_probs`, held-out `log_probs` and labels → `LabelShiftTest`. Every estimate of a prevalence assumes label
+shift.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from ..rng import checked_level
 from .bbse_rlls import covariance, prediction_moments
 from .calibration import HeldOut, held_out_set, require_every_class
 
-_MOST_BINS = 6  # into which a predicted class is cut
-_PER_BIN = 25  # rows of either set that a bin should have
+_MOST_BINS = 6  # bins per predicted class
+_PER_BIN = 25  # rows of either set per bin, if possible
 _WORST_CONDITION = 30.0
 _WORST_ERROR = 0.1
 
 
 class LabelShiftWarning(UserWarning):
-    """An estimate of a prevalence, or what is learnt from unlabelled rows, should not be relied upon.
+    """Warn that an estimated prevalence, or a model trained with unlabelled rows, is not reliable.
 
     Examples:
         >>> import warnings
@@ -41,15 +42,16 @@ class LabelShiftTest:
     """The result of `label_shift_test`.
 
     Attributes:
-        p_value: of the hypothesis that only the mix of classes differs. Small: something else differs too.
-        tenable: whether that is at least 1 − level.
-        statistic: Pearson's, of the best fit of the target's predictions by a mixture of the held-out classes'.
+        p_value: of the hypothesis that only the class frequencies differ. If it is small, something else differs as well.
+        tenable: whether the p-value is at least 1 − level.
+        statistic: Pearson's statistic of the best fit of the target's predictions by a mixture of the held-out classes.
         degrees: its degrees of freedom.
-        sampling_p_value: of the hypothesis that the held-out labels come at the mix `sampling`; None where none was given.
-        condition: condition number of the confusion matrix p(predicted|true): errors of the mean prediction grow by up to that.
-        error: the largest standard error with which these two sets give a class's frequency.
-        well_conditioned: whether condition ≤ 30 and error ≤ 0.1: these predictions, at this size, can give a prevalence.
-        message: all of it in words.
+        sampling_p_value: of the hypothesis that the held-out labels have the mix `sampling`; None if none was given.
+        condition: condition number of the confusion matrix p(predicted|true), the largest factor of errors of the mean
+            prediction.
+        error: the largest standard error of an estimated class frequency.
+        well_conditioned: whether condition ≤ 30 and error ≤ 0.1, so that a prevalence can be estimated from these sets.
+        message: the result as text.
 
     Examples:
         >>> import torch
@@ -82,21 +84,21 @@ def label_shift_test(
     *,
     level: float = 0.95,
 ) -> LabelShiftTest:
-    """Test whether the target is a mixture of the held-out set's classes; warn with `LabelShiftWarning` where it is not.
+    """Test whether the target is a mixture of the held-out set's classes; warn with `LabelShiftWarning` if it is not.
 
-    Under label shift p(x|y) is the same in both sets, so every function of x, such as the bin that the prediction falls into,
-    is distributed in the target as Σ_k π_k P_k, with P_k its distribution over held-out examples of class k. With more bins
-    than classes that can fail. π and P are fitted to the counts of both sets by maximum likelihood, so that the noise of both
-    counts; Pearson's statistic is then χ² with (bins − 1) − (K − 1) degrees of freedom. A class that may be absent (its
-    frequency within 2 standard errors of 0) costs none: where it is absent the statistic is a mixture of χ² with and without
-    its degree, and the larger keeps the size below 1 − level, at some loss of power. A bin is a predicted class and a range of
-    that class's probability.
+    Under label shift p(x|y) is the same in both sets. So every function of x, such as the bin of the prediction, has the
+    distribution Σ_k π_k P_k in the target, with P_k its distribution over held-out examples of class k. With more bins than
+    classes this can be tested. π and P are fitted to the counts of both sets by maximum likelihood, which includes the noise
+    of both. Pearson's statistic is then χ² with (bins − 1) − (K − 1) degrees of freedom. A class that may be absent (its
+    frequency is within 2 standard errors of 0) does not reduce the degrees of freedom: if it is absent, the statistic is a
+    mixture of χ² with and without its degree, and the larger number keeps the size below 1 − level, with some loss of power. A
+    bin is a predicted class and a range of that class's probability.
 
     Args:
-        log_probs: predictions on unlabelled target data `(n, k)`, or dense maps `(n, k, h, w, …)`. Rows and cells are taken to
-            be independent; pixels of an image are not, and p-values are then too small.
+        log_probs: predictions on unlabelled target data `(n, k)`, or dense maps `(n, k, h, w, …)`. Rows and cells are assumed
+            to be independent; pixels of an image are not, so p-values are then too small.
         held_out: `(log_probs, labels)` of the same model on labelled data that it was not trained on.
-        sampling: ρ, the mix at which the predictions are stated; where given, the held-out labels are tested against it.
+        sampling: ρ, the mix of the predictions; if given, the held-out labels are tested against it.
         level: a p-value below 1 − level is not tenable.
 
     Examples:
@@ -140,7 +142,7 @@ def sampling_mix(sampling: Frequencies | Prevalence, num_classes: int) -> np.nda
 
 
 def goodness_of_fit(counts: np.ndarray, rho: np.ndarray) -> float:
-    """Return the p-value of Pearson's test that labels with these counts (K,) come at the mix ρ."""
+    """Return the p-value of Pearson's test that labels with these counts (K,) have the mix ρ."""
     expected = counts.sum() * rho
     return _tail(float(((counts - expected) ** 2 / expected).sum()), len(rho) - 1)
 
@@ -150,7 +152,7 @@ def _binned(target: Tensor, data: HeldOut) -> tuple[np.ndarray, np.ndarray]:
     size = target.shape[1]
     both = torch.cat([target, data.log_probs])
     score, predicted = both.max(1)
-    if size == 2:  # the probability of the other class orders confident predictions beyond rounding
+    if size == 2:  # the probability of the other class ranks confident predictions without rounding
         score = -both.min(1).values
     is_target = torch.arange(len(both)) < len(target)
     bins, first = torch.zeros(len(both), dtype=torch.long), 0
@@ -169,7 +171,7 @@ def _binned(target: Tensor, data: HeldOut) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _edges(score: Tensor, is_target: Tensor, parts: int) -> Tensor:
-    """Return quantiles of the scores, with equal weight for both sets; below the greatest score, so that no bin is empty."""
+    """Return quantiles of the scores, with equal weight for both sets; all below the largest score, so that no bin is empty."""
     weight = torch.where(is_target, 0.5 / is_target.sum().clamp_min(1), 0.5 / (~is_target).sum().clamp_min(1)).double()
     order = score.argsort()
     reached = weight[order].cumsum(0) / weight.sum()
@@ -190,11 +192,11 @@ def _distance(counts: np.ndarray, by_class: np.ndarray) -> tuple[float, np.ndarr
 def _fitted(counts: np.ndarray, by_class: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Fit P `(B, K)` and π (K,) to the counts of both sets by maximum likelihood, with EM over the target rows' classes.
 
-    Each step gains likelihood; the steps end where one gains less than 1e-6, far below what a χ² shows.
+    Each step increases the likelihood; the steps end when the gain is below 1e-6, far below the resolution of a χ².
     """
     sizes, rows = by_class.sum(0), counts.sum()
     pooled = (counts + by_class.sum(1)) / (rows + sizes.sum())
-    shares = (by_class + 0.5 * pooled[:, None]) / (sizes + 0.5)  # no cell starts at 0, where EM would leave it
+    shares = (by_class + 0.5 * pooled[:, None]) / (sizes + 0.5)  # no cell starts at 0, because EM would keep it there
     population = np.full(len(sizes), 1 / len(sizes))
     before = -np.inf
     for _ in range(10_000):
@@ -218,15 +220,15 @@ def _complaints(p: float, degrees: int, of_mix: float | None, condition: float, 
     found = []
     if p < size:
         found.append(
-            "The target is no mixture of the held-out classes: p(x|y) differs too, and an estimated prevalence may be far off;"
-            " look for changes in scanner, site or case selection."
+            "The target is no mixture of the held-out classes: p(x|y) differs as well, and an estimated prevalence may be far "
+            "off; look for changes in scanner, site or case selection."
         )
     if degrees < 1:
         found.append("Too few rows for more bins than classes: label shift cannot be tested; collect more of either set.")
     if of_mix is not None and of_mix < size:
-        found.append("The held-out labels do not come at the mix `sampling`; pass the mix at which the predictions are stated.")
+        found.append("The held-out labels do not have the mix `sampling`; pass the mix of the predictions.")
     if condition > _WORST_CONDITION:
-        found.append("The model hardly tells some classes apart, so its predictions cannot give their frequencies.")
+        found.append("The model hardly distinguishes some classes, so its predictions cannot show their frequencies.")
     elif error > _WORST_ERROR:
-        found.append("The sets are too small for these predictions to give a prevalence; collect more of either.")
+        found.append("The sets are too small to estimate a prevalence from these predictions; collect more of either.")
     return found

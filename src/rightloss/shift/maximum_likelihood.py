@@ -16,9 +16,9 @@ from .calibration import Calibration
 from .stream import PredictionStream
 
 _KEPT = 1 << 23  # entries of a table whose ratios are kept from one pass to the next: 64 MB
-_ENOUGH = 1e-10  # nats of log-likelihood still to gain: about 1e-5 of a standard error
-_BOLD = 8  # turns in which many coordinates may be set to 0 together, before it is one by one
-_RIDGE = 1e-11  # relative to the mean curvature: decides between classes that cannot be told apart
+_ENOUGH = 1e-10  # tolerance in nats of the log-likelihood: about 1e-5 of a standard error
+_BOLD = 8  # iterations in which many coordinates may be set to 0 together; later only one at a time
+_RIDGE = 1e-11  # relative to the mean curvature: regularises classes that cannot be distinguished
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class MixLikelihood:
     """The log-likelihood L(π) = Σ_n log Σ_k π_k p(k|x_n)/ρ_k, up to a constant (Saerens, Latinne, Decaestecker 2002).
 
     The constant is Σ_n log p(x_n) at the mix ρ. L is concave in π. With Dirichlet parameters α it is the log posterior,
-    L(π) + Σ_k (α_k − 1) log π_k: as if α_k − 1 more people had been counted by class alone.
+    L(π) + Σ_k (α_k − 1) log π_k: as if α_k − 1 more people of class k were counted.
 
     Args:
         rows: predictions on unlabelled data.
@@ -67,9 +67,9 @@ class MixLikelihood:
         return self._summed(population, self._blocks())
 
     def of_some_rows(self) -> Callable[[np.ndarray], QuadraticModel] | None:
-        """Return L of some rows, from which a search over all can start: every eighth, or the first where passes are slow.
+        """Return L of some rows, to start a search over all: every eighth row, or the first rows if passes are slow.
 
-        None for few rows, where it would save nothing.
+        Return None for few rows, where it would save no time.
         """
         if self._kept is None:
             some = self._ratios(self._rows.head())
@@ -80,7 +80,7 @@ class MixLikelihood:
         return lambda population: self._summed(population, iter([some]))
 
     def by_calibration(self, population: np.ndarray) -> np.ndarray:
-        """Return ∂²L/∂π∂(a, c) `(K, 2K)` at π, where the log ratios are a_k log p_k + c_k but for a constant per row.
+        """Return ∂²L/∂π∂(a, c) `(K, 2K)` at π, where the log ratios are a_k log p_k + c_k up to a constant per row.
 
         With shares s_nk = r_nk / Σ_j π_j r_nj, ∂s_nk/∂l_nj = s_nk (1{j=k} − π_j s_nj).
         """
@@ -91,7 +91,7 @@ class MixLikelihood:
             ratios = self._ratios(block) if self._kept is None else self._kept[:, start : start + len(block)]
             start += len(block)
             shares = ratios / (weights @ ratios)
-            if self._calibration is None or self._calibration.kind != "mean":  # the slopes of "mean" are certain
+            if self._calibration is None or self._calibration.kind != "mean":  # the slopes of "mean" have no uncertainty
                 moved = shares * block.T.clamp_min(-1e5)  # a share of 0 times log 0 is 0
                 by_slope += torch.diag(moved.sum(1)) - weights * (shares @ moved.T)
             by_offset += torch.diag(shares.sum(1)) - weights * (shares @ shares.T)
@@ -125,7 +125,7 @@ class MixLikelihood:
 
 @dataclass(frozen=True)
 class Maximum:
-    """The end of a search: the point, the value there, the model at the last point evaluated, and how it went."""
+    """The result of a search: the point, its value, the model at the last evaluated point, and whether it converged."""
 
     point: np.ndarray
     value: float
@@ -137,11 +137,11 @@ class Maximum:
 def maximise(
     function: Callable[[np.ndarray], QuadraticModel], start: np.ndarray, fixed: int | None = None, max_iterations: int = 100
 ) -> Maximum:
-    """Find the maximum over the simplex by Newton's method, with the coordinate `fixed` held at its start.
+    """Return the maximum over the simplex, by Newton's method, with the coordinate `fixed` kept at its start.
 
-    Each step maximises the second-order model of the function over the simplex, so coordinates reach 0 exactly and leave it
-    again; it is halved until the function grows. For the log-likelihood of a mixture, which is self-concordant, that converges
-    from everywhere, and quadratically in the end.
+    Each step maximises the second-order model of the function over the simplex, so coordinates can reach 0 exactly and leave
+    it again. A step is halved until the function increases. For the log-likelihood of a mixture, which is self-concordant,
+    this converges from every start, and quadratically near the maximum.
     """
     model = function(start)
     if not np.isfinite(model.value):
@@ -153,7 +153,7 @@ def maximise(
         if gain <= _ENOUGH:
             return Maximum(best, model.value + gain / 2, model, iteration, True)
         found = _backtracked(function, model, step, gain)
-        if found is None:  # rounding hides what is left to gain
+        if found is None:  # the remaining gain is below rounding
             small = gain < 1e-6 + 1e-13 * abs(model.value)
             return Maximum(best if small else model.point, model.value, model, iteration, small)
         model = found
@@ -161,7 +161,7 @@ def maximise(
 
 
 def maximise_model(model: QuadraticModel, fixed: int | None = None) -> np.ndarray:
-    """Find the maximum of a second-order model over the simplex, from its own point, by a primal active-set method."""
+    """Return the maximum of a second-order model over the simplex, by a primal active-set method from its own point."""
     size = len(model.point)
     ridge = _RIDGE * np.trace(model.curvature) / size
     matrix = model.curvature + ridge * np.eye(size)
@@ -175,7 +175,7 @@ def maximise_model(model: QuadraticModel, fixed: int | None = None) -> np.ndarra
         shrinking = free & (step < 0)
         limits = np.where(shrinking, -point / np.where(shrinking, step, -1.0), np.inf)
         if limits.min() < 1 and turn < _BOLD and (point + step > 0)[~held].any():
-            free &= point + step > 0  # all at once; a coordinate set to 0 wrongly is freed again below
+            free &= point + step > 0  # all together; a coordinate wrongly set to 0 is freed again below
             point = np.where(held, point, np.maximum(point + step, 0.0))
             point[~held] *= mass / point[~held].sum()
             continue

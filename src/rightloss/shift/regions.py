@@ -1,6 +1,7 @@
-"""A maximum of the likelihood → an interval per class.
+"""Confidence intervals per class, from the maximum of a likelihood.
 
-Stage: L(π), π̂, covariance → `low`, `high`. By profile likelihood where passes over the data are cheap, else by curvature.
+Stage: L(π), π̂, covariance → `low`, `high`. They use the profile likelihood if passes over the data are cheap, else the
+curvature.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ import torch
 
 from .maximum_likelihood import Maximum, QuadraticModel, maximise
 
-_AT_THE_END = 1e-12  # a bound this near to 0 or 1 is there
+_AT_THE_END = 1e-12  # a bound this close to 0 or 1 counts as 0 or 1
 
 
-Limit = Callable[[float], float]  # distance of π_k from 0 or 1, in standard errors → where the deviance of π_k ends
+Limit = Callable[[float], float]  # distance of π_k from 0 or 1, in standard errors → the limit of the deviance of π_k
 
 
 def profile_region(
@@ -26,22 +27,22 @@ def profile_region(
     limit: float | Limit,
     widening: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ends of all π_k with 2 (L(π̂) − max L given π_k) ≤ limit · widening_k.
+    """Return the limits of all π_k with 2 (L(π̂) − max L given π_k) ≤ limit · widening_k.
 
-    `low` is 0 where 0 is among them.
+    `low` is 0 if the region includes 0.
 
     Args:
         likelihood: L.
         best: its maximum.
-        errors: standard errors (K,) from the curvature: where to look first.
-        limit: of the deviance, such as `deviance_limit(level)`, or what `boundary_limit` says of the distance to 0 or 1. The
-            distance is that in the smaller of the standard errors at π̂ and at π_k.
-        widening: the variance of π̂_k relative to what the curvature says (K,); 1 where predictions are taken as exact.
+        errors: standard errors (K,) from the curvature, to start the search.
+        limit: limit of the deviance, such as `deviance_limit(level)`, or `boundary_limit` as a function of the distance to 0 or
+            1, in the smaller of the standard errors at π̂ and at π_k.
+        widening: the variance of π̂_k relative to that of the curvature (K,); 1 if predictions are assumed to be exact.
     """
     size = len(best.point)
     low, high = np.empty(size), np.empty(size)
     for k in range(size):
-        if size == 2 and k == 1:  # one number, seen from the other side
+        if size == 2 and k == 1:  # the second class is 1 minus the first
             low[1], high[1] = 1 - high[0], 1 - low[0]
             continue
         reach = _Reach(limit, best, k, float(widening[k]))
@@ -51,7 +52,7 @@ def profile_region(
 
 
 def curvature_region(point: np.ndarray, errors: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return logit π̂_k ± z · s.e. of the logit, or π̂_k ± z · s.e. where that reaches 0 or 1: no pass over the data."""
+    """Return logit π̂_k ± z · s.e. of the logit, or π̂_k ± z · s.e. if that reaches 0 or 1, without a pass over the data."""
     z = math.sqrt(deviance_limit(level))
     low, high = np.clip(point - z * errors, 0, 1), np.clip(point + z * errors, 0, 1)
     inner = (low > 0) & (high < 1)
@@ -62,7 +63,7 @@ def curvature_region(point: np.ndarray, errors: np.ndarray, level: float) -> tup
 
 
 def within_simplex(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Cut `high` to what the `low` of all other classes leaves: a bound even for classes that cannot be told apart."""
+    """Return `high`, at most 1 minus the `low` of all other classes: a bound even for classes that cannot be distinguished."""
     return low, np.minimum(high, 1 - (low.sum() - low))
 
 
@@ -72,21 +73,21 @@ def deviance_limit(level: float) -> float:
 
 
 def boundary_limit(distance: float, level: float, degrees: float = math.inf) -> float:
-    """Return the limit c of the deviance of a parameter ≥ 0 for regions that contain it as often as `level` says, also near 0.
+    """Return the limit c of the deviance of a parameter ≥ 0, for regions with coverage `level` also near 0.
 
-    X ~ N(t, 1) estimates t ≥ 0. The best t is 0 where X < 0, so the deviance of t is (X − t)², or t² − 2 t X where X < 0. It
-    exceeds c where X > t + √c, and where X < t − z, so
+    X ~ N(t, 1) estimates t ≥ 0. The best t is 0 if X < 0, so the deviance of t is (X − t)², or t² − 2 t X if X < 0. It
+    exceeds c if X > t + √c or X < t − z, so
 
         Φ(−√c) + Φ(−z) = 1 − level,   z = √c where t ≥ √c, else (t² + c)/(2 t).
 
-    c grows from χ²₁(2 level − 1) at t = 0, where only one side can be missed (Chernoff 1954), to χ²₁(level) from t = √c on: for
-    95 %, from 2.71 to 3.84. These are the regions of Feldman and Cousins (1998). With the limit of χ² throughout, those of a
-    parameter near 0 would cover up to (1 + level)/2.
+    c grows from χ²₁(2 level − 1) at t = 0, where only one side can fail (Chernoff 1954), to χ²₁(level) from t = √c on: for
+    95 %, from 2.71 to 3.84. These are the regions of Feldman and Cousins (1998). With the limit of χ² everywhere, the coverage
+    near 0 would be up to (1 + level)/2.
 
     Args:
         distance: t, in standard errors.
-        level: of the region.
-        degrees: of freedom of the variance; Student's t then takes the place of Φ (by the approximation of Wallace 1959).
+        level: the level of the region.
+        degrees: degrees of freedom of the variance; Student's t then replaces Φ (by the approximation of Wallace 1959).
     """
 
     def missed(root: float) -> float:
@@ -112,7 +113,7 @@ def _tail(score: float, degrees: float) -> float:
 
 
 def curvature_at(best: Maximum, level: float) -> np.ndarray:
-    """Return the curvature of L at its maximum `(K, K)`; for a class at 0 it includes the slope there.
+    """Return the curvature of L at its maximum `(K, K)`; for a class at 0 it includes the slope at 0.
 
     From 0 the deviance of such a class grows like 2 s t + c t², with slope s and curvature c, and reaches χ²₁(level) = z² at
     t = z²/(s + √(s² + c z²)). A curvature of (s + √(s² + c z²))²/z² alone reaches it at the same t.
@@ -128,9 +129,9 @@ def curvature_at(best: Maximum, level: float) -> np.ndarray:
 def tangent_inverse(curvature: np.ndarray) -> np.ndarray:
     """Return the covariance `(K, K)` of frequencies that sum to 1: the curvature's inverse among changes that sum to 0.
 
-    In a direction that the curvature says nothing about, the standard error is 1, as long as the simplex is wide.
+    In a direction without curvature the standard error is 1, the width of the simplex.
     """
-    scale = _units(curvature)  # columns of rare classes are large: solve in even units
+    scale = _units(curvature)  # columns of rare classes are large, so scale them before solving
     basis = np.linalg.svd(scale[None, :])[2][1:].T  # orthogonal to the scaled sum
     values, vectors = np.linalg.eigh(basis.T @ (scale[:, None] * curvature * scale) @ basis)
     moves = scale[:, None] * (basis @ vectors)
@@ -139,7 +140,7 @@ def tangent_inverse(curvature: np.ndarray) -> np.ndarray:
 
 
 def condition_number(curvature: np.ndarray) -> float:
-    """Return that of the columns p(k|x)/ρ_k: 1 where no two classes overlap, ∞ where some are mixtures of others."""
+    """Return the condition number of the columns p(k|x)/ρ_k: 1 if no classes overlap, ∞ if some are mixtures of others."""
     scale = _units(curvature)
     values = np.linalg.eigvalsh(scale[:, None] * curvature * scale)
     return float(np.sqrt(values[-1] / values[0])) if values[0] > 1e-14 * values[-1] else math.inf
@@ -152,7 +153,7 @@ def _units(curvature: np.ndarray) -> np.ndarray:
 
 
 class _Reach:
-    """How far the root of the deviance of π_k may go: √(limit · widening), by the value of π_k and the curvature there."""
+    """The limit of the root of the deviance of π_k, √(limit · widening), as a function of π_k and the curvature there."""
 
     def __init__(self, limit: float | Limit, best: Maximum, k: int, widening: float) -> None:
         self._limit, self._k, self._widening = limit, k, widening
@@ -160,7 +161,7 @@ class _Reach:
         self.most = self._root(math.inf)
 
     def __call__(self, value: float, model: QuadraticModel) -> tuple[float, float]:
-        """Return it for π_k = `value`, and its derivative by that value."""
+        """Return the limit at π_k = `value`, and its derivative."""
         error = 0.0 if isinstance(self._limit, float) else min(self._error, self._error_of(model))
         if error == 0:
             return self.most, 0.0
@@ -179,9 +180,9 @@ class _Reach:
 def _bound(
     likelihood: Callable[[np.ndarray], QuadraticModel], best: Maximum, k: int, side: int, reach: _Reach, error: float
 ) -> float:
-    """Find where the root of the deviance of π_k goes as far as it may, by Newton's method: the root is nearly linear."""
+    """Return the π_k at which the root of the deviance reaches its limit, by Newton's method: the root is nearly linear."""
     start, end = float(best.point[k]), 0.0 if side < 0 else 1.0
-    near = abs(start - end) < 3 * reach.most * error  # farther away the search would find out by itself
+    near = abs(start - end) < 3 * reach.most * error  # further away the search finds it by itself
     if start == end or (near and _excess(likelihood, best, best.point, k, end, reach)[0] <= 0):
         return end
     inside, outside, point = start, end, best.point
@@ -203,12 +204,12 @@ def _excess(
     value: float,
     reach: _Reach,
 ) -> tuple[float, float, np.ndarray]:
-    """Return √(2 (L(π̂) − max L given π_k = value)) less its reach, the derivative by the value, and the maximum's point.
+    """Return √(2 (L(π̂) − max L given π_k = value)) minus its limit, the derivative by the value, and the point of the maximum.
 
-    The maximum is sought from `near`.
+    The search for the maximum starts at `near`.
     """
     found = maximise(likelihood, _with(near, k, value), fixed=k)
-    if not np.isfinite(found.value):  # rows that class k explained may need a class that had nothing
+    if not np.isfinite(found.value):  # rows explained by class k may need a class with frequency 0
         found = maximise(likelihood, _with(0.9 * near + 0.1 / len(near), k, value), fixed=k)
     if not np.isfinite(found.value):
         return math.inf, math.nan, near

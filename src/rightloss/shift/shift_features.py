@@ -1,6 +1,6 @@
-"""Labelled and unlabelled rows as users give them → features, votes and folds of all rows together.
+"""Prepare labelled and unlabelled rows for the shift test: features, votes and folds of all rows.
 
-Stage: `x`, `y`, `unlabelled`, `groups` → `Streams`, from which `unlabelled_shift_test` learns to tell the two apart.
+Stage: `x`, `y`, `unlabelled`, `groups` → `Streams`, on which `unlabelled_shift_test` learns to distinguish the two.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from jaxtyping import Float64, Int64
 from ..log_probs import Numbers, tensor_of
 from ..prevalence import mix_of_every_class
 
-_MOST_COLUMNS = 50  # beyond which the leading principal components stand for them
+_MOST_COLUMNS = 50  # with more columns, their leading principal components are used
 _MOST_IN_PAIRS = 20  # the same for products of two columns
 _SORTED_BY = 32  # columns by which rows are put in order
-_PER_PART = 4  # rows of a class that a part should have
+_PER_PART = 4  # rows of a class per part, if possible
 MEANS, SPREADS, PAIRS = "means", "spreads", "pairs"
 
 
@@ -31,8 +31,8 @@ class Streams:
         blocks: standardised features `(rows, q)` of each kind: normal scores, their squares, products of two of them.
         votes: a row's votes for each class, and 1 in the last column for unlabelled rows `(rows, K + 1)`.
         groups: the number of each row's group; its own where rows are independent.
-        part: the part into which each row falls; a group falls into one.
-        parts: how many there are.
+        part: the part of each row; all rows of a group are in one part.
+        parts: the number of parts.
     """
 
     blocks: dict[str, np.ndarray]
@@ -45,9 +45,9 @@ class Streams:
 def streams_of(
     x: Any, y: Numbers, unlabelled: Any, num_classes: int | None, groups: Any, folds: int, generator: torch.Generator
 ) -> Streams:
-    """Check all input, put the rows in an order of their own, and cut them into parts at random.
+    """Check all input, sort the rows, and split them into random parts.
 
-    With the same generator the result does not depend on the order in which the rows were given.
+    With the same generator the result does not depend on the order of the given rows.
     """
     labelled, others = _rows(x, "x"), _rows(unlabelled, "unlabelled")
     _require_equal_columns(x, labelled, unlabelled, others)
@@ -98,10 +98,10 @@ def _count_classes(y: Numbers) -> int:
 
 
 def _votes(y: Numbers, rows: int, num_classes: int) -> Float64[np.ndarray, "n k"]:
-    """Return one-hot labels or soft votes, 0 throughout for rows labelled −100."""
+    """Return one-hot labels or soft votes, with zeros for rows labelled −100."""
     labels = tensor_of(y, "labels").detach().cpu()
     labels = labels.long() if labels.dtype == torch.bool and num_classes == 2 else labels
-    remedy = "p(x|y) of such a class cannot be compared; label some, or drop the class"
+    remedy = "p(x|y) of such a class cannot be tested; label some, or drop the class"
     mix_of_every_class(labels, num_classes, ignore_index=-100, remedy=remedy)
     if len(labels) != rows or (labels.ndim != 1 and not labels.is_floating_point()):
         raise ValueError(
@@ -122,7 +122,7 @@ def _group_labels(groups: Any, labelled: int, others: int) -> np.ndarray:
     if not isinstance(groups, tuple | list) or len(groups) != 2:
         raise ValueError(
             f"Expected `groups` to be a pair, of the labelled and of the unlabelled rows, but got {type(groups).__name__}: "
-            "write (patients, patients_of_unlabelled), or None in the place of one whose rows are independent."
+            "write (patients, patients_of_unlabelled), or None instead of one if its rows are independent."
         )
     keys: list[Any] = []
     for each, rows, name in ((groups[0], labelled, "labelled"), (groups[1], others, "unlabelled")):
@@ -138,7 +138,7 @@ def _group_labels(groups: Any, labelled: int, others: int) -> np.ndarray:
 
 
 def _sorting(rows: np.ndarray, streams: np.ndarray) -> np.ndarray:
-    """Return the order of the rows by stream, by their first columns, and by the mean of all where these are equal."""
+    """Return the sorted order of the rows: by stream, by their first columns, and for ties by the mean of all columns."""
     with np.errstate(invalid="ignore"):
         last = np.nan_to_num(rows).mean(1)
     return np.lexsort([last, *rows.T[:_SORTED_BY][::-1], *streams.T])
@@ -151,7 +151,7 @@ def _numbered(labels: np.ndarray) -> Int64[np.ndarray, " rows"]:
 
 
 def _parts(streams: np.ndarray, groups: np.ndarray, parts: int, generator: torch.Generator) -> Int64[np.ndarray, " rows"]:
-    """Deal the groups out at random, those of each class and the unlabelled ones separately."""
+    """Assign the groups to parts at random, separately for each class and for the unlabelled rows."""
     totals = np.zeros((groups.max() + 1, streams.shape[1]))
     np.add.at(totals, groups, streams)
     main, part = totals.argmax(1), np.zeros(len(totals), dtype=np.int64)
@@ -162,7 +162,7 @@ def _parts(streams: np.ndarray, groups: np.ndarray, parts: int, generator: torch
 
 
 def _feature_blocks(rows: np.ndarray, generator: torch.Generator) -> dict[str, np.ndarray]:
-    """Return the features of each kind that any column gives."""
+    """Return the features of each kind, without constant ones."""
     scores = normal_scores(_imputed(rows))
     scores = scores[:, scores.std(0) > 0]
     if scores.shape[1] > _MOST_COLUMNS:
@@ -173,7 +173,7 @@ def _feature_blocks(rows: np.ndarray, generator: torch.Generator) -> dict[str, n
     blocks = {kind: _standardised(block) for kind, block in kinds.items()}
     if not blocks[MEANS].shape[1]:
         raise ValueError(
-            "Expected a column of `x` and `unlabelled` that varies, but got only constant ones: are these features?"
+            "Expected a column of `x` and `unlabelled` that varies, but got only constant ones: pass features that vary."
         )
     return {kind: block for kind, block in blocks.items() if block.shape[1]}
 
@@ -189,7 +189,7 @@ def _imputed(rows: np.ndarray) -> np.ndarray:
 
 
 def normal_scores(table: Float64[np.ndarray, "n d"]) -> Float64[np.ndarray, "n d"]:
-    """Return Φ⁻¹(rank/n) of each column, equal values at their middle rank: the same for any increasing change of a column."""
+    """Return Φ⁻¹(rank/n) of each column, with the middle rank for ties; monotone changes of a column have no effect."""
     ranks = np.empty(table.shape)
     for column, values in enumerate(table.T):
         order = values.argsort(kind="stable")

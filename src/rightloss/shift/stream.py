@@ -1,7 +1,7 @@
-"""Unlabelled predictions of any size → blocks of rows, for any number of passes.
+"""Read unlabelled predictions of any size in blocks of rows, any number of times.
 
-Stage: a table, a memory map, or a stream of tables → blocks `(b, k)` of log-probabilities, float64. Only a block is in
-memory at a time; every row is checked the first time it is read.
+Stage: a table, a memory map, or a stream of tables → blocks `(b, k)` of log-probabilities, float64. Only one block is in memory
+at a time; every row is checked when it is first read.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from torch import Tensor
 
 from ..log_probs import Predictions, log_prob_table, rows_of, tensor_of
 
-# A table, or tables one after the other: a list, a loader, or a function that returns a fresh iterator.
+# A table, or a sequence of tables: a list, a loader, or a function that returns a new iterator.
 Stream = Predictions | Iterable[Any] | Callable[[], Iterable[Any]]
 
-_ELEMENTS = 1 << 18  # of a block: 2 MB in float64, which a processor's cache still holds
+_ELEMENTS = 1 << 18  # numbers per block: 2 MB in float64, which fits into a processor's cache
 
 
 class PredictionStream:
@@ -31,7 +31,7 @@ class PredictionStream:
         values: a table `(n, k)` (tensor, array, memory map, list of rows), dense maps `(n, k, h, w, …)`, or a stream of
             these: a list of them, anything like a DataLoader that can be iterated again, or a function without arguments
             that returns a fresh iterator.
-        passes: whether more than one pass will be made; an iterator that can be used once is then refused.
+        passes: whether there will be several passes; an iterator that can be used only once then raises a ValueError.
     """
 
     def __init__(self, values: Any, passes: bool = True) -> None:
@@ -49,7 +49,7 @@ class PredictionStream:
                 log_prob_table(values)
                 self._checked = True
         if not self.is_stream and not self._checked:
-            log_prob_table(_rows(values[:1]))  # refuses the shape
+            log_prob_table(_rows(values[:1]))  # raises for the shape
         self._values = values
         self._opened: Iterator[Any] | None = None
         self._waiting: Iterator[Any] | None = None
@@ -71,7 +71,7 @@ class PredictionStream:
         self.count, self._checked = seen, True
 
     def head(self, rows: int = 4096) -> Tensor:
-        """Return the first blocks, up to that many rows or a few more."""
+        """Return the first blocks, with about that many rows."""
         blocks, seen = [], 0
         for block in self:
             blocks.append(block)
@@ -109,7 +109,7 @@ class PredictionStream:
         return opened
 
     def _first_width(self) -> int:
-        """Look at the first table of a stream, and put it back for the first pass."""
+        """Return the width of the first table of a stream, and keep the table for the first pass."""
         stream = self._stream()
         first = next(stream, None)
         if first is None:
@@ -132,7 +132,7 @@ def _is_stream(values: Any) -> bool:
 
 
 def _unwrapped(chunk: Any) -> Any:
-    """Return the tensor of a list of one, which loaders over a TensorDataset give."""
+    """Return the tensor in a list of one, as loaders over a TensorDataset yield."""
     if not isinstance(chunk, list | tuple) or len(chunk) == 0 or getattr(chunk[0], "ndim", 0) < 2:
         return chunk
     if len(chunk) > 1:

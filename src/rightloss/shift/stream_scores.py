@@ -1,4 +1,4 @@
-"""Rows of labelled and unlabelled streams → scores learnt on some parts, and what they show on another.
+"""Learn scores that distinguish labelled from unlabelled rows on some parts, and test them on another.
 
 Stage: `Streams` → `Moments` → `Learner`, which gives directions; `HeldOutPart` → z-values of scores, and an AUC.
 """
@@ -28,7 +28,7 @@ class Moments(NamedTuple):
 
 
 def moments_of(data: Streams) -> Moments:
-    """Sum up the parts; entry f is of the parts 0..f."""
+    """Return cumulative sums; entry f is the sum over parts 0..f."""
     features = np.concatenate(list(data.blocks.values()), 1)
     kinds = np.repeat(list(data.blocks), [block.shape[1] for block in data.blocks.values()])
     parts = [data.part == part for part in range(data.parts)]
@@ -41,11 +41,11 @@ def moments_of(data: Streams) -> Moments:
 
 @dataclass(frozen=True)
 class Learner:
-    """Means of the features in each stream and their covariance, over the rows that may be learnt from.
+    """Means of the features in each stream and their covariance, over the training rows.
 
-    A direction is (C + λ)⁻¹ δ, for a difference δ of means that n rows tell: the linear discriminant with a ridge. With q
-    features of a kind and e = max(0, |δ|² − q/n), the part of their squared difference that is not noise, λ = q / (n e + √2q):
-    as for a normal prior of that variance, which is never below the standard error of e.
+    A direction is (C + λ)⁻¹ δ, for a difference δ of means of n rows: the linear discriminant with a ridge. With q features
+    of a kind and e = max(0, |δ|² − q/n), the part of the squared difference that is not noise, λ = q / (n e + √2q), as for a
+    normal prior of that variance, which is never below the standard error of e.
     """
 
     weights: np.ndarray
@@ -79,11 +79,11 @@ class Learner:
         return ridge
 
     def stream_direction(self, pi: np.ndarray, kind: str | None = None) -> np.ndarray:
-        """Return what tells the labelled rows, weighted to π, from the unlabelled."""
+        """Return the direction that separates the labelled rows, weighted to π, from the unlabelled."""
         return self.direction(np.append(pi, -1.0), kind)
 
     def class_directions(self) -> np.ndarray:
-        """Return what tells each class from the others `(q, K)`; of two classes one column."""
+        """Return the directions that separate each class from the others `(q, K)`; one column for two classes."""
         size = len(self.weights) - 1
         contrasts = np.append(np.eye(size) * size / (size - 1) - 1 / (size - 1), np.zeros((size, 1)), 1)
         return np.stack([self.direction(contrast) for contrast in contrasts[1 if size == 2 else 0 :]], 1)
@@ -107,7 +107,7 @@ class HeldOutPart:
 
     @cached_property
     def effective(self) -> np.ndarray:
-        """The groups in each stream (K + 1,), unequal ones counted as fewer (Kish)."""
+        """The effective number of groups in each stream (K + 1,), less if they are unequal (Kish)."""
         by_group = self._summed(self.votes)
         return by_group.sum(0) ** 2 / (by_group**2).sum(0).clip(1e-300)
 
@@ -121,7 +121,7 @@ class HeldOutPart:
         Args:
             scores: s, a column for each score.
             pi: π (K,).
-            more: what the variance of each Δ is larger by, such as `mix_variance`.
+            more: an additional variance of each Δ, such as `mix_variance`.
         """
         contrast = np.append(pi, -1.0)
         return self._normal(scores, contrast, contrast @ self.means(scores), more)
@@ -142,7 +142,7 @@ class HeldOutPart:
         return found, scores - indicators @ self.means(scores)[:-1], indicators
 
     def mix_variance(self, scores: np.ndarray, indicators: np.ndarray, pi: np.ndarray) -> np.ndarray:
-        """Return Σ_k Var(π̂_k) Var(E_k[s]) of each score: the error of π̂ times that of the means, which few rows make large."""
+        """Return Σ_k Var(π̂_k) Var(E_k[s]) of each score: the variance of π̂ times that of the means, large for few rows."""
         of_mix = [self._variance(score, np.append(pi, -1.0))[0] for score in indicators.T]
         alone = np.eye(len(pi) + 1)[:-1]
         return np.array(
@@ -150,7 +150,7 @@ class HeldOutPart:
         )
 
     def auc(self, score: np.ndarray, pi: np.ndarray) -> tuple[float, float]:
-        """Return Σ_k π_k P(s of class k > s unlabelled), ties counted half, and its variance (DeLong et al. 1988)."""
+        """Return Σ_k π_k P(s of class k > s unlabelled), with ties as one half, and its variance (DeLong et al. 1988)."""
         share = self.votes / self.votes.sum(0)
         labelled, unlabelled = share[:, :-1] @ pi, share[:, -1]
         placed = np.where(unlabelled > 0, _below(score, labelled), _below(score, unlabelled))
@@ -159,9 +159,9 @@ class HeldOutPart:
     def _normal(
         self, scores: np.ndarray, contrast: np.ndarray, delta: np.ndarray, more: np.ndarray | float = 0.0
     ) -> np.ndarray:
-        """Return t (Welch) as the normal value that is as rare (Wallace 1959).
+        """Return Welch's t as the normal value with the same tail probability (Wallace 1959).
 
-        The variance of a score that is constant in each stream is not 0: it counts as if one row in each differed.
+        A score that is constant in each stream gets the variance of one differing row per stream, not 0.
         """
         z, more = np.zeros(len(delta)), np.broadcast_to(more, delta.shape)
         for index, (score, difference) in enumerate(zip(scores.T, delta, strict=True)):
@@ -174,7 +174,7 @@ class HeldOutPart:
         return z
 
     def _variance(self, score: np.ndarray, contrast: np.ndarray) -> tuple[float, float]:
-        """Return the variance of Σ_j contrast_j mean_j, groups taken whole, and its degrees of freedom (Satterthwaite)."""
+        """Return the variance of Σ_j contrast_j mean_j between groups, and its degrees of freedom (Satterthwaite)."""
         degrees = self.effective - 1
         influence = contrast * self.votes / self.votes.sum(0) * (score[:, None] - self.means(score[:, None])[:, 0])
         by_group = self._summed(influence) * np.sqrt(1 + 1 / degrees)
@@ -203,6 +203,6 @@ def _below(score: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 
 def in_simplex(mix: np.ndarray) -> np.ndarray:
-    """Return the mix with its negative entries moved to 0, but for 1e-6."""
+    """Return the mix with its negative entries set to about 1e-6."""
     kept = mix.clip(1e-6)
     return kept / kept.sum()

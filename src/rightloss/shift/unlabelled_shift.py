@@ -1,6 +1,6 @@
-"""Labelled and unlabelled rows → whether a classifier can tell the labelled ones, weighted to π, from the unlabelled.
+"""Test whether a classifier can distinguish labelled rows, weighted to π, from unlabelled ones.
 
-Stage: `x`, `y`, `unlabelled`, π → `UnlabelledShift`. To be asked before unlabelled rows are trained on.
+Stage: `x`, `y`, `unlabelled`, π → `UnlabelledShift`. Use it before training with unlabelled rows.
 """
 
 from __future__ import annotations
@@ -34,17 +34,18 @@ class UnlabelledShift:
     """The result of `unlabelled_shift_test`.
 
     Attributes:
-        p_value: of the hypothesis that the unlabelled rows are a mixture of the labelled classes at π. Small: they are not.
-        tenable: whether that is at least `size`.
-        statistic: z of the score that differs most.
-        p_values: of each kind of score, corrected for their number (Holm): "means", "spreads", "pairs", "classes".
-        auc: how well a classifier on all features tells held-out labelled rows, weighted to π, from unlabelled ones; 0.5: not.
+        p_value: of the hypothesis that the unlabelled rows are a mixture of the labelled classes at π. If it is small, they are
+            not.
+        tenable: whether the p-value is at least `size`.
+        statistic: z of the score with the largest difference.
+        p_values: p-value of each kind of score, corrected for their number (Holm): "means", "spreads", "pairs", "classes".
+        auc: AUC of a classifier of held-out labelled rows, weighted to π, against unlabelled ones; 0.5 is no difference.
         auc_error: its standard error.
-        any_prevalence: the p-value of a mixture at any π; `p_value` itself where π was not given.
-        unseen: classes too rare, or with too few rows, for the test to notice a shift of one standard deviation within them
-            alone in most cases.
-        complaints: what is wrong, in sentences; empty where nothing is.
-        message: all of it in words.
+        any_prevalence: the p-value of a mixture at any π; `p_value` itself if π was not given.
+        unseen: classes too rare, or with too few rows: the test would usually miss a shift of one standard deviation within
+            such a class.
+        complaints: the problems found, as sentences; empty if there are none.
+        message: the result as text.
 
     Examples:
         >>> import torch
@@ -82,35 +83,35 @@ def unlabelled_shift_test(
     groups: Any = None,
     generator: torch.Generator | None = None,
 ) -> UnlabelledShift:
-    """Test whether the unlabelled rows are a mixture of the labelled classes; warn with `LabelShiftWarning` where they are not.
+    """Test whether the unlabelled rows are a mixture of the labelled classes; warn with `LabelShiftWarning` if they are not.
 
-    A loss that takes unlabelled rows as one more stream, `criterion(logits, y, unlabelled=…)`, assumes that p(x|y) is the same
-    in all streams. Then every score s(x) has the same mean in both, Δ = Σ_k π_k E_k[s] − E_u[s] = 0. The rows are cut into
-    parts. On the parts before each one, ridge regressions learn scores that tell the labelled rows, weighted to π, from the
-    unlabelled: by means, by spreads and by products of columns; and scores of the classes. On the part itself Δ of each score
-    is divided by its standard error. Given the parts before, that has a t-distribution (Welch) if p(x|y) is the same; so the
-    z-values of the parts are independent, and are added. (With ordinary cross-fitting they are not, each pair of parts counts
-    twice, and a nominal 5 % was 13 % in a simulation.) The p-value is the smallest of the scores' times their number.
+    A loss with unlabelled rows as one more stream, `criterion(logits, y, unlabelled=…)`, assumes that p(x|y) is the same in
+    all streams. Then every score s(x) has the same mean in both, Δ = Σ_k π_k E_k[s] − E_u[s] = 0. The rows are split into
+    parts. For each part, ridge regressions on the parts before it learn scores that separate the labelled rows, weighted to
+    π, from the unlabelled: by means, by variances and by products of columns; and scores of the classes. On the part itself, Δ
+    of each score is divided by its standard error. If p(x|y) is the same, this has a t-distribution (Welch), given the parts
+    before. So the z-values of the parts are independent, and are added. (With ordinary cross-fitting they are not: each pair
+    of parts counts twice, and a nominal 5 % was 13 % in a simulation.) The p-value is the smallest of all scores times their
+    number. Columns are replaced by their ranks, as normal scores, so neither outliers nor units matter. More than 50 columns
+    are replaced by their leading 50 principal components; products are those of the leading 20. NaN is replaced by the
+    column's mean.
 
-    Columns enter by their ranks, as normal scores, so neither outliers nor units matter. More than 50 columns are replaced by
-    their leading 50 principal components; products are those of the leading 20. NaN is replaced by the column's mean.
-
-    Where π is not known, or uncertain, scores are taken less the part that another mix would move: the hypothesis is then a
-    mixture at some π, and there is less power. A shift within a rare class alone cannot be seen, as it moves Δ by π_k times the
-    shift: `unseen` lists such classes. Where π is given and wrong, the test says no; `any_prevalence` tells whether another π
-    would do.
+    If π is not known, or uncertain, the part of the scores that depends on the mix is removed. The hypothesis is then a
+    mixture at some π, and the test has less power. A shift within a rare class only cannot be detected, because it changes Δ by
+    π_k times the shift: `unseen` lists such classes. If the given π is wrong, the test rejects; `any_prevalence` shows whether
+    another π would fit.
 
     Args:
         x: features of the labelled rows `(n, d)`: array, tensor or DataFrame; images `(n, …)` are flattened. The features that
             a network computes are better than pixels.
-        y: class numbers `(n,)`, with −100 for rows to leave out; or soft votes `(n, k)`.
+        y: class numbers `(n,)`, with −100 for rows to ignore; or soft votes `(n, k)`.
         unlabelled: features of rows from the population `(m, d)`.
-        prevalence: π, as a `Prevalence`, K frequencies, or that of class 1 for two classes; None where it is not known.
-        size: the share of false alarms; a p-value below it is not tenable.
-        folds: the parts, 2 or more; fewer are made where a class has fewer than 4 rows in each.
+        prevalence: π, as a `Prevalence`, K frequencies, or that of class 1 for two classes; None if it is not known.
+        size: the rate of false alarms; a p-value below it is not tenable.
+        folds: the number of parts, 2 or more; fewer if a class has fewer than 4 rows in each.
         groups: a pair, the group (patient, site) of each labelled and of each unlabelled row, or None for independent ones;
-            rows of one group stay in one part, and standard errors allow for their being alike.
-        generator: of the cut; by default one with a fixed seed.
+            rows of one group are in one part, and standard errors account for their correlation.
+        generator: for the split; by default one with a fixed seed.
 
     Examples:
         >>> import torch
@@ -138,7 +139,7 @@ def unlabelled_shift_test(
 
 
 class _Found(NamedTuple):
-    """What the scores say: their p-values, the largest z, AUC with its error, and the classes that cannot be seen."""
+    """The results of the scores: p-values, the largest z, AUC with its error, and the classes of `unseen`."""
 
     raw: dict[str, list[float]]
     statistic: float
@@ -152,7 +153,7 @@ class _Found(NamedTuple):
 
 
 def _tested(data: Streams, moments: Moments, known: np.ndarray | None) -> _Found:
-    """Score each part but the first by what the parts before it show, and add up the parts."""
+    """Score each part but the first with scores learned on the parts before it, and sum over the parts."""
     found = []
     for part in range(1, data.parts):
         own = data.part == part
@@ -165,7 +166,7 @@ def _tested(data: Streams, moments: Moments, known: np.ndarray | None) -> _Found
 
 
 class _PartScores(NamedTuple):
-    """The z-values of each kind of score on one part, AUC and its variance, π (K,), and how many parts were learnt from."""
+    """The z-values of each kind of score on one part, AUC and its variance, π (K,), and the number of training parts."""
 
     z: dict[str, np.ndarray]
     auc: tuple[float, float]
@@ -189,7 +190,7 @@ def _scored(held: HeldOutPart, features: np.ndarray, learner: Learner, known: np
 
 
 def _summed_up(found: list[_PartScores], unknown: bool, unseen: tuple[int, ...]) -> _Found:
-    """Add up the parts. Scores of streams count by the root of what they were learnt from, as their power grows with it."""
+    """Sum over the parts. Scores of streams are weighted by the root of their training parts, as their power grows with it."""
     raw, largest = {}, 0.0
     weights = np.array([each.learnt_from for each in found], dtype=np.float64)
     for kind in found[0].z:
@@ -205,7 +206,7 @@ def _summed_up(found: list[_PartScores], unknown: bool, unseen: tuple[int, ...])
 
 
 def _unseen(data: Streams, pi: np.ndarray) -> tuple[int, ...]:
-    """Return the classes whose share is below 3 standard errors of the mean of a score with variance 1."""
+    """Return the classes with a frequency below 3 standard errors of the mean of a score with variance 1."""
     weights = data.votes.sum(0)
     error = math.sqrt(float((np.append(pi, 1.0) ** 2 / weights).sum()))
     return tuple(int(k) for k in np.flatnonzero(pi < 3 * error))
@@ -224,7 +225,7 @@ def _holm(raw: dict[str, list[float]]) -> dict[str, float]:
 
 def _complaints(found: _Found, known: bool, at_any: float, size: float) -> list[str]:
     if not found.parts:
-        return ["Too few rows of some class to test whether p(x|y) differs; label more, or pass larger groups apart."]
+        return ["Too few rows of some class to test whether p(x|y) differs; label more, or use smaller groups."]
     if found.p_value >= size:
         return []
     kinds = [_IN_WORDS[kind] for kind, p in _holm(found.raw).items() if p < size]
@@ -234,8 +235,8 @@ def _complaints(found: _Found, known: bool, at_any: float, size: float) -> list[
         said.append(f"At another prevalence they may be one (p = {at_any:.2g}): check the prevalence first.")
     else:
         said.append(
-            "p(x|y) differs: trained on as one more stream, they can teach a model the streams instead of the classes. Leave"
-            " them out, or match scanner, site and selection, and compare with labelled rows of the population."
+            "p(x|y) differs: in training, a model can learn to distinguish labelled from unlabelled rows instead of the "
+            "classes. Leave them out, or match scanner, site and selection, and compare with labelled rows of the population."
         )
     return said
 
@@ -253,7 +254,7 @@ def _message(data: Streams, found: _Found, complaints: list[str]) -> str:
 
 
 def _population(prevalence: Any) -> tuple[np.ndarray | None, int | None]:
-    """Return π (K,), None where it is unknown or uncertain, and K, None where the labels tell it."""
+    """Return π (K,), None if it is unknown or uncertain, and K, None if it follows from the labels."""
     prevalence = without_estimate(prevalence)
     if prevalence is None:
         return None, None

@@ -1,15 +1,15 @@
-"""Standard errors of a linear classifier's coefficients that are right when the rows were sampled by class.
+"""Standard errors of the coefficients of a linear classifier, valid for rows sampled by class.
 
 Stage: features, labels, probabilities at the fitted coefficients → covariances; covariances → a table, and intervals of risks.
 
-With ψ_n the gradient of row n's loss and H the Hessian of their sum, the coefficients' covariance is `H⁻¹ M H⁻¹`. Where the
-number of rows of each class was fixed, as in a case-control study, the only chance is in the x given the class, so M is the
-spread of ψ *within the classes*:
+With ψ_n the gradient of row n's loss and H the Hessian of their sum, the coefficients' covariance is `H⁻¹ M H⁻¹`. If the number
+of rows of each class was fixed, as in a case-control study, only x given the class is random, so M is the covariance of ψ
+*within the classes*:
 
     robust:  M = Σ_c Σ_{n: y_n = c} (ψ_n − ψ̄_c)(ψ_n − ψ̄_c)ᵀ · n_c/(n_c − 1)
     model:   M = Σ_n Σ_c p_ρ(c|x_n) ψ(x_n, c) ψ(x_n, c)ᵀ − Σ_c n_c μ_c μ_cᵀ,   μ_c = Σ_n p_ρ(c|x_n) ψ(x_n, c) / n_c
 
-where p_ρ is the fitted prediction in the sampled mix; "model" takes the expected H too. For the logit-adjusted loss the first
+where p_ρ is the fitted prediction at the sampled mix; "model" also uses the expected H. For the logit-adjusted loss the first
 sum is H and H⁻¹ n_c μ_c is the unit vector of class c's intercept, so that the slopes' covariance is that of ordinary logistic
 regression and the intercept's variance is smaller by Σ_c 1/n_c: Prentice & Pyke (1979). For the weighted loss neither holds,
 and H⁻¹ alone is wrong.
@@ -34,14 +34,14 @@ Design = Literal["case-control", "cohort"]
 
 @dataclass(frozen=True)
 class FittedRows:
-    """What the covariances rest on.
+    """The inputs of the covariances.
 
     Attributes:
         features: X (n, d).
         index: class numbers (n,).
-        weight: of the rows (n,): how often each counts.
-        probs: p(k|x_n) at the fitted coefficients, in the mix in which the loss states it (n, K).
-        sampled_probs: p_ρ(k|x_n), the same in the sampled mix (n, K).
+        weight: sample weights of the rows (n,).
+        probs: p(k|x_n) at the fitted coefficients, at the mix of the loss (n, K).
+        sampled_probs: p_ρ(k|x_n), the same at the sampled mix (n, K).
         class_weight: the loss's weight of each class (K,).
     """
 
@@ -54,9 +54,9 @@ class FittedRows:
 
 
 def covariances(fitted: FittedRows) -> dict[str, np.ndarray] | None:
-    """Return the covariances of the log-odds against class 0, by "model case-control", …, class by class, intercept last.
+    """Return a dict of covariances of the log-odds against class 0 ("model case-control", …), class by class, intercept last.
 
-    None where the features are linearly dependent, so that the coefficients are not determined.
+    Return None if the features are linearly dependent, because the coefficients are then not determined.
     """
     expected = fitted.sampled_probs @ fitted.class_weight
     breads = {"model": _bread(fitted, expected), "robust": _bread(fitted, fitted.class_weight[fitted.index])}
@@ -74,9 +74,9 @@ def covariances(fitted: FittedRows) -> dict[str, np.ndarray] | None:
 
 
 def is_separated(fitted: FittedRows) -> bool:
-    """Return whether some combination of the features tells classes apart without error, so that a coefficient is infinite.
+    """Return whether a combination of the features separates the classes, which makes a coefficient infinite.
 
-    Along it the curvature at the solution vanishes beside that at the same prediction for every row.
+    Along it the curvature at the solution is negligible relative to that at a constant prediction.
     """
     mix = np.bincount(fitted.index, fitted.weight, fitted.probs.shape[1]) / fitted.weight.sum()
     importance = fitted.class_weight[fitted.index]
@@ -99,9 +99,9 @@ class CoefficientTable:
     Attributes:
         frame: a row per coefficient: coef, std_err, z, p_value, low, high, and the same as odds ratios.
         covariance: the covariance of the coefficients, rows and columns as in `frame`.
-        note: what the errors rest on.
+        note: how the errors were computed.
 
-    Examples:
+        Examples:
         >>> import numpy as np
         >>> from rightloss.sklearn.information_gain import InformationGainClassifier
         >>> rng = np.random.default_rng(0)
@@ -133,11 +133,11 @@ def coefficient_table(
 
     Args:
         coefficients: (K − 1, d + 1), the intercept last.
-        covariance: of the same, flattened class by class.
+        covariance: of the coefficients, flattened class by class.
         features: the d names.
         classes: the K labels.
-        level: of the intervals.
-        note: what the errors rest on.
+        level: the level of the intervals.
+        note: how the errors were computed.
     """
     import pandas as pd
 
@@ -172,7 +172,7 @@ def risk_interval(
         features: X (n, d).
         coefficients: (K − 1, d + 1), the intercept last.
         covariance: of the same, flattened class by class.
-        level: of the intervals.
+        level: the level of the intervals.
     """
     x = np.column_stack([features, np.ones(len(features))])
     table = np.column_stack([np.zeros(len(x)), x @ coefficients.T])
@@ -192,7 +192,7 @@ def risk_interval(
 
 
 def inverse_or_none(hessian: np.ndarray) -> np.ndarray | None:
-    """Return the inverse of a positive definite matrix; None where it is not, or hardly."""
+    """Return the inverse of a positive definite matrix; None if it is not, or almost not, positive definite."""
     if not (np.diag(hessian) > 0).all():
         return None
     scale = 1 / np.sqrt(np.diag(hessian))
@@ -221,7 +221,7 @@ def _hessian(fitted: FittedRows, probs: np.ndarray, importance: np.ndarray) -> n
 
 
 def _bread(fitted: FittedRows, importance: np.ndarray) -> np.ndarray | None:
-    """Return H⁻¹; None where H is singular."""
+    """Return H⁻¹; None if H is singular."""
     return inverse_or_none(_hessian(fitted, fitted.probs, importance))
 
 
@@ -241,7 +241,7 @@ def _observed_moments(fitted: FittedRows) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _model_moments(fitted: FittedRows) -> tuple[np.ndarray, np.ndarray]:
-    """Return the same with labels as the model expects them."""
+    """Return the same moments with the labels that the model expects."""
     classes = range(fitted.probs.shape[1])
     return _moments(
         fitted, [_residuals(fitted, c) for c in classes], [fitted.weight * fitted.sampled_probs[:, c] for c in classes]

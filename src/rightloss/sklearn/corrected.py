@@ -1,6 +1,6 @@
-"""Any classifier of scikit-learn, LightGBM, XGBoost, …, with its probabilities moved to the population's class frequencies.
+"""PrevalenceCorrectedClassifier: any classifier, with its probabilities moved to the population's class frequencies.
 
-Stage: a classifier, rows, labels, π → a classifier whose `predict_proba` holds at π, and at another one tomorrow.
+Stage: a classifier, rows, labels, π → a classifier with `predict_proba` at π, and later at any other π.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ METHODS = get_args(CorrectionMethod)
 class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     """Wrap any classifier so that its probabilities hold at the population's class frequencies π.
 
-    A classifier's probabilities hold at the mix of classes ρ that its training saw: that of the labels, times class weights,
+    A classifier's probabilities hold at the class frequencies ρ of its training: those of the labels, times class weights,
     after resampling. `fit` finds ρ from the classifier's parameters (`sampling_`) and corrects the probabilities by one of
 
     | method | correction | fits of the classifier |
@@ -55,8 +55,8 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
     | "none" | none: the classifier's own probabilities | 1 |
     | "auto" | the best of these, by the rule below | cv + 1 |
 
-    "affine" and "beta" are fitted to out-of-fold predictions, on their logits, at the mix of the labels, with slopes shrunk for
-    new rows, and then moved to π by the closed form. To weight the rows to π instead would need a new fit for another π.
+    "affine" and "beta" are fitted to out-of-fold predictions, on their logits, at the mix of the labels, with shrunken slopes
+    for new rows, and then moved to π by the closed form. Weighting the rows to π instead would need a new fit for each π.
 
     **The rule of "auto".** Every correction is scored by the expected log-likelihood at π of out-of-fold predictions
     (class averages, weighted by π), calibrations fitted on the other folds. "Better" means by more than one standard error of
@@ -64,50 +64,50 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
 
     1. Start with the closed form, or with mean matching if there is `X_unlabelled` and that is better.
     2. Use the one of "affine" and "beta" that scored higher, unless the start is better than it, and better than always
-       answering π by two standard errors.
-    3. If the result is not better than always answering π by half a standard error, use "flat": all logits times 0.01, which
-       answers about π and keeps the order. A `PrevalenceWarning` says so.
+       predicting π by two standard errors.
+    3. If the result is not better than always predicting π by half a standard error, use "flat": all logits times 0.01, which
+       predicts about π and keeps the order. A `PrevalenceWarning` says so.
 
-    With fewer than 20 rows of a class, by weight, calibration is the last resort: only "affine" is looked at, and steps 2 and 3
-    are taken only where always answering π is better by a standard error. A class with one row leaves the closed form.
+    With fewer than 20 rows of a class, by weight, calibration is the last resort: only "affine" is tried, and steps 2 and 3
+    apply only if always predicting π is better by a standard error. If a class has only one row, the closed form is used.
 
-    So the closed form is kept where it is clearly best, and what is left is calibrated: shrunk slopes cost little where nothing
-    was wrong (`benchmarks/corrections.py`), and for trees the closed form is contested (arXiv 2412.16209). What each scored is
-    in `comparison_`.
+    So the closed form is kept if it is clearly best, and otherwise the probabilities are calibrated. Shrunken slopes cost
+    little if nothing was wrong (`benchmarks/corrections.py`), and for trees the closed form is contested (arXiv 2412.16209).
+    `comparison_` has the scores.
 
     **Probabilities of 0 and 1**, as forests give, have no logit. A probability of 0 becomes half the smallest positive one
     among the predictions in training (`floor_`), which keeps their order; 1/(2(n + 1)) if all of them are 0 or 1.
 
     Args:
-        estimator: any classifier; LogisticRegression by default. One that is fitted goes in a
-            `sklearn.frozen.FrozenEstimator`: X and y of `fit` are then held-out rows, nothing is fitted again, and for the
-            closed form *their* mix counts as that of the training, unless `sampling` is given. One that has only a
-            `decision_function`, such as LinearSVC, can be calibrated ("affine", "beta", "auto"): its values count as logits.
+        estimator: any classifier; LogisticRegression by default. Wrap one that is already fitted in a
+            `sklearn.frozen.FrozenEstimator`: X and y of `fit` are then held-out rows, and it is not fitted again. The closed
+            form then uses *their* mix as that of the training, unless `sampling` is given. One with only a
+            `decision_function`, such as LinearSVC, can be calibrated ("affine", "beta", "auto"): its values are used as logits.
         population: π: for two classes the frequency of `classes_[1]`; K frequencies in the order of `classes_`; a dict by
-            label; a `Prevalence`; an estimate of one. None: the labels' own mix, by weight, or, if `fit` is given
-            `X_unlabelled` and the method is not "mean_matching", the one that is estimated there.
+            label; a `Prevalence`; an estimate of one. None for the labels' own mix, by weight, or, if `fit` is given
+            `X_unlabelled` and the method is not "mean_matching", for an estimate from these rows.
         method: "auto", "closed_form", "affine", "beta", "mean_matching" or "none".
-        sampling: ρ, written as `population`, where it is known better than the classifier's parameters tell. Samplers that make
-            up rows (SMOTE) or choose them by x (Tomek links) change more than the mix: the closed form is then approximate, and
-            says so with a `PrevalenceWarning`.
-        cv: folds, or a splitter of scikit-learn. Classes with fewer rows than folds get fewer folds.
-        n_jobs: processes for the folds.
-        random_state: of the folds. None: rows are not shuffled.
+        sampling: ρ, in the form of `population`, if the classifier's parameters do not show it. Samplers that generate rows
+            (SMOTE) or choose them by x (Tomek links) change more than the mix: the closed form is then approximate, and a
+            `PrevalenceWarning` says so.
+        cv: number of folds, or a splitter of scikit-learn. If a class has fewer rows than folds, there are fewer folds.
+        n_jobs: number of processes for the folds.
+        random_state: seed of the folds. None does not shuffle the rows.
 
     Attributes:
         classes_: the labels, sorted (K,).
         estimator_: the fitted classifier.
         method_: the correction in use; for "auto" also "flat".
         sampling_: ρ (K,); the labels' own mix for a classifier without probabilities.
-        population_: π (K,); the mean where it is uncertain.
+        population_: π (K,); the mean if it is uncertain.
         prevalence_: both as a `rightloss.Prevalence`, with the uncertainty of π.
         comparison_: for "auto" a dict: method → its "expected_log_likelihood" at π on held-out rows, its "gain" over always
-            answering π ("population") and the gain's "standard_error".
+            predicting π ("population") and the gain's "standard_error".
         calibration_: slopes and intercepts on the logits, or None.
-        floor_: the probability that stands for 0; None for a classifier without probabilities.
+        floor_: the probability used for 0; None for a classifier without probabilities.
         estimate_: the estimate of `adapt`.
-        n_features_in_: columns of X, if the classifier says so.
-        feature_names_in_: their names, likewise.
+        n_features_in_: number of columns of X, if the classifier has it.
+        feature_names_in_: their names, if the classifier has them.
 
     Examples:
         >>> import numpy as np
@@ -148,15 +148,15 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
     def fit(
         self, X: Any, y: Any, sample_weight: Any = None, X_unlabelled: Any = None, **fit_params: Any
     ) -> PrevalenceCorrectedClassifier:
-        """Fit the classifier, find the mix of its training, and choose and fit the correction.
+        """Fit the classifier, find the class frequencies of its training, and choose and fit the correction.
 
         Args:
-            X: the rows, in any form that the classifier takes.
+            X: the rows, in any form that the classifier accepts.
             y: their labels `(n,)`.
-            sample_weight: of the rows `(n,)`, as many times as each counts. Goes to the classifier, if it takes weights
-                (in a pipeline: to its last step), and counts in the mix and the calibration.
+            sample_weight: weights of the rows `(n,)`. They are passed to the classifier, if it accepts weights (in a pipeline:
+                to its last step), and used for the mix and the calibration.
             X_unlabelled: rows of the population, for "mean_matching", "auto", or `population=None`.
-            **fit_params: go to the classifier's `fit`.
+            **fit_params: passed to the classifier's `fit`.
         """
         X, y = indexable(X, y)
         check_classification_targets(y)
@@ -207,17 +207,17 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         return self.classes_[best]
 
     def set_population(self, population: Population | None) -> PrevalenceCorrectedClassifier:
-        """Move to another population without a new fit; the method stays. None: the labels' own mix."""
+        """Move to another population without a new fit, with the same method. None for the labels' own mix."""
         check_is_fitted(self)
         self._set_prevalence(self._data if population is None else population)
         return self
 
     def adapt(self, X_unlabelled: Any) -> PrevalenceCorrectedClassifier:
-        """Estimate the population's class frequencies from unlabelled rows of it, and move there.
+        """Estimate the population's class frequencies from unlabelled rows, and move the predictions to them.
 
-        The estimate (`estimate_`) is that of `rightloss.shift.estimate_prevalence`, calibrated on out-of-fold predictions where
-        there are some ("auto", "affine", "beta"); those also serve to test for label shift, which warns with a
-        `rightloss.shift.LabelShiftWarning` if more than the mix has changed. Otherwise the classifier is trusted to be
+        The estimate (`estimate_`) is from `rightloss.shift.estimate_prevalence`, calibrated on out-of-fold predictions if there
+        are some ("auto", "affine", "beta"). These are also used to test for label shift, with a
+        `rightloss.shift.LabelShiftWarning` if more than the mix has changed. Otherwise the classifier is assumed to be
         calibrated at ρ, and a `PrevalenceWarning` says so.
         """
         check_is_fitted(self)
@@ -248,8 +248,8 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
             )
         if by_score and self.method not in ("auto", "affine", "beta"):
             raise ValueError(
-                f"Expected a classifier with `predict_proba` for method={self.method!r}, but got one with `decision_function` "
-                "alone: use 'auto', 'affine' or 'beta', which calibrate its values."
+                f"Expected a classifier with `predict_proba` for method={self.method!r}, but got one with only "
+                "`decision_function`: use 'auto', 'affine' or 'beta', which calibrate its values."
             )
         if self.method == "mean_matching" and (X_unlabelled is None or self.population is None):
             raise ValueError(
@@ -259,9 +259,9 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         if X_unlabelled is not None and self.population is not None and self.method not in ("auto", "mean_matching"):
             raise ValueError(
                 f"Expected no `X_unlabelled` for method={self.method!r} and a known population, but got some: leave them "
-                "out, or use method='mean_matching', or population=None to estimate it there."
+                "out, or use method='mean_matching', or population=None to estimate it from them."
             )
-        class_prevalence(self.population, classes, data if self.sampling is None else self.sampling)  # refused before any fit
+        class_prevalence(self.population, classes, data if self.sampling is None else self.sampling)  # checked before any fit
 
     def _training_mix(self, X: Any, y: np.ndarray, weights: np.ndarray | None) -> TrainingMix:
         if self.sampling is None:
@@ -283,7 +283,7 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
     def _out_of_fold(
         self, estimator: Any, X: Any, y: np.ndarray, labels: np.ndarray, weights: np.ndarray, params: dict[str, Any]
     ) -> OutOfFold | None:
-        """Return out-of-fold predictions if the method needs them; None also if a class has but one row."""
+        """Return out-of-fold predictions if the method needs them; None also if a class has only one row."""
         if self.method not in ("auto", "affine", "beta"):
             return None
         splitter = folds_of(self.cv, labels, weights, self.random_state)
@@ -304,7 +304,7 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         return self._table(self.estimator_.decision_function(X) if self.floor_ is None else self.estimator_.predict_proba(X))
 
     def _choose(self, folded: OutOfFold | None, X_unlabelled: Any) -> None:
-        """Choose the method and fit it. Calibrations take predictions at the labels' mix, and are stated at `_stated_at`."""
+        """Choose the method and fit it. Calibrations take predictions at the labels' mix and return them at `_stated_at`."""
         rows = None if folded is None else self._held_out_rows(folded)
         self._held_out = None if folded is None else (self._table(folded.values), folded.labels)
         matched = self._matched(X_unlabelled)
@@ -325,7 +325,7 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
     def _calibration(
         self, rows: HeldOutRows | None, matched: LogitCalibration | None
     ) -> tuple[LogitCalibration | None, np.ndarray]:
-        """Return the calibration of `method_`, if it has one, and the mix at which it states the predictions."""
+        """Return the calibration of `method_`, if it has one, and the mix of its predictions."""
         if self.method_ == "mean_matching":
             return matched, self.population_
         if self.method_ in ("closed_form", "none") or rows is None:
@@ -358,8 +358,8 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
             )
         if self.method_ == "flat":
             warnings.warn(
-                "The classifier does no better on held-out rows than to answer the population's frequencies to everybody, "
-                "so that is what it answers now, but for a small change that keeps the order: see `comparison_`.",
+                "On held-out rows the classifier is no better than predicting the population's frequencies for every row. So "
+                "it now predicts these, with a small change that keeps the order: see `comparison_`.",
                 PrevalenceWarning,
                 stacklevel=3,
             )
@@ -375,13 +375,13 @@ def _label_mix(labels: np.ndarray, weights: np.ndarray, classes: np.ndarray) -> 
     if weights.min() < 0 or not (mass > 0).all():
         raise ValueError(
             f"Expected `sample_weight` to be at least 0, and not 0 for a whole class, but its sums by class are "
-            f"{mass.tolist()}: leave out a class that does not count."
+            f"{mass.tolist()}: remove a class without weight."
         )
     return mass / mass.sum()
 
 
 def _with_weights(estimator: Any, sample_weight: Any, weights: np.ndarray, fit_params: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of the classifier's `fit`, with the sample weights under the name that it knows them by."""
+    """Return the arguments of the classifier's `fit`, with the sample weights under the right name."""
     if sample_weight is None or isinstance(estimator, FrozenEstimator):
         return fit_params
     if isinstance(estimator, Pipeline) and resamples(estimator):
@@ -393,7 +393,7 @@ def _with_weights(estimator: Any, sample_weight: Any, weights: np.ndarray, fit_p
     if name is not None:
         return {**fit_params, name: weights}
     warnings.warn(
-        f"{type(estimator).__name__} takes no `sample_weight`: the weights count in the correction alone.",
+        f"{type(estimator).__name__} takes no `sample_weight`: the weights are used only in the correction.",
         PrevalenceWarning,
         stacklevel=3,
     )

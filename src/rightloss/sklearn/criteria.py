@@ -1,4 +1,4 @@
-"""The losses by name, for rows with weights.
+"""Make a loss by its name, and apply it to rows with weights.
 
 Stage: a loss's name, a `Prevalence` → a loss module; outputs, labels and row weights → one number with a gradient.
 """
@@ -26,7 +26,7 @@ Criterion = InformationGainLoss | LogitAdjustedLoss | WeightedLoss | LogLikeliho
 
 
 def reference_mix(reference: Any, prevalence: Prevalence, classes: np.ndarray) -> Tensor | None:
-    """Return r (K,); None for the sampled mix. `reference` is None, "population", or a mix as users write it."""
+    """Return r (K,); None for the sampled mix. `reference` is None, "population", or a mix in any form."""
     if reference is None:
         return None
     if isinstance(reference, str):
@@ -46,10 +46,10 @@ def make_criterion(
     unlabelled_weight: float | None = None,
     unlabelled_evidence: float = 0.0,
 ) -> Criterion:
-    """Return the loss module; with a `full_batch` the marginal is that of the rows at hand.
+    """Return the loss module; with `full_batch` the marginal is that of the given rows.
 
-    The information gain in the sampled mix with κ = 1 is logit adjustment, up to the noise of the minibatches' marginals, and
-    is trained as that: it takes half the time.
+    The information gain at the sampled mix with κ = 1 is logit adjustment, up to the noise of the minibatches' marginals.
+    So it is trained as logit adjustment, in half the time.
     """
     criterion: Criterion
     options: dict[str, Any] = {"unlabelled_weight": unlabelled_weight, "unlabelled_evidence": unlabelled_evidence}
@@ -77,8 +77,8 @@ def loss_of_rows(
         criterion: from `make_criterion`.
         outputs: (n, m).
         labels: class numbers or votes of the rows.
-        weight: (n,), positive; None where all are 1.
-        unlabelled: outputs of unlabelled rows; not with weights.
+        weight: (n,), positive; None if all are 1.
+        unlabelled: outputs of unlabelled rows; cannot be combined with weights.
     """
     if weight is None:
         target = labels.index if labels.index is not None else labels.votes
@@ -102,7 +102,7 @@ def loss_of_rows(
 class OutputLoss:
     """A loss over all rows as a function of the outputs and of the likelihood's own parameters, for `linear.lbfgs`.
 
-    Outputs beyond those of the labelled rows are of unlabelled ones.
+    The outputs of unlabelled rows come after those of the labelled rows.
     """
 
     def __init__(self, criterion: Criterion, rows: LabelledRows) -> None:

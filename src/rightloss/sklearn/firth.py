@@ -12,19 +12,19 @@ from .linear import CrossEntropy, LinearFit, blocks, second_moments
 
 
 def firth(features: np.ndarray, table: np.ndarray, start: np.ndarray, max_iter: int, tol: float) -> LinearFit:
-    """Maximise `ℓ(b) + ½ log det I(b)` for two classes, then move the intercept to where the mean prediction is right.
+    """Maximise `ℓ(b) + ½ log det I(b)` for two classes, then correct the intercept to match the mean prediction.
 
-    The penalty is Jeffreys' prior; it takes the first-order bias out of the coefficients (Firth 1993) and keeps them finite
-    where the classes are separated (Heinze & Schemper 2002). It also pulls predictions towards ½, so the intercept is
-    estimated again by maximum likelihood with the slopes held: FLIC (Puhr et al. 2017). The derivative of the penalty is
-    `Σ_n h_n (½ − p_n) x_n`, with h_n the row's leverage, so that each step is Newton's on labels moved by it.
+    The penalty is Jeffreys' prior. It removes the first-order bias of the coefficients (Firth 1993) and keeps them finite if
+    the classes are separated (Heinze & Schemper 2002). It also shrinks predictions towards ½, so the intercept is estimated
+    again by maximum likelihood with fixed slopes: FLIC (Puhr et al. 2017). The derivative of the penalty is
+    `Σ_n h_n (½ − p_n) x_n`, with h_n the row's leverage, so each step is a Newton step with shifted labels.
 
     Args:
         features: X (n, d), linearly independent.
         table: each row's weight by class (n, 2).
         start: coefficients (d + 1, 1).
-        max_iter: steps at most.
-        tol: it stops where half the squared Newton decrement per row is at most tol².
+        max_iter: maximum number of steps.
+        tol: stop when half the squared Newton decrement per row is at most tol².
     """
     loss = CrossEntropy.of(table, float(table.sum()))
     found, curve, converged = start, [], False
@@ -35,7 +35,7 @@ def firth(features: np.ndarray, table: np.ndarray, start: np.ndarray, max_iter: 
         score = np.append(features.T @ residual, residual.sum())
         step = inverse @ score
         converged = float(score @ step) / (2 * loss.total) <= tol**2
-        step *= min(1.0, 5 / max(np.abs(features @ step[:-1] + step[-1]).max(), 1e-300))  # logits move by 5 at most
+        step *= min(1.0, 5 / max(np.abs(features @ step[:-1] + step[-1]).max(), 1e-300))  # logits change by at most 5
         for size in 0.5 ** np.arange(40):
             trial = found + size * step[:, None]
             new = _penalised_loss(features, loss, trial)

@@ -1,7 +1,7 @@
-"""A classifier, linear or with hidden layers, trained for the class frequencies of the population where it will be used.
+"""InformationGainClassifier: a linear model or a neural network, trained for the population's class frequencies.
 
-Stage: `fit(X, y)` on classes mixed as ρ, with unlabelled rows of the population or without → `predict_proba(X)` in the
-population π; `summary()` for the coefficients' errors.
+Stage: `fit(X, y)` at class frequencies ρ, with or without unlabelled rows of the population → `predict_proba(X)` at the
+population π; `summary()` for the coefficients' standard errors.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ from .unlabelled_rows import UnlabelledRows, both_classes, check_usable, read_un
 
 Reference = Frequencies | Mapping[Hashable, float] | Literal["population"]
 
-_ROWS_FOR_POPULATION = 10_000  # unlabelled ones that a network's π is learnt from before each epoch; in the end from all
+_ROWS_FOR_POPULATION = 10_000  # unlabelled rows used to update a network's π before each epoch; at the end all are used
 _SEPARATED = (
     "Expected classes that overlap, but a combination of the features separates them: the coefficients would be "
     "infinite; use penalty='firth' or 'l2'."
 )
 _ABSENT = (
-    "Expected unlabelled rows of every class for standard errors of a learnt population, but one is learnt to be absent: give "
-    "the population, or more unlabelled rows."
+    "Expected unlabelled rows of every class for standard errors of a learned population, but the estimate of one class is 0: "
+    "give the population, or more unlabelled rows."
 )
 _DEPENDENT = (
     "Expected linearly independent features for standard errors, but some depend on others: "
@@ -62,56 +62,55 @@ _DEPENDENT = (
 
 
 class InformationGainClassifier(ClassifierMixin, BaseEstimator):
-    """A classifier trained on one mix of classes, whose predictions are those of a population with another.
+    """A classifier trained at one mix of classes, with predictions for a population with another mix.
 
-    Linear by default; then the default loss is logit adjustment, the slopes are those of `LogisticRegression` at the same
-    `C`, and the intercept is the population's. The intercept is always fitted and never penalised: it carries the
-    prevalence. Features are used as they are: standardise them in a pipeline before an "l2" penalty or hidden layers.
+    It is linear by default. Then the default loss is logit adjustment, the slopes are those of `LogisticRegression` with the
+    same `C`, and the intercept is that of the population. The intercept is always fitted and never penalised, because it
+    holds the prevalence. Features are not standardised: do so in a pipeline before an "l2" penalty or hidden layers.
 
-    The losses of a linear model see all rows at once. At the default reference r = ρ the information gain has its optimum
-    where logit adjustment has, whatever κ is, so there `evidence` changes nothing; it does with hidden layers, and with
-    other references.
+    The losses of a linear model use all rows at once. At the default reference r = ρ the information gain has the same
+    optimum as logit adjustment for every κ, so `evidence` has no effect there; it has with hidden layers and with other
+    references.
 
     Args:
-        population: π, where the model will be used: for two classes how often `classes_[1]` occurs; K frequencies in the
-            order of `classes_`; a dict by class label; a `Prevalence` or an estimate of one. None: the training mix.
-            "unknown": it is learnt from `X_unlabelled`; `rightloss.shift.joint_prevalence` has intervals of it.
+        population: π, the population's class frequencies: for two classes the frequency of `classes_[1]`; K frequencies in
+            the order of `classes_`; a dict by class label; a `Prevalence` or an estimate of one. None for the training mix.
+            "unknown" to learn it from `X_unlabelled`; `rightloss.shift.joint_prevalence` returns intervals of it.
         loss: "information_gain"; "as_published", the paper's form, r = π and κ = 0; "logit_adjusted"; "weighted";
             "log_likelihood", plain cross-entropy moved to the population afterwards.
         evidence: κ of the information gain. None: 1 for a known population, that of `Prevalence.evidence_for` for an
             uncertain one.
-        reference: r of the information gain: None for the training mix, "population", or a mix written as `population`.
+        reference: r of the information gain: None for the training mix, "population", or a mix in the form of `population`.
         hidden_layer_sizes: () is a linear model; (100,) one hidden layer.
-        activation: of hidden layers: "relu", "tanh" or "logistic".
+        activation: activation of hidden layers: "relu", "tanh" or "logistic".
         penalty: "l2"; "firth" for few cases or separated classes, linear models of two classes (see `firth.firth`); None.
-        C: inverse of the strength of "l2": `C Σ_n loss_n + ½ ‖weights‖²` is minimised, as in `LogisticRegression`.
-        max_iter: iterations of the solver, or epochs.
-        tol: linear: the solver stops where no derivative of the mean loss, by standardised features, is above tol, or for
-            few features and without "l2" where a Newton step promises less than tol²; hidden layers: the least
-            improvement that counts.
-        batch_size: rows of a minibatch; "auto" is min(200, n). Hidden layers and `partial_fit` alone.
-        learning_rate_init: of Adam. Hidden layers and `partial_fit` alone.
-        early_stopping: hold out a stratified share of the rows, stop by the expected log-likelihood in the population on
-            these, and keep the best weights. Hidden layers alone.
-        validation_fraction: the share held out.
+        C: inverse of the strength of "l2": minimises `C Σ_n loss_n + ½ ‖weights‖²`, as in `LogisticRegression`.
+        max_iter: maximum number of iterations, or of epochs.
+        tol: linear models stop when no derivative of the mean loss, by standardised features, is above tol, or, for few
+            features and without "l2", when the expected improvement of a Newton step is below tol². With hidden layers it is
+            the smallest improvement that counts.
+        batch_size: rows of a minibatch; "auto" is min(200, n). Only for hidden layers and `partial_fit`.
+        learning_rate_init: learning rate of Adam. Only for hidden layers and `partial_fit`.
+        early_stopping: hold out a stratified fraction of the rows, stop by the expected log-likelihood in the population on
+            them, and keep the best weights. Only for hidden layers.
+        validation_fraction: the fraction held out.
         n_iter_no_change: epochs without improvement before training stops.
         warm_start: start from the last solution.
-        random_state: of hidden layers and `partial_fit`; a linear `fit` draws nothing.
+        random_state: seed for hidden layers and `partial_fit`; a linear `fit` is deterministic.
         verbose: print the loss of each epoch.
-        unlabelled_weight: λ, the mass of all rows of `X_unlabelled` against that of the labelled rows; None: the ratio of
-            their numbers, each row counting as one; for a network, whose minibatches have as many of both, 1. 0 leaves them
-            out.
-        unlabelled_evidence: ε, people counted by class alone for each unlabelled row, which hold the mean prediction over
-            these rows at a known population; None: 3, and 0 for a linear model without an l2 penalty, which has standard
-            errors, and with another loss or reference.
-        check_unlabelled: test whether the classes look the same in `X` and `X_unlabelled`, and warn where they do not:
+        unlabelled_weight: λ, the total weight of `X_unlabelled` relative to the labelled rows. None for the ratio of their
+            numbers; for a network, with the same number of both in a minibatch, 1. 0 ignores them.
+        unlabelled_evidence: ε, people counted by class per unlabelled row, which keeps the mean prediction over these rows at
+            a known population. None for 3; for 0 with another loss or reference, and for a linear model without an l2
+            penalty, because that has standard errors.
+        check_unlabelled: test whether p(x|y) is the same in `X` and `X_unlabelled`, and warn if not:
             `rightloss.shift.unlabelled_shift_test`.
 
     Attributes:
         classes_: the class labels, sorted.
-        population_: π (K,) of the predictions; the mean where it is uncertain; as learnt where it is unknown.
+        population_: π (K,) of the predictions; the mean if it is uncertain; the learned one if it is unknown.
         sampling_: ρ (K,), the mix of the training rows, by weight.
-        concentration_: of an uncertain population (K,), else None.
+        concentration_: Dirichlet parameters of an uncertain population (K,), else None.
         coef_: slopes of a linear model, (1, d) for two classes, else (K, d).
         intercept_: at the population, (1,) or (K,).
         coefs_, intercepts_: weights of the layers of a network, as in `MLPClassifier`.
@@ -119,7 +118,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         n_iter_: iterations or epochs run.
         loss_curve_: the objective after each of them.
         validation_scores_: with early stopping, the expected log-likelihood after each epoch; else None.
-        unlabelled_weight_: λ as used; 0 without unlabelled rows.
+        unlabelled_weight_: the λ used; 0 without unlabelled rows.
 
     Examples:
         >>> import numpy as np
@@ -134,7 +133,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         >>> model.set_population(0.2).predict_proba([[2.0]]).round(2)
         array([[0.52, 0.48]])
 
-        Unlabelled rows of the population sharpen the fit, and tell how frequent the classes are there:
+        Unlabelled rows of the population make the fit more precise, and show how frequent the classes are:
 
         >>> cases = rng.random(2000) < 0.1
         >>> x_unlabelled = rng.normal(size=(2000, 1)) + 3 * cases[:, None]
@@ -196,15 +195,15 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
     ) -> InformationGainClassifier:
         """Fit to rows sampled by class, and to unlabelled rows of the population.
 
-        The likelihood with unlabelled rows is that of `rightloss.losses.streams`. They need a `population`, or "unknown". With
-        a known one, rows of one of two classes are enough (positive and unlabelled): where their label is neither 1 nor True,
-        write the population as a dict that names both classes.
+        The likelihood with unlabelled rows is that of `rightloss.losses.streams`. It needs a `population`, or "unknown". With a
+        known one, labelled rows of one of two classes are enough (positive-unlabelled learning); if their label is neither 1
+        nor True, write the population as a dict that names both classes.
 
         Args:
             X: features (n, d).
             y: labels (n,); or votes, floats (n, K) with rows that sum to 1: the columns of a DataFrame name the classes.
-            sample_weight: (n,): 2 counts as the same row twice, 0 leaves it out; ρ is the weighted mix.
-            X_unlabelled: features (m, d) of people of the population, in the columns of `X`.
+            sample_weight: (n,): 2 is the same as the row twice, 0 ignores it; ρ is the weighted mix.
+            X_unlabelled: features (m, d) of rows from the population, with the columns of `X`.
         """
         check_options(self, ("l2", "firth", None))
         sizes, unknown = hidden_sizes(self), is_unknown(self.population)
@@ -235,12 +234,12 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
     def partial_fit(
         self, X: Any, y: Any, classes: ArrayLike | None = None, sample_weight: ArrayLike | None = None
     ) -> InformationGainClassifier:
-        """Take one epoch of Adam over more rows; ρ is the mix of all rows so far.
+        """Train for one epoch of Adam on more rows; ρ is the mix of all rows so far.
 
         Args:
             X: features (n, d).
             y: labels (n,), or votes (n, K).
-            classes: all classes there can be, in the first call; not needed with votes.
+            classes: all possible classes, in the first call; not needed with votes.
             sample_weight: as in `fit`.
         """
         check_options(self, ("l2", None))
@@ -267,7 +266,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         """Move the predictions to another population without refitting; None is the training mix.
 
         Args:
-            population: written as in the constructor.
+            population: in the form of the constructor's argument.
         """
         check_is_fitted(self)
         prevalence = class_prevalence(population, self.classes_, self.sampling_)
@@ -285,7 +284,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         return class_prevalence(self.population_, self.classes_, self.sampling_)
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """Return the log-odds of `classes_[1]` in the population (n,); for more classes logits (n, K)."""
+        """Return the log-odds of `classes_[1]` in the population (n,); for more than two classes logits (n, K)."""
         outputs = self._outputs(X)
         if outputs.shape[1] == 1:
             return outputs[:, 0]
@@ -304,21 +303,21 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         return np.exp(self.predict_log_proba(X))
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the most probable class in the population (n,); a rare one seldom is: see `rightloss.metrics` for costs."""
+        """Return the most probable class in the population (n,), rarely a rare one: see `rightloss.metrics` for costs."""
         check_is_fitted(self)
         return self.classes_[self.predict_log_proba(X).argmax(1)]
 
     def summary(self, covariance: Covariance = "model", level: float = 0.95) -> CoefficientTable:
         """Return the coefficients of a linear model with standard errors, z, p-values, intervals and odds ratios.
 
-        With a `population` the rows count as sampled by class, and the errors are those of `coefficients`: the slopes' as
-        in ordinary logistic regression, the intercept's smaller by Σ_c 1/n_c and larger by the uncertainty of the
-        population. Without one the training mix is the population's, and they are ordinary ones. More than two classes:
-        log-odds against `classes_[0]`. Sample weights count rows.
+        With a `population` the rows are treated as sampled by class, with the errors of `coefficients`: for the slopes as in
+        ordinary logistic regression, for the intercept smaller by Σ_c 1/n_c and larger by the uncertainty of the population.
+        Without one, the training mix is that of the population, and the errors are the ordinary ones. For more than two
+        classes the log-odds are against `classes_[0]`. Sample weights are numbers of rows.
 
         Args:
-            covariance: "model", or "robust", right even where the log-odds are not linear in x.
-            level: of the intervals.
+            covariance: "model", or "robust", which is valid even if the log-odds are not linear in x.
+            level: the level of the intervals.
         """
         matrix, design = self._covariance(covariance, level)
         names = getattr(self, "feature_names_in_", [f"x{i}" for i in range(self.n_features_in_)])
@@ -335,7 +334,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         Args:
             X: features (n, d).
             covariance: as in `summary`.
-            level: how often the limits contain the model's probability, in each cell.
+            level: the probability that the limits contain the model's probability, for each entry.
         """
         matrix, _ = self._covariance(covariance, level)
         features = validate_data(self, X, dtype=np.float64, reset=False)
@@ -345,7 +344,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         return prevalence if self.evidence is None else prevalence.with_evidence(self.evidence)
 
     def _prevalence_of(self, classes: np.ndarray, sampling: np.ndarray) -> Prevalence:
-        """Return π, or that it is unknown, and ρ."""
+        """Return the prevalence: π, or unknown, and ρ."""
         given = self.population
         if isinstance(given, str) or (isinstance(given, Prevalence) and given.is_unknown and given.start.equal(given.sampling)):
             given = Prevalence.unknown(len(classes), start=sampling)
@@ -358,7 +357,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         self.concentration_ = None if concentration is None else concentration.numpy()
 
     def _prevalence_so_far(self, classes: np.ndarray, totals: np.ndarray) -> Prevalence:
-        """Return the prevalence of `partial_fit`; a class not yet seen counts as half a row."""
+        """Return the prevalence for `partial_fit`; a class without rows so far counts as half a row."""
         counts = totals if totals.all() else totals + 0.5
         if not hasattr(self, "population_"):
             return self._prevalence_of(classes, counts / counts.sum())
@@ -390,7 +389,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
     def _fit_with_unlabelled(
         self, rows: LabelledRows, others: UnlabelledRows, prevalence: Prevalence, reference: Tensor | None, start: Any
     ) -> None:
-        """Fit the likelihood of all rows, from where the labelled ones alone have their optimum."""
+        """Fit the likelihood of all rows, starting from the optimum of the labelled ones."""
         ridge = 1 / (self.C * rows.total) if self.penalty == "l2" else 0.0
         begin = start[0] if start is not None else self._optimum_of_labelled(rows, prevalence, ridge)
         open_evidence = prevalence.given_evidence in (None, 1.0) or self.loss == "logit_adjusted"
@@ -406,13 +405,13 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         self._no_covariances = self._why_no_errors(rows, plain)
         if plain and len(fit.own):
             self._learnt_population = self.population_ = fitted.population
-            self.concentration_ = None  # what is known of π now is in its covariance
+            self.concentration_ = None  # the uncertainty of π is now in its covariance
             warn_of_absent_class(self.classes_, fitted.population, len(others.features))
         if self._no_covariances is None:
             self._measure_stream_errors(fitted)
 
     def _optimum_of_labelled(self, rows: LabelledRows, prevalence: Prevalence, ridge: float) -> np.ndarray:
-        """Return the coefficients in the population by the labelled rows alone; none where they are all of one class."""
+        """Return the coefficients at the population from the labelled rows only; None if they are all of one class."""
         pi, rho = prevalence.start.numpy(), prevalence.sampling.numpy()
         if not rho.all():
             return _start(rows.features.shape[1], np.log(pi))
@@ -420,7 +419,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         return moved(fit.coefficients, np.log(pi) - np.log(rho))
 
     def _keep(self, fit: LinearFit, coefficients: np.ndarray) -> None:
-        """Set the attributes of a linear fit; its covariances are still to be found."""
+        """Set the attributes of a linear fit, except for the covariances."""
         warn_unless_converged(fit, self.max_iter)
         self.coef_, self.intercept_ = coefficients[:-1].T.copy(), coefficients[-1].copy()
         self.loss_curve_, self.n_iter_ = fit.loss_curve, len(fit.loss_curve)
@@ -439,16 +438,16 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         return lbfgs(rows.features, loss, ridge, begin, self.max_iter, self.tol, weight=rows.weight)
 
     def _why_no_errors(self, rows: LabelledRows, cross_entropy: bool) -> str | None:
-        """Return what `summary` says where it has no standard errors."""
+        """Return the error message of `summary` if there are no standard errors."""
         if self.penalty == "l2":
             return (
-                "Expected penalty=None or 'firth' for standard errors, but got 'l2': shrunken coefficients are biased, and no "
-                "interval around them covers as often as it says; fit again without it."
+                "Expected penalty=None or 'firth' for standard errors, but got 'l2': shrunken coefficients are biased, so "
+                "their intervals have the wrong coverage; fit again without it."
             )
         if not cross_entropy:
             return (
-                "Expected reference=None for standard errors, but got an information gain in another mix: "
-                "fit the default, or loss='weighted'."
+                "Expected reference=None for standard errors, but got an information gain with another reference: use the "
+                "default, or loss='weighted'."
             )
         if rows.index is None:
             return (
@@ -465,7 +464,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
     def _measure_errors(
         self, rows: LabelledRows, stated: np.ndarray, class_weight: np.ndarray, to_sampling: np.ndarray
     ) -> None:
-        """Keep the covariances, and warn where the classes are separated."""
+        """Store the covariances, and warn if the classes are separated."""
         assert rows.index is not None
         outputs = rows.features @ stated[:-1] + stated[-1]
         outputs = np.column_stack([np.zeros(len(outputs)), outputs]) if outputs.shape[1] == 1 else outputs
@@ -486,7 +485,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         self._no_covariances = None if self._covariances is not None else _DEPENDENT
 
     def _measure_stream_errors(self, fitted: FittedStreams) -> None:
-        """Keep the covariances of a fit with unlabelled rows: with π as it is, and with π known from elsewhere."""
+        """Store the covariances of a fit with unlabelled rows, for the π of the fit and for a π known otherwise."""
         if self._learnt_population is not None and self._learnt_population.min() * fitted.likelihood.unlabelled < 1:
             self._no_covariances = _ABSENT
             return
@@ -532,7 +531,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         mix = prevalence.sampling.numpy() if prevalence.is_unknown else prevalence.population.numpy()
 
         def score(outputs: Tensor, held: LabelledRows) -> float:
-            """Score in the population; where that is still being learnt, in the sampled mix."""
+            """Return the score at the population, or at the sampled mix while the population is being learned."""
             log_probs = special.log_softmax(outputs.double().numpy() + (0 if prevalence.is_unknown else to_population), axis=1)
             return expected_log_likelihood(log_probs, held, mix)
 
@@ -556,10 +555,10 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         settings: NetworkSettings,
         generator: torch.Generator,
     ) -> np.ndarray:
-        """Train a network whose outputs are stated in the sampled mix, and learn π; return log π − log ρ.
+        """Train a network with outputs at the sampled mix, and learn π; return log π − log ρ.
 
-        First on the labelled rows, since the π of a network that tells nothing apart is anywhere; then on all rows, with the π
-        before each epoch that is the most likely, given the outputs. In the end it is so on all unlabelled rows: their mean
+        Train first on the labelled rows, because an untrained network cannot determine π. Then train on all rows; before each
+        epoch set π to its maximum likelihood estimate, given the outputs. At the end use all unlabelled rows: their mean
         prediction is π, as at the maximum of the likelihood.
         """
         rho, held = stated.sampling.numpy(), None
@@ -589,7 +588,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
     def _take_epoch(self, rows: LabelledRows, prevalence: Prevalence, reference: Tensor | None, arrays: Any) -> None:
         sizes, settings = hidden_sizes(self), network_settings(self, len(rows.features), float(self.class_totals_.sum()))
         likelihood = Bernoulli() if len(rows.classes) == 2 and not sizes else Categorical()
-        loss = "logit_adjusted" if self.loss == "log_likelihood" else self.loss  # the outputs stay the population's
+        loss = "logit_adjusted" if self.loss == "log_likelihood" else self.loss  # the outputs remain those of the population
         criterion = make_criterion(loss, prevalence, reference, likelihood, round(self.class_totals_.sum()), False)
         self.n_iter_ = getattr(self, "n_iter_", 0) + 1
         generator, dtype = self._generator(self.n_iter_), torch.from_numpy(rows.features[:0]).dtype
@@ -618,13 +617,13 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         return torch.Generator().manual_seed(seed + call)
 
     def _layers(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Return the weights of the layers; those of a linear model as one layer."""
+        """Return the weights of the layers; a linear model has one layer."""
         if self.n_layers_ > 2:
             return self.coefs_, self.intercepts_
         return [self.coef_.T], [self.intercept_]
 
     def _earlier_solution(self, rows: LabelledRows, prevalence: Prevalence, sizes: tuple[int, ...]) -> Any:
-        """Return where a warm start begins: coefficients, or layers, at the new population; None where there are none."""
+        """Return the start of a warm start: coefficients or layers at the new population; None if there are none."""
         if not np.array_equal(getattr(self, "classes_", np.empty(0)), rows.classes):
             return None
         move = prevalence.start.log().numpy() - np.log(self.population_)
@@ -639,7 +638,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         return [moved(np.vstack([self.coef_.T, self.intercept_]), move)]
 
     def _shift(self, move: np.ndarray) -> None:
-        """Add to the log-odds of the classes."""
+        """Add offsets to the log-odds of the classes."""
         if self.n_layers_ > 2:
             last = self.intercepts_[-1]
             self.intercepts_ = [*self.intercepts_[:-1], last + move.astype(last.dtype)]

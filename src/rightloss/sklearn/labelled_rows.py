@@ -1,4 +1,4 @@
-"""Training rows as scikit-learn's users give them: features, class labels or votes, and weights, checked.
+"""Check training rows in scikit-learn's form: features, class labels or votes, and weights.
 
 Stage: `X, y, sample_weight` as given → `LabelledRows`: float features, class numbers or votes, positive weights.
 """
@@ -21,14 +21,14 @@ from ..losses.batch import Labels
 
 @dataclass(frozen=True)
 class LabelledRows:
-    """Rows that count, with labels in the order of `classes`.
+    """Rows with positive weight, with labels as indices into `classes`.
 
     Attributes:
         features: X (n, d).
         classes: the K class labels, sorted.
         index: class numbers (n,); None for soft labels.
         votes: soft labels (n, K), rows that sum to 1; None for class numbers.
-        weight: sample weights (n,), all positive; None where all are 1.
+        weight: sample weights (n,), all positive; None if all are 1.
     """
 
     features: np.ndarray
@@ -39,7 +39,7 @@ class LabelledRows:
 
     @property
     def total(self) -> float:
-        """The sum of the weights: the number of rows where none are given."""
+        """The sum of the weights; the number of rows if none are given."""
         return float(len(self.features)) if self.weight is None else float(self.weight.sum())
 
     def class_totals(self) -> np.ndarray:
@@ -62,7 +62,7 @@ class LabelledRows:
         return table if class_weight is None else table * class_weight
 
     def target(self, dtype: torch.dtype) -> Tensor:
-        """Return the labels as the losses take them: int (n,), or votes (n, K)."""
+        """Return the labels in the form of the losses: int (n,), or votes (n, K)."""
         if self.index is not None:
             return torch.from_numpy(self.index)
         assert self.votes is not None
@@ -84,15 +84,15 @@ def read_rows(
     classes: ArrayLike | None = None,
     reset: bool = True,
 ) -> LabelledRows:
-    """Return checked rows; those of weight 0 are left out.
+    """Return checked rows without those of weight 0.
 
     Args:
         estimator: its `n_features_in_` and `feature_names_in_` are set, or checked if not `reset`.
         X: features (n, d): array, or DataFrame.
         y: labels (n,), or votes (n, K) as floats; the columns of a DataFrame of votes name the classes.
-        sample_weight: (n,), ≥ 0: a weight of 2 counts as the same row twice.
-        dtype: that of the features.
-        classes: all classes there can be, where `y` may lack some.
+        sample_weight: (n,), ≥ 0: a weight of 2 is the same as the row twice.
+        dtype: the dtype of the features.
+        classes: all possible classes, if `y` may lack some.
         reset: False to compare the features with those of an earlier call.
     """
     soft = _are_votes(y)
@@ -122,7 +122,7 @@ def read_rows(
 
 
 def soft_row_labels(rows: LabelledRows, dtype: torch.dtype) -> Labels:
-    """Return the labels in the form that the losses' inner functions take."""
+    """Return the labels in the form of the losses' inner functions."""
     count = len(rows.features)
     if rows.index is not None:
         return Labels(torch.from_numpy(rows.index), None, None, len(rows.classes), count)
@@ -130,16 +130,16 @@ def soft_row_labels(rows: LabelledRows, dtype: torch.dtype) -> Labels:
 
 
 def _are_votes(y: Any) -> bool:
-    """Return whether `y` has a column of floats per class."""
+    """Return whether `y` is votes: a column of floats per class."""
     try:
         array = np.asarray(y)
-    except ValueError:  # ragged lists: validate_data says what is wrong with them
+    except ValueError:  # ragged lists: validate_data raises an error for them
         return False
     return array.ndim == 2 and array.shape[1] >= 2 and array.dtype.kind == "f"
 
 
 def _class_numbers(labels: np.ndarray, classes: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
-    """Return each label's place in `classes`; labels of rows without weight need none."""
+    """Return each label's index in `classes`; labels of rows without weight need not be in it."""
     index = np.searchsorted(classes, labels).clip(0, len(classes) - 1)
     unknown = classes[index] != labels
     if weight is not None:

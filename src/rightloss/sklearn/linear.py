@@ -14,8 +14,8 @@ from scipy import linalg, optimize, special
 from sklearn.exceptions import ConvergenceWarning
 
 BLOCK = 2**17  # numbers per block of rows, 1 MiB: what a pass writes stays in the cache
-NEWTON_LIMIT = 300  # coefficients; with more, a Hessian is too dear
-SMALL = 12  # coefficients; with fewer, Newton's few steps are sooner done than L-BFGS's many
+NEWTON_LIMIT = 300  # coefficients; with more, a Hessian is too expensive
+SMALL = 12  # coefficients; with fewer, Newton's method is faster than L-BFGS
 
 # outputs (n, m), the loss's own parameters (j,) → value, gradient by outputs, gradient by own parameters
 Objective = Callable[[np.ndarray, np.ndarray], tuple[float, np.ndarray, np.ndarray]]
@@ -23,7 +23,7 @@ Objective = Callable[[np.ndarray, np.ndarray], tuple[float, np.ndarray, np.ndarr
 
 @dataclass(frozen=True)
 class LinearFit:
-    """Coefficients and how they were found.
+    """The coefficients, and how the solver found them.
 
     Attributes:
         coefficients: (d + 1, m), the intercept in the last row.
@@ -45,7 +45,7 @@ class CrossEntropy:
     Attributes:
         targets: t_nk, each row's weight by class: (n, K); for two classes (n, 1), that of class 1.
         row_weights: Σ_k t_nk (n,).
-        total: what the sum is divided by.
+        total: the divisor of the sum.
     """
 
     targets: np.ndarray
@@ -106,15 +106,15 @@ class CrossEntropy:
 def newton(features: np.ndarray, loss: CrossEntropy, ridge: float, start: np.ndarray, max_iter: int, tol: float) -> LinearFit:
     """Minimise `loss + ½ ridge ‖slopes‖²` by Newton's method with step halving.
 
-    It stops after the step at which half the squared Newton decrement, the fall in the objective that the step promises,
-    is at most tol²: scale-free, and the error left behind is of the order of its square.
+    It stops after a step for which half the squared Newton decrement, the expected decrease of the objective, is at most
+    tol². This criterion is scale-free, and the remaining error is of the order of its square.
 
     Args:
         features: X (n, d).
         loss: of the outputs (n, m).
         ridge: λ ≥ 0; the intercept is not penalised.
         start: coefficients (d + 1, m).
-        max_iter: steps at most.
+        max_iter: maximum number of steps.
         tol: see above.
     """
     m = start.shape[1]
@@ -135,7 +135,7 @@ def newton(features: np.ndarray, loss: CrossEntropy, ridge: float, start: np.nda
                 break
             size /= 2
         else:
-            converged = True  # no smaller value can be told from rounding
+            converged = True  # a smaller value is only rounding
         curve.append(value)
         if converged:
             break
@@ -153,19 +153,19 @@ def lbfgs(
     intercept: bool = True,
     weight: np.ndarray | None = None,
 ) -> LinearFit:
-    """Minimise `loss + ½ ridge ‖slopes‖²` by L-BFGS, in coordinates in which every feature has mean 0 and variance 1.
+    """Minimise `loss + ½ ridge ‖slopes‖²` by L-BFGS, with standardised features.
 
-    It stops where no derivative in those coordinates is above tol.
+    It stops when no derivative by the coefficients of standardised features is above tol.
 
     Args:
         features: X (n, d).
-        loss: of the outputs (n, m) and of parameters of its own.
+        loss: of the outputs (n, m) and of the loss's own parameters.
         ridge: λ ≥ 0; neither the intercept nor the loss's own parameters are penalised.
         start: coefficients (d + 1, m).
-        max_iter: iterations at most.
+        max_iter: maximum number of iterations.
         tol: see above.
-        own: where the loss's own parameters start.
-        intercept: False keeps the intercept where it starts.
+        own: the start of the loss's own parameters.
+        intercept: False keeps the intercept at its start.
         weight: of the rows, for the features' mean and variance.
     """
     own = np.empty(0) if own is None else own
@@ -203,7 +203,7 @@ def lbfgs(
 
 
 def _mean_and_scale(features: np.ndarray, weight: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the features' mean and standard deviation, 1 for constants; without a copy where rounding allows."""
+    """Return the features' mean and standard deviation (1 for constants), without a copy if rounding allows."""
     share = np.full(len(features), 1 / len(features)) if weight is None else weight / weight.sum()
     mean = share @ features
     variance = np.einsum("nd,nd->d", features, features) / len(features) - mean**2 if weight is None else np.zeros(1)
@@ -214,7 +214,7 @@ def _mean_and_scale(features: np.ndarray, weight: np.ndarray | None) -> tuple[np
 
 
 def warn_unless_converged(fit: LinearFit, max_iter: int) -> None:
-    """Warn where the iterations ran out, as scikit-learn does."""
+    """Warn if the maximum number of iterations was reached, as scikit-learn does."""
     if not fit.converged:
         warnings.warn(
             f"The solver stopped after max_iter={max_iter} iterations, before tol was reached: raise max_iter, "
@@ -252,9 +252,9 @@ def _penalised(
 
 
 def _pinned(hessian: np.ndarray, m: int) -> np.ndarray:
-    """Return the Hessian made regular in the direction that a softmax does not see: the same added to every output.
+    """Return the Hessian, made regular in the direction in which a softmax is constant: equal changes of all outputs.
 
-    The gradient has no part in that direction, so neither has the step.
+    The gradient has no component in that direction, so the step has none either.
     """
     if m == 1:
         return hessian
@@ -263,7 +263,7 @@ def _pinned(hessian: np.ndarray, m: int) -> np.ndarray:
 
 
 def _solve(matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
-    """Return `matrix⁻¹ vector`; the shortest solution where the matrix is singular, as with collinear features."""
+    """Return `matrix⁻¹ vector`; the shortest solution if the matrix is singular, as with collinear features."""
     scale = 1 / np.sqrt(np.maximum(np.diag(matrix), 1e-300))
     scaled = matrix * np.outer(scale, scale)
     try:

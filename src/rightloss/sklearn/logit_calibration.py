@@ -1,4 +1,4 @@
-"""Labelled predictions → slopes and intercepts on their logits; unlabelled ones → intercepts that give them a chosen mean.
+"""Calibrate logits: slopes and intercepts from labelled predictions, or intercepts from unlabelled ones and a given mean.
 
 Stage: `log_probs (n, k)`, labels or a mean → `LogitCalibration` → calibrated `log_probs`.
 """
@@ -14,7 +14,7 @@ from scipy.special import log_softmax
 
 CalibrationMethod = Literal["affine", "beta"]
 _SLOPE_SPREAD = 1.0  # standard deviation of the slopes' prior, a normal distribution around 1
-_FLAT = 0.01  # the slope that keeps the order of the predictions and little else
+_FLAT = 0.01  # a slope that keeps the order of the predictions, but makes them nearly constant
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,14 @@ def calibrate_logits(
 ) -> LogitCalibration:
     """Fit slopes and intercepts to labelled predictions, and shrink the slopes for use on new rows.
 
-    A slope that was fitted is too steep on average for rows that it was not fitted on. The shrinkage of van Houwelingen and le
+    A fitted slope is on average too steep for new rows. The shrinkage of van Houwelingen and le
     Cessie (1990) multiplies slopes by 1 − s/χ², with s the number of slopes and χ² twice the gain in log-likelihood over the
     labels' frequencies; here by at least 0.01. The intercepts are then matched to those frequencies.
 
     Args:
         log_probs: finite, `(n, k)`.
-        labels: class numbers `(n,)`, every class among them.
-        weights: of the rows `(n,)`, at least 0.
+        labels: class numbers `(n,)`, with every class.
+        weights: weights of the rows `(n,)`, at least 0.
         method: "affine" or "beta", as in `fit_logits`.
     """
     fitted = fit_logits(log_probs, labels, weights, method)
@@ -61,10 +61,10 @@ def calibrate_logits(
 def fit_logits(log_probs: np.ndarray, labels: np.ndarray, weights: np.ndarray, method: CalibrationMethod) -> LogitCalibration:
     """Fit slopes and intercepts to labelled predictions by penalised maximum likelihood, without shrinkage.
 
-    "affine" has one slope for all classes: for two of them log-odds become a log-odds + b. "beta" has one per class: for two
-    of them a₁ log p − a₀ log (1 − p) + b, beta calibration (Kull et al. 2017). Slopes are at least 0, and have a normal prior
-    around 1 with a standard deviation of 1: few rows, or ones that the predictions separate, then give a finite fit that
-    stays near the predictions as they are. Intercepts are free, so the weighted mean prediction equals the weighted labels'
+    "affine" has one slope for all classes: for two classes the log-odds become a · log-odds + b. "beta" has one per class:
+    for two classes a₁ log p − a₀ log (1 − p) + b, beta calibration (Kull et al. 2017). Slopes are at least 0, with a normal
+    prior of mean 1 and standard deviation 1. So few rows, or rows that the predictions separate, give a finite fit close to
+    the uncalibrated predictions. Intercepts are free, so the weighted mean prediction equals the labels' weighted
     frequencies.
 
     Args:
@@ -77,7 +77,7 @@ def fit_logits(log_probs: np.ndarray, labels: np.ndarray, weights: np.ndarray, m
     slopes = 1 if method == "affine" else size
     table, total = np.ascontiguousarray(log_probs.T), weights.sum()
     share = weights / total
-    scale = max(1.0, float(np.sqrt(share @ table.var(axis=0))))  # so that slopes and intercepts have steps of one size
+    scale = max(1.0, float(np.sqrt(share @ table.var(axis=0))))  # so that slopes and intercepts have steps of the same size
     own_log = np.bincount(labels, weights=share * table[labels, np.arange(len(labels))], minlength=size)
     own = np.bincount(labels, weights=share, minlength=size)
 
@@ -98,7 +98,7 @@ def fit_logits(log_probs: np.ndarray, labels: np.ndarray, weights: np.ndarray, m
 
 
 def flattened(log_probs: np.ndarray, mean: np.ndarray, weights: np.ndarray) -> LogitCalibration:
-    """Return the calibration that answers nearly `mean` (K,) to every row, and still keeps the order of the predictions."""
+    """Return a calibration that predicts nearly `mean` (K,) for every row, but keeps the order of the predictions."""
     return match_mean(log_probs, mean, weights, np.full(len(mean), _FLAT))
 
 
@@ -108,7 +108,7 @@ def match_mean(
     """Return the intercepts b with which the mean prediction is `mean`; no labels are needed.
 
     They minimise the convex F(b) = avg_n log Σ_k exp(a_k log p(k|x_n) + b_k) − Σ_k mean_k b_k, whose gradient is the mean
-    prediction minus `mean`, by Newton's method with halved steps.
+    prediction minus `mean`, by Newton's method with step halving.
 
     Args:
         log_probs: finite, `(n, k)`.

@@ -1,4 +1,4 @@
-"""Which correction of a classifier's predictions to use, by how each does on held-out rows at the population.
+"""Choose the correction of a classifier's predictions by its score on held-out rows at the population.
 
 Stage: out-of-fold `log_probs` at the rows' own mix, labels, π → scores of the corrections → the name of one.
 """
@@ -14,15 +14,16 @@ from ..predictive import retarget
 from .logit_calibration import CalibrationMethod, calibrate_logits
 
 FEW = 20.0  # rows of a class, by weight, below which a calibration is the last resort
-_SURE, _SOME = 2.0, 0.5  # standard errors over answering π, to leave a correction uncalibrated, and to keep it at all
+# standard errors better than predicting π that are needed to skip the calibration, and to keep a correction at all
+_SURE, _SOME = 2.0, 0.5
 
 
 @dataclass(frozen=True)
 class HeldOutRows:
-    """Out-of-fold predictions, and the two mixes between which they are to move.
+    """Out-of-fold predictions, their mix of classes, and that of the population.
 
     Attributes:
-        log_probs: `(n, k)`, finite, stated at `data` as far as the closed form can.
+        log_probs: `(n, k)`, finite, moved to `data` by the closed form.
         labels: class numbers `(n,)`.
         weights: `(n,)`.
         folds: `(n,)`, for calibrations that are fitted on the other folds.
@@ -38,7 +39,7 @@ class HeldOutRows:
     population: np.ndarray
 
     def own(self, log_probs: np.ndarray) -> np.ndarray:
-        """Return the log-probability of each row's own label (n,)."""
+        """Return the log-probability of each row's label (n,)."""
         return log_probs[np.arange(len(self.labels)), self.labels]
 
     def at_population(self, log_probs: np.ndarray) -> np.ndarray:
@@ -51,8 +52,8 @@ def score_methods(rows: HeldOutRows, fixed: Mapping[str, np.ndarray]) -> dict[st
 
     Args:
         rows: the held-out rows.
-        fixed: predictions at the population `(n, k)` of corrections that use no labels, by name. "affine", and "beta" with
-            rows enough, are added, each fitted on the other folds.
+        fixed: predictions at the population `(n, k)` of corrections that use no labels, by name. "affine", and "beta" if there
+            are enough rows, are added, each fitted on the other folds.
     """
     methods: list[CalibrationMethod] = ["affine"] if fewest(rows) < FEW else ["affine", "beta"]
     found = {name: rows.own(table) for name, table in fixed.items()}
@@ -78,7 +79,7 @@ def choose_method(scores: Mapping[str, np.ndarray], rows: HeldOutRows) -> str:
 
 
 def compare_methods(scores: Mapping[str, np.ndarray], rows: HeldOutRows) -> dict[str, dict[str, float]]:
-    """Return each correction's expected log-likelihood at π, its gain over always answering π and that one's standard error."""
+    """Return each correction's expected log-likelihood at π, its gain over predicting π, and the gain's standard error."""
     found = {}
     for name, each in scores.items():
         gain, error = expected_gain(each - scores["population"], rows)
@@ -99,7 +100,7 @@ def expected_gain(values: np.ndarray, rows: HeldOutRows) -> tuple[float, float]:
 
 
 def fewest(rows: HeldOutRows) -> float:
-    """Return how many rows, by weight, the rarest class has."""
+    """Return the number of rows, by weight, of the rarest class."""
     return float(np.bincount(rows.labels, weights=rows.weights).min())
 
 

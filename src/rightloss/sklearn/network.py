@@ -28,7 +28,7 @@ from .criteria import Criterion, loss_of_rows
 from .labelled_rows import LabelledRows
 
 Activation = Literal["relu", "tanh", "logistic"]
-# name → the function, and how a gradient passes back through it, given its value
+# name → the function, and its backward pass as a function of its value
 ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
     "relu": (torch.relu, lambda gradient, value: torch.ops.aten.threshold_backward(gradient, value, 0)),
     "tanh": (torch.tanh, lambda gradient, value: gradient * (1 - value * value)),
@@ -54,19 +54,19 @@ class NetworkSettings:
 
 
 class Network:
-    """Layers in training, by Adam: all weights lie in one vector, so that a step is a few operations.
+    """A multi-layer perceptron trained by Adam. All weights are in one vector, so that a step is a few operations.
 
-    The gradient by the outputs is the loss's; from there it is passed back by hand, which spares small minibatches the cost
-    of a graph.
+    The loss gives the gradient by the outputs. The backward pass is written by hand, because a graph is expensive for small
+    minibatches.
 
     Args:
         sizes: of the layers: features, hidden ones, outputs.
         start: the last bias (m,), the outputs that predict the population.
         settings: activation and optimiser.
-        criterion: the loss; parameters of its own are learned too.
-        dtype: that of the features.
-        generator: draws the weights, as Glorot & Bengio do.
-        learn_bias: False where the likelihood has parameters in the place of the last bias.
+        criterion: the loss; its own parameters are learned as well.
+        dtype: the dtype of the features.
+        generator: draws the initial weights, as Glorot & Bengio.
+        learn_bias: False if the likelihood has parameters instead of the last bias.
     """
 
     def __init__(
@@ -95,17 +95,17 @@ class Network:
         self.learn_bias, self.steps, self.rate = learn_bias, 0, settings.learning_rate_init
         self.own = list(criterion.parameters())
         self.own_optimizer = torch.optim.Adam(self.own, lr=self.rate) if self.own else None
-        self.to_population = torch.zeros(sizes[-1], dtype=dtype)  # from the mix that the outputs are stated in to the loss's π
+        self.to_population = torch.zeros(sizes[-1], dtype=dtype)  # moves outputs from their mix to the loss's π
         self.loss_curve: list[float] = []
         self.validation_scores: list[float] = []
 
     def _view(self) -> None:
-        """Make the layers' weights parts of the vector."""
+        """Make the layers' weights views of the vector."""
         self.weights, self.biases = _views(self.vector, self.shapes)
         self.weight_gradients, self.bias_gradients = _views(self.gradient, self.shapes)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Make the parts anew, which copies and pickles tear from their vector."""
+        """Restore the views, which copying and pickling separate from the vector."""
         self.__dict__.update(state)
         self._view()
 
@@ -114,7 +114,7 @@ class Network:
         return self._values(x)[-1]
 
     def step(self, x: Tensor, target: Tensor, weight: Tensor | None, unlabelled: Tensor | None = None) -> float:
-        """Train on one minibatch, of unlabelled rows too where there are some, and return its loss."""
+        """Train on one minibatch, with unlabelled rows if there are any, and return its loss."""
         values = self._values(x if unlabelled is None else torch.cat([x, unlabelled]))
         gradients = self._loss_and_gradients if unlabelled is None else self._stream_loss_and_gradients
         loss, delta, *of_own = gradients(values[-1], target, weight)
@@ -133,11 +133,11 @@ class Network:
         return float(loss)
 
     def arrays(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Return the layers' weights (in, out) and biases (out,), as `MLPClassifier` keeps them."""
+        """Return the layers' weights (in, out) and biases (out,), in the form of `MLPClassifier`."""
         return [weight.numpy().copy() for weight in self.weights], [bias.numpy().copy() for bias in self.biases]
 
     def set_arrays(self, weights: Sequence[np.ndarray], biases: Sequence[np.ndarray]) -> None:
-        """Set the layers' weights, to go on where an earlier fit ended."""
+        """Set the layers' weights, to continue from an earlier fit."""
         for own, given in zip([*self.weights, *self.biases], [*weights, *biases], strict=True):
             own.copy_(torch.from_numpy(given.copy()))
 
@@ -161,7 +161,7 @@ class Network:
     def _loss_and_gradients(self, outputs: Tensor, target: Tensor, weight: Tensor | None) -> list[Tensor]:
         """Return the loss and its gradients by the outputs and by the loss's own parameters.
 
-        A softmax's cross-entropy is differentiated by hand: a graph would take longer than the minibatch.
+        The derivative of a softmax's cross-entropy is written by hand, because a graph would take longer than the minibatch.
         """
         criterion = self.criterion
         if isinstance(criterion, InformationGainLoss) or type(criterion.likelihood) is not Categorical:
@@ -176,7 +176,7 @@ class Network:
         return [-(share * log_probs).sum(), log_probs.exp().mul_(share.sum(1, keepdim=True)).sub_(share)]
 
     def _stream_loss_and_gradients(self, outputs: Tensor, target: Tensor, weight: Tensor | None) -> list[Tensor]:
-        """Return the same with unlabelled rows after the labelled ones; the derivative is that of `stream_likelihood`."""
+        """Return the same with unlabelled rows after the labelled ones; `stream_likelihood` has the derivative."""
         criterion, n = self.criterion, len(target)
         if not isinstance(criterion, LogitAdjustedLoss) or type(criterion.likelihood) is not Categorical:
             outputs.requires_grad_()
@@ -201,7 +201,7 @@ class Network:
         return [loss, gradient]
 
     def _evidence_and_gradient(self, log_probs: Tensor, mass: float) -> tuple[Tensor, Tensor]:
-        """Return minus the evidence of π on the unlabelled rows, as `StreamLikelihood` has it, with the running mean as m."""
+        """Return the negative evidence of π on the unlabelled rows, as in `StreamLikelihood`, with the running mean as m."""
         criterion, p = self.criterion, log_probs.exp()
         assert isinstance(criterion, LogitAdjustedLoss)
         assert isinstance(criterion.prevalence, Prevalence)
@@ -212,7 +212,7 @@ class Network:
         return -people * (pi * log_q).sum(), -people / len(p) * p * (ratio - (p @ ratio)[:, None])
 
     def _adam(self) -> None:
-        """Take a step of Adam (Kingma & Ba 2015), the penalty's gradient included."""
+        """Take a step of Adam (Kingma & Ba 2015), including the gradient of the penalty."""
         self.steps += 1
         gradient = self.gradient.addcmul_(self.decay, self.vector)
         self.mean.lerp_(gradient, 0.1)
@@ -232,19 +232,20 @@ def train(
     before_epoch: Callable[[EndlessRows], None] | None = None,
     held: LabelledRows | None = None,
 ) -> None:
-    """Train until the loss, or with early stopping the validation score, no longer improves; warn if it still does.
+    """Train until the loss, or with early stopping the validation score, no longer improves; warn if it still improves at the
+    end.
 
     With early stopping the best weights are kept.
 
     Args:
         network: its layers change.
-        rows: what to train on, the validation rows included.
-        score: outputs, rows → the figure by which to stop, larger is better.
+        rows: the rows, including the validation rows.
+        score: outputs, rows → the score for early stopping, larger is better.
         settings: how to train.
         generator: orders the minibatches and splits the rows.
-        unlabelled: features of unlabelled rows: each minibatch has as many of them as labelled ones, if there are.
-        before_epoch: called with them, to learn the population.
-        held: the validation rows, where they are split off already.
+        unlabelled: features of unlabelled rows; each minibatch has as many of them as labelled ones, if there are enough.
+        before_epoch: called with them before each epoch, to learn the population.
+        held: the validation rows, if they are already split off.
     """
     others = None if unlabelled is None else EndlessRows(torch.from_numpy(unlabelled), generator)
     best_state = None
@@ -277,7 +278,7 @@ def train(
 
 
 class EndlessRows:
-    """Rows in a random order, and again in another when all have been taken."""
+    """Rows in random order, reshuffled after all were used."""
 
     def __init__(self, rows: Tensor, generator: torch.Generator) -> None:
         self.rows, self.generator = rows, generator
@@ -317,7 +318,7 @@ def epoch_loss(
 
 
 def split_rows(rows: LabelledRows, fraction: float, generator: torch.Generator) -> tuple[LabelledRows, LabelledRows]:
-    """Return training and validation rows, with every class in both; votes are split by the class with the most."""
+    """Return training and validation rows, with every class in both; rows with votes are stratified by the majority class."""
     strata = rows.index if rows.index is not None else rows.table().argmax(1)
     seed = int(torch.randint(2**31 - 1, (1,), generator=generator))
     try:
@@ -331,7 +332,7 @@ def split_rows(rows: LabelledRows, fraction: float, generator: torch.Generator) 
 
 
 def forward(weights: Sequence[np.ndarray], biases: Sequence[np.ndarray], activation: str, x: np.ndarray) -> np.ndarray:
-    """Return the outputs of layers kept as arrays."""
+    """Return the outputs of layers given as arrays."""
     act, found = ACTIVATIONS[activation][0], torch.from_numpy(np.ascontiguousarray(x))
     for position, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
         found = torch.addmm(torch.from_numpy(bias), found, torch.from_numpy(weight))
@@ -351,7 +352,7 @@ def _loss(criterion: Criterion, outputs: Tensor, target: Tensor, weight: Tensor 
 
 
 def _views(vector: Tensor, shapes: Sequence[tuple[int, ...]]) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the parts of a vector as weights (in, out) and biases (out,)."""
+    """Return views of a vector as weights (in, out) and biases (out,)."""
     parts = vector.split([int(np.prod(shape)) for shape in shapes])
     views = [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
     return views[::2], views[1::2]

@@ -46,7 +46,7 @@ def hidden_sizes(estimator: Any) -> tuple[int, ...]:
 
 
 def network_settings(estimator: Any, rows: int, total: float) -> NetworkSettings:
-    """Return how to train a network on so many rows, whose weights sum to `total`."""
+    """Return the settings of a network for the given number of rows, with weights that sum to `total`."""
     batch = min(200, rows) if estimator.batch_size == "auto" else min(int(estimator.batch_size), rows)
     return NetworkSettings(
         hidden_layer_sizes=hidden_sizes(estimator),

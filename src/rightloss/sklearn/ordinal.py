@@ -1,6 +1,6 @@
-"""A classifier for classes in an order, such as ratings, trained for the class frequencies of the population.
+"""OrdinalClassifier: a classifier for ordered classes, such as ratings, trained for the population's class frequencies.
 
-Stage: `fit(X, y)` on classes mixed as ρ → `predict_proba(X)` in the population π, through an ordinal likelihood.
+Stage: `fit(X, y)` at class frequencies ρ → `predict_proba(X)` at the population π, with an ordinal likelihood.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ LIKELIHOODS: dict[str, type[CumulativeLogit] | type[StickBreaking] | type[OnionP
 
 
 class OrdinalClassifier(ClassifierMixin, BaseEstimator):
-    """A classifier for classes in an order, whose predictions are those of a population with another mix than the rows'.
+    """A classifier for ordered classes, trained at one mix of classes, with predictions for a population with another mix.
 
-    The order is that of the sorted labels: use numbers, or text that sorts as it should. The arguments that are not listed
-    are those of `InformationGainClassifier`.
+    The order is that of the sorted labels: use numbers, or strings that sort in the right order. Arguments that are not
+    listed are those of `InformationGainClassifier`.
 
     Args:
-        population: π, where the model will be used: K frequencies from the lowest class up, a dict by class label, a
-            `Prevalence` or an estimate of one; for two classes how often the upper one occurs. None: the training mix.
+        population: π, the population's class frequencies: K frequencies from the lowest class up, a dict by class label, a
+            `Prevalence` or an estimate of one; for two classes the frequency of the upper one. None for the training mix.
         likelihood: "cumulative_logit", proportional odds: one slope per feature and K − 1 cutpoints; "stick_breaking", level
             by level from below; "onion_peeling", the paper's, both ends first: K − 1 slopes per feature and intercepts.
         loss: as in `InformationGainClassifier`.
@@ -51,12 +51,12 @@ class OrdinalClassifier(ClassifierMixin, BaseEstimator):
 
     Attributes:
         classes_: the class labels, sorted.
-        population_: π (K,) of the predictions; the mean where it is uncertain.
+        population_: π (K,) of the predictions; the mean if it is uncertain.
         sampling_: ρ (K,), the mix of the training rows, by weight.
         coef_: slopes of a linear model, (1, d) for "cumulative_logit", else (K − 1, d).
-        intercept_: of a linear model: (K − 1,); zeros (1,) for "cumulative_logit", whose cutpoints stand in its place.
+        intercept_: of a linear model: (K − 1,); zeros (1,) for "cumulative_logit", which has cutpoints instead.
         cutpoints_: θ (K − 1,) of "cumulative_logit", `p(y ≤ k) = σ(θ_k − x·coef)` in `fitted_population_`; else None.
-        fitted_population_: the mix in which coefficients and cutpoints state the probabilities.
+        fitted_population_: the mix of the probabilities from coefficients and cutpoints.
         coefs_, intercepts_: weights of the layers of a network.
         n_layers_: 2 for a linear model, and one more for each hidden layer.
         n_iter_: iterations or epochs run.
@@ -179,7 +179,7 @@ class OrdinalClassifier(ClassifierMixin, BaseEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.classifier_tags.poor_score = True  # on classes without an order, as scikit-learn's checks have them
+        tags.classifier_tags.poor_score = True  # with unordered classes, as in scikit-learn's checks
         return tags
 
     def _remember(self, prevalence: Prevalence) -> None:
@@ -191,7 +191,7 @@ class OrdinalClassifier(ClassifierMixin, BaseEstimator):
         loss = OutputLoss(criterion, rows)
         begin = np.vstack([np.zeros((rows.features.shape[1], len(start))), start.numpy()])
         ridge = 1 / (self.C * rows.total) if self.penalty == "l2" else 0.0
-        free = self.likelihood != "cumulative_logit"  # else the cutpoints are the intercept
+        free = self.likelihood != "cumulative_logit"  # otherwise the cutpoints are the intercept
         fit = lbfgs(rows.features, loss, ridge, begin, self.max_iter, self.tol, loss.own, free, rows.weight)
         loss.set_own(fit.own)
         warn_unless_converged(fit, self.max_iter)

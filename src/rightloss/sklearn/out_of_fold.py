@@ -1,6 +1,6 @@
-"""A classifier's predictions as finite log-probabilities, on new rows and, out of fold, on the rows it is fitted on.
+"""Finite log-probabilities of a classifier: for new rows, and out of fold for its training rows.
 
-Stage: a classifier, rows → `log_probs (n, k)`; with labels → `OutOfFold`, which calibration and comparison take.
+Stage: a classifier, rows → `log_probs (n, k)`; with labels → `OutOfFold`, for calibration and comparison.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class OutOfFold:
     """Labelled predictions by models that did not see their rows.
 
     Attributes:
-        values: what the classifiers returned: probabilities `(n, k)`, or decision values.
+        values: the classifiers' outputs: probabilities `(n, k)`, or decision values.
         labels: class numbers `(n,)`.
         weights: of the rows `(n,)`.
-        folds: the number of the fold in which each row was left out `(n,)`.
+        folds: the number of the fold that left out the row `(n,)`.
     """
 
     values: np.ndarray
@@ -39,24 +39,23 @@ class OutOfFold:
 
 
 def response_method(estimator: Any) -> str:
-    """Return the method whose values are the predictions, "predict_proba" or else "decision_function"."""
+    """Return the name of the prediction method: "predict_proba" if there is one, else "decision_function"."""
     for name in ("predict_proba", "decision_function"):
         if hasattr(estimator, name):
             return name
     raise ValueError(
         f"Expected a classifier with `predict_proba` or `decision_function`, but {type(estimator).__name__} has neither: "
-        "use one that has, or wrap it in sklearn.calibration.CalibratedClassifierCV."
+        "use another, or wrap it in sklearn.calibration.CalibratedClassifierCV."
     )
 
 
 def probability_floor(values: np.ndarray) -> float:
-    """Return the probability that stands for 0, so that its logarithm is finite and the order of the predictions stays.
+    """Return the probability to use for 0, so that its logarithm is finite and the predictions keep their order.
 
-    That is half the smallest positive probability below ½ among `values` `(n, k)`: a forest of 100 trees whose votes are 0 or 1
-    knows no chance below 1/100, and a 0 pushed further out would bend the slope of a calibration. A single tree of 0s and 1s
-    has none such; then it is 1/(2(n + 1)). Where there is no 0 among them it
-    is at most half the rounding error of a number near 1, 10⁻¹⁶ or in float32 6·10⁻⁸: a later 0 is then a probability that was
-    rounded.
+    It is half the smallest positive probability below ½ among `values` `(n, k)`. A forest of 100 trees with votes of 0 or 1
+    has no probability between 0 and 1/100, and a much smaller floor would distort the slope of a calibration. If all values
+    are 0 or 1, as for a single tree, it is 1/(2(n + 1)). If there is no 0, it is at most half the rounding error of a number
+    near 1 (10⁻¹⁶, in float32 6·10⁻⁸), because a later 0 is then a rounded probability.
     """
     small = values[(values > 0) & (values < 0.5)]
     floor = 0.5 * float(small.min()) if len(small) else 0.5 / (len(values) + 1)
@@ -70,9 +69,9 @@ def log_prob_rows(values: Any, num_classes: int, floor: float | None) -> np.ndar
     """Return a classifier's values as finite log-probabilities `(n, k)`.
 
     Args:
-        values: probabilities `(n, k)`; or decision values, `(n,)` for two classes, which then count as logits.
+        values: probabilities `(n, k)`; or decision values, `(n,)` for two classes, which are used as logits.
         num_classes: K.
-        floor: the probability that stands for 0; None for decision values.
+        floor: the probability used for 0; None for decision values.
     """
     table = np.asarray(values, dtype=np.float64)
     if table.ndim == 1 and num_classes == 2:
@@ -95,7 +94,7 @@ def sample_of_predictions(estimator: Any, X: Any, rows: int) -> np.ndarray:
 
 
 def folds_of(cv: Any, labels: np.ndarray, weights: np.ndarray, random_state: Any) -> Any:
-    """Return the splitter: stratified with as many folds, up to `cv`, as the rarest class has rows; None if it has but one."""
+    """Return a stratified splitter with at most `cv` folds; fewer if the rarest class has fewer rows, None if it has one."""
     if not isinstance(cv, int | np.integer):
         return check_cv(cv, labels, classifier=True)
     if isinstance(cv, bool) or cv < 2:
@@ -118,12 +117,12 @@ def out_of_fold(
 ) -> OutOfFold:
     """Return each row's prediction by a copy of the classifier fitted on the other folds.
 
-    A frozen estimator is not fitted at all, so all of its predictions count as out of fold.
+    A frozen estimator is not fitted, so all its predictions are out of fold.
 
     Args:
         estimator: the classifier, unfitted or frozen.
         X: the rows.
-        y: their labels, as the classifier takes them.
+        y: their labels, in the classifier's form.
         labels: the same as class numbers.
         weights: of the rows.
         splitter: of scikit-learn.
@@ -149,7 +148,7 @@ def _predict_fold(
 ) -> np.ndarray:
     """Return the predictions on `test` of a copy fitted on `train`.
 
-    scikit-learn's `cross_val_predict` numbers the labels first, and then no dict of class weights by label fits.
+    scikit-learn's `cross_val_predict` replaces labels by numbers, which breaks a dict of class weights by label.
     """
     fitted = clone(estimator)
     rows, labels = _safe_split(fitted, X, y, train)
@@ -158,7 +157,7 @@ def _predict_fold(
 
 
 def _check_folds(labels: np.ndarray, weights: np.ndarray, splits: list[tuple[np.ndarray, np.ndarray]]) -> None:
-    """Raise the ValueError where a fold cannot be fitted, or where the folds do not leave out each row once."""
+    """Raise a ValueError if a fold cannot be fitted, or if the folds do not leave out each row exactly once."""
     left_out = np.bincount(np.concatenate([test for _, test in splits]), minlength=len(labels))
     if (left_out != 1).any():
         raise ValueError(

@@ -1,4 +1,4 @@
-"""A population as users of scikit-learn write it → a `Prevalence` over an estimator's classes.
+"""Convert the argument `population` of an estimator to a `Prevalence` over its classes.
 
 Stage: a number, K frequencies, a dict by class label, a `Prevalence` or an estimate; `classes_` → `Prevalence`.
 """
@@ -23,16 +23,16 @@ def class_prevalence(
 
     Args:
         population: π: for two classes the frequency of `classes[1]`; K frequencies in the order of `classes`; a dict by class
-            label; a `Prevalence` or an estimate of one, whose uncertainty is kept. None: the sampling mix itself.
+            label; a `Prevalence` or an estimate of one, with its uncertainty. None for the sampling mix itself.
         classes: the estimator's `classes_`, sorted as scikit-learn sorts them.
-        sampling: ρ (K,), the mix that the estimator was trained on, written as `population`; (0, 1) or (1, 0) where one of two
-            classes alone was labelled.
+        sampling: ρ (K,), the mix of the estimator's training, in the form of `population`; (0, 1) or (1, 0) if only one of
+            two classes was labelled.
     """
     trained = _trained(by_class(sampling, classes, "sampling"), len(classes))
     if population is None:
         if not bool(trained.sampling.all()):
             raise ValueError(
-                "Expected a population where one class alone was labelled, but got None: the training mix says nothing of it."
+                "Expected a population, because only one class was labelled, but got None: give its class frequencies."
             )
         return trained
     value = without_estimate(population)
@@ -42,7 +42,7 @@ def class_prevalence(
 
 
 def is_unknown(population: Any) -> bool:
-    """Return whether a population is to be learnt from unlabelled rows: "unknown", or `Prevalence.unknown`."""
+    """Return whether a population is to be learned from unlabelled rows: "unknown", or `Prevalence.unknown`."""
     if isinstance(population, str):
         if population != "unknown":
             raise ValueError(
@@ -53,7 +53,7 @@ def is_unknown(population: Any) -> bool:
 
 
 def by_class(value: Any, classes: np.ndarray, name: str) -> Any:
-    """Return frequencies given by class label as a list in the order of `classes`; anything else as it is."""
+    """Return a dict of frequencies by class label as a list in the order of `classes`; return anything else unchanged."""
     if not isinstance(value, Mapping):
         return value
     known = list(classes.tolist())
@@ -65,7 +65,7 @@ def by_class(value: Any, classes: np.ndarray, name: str) -> Any:
 
 
 def _trained(sampling: Any, num_classes: int) -> Prevalence:
-    """Return the prevalence at the training mix itself; where one class alone was labelled, π is one half until it is set."""
+    """Return the prevalence at the training mix itself; if only one class was labelled, π is one half until it is set."""
     if num_classes == 2 and np.ndim(sampling) == 1 and sorted(map(float, sampling)) == [0.0, 1.0]:
         return Prevalence.positive_unlabelled(0.5, labelled=int(np.argmax(np.asarray(sampling))))
     rho = frequencies(sampling, "sampling", num_classes)

@@ -1,6 +1,6 @@
 """Scorers at a prevalence, for `cross_val_score`, `cross_validate` and `GridSearchCV`.
 
-Stage: a fitted classifier, X, y → log-probabilities → one figure of `rightloss.metrics.evaluate` at the population, greater is
+Stage: a fitted classifier, X, y → log-probabilities → one figure of `rightloss.metrics.evaluate` at the population; greater is
 better.
 """
 
@@ -29,13 +29,13 @@ from ..predictive import retarget
 from ..prevalence import Prevalence, PrevalenceWarning, without_estimate
 from .population import Population, class_prevalence
 
-_RANKINGS = ("auc", "auc_pairwise")  # for which an order is enough
+_RANKINGS = ("auc", "auc_pairwise")  # figures that need only the ranking
 
 Scored = Literal["labels"]
 
 
 class PrevalenceScorer(BaseEstimator):
-    """A scorer `(estimator, X, y) → float`, greater is better. See `prevalence_scorer`, which makes one and checks its options.
+    """A scorer `(estimator, X, y) → float`, greater is better. Make one with `prevalence_scorer`, which checks the options.
 
     It can be cloned and pickled. With metadata routing, `set_score_request(sample_weight=True)` asks for weights.
 
@@ -71,14 +71,13 @@ class PrevalenceScorer(BaseEstimator):
         return self.score(estimator, X, y, sample_weight)
 
     def score(self, estimator: Any, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """Return the figure of a fitted classifier, its sign such that greater is better; NaN, with a warning, where it is
-        not defined on these labels.
+        """Return the figure of a fitted classifier, signed so that greater is better; NaN, with a warning, if undefined.
 
         Args:
             estimator: fitted, with `classes_` and probabilities.
             X: the rows.
             y: their labels.
-            sample_weight: how much each counts within its class `(n,)`.
+            sample_weight: the weight of each row within its class `(n,)`.
         """
         _check_figure(self.figure)
         classes = _classes_of(estimator)
@@ -87,7 +86,7 @@ class PrevalenceScorer(BaseEstimator):
         counts = np.bincount(labels, weights, len(classes))
         missing = [classes[c] for c in np.flatnonzero(counts == 0)]
         if missing and (self.population is None or isinstance(self.from_, str)):
-            return _undefined(self.figure, f"no row of class(es) {missing}, so the mix of the labels is not one to score at")
+            return _undefined(self.figure, f"no row of class(es) {missing}, so the mix of the labels cannot be the population")
         at = _mix(self.population, classes, counts)
         table = self._table(estimator, X, classes, counts, at)
         kept = weights > 0
@@ -99,7 +98,7 @@ class PrevalenceScorer(BaseEstimator):
         return self._greater_is_better(prepare(sample, make_spec(sample, matrix, self.bins, self.figure), self.figure), classes)
 
     def _table(self, estimator: Any, X: Any, classes: NDArray[Any], counts: NDArray[Any], at: Prevalence) -> NDArray[Any]:
-        """Return log-probabilities `(n, k)`, moved where that is asked for and the estimator has no population of its own."""
+        """Return log-probabilities `(n, k)`, moved if requested and if the estimator has no population of its own."""
         if self.figure in _RANKINGS and len(classes) == 2 and hasattr(estimator, "decision_function"):
             odds = torch.from_numpy(np.asarray(estimator.decision_function(X), dtype=np.float64))
             return torch.stack([torch.nn.functional.logsigmoid(-odds), torch.nn.functional.logsigmoid(odds)], 1).numpy()
@@ -127,31 +126,31 @@ def prevalence_scorer(
     threshold: float | None = None,
     bins: int = 15,
 ) -> PrevalenceScorer:
-    """Make a scorer that states one figure of `evaluate` where the classes come as `population` says.
+    """Return a scorer for one figure of `evaluate` at the class frequencies `population`.
 
-    A row of class c counts π_c/n_c, so that test folds may have any mix of classes. Greater is better, as scikit-learn
-    wants it: figures that are better low (`brier`, `calibration_error`, `expected_cost`) have their sign changed, and of those
-    with an ideal (`calibration_slope`, `calibration_intercept`, `mean_prediction`) it is the distance from it, negative.
+    A row of class c has the weight π_c/n_c, so test folds may have any mix of classes. Greater is better, as in scikit-learn:
+    figures for which lower is better (`brier`, `calibration_error`, `expected_cost`) change their sign. Figures with an ideal
+    value (`calibration_slope`, `calibration_intercept`, `mean_prediction`) become the negative distance from it.
 
-    **Which predictions are scored.** Those that the estimator makes, as they are. rightloss's classifiers predict at a
-    population of their own: give them the same one. A plain classifier predicts at its training mix, and scored at another it
-    looks as miscalibrated as it is: that is right if nobody will correct it, and misleading for choosing among models that
-    will be corrected. `from_` then names the mix that it predicts at, and predictions are moved from there to `population`
-    before they are scored. A scorer does not see the training labels, so the mix is yours to name: "labels" takes that of the
-    labels scored, which is right for stratified folds and no class weights. Estimators with a fitted `population_` (also as the
-    last step of a pipeline, or the best of a search) are never moved.
+    **Which predictions are scored.** By default those of the estimator, unchanged. rightloss's classifiers predict at their
+    own population: give them the same one. A plain classifier predicts at its training mix, so it is miscalibrated at another.
+    That is the right score if nobody corrects it, but misleading if you choose among models to be corrected. For that, `from_`
+    names the mix of its predictions, which are then moved to `population` before scoring. A scorer does not know the training
+    labels, so you must name the mix. "labels" uses that of the scored labels, which is right for stratified folds without class
+    weights. Estimators with a fitted `population_` (also as the last step of a pipeline, or the best of a search) are never
+    moved.
 
-    A probability of exactly 0 counts as the smallest that its dtype tells from 0 beside 1, as in scikit-learn's `log_loss`. For
-    `auc` of two classes the order by `decision_function` is used where there is one.
+    A probability of exactly 0 is replaced by the machine epsilon of its dtype, as in scikit-learn's `log_loss`. For `auc` of
+    two classes the ranking by `decision_function` is used if there is one.
 
     Args:
-        figure: a figure's name in `Evaluation`.
+        figure: the name of a figure in `Evaluation`.
         population: π: the frequency of `classes_[1]`, K frequencies, a dict by class label, a `Prevalence` (its mean) or an
-            estimate. None: the mix of the labels scored, as in scikit-learn's own scorers.
-        from_: the mix that plain classifiers predict at, written as `population`; or "labels". None: score as they are.
-        costs: of decisions `(k, k)`, as in `evaluate`.
-        threshold: for two classes, in the place of `costs`: decide `classes_[1]` from this probability on.
-        bins: for the calibration error.
+            estimate. None for the mix of the scored labels, as in scikit-learn's own scorers.
+        from_: the mix of plain classifiers' predictions, in the form of `population`; or "labels". None to not move them.
+        costs: costs of decisions `(k, k)`, as in `evaluate`.
+        threshold: for two classes, instead of `costs`: decide `classes_[1]` from this probability on.
+        bins: number of bins of the calibration error.
 
     Examples:
         >>> from sklearn.datasets import load_breast_cancer
@@ -181,7 +180,7 @@ def _check_figure(figure: str) -> None:
 
 
 def _check_mix(value: Any, name: str) -> None:
-    """Refuse what no set of classes could have as its mix, before anything is trained."""
+    """Raise a ValueError, before anything is trained, for values that cannot be class frequencies."""
     value = without_estimate(value)
     if isinstance(value, str):
         if (name, value) != ("from_", "labels"):
@@ -193,7 +192,7 @@ def _check_mix(value: Any, name: str) -> None:
 
 
 def _mix(value: Any, classes: NDArray[Any], counts: NDArray[Any]) -> Prevalence:
-    """Return a mix of the classes as a `Prevalence`; that of the labels where none is given, or "labels"."""
+    """Return a mix of the classes as a `Prevalence`; that of the labels for None or "labels"."""
     if value is None or isinstance(value, str):
         return Prevalence(counts / counts.sum())
     return class_prevalence(value, classes, np.full(len(classes), 1 / len(classes)))
@@ -215,7 +214,7 @@ def _classes_of(estimator: Any) -> NDArray[Any]:
 
 
 def _numbers(y: ArrayLike, classes: NDArray[Any]) -> NDArray[np.int64]:
-    """Number labels by their place in `classes`."""
+    """Return the labels as indices into `classes`."""
     known = {label: number for number, label in enumerate(classes.tolist())}
     met, place = np.unique(column_or_1d(y), return_inverse=True)
     unknown = [label for label in met.tolist() if label not in known]
@@ -255,7 +254,7 @@ def _log_probabilities(estimator: Any, X: Any, figure: str) -> NDArray[Any]:
 
 
 def _has_population(estimator: Any) -> bool:
-    """Tell whether the classifier, or the one inside a pipeline or a search, predicts at a population of its own."""
+    """Return whether the classifier, or the one inside a pipeline or a search, predicts at its own population."""
     inner = getattr(estimator, "best_estimator_", None)
     if inner is None and hasattr(estimator, "steps"):
         inner = estimator.steps[-1][1]

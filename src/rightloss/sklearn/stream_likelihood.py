@@ -25,7 +25,7 @@ from .labelled_rows import LabelledRows
 from .linear import LinearFit, lbfgs
 from .unlabelled_rows import UnlabelledRows
 
-SEPARATED = 1e-5  # of the curvature at the same prediction for every row
+SEPARATED = 1e-5  # relative to the curvature at a constant prediction
 
 
 def fit_streams(
@@ -37,14 +37,14 @@ def fit_streams(
     max_iter: int,
     tol: float,
 ) -> tuple[LinearFit, FittedStreams]:
-    """Maximise the likelihood by L-BFGS, over π too where it is unknown or uncertain; return coefficients in the population.
+    """Maximise the likelihood by L-BFGS, also over an unknown or uncertain π; return coefficients at the population.
 
     Args:
         rows: labelled.
         others: unlabelled.
         prevalence: π, ρ.
         begin: coefficients (d + 1, j) in the population, at `prevalence.start`.
-        ridge: of `linear.lbfgs`; as are `max_iter` and `tol`.
+        ridge: as in `linear.lbfgs`; the same for `max_iter` and `tol`.
     """
     learnt = prevalence.is_unknown or prevalence.is_uncertain
     rho, first = prevalence.sampling.numpy(), prevalence.start.numpy()
@@ -74,17 +74,17 @@ def fit_streams(
 class StreamLikelihood:
     """`Σ_n −log t(y_n|x_n) + λN/M Σ_m −log t(u|x_m)` per labelled example, as an `Objective` of `linear.lbfgs`.
 
-    Where π is learnt, the outputs are those of the sampled mix, which the labelled rows know best, and the objective has
-    parameters of its own: φ times `own_scale`, so that they are as well known as the coefficients. Its prior is
+    If π is learned, the outputs are at the sampled mix, which the labelled rows determine best, and the objective has its own
+    parameters: φ times `own_scale`, so that their scale is that of the coefficients. The prior of π is
     Dirichlet(`concentration`), people counted by class.
 
     Attributes:
         table: weights by class of the labelled rows (N, K), as `LabelledRows.table`.
-        unlabelled: M, how many rows have no label.
-        mass: λ, the mass of the unlabelled against the labelled.
+        unlabelled: M, the number of unlabelled rows.
+        mass: λ, the weight of the unlabelled relative to the labelled rows.
         sampling: ρ (K,); 0 for a class that is never labelled.
-        population: π (K,); None where it is learnt.
-        concentration: of the prior of a learnt π (K,); None for none.
+        population: π (K,); None if it is learned.
+        concentration: parameters of the prior of a learned π (K,); None for no prior.
         evidence: ε of a known π, see `rightloss.losses.streams.population_evidence`.
     """
 
@@ -103,7 +103,7 @@ class StreamLikelihood:
 
     @property
     def multiple(self) -> float:
-        """How many times an unlabelled row counts: λN/M."""
+        """The weight of an unlabelled row: λN/M."""
         return self.mass * self.total / self.unlabelled
 
     def __call__(self, outputs: np.ndarray, own: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
@@ -130,7 +130,8 @@ class StreamLikelihood:
             by_own = (pi * c.sum() - c @ streams.p)[1:]
             if self.concentration is not None:
                 mean = self.concentration / self.concentration.sum()
-                value -= float(self.concentration @ (np.log(pi) - np.log(mean)))  # 0 at the mean: a constant would cost digits
+                # 0 at the mean, because a large constant would lose digits
+                value -= float(self.concentration @ (np.log(pi) - np.log(mean)))
                 by_own = by_own - (self.concentration - self.concentration.sum() * pi)[1:]
         by_output = by_output[:, 1:] if outputs.shape[1] == 1 else by_output
         by_own = by_own / self.own_scale if len(by_own) else by_own
@@ -146,7 +147,7 @@ class StreamLikelihood:
 
     @property
     def own_scale(self) -> np.ndarray:
-        """What φ is multiplied by (K − 1,): the root of the curvature that the prior adds, 1 without one."""
+        """The factor of φ (K − 1,): the square root of the prior's curvature, 1 without a prior."""
         if self.concentration is None:
             return np.ones(len(self.sampling) - 1)
         total = self.concentration.sum()
@@ -154,14 +155,14 @@ class StreamLikelihood:
         return np.sqrt(1 + total * share * (1 - share) / self.total)
 
     def population_of(self, own: np.ndarray) -> np.ndarray:
-        """Return π (K,): as given, or of the objective's own parameters."""
+        """Return π (K,): the given one, or that of the objective's own parameters."""
         if self.population is not None:
             return self.population
         found: np.ndarray = special.softmax(np.append(0.0, own / self.own_scale))
         return found
 
     def own_of(self, population: np.ndarray) -> np.ndarray:
-        """Return the objective's own parameters at some π (K,)."""
+        """Return the objective's own parameters for a π (K,)."""
         return self.own_scale * (np.log(population[1:]) - np.log(population[0]))
 
 
@@ -181,7 +182,7 @@ class Streams:
 
     @classmethod
     def of(cls, logits: np.ndarray, population: np.ndarray, sampling: np.ndarray, mass: float) -> Streams:
-        """Return them for the population's logits (n, K)."""
+        """Return the probabilities for logits at the population (n, K)."""
         log_p = special.log_softmax(logits, axis=1)
         with np.errstate(divide="ignore"):
             adjust = np.log(sampling) - np.log(population)
@@ -200,21 +201,21 @@ def moved(coefficients: np.ndarray, log_factors: np.ndarray) -> np.ndarray:
 
 
 def class_logits(outputs: np.ndarray) -> np.ndarray:
-    """Return a logit per class (n, K): one output is the log-odds of the second of two classes."""
+    """Return a logit per class (n, K); a single output is the log-odds of the second of two classes."""
     return np.column_stack([np.zeros(len(outputs)), outputs]) if outputs.shape[1] == 1 else outputs
 
 
 @dataclass(frozen=True, eq=False)
 class FittedStreams:
-    """What the covariances rest on: the rows, and the likelihood at the solution.
+    """The inputs of the covariances: the rows, and the likelihood at the solution.
 
     Attributes:
         features: X of labelled and then unlabelled rows (n, d).
         stream: the stream of each row (n,): its class, or K for unlabelled ones.
-        weight: how often each row counts as data (n,): sample weights, 1 for unlabelled rows.
+        weight: sample weights (n,), 1 for unlabelled rows.
         likelihood: the objective.
-        logits: of the population (n, K), at the solution.
-        population: π (K,), there.
+        logits: logits at the population (n, K), at the solution.
+        population: π (K,) at the solution.
     """
 
     features: np.ndarray
@@ -231,20 +232,20 @@ class FittedStreams:
 
     @property
     def multiples(self) -> np.ndarray:
-        """How many times the likelihood counts a row of each stream (K + 1,)."""
+        """The weight of a row of each stream in the likelihood (K + 1,)."""
         return np.append(np.ones(len(self.population)), self.likelihood.multiple)
 
 
 def mixture_proportions(log_probs: np.ndarray, sampling: np.ndarray, steps: int = 1000, tol: float = 1e-9) -> np.ndarray:
-    """Return the π (K,) under which unlabelled rows are the most likely, given their log p_ρ(k|x) (m, K), by EM.
+    """Return the maximum likelihood π (K,) of unlabelled rows, given their log p_ρ(k|x) (m, K), by EM.
 
-    Their mean prediction at that π is π.
+    The mean prediction at that π is π.
 
     Args:
         log_probs: predictions in the sampled mix.
-        sampling: ρ, where it starts.
-        steps: at most so many.
-        tol: it stops where no class moves by more.
+        sampling: ρ, the start.
+        steps: maximum number of steps.
+        tol: stop when no class changes by more.
     """
     ratios = np.exp(log_probs - np.log(sampling))
     pi = sampling
@@ -257,14 +258,14 @@ def mixture_proportions(log_probs: np.ndarray, sampling: np.ndarray, steps: int 
 
 
 def stream_covariances(fitted: FittedStreams) -> dict[str, np.ndarray] | None:
-    """Return covariances of the log-odds against class 0, class by class, intercept last; then of φ where π is learnt.
+    """Return covariances of the log-odds against class 0, class by class, intercept last; then of φ if π is learned.
 
-    The rows of each stream are a sample of fixed size, so the only chance is in the x given the stream, and the covariance is
-    `H⁻¹ M H⁻¹` as in `coefficients`, with streams in the place of classes. "robust" takes the observed H and spread within
-    streams; "model" those expected where an x among all rows is of stream s with the model's probability. A Dirichlet for
-    π counts as people counted by class, whose numbers are chance.
+    The rows of each stream are a sample of fixed size, so only x given the stream is random, and the covariance is
+    `H⁻¹ M H⁻¹` as in `coefficients`, with streams instead of classes. "robust" uses the observed H and the covariance within
+    streams; "model" their expectations if x belongs to stream s with the model's probability. A Dirichlet for π is treated
+    as people counted by class, with random numbers.
 
-    None where the features are linearly dependent, or the likelihood is not at its maximum there.
+    Return None if the features are linearly dependent, or if the likelihood is not at its maximum.
     """
     lik, k = fitted.likelihood, len(fitted.population)
     streams = Streams.of(fitted.logits, fitted.population, lik.sampling, lik.mass)
@@ -282,7 +283,7 @@ def stream_covariances(fitted: FittedStreams) -> dict[str, np.ndarray] | None:
 
 
 def streams_are_separated(fitted: FittedStreams) -> bool:
-    """Return whether the curvature vanishes along some combination of the features, so that a coefficient is infinite."""
+    """Return whether the curvature vanishes along a combination of the features, which makes a coefficient infinite."""
     lik, k = fitted.likelihood, len(fitted.population)
     observed = np.eye(k + 1)[fitted.stream] * fitted.weight[:, None]
     flat = np.broadcast_to(np.log(fitted.population), fitted.logits.shape)
@@ -290,7 +291,7 @@ def streams_are_separated(fitted: FittedStreams) -> bool:
         _hessian(fitted, Streams.of(logits, fitted.population, lik.sampling, lik.mass), observed)
         for logits in (fitted.logits, flat)
     )
-    size = (k - 1) * (fitted.features.shape[1] + 1)  # the coefficients alone
+    size = (k - 1) * (fitted.features.shape[1] + 1)  # only the coefficients
     here, null = here[:size, :size], null[:size, :size]
     scale = 1 / np.sqrt(np.maximum(np.diag(null), 1e-300))
     values, vectors = np.linalg.eigh(null * np.outer(scale, scale))
@@ -299,7 +300,7 @@ def streams_are_separated(fitted: FittedStreams) -> bool:
 
 
 def _hessian(fitted: FittedStreams, streams: Streams, shares: np.ndarray) -> np.ndarray:
-    """Return H, where row i is of stream s for a share (n, K + 1) of it."""
+    """Return H, where row i belongs to the streams with probabilities (n, K + 1)."""
     p, t, pi = streams.p[:, 1:], streams.t[:, 1:-1], fitted.population[None, 1:]
     counted = shares * fitted.multiples
     weight = counted.sum(1)
@@ -314,7 +315,7 @@ def _hessian(fitted: FittedStreams, streams: Streams, shares: np.ndarray) -> np.
 
 
 def _spread(fitted: FittedStreams, streams: Streams, shares: np.ndarray, small: bool) -> np.ndarray:
-    """Return M, the spread of the gradient within the streams."""
+    """Return M, the covariance of the gradient within the streams."""
     k, pi = len(fitted.population), fitted.population
     moment: np.ndarray | float = 0.0
     for s, (count, multiple) in enumerate(zip(fitted.counts, fitted.multiples, strict=True)):
@@ -338,7 +339,7 @@ def _spread(fitted: FittedStreams, streams: Streams, shares: np.ndarray, small: 
 
 
 def _covariance(streams: Streams, t: np.ndarray, p: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """Return A(p, q) of each row (n, K − 1, K − 1); p and q without class 0, with a row each or one for all."""
+    """Return A(p, q) of each row (n, K − 1, K − 1); p and q are without class 0, one per row or one for all."""
     labelled = 1 - streams.t[:, -1:, None]
     first, second = t - p * labelled[:, :, 0], t - q * labelled[:, :, 0]
     diagonal = t[:, :, None] * np.eye(t.shape[1])
@@ -352,14 +353,14 @@ def _variance(p: np.ndarray) -> np.ndarray:
 
 
 def _without_slopes_of_population(matrix: np.ndarray, fitted: FittedStreams) -> np.ndarray:
-    """Return the rows and columns of all coefficients and of φ, which has an intercept alone."""
+    """Return the rows and columns of all coefficients and of φ, which has only an intercept."""
     k, size = len(fitted.population), fitted.features.shape[1] + 1
     kept = [*range((k - 1) * size), *((k - 1 + j) * size + size - 1 for j in range(k - 1))]
     return matrix[np.ix_(kept, kept)]
 
 
 def _prior(fitted: FittedStreams, full: int) -> np.ndarray:
-    """Return the curvature, and spread, that people counted by class add for φ."""
+    """Return the curvature, and covariance, that people counted by class add for φ."""
     k, size = len(fitted.population), fitted.features.shape[1] + 1
     found = np.zeros(((k - 1) * (size + 1), (k - 1) * (size + 1)))
     assert full == 2 * (k - 1) * size

@@ -1,6 +1,6 @@
-"""The mix of classes that a classifier's training effectively saw: labels, sample weights, class weights and resampling.
+"""The effective class frequencies of a classifier's training: labels, sample weights, class weights and resampling.
 
-Stage: a classifier, the rows it was fitted on → `TrainingMix`, ρ and whether rows were made up or chosen by x.
+Stage: a classifier, its training rows → `TrainingMix`: ρ, and whether rows were generated or chosen by x.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from sklearn.utils.class_weight import compute_class_weight
 from ..prevalence import Prevalence
 
 _REMEDY = "say at which mix of classes its probabilities hold, `sampling=`, or calibrate, method='affine'"
-_RANDOM = ("RandomUnderSampler", "RandomOverSampler")  # of imbalanced-learn: these choose rows by their label alone
+_RANDOM = ("RandomUnderSampler", "RandomOverSampler")  # samplers of imbalanced-learn that choose rows only by label
 
 
 @dataclass(frozen=True)
 class TrainingMix:
-    """What the training saw of each class.
+    """The rows and weights of each class in training.
 
     Attributes:
         counts: rows (K,).
         mass: the sum of their weights (K,), class weights included.
-        reshaped: names of the samplers that changed p(x|k), what a class looks like; empty where its share alone changed.
+        reshaped: names of the samplers that changed p(x|k); empty if only the class frequencies changed.
     """
 
     counts: np.ndarray
@@ -46,11 +46,11 @@ class TrainingMix:
         return self.mass / self.mass.sum()
 
     def times(self, weights: np.ndarray) -> TrainingMix:
-        """Return the mix after each class has been weighted by w_k."""
+        """Return the mix after weighting each class by w_k."""
         return replace(self, mass=self.mass * weights)
 
     def resampled(self, counts: np.ndarray, *samplers: Any) -> TrainingMix:
-        """Return the mix after samplers have left `counts` rows, of the average weight that their class had."""
+        """Return the mix after samplers left `counts` rows, each with the average weight of its class."""
         changed = tuple(type(each).__name__ for each in samplers if not _is_random(each))
         return TrainingMix(counts, counts * self.mass / self.counts, self.reshaped + changed)
 
@@ -58,30 +58,30 @@ class TrainingMix:
 def training_mix(
     estimator: Any, X: Any, y: np.ndarray, classes: np.ndarray, sample_weight: np.ndarray | None = None
 ) -> TrainingMix:
-    """Return the mix of classes at which a classifier's probabilities hold, by what its parameters say.
+    """Return the class frequencies at which a classifier's probabilities hold, from its parameters.
 
-    The labels' mix d, by weight, times the class weights w is ρ: see `rightloss.undo_sampling`. Known are
+    ρ is the labels' mix d, by weight, times the class weights w: see `rightloss.undo_sampling`. The function knows
 
     - `class_weight` of scikit-learn, LightGBM and imbalanced-learn; `priors`, `class_prior` and `fit_prior=False` of naive
-      Bayes and discriminant analysis, which are ρ themselves; `population_` of rightloss's own classifiers likewise;
+      Bayes and discriminant analysis, which are ρ themselves, as is `population_` of rightloss's own classifiers;
     - `scale_pos_weight` of XGBoost, LightGBM and CatBoost; `is_unbalance`, `pos_bagging_fraction`, `neg_bagging_fraction` of
       LightGBM; `class_weights` and `auto_class_weights` of CatBoost;
-    - samplers of imbalanced-learn in a pipeline: a copy of it without its classifier is run, and the rows that come out are
-      counted, whatever the sampler; its ensembles, each of whose members sees resampled rows.
+    - samplers of imbalanced-learn in a pipeline: it runs a copy of the pipeline without the classifier, and counts the
+      resulting rows; and its ensembles, with members trained on resampled rows.
 
-    A search counts as its best estimator; bagging, boosting, thresholds and frozen estimators as what they hold; stacking as
-    its final estimator. Probabilities that were calibrated on the rows themselves, by `CalibratedClassifierCV` or in an `SVC`,
-    are at the rows' own mix.
+    A search is treated as its best estimator; bagging, boosting, thresholds and frozen estimators as their inner estimator;
+    stacking as its final estimator. Probabilities calibrated on the rows themselves, by `CalibratedClassifierCV` or in an
+    `SVC`, are at the rows' own mix.
 
     Args:
         estimator: a classifier, fitted or not.
-        X: the rows; only samplers look at them.
+        X: the rows; used only by samplers.
         y: their labels `(n,)`.
-        classes: the labels that there are, sorted (K,).
+        classes: all labels, sorted (K,).
         sample_weight: of the rows `(n,)`.
 
     Raises:
-        ValueError: a combination without one mix, such as a vote of members with different class weights.
+        ValueError: if there is no single mix, as for a vote of members with different class weights.
     """
     number = np.searchsorted(classes, y)
     counts = np.bincount(number, minlength=len(classes)).astype(float)
@@ -90,13 +90,13 @@ def training_mix(
 
 
 def resamples(estimator: Any) -> bool:
-    """Return True if a sampler of imbalanced-learn is somewhere inside."""
+    """Return True if the estimator contains a sampler of imbalanced-learn."""
     parts = [estimator, *estimator.get_params(deep=True).values()] if hasattr(estimator, "get_params") else [estimator]
     return any(hasattr(part, "fit_resample") for part in parts)
 
 
 class _Recorder(ClassifierMixin, BaseEstimator):
-    """A classifier that keeps the rows it is given, in the place of one that would learn from them."""
+    """A stand-in for a classifier, which stores its training rows."""
 
     def fit(self, X: Any, y: Any) -> _Recorder:
         self.X_, self.y_ = X, np.asarray(y)
@@ -104,7 +104,7 @@ class _Recorder(ClassifierMixin, BaseEstimator):
 
 
 def _mix(estimator: Any, X: Any, y: np.ndarray, classes: np.ndarray, mix: TrainingMix) -> TrainingMix:
-    """Return the mix after what `estimator`, given rows at `mix`, does to it."""
+    """Return the mix in the training of `estimator`, given rows at `mix`."""
     if hasattr(estimator, "population_"):
         return _of_population(estimator.population_, mix)
     if isinstance(estimator, Pipeline):
@@ -125,13 +125,13 @@ def _mix(estimator: Any, X: Any, y: np.ndarray, classes: np.ndarray, mix: Traini
     inner = _inner(estimator)
     if inner is None:
         return _of_classifier(estimator, classes, mix)
-    if isinstance(estimator, BaggingClassifier):  # it numbers the classes for its members
+    if isinstance(estimator, BaggingClassifier):  # it passes class numbers to its members
         return _mix(inner, X, np.searchsorted(classes, y), np.arange(len(classes)), mix)
     return _mix(inner, X, y, classes, mix)
 
 
 def _inner(estimator: Any) -> Any:
-    """Return the classifier that a meta-estimator holds, the chosen one where it has searched; None for a plain classifier."""
+    """Return the inner classifier of a meta-estimator, for a search the best one; None for a plain classifier."""
     inner = estimator.get_params(deep=False).get("estimator") if hasattr(estimator, "get_params") else None
     if inner is None or not is_classifier(inner):
         return None
@@ -186,7 +186,7 @@ def _of_one_vs_rest(
 
 
 def _of_balanced_ensemble(estimator: Any, X: Any, y: np.ndarray, classes: np.ndarray, mix: TrainingMix) -> TrainingMix:
-    """Return the mix in one member of an ensemble of imbalanced-learn, which sees rows resampled for it."""
+    """Return the mix in one member of an imbalanced-learn ensemble, which is trained on resampled rows."""
     from imblearn.under_sampling import RandomUnderSampler
 
     params = estimator.get_params(deep=False)
@@ -194,7 +194,7 @@ def _of_balanced_ensemble(estimator: Any, X: Any, y: np.ndarray, classes: np.nda
     sampler.set_params(sampling_strategy=params["sampling_strategy"])
     rows, labels = sampler.fit_resample(X, y)
     left = mix.resampled(_counts(labels, classes), sampler)
-    if "class_weight" in params:  # a forest takes its weights from the rows before resampling
+    if "class_weight" in params:  # a forest computes its weights from the rows before resampling
         return left.times(_class_weights(estimator, params, classes, mix))
     inner = params.get("estimator")
     return left if inner is None else _mix(inner, rows, labels, classes, left)
@@ -218,7 +218,7 @@ def _of_classifier(estimator: Any, classes: np.ndarray, mix: TrainingMix) -> Tra
 
 
 def _class_weights(estimator: Any, params: Mapping[str, Any], classes: np.ndarray, mix: TrainingMix) -> np.ndarray:
-    """Return `class_weight` as numbers (K,): 1 for a class that a dict leaves out."""
+    """Return `class_weight` as numbers (K,): 1 for a class that is not in a dict."""
     given = params.get("class_weight")
     if given is None:
         return np.ones(len(classes))
@@ -234,7 +234,7 @@ def _class_weights(estimator: Any, params: Mapping[str, Any], classes: np.ndarra
 def _balances_weights(estimator: Any) -> bool:
     """Return True if class_weight="balanced" means equal sums of weights, False if it means weights by equal counts of rows.
 
-    The two differ only where there are sample weights, and scikit-learn's answer depends on the classifier and the version.
+    The two differ only with sample weights; which one applies depends on the classifier and the version of scikit-learn.
     """
     if hasattr(estimator, "_validate_y_class_weight"):  # forests
         return "sample_weight" in signature(estimator._validate_y_class_weight).parameters
@@ -243,7 +243,7 @@ def _balances_weights(estimator: Any) -> bool:
 
 
 def _of_lightgbm(params: Mapping[str, Any], mix: TrainingMix) -> np.ndarray:
-    """Return the weights of two classes by LightGBM's own parameters, which it also knows by other names."""
+    """Return the weights of two classes from LightGBM's own parameters, including their aliases."""
 
     def named(*names: str, default: float) -> float:
         return float(next((params[name] for name in names if params.get(name) is not None), default))
@@ -274,5 +274,5 @@ def _counts(labels: Any, classes: np.ndarray) -> np.ndarray:
 
 
 def _is_random(sampler: Any) -> bool:
-    """Return True if the sampler leaves p(x|k) as it is, up to chance."""
+    """Return True if the sampler does not change p(x|k), apart from chance."""
     return type(sampler).__name__ in _RANDOM and getattr(sampler, "shrinkage", None) is None

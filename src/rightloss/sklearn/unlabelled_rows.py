@@ -1,6 +1,6 @@
-"""Unlabelled rows as scikit-learn's users give them, and what has to hold before they are used.
+"""Check unlabelled rows in scikit-learn's form, and whether they can be used.
 
-Stage: `X_unlabelled`, `unlabelled_weight`, the labelled rows → `UnlabelledRows`, checked; labels of one class → both classes.
+Stage: `X_unlabelled`, `unlabelled_weight`, the labelled rows → checked `UnlabelledRows`; labels of one class → both classes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .labelled_rows import LabelledRows
 from .options import hidden_sizes
 from .population import is_unknown
 
-EVIDENCE = 3.0  # ε by default, by the benchmark of unlabelled rows
+EVIDENCE = 3.0  # default of ε, chosen in the benchmark of unlabelled rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ class UnlabelledRows:
 
     Attributes:
         features: X (m, d).
-        mass: λ, their mass against the labelled rows.
+        mass: λ, their weight relative to the labelled rows.
         evidence: ε, people counted by class for each of them.
     """
 
@@ -39,13 +39,13 @@ class UnlabelledRows:
 
 
 def read_unlabelled(estimator: Any, X_unlabelled: Any, rows: LabelledRows, network: bool) -> UnlabelledRows | None:
-    """Return the rows, checked against the columns of `X`; None where they count for nothing.
+    """Return the rows, checked against the columns of `X`; None if their weight is 0.
 
     Args:
-        estimator: it has seen `X`; its `unlabelled_weight` is λ, None for the ratio of the rows, in a network's minibatches 1;
-            its `unlabelled_evidence` ε, None for 3, and 0 where there are standard errors, which are those
-            of the streams, where the population is learnt, or the loss is of another mix.
-        X_unlabelled: features (m, d), as `X`.
+        estimator: already fitted to the columns of `X`. Its `unlabelled_weight` is λ; None for the ratio of the rows, or 1 for
+            a network. Its `unlabelled_evidence` is ε; None for 3, or for 0 if there are standard errors (those are of the
+            streams only), if the population is learned, or if the loss has another reference.
+        X_unlabelled: features (m, d), in the form of `X`.
         rows: the labelled ones.
         network: whether there are hidden layers.
     """
@@ -67,13 +67,13 @@ def read_unlabelled(estimator: Any, X_unlabelled: Any, rows: LabelledRows, netwo
 
 
 def check_usable(estimator: Any, rows: LabelledRows, others: UnlabelledRows | None, given: bool) -> None:
-    """Raise a ValueError where an estimator's options and its unlabelled rows do not go together.
+    """Raise a ValueError if an estimator's options and its unlabelled rows cannot be combined.
 
     Args:
         estimator: with its parameters as given.
         rows: labelled.
-        others: unlabelled; None where they count for nothing.
-        given: whether there are unlabelled rows at all.
+        others: unlabelled; None if their weight is 0.
+        given: whether unlabelled rows were given.
     """
     unknown, one_class = is_unknown(estimator.population), not rows.class_totals().all()
     if others is None:
@@ -121,9 +121,9 @@ def check_usable(estimator: Any, rows: LabelledRows, others: UnlabelledRows | No
 
 
 def warn_of_shift(rows: LabelledRows, others: UnlabelledRows, prevalence: Prevalence) -> None:
-    """Warn where the classes look different in the labelled and in the unlabelled rows, of which it looks at some 10,000 each.
+    """Warn if p(x|y) differs between the labelled and the unlabelled rows; at most about 10,000 of each are used.
 
-    Rows of one class alone, or without a column that varies, say nothing of it.
+    There is no test for rows of only one class, or without a column that varies.
     """
     labels = rows.index if rows.index is not None else rows.votes
     assert labels is not None
@@ -135,28 +135,29 @@ def warn_of_shift(rows: LabelledRows, others: UnlabelledRows, prevalence: Preval
 
 
 def warn_of_absent_class(classes: np.ndarray, population: np.ndarray, rows: int) -> None:
-    """Warn where a learnt population expects less than one of the unlabelled rows to be of some class."""
+    """Warn if less than one of the unlabelled rows is expected to be of some class, by the learned population."""
     absent = classes[population * rows < 1].tolist()
     if absent:
         warnings.warn(
-            f"The population is learnt to have hardly any of {absent}: less than 1 of the {rows} unlabelled rows; are they of "
-            "this population? With few rows, give the population instead.",
+            f"The learned population has hardly any of {absent}: less than 1 of the {rows} unlabelled rows. Check that the "
+            f"rows "
+            "are from this population; with few rows, give the population instead.",
             PrevalenceWarning,
             stacklevel=4,
         )
 
 
 def some_rows(classes: np.ndarray, most: int = 10_000) -> np.ndarray:
-    """Return the numbers of rows drawn from each class, at most about `most` in all; of rare classes all."""
+    """Return the indices of rows drawn from each class, at most about `most` in total; all rows of rare classes."""
     rng, each = np.random.default_rng(0), -(-most // (int(classes.max()) + 1))
     parts = (np.flatnonzero(classes == k) for k in range(int(classes.max()) + 1))
     return np.sort(np.concatenate([part if len(part) <= each else rng.choice(part, each, replace=False) for part in parts]))
 
 
 def both_classes(y: Any, sample_weight: Any, population: Any) -> np.ndarray | None:
-    """Return the two classes where `y` has one alone, for learning from positive and unlabelled rows; None where it has more.
+    """Return the two classes if `y` has only one, for positive-unlabelled learning; None if it has more.
 
-    The other class is named by the population, a dict; or, where the labels are 1 or True, it is 0 or False.
+    The population, a dict, names the other class; if the labels are 1 or True, it is 0 or False.
     """
     labels = np.asarray(y)
     if labels.ndim != 1 or len(labels) == 0 or (labels.dtype.kind == "f" and not np.isfinite(labels).all()):
@@ -170,8 +171,8 @@ def both_classes(y: Any, sample_weight: Any, population: Any) -> np.ndarray | No
     value = without_estimate(population)
     if is_unknown(value) or (isinstance(value, Prevalence) and value.is_uncertain):
         raise ValueError(
-            f"Expected a known population where {label!r} is the only label, but got {population!r}: unlabelled rows of the "
-            "class and of the other cannot be told apart without it; give a number."
+            f"Expected a known population where {label!r} is the only label, but got {population!r}: without it unlabelled "
+            "rows of the two classes cannot be distinguished; give a number."
         )
     if isinstance(population, Mapping):
         if len(population) != 2 or label not in population:
@@ -189,22 +190,22 @@ def both_classes(y: Any, sample_weight: Any, population: Any) -> np.ndarray | No
 
 
 def _is_plain(estimator: Any) -> bool:
-    """Return whether the loss is that of the sampled mix."""
+    """Return whether the reference of the loss is the sampled mix."""
     return estimator.loss == "logit_adjusted" or (estimator.loss == "information_gain" and estimator.reference is None)
 
 
 def _is_default(estimator: Any) -> bool:
-    """Return whether the loss is plain, and takes the population for known."""
+    """Return whether the loss is plain, with a known population."""
     return _is_plain(estimator) and estimator.evidence in (None, 1)
 
 
 def _check_names(X_unlabelled: Any, known: np.ndarray | None) -> None:
-    """Raise a ValueError that names the columns that `X` has and `X_unlabelled` has not, or the other way round."""
+    """Raise a ValueError that names the columns that are only in `X` or only in `X_unlabelled`."""
     names = _get_feature_names(X_unlabelled)
     if names is None or known is None or list(names) == list(known):
         return
     missing, new = ([str(name) for name in a if name not in set(b)][:10] for a, b in ((known, names), (names, known)))
-    problem = f"{missing} are missing and {new} are not in `X`" if missing or new else "they stand in another order"
+    problem = f"{missing} are missing and {new} are not in `X`" if missing or new else "they are in another order"
     raise ValueError(
         f"Expected `X_unlabelled` to have the columns of `X`, but {problem}: select them as X_unlabelled[X.columns]."
     )

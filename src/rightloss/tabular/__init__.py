@@ -1,4 +1,4 @@
-"""Tables (CSV, Parquet) → what they are good for → a model at the population's prevalence."""
+"""Models of tables (CSV, Parquet): read and inspect a table, and fit a model at the population's prevalence."""
 
 import importlib.util
 

@@ -1,4 +1,4 @@
-"""The families of models that a table is tried with: linear, and boosted trees.
+"""The model families to compare on a table: linear models and boosted trees.
 
 Stage: a `Part` of the table as a matrix, with labels and weights → a fitted model → log-probabilities at the mix of the
 weighted labels. Each family chooses one setting on validation rows: the linear one its penalty, boosting its number of trees.
@@ -19,12 +19,12 @@ from .encode import ColumnSpec, boosting_matrix, linear_matrix
 from .splits import stratified_rows
 
 PENALTIES = (0.003, 0.03, 0.3, 3.0)  # scikit-learn's C, on standardised columns
-_NEWTON = 100  # coefficients up to which Newton's method is the quickest
-MOST_CELLS = 60_000_000  # of the linear matrix in one fit
+_NEWTON = 100  # coefficients up to which Newton's method is fastest
+MOST_CELLS = 60_000_000  # numbers of the linear matrix in one fit
 _MOST_TREES, _PATIENCE = 300, 15
-_MOST_TO_TUNE = 10_000  # rows on which a penalty is chosen: the best one hardly depends on their number
-_ONE_THREAD = 10_000  # rows below which threads cost more than they save
-_SMALL = 5000  # rows below which trees are smaller and steps shorter
+_MOST_TO_TUNE = 10_000  # rows used to choose a penalty: the best one hardly depends on their number
+_ONE_THREAD = 10_000  # with fewer rows, threads cost more time than they save
+_SMALL = 5000  # with fewer rows, trees are smaller and steps shorter
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class Part:
     """Rows of a table for one fit.
 
     Attributes:
-        matrix: as the family encodes it.
+        matrix: the features, as encoded by the family.
         codes: class numbers.
-        weights: what each row counts for; mean 1.
+        weights: row weights with mean 1.
         num_classes: K.
     """
 
@@ -44,12 +44,12 @@ class Part:
     num_classes: int
 
     def rows(self, chosen: np.ndarray) -> Part:
-        """Return some of the rows, with weights of mean 1 again."""
+        """Return some of the rows, with weights scaled to mean 1."""
         weights = self.weights[chosen]
         return Part(self.matrix[chosen], self.codes[chosen], weights / weights.mean(), self.num_classes)
 
     def at_most(self, most: int) -> Part:
-        """Return at most so many rows, with weights that keep the mix of classes; see `stratified_rows`."""
+        """Return at most `most` rows, with weights that keep the mix of classes; see `stratified_rows`."""
         chosen, factors = stratified_rows(self.codes, most, seed=0)
         part = self.rows(chosen)
         weights = part.weights * factors
@@ -58,14 +58,14 @@ class Part:
 
 @runtime_checkable
 class Fitted(Protocol):
-    """A fitted model: a matrix → log-probabilities."""
+    """The interface of a fitted model: a matrix → log-probabilities."""
 
     def log_probs(self, matrix: np.ndarray) -> Float64[np.ndarray, "n k"]: ...
 
 
 @runtime_checkable
 class Family(Protocol):
-    """A way to fit tables: `tune` chooses a setting on validation rows, and `fit` fits with it."""
+    """The interface of a model family: `tune` chooses a setting on validation rows, and `fit` uses it."""
 
     @property
     def name(self) -> str: ...
@@ -114,7 +114,7 @@ class Linear:
 
         width = part.matrix.shape[1] * (1 if part.num_classes == 2 else part.num_classes)
         model = LogisticRegression(C=setting, solver="newton-cholesky" if width <= _NEWTON else "lbfgs", max_iter=300)
-        with warnings.catch_warnings():  # of separated classes and collinear columns, which the penalty takes care of
+        with warnings.catch_warnings():  # warnings of separated classes and collinear columns, which the penalty handles
             warnings.simplefilter("ignore")
             model.fit(part.matrix, part.codes, sample_weight=part.weights.astype(part.matrix.dtype))
         coefficients, intercepts = model.coef_.astype(np.float64), model.intercept_.astype(np.float64)
@@ -139,11 +139,11 @@ class BoostingModel:
 
 @dataclass(frozen=True)
 class Boosting:
-    """Gradient-boosted trees of LightGBM, with its built-in objective, missing cells and categories as they are.
+    """Gradient-boosted trees of LightGBM, with its built-in objective and handling of missing cells and categories.
 
     Attributes:
-        categories: which columns of the matrix are codes of levels.
-        seed: of LightGBM.
+        categories: the columns of the matrix that are codes of levels.
+        seed: seed of LightGBM.
     """
 
     categories: tuple[int, ...]
@@ -156,7 +156,7 @@ class Boosting:
         return boosting_matrix(frame, specs)
 
     def tune(self, train: Part, valid: Part) -> float:
-        """Return the number of trees after which the validation rows' log-likelihood no longer rises."""
+        """Return the number of trees after which the log-likelihood of the validation rows no longer increases."""
         import lightgbm
 
         data = self._data(train)
@@ -201,12 +201,12 @@ class Boosting:
 
 
 def families(names: Sequence[str] | None, specs: Sequence[ColumnSpec], seed: int) -> tuple[list[Family], list[str]]:
-    """Return the families to compare, and words on those that cannot be.
+    """Return the families to compare, and notes about missing ones.
 
     Args:
-        names: "linear" and "boosting"; None: both, as far as they are installed.
+        names: "linear" and "boosting"; None for both, if installed.
         specs: the columns.
-        seed: of the families that draw random numbers.
+        seed: seed of families that draw random numbers.
     """
     known = ("linear", "boosting")
     unknown = [name for name in names or () if name not in known]
@@ -230,7 +230,7 @@ def log_likelihood(model: Fitted, part: Part) -> float:
 
 
 def log_softmax(scores: Float64[np.ndarray, "n k"]) -> Float64[np.ndarray, "n k"]:
-    """Return scores less the logarithm of the sum of their exponentials."""
+    """Return the log-softmax of scores."""
     scores = scores - scores.max(1, keepdims=True)
     return scores - np.log(np.exp(scores).sum(1, keepdims=True))
 
@@ -238,6 +238,6 @@ def log_softmax(scores: Float64[np.ndarray, "n k"]) -> Float64[np.ndarray, "n k"
 def _has_lightgbm() -> bool:
     try:
         import lightgbm  # noqa: F401
-    except (ImportError, OSError):  # the second where its library lacks OpenMP
+    except (ImportError, OSError):  # the second if its library lacks OpenMP
         return False
     return True

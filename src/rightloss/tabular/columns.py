@@ -1,6 +1,6 @@
-"""What the cells of one column are: numbers, categories, dates, or nothing to learn from.
+"""Find the kind of a column: numbers, categories, dates, or nothing to learn from.
 
-Stage: a column as read → its kind, and its values as numbers, days or text.
+Stage: a column → its kind, and its values as numbers, days or text.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ import pandas as pd
 
 Kind = Literal["number", "category", "text", "identifier", "constant", "date", "boolean"]
 
-_MOSTLY = 0.9  # share of cells that makes a column one of numbers or dates; the other cells are read as missing
-_FEW_LEVELS = 50  # a category of more levels than this must have rows enough for each
-_MANY_LEVELS = 0.2  # distinct values per row from which text is no category
-_FEWEST_IDS = 20  # rows below which distinct values are no sign of an identifier
+_MOSTLY = 0.9  # fraction of cells that makes a column one of numbers or dates; other cells are read as missing
+_FEW_LEVELS = 50  # a category with more levels must have enough rows for each
+_MANY_LEVELS = 0.2  # distinct values per row from which text is not a category
+_FEWEST_IDS = 20  # with fewer rows, distinct values are no sign of an identifier
 _ID_NAME = re.compile(r"(^|[_\W])(id|uuid|guid|key|index|nr|no|number|mrn|ssn)($|[_\W])|Id$|ID$|^Unnamed: ", re.IGNORECASE)
 _DATE = re.compile(r"\d{4}[-/]\d{1,2}[-/]\d{1,2}([T ].*)?|\d{1,2}([./-])\d{1,2}\2\d{4}")
 _DATE_FORMATS = ("ISO8601", "%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%d-%m-%Y")
 _EPOCH = np.datetime64("1970-01-01", "ns")
-_LOOKED_AT = 2000  # cells looked at to find a date's format
+_LOOKED_AT = 2000  # cells used to find the date format
 
 
 def kind_of(series: pd.Series, distinct: int | None = None) -> Kind:
-    """Return the kind of a column, of which `count_distinct` may be known already.
+    """Return the kind of a column; `distinct` is the result of `count_distinct`, if known.
 
-    Numbers that are all distinct are an identifier where they are whole and without gaps, or where the name says so; text that
-    is all distinct is one where it has no spaces. Text with many distinct values is no category.
+    All-distinct numbers are an identifier if they are whole and without gaps, or if the name says so; all-distinct text is one
+    if it has no spaces. Text with many distinct values is not a category.
     """
     present = series.dropna()
     distinct = count_distinct(present) if distinct is None else distinct
@@ -44,7 +44,7 @@ def kind_of(series: pd.Series, distinct: int | None = None) -> Kind:
 
 
 def count_distinct(series: pd.Series) -> int:
-    """Count the distinct values, missing ones not counted; cells that cannot be compared, such as lists, are all distinct."""
+    """Return the number of distinct values, without missing ones; cells that cannot be compared, as lists, are distinct."""
     try:
         return int(series.nunique())
     except TypeError:
@@ -52,7 +52,7 @@ def count_distinct(series: pd.Series) -> int:
 
 
 def as_numbers(series: pd.Series) -> tuple[np.ndarray, list[str]]:
-    """Return the cells as float64, with NaN for what is missing, infinite or no number, and some of the cells of text."""
+    """Return the cells as float64, with NaN for missing, infinite and other cells, and some examples of text cells."""
     if not _is_numeric(series) and not pd.api.types.is_bool_dtype(series):
         codes, values = pd.factorize(_hashable(series), use_na_sentinel=True)
         parsed = pd.to_numeric(pd.Series([_plain(value) for value in values], dtype=object), errors="coerce")
@@ -65,19 +65,19 @@ def as_numbers(series: pd.Series) -> tuple[np.ndarray, list[str]]:
 
 
 def as_text(series: pd.Series) -> tuple[np.ndarray, list[str]]:
-    """Return a code per cell, −1 where it is missing, and the text that each code stands for."""
+    """Return a code per cell, −1 for missing ones, and the text of each code."""
     codes, values = pd.factorize(_hashable(series), use_na_sentinel=True)
     return np.asarray(codes, dtype=np.int64), [text_of(value) for value in values]
 
 
 def text_of(value: Any) -> str:
-    """Return a cell as the text of its category: 1.0 and 1 are the same."""
+    """Return the category of a cell as text; 1.0 and 1 are the same."""
     plain = _plain(value)
     return str(int(plain)) if isinstance(plain, float) and plain.is_integer() else str(plain)
 
 
 def date_format(series: pd.Series) -> str | None:
-    """Return the format of dates in a text column, or None where there is none that fits nearly all of them."""
+    """Return the date format of a text column, or None if no format fits nearly all cells."""
     present = series.dropna()
     if pd.api.types.is_datetime64_any_dtype(series):
         return "ISO8601"
@@ -90,7 +90,7 @@ def date_format(series: pd.Series) -> str | None:
 
 
 def as_days(series: pd.Series, date_format: str) -> np.ndarray:
-    """Return dates as days since 1970, with NaN where there is none."""
+    """Return dates as days since 1970, with NaN for missing ones."""
     text = series
     if not pd.api.types.is_datetime64_any_dtype(series):  # pandas also reads words such as "today"
         text = series.astype(str).where(series.astype(str).str.match(r"\s*\d") & series.notna(), None)
@@ -100,7 +100,7 @@ def as_days(series: pd.Series, date_format: str) -> np.ndarray:
 
 
 def formula_cells(series: pd.Series) -> list[str]:
-    """Return the distinct cells that a spreadsheet would run as a formula: text that begins with =, +, - or @."""
+    """Return the distinct cells that a spreadsheet would run as a formula: text that starts with =, +, - or @."""
     if _is_numeric(series) or not (pd.api.types.is_object_dtype(series) or pd.api.types.is_string_dtype(series)):
         return []
     values = [value for value in as_text(series)[1] if len(value) > 1 and value[0] in "=+-@"]
@@ -122,7 +122,7 @@ def _kind_of_text(present: pd.Series, distinct: int, name: str) -> Kind:
 
 
 def _counts_rows(values: np.ndarray, distinct: int, name: str) -> bool:
-    """Tell whether whole numbers name the rows: all distinct, and without gaps or with a name that says so."""
+    """Return whether whole numbers identify the rows: all distinct, and without gaps or with a name that says so."""
     if len(values) < _FEWEST_IDS or distinct < len(values) or not np.isfinite(values).all() or (values % 1 != 0).any():
         return False
     return bool(_ID_NAME.search(name)) or float(values.max() - values.min()) < 1.1 * len(values)
@@ -140,7 +140,7 @@ def _is_boolean(present: pd.Series) -> bool:
 
 
 def _hashable(series: pd.Series) -> pd.Series:
-    """Return a column whose cells can be compared; lists and the like become text."""
+    """Return a column with cells that can be compared; lists and similar become text."""
     values = series.astype(object) if isinstance(series.dtype, pd.CategoricalDtype) else series
     try:
         if pd.api.types.is_object_dtype(values):

@@ -1,4 +1,4 @@
-"""Compare families of models and corrections by cross-validation, at the population.
+"""Compare model families and corrections by cross-validation, at the population.
 
 Stage: families, rows with labels → out-of-fold log-probabilities at π of every candidate → a table of figures, and the choice.
 """
@@ -25,24 +25,24 @@ Correction = Literal["closed form", "affine", "none"]
 Progress = Callable[[float, int, str], None]
 
 NOTHING = "always answering π"
-_TUNED_ONCE = 20_000  # rows above which the first fold's setting serves all folds
-_INNER_FOLDS = 5  # one of them is for validation
-_DEFAULTS = {"boosting": 50.0}  # settings where a class has too few rows to validate
-_DEFAULT = 0.1  # that of the linear families
-_FEWEST_TO_CALIBRATE = 20  # out-of-fold rows of each class
+_TUNED_ONCE = 20_000  # with more rows, the setting of the first fold is used for all folds
+_INNER_FOLDS = 5  # one of these parts is for validation
+_DEFAULTS = {"boosting": 50.0}  # settings if a class has too few rows for validation
+_DEFAULT = 0.1  # setting of the linear families
+_FEWEST_TO_CALIBRATE = 20  # minimum of out-of-fold rows of each class
 
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """One way to predict, with its predictions of rows that it was not trained on.
+    """A family with a correction, and its out-of-fold predictions.
 
     Attributes:
-        name: as the table shows it.
+        name: the name in the table.
         family: the family's name; None for always answering π.
         correction: how predictions at the training mix are moved to the population; "none" is shown, but never chosen.
-        log_probs: out of fold, at π; row per compared row.
-        seconds: that the family took.
-        only_as_best: it is chosen where it is the best, and never for being nearly so.
+        log_probs: out-of-fold predictions at π, one row per compared row.
+        seconds: the time of the family.
+        only_as_best: it is chosen only if it is the best, not if it is nearly the best.
     """
 
     name: str
@@ -64,17 +64,17 @@ class CrossValidation:
 
     @property
     def setting(self) -> float:
-        """The median setting, one of those chosen."""
+        """The median of the chosen settings."""
         return sorted(self.settings)[len(self.settings) // 2]
 
 
 def choose_folds(
     codes: Int64[np.ndarray, " m"], groups: Int64[np.ndarray, " m"] | None, num_folds: int, seed: int
 ) -> Int64[np.ndarray, " m"]:
-    """Return the fold of each row, in as many folds as asked for or as the classes allow.
+    """Return the fold of each row, with the requested number of folds, or fewer if the classes require it.
 
     Raises:
-        ValueError: there are no two folds with every class in the rows outside of each.
+        ValueError: if there cannot be two folds with every class in the rows outside of each.
     """
     for count in range(usable_folds(codes, groups, num_folds), 1, -1):
         folds = fold_numbers(codes, groups, count, seed)
@@ -94,7 +94,7 @@ def cross_validate(
     seed: int,
     step: Callable[[str], None] = lambda words: None,
 ) -> CrossValidation:
-    """Predict each fold by a model that is tuned and fitted on the others; `step` is told of every fold."""
+    """Return predictions of each fold by a model tuned and fitted on the others; `step` is called for every fold."""
     start, count = time.perf_counter(), int(folds.max()) + 1
     log_probs = np.empty((len(part.codes), part.num_classes))
     settings: list[float] = []
@@ -111,7 +111,7 @@ def cross_validate(
 
 
 def tuned(family: Family, part: Part, groups: Int64[np.ndarray, " n"] | None, seed: int) -> float:
-    """Return the family's setting, chosen on a fifth of the rows; a default where a class has too few rows for that."""
+    """Return the family's setting, chosen on a fifth of the rows; a default if a class has too few rows."""
     count = usable_folds(part.codes, groups, _INNER_FOLDS)
     if count < 2:
         return _DEFAULTS.get(family.name, _DEFAULT)
@@ -125,10 +125,11 @@ def tuned(family: Family, part: Part, groups: Int64[np.ndarray, " n"] | None, se
 def candidates_of(
     family: str, found: CrossValidation, codes: Int64[np.ndarray, " m"], folds: Int64[np.ndarray, " m"], prevalence: Prevalence
 ) -> tuple[list[Candidate], list[str]]:
-    """Return a family's candidates, one per correction, and words on those that there cannot be.
+    """Return a family's candidates, one per correction, and notes about impossible ones.
 
-    "closed form" moves predictions from ρ to π (`retarget`). "affine" fits a slope and biases to out-of-fold log-probabilities
-    first (`fit_calibration`), each fold's by the other folds'. "none" leaves them at ρ, to show what a correction is worth.
+    "closed form" moves predictions from ρ to π (`retarget`). "affine" first fits a slope and biases to out-of-fold
+    log-probabilities (`fit_calibration`), for each fold on the other folds. "none" keeps them at ρ, to show the effect of a
+    correction.
     """
     moved = retarget(found.log_probs, from_=prevalence.sampling, to=prevalence)
     made = [Candidate(f"{family}, closed form", family, "closed form", moved, found.seconds)]
@@ -147,7 +148,7 @@ def calibration_of(log_probs: Float64[np.ndarray, "m k"], codes: Int64[np.ndarra
     """Fit the affine correction.
 
     Raises:
-        ValueError: a class has too few rows, or no such calibration exists.
+        ValueError: if a class has too few rows, or the calibration has no solution.
     """
     fewest = int(np.bincount(codes, minlength=log_probs.shape[1]).min())
     if fewest < _FEWEST_TO_CALIBRATE:
@@ -156,7 +157,7 @@ def calibration_of(log_probs: Float64[np.ndarray, "m k"], codes: Int64[np.ndarra
 
 
 def always_population(prevalence: Prevalence, rows: int) -> Candidate:
-    """Return the candidate that predicts π for everybody."""
+    """Return the candidate that predicts π for every row."""
     table = np.tile(prevalence.population.log().numpy(), (rows, 1))
     return Candidate(NOTHING, None, "closed form", table, 0.0)
 
@@ -189,8 +190,9 @@ def choose(
 ) -> Candidate:
     """Return the simplest candidate that is within one standard error of the best expected log-likelihood at π.
 
-    The standard error is that of the paired difference. Simplest is earliest in the list, and always answering π, the first,
-    is chosen only where nothing has a higher expected log-likelihood. One that counts `only_as_best` and is the best is chosen.
+    The standard error is that of the paired difference. The simplest is the earliest in the list; always answering π, the
+    first, is chosen only if nothing has a higher expected log-likelihood. A candidate with `only_as_best` is chosen if it is
+    the best.
     """
     own = [likelihoods(each.log_probs, codes) for each in candidates]
     means = [expectation(each, codes, prevalence) for each in own]
@@ -203,11 +205,11 @@ def choose(
     for i in (i for i in better if not candidates[i].only_as_best):
         if means[best] - means[i] <= standard_error(own[best] - own[i], codes, prevalence, groups):
             return candidates[i]
-    raise AssertionError("the best candidate is within any distance of itself")
+    raise AssertionError("the best candidate is within one standard error of itself")
 
 
 def likelihoods(log_probs: Float64[np.ndarray, "m k"], codes: Int64[np.ndarray, " m"]) -> Float64[np.ndarray, " m"]:
-    """Return the log-probability of each row's own class."""
+    """Return the log-probability of each row's class."""
     return log_probs[np.arange(len(codes)), codes]
 
 
@@ -222,7 +224,7 @@ def standard_error(
     prevalence: Prevalence,
     groups: Int64[np.ndarray, " m"] | None = None,
 ) -> float:
-    """Return the standard error of `expectation`, the classes' numbers given; rows of a group count as one draw."""
+    """Return the standard error of `expectation`, for fixed class counts; rows of a group count as one draw."""
     counts = np.bincount(codes)
     means = np.bincount(codes, values) / np.maximum(counts, 1)
     moves = _weights(codes, prevalence) * (values - means[codes])
@@ -232,7 +234,7 @@ def standard_error(
 
 
 def _cross_fitted(log_probs: np.ndarray, codes: np.ndarray, folds: np.ndarray, prevalence: Prevalence) -> np.ndarray:
-    """Calibrate each fold's predictions as the other folds' labels say, and move them to π."""
+    """Return each fold's predictions, calibrated on the other folds and moved to π."""
     found = np.empty_like(log_probs)
     for fold in range(int(folds.max()) + 1):
         test = folds == fold

@@ -1,6 +1,6 @@
-"""Columns of a table → matrices of numbers: one for linear models, one for boosted trees.
+"""Encode the columns of a table as a matrix of numbers: one for linear models, one for boosted trees.
 
-Stage: training table, kinds → a `ColumnSpec` per column; any table, specs → `(n, p)` float32. The target is never looked at.
+Stage: training table, kinds → a `ColumnSpec` per column; any table, specs → `(n, p)` float32. The target is never used.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from .columns import Kind, as_days, as_numbers, as_text, date_format
 from .findings import Finding
 from .inspect import LEVELS_KEPT
 
-_RARE = 10  # rows of a level below which it is pooled with others; fewer in small tables
-_NAMES_KEPT = 1000  # of pooled levels, so as to tell them from new ones
-_FARTHEST = 1e6  # standard deviations at which a number is cut off, far within float32
+_RARE = 10  # a level with fewer rows is pooled with others; the minimum is smaller in small tables
+_NAMES_KEPT = 1000  # names of pooled levels, to distinguish them from new ones
+_FARTHEST = 1e6  # standard deviations at which a number is clipped, well inside float32
 
 
 @dataclass(frozen=True)
 class ColumnSpec:
-    """How one column becomes numbers.
+    """How to encode one column as numbers.
 
     Attributes:
-        name: the column's.
+        name: the name of the column.
         kind: "number", "boolean", "date" or "category".
-        categories: the levels with a place of their own, the most frequent first; all others are pooled as one more.
-        pooled: the names of those others, the most frequent 1,000.
-        fill: the median, which stands for a missing number in a linear model.
-        mean: of the numbers; it is subtracted.
-        scale: their standard deviation; it is divided by.
-        has_missing: whether cells were missing at training; a linear model then has a column for that.
-        date_format: how dates were written at training.
+        categories: the levels with their own code, the most frequent first; all others are pooled into one more.
+        pooled: the names of these others, the most frequent 1,000.
+        fill: the median, used for a missing number in a linear model.
+        mean: the mean of the numbers, which is subtracted.
+        scale: their standard deviation, the divisor.
+        has_missing: whether cells were missing in training; a linear model then has a column for that.
+        date_format: the format of dates in training.
 
     Examples:
         >>> import pandas as pd
@@ -55,17 +55,17 @@ class ColumnSpec:
 
     @property
     def is_category(self) -> bool:
-        """Whether the column becomes levels rather than one number."""
+        """Whether the column is encoded as levels rather than one number."""
         return self.kind == "category"
 
     @property
     def linear_width(self) -> int:
-        """How many columns it has in the matrix for linear models."""
+        """The number of its columns in the matrix for linear models."""
         return (len(self.categories) + 1 if self.is_category else 1) + self.has_missing
 
 
 def column_specs(frame: pd.DataFrame, kinds: dict[str, Kind]) -> list[ColumnSpec]:
-    """Learn from a training table how its columns become numbers.
+    """Return how to encode the columns of a training table.
 
     Args:
         frame: the table.
@@ -84,7 +84,7 @@ def column_specs(frame: pd.DataFrame, kinds: dict[str, Kind]) -> list[ColumnSpec
 
 
 def boosting_matrix(frame: pd.DataFrame, specs: Sequence[ColumnSpec]) -> np.ndarray:
-    """Return `(n, p)` float32: standardised numbers and codes of levels, NaN where a cell is missing."""
+    """Return `(n, p)` float32: standardised numbers and codes of levels, NaN for missing cells."""
     matrix = np.empty((len(frame), len(specs)), dtype=np.float32, order="F")
     for number, spec in enumerate(specs):
         matrix[:, number] = _codes(frame[spec.name], spec)[0] if spec.is_category else _standardised(frame[spec.name], spec)
@@ -92,7 +92,7 @@ def boosting_matrix(frame: pd.DataFrame, specs: Sequence[ColumnSpec]) -> np.ndar
 
 
 def linear_matrix(frame: pd.DataFrame, specs: Sequence[ColumnSpec]) -> np.ndarray:
-    """Return `(n, q)` float32 without NaN: standardised numbers, a column per level, and one for missing where some were."""
+    """Return `(n, q)` float32 without NaN: standardised numbers, a column per level, and one for missing cells if needed."""
     matrix = np.zeros((len(frame), sum(spec.linear_width for spec in specs)), dtype=np.float32)
     start = 0
     for spec in specs:
@@ -102,18 +102,18 @@ def linear_matrix(frame: pd.DataFrame, specs: Sequence[ColumnSpec]) -> np.ndarra
 
 
 def check_columns(frame: pd.DataFrame, specs: Sequence[ColumnSpec], known: Sequence[str] = ()) -> list[Finding]:
-    """Compare a table with what a model was trained on.
+    """Compare a table with the training table of a model.
 
     Args:
         frame: the table to predict.
-        specs: the columns that the model reads.
+        specs: the columns that the model uses.
         known: other columns of the training table, such as the target.
 
     Returns:
-        Warnings of cells that are not as at training, and a note of columns that the model does not know.
+        Warnings about cells that did not occur in training, and a note about unknown columns.
 
     Raises:
-        ValueError: a column is missing, or there twice.
+        ValueError: if a column is missing or duplicated.
     """
     missing = [spec.name for spec in specs if spec.name not in frame.columns]
     if missing:
@@ -131,7 +131,7 @@ def check_columns(frame: pd.DataFrame, specs: Sequence[ColumnSpec], known: Seque
 
 
 def readable(series: pd.Series, spec: ColumnSpec) -> np.ndarray:
-    """Return which cells are a number, a date, or a category of the training table."""
+    """Return which cells can be read: a number, a date, or a category of the training table."""
     if not spec.is_category:
         return ~np.isnan(_raw(series, spec))
     codes, texts = as_text(series)
@@ -174,7 +174,7 @@ def _category_spec(series: pd.Series) -> ColumnSpec:
     codes, texts = as_text(series)
     counts = np.bincount(codes[codes >= 0], minlength=len(texts))
     merged: dict[str, int] = {}
-    for text, count in zip(texts, counts.tolist(), strict=True):  # 1 and 1.0 are one level
+    for text, count in zip(texts, counts.tolist(), strict=True):  # 1 and 1.0 are the same level
         merged[text] = merged.get(text, 0) + count
     enough = max(2, min(_RARE, len(series) // 100))
     ranked = sorted(merged, key=lambda text: (-merged[text], text))
@@ -193,7 +193,7 @@ def _standardised(series: pd.Series, spec: ColumnSpec) -> np.ndarray:
 
 
 def _codes(series: pd.Series, spec: ColumnSpec) -> tuple[np.ndarray, np.ndarray]:
-    """Return the number of each cell's level, the last for all pooled ones, NaN where it is missing; and which are missing."""
+    """Return the code of each cell's level, the last for all pooled ones, NaN if it is missing; and which are missing."""
     codes, texts = as_text(series)
     place = {text: number for number, text in enumerate(spec.categories)}
     numbers = np.array([*(place.get(text, len(place)) for text in texts), np.nan])[codes]

@@ -1,6 +1,6 @@
-"""Findings: what a user should know of a table, each a level, a column and a sentence.
+"""Findings: what a user should know about a table, each with a level, a column and a sentence.
 
-Stage: something seen in a table → `Finding`, collected in lists by all stages of `rightloss.tabular`.
+Stage: an observation in a table → `Finding`; all stages of `rightloss.tabular` collect them in lists.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Level = Literal["error", "warning", "note"]
 
 
 class TableWarning(UserWarning):
-    """A table's content is not what the model was trained on: cells that are no numbers, unknown categories.
+    """Warn that a table differs from the training table: cells that are not numbers, or unknown categories.
 
     Examples:
         >>> import warnings
@@ -27,8 +27,8 @@ class Finding:
     """One thing to know about a table.
 
     Attributes:
-        level: "error" (nothing can be fitted), "warning" (the result may mislead) or "note".
-        column: the column that it is about, if it is about one.
+        level: "error" (no model can be fitted), "warning" (the result may mislead) or "note".
+        column: the column, if it is about one.
         message: a sentence that says what was found and what to do.
 
     Examples:

@@ -74,38 +74,37 @@ def fit_table(
 ) -> TableModel:
     """Fit a classifier of a table for a population.
 
-    Linear models and boosted trees are trained on the rows as they are, and their predictions moved to the population: in
-    closed form, or after an affine calibration of their log-probabilities that is cross-fitted. All are compared out of fold by
-    the expected log-likelihood at the population, beside always answering π and the uncorrected models. The simplest that is
-    within one standard error of the best is kept and fitted to all rows.
+    Linear models and boosted trees are trained on the given rows, and their predictions moved to the population: in closed
+    form, or after a cross-fitted affine calibration of their log-probabilities. All are compared out of fold by the expected
+    log-likelihood at the population, together with always answering π and the uncorrected models. The simplest one within one
+    standard error of the best is kept and fitted to all rows.
 
-    A large table is compared on a part of its rows, of which a rare class is kept as far as possible and the other classes
-    have weights. Scales, medians and lists of categories are taken from all rows; the labels have no part in them.
+    For a large table, candidates are compared on a subset of the rows, which keeps as many rows of a rare class as possible
+    and weights the other classes. Scales, medians and lists of categories use all rows, but not the labels.
 
     With unlabelled rows of the population there is one more candidate: a linear model by the likelihood of both
-    (`InformationGainClassifier.fit`), to which they are given in every fold. First a test says whether the classes look the
-    same in both tables. Where nothing speaks against it, that candidate and the best of the others are compared by the
-    likelihood of held-out rows of both tables (`stream_log_likelihood`). Where the test warns, that candidate is not kept. An
-    unknown population is learnt from the out-of-fold predictions of the better family (`joint_prevalence`), once, and all
-    candidates are compared at it.
+    (`InformationGainClassifier.fit`), which uses them in every fold. First, a test checks whether p(x|y) is the same in both
+    tables. If it does not warn, that candidate and the best of the others are compared by the likelihood of held-out rows of
+    both tables (`stream_log_likelihood`). If it warns, that candidate is not kept. An unknown population is learned once, from
+    the out-of-fold predictions of the better family (`joint_prevalence`), and all candidates are compared at it.
 
     Args:
         frame: the table.
         target: the column with the classes.
-        population: π: for two classes how often the positive one occurs, or a dict by label, K frequencies in the order of the
-            sorted classes, a `Prevalence`, an estimate; None for the table's own mix; "unknown" where `unlabelled` is to tell.
-        unlabelled: rows of the population, with the columns of the table but for the target.
-        positive: of two classes, the one that `population` is the frequency of; found by its name where it is left out.
-        group: the column that names patients, sites or the like; rows of one are never in both parts of a fold.
-        leave_out: columns that are not to be used.
-        candidates: "linear", "boosting"; None: both, boosting only where LightGBM is installed.
-        folds: how many; fewer where a class has fewer rows, or groups.
-        seed: of the folds, the drawn rows and LightGBM; the same seed gives the same model.
-        max_compare_rows: rows on which candidates are compared.
-        progress: called with (done, of how many steps, a few words).
+        population: π: for two classes the frequency of the positive one, or a dict by label, K frequencies in the order of the
+            sorted classes, a `Prevalence`, an estimate; None for the table's own mix; "unknown" to learn it from `unlabelled`.
+        unlabelled: rows of the population, with the columns of the table except for the target.
+        positive: of two classes, the one that `population` is the frequency of; by default guessed from its name.
+        group: the column of patients, sites or other groups; rows of a group are never split between training and test.
+        leave_out: columns to ignore.
+        candidates: "linear", "boosting"; None for both, boosting only if LightGBM is installed.
+        folds: number of folds; fewer if a class has fewer rows, or groups.
+        seed: seed of the folds, the drawn rows and LightGBM; the same seed gives the same model.
+        max_compare_rows: maximum number of rows for the comparison of candidates.
+        progress: called with (steps done, number of steps, a short text).
 
     Raises:
-        ValueError: the errors that `inspect_table` finds.
+        ValueError: for the errors that `inspect_table` finds.
 
     Examples:
         >>> import numpy as np, pandas as pd
@@ -169,7 +168,7 @@ class _Table:
 
 @dataclass(frozen=True, eq=False)
 class _Result:
-    """What a comparison comes to."""
+    """The result of a comparison."""
 
     chosen: Candidate
     fitted: Fitted | None
@@ -234,7 +233,7 @@ def _compare(
 
 @dataclass(frozen=True, eq=False)
 class _SomeRows:
-    """The rows that candidates are compared on, with the fold in which each is tested, and words on how they were chosen."""
+    """The rows for the comparison of candidates, with the test fold of each, and notes on their choice."""
 
     rows: Int64[np.ndarray, " m"]
     weights: np.ndarray
@@ -257,7 +256,7 @@ def _some_rows(table: _Table, num_folds: int, seed: int, most: int) -> _SomeRows
     if len(rows) < len(table.codes):
         notes.append(f"candidates were compared on {len(rows):,} of {len(table.codes):,} rows.")
     if int(folds.max()) + 1 < num_folds:
-        notes.append(f"{int(folds.max()) + 1} folds in the place of {num_folds}: a class has no more rows, or groups.")
+        notes.append(f"{int(folds.max()) + 1} folds instead of {num_folds}: a class has no more rows, or groups.")
     return _SomeRows(rows, weights, table.frame.iloc[rows], codes, groups, folds, notes)
 
 
@@ -269,12 +268,12 @@ def _crossed(family: Family, table: _Table, some: _SomeRows, seed: int, step: Ca
 def _candidates(
     crossed: dict[str, CrossValidation], some: _SomeRows, prevalence: Prevalence
 ) -> tuple[list[Candidate], list[str]]:
-    """Return all candidates, the simplest first, and words on those that there cannot be."""
+    """Return all candidates, the simplest first, and notes about impossible ones."""
     compared = [always_population(prevalence, len(some.rows))]
     notes: list[str] = []
     for name, found in crossed.items():
         made, words = candidates_of(name, found, some.codes, some.folds, prevalence)
-        if name == WITH_UNLABELLED:  # its closed form is the likelihood's own
+        if name == WITH_UNLABELLED:  # its closed form follows from its likelihood
             compared.append(replace(made[0], name=name, only_as_best=True))
         else:
             compared, notes = compared + made, notes + words
@@ -289,10 +288,10 @@ def _chosen_by_both(
     some: _SomeRows,
     prevalence: Prevalence,
 ) -> tuple[Candidate, float]:
-    """Choose between the model that learnt from unlabelled rows and the best of the others, by held-out rows of both tables.
+    """Choose between the model with unlabelled rows and the best of the others, by held-out rows of both tables.
 
     Returns:
-        The one with the higher `stream_log_likelihood`, and by how much that of the first is higher.
+        The one with the higher `stream_log_likelihood`, and that of the first minus that of the other.
     """
     assert table.others is not None
     (learnt,) = [each for each in compared if each.family == WITH_UNLABELLED]
@@ -315,7 +314,7 @@ def _of_others(
     codes: np.ndarray,
     prevalence: Prevalence,
 ) -> np.ndarray:
-    """Return a candidate's predictions of the unlabelled rows at π, by the models of the folds."""
+    """Return a candidate's predictions of the unlabelled rows at π, from the models of the folds."""
     assert table.others is not None
     if candidate.family is None:
         return np.tile(prevalence.population.log().numpy(), (len(table.others.frame), 1))
@@ -328,10 +327,10 @@ def _of_others(
 
 
 def _with_mean_predictions(model: TableModel, others: UnlabelledTable) -> TableModel:
-    """Return the model with what it predicts for the unlabelled rows on average, and a warning where that is far from π."""
+    """Return the model with its mean prediction for the unlabelled rows, and with a warning if that is far from π."""
     assert model.unlabelled is not None
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TableWarning)  # of odd cells, which are among the findings
+        warnings.simplefilter("ignore", TableWarning)  # warnings of unusual cells, which are among the findings
         predictions = np.exp(model.predict_log_proba(others.frame))
     brought = replace(model.unlabelled, mean_predictions=predictions.mean(0).tolist())
     found = mean_findings(predictions, model.population.population.numpy(), model.classes_)
@@ -341,7 +340,7 @@ def _with_mean_predictions(model: TableModel, others: UnlabelledTable) -> TableM
 def _learnt_population(
     chosen_families: list[Family], crossed: dict[str, CrossValidation], codes: np.ndarray, table: _Table
 ) -> JointPrevalenceEstimate:
-    """Learn π from the family with the best out-of-fold predictions in the table's own mix."""
+    """Estimate π with the family that has the best out-of-fold predictions at the table's own mix."""
     assert table.others is not None
     best = max(chosen_families, key=lambda family: float(likelihoods(crossed[family.name].log_probs, codes).mean()))
     found = crossed[best.name]
@@ -349,7 +348,7 @@ def _learnt_population(
 
 
 def _stated_population(population: LearntPopulation | None, unlabelled: pd.DataFrame | None) -> Population | None:
-    """Return the population as given, None where it is to be learnt; refuse what does not go with the unlabelled rows."""
+    """Return the given population, None if it is to be learned; raise a ValueError if it does not fit the unlabelled rows."""
     if is_unknown(population):
         if unlabelled is None:
             raise ValueError(
@@ -367,7 +366,7 @@ def _stated_population(population: LearntPopulation | None, unlabelled: pd.DataF
 
 
 def _refit(family: Family, table: _Table, setting: float, seed: int) -> Fitted:
-    """Fit to all rows, or to as many as the family's matrix may hold."""
+    """Fit to all rows, or to as many as the family's matrix allows."""
     width = sum(spec.linear_width for spec in table.specs)
     most = len(table.codes) if family.most_cells is None else max(family.most_cells // width, 1000)
     rows, weights = stratified_rows(table.codes, most, seed)
@@ -376,7 +375,7 @@ def _refit(family: Family, table: _Table, setting: float, seed: int) -> Fitted:
 
 
 def _group_numbers(series: pd.Series) -> Int64[np.ndarray, " n"]:
-    """Number the groups; a row without one is a group of its own."""
+    """Return the groups as numbers; a row without one is its own group."""
     codes = as_text(series)[0]
     alone = codes < 0
     codes[alone] = codes.max(initial=-1) + 1 + np.arange(int(alone.sum()))
@@ -384,7 +383,7 @@ def _group_numbers(series: pd.Series) -> Int64[np.ndarray, " n"]:
 
 
 def _steps(progress: Progress | None, total: int) -> Callable[[str], None]:
-    """Return a function that counts the steps begun, and tells `progress`."""
+    """Return a function that counts the started steps, and reports them to `progress`."""
     done = -1
 
     def step(words: str) -> None:

@@ -1,12 +1,11 @@
-"""A `TableModel` as a folder, without pickle: JSON, safetensors, and LightGBM's own text.
+"""Save and load a `TableModel` as a folder, without pickle: JSON, safetensors, and LightGBM's own text format.
 
-Stage: `TableModel` → folder, written whole or not at all → `TableModel`, after everything in it has been checked.
+Stage: `TableModel` → folder, written atomically → `TableModel`, with everything checked on load.
 
 | file | content |
 |---|---|
 | model.json | format and version, columns, classes, population, comparison, findings, digests of the other files |
-| arrays.safetensors | predictions out of fold, coefficients, calibration |
-| boosting.txt | the trees, where the model has some |
+| arrays.safetensors | predictions out of fold, coefficients, calibration | | boosting.txt | the trees, if the model has some |
 """
 
 from __future__ import annotations
@@ -52,16 +51,16 @@ _FIGURES = ("expected_log_likelihood", "low", "high", "skill", "auc", "calibrati
 def save_model(
     model: TableModel, folder: str | os.PathLike[str], *, overwrite: bool = False, also: Mapping[str, str] | None = None
 ) -> None:
-    """Save a model as a folder; a process that is killed leaves the old folder or none, never half of the new one.
+    """Save a model as a folder, atomically: a killed process leaves the old folder or none.
 
     Args:
         model: the model.
-        folder: where; its parent must exist.
-        overwrite: replace a model, or an empty folder, that is there already.
+        folder: the new folder; its parent must exist.
+        overwrite: replace an existing model, or an empty folder.
         also: other text files of the folder by name, such as a report.
 
     Raises:
-        ValueError: the folder exists, or is no model's.
+        ValueError: if the folder exists, or has other files than those of a model.
     """
     folder = Path(folder)
     check_destination(folder, overwrite=overwrite)
@@ -79,7 +78,7 @@ def save_model(
 
 
 def check_destination(folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-    """Raise a ValueError where a model cannot be saved: call it before hours of work.
+    """Raise a ValueError if a model cannot be saved there: call it before a long fit.
 
     Examples:
         >>> import tempfile
@@ -98,7 +97,7 @@ def check_destination(folder: str | os.PathLike[str], *, overwrite: bool = False
 
 
 def load_model(folder: str | os.PathLike[str]) -> TableModel:
-    """Load a model that `TableModel.save` has written. Nothing in it is run or unpickled.
+    """Load a model saved by `TableModel.save`. Nothing in it is run or unpickled.
 
     Raises:
         ValueError: the folder is missing, damaged, of another program or a newer version, or does not fit together.
@@ -169,7 +168,7 @@ def _facts(model: TableModel) -> dict[str, Any]:
 
 
 def _finite(value: Any) -> Any:
-    """Return lists and dicts with None in the place of NaN and infinity, which JSON lacks, and Python's own numbers."""
+    """Return lists and dicts with None instead of NaN and infinity, which JSON lacks, and with Python's own numbers."""
     if isinstance(value, dict):
         return {name: _finite(each) for name, each in value.items()}
     if isinstance(value, list):
@@ -179,7 +178,7 @@ def _finite(value: Any) -> Any:
 
 
 def _replace(temporary: Path, folder: Path) -> None:
-    """Move a folder to its place; an old one there is moved aside first, and removed last."""
+    """Move a folder to its final path; an old folder there is renamed first, and deleted last."""
     if not folder.exists():
         os.rename(temporary, folder)
         return
@@ -341,7 +340,7 @@ def _calibration(tensors: Mapping[str, Tensor], prevalence: Prevalence, folder: 
 
 
 def _array(tensors: Mapping[str, Tensor], name: str, dtype: type, shape: tuple[int, ...], folder: Path) -> np.ndarray:
-    """Return an array of the file, after its dtype, shape and finiteness have been checked; −1 is any length."""
+    """Return an array of the file, with dtype, shape and finiteness checked; −1 is any length."""
     _require(name in tensors, folder, f"{name} is missing")
     array: np.ndarray = tensors[name].numpy()
     fits = array.ndim == len(shape) and all(want in (-1, have) for want, have in zip(shape, array.shape, strict=True))
@@ -387,6 +386,6 @@ def _refuse_constant(text: str) -> Any:
 
 
 def _umask() -> int:
-    mask = os.umask(0o077)  # the only way to read it is to set it
+    mask = os.umask(0o077)  # the umask can only be read by setting it
     os.umask(mask)
     return mask

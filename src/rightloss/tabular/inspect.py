@@ -1,6 +1,6 @@
-"""What a table is good for: its columns, its classes, and what may go wrong.
+"""Inspect a table before a fit: its columns, its classes, and possible problems.
 
-Stage: `pandas.DataFrame`, and which column is the target → `TableReport`.
+Stage: `pandas.DataFrame`, the name of the target column → `TableReport`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from .leaks import leaking_columns
 
 Role = Literal["target", "group", "feature", "left out"]
 
-LEVELS_KEPT = 100  # as many levels of a category have a place of their own; see `encode`
+LEVELS_KEPT = 100  # number of levels of a category with their own code; see `encode`
 _MOSTLY_MISSING = 0.5
-_MOST_TARGET_VALUES = 20  # a column of numbers with more distinct values is no target of a classifier
+_MOST_TARGET_VALUES = 20  # a column of numbers with more distinct values is not a target of a classifier
 _FEW_ROWS = 10  # of a class
 _TARGET_NAME = re.compile(
     r"^(y|target|label|class|outcome|status|diagnosis|response|event|disease|cancer|default|churn|purchase|survived|died)$",
@@ -36,13 +36,13 @@ class ColumnReport:
     """One column of a table.
 
     Attributes:
-        name: the column's.
+        name: the name of the column.
         kind: "number", "category", "text", "identifier", "constant", "date" or "boolean".
-        missing: share of the cells that are missing.
-        distinct: how many distinct values there are.
+        missing: fraction of missing cells.
+        distinct: number of distinct values.
         role: "target", "group", "feature" or "left out".
         examples: some of its values, as text.
-        note: why it is left out, or how it is used; empty where there is nothing to say.
+        note: why it is left out, or how it is used; may be empty.
 
     Examples:
         >>> import pandas as pd
@@ -62,7 +62,7 @@ class ColumnReport:
 
 @dataclass(frozen=True)
 class ClassReport:
-    """One class of the target: its label, how many rows have it, and their share.
+    """One class of the target: its label, its number of rows, and their fraction.
 
     Examples:
         >>> from rightloss.tabular import ClassReport
@@ -77,15 +77,15 @@ class ClassReport:
 
 @dataclass(frozen=True)
 class TableReport:
-    """What a table is good for. See `inspect_table`.
+    """The result of `inspect_table`: columns, classes and findings.
 
     Attributes:
-        rows: how many.
+        rows: number of rows.
         columns: each column, in the order of the table.
-        classes: those of the target, of two the positive one last; None without a target.
+        classes: the classes of the target, of two the positive one last; None without a target.
         findings: errors, warnings and notes, in this order.
-        likely_targets: columns that could be the target, where none was given; the likeliest first.
-        groups: how many there are; None without a group column.
+        likely_targets: columns that could be the target, if none was given; the most probable first.
+        groups: number of groups; None without a group column.
         positive: the positive one of two classes.
 
     Examples:
@@ -106,7 +106,7 @@ class TableReport:
 
     @property
     def errors(self) -> list[Finding]:
-        """The findings with which nothing can be fitted."""
+        """The findings that prevent a fit."""
         return [finding for finding in self.findings if finding.level == "error"]
 
     def column(self, name: str) -> ColumnReport:
@@ -127,17 +127,17 @@ def inspect_table(
     population: Population | None = None,
     leave_out: Iterable[str] = (),
 ) -> TableReport:
-    """Look at a table before anything is fitted to it.
+    """Return a report on a table, to read before a fit.
 
-    Nothing is raised for what is wrong with the table: errors are among the findings, and `fit_table` raises them.
+    Errors in the table are not raised here, but listed in the findings; `fit_table` raises them.
 
     Args:
-        frame: the table, such as `read_table` returns it.
-        target: the column with the classes; None: likely ones are listed.
+        frame: the table, for example from `read_table`.
+        target: the column with the classes; None to list likely ones.
         positive: of two classes, the one that `population` is the frequency of.
-        group: the column that names patients, sites or the like, whose rows belong together.
-        population: π as for `fit_table`, to see whether it fits the classes.
-        leave_out: columns that are not to be used.
+        group: the column of patients, sites or other groups of rows.
+        population: π as in `fit_table`, to check that it fits the classes.
+        leave_out: columns to ignore.
 
     Examples:
         >>> import numpy as np, pandas as pd
@@ -295,7 +295,7 @@ def _hashes(frame: pd.DataFrame) -> _Hashes:
 def _cell_hashes(series: pd.Series) -> np.ndarray:
     try:
         return pd.util.hash_pandas_object(series, index=False, categorize=False).to_numpy()
-    except TypeError:  # lists and the like
+    except TypeError:  # lists and similar
         return pd.util.hash_pandas_object(series.astype(str), index=False, categorize=False).to_numpy()
 
 
@@ -313,7 +313,7 @@ def _same_content(frame: pd.DataFrame, names: list[str], hashes: dict[str, int])
 def _labels(
     frame: pd.DataFrame, target: str, positive: Label | None, columns: list[ColumnReport]
 ) -> tuple[Labels | None, list[Finding]]:
-    """Return the classes, or None and an error where the column has none."""
+    """Return the classes, or None and an error if the column has none."""
     kind, distinct = next((c.kind, c.distinct) for c in columns if c.name == target)
     too_many = distinct > (_MOST_TARGET_VALUES if kind in ("number", "identifier", "date") else MOST_CLASSES)
     if too_many:

@@ -1,4 +1,4 @@
-"""The target column: its classes, which of them is positive, and the population as users write it.
+"""Labels of the target column: its classes, the positive class, and the population over the classes.
 
 Stage: target column, `positive`, `population` → classes, a class number per row, and a `Prevalence` over the classes.
 """
@@ -46,9 +46,9 @@ class Labels:
 
     Attributes:
         classes: the labels, sorted; of two the positive one is the second.
-        codes: the class number of each row `(n,)`, −1 where the label is missing.
-        positive: the second of two classes; None where there are more.
-        guessed: whether `positive` was guessed without a sign which of the two it is.
+        codes: the class number of each row `(n,)`, −1 for a missing label.
+        positive: the second of two classes; None if there are more.
+        guessed: whether `positive` is an arbitrary choice.
     """
 
     classes: list[Label]
@@ -63,10 +63,10 @@ class Labels:
 
 
 def labels_of(series: pd.Series, positive: Label | None = None) -> Labels:
-    """Number the classes of a target column.
+    """Return the classes of a target column, and the class number of each row.
 
     Raises:
-        ValueError: `positive` is no class, or there are more than two classes.
+        ValueError: if `positive` is not a class, or there are more than two classes.
     """
     numbers, values = pd.factorize(series.astype(object), use_na_sentinel=True)
     labels = [plain_label(value) for value in values]
@@ -94,13 +94,13 @@ def labels_of(series: pd.Series, positive: Label | None = None) -> Labels:
 
 
 def population_of(population: Population | None, labels: Labels, sampling: Tensor | None = None) -> Prevalence:
-    """Return the `Prevalence` of a table: π as given, ρ the labels' own mix.
+    """Return the `Prevalence` of a table: the given π, and the labels' own mix as ρ.
 
     Args:
-        population: a number for two classes (how often the positive one occurs), a dict by label, K frequencies in the order
+        population: a number for two classes (the frequency of the positive one), a dict by label, K frequencies in the order
             of the classes, a `Prevalence`, an estimate, or None for the table's own mix.
-        labels: those of the table.
-        sampling: ρ in the place of the labels' own mix.
+        labels: the labels of the table.
+        sampling: ρ, instead of the labels' own mix.
     """
     rho = labels.counts / labels.counts.sum() if sampling is None else sampling
     if isinstance(population, Mapping):
@@ -122,10 +122,10 @@ def plain_label(value: Any) -> Label:
 
 
 def matching_label(value: Any, classes: list[Label], name: str) -> Label:
-    """Return the class that a user means, who may write 1 as "1" and True as "true".
+    """Return the class that a user means; "1" matches 1, and "true" matches True.
 
     Raises:
-        ValueError: there is no such class.
+        ValueError: if there is no such class.
     """
     exact = [label for label in classes if type(label) is type(value) and label == value]
     alike = [label for label in classes if str(label) == str(value)]

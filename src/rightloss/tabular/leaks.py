@@ -1,4 +1,4 @@
-"""Columns that alone tell the classes apart, as a column that was written after the class was known does.
+"""Find leaking columns: single columns that separate the classes, as if written after the class was known.
 
 Stage: columns, labels → AUC of one column at a time, each predicted from the other half of the rows.
 """
@@ -13,14 +13,14 @@ import pandas as pd
 from .columns import Kind, as_days, as_numbers, as_text, date_format
 from .labels import Labels
 
-_SUSPECT = 0.995  # AUC of one column from which it is taken to leak
-_FEWEST = 10  # rows of a class below which a perfect order says little
-_MOST_ROWS = 20_000  # rows of a class that are looked at
+_SUSPECT = 0.995  # AUC of a single column from which it counts as a leak
+_FEWEST = 10  # with fewer rows of a class, a perfect order says little
+_MOST_ROWS = 20_000  # rows used per class
 _BINS = 32  # parts of each class's values
 
 
 def leaking_columns(frame: pd.DataFrame, labels: Labels, kinds: Mapping[str, Kind]) -> dict[str, float]:
-    """Return the AUC of each column that tells the classes apart by itself, averaged over the classes against the rest."""
+    """Return the AUC of each column that separates the classes by itself, averaged over the classes against the rest."""
     if len(labels.classes) < 2 or labels.counts.min() < _FEWEST:
         return {}
     rows = np.sort(np.concatenate([_some(np.flatnonzero(labels.codes == k)) for k in range(len(labels.classes))]))
@@ -45,7 +45,7 @@ def single_column_auc(levels: np.ndarray, codes: np.ndarray) -> float:
 
 
 def level_numbers(series: pd.Series, kind: Kind, codes: np.ndarray) -> np.ndarray:
-    """Return the level of each cell: its category, or its place among the classes' quantiles; missing is one of its own."""
+    """Return the level of each cell: its category, or its bin between the classes' quantiles; missing cells are one level."""
     if kind in ("category", "text", "identifier", "constant"):
         return as_text(series)[0] + 1
     values = as_days(series, date_format(series) or "ISO8601") if kind == "date" else as_numbers(series)[0]
@@ -55,7 +55,7 @@ def level_numbers(series: pd.Series, kind: Kind, codes: np.ndarray) -> np.ndarra
 
 
 def _quantiles(values: np.ndarray) -> np.ndarray:
-    """Return values that cut a class into parts of about the same size, from its least to just above its largest."""
+    """Return values that split a class into parts of about the same size, from its smallest to just above its largest."""
     if not len(values):
         return values
     return np.append(np.quantile(values, np.linspace(0, 1, _BINS + 1), method="lower"), np.nextafter(values.max(), np.inf))
@@ -74,7 +74,7 @@ def halves_of(codes: np.ndarray) -> np.ndarray:
 
 
 def _area(scores: np.ndarray, own: np.ndarray) -> float:
-    """Return the probability that a row of the class scores higher than one of the rest, ties counted half."""
+    """Return the probability that a row of the class scores higher than one of the rest, with ties as one half."""
     ranks = pd.Series(scores).rank().to_numpy()
     n = int(own.sum())
     return float((ranks[own].sum() - n * (n + 1) / 2) / (n * (len(own) - n)))

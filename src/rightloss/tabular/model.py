@@ -1,4 +1,4 @@
-"""A model of a table: what it reads, what it predicts, and how it was chosen.
+"""TableModel: a fitted classifier of tables, with its columns, comparison and held-out predictions.
 
 Stage: table → log-probabilities `(n, k)` at any population.
 """
@@ -25,12 +25,12 @@ from .findings import Finding, TableWarning
 from .labels import Label, Labels, labels_of, matching_label, population_of
 from .unlabelled import UnlabelledReport
 
-_BLOCK = 100_000  # rows encoded in one go
+_BLOCK = 100_000  # rows encoded at a time
 
 
 @dataclass(frozen=True, eq=False)
 class HeldOutRows:
-    """Predictions of rows by models that were not trained on them.
+    """Out-of-fold predictions: each row is predicted by a model that was not trained on it.
 
     Attributes:
         log_probs: at the model's population `(m, k)`.
@@ -54,23 +54,23 @@ class HeldOutRows:
 
 @dataclass(frozen=True, eq=False)
 class TableModel:
-    """A classifier of tables at a prevalence; made by `fit_table`, or read from a folder by `load_model`.
+    """A classifier of tables at a prevalence, from `fit_table` or `load_model`.
 
     Attributes:
         target: the name of the target column.
-        group: that of the group column, or None.
+        group: the name of the group column, or None.
         classes_: the labels, in the order of the predictions' columns; of two the positive one is the second.
-        positive: that one, or None with more than two classes.
+        positive: the positive class, or None with more than two classes.
         population: π and ρ.
-        columns: how each column becomes numbers.
-        comparison: the candidates' figures out of fold at π; `chosen` marks the one that is used.
-        held_out: the chosen one's predictions out of fold.
-        findings: what to know of the training table.
+        columns: how each column is encoded.
+        comparison: the candidates' out-of-fold figures at π; `chosen` marks the one in use.
+        held_out: its out-of-fold predictions.
+        findings: what to know about the training table.
         family: "linear", "boosting", or None for always answering π.
         fitted: the model itself, fitted to all rows.
         calibration: the affine correction, or None for the closed form.
-        rows: how many the model was fitted to.
-        unlabelled: what unlabelled rows were used for; None without any.
+        rows: number of rows that the model was fitted to.
+        unlabelled: how unlabelled rows were used; None without any.
 
     Examples:
         >>> import numpy as np, pandas as pd
@@ -112,8 +112,8 @@ class TableModel:
 
         Args:
             frame: a table with the columns of the training table; others are ignored. A warning names columns with cells that
-                training did not have.
-            population: as for `fit_table`; None: the model's own.
+                did not occur in training.
+            population: as in `fit_table`; None for the model's own.
         """
         for finding in self.check(frame):
             if finding.level == "warning":
@@ -128,16 +128,16 @@ class TableModel:
         return moved
 
     def predict(self, frame: pd.DataFrame, population: Population | None = None) -> list[Label]:
-        """Return the likeliest class of each row at a population."""
+        """Return the most probable class of each row at a population."""
         return [self.classes_[number] for number in self.predict_log_proba(frame, population).argmax(1).tolist()]
 
     def prevalence_of(self, population: Population) -> Prevalence:
-        """Return a population as users write it as a `Prevalence` over the model's classes."""
+        """Return a population in any form as a `Prevalence` over the model's classes."""
         labels = Labels(self.classes_, np.empty(0, dtype=np.int64), self.positive, False)
         return population_of(population, labels, self.population.sampling)
 
     def check(self, frame: pd.DataFrame) -> list[Finding]:
-        """Compare a table with the training table: warnings of unknown cells, notes of unused columns.
+        """Compare a table with the training table; return warnings about unknown cells and notes about unused columns.
 
         Raises:
             ValueError: a column is missing.
@@ -145,7 +145,7 @@ class TableModel:
         return check_columns(frame, self.columns, [self.target, *([] if self.group is None else [self.group])])
 
     def labels(self, frame: pd.DataFrame) -> Int64[np.ndarray, " n"]:
-        """Return the class numbers of a labelled table, −1 where a label is missing.
+        """Return the class numbers of a labelled table, −1 for missing labels.
 
         Raises:
             ValueError: the target column is missing, or has a class that the model does not know.
@@ -160,11 +160,11 @@ class TableModel:
         return place[found.codes].astype(np.int64)
 
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False, also: Mapping[str, str] | None = None) -> None:
-        """Save the model as a folder, all of it or nothing; see `rightloss.tabular.folder`.
+        """Save the model as a folder, atomically; see `rightloss.tabular.folder`.
 
         Args:
-            folder: where; its parent must exist.
-            overwrite: replace a model that is there already.
+            folder: the new folder; its parent must exist.
+            overwrite: replace an existing model.
             also: other text files of the folder by name, such as a report.
         """
         from .folder import save_model
@@ -172,7 +172,7 @@ class TableModel:
         save_model(self, folder, overwrite=overwrite, also=also)
 
     def _block(self, frame: pd.DataFrame) -> Float64[np.ndarray, "n k"]:
-        """Predict rows at the mix that the fitted model, or its calibration, is for."""
+        """Return predictions at the mix of the fitted model, or of its calibration."""
         if self.fitted is None:
             return np.tile(self.population.sampling.log().numpy(), (len(frame), 1))
         raw = self.fitted.log_probs(matrix_for(self.fitted, frame, self.columns))

@@ -1,6 +1,6 @@
-"""Read a table from a file of any of the usual kinds.
+"""Read a table from a CSV, TSV or Parquet file.
 
-Stage: path of a CSV, TSV or Parquet file → `pandas.DataFrame`, with what was odd about the file in `frame.attrs["findings"]`.
+Stage: path of a CSV, TSV or Parquet file → `pandas.DataFrame`, with notes about the file in `frame.attrs["findings"]`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import pandas as pd
 
 from .findings import Finding
 
-_SAMPLE = 1 << 16  # bytes looked at before a file is read
+_SAMPLE = 1 << 16  # bytes inspected before a file is read
 _DELIMITERS = ",;\t|"
-# pandas' own list but for "None", which is often the name of a category.
+# pandas' own list without "None", which is often the name of a category.
 _MISSING = ["", "NA", "N/A", "n/a", "<NA>", "#N/A", "#NA", "#N/A N/A", "NaN", "nan", "-NaN", "-nan", "NULL", "null"]
 _NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
 _OTHER_KINDS = {
@@ -41,15 +41,15 @@ def read_table(path: str | os.PathLike[str], *, encoding: str | None = None) -> 
     """Read a CSV, TSV or Parquet file.
 
     The delimiter (comma, semicolon, tab or bar) and a decimal comma are found from the first lines. A file that is not UTF-8
-    is read as Windows-1252, with a finding. What is odd about the file, but no error, is listed in `frame.attrs["findings"]`.
-    Empty cells, "NA", "NaN", "null" and their like are missing values; "None" is not, since it often names a category.
+    is read as Windows-1252, with a finding. Problems that are not errors are listed in `frame.attrs["findings"]`. Empty cells,
+    "NA", "NaN", "null" and similar are missing values; "None" is not, because it often names a category.
 
     Args:
         path: a .csv, .tsv or .txt file, also .gz, or a .parquet file.
-        encoding: of the text; None: UTF-8, or else Windows-1252.
+        encoding: encoding of the text; None for UTF-8, or else Windows-1252.
 
     Raises:
-        ValueError: a file that is missing, empty, not a table, or without rows; columns of the same name.
+        ValueError: if the file is missing, empty, not a table, or without rows, or if columns have the same name.
 
     Examples:
         >>> import pathlib, tempfile
@@ -73,7 +73,7 @@ def read_table(path: str | os.PathLike[str], *, encoding: str | None = None) -> 
 
 @dataclass(frozen=True)
 class _Dialect:
-    """How a text file writes a table."""
+    """The format of a table in a text file."""
 
     delimiter: str
     decimal: str
@@ -110,7 +110,7 @@ def _read_text(path: Path, encoding: str | None) -> tuple[pd.DataFrame, list[Fin
         return _parse(path, start, "utf-8-sig")
     except UnicodeDecodeError:
         pass
-    for other in ("cp1252", "latin-1"):  # the second takes any bytes
+    for other in ("cp1252", "latin-1"):  # the second accepts any bytes
         try:
             frame, findings = _parse(path, start, other)
         except UnicodeDecodeError:
@@ -134,7 +134,7 @@ def _parse_as(path: Path, start: bytes, encoding: str) -> tuple[pd.DataFrame, li
 
 
 def _parse(path: Path, start: bytes, encoding: str) -> tuple[pd.DataFrame, list[Finding]]:
-    """Read the whole file; raise UnicodeDecodeError where the encoding is another."""
+    """Read the whole file; raise UnicodeDecodeError if the encoding is wrong."""
     dialect = _dialect_of(_text_of(start, encoding), path)
     _check_names([name.strip() for name in dialect.names], path)
     options: dict[str, Any] = {"sep": dialect.delimiter, "decimal": dialect.decimal, "encoding": encoding}
@@ -159,7 +159,7 @@ def _parse(path: Path, start: bytes, encoding: str) -> tuple[pd.DataFrame, list[
 
 
 def _dialect_of(text: str, path: Path) -> _Dialect:
-    """Find the delimiter that splits the first lines into the most cells, the same number in each, as far as there is one."""
+    """Return the delimiter that splits the first lines into the most cells, if possible the same number in each."""
     lines = [line for line in text.splitlines()[:50] if line.strip()]
     if not lines:
         raise ValueError(f"Expected a table in {path.name}, but it is empty: the first line should name the columns.")
@@ -216,7 +216,7 @@ def _refuse_binary(start: bytes, path: Path) -> None:
 
 
 def _text_of(start: bytes, encoding: str) -> str:
-    """Decode the first bytes, without the last line where it is cut off; an odd byte is reported by the reader of the file."""
+    """Return the first bytes as text, without an incomplete last line; invalid bytes are reported when the file is read."""
     text = codecs.getincrementaldecoder(encoding)(errors="replace").decode(start)
     return text.rpartition("\n")[0] if len(start) == _SAMPLE and "\n" in text else text
 

@@ -1,7 +1,7 @@
-"""The report of a table's model: one page, complete in itself, with a prevalence slider.
+"""The report of a table model: one self-contained HTML page with a prevalence slider.
 
-Stage: `TableModel` → `report.html`, by the templates in `templates/`. Nothing is fitted: it shows the comparison and the
-held-out predictions that the model keeps.
+Stage: `TableModel` → `report.html`, by the templates in `templates/`. Nothing is fitted here: the page shows the comparison and
+the held-out predictions stored in the model.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 _MANTISSAS = "1 1.2 1.5 2 2.5 3 4 5 6 8".split()
 _HIGH = (0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.99)
 _PEOPLE = {"median": 0.5, "top 10 %": 0.9, "top 1 %": 0.99, "top 1 in 1,000": 0.999, "highest of all": 1.0}
-_RECALL = 0.8  # at the threshold that the slider starts with
-_MOST_SHOWN = 8  # categories of a column
-_ROUNDING = 1e-12  # what is shown as 0
+_RECALL = 0.8  # at the slider's initial threshold
+_MOST_SHOWN = 8  # categories shown per column
+_ROUNDING = 1e-12  # smaller values are shown as 0
 _LIMITS = (
     "The slider, and predictions at another population, hold where each class looks as it did in this file and only the mix of "
     "classes differs (label shift); `rightloss prevalence` tests that on rows without labels. Figures without intervals rest "
@@ -42,7 +42,7 @@ _LIMITS = (
 
 
 def write_report(model: TableModel, path: str | os.PathLike[str]) -> Path:
-    """Write the report of a fitted model to one HTML file, whole or not at all; return its path."""
+    """Write the report of a fitted model to one HTML file, atomically; return its path."""
     path = Path(path)
     write_whole(path, report_page(model))
     return path
@@ -70,7 +70,7 @@ def report_page(model: TableModel) -> str:
 
 
 def sentences(model: TableModel) -> list[str]:
-    """Return what the model is good for: which one was kept and how well it does; what the correction changes."""
+    """Return sentences about the model: which one was kept, how well it predicts, and what the correction changes."""
     best, focus = _chosen(model), _focus_classes(model)[0]
     label, pi = model.classes_[focus], float(model.population.population[focus])
     after, before = _mean_predictions(model, focus)
@@ -85,7 +85,7 @@ def sentences(model: TableModel) -> list[str]:
 
 
 def unlabelled_sentences(model: TableModel) -> list[str]:
-    """Return what unlabelled rows brought: the population, where it was learnt, and a better model or none."""
+    """Return sentences about the unlabelled rows: the learned population, if any, and whether the model improved."""
     used, said = model.unlabelled, []
     if used is None:
         return []
@@ -114,7 +114,7 @@ def _rows(count: int) -> str:
 
 
 def _test_sentence(used: UnlabelledReport) -> str:
-    """Return how many unlabelled rows there were, and what the test of shift within classes said of them."""
+    """Return a sentence with the number of unlabelled rows and the result of the shift test."""
     of_all = "" if used.used == used.rows else f" of {used.rows:,}"
     tested = "whether people of a class look the same in both tables was not tested"
     if used.p_value is not None and used.warned:
@@ -125,7 +125,7 @@ def _test_sentence(used: UnlabelledReport) -> str:
 
 
 def _kept(used: UnlabelledReport) -> str:
-    """Return which model is kept, and what decided."""
+    """Return which model is kept, and why."""
     if used.stream_gain is None:
         another = "It is not kept, since the test warned." if used.warned else "The model kept is another."
         return "It is kept." if used.kept else another
@@ -134,10 +134,11 @@ def _kept(used: UnlabelledReport) -> str:
 
 
 def slider_data(model: TableModel) -> dict[str, Any]:
-    """Return what the page's script reads: for each class in focus, its log-odds in the rows of each true class.
+    """Return the data of the page's script: for each selectable class, its log-odds in the rows of each true class.
 
-    If the frequency of one class moves from π_c to π′_c and the others keep their proportions, Bayes' rule moves log-odds of
-    that class by logit π′_c − logit π_c. The shares of each true class above a threshold then give every figure.
+    If the frequency of one class changes from π_c to π′_c and the others keep their proportions, Bayes' rule adds
+    logit π′_c − logit π_c to the log-odds of that class. The fractions of each true class above a threshold then give every
+    figure.
     """
     thresholds = [*_grid(-5), *_HIGH]
     return {"thresholds": thresholds, "focus": [_focus(model, k, thresholds) for k in _focus_classes(model)]}
@@ -164,18 +165,18 @@ def _focus(model: TableModel, k: int, thresholds: list[float]) -> dict[str, Any]
 
 
 def _grid(lowest: int) -> list[float]:
-    """Return round numbers from 10^lowest to 0.5, nearly even in the logarithm."""
+    """Return round numbers from 10^lowest to 0.5, almost evenly spaced in the logarithm."""
     numbers = [float(f"{mantissa}e{power}") for power in range(lowest, 0) for mantissa in _MANTISSAS]
     return [each for each in numbers if each <= 0.5]
 
 
 def _packed(odds: Float64[np.ndarray, " n"]) -> str:
-    """Return the sorted values as bytes of float64 in base64: nothing is rounded."""
+    """Return the sorted values as float64 bytes in base64, without rounding."""
     return base64.b64encode(np.sort(odds).astype("<f8").tobytes()).decode("ascii")
 
 
 def _weighted_quantiles(values: np.ndarray, weights: np.ndarray, shares: list[float]) -> np.ndarray:
-    """Return the values below which these shares of the weight are."""
+    """Return the weighted quantiles of the values."""
     order = np.argsort(values)
     below = np.cumsum(weights[order]) / weights.sum()
     return values[order][np.minimum(np.searchsorted(below, np.array(shares) - 1e-12), len(values) - 1)]
@@ -189,7 +190,7 @@ def _log_odds(log_probs: np.ndarray, k: int) -> np.ndarray:
 
 
 def _mean_predictions(model: TableModel, k: int) -> tuple[float, float]:
-    """Return the mean prediction of class k over the population, and that of the same model at the file's mix."""
+    """Return the mean prediction of class k over the population, and that of the same model at the table's mix."""
     held, pi = model.held_out, _mix(model.population.population)
     weights = pi[held.target] / np.bincount(held.target, minlength=len(pi))[held.target]
     tables = held.log_probs, retarget(held.log_probs, pi, _mix(model.population.sampling))
@@ -215,7 +216,7 @@ def _columns(model: TableModel) -> list[dict[str, str]]:
 
 
 def _about(column: ColumnSpec) -> str:
-    """Return a column's categories, or what stands for a missing number."""
+    """Return a column's categories, or the value used for a missing number."""
     if column.categories:
         more = len(column.categories) - _MOST_SHOWN
         return ", ".join(column.categories[:_MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")
@@ -237,7 +238,7 @@ def _chosen(model: TableModel) -> dict[str, Any]:
 
 
 def _focus_classes(model: TableModel) -> list[int]:
-    """Return the classes that can be looked at: the positive one of two, or each of more, the rarest first."""
+    """Return the selectable classes: the positive one of two, or all of more than two, the rarest first."""
     if len(model.classes_) == 2:
         return [1]
     return np.argsort(_mix(model.population.population)).tolist()
@@ -252,7 +253,7 @@ def _where(label: object, share: float) -> str:
 
 
 def _share(value: float) -> str:
-    """Return a frequency as people say it: "1 in 1,000" for round numbers, or "2.5 %"."""
+    """Return a frequency as text: "1 in 1,000" for round numbers, or "2.5 %"."""
     whole = round(1 / value) if value > 0 else 0
     is_round = whole >= 5 and float(f"{whole:.1g}") == whole and abs(whole * value - 1) < 0.005
     return f"1 in {whole:,}" if is_round else f"{100 * value:.3g} %"
@@ -277,7 +278,7 @@ def _expit(z: Any) -> Any:
 
 
 def _environment() -> Environment:
-    """Return the templates; all text is escaped, but for our own style and script, marked here."""
+    """Return the templates; all text is escaped, except for our own style and script."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 

@@ -1,4 +1,4 @@
-"""Predicted against observed risk, in log-odds.
+"""The calibration plot of the report: predicted against observed risk, in log-odds.
 
 Stage: held-out log-probabilities, labels, π, ρ → `Drawing`, coordinates that the report's template draws.
 """
@@ -15,7 +15,7 @@ from ..predictive import retarget
 
 _TICKS = (1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999)
 _LOWEST, _HIGHEST = 1e-6, 0.9999
-_FEWEST = 3  # rows of the class, and of the rest, in a group
+_FEWEST = 3  # minimum rows of the class, and of the rest, in a group
 _Z = 1.959964  # of 95 % intervals
 
 
@@ -30,7 +30,7 @@ class Tick:
 
 @dataclass(frozen=True)
 class Point:
-    """A bin: its place, and the ends of its interval."""
+    """A bin: its position, and the limits of its interval."""
 
     x: float
     y: float
@@ -52,7 +52,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Drawing:
-    """The picture: its size, the rectangle of the axes, and what is in it."""
+    """The plot: its size, the rectangle of the axes, and the content."""
 
     ticks: list[Tick]
     series: list[Series]
@@ -73,15 +73,15 @@ def calibration_drawing(
     positive: int,
     bins: int = 10,
 ) -> Drawing:
-    """Draw observed against predicted risk of one class at π: of the predictions, and of the same ones stated at ρ.
+    """Return the plot of observed against predicted risk of one class at π: for the predictions, and for the same at ρ.
 
     Args:
         log_probs: held-out predictions at π.
-        target: labels, as columns of `log_probs`.
+        target: labels, as column numbers of `log_probs`.
         population: π.
-        sampling: ρ, the mix that a model without a correction would predict at.
+        sampling: ρ, the mix of predictions without a correction.
         positive: the class.
-        bins: groups of predictions, with as many rows of the class in each.
+        bins: number of groups of predictions, with equal numbers of rows of the class.
     """
     uncorrected = retarget(log_probs, population, sampling)
     curves = {
@@ -100,7 +100,7 @@ def calibration_drawing(
 
 @dataclass(frozen=True)
 class Curve:
-    """Groups of predictions in rising order: mean predicted risk, and observed risk with limits, all at π `(b,)`."""
+    """Groups of increasing predictions: mean predicted risk, and observed risk with limits, all at π `(b,)`."""
 
     predicted: Float64[np.ndarray, " b"]
     observed: Float64[np.ndarray, " b"]
@@ -137,7 +137,7 @@ def calibration_curve(
 
 
 def _groups(probability: np.ndarray, own: np.ndarray, bins: int) -> np.ndarray:
-    """Return the group of each row, cut at quantiles of the class's rows; groups with too few rows are joined to the next."""
+    """Return the group of each row, from quantiles of the class's rows; groups with too few rows are merged with the next."""
     shares = np.linspace(0, 1, min(bins, max(1, int(own.sum()) // _FEWEST)) + 1)[1:-1]
     edges = np.unique(np.quantile(probability[own], shares))
     kept: list[float] = []
@@ -150,7 +150,7 @@ def _groups(probability: np.ndarray, own: np.ndarray, bins: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Frame:
-    """The range of log-odds of both axes, and where it is drawn."""
+    """The range of log-odds of both axes, and its position in the plot."""
 
     low: float
     high: float
@@ -179,7 +179,7 @@ class _Frame:
         return round(Drawing.bottom - self._place(share) * (Drawing.bottom - Drawing.top), 1)
 
     def _place(self, share: float) -> float:
-        """Return where a share is between the ends of the axis, 0 to 1; beyond them, at the end."""
+        """Return the position of a fraction on the axis, from 0 to 1; values beyond the ends are at the end."""
         return min(1.0, max(0.0, (_logit(share) - self.low) / (self.high - self.low)))
 
 

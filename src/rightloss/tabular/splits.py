@@ -1,4 +1,4 @@
-"""Which rows are compared on, and in which fold each of them is tested.
+"""Choose the rows for the comparison, and the test fold of each.
 
 Stage: class numbers, groups, a seed → row numbers and weights; fold numbers.
 """
@@ -12,9 +12,9 @@ from jaxtyping import Float64, Int64
 def stratified_rows(
     codes: Int64[np.ndarray, " n"], most: int, seed: int
 ) -> tuple[Int64[np.ndarray, " m"], Float64[np.ndarray, " m"]]:
-    """Draw at most so many rows, as many of each class as there are or as an equal share allows, with weights.
+    """Draw at most `most` rows, with equal numbers of each class or all of its rows, and return them with weights.
 
-    A row of class k counts for n_k/m_k, so that the weighted classes are in the mix of all rows; the mean weight is 1.
+    A row of class k has the weight n_k/m_k, so that the weighted class frequencies are those of all rows; the mean weight is 1.
 
     Returns:
         Row numbers, ascending, and weights.
@@ -35,10 +35,10 @@ def stratified_rows(
 def fold_numbers(
     codes: Int64[np.ndarray, " n"], groups: Int64[np.ndarray, " n"] | None, num_folds: int, seed: int
 ) -> Int64[np.ndarray, " n"]:
-    """Return the fold in which each row is tested; a group is never split, and the classes are spread evenly.
+    """Return the test fold of each row; a group is never split, and the classes are spread evenly.
 
-    Groups are ordered by the rarest class that they hold, then by their size, equals at random, and dealt to the folds in
-    turn, forth and back. Without groups every row is one.
+    Groups are sorted by their rarest class, then by size, with ties in random order, and assigned to the folds in turn, in
+    alternating directions. Without groups every row is a group.
     """
     names, member = np.unique(np.arange(len(codes)) if groups is None else groups, return_inverse=True)
     frequency = np.bincount(codes)
@@ -55,13 +55,13 @@ def fold_numbers(
 
 
 def usable_folds(codes: Int64[np.ndarray, " n"], groups: Int64[np.ndarray, " n"] | None, num_folds: int) -> int:
-    """Return how many folds there can be, such that each class is in two of them: no more than groups with rows of a class."""
+    """Return the possible number of folds, so that each class is in two of them: at most the groups with rows of a class."""
     names = np.arange(len(codes)) if groups is None else groups
     return min(num_folds, *(len(np.unique(names[codes == k])) for k in np.unique(codes)))
 
 
 def _cap(counts: np.ndarray, most: int) -> int:
-    """Return the largest number of rows per class with which all classes together have at most `most`."""
+    """Return the largest number of rows per class for which all classes together have at most `most`."""
     low, high = 1, int(counts.max())
     while low < high:
         middle = (low + high + 1) // 2

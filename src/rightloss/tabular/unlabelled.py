@@ -1,7 +1,7 @@
-"""Unlabelled rows of the population beside a labelled table: a linear model that learns from both, and the population itself.
+"""Learn from a labelled table and unlabelled rows of the population: a linear model of both, and the population itself.
 
 Stage: unlabelled table, columns of the labelled one → `UnlabelledTable`, and findings; that → a family of models for the
-comparison, the population where it is unknown, and an `UnlabelledReport` of what the rows brought.
+comparison, the population if it is unknown, and an `UnlabelledReport` on the use of the rows.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ from .encode import ColumnSpec, boosting_matrix, check_columns, linear_matrix, r
 from .findings import Finding
 
 WITH_UNLABELLED = "linear, with the unlabelled rows"
-_MOST_ROWS = 50_000  # unlabelled ones that are learnt from
-_MOST_TO_TUNE = 5_000  # those on which a penalty is chosen
-_FEWEST_EXPECTED = 10  # readable cells to be expected of a column, of which one has to be there
-_FAR = 1.25  # factor between a mean prediction and π from which on there is a warning
-_MOSTLY = 0.9  # share of different labelled rows from which on the same row in both tables is the same person
+_MOST_ROWS = 50_000  # maximum of unlabelled rows used
+_MOST_TO_TUNE = 5_000  # rows used to choose a penalty
+_FEWEST_EXPECTED = 10  # expected readable cells of a column from which at least one must be readable
+_FAR = 1.25  # factor between a mean prediction and π that gives a warning
+_MOSTLY = 0.9  # fraction of distinct labelled rows from which an equal row in both tables counts as the same person
 
 
 @dataclass(frozen=True)
 class UnlabelledReport:
-    """What unlabelled rows were used for.
+    """How unlabelled rows were used.
 
     Attributes:
-        rows: how many there were.
-        used: how many were learnt from.
-        p_value: of the hypothesis that their classes look like the labelled ones; None where it was not tested.
-        gain: by how much the expected log-likelihood of the linear model is higher with them; None where it was not fitted.
+        rows: number of unlabelled rows.
+        used: number of rows used.
+        p_value: of the hypothesis that p(x|y) is the same as in the labelled rows; None if it was not tested.
+        gain: increase of the expected log-likelihood of the linear model by these rows; None if it was not fitted.
         low: lower limit of a 95 % interval of the gain.
         high: its upper limit.
-        kept: whether the model that learnt from them is the one that is kept.
-        stream_gain: by how much the log-likelihood of held-out rows of both tables, in nats a labelled row, is higher with the
-            model that learnt from them than with the best other one, where that decided; else None.
-        warned: whether the test of their classes, or its lack, gave a warning.
-        mean_predictions: what the kept model predicts for them on average (K); None in models of before it was computed.
-        population_low: lower limits of the frequencies (K), where these were learnt from the rows; else None.
+        kept: whether the model that uses them is kept.
+        stream_gain: log-likelihood of held-out rows of both tables, in nats per labelled row, of the model that uses them minus
+            that of the best other one, if that decided; else None.
+        warned: whether the shift test, or its absence, gave a warning.
+        mean_predictions: the kept model's mean prediction for them (K); None in older models.
+        population_low: lower limits of the frequencies (K), if these were learned from the rows; else None.
         population_high: upper limits.
 
     Examples:
@@ -78,8 +78,8 @@ class UnlabelledTable:
     """Unlabelled rows.
 
     Attributes:
-        frame: those that are learnt from, with the columns of the labelled table.
-        rows: how many there were.
+        frame: the rows used, with the columns of the labelled table.
+        rows: number of given rows.
     """
 
     frame: pd.DataFrame
@@ -89,17 +89,17 @@ class UnlabelledTable:
 def unlabelled_table(
     frame: pd.DataFrame, labelled: pd.DataFrame, specs: Sequence[ColumnSpec], target: str, seed: int
 ) -> tuple[UnlabelledTable, list[Finding]]:
-    """Return the rows to learn from, and what is odd about them.
+    """Return the rows to use, and findings about them.
 
     Args:
-        frame: as read.
+        frame: the unlabelled table.
         labelled: the labelled table.
-        specs: those of its columns that are used.
+        specs: the columns in use.
         target: its target column.
-        seed: of the rows drawn where there are very many.
+        seed: seed for drawing rows, if there are very many.
 
     Raises:
-        ValueError: a column is missing, or has nothing that can be read; there are no rows, or none but the labelled ones.
+        ValueError: if a column is missing or has no readable cell, or if there are no rows besides the labelled ones.
     """
     _check_names(frame, specs)
     if not len(frame):
@@ -136,7 +136,7 @@ def _check_names(frame: pd.DataFrame, specs: Sequence[ColumnSpec]) -> None:
 
 
 def _check_readable(series: pd.Series, labelled: pd.Series, spec: ColumnSpec) -> None:
-    """Refuse a column of which no cell can be read as those of the labelled table are, if many were to be expected."""
+    """Raise a ValueError for a column without a readable cell, if many were expected from the labelled table."""
     expected = readable(labelled, spec).mean() * len(series)
     if expected < _FEWEST_EXPECTED or readable(series, spec).any():
         return
@@ -150,9 +150,9 @@ def _check_readable(series: pd.Series, labelled: pd.Series, spec: ColumnSpec) ->
 
 
 def _repeated_rows(chosen: pd.DataFrame, labelled: pd.DataFrame, specs: Sequence[ColumnSpec]) -> list[Finding]:
-    """Note unlabelled rows that the labelled table has, too; refuse to learn from these alone.
+    """Return a note on unlabelled rows that are also in the labelled table; raise a ValueError if there are no others.
 
-    Only where labelled rows are nearly all different: else rows are the same by chance.
+    This applies only if labelled rows are nearly all distinct; otherwise rows can be equal by chance.
     """
     ours, theirs = (_row_bytes(boosting_matrix(frame, specs)) for frame in (labelled, chosen))
     if len(np.unique(ours)) < _MOSTLY * len(ours):
@@ -171,7 +171,7 @@ def _repeated_rows(chosen: pd.DataFrame, labelled: pd.DataFrame, specs: Sequence
 
 
 def _row_bytes(matrix: np.ndarray) -> np.ndarray:
-    """Return each row as one value that can be compared."""
+    """Return each row as a single comparable value."""
     plain = np.ascontiguousarray(np.where(np.isnan(matrix), np.float32(np.inf), matrix) + np.float32(0))
     return plain.view(np.dtype((np.void, plain.dtype.itemsize * plain.shape[1])))[:, 0]
 
@@ -179,12 +179,12 @@ def _row_bytes(matrix: np.ndarray) -> np.ndarray:
 def shift_findings(
     matrix: np.ndarray, codes: Int64[np.ndarray, " n"], others: np.ndarray, prevalence: Prevalence
 ) -> tuple[float | None, list[Finding]]:
-    """Test whether the classes look the same in both tables, as linear models see them; return the p-value, and a warning."""
+    """Test whether p(x|y) is the same in both tables, for the features of linear models; return the p-value, and a warning."""
     if not np.ptp(np.concatenate([matrix, others]), axis=0).any():
         return None, []
     rows, unlabelled = some_rows(codes), some_rows(np.zeros(len(others), dtype=np.int64))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the complaints are the warning
+        warnings.simplefilter("ignore")  # its complaints become the warning
         found = unlabelled_shift_test(matrix[rows], codes[rows], others[unlabelled], prevalence)
     if not found.complaints:
         return found.p_value, []
@@ -199,11 +199,11 @@ def stream_log_likelihood(
     of_others: Float64[np.ndarray, "u k"],
     population: Float64[np.ndarray, " k"],
 ) -> float:
-    """Return the log-likelihood of the streams that labelled and unlabelled rows came from, per labelled row.
+    """Return the log-likelihood of the streams of labelled and unlabelled rows, per labelled row.
 
-    That of `LogitAdjustedLoss` with unlabelled rows: P(k|x) ∝ n_k p(k|x)/π_k, P(unlabelled|x) ∝ N_u. It needs few rows of a
-    class to tell predictions that are too high on average, or too far apart, where the expected log-likelihood of labelled
-    rows rests on those few of the frequent class that look like the rare one.
+    It is that of `LogitAdjustedLoss` with unlabelled rows: P(k|x) ∝ n_k p(k|x)/π_k, P(unlabelled|x) ∝ N_u. It detects
+    predictions that are too high on average, or too far apart, with few rows of a class. The expected log-likelihood of
+    labelled rows instead depends on the few rows of the frequent class that look like the rare one.
 
     Args:
         log_probs: predictions of labelled rows at the population.
@@ -220,7 +220,7 @@ def stream_log_likelihood(
 
 
 def by_fold(models: Sequence[Fitted], others: np.ndarray, num_classes: int) -> Float64[np.ndarray, "u k"]:
-    """Return predictions of the unlabelled rows, each by the model of one fold."""
+    """Return predictions of the unlabelled rows, each from the model of one fold."""
     found = np.empty((len(others), num_classes))
     for fold, fitted in enumerate(models):
         found[fold :: len(models)] = fitted.log_probs(others[fold :: len(models)])
@@ -233,20 +233,20 @@ def learn_population(
     codes: Int64[np.ndarray, " m"],
     others: np.ndarray,
 ) -> JointPrevalenceEstimate:
-    """Estimate π from the predictions of models on rows that they were not trained on, labelled and unlabelled.
+    """Estimate π from out-of-fold predictions of labelled and unlabelled rows.
 
-    Each unlabelled row is predicted by the model of one fold, as each labelled row is.
+    Each unlabelled row is predicted by the model of one fold, like each labelled row.
 
     Args:
         models: one of each fold.
         log_probs: out-of-fold predictions of the labelled rows.
         codes: their classes.
-        others: the unlabelled rows, encoded as the models take them.
+        others: the unlabelled rows, encoded for the models.
     """
     tables = (log_probs, by_fold(models, others, log_probs.shape[1]))
     odds = [table[:, 1:] - table[:, :1] for table in tables]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of few rows: the interval says it
+        warnings.simplefilter("ignore")  # warnings of few rows: the interval shows it
         return joint_prevalence(odds[0], codes, odds[1])
 
 
@@ -255,8 +255,8 @@ class LinearWithUnlabelled:
     """Logistic regression with a ridge penalty, by the likelihood of labelled and unlabelled rows at the population.
 
     Attributes:
-        others: the unlabelled rows, as `linear_matrix` encodes them.
-        prevalence: π; the fitted models predict at its ρ, as those of the other families do.
+        others: the unlabelled rows, encoded by `linear_matrix`.
+        prevalence: π; the fitted models predict at its ρ, like those of the other families.
     """
 
     others: np.ndarray
@@ -278,7 +278,7 @@ class LinearWithUnlabelled:
         """Fit by maximum penalised likelihood."""
         pi, rho = self.prevalence.population.numpy(), self.prevalence.sampling.numpy()
         model = InformationGainClassifier(pi, C=setting, max_iter=500, check_unlabelled=False)
-        with warnings.catch_warnings():  # of separated classes and collinear columns, which the penalty takes care of
+        with warnings.catch_warnings():  # warnings of separated classes and collinear columns, which the penalty handles
             warnings.simplefilter("ignore")
             model.fit(part.matrix, part.codes, part.weights, X_unlabelled=self.others)
         coefficients, intercepts = model.coef_, model.intercept_
@@ -290,7 +290,7 @@ class LinearWithUnlabelled:
     def held_out(
         self, part: Part, folds: Int64[np.ndarray, " m"], settings: Sequence[float]
     ) -> tuple[Float64[np.ndarray, "m k"], Float64[np.ndarray, "u k"]]:
-        """Return predictions at π of labelled and of unlabelled rows by models that saw neither the one nor the other."""
+        """Return predictions at π of labelled and unlabelled rows, from models trained on neither."""
         count = int(folds.max()) + 1
         tables = np.empty((len(part.codes), part.num_classes)), np.empty((len(self.others), part.num_classes))
         numbers = np.arange(len(self.others)) % count
@@ -315,7 +315,7 @@ def what_they_brought(
     prevalence: Prevalence,
     groups: Int64[np.ndarray, " m"] | None,
 ) -> UnlabelledReport:
-    """Return what the unlabelled rows brought: the linear model with them against that without, on the same held-out rows."""
+    """Return the report on the unlabelled rows: the linear model with them against that without, on the same held-out rows."""
     tables = {each.name: each.log_probs for each in compared}
     kept = chosen.family == WITH_UNLABELLED
     report = UnlabelledReport(others.rows, len(others.frame), p_value, None, None, None, kept, stream_gain, warned)
@@ -331,7 +331,7 @@ def what_they_brought(
 def mean_findings(
     predictions: Float64[np.ndarray, "u k"], population: Float64[np.ndarray, " k"], classes: Sequence[object]
 ) -> list[Finding]:
-    """Warn where predictions of the unlabelled rows are on average far from π, beyond what so few rows would give by chance."""
+    """Return a warning if the mean prediction of the unlabelled rows is far from π, beyond chance."""
     means = predictions.mean(0)
     with np.errstate(divide="ignore"):
         far = np.abs(np.log(means) - np.log(population))
@@ -349,7 +349,7 @@ def mean_findings(
 
 
 def _of_unlabelled(finding: Finding) -> Finding:
-    """Return a finding that says which table it is about."""
+    """Return a finding that names the unlabelled table."""
     if "unlabelled" in finding.message:
         return finding
     return Finding(finding.level, finding.column, f"unlabelled rows: {finding.message}")

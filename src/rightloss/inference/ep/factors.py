@@ -1,4 +1,4 @@
-"""The posterior's factors, for a model whose last linear layer alone is random.
+"""The factors of the posterior, for a model in which only the last linear layer is random.
 
 Stage: target, net, data → features h `(n, p)` with outputs W h, where the bias is W's last column and h ends in 1 → factors of
 the examples and of the classes, each with a flat Gaussian site.
@@ -40,8 +40,8 @@ from .sites import (
 
 SiteGroup = list[tuple[Sites, float]]
 
-_ROWS = 4096  # that go through the model at once
-_NOTHING = 1e-12  # of all examples: exponents that are rounding
+_ROWS = 4096  # examples per call of the model
+_NOTHING = 1e-12  # relative to all examples: smaller exponents are rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,9 +52,9 @@ class Factors:
     marginal: MarginalSites | None
 
     def groups(self, size: int | None) -> Iterator[SiteGroup]:
-        """Yield sites that are set together, each with the share of its change to apply.
+        """Yield groups of sites to update together, each with the fraction of its change to apply.
 
-        The marginal's are set along with the examples': in the intercept they nearly cancel.
+        The marginal's sites are updated together with the examples', because they nearly cancel in the intercept.
         """
         if isinstance(self.examples, ExampleSites):
             parts: list[list[Sites]] = [[part] for part in self.examples.parts(size)]
@@ -64,9 +64,9 @@ class Factors:
             yield [(sites, 1.0) for sites in part] + ([] if self.marginal is None else [(self.marginal, 1 / len(parts))])
 
     def tangents(self) -> SiteGroup:
-        """Return the same sites, to be set at the mean alone.
+        """Return the same sites, to be updated only at the mean.
 
-        The marginal's have no precision then. So the product always is a Gaussian, whose mean goes to the posterior's mode.
+        Then the marginal's have no precision. So the product is always a Gaussian, and its mean converges to the mode.
         """
         if isinstance(self.examples, ExampleSites):
             group: SiteGroup = [(ExampleSites(self.examples.rows.at_mean(), self.examples.own), 1.0)]
@@ -95,10 +95,10 @@ def factors_of(
     rows = ExampleFactors(features, votes * importance, table, points)
     sites: ExampleSites | list[TiedSites] = ExampleSites(rows, _flat(features, len(features), outputs))
     if stochastic:
-        main = torch.where(features.any(1), votes.argmax(1), -1)  # outputs of 0 whatever w: such a factor is constant
+        main = torch.where(features.any(1), votes.argmax(1), -1)  # outputs are 0 for every w: such a factor is constant
         sites = [TiedSites(rows.where(main == k), _flat(features, weights)) for k in main.unique() if k >= 0]
     exponents = -votes.sum(0) + total * setting.evidence * setting.reference
-    if not target.gains or bool((exponents.abs() <= _NOTHING * total).all()):  # κ = 1 in the sampled mix: they cancel
+    if not target.gains or bool((exponents.abs() <= _NOTHING * total).all()):  # with κ = 1 at the sampled mix they cancel
         return Factors(sites, None)
     pool = examples if target.pool is None else _examples(target, net, head, *target.pool)
     points = normal_points(weights, draws, seed).to(features.device)
@@ -108,13 +108,13 @@ def factors_of(
 
 @dataclass(frozen=True, eq=False)
 class _Examples:
-    """Rows that count.
+    """The rows that are not ignored.
 
     Attributes:
         features: h_n.
         votes: v_nk, over the classes; with unlabelled rows, over the streams.
-        counts: how often each row counts.
-        labelled: whether they have labels: a pool may have none.
+        counts: the multiple of each row.
+        labelled: whether they have labels; a pool may have none.
     """
 
     features: Float[Tensor, "n p"]
@@ -129,7 +129,7 @@ class _Examples:
 
 
 def _examples(target: LogPosterior, net: JointModel, head: Head, x: Tensor, y: Tensor | None) -> _Examples:
-    """Return the examples that count; without labels, all count, and have no votes."""
+    """Return the examples that are not ignored; without labels, return all, without votes."""
     features, outputs = head.features(net.model, x)
     assert isinstance(target.prevalence, Prevalence)
     classes = target.prevalence.num_classes
@@ -154,13 +154,13 @@ def _with_unlabelled(target: LogPosterior, net: JointModel, head: Head, examples
 
 
 def _shuffled(examples: _Examples, seed: int) -> _Examples:
-    """Return the examples in a random order, so that any part of them has their mix of classes."""
+    """Return the examples in random order, so that any part has the same mix of classes."""
     order = torch.randperm(len(examples.counts), generator=torch.Generator().manual_seed(seed)).to(examples.counts.device)
     return _Examples(examples.features[order], examples.votes[order], examples.counts[order], examples.labelled)
 
 
 def _flat(like: Tensor, *shape: int) -> NaturalParameters:
-    """Return sites of no information."""
+    """Return sites without information."""
     return NaturalParameters(like.new_zeros(*shape, shape[-1]), like.new_zeros(*shape))
 
 
@@ -170,7 +170,7 @@ class Head:
 
     Attributes:
         module: the layer.
-        names: of its weight and, where it has one, its bias, in the model.
+        names: the names in the model of its weight and, if it has one, its bias.
     """
 
     module: nn.Linear
@@ -182,7 +182,7 @@ class Head:
         return Layout.of(dict(zip(self.names, self.module.parameters(), strict=True)))
 
     def order(self) -> Int[Tensor, " d"]:
-        """Return the place of each number of the layout among the rows of W, one after the other."""
+        """Return the index of each element of the layout in the concatenated rows of W."""
         outputs, size = self.module.out_features, self.module.in_features
         if len(self.names) == 1:
             return torch.arange(outputs * size)
@@ -218,7 +218,7 @@ class Head:
         return seen[0][0], outputs
 
     def prior(self, target: LogPosterior, values: Params) -> NaturalParameters:
-        """Return the prior of this layer's weights, given the others' values: it must be Gaussian."""
+        """Return the prior of this layer's weights, given all other weights; it must be Gaussian."""
         layout, order = self.layout, self.order().to(next(iter(values.values())).device)
         others = {name: value.double() for name, value in values.items() if value.is_floating_point()}
 
@@ -240,7 +240,7 @@ class Head:
 
 
 def head_of(model: nn.Module, layer: str | None, trainable: Collection[str]) -> Head:
-    """Return the layer of that name; None: the last linear one."""
+    """Return the layer of that name; for None the last linear one."""
     linear = {name: part for name, part in model.named_modules() if isinstance(part, nn.Linear)}
     if not linear or (layer is not None and layer not in linear):
         raise ValueError(
@@ -257,7 +257,7 @@ def head_of(model: nn.Module, layer: str | None, trainable: Collection[str]) -> 
 
 
 def _check_own(model: nn.Module, module: nn.Linear, name: str) -> None:
-    """Raise a ValueError where the outputs are not W h with a W that is the layer's alone."""
+    """Raise a ValueError if the outputs are not W h with a W that only this layer uses."""
     own = {id(value) for value in module.parameters()}
     shared = sum(id(value) in own for _, value in model.named_parameters(remove_duplicate=False)) > len(own)
     if shared or {each for each, _ in module.named_parameters()} - {"weight", "bias"}:
@@ -271,7 +271,7 @@ def _check_own(model: nn.Module, module: nn.Linear, name: str) -> None:
 def output_table(
     likelihood: Likelihood, log_offset: Float[Tensor, " k"] | None, sampled: Bool[Tensor, " c"] | None = None
 ) -> OutputTable:
-    """Return the likelihood's table, moved to another mix by `log_offset`: in closed form for softmax and logistic.
+    """Return the likelihood's table, moved to another mix by `log_offset`; closed forms for softmax and logistic.
 
     With unlabelled rows it is that of the streams: of the classes `sampled`, and of the unlabelled.
     """
@@ -364,6 +364,6 @@ class _AnyTable:
 
 
 def _by_row(values: Float[Tensor, "*rows"], z: Float[Tensor, "*rows o"]) -> Float[Tensor, "*rows o"]:
-    """Return gradients of numbers that each depend on their own row alone."""
+    """Return gradients of values that depend only on their own row."""
     (found,) = torch.autograd.grad(values.sum(), z, create_graph=True, materialize_grads=True)
     return found

@@ -1,4 +1,4 @@
-"""Gaussian sites that stand for the posterior's factors, for a model that is linear in its random weights.
+"""Gaussian sites that approximate the posterior's factors, for a model that is linear in its random weights.
 
 Stage: Gaussian over w → changes of the sites' natural parameters. The w of z = W h is the rows of W, one after the other.
 
@@ -6,9 +6,9 @@ The site that matches a factor follows from derivatives (Bonnet's and Price's th
 
     m + V a and V + V B V,  a = E[∇ log g],  B = E[∇² log g + ∇ log g ∇ log gᵀ] − a aᵀ,
 
-in expectation under that product. A small power of a factor thus costs no digits, as it would in weighted sums of w wᵀ. And
-with m and V of the approximation itself and the factor divided by its site for g, points are where the product has its mass,
-and a site that equals its factor stays without error.
+in expectation under that product. So a small power of a factor loses no digits, as it would in weighted sums of w wᵀ. With m
+and V of the approximation itself, and the factor divided by its site as g, the points are where the product has its mass, and a
+site that equals its factor does not change.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-_FACTOR = 30.0  # by which a site may change a variance at once
-_NODES = {1: 32, 2: 12, 3: 7}  # of Gauss–Hermite in each direction, by the number of dimensions
+_FACTOR = 30.0  # largest factor by which a site may change a variance in one step
+_NODES = {1: 32, 2: 12, 3: 7}  # number of Gauss–Hermite nodes in each direction, by the number of dimensions
 _NUMBERS = 1 << 21  # held at once in a tensor of a block
 
 
 @runtime_checkable
 class OutputTable(Protocol):
-    """log p(k|z) in some mix of the classes."""
+    """log p(k|z) at some mix of the classes."""
 
     def log_probs(self, z: Float[Tensor, "*rows o"]) -> Float[Tensor, "*rows k"]:
         """Return log p(k|z)."""
@@ -54,11 +54,11 @@ class NaturalParameters:
         return NaturalParameters(self.precision + step * other.precision, self.shift + step * other.shift)
 
     def times(self, share: float) -> NaturalParameters:
-        """Return it to the power `share`."""
+        """Return the density to the power `share`."""
         return self if share == 1 else NaturalParameters(share * self.precision, share * self.shift)
 
     def moments(self) -> GaussianMoments | None:
-        """Return mean and covariance; None where it is no distribution."""
+        """Return mean and covariance; None if it is not a distribution."""
         factor, info = torch.linalg.cholesky_ex(self.precision)
         if int(info) or not bool(torch.isfinite(factor).all()):
             return None
@@ -80,7 +80,7 @@ class GaussianMoments:
         return GaussianMoments(features @ self.mean.reshape(-1, size).T, torch.einsum("anbp,np->nab", halves, features))
 
     def without(self, site: NaturalParameters, power: float) -> GaussianMoments:
-        """Return it divided by the site to that power."""
+        """Return the Gaussian divided by the site to that power."""
         eye = torch.eye(self.mean.shape[-1]).to(self.mean)
         covariance = torch.linalg.solve_ex(eye - power * self.covariance @ site.precision, self.covariance)[0]
         pull = power * (_times(site.precision, self.mean) - site.shift)
@@ -88,9 +88,9 @@ class GaussianMoments:
         return GaussianMoments(self.mean + _times(covariance, pull), covariance)
 
     def matching(self, a: Tensor, b: Tensor) -> NaturalParameters:
-        """Return the natural parameters that lead from here to the moments m + V a, V + V B V.
+        """Return the change of natural parameters that gives the moments m + V a, V + V B V.
 
-        With points far apart, B can be anything: no variance changes by more than a factor of `_FACTOR` at once.
+        With points far apart B can be inaccurate, so no variance changes by more than a factor of `_FACTOR` in one step.
         """
         factor, info = torch.linalg.cholesky_ex(self.covariance)
         factor = torch.where(info[..., None, None] == 0, factor, torch.nan)
@@ -131,8 +131,7 @@ def normal_points(dimensions: int, draws: int, seed: int) -> NormalPoints:
 def sobol_points(dimensions: int, draws: int, seed: int) -> NormalPoints:
     """Return Sobol' points made normal, each with its mirror image, and scaled to a covariance of exactly I.
 
-    There are `draws` of them, or more where that needs more: three for each dimension. Whatever is quadratic, and whatever is
-    odd, is thus averaged without error.
+    There are `draws` of them, or at least three for each dimension. So averages of quadratic and of odd functions are exact.
     """
     half = max(math.ceil(draws / 2), math.ceil(1.5 * dimensions))
     uniform = SobolEngine(dimensions, scramble=True, seed=seed).draw(half, dtype=torch.float64)
@@ -144,7 +143,7 @@ def sobol_points(dimensions: int, draws: int, seed: int) -> NormalPoints:
 
 @runtime_checkable
 class Sites(Protocol):
-    """Sites that are set together."""
+    """Sites that are updated together."""
 
     @property
     def own(self) -> NaturalParameters:
@@ -156,7 +155,7 @@ class Sites(Protocol):
         ...
 
     def over_weights(self, own: NaturalParameters) -> NaturalParameters:
-        """Return natural parameters such as theirs, as those of one Gaussian in w."""
+        """Return natural parameters of sites as those of one Gaussian in w."""
         ...
 
 
@@ -177,7 +176,7 @@ class ExampleFactors:
     points: NormalPoints
 
     def parts(self, size: int | None = None) -> Iterator[tuple[slice, ExampleFactors]]:
-        """Yield `size` at a time; None: as many as there is room for."""
+        """Yield blocks of `size`; None for as many as fit into memory."""
         outputs = self.outputs
         size = max(1, _NUMBERS // (len(self.points) * self.exponents.shape[1] * outputs * outputs)) if size is None else size
         for start in range(0, len(self.features), size):
@@ -185,18 +184,18 @@ class ExampleFactors:
             yield some, self.where(some)
 
     def at_mean(self) -> ExampleFactors:
-        """Return the same factors with one point, the mean of z: sites become tangents."""
+        """Return the same factors with a single point, the mean of z, so that sites become tangents."""
         return ExampleFactors(
             self.features, self.exponents, self.table, NormalPoints(self.points.at[:1] * 0, self.points.log_weight[:1] * 0)
         )
 
     @property
     def outputs(self) -> int:
-        """How many outputs there are."""
+        """The number of outputs."""
         return self.points.at.shape[1]
 
     def matched(self, q: GaussianMoments, site: NaturalParameters, power: float) -> NaturalParameters:
-        """Return the change from sites to those that match the factors, row by row, given z under the approximation."""
+        """Return the change of the sites that matches the factors, row by row, given z under the approximation."""
         factor, info = torch.linalg.cholesky_ex(q.covariance)
         z = q.mean[:, None] + self.points.at @ torch.where(info[:, None, None] == 0, factor, torch.nan).mT
         log_p, gradients, hessians = self.table.derivatives(z)
@@ -211,7 +210,7 @@ class ExampleFactors:
         return NaturalParameters(change.precision / power, change.shift / power)
 
     def where(self, some: slice | Tensor) -> ExampleFactors:
-        """Return those of some rows."""
+        """Return the factors of some rows."""
         return ExampleFactors(self.features[some], self.exponents[some], self.table, self.points)
 
     def over_weights(self, site: NaturalParameters) -> NaturalParameters:
@@ -231,7 +230,7 @@ class ExampleSites:
         for some, rows in self.rows.parts():
             site = NaturalParameters(self.own.precision[some], self.own.shift[some])
             new = rows.matched(q.outputs(rows.features), site, power)
-            # a row for which there is no match yet keeps its site until the others have moved
+            # a row without a match keeps its site until the others have changed
             sound = torch.isfinite(new.shift).all(1) & torch.isfinite(new.precision).flatten(1).all(1)
             precision[some] = torch.where(sound[:, None, None], new.precision, 0.0)
             shift[some] = torch.where(sound[:, None], new.shift, 0.0)
@@ -271,7 +270,7 @@ class TiedSites:
 class MarginalSites:
     """A site for each class, exp(μᵀ w − ½ wᵀ M w), for its factor p(k|w)^{c_k}, p(k|w) = Σ_n b_n p(k|W h_n) over a pool.
 
-    The factor is one of |c_k| equal ones, p(k|w)^{±1}, whose sites are tied: as a whole it is far from Gaussian.
+    The factor is treated as |c_k| equal ones, p(k|w)^{±1}, with tied sites, because as a whole it is far from Gaussian.
 
     Attributes:
         features: h_n of the pool.
@@ -323,8 +322,8 @@ class MarginalSites:
     def _derivatives(self, w: Tensor, log_m: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Return ∇ log p(k|w) of each draw `(s, k, d)`, and the draws' weighted mean of ∇² log p(k|w) `(k, d, d)`.
 
-        ∇² log p(k|w) is ∇² p(k|w) / p(k|w) less the gradient's outer product; the former is a sum over the pool of
-        h_n h_nᵀ times what can be averaged over the draws first.
+        ∇² log p(k|w) is ∇² p(k|w) / p(k|w) minus the gradient's outer product; the former is a sum over the pool of h_n h_nᵀ
+        times terms that can be averaged over the draws first.
         """
         slopes, inner = [], torch.zeros(())
         for some in self._blocks(w):

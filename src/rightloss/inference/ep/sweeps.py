@@ -24,10 +24,10 @@ from ..target import LogPosterior, inference_method
 from .factors import Factors, Head, SiteGroup, factors_of, head_of
 from .sites import GaussianMoments, NaturalParameters
 
-_HALVINGS = 12  # of a step that leads out of the Gaussians
+_HALVINGS = 12  # factor of a step that does not give a Gaussian
 _START = 100  # steps towards the mode
-_LEAST = 1e-2  # the power below which none is lowered
-_POINT = 1e-6  # the power at which tangents are taken
+_LEAST = 1e-2  # the smallest power
+_POINT = 1e-6  # the power for tangents
 
 
 @inference_method
@@ -48,43 +48,42 @@ def expectation_propagation(
     device: Device = None,
     progress: bool | None = None,
 ) -> Posterior:
-    """Find the Gaussian that agrees with each factor of the posterior in mean and covariance, by sweeps over all factors.
+    """Return a Gaussian posterior by expectation propagation: its mean and covariance match each factor of the posterior.
 
         p(w|X,Y) ∝ p(w) Π_n p_r(y_n|x_n,w) Π_k p_r(k|w)^(−N_k + N κ r_k)
 
-    Each factor but the prior, which must be Gaussian, has a Gaussian site in its place. In turn, each site is taken out of the
-    product and set such that with it and with its factor the mean and the covariance are the same. An example's factor sees
-    few numbers, its outputs, and is integrated by quadrature. A class's p_r(k|w)^(−N_k) sees all of w and is far from Gaussian:
-    it is taken as N_k equal factors with one site in common, and integrated by quasi-random draws. Its site has a negative
-    precision: what is known of the intercept from the labels alone is taken away again.
+    Each factor except the prior, which must be Gaussian, is approximated by a Gaussian site. Each site in turn is removed from
+    the product and updated, so that site and factor give the same mean and covariance. An example's factor depends on few
+    numbers, its outputs, and is integrated by quadrature. A class's p_r(k|w)^(−N_k) depends on all of w and is far from
+    Gaussian: it is treated as N_k equal factors with one common site, and integrated by quasi-random draws. Its site has a
+    negative precision, because it removes the information about the intercept that is due to the labels' mix.
 
     Args:
-        target: from `log_posterior`. p_r(k|w) is exact over its pool, or else over the training data, whatever its marginal.
+        target: from `log_posterior`. p_r(k|w) is exact over its pool, or else over the training data, for any marginal.
         data: `(x, y)`, a Dataset or a DataLoader, which is read once.
-        layer: name of the linear layer that gives the outputs; None: the last one.
-        mode: values of all other weights: a `Posterior` from `map_estimate`, or weights by name, such as
-            `target.parameters()`, the present ones. None: where there are others, `map_estimate(target, data)` is called.
-        power: α of power EP: 1 is EP, and close to 0 the answer is that of variational inference. Where the data leave the
-            intercept all but open, or a hyperplane parts the classes, EP as such may have no answer: if it runs away, α is
-            set to a quarter, and so on; standard deviations may then be too small, as variational inference's are.
-        damping: the share of its way that a site goes.
-        stochastic: one site for all examples of a class, in the place of one for each: less memory, less exact.
-        iterations: the largest number of sweeps, in each of which all sites are set once.
-        tolerance: at which change of a mean, in standard deviations, or of a log standard deviation, it is over.
-        draws: of the weights, for the marginal, and of the outputs, for the examples; for up to three of either, quadrature
-            takes their place.
-        batch_size: how many examples' sites are set at once; None: all of them. The answer is the same. With `stochastic`
-            they always are.
-        seed: of the draws, and of `map_estimate`.
+        layer: name of the linear output layer; None for the last one.
+        mode: values of all other weights: a `Posterior` from `map_estimate`, or weights by name, such as the current ones,
+            `target.parameters()`. None to call `map_estimate(target, data)`, if there are other weights.
+        power: α of power EP: 1 is EP, and close to 0 the result is that of variational inference. If the data hardly determine
+            the intercept, or a hyperplane separates the classes, EP may not converge. Then α is divided by four, repeatedly if
+            necessary; standard deviations may then be too small, as in variational inference.
+        damping: the fraction of a site's change to apply.
+        stochastic: use one site for all examples of a class, instead of one for each: less memory, less exact.
+        iterations: maximum number of sweeps; each updates all sites once.
+        tolerance: stop when no mean changes by more, in standard deviations, and no log standard deviation.
+        draws: number of draws of the weights, for the marginal, and of the outputs, for the examples; with up to three
+            dimensions, quadrature is used instead.
+        batch_size: number of examples to update together; None for all. The result is the same. `stochastic` always uses all.
+        seed: seed of the draws, and of `map_estimate`.
         device: where to compute, in float64; None: where model and data are.
-        progress: whether a bar is shown; None: on a terminal.
+        progress: whether to show a progress bar; None for only on a terminal.
 
     Returns:
-        `DenseGaussian` over the layer's weights; in its `record`: `iterations`, `converged`, the last `change`, and the
-        `power` in the end.
+        `DenseGaussian` over the layer's weights; its `record` has `iterations`, `converged`, the last `change`, and the final
+        `power`.
 
     Raises:
-        Diverged: no step led to a Gaussian; the error has the last good `.posterior`.
+        Diverged: if no step gives a Gaussian; the error has the last good `.posterior`.
 
     Examples:
         >>> import torch, rightloss as rl
@@ -152,7 +151,7 @@ def _propagated(
 def _sweep(
     natural: NaturalParameters, q: GaussianMoments, factors: Factors, size: int | None, power: float, damping: float
 ) -> tuple[NaturalParameters, GaussianMoments, float]:
-    """Return the product after one sweep over all sites, and the smallest share of a change that was applied; 0 if none was."""
+    """Return the product after one sweep over all sites, and the smallest applied fraction of a change; 0 if none was."""
     least = damping
     for group in factors.groups(size):
         moved = _moved(natural, q, group, power, damping)
@@ -164,7 +163,7 @@ def _sweep(
 
 
 def _at_mode(natural: NaturalParameters, factors: Factors) -> tuple[NaturalParameters, GaussianMoments]:
-    """Return the start, at the posterior's mode: from a wide prior sites may run away."""
+    """Return the start, at the posterior's mode; from a wide prior, sites may diverge."""
     q = natural.moments()
     assert q is not None
     for _ in range(_START):
@@ -180,7 +179,7 @@ def _at_mode(natural: NaturalParameters, factors: Factors) -> tuple[NaturalParam
 def _moved(
     natural: NaturalParameters, q: GaussianMoments, group: SiteGroup, power: float, step: float
 ) -> tuple[NaturalParameters, GaussianMoments, float] | None:
-    """Return the product after a share `step` of the sites' changes (half of it, …, while it is too far), and that share."""
+    """Return the product after a fraction `step` of the sites' changes (halved while it is too far), and that fraction."""
     changes = [sites.change(q, power).times(share) for sites, share in group]
     over_weights = [sites.over_weights(change) for (sites, _), change in zip(group, changes, strict=True)]
     for _ in range(_HALVINGS):
@@ -205,8 +204,8 @@ def _near(old: GaussianMoments, new: GaussianMoments) -> bool:
 
 def _no_gaussian(step: int, last_good: Posterior) -> Diverged:
     return Diverged(
-        f"Expected the product of the sites to be a Gaussian, but iteration {step} led to none: lower `damping` or `power`, "
-        "scale the inputs, or give a narrower prior, above all to the bias; what was good until then is this error's "
+        f"Expected the product of the sites to be a Gaussian, but iteration {step} gave none: lower `damping` or `power`, "
+        "scale the inputs, or give a narrower prior, above all to the bias; the last good result is this error's "
         "`.posterior`.",
         step,
         last_good,
@@ -229,7 +228,7 @@ def _settled(
     device: Device,
     progress: bool | None,
 ) -> JointModel:
-    """Return a copy of model and likelihood, in eval mode, with all weights but the layer's at the mode."""
+    """Return a copy of model and likelihood, in eval mode, with all other weights at the mode."""
     head = head_of(target.model, layer, target.parameters())
     if mode is None and any(name not in head.names for name in target.parameters()):
         mode = map_estimate(target, data, seed=seed, device=device, progress=progress)

@@ -19,24 +19,24 @@ from ..minibatches import Batch, Minibatches
 from ..target import LogPosterior
 from ..weight_sets import evaluate_many, marginal_of_sets
 
-FIRST_SCALE = 1e-3  # s before anything is known
-_REACH = 0.3  # how far curvature is felt for, in s
-_HEAT = 0.25  # the share of the temperature that minibatches may supply where the step size is ours to choose
-_QUANTILE = 0.9  # of the directions, for which that holds
+FIRST_SCALE = 1e-3  # initial s
+_REACH = 0.3  # step of finite differences, in units of s
+_HEAT = 0.25  # fraction of the temperature that minibatches may contribute, if the step size is chosen automatically
+_QUANTILE = 0.9  # fraction of the directions for which that must hold
 _HALVINGS = 12
 
 Response = Callable[[float], Tensor]
-Epoch = float | tuple[float | None, float] | None  # steps that share one; of labelled and of unlabelled rows, if in parts
+Epoch = float | tuple[float | None, float] | None  # steps per epoch; of labelled and of unlabelled rows, if in parts
 
 
 class ChainGradients:
-    """The log posterior's gradients, for all chains at once.
+    """The log posterior's gradients, for all chains together.
 
     Args:
         target: the log posterior.
         batches: the data.
-        chains: how many.
-        fixed: weights that do not move, by name.
+        chains: number of chains.
+        fixed: weights that do not change, by name.
     """
 
     def __init__(
@@ -49,15 +49,15 @@ class ChainGradients:
 
     @property
     def epoch(self) -> Epoch:
-        """As many steps share an epoch, about, of each source of noise."""
+        """The approximate number of steps per epoch, for each source of noise."""
         return self.batches.epoch
 
     def batch(self) -> Batch:
-        """Return what the chains see in one step: all data, or each a minibatch of its own."""
+        """Return the data of one step: all data, or one minibatch for each chain."""
         return self.batches.next() if self.batches.at_once else self.batches.next_each(self.chains)
 
     def any_two(self, unlabelled: bool) -> tuple[Batch, Batch]:
-        """Return two minibatches for each chain, drawn with replacement, that differ in one source of noise alone."""
+        """Return two minibatches for each chain, drawn with replacement, that differ in only one source of noise."""
         one, other = self.batches.any_each(self.chains), self.batches.any_each(self.chains)
         if len(one) == 2 or len(other) == 2:
             return one, other
@@ -110,16 +110,17 @@ class Adapted:
 
 
 def fitted_scale(gradients: ChainGradients, weights: Float[Tensor, "c d"], scale: Float[Tensor, " d"], probes: int) -> Tensor:
-    """Return s one round nearer to where each row of the Hessian in u, s_i H_ij s_j, has the length 1.
+    """Return s after one more iteration towards rows of length 1 of the Hessian in u, s_i H_ij s_j.
 
-    The rows' lengths are those of Hessian times random directions, from differences of gradients (equilibration; Dauphin et al.
-    2015): unlike the diagonal alone they count how weights depend on each other, and are positive where the curvature is not.
+    The lengths are estimated from Hessian-vector products with random directions, by differences of gradients (equilibration;
+    Dauphin et al. 2015). Unlike the diagonal they include the dependence between weights, and are positive even if the
+    curvature is not.
 
     Args:
         gradients: of the log posterior.
-        weights: where, chain by chain.
-        scale: s of the round before.
-        probes: random directions for each chain.
+        weights: the weights of each chain.
+        scale: s of the previous iteration.
+        probes: number of random directions for each chain.
     """
     squares = torch.zeros_like(scale)
     for _ in range(probes):
@@ -148,7 +149,7 @@ def gradient_noise(
 ) -> Tensor:
     """Return the variance (d,) of independent minibatches' gradients in u, from pairs at the same weights; 0 with all data.
 
-    Where the unlabelled rows come in parts, too, it is that of the labelled and that of the unlabelled, (2, d).
+    If the unlabelled rows are in parts as well, it is that of the labelled and of the unlabelled rows, (2, d).
     """
     if gradients.batches.at_once:
         return torch.zeros_like(scale)
@@ -162,13 +163,14 @@ def gradient_noise(
 
 
 def heat(noise: Float[Tensor, "*sources d"], response: Float[Tensor, " t"], epoch: Epoch) -> Float[Tensor, " d"]:
-    """Return the variance of u, at curvature 1, that comes from minibatches alone: by how much they heat a chain.
+    """Return the variance of u, at curvature 1, that is due to minibatches: how much they heat a chain.
 
-    A gradient with an error of ξ_t moves u by h_j ξ_t j steps later, so that independent ξ give Var ξ Σ h². Minibatches that
-    share out an epoch are not independent: any two of its M steps have the covariance −Var ξ/E, with E = N by the size of a
-    minibatch. If E is whole, M = E, and errors cancel within each epoch, as do those parts of the response that are slower than
-    it; else M = ⌊E⌋, and they cancel in part. Averaged over where in the epoch a step falls,
-    Var ξ (Σ_j h_j² − Σ_j (h_j + … + h_{j+M−1})²/(M E)) is left.
+    A gradient with an error of ξ_t changes u by h_j ξ_t j steps later, so independent ξ give Var ξ Σ h². Minibatches of one
+    epoch
+    are not independent: any two of its M steps have the covariance −Var ξ/E, with E = N divided by the size of a minibatch. If
+    E is whole, M = E, and errors cancel within each epoch, as do the parts of the response that are slower than an epoch; else
+    M = ⌊E⌋, and they cancel in part. Averaged over the position in the epoch, Var ξ (Σ_j h_j² − Σ_j (h_j + … + h_{j+M−1})²/(M
+    E)) remains.
 
     Args:
         noise: Var ξ of independent minibatches; a row for each source, whose heat adds up.
@@ -188,7 +190,7 @@ def heat(noise: Float[Tensor, "*sources d"], response: Float[Tensor, " t"], epoc
 def steady_lr(
     noise: Float[Tensor, "*sources d"], response: Response, epoch: Epoch, largest: float, temperature: float
 ) -> float:
-    """Return the largest step size, halved until minibatches heat nine directions in ten by at most a quarter of T."""
+    """Return the step size, halved until minibatches heat nine of ten directions by at most a quarter of T."""
     lr = largest
     for _ in range(_HALVINGS):
         if float(_most(heat(noise, response(lr), epoch))) <= _HEAT * temperature:
@@ -198,7 +200,7 @@ def steady_lr(
 
 
 def too_hot(noise: Float[Tensor, "*sources d"], response: Response, epoch: Epoch, lr: float, temperature: float) -> bool:
-    """Whether minibatches heat one direction in ten above the temperature, which no correction can mend."""
+    """Return whether minibatches heat one of ten directions above the temperature, which no correction can fix."""
     return float(_most(heat(noise, response(lr), epoch))) > temperature
 
 

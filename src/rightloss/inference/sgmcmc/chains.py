@@ -1,8 +1,8 @@
-"""Markov chains that run together: where they start, how they warm up, which draws they keep.
+"""Run Markov chains together: start, warm-up, and the draws to keep.
 
 Stage: `LogPosterior`, data, a sampler's rule for one step → `Posterior` of draws. Chains move in u with w = s ⊙ u, where s
-makes the curvature about 1 in every direction: a step size then means the same for every model. s is fitted in the warm-up and
-then frozen, so that draws need no correction.
+makes the curvature about 1 in every direction, so that a step size means the same for every model. s is fitted in the warm-up
+and then fixed, so that draws need no correction.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ADAPTATIONS = 8  # in the warm-up, at most
 
 @runtime_checkable
 class ChainStates(Protocol):
-    """The states of all chains, moved by a sampler's integrator."""
+    """The states of all chains, updated by a sampler's integrator."""
 
     @property
     def position(self) -> Float[Tensor, "c d"]:
@@ -42,19 +42,19 @@ class ChainStates(Protocol):
         ...
 
     def step(self, gradient: Float[Tensor, "c d"], lr: float, temperature: Float[Tensor, " d"]) -> None:
-        """Move by the gradient of the log posterior in u, and by noise of this temperature in each direction."""
+        """Take a step along the gradient of the log posterior in u, with noise of the given temperature in each direction."""
         ...
 
 
 @dataclass(frozen=True)
 class TransitionKernel:
-    """How a sampler moves chains in one step.
+    """The update rule of a sampler.
 
     Attributes:
         label: its name.
         begin: u (c, d) and temperature → `ChainStates`.
-        response: lr → (t,), the move of u, at curvature 1, in the steps after a gradient with an error of 1.
-        largest_lr: the largest curvature in u → the step size where gradients have no noise.
+        response: lr → (t,), the change of u, at curvature 1, in the steps after a gradient with an error of 1.
+        largest_lr: the largest curvature in u → the step size for gradients without noise.
     """
 
     label: str
@@ -65,7 +65,7 @@ class TransitionKernel:
 
 @dataclass(frozen=True)
 class ChainOptions:
-    """The arguments that samplers have in common; `sghmc` documents them."""
+    """The common arguments of the samplers; `sghmc` documents them."""
 
     chains: int
     steps: int
@@ -113,7 +113,7 @@ class ChainOptions:
 
 
 def run_chains(target: LogPosterior, data: Data, kernel: TransitionKernel, options: ChainOptions) -> Posterior:
-    """Return the draws of chains that start, warm up, and go on by one sampler."""
+    """Run the chains of one sampler, with start and warm-up, and return their draws."""
     if not isinstance(target.prevalence, Prevalence):
         raise ValueError(f"Expected classes for {kernel.label}, but got a density: use `map_estimate` or `variational`.")
     start = _start(target, data, options)
@@ -158,18 +158,18 @@ class _Run:
         return self._found(kept, {"lr": self.adapted.lr, "log_posterior": thinned(trace, self.gradients.target)})
 
     def _first(self, weights: Tensor) -> ChainStates:
-        """Move chains apart, and fit s for the first time."""
+        """Spread the chains, and fit s for the first time."""
         given = self.options.scale
         scale = torch.full_like(weights[0], FIRST_SCALE if given == "adaptive" else given)
         for _ in range(3 if given == "adaptive" else 0):
             scale = fitted_scale(self.gradients, weights, scale, 4)
         if bool((weights == weights[0]).all()):
-            # Farther apart than they will be in the end: chains that meet have forgotten where they came from.
+            # Further apart than at the end, so that chains that meet have forgotten their starts.
             weights = weights + 2 * self.options.temperature**0.5 * scale * torch.randn_like(weights)
         return self._adapted(weights, scale)
 
     def _adapted_again(self, weights: Tensor) -> ChainStates:
-        """Return the same chains, with s by the mean curvature that was seen in the later half of the adaptations."""
+        """Return the same chains, with s from the mean curvature in the later half of the adaptations."""
         if self.options.scale != "adaptive":
             return self._adapted(weights, self.adapted.scale)
         self.curvatures.append(fitted_scale(self.gradients, weights, self.adapted.scale, 4) ** -2)
@@ -202,7 +202,7 @@ class _Run:
 
 
 def _late(values: list[Tensor]) -> Tensor:
-    """Return the later half of more than 4: chains start in places that are steeper than where they end up."""
+    """Return the later half of more than 4, because chains start in regions that are steeper than later ones."""
     return torch.stack(values[len(values) // 2 :] if len(values) > 4 else values)
 
 
@@ -224,7 +224,7 @@ def _start(target: LogPosterior, data: Data, options: ChainOptions) -> Posterior
 def _placed(
     target: LogPosterior, start: Posterior | Params, options: ChainOptions, generator: torch.Generator
 ) -> tuple[Float[Tensor, "c d"], dict[str, Tensor]]:
-    """Return the chains' first weights, and what they share: the start's frozen weights and moving averages."""
+    """Return the chains' initial weights, and the shared frozen weights and moving averages of the start."""
     own, rest = target.parameters(), untrained_state(target)
     named: Params
     if isinstance(start, Posterior):
@@ -244,7 +244,7 @@ def _placed(
 
 
 def _start_draws(start: Posterior, own: Params, chains: int, generator: torch.Generator) -> dict[str, Tensor]:
-    """Return all weights of the start's net, the random ones once for each chain; those that chains must share, once."""
+    """Return all weights of the start: random ones once for each chain, shared ones once."""
     whole, drawn = JointModel(start.model, start.likelihood).own(), start.sample(chains, generator)
     missing = [name for name in own if name not in whole]
     if missing:

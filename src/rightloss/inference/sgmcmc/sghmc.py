@@ -41,46 +41,46 @@ def sghmc(
     device: Device = None,
     progress: bool | None = None,
 ) -> Posterior:
-    """Draws from p(w|X,Y) by chains that roll with friction γ and are kicked by noise (Chen et al. 2014):
+    """Draw from p(w|X,Y) by stochastic-gradient Hamiltonian Monte Carlo with friction γ (Chen et al. 2014):
 
         du = m dt,  dm = ∇ log p(u|X,Y) dt − γ m dt + √(2γT) dB,  w = s ⊙ u.
 
-    One step is B A O A of Leimkuhler and Matthews, from `posteriors`: one gradient; of a Gaussian it has the right mean and
-    variance at any step size at which it is stable, and else an error that falls as lr². The gradients of minibatches are noisy
-    and heat the chains, an error that falls as lr: by what the noise measured in the warm-up tells, less is injected.
+    One step is the BAOA integrator of Leimkuhler and Matthews, from `posteriors`, with one gradient. For a Gaussian, mean and
+    variance are exact at any stable step size; otherwise the error is of order lr². Minibatch gradients are noisy and heat the
+    chains, an error of order lr: so less noise is injected, by the variance measured in the warm-up.
 
-    With minibatches p(y|w) is best exact over a pool, or a `BatchMarginal` where each class is well represented in a minibatch.
-    A `RunningMarginal` is carried along with the chains (`CarriedMarginal`), but its errors last for as long as its memory:
-    chains mix slowly, and in small minibatches the mean is off.
+    With minibatches, use a pool for an exact p(y|w), or a `BatchMarginal` if each minibatch has enough rows of each class. A
+    `RunningMarginal` is corrected at each step (`CarriedMarginal`), but its errors decay slowly: chains mix slowly, and with
+    small minibatches the mean is biased.
 
     The model runs in eval mode: no dropout, and normalisation by the moving averages of the start.
 
     Args:
         target: from `log_posterior`, over classes.
         data: `(x, y)`, a Dataset or a DataLoader.
-        chains: how many, all at once; two or more show whether they agree.
-        steps: of each chain in all.
-        warmup: of these, how many are for finding the way; None: a quarter.
-        thin: every so many steps a draw is kept.
-        lr: step size, in units of s. None: 0.5, or a quarter of what is stable in the steepest direction, halved until
-            minibatches supply at most a quarter of the heat.
-        friction: γ. Momentum is forgotten in 1/(γ lr) steps.
+        chains: number of chains, run together; two or more show whether they agree.
+        steps: total number of steps of each chain.
+        warmup: number of these for the warm-up; None for a quarter.
+        thin: keep a draw every `thin` steps.
+        lr: step size, in units of s. None for 0.5, or a quarter of the stable step size in the steepest direction, halved until
+            minibatches contribute at most a quarter of the temperature.
+        friction: γ. Momentum decays in 1/(γ lr) steps.
         temperature: T; draws are from p(w|X,Y)^(1/T).
-        scale: s. "adaptive": from the mean curvature seen in the warm-up; or a number for all weights.
-        batch_size: examples in a step, others for each chain; None for all.
-        start: a Posterior, or weights by name, one or `chains` of each. None: `map_estimate` first. From one point chains set
-            out 2 s apart.
-        seed: of the data's order and of the noise.
-        device: where to compute; None: where model and data are.
-        progress: whether a bar is shown; None: on a terminal.
+        scale: s. "adaptive" for the mean curvature in the warm-up; or a number for all weights.
+        batch_size: examples per step, different ones for each chain; None for all.
+        start: a Posterior, or weights by name, one or `chains` of each. None to run `map_estimate` first. From a single point,
+            chains start 2 s apart.
+        seed: seed of the data's order and of the noise.
+        device: the device to compute on; None for that of the model and the data.
+        progress: whether to show a progress bar; None for only on a terminal.
 
     Returns:
-        `Particles` by chain. `record`: "r_hat", "effective_sample_size" and "tail_sample_size" of the worst weight, the same
-        under "predictions" of the worst prediction, "lr" and the trace "log_posterior". A warning says where R̂ of predictions
-        is above 1.05.
+        `Particles` by chain. Its `record` has "r_hat", "effective_sample_size" and "tail_sample_size" of the worst weight, the
+        same for the worst prediction in "predictions", "lr" and the trace "log_posterior". There is a warning if R̂ of
+        predictions is above 1.05.
 
     Raises:
-        Diverged: a value was not finite; the error's `.posterior` has the draws until then.
+        Diverged: if a value is not finite; the error's `.posterior` has the draws so far.
 
     Examples:
         >>> import torch, rightloss as rl
@@ -98,7 +98,7 @@ def sghmc(
 
 
 def response(friction: float, lr: float) -> Float[Tensor, " t"]:
-    """u in the steps after a gradient that was off by 1, at curvature 1, until it is forgotten."""
+    """Return u in the steps after a gradient with an error of 1, at curvature 1, until it has decayed."""
     kept, u, m, answers = math.exp(-friction * lr), 0.0, lr, []
     for _ in range(math.ceil(8 * max(2 / friction, friction) / lr)):
         u += lr / 2 * (1 + kept) * m
@@ -108,12 +108,12 @@ def response(friction: float, lr: float) -> Float[Tensor, " t"]:
 
 
 def _largest_lr(curvature: float) -> float:
-    """A quarter of what is stable, 2/√curvature, since a chain comes through places that are steeper than those seen."""
+    """Return a quarter of the stable step size, 2/√curvature, because a chain can reach steeper regions."""
     return min(0.5, 0.5 / math.sqrt(max(curvature, 1e-12)))
 
 
 class _Underdamped:
-    """B A O A by `posteriors`."""
+    """The BAOA integrator of `posteriors`."""
 
     def __init__(self, friction: float, position: Tensor, temperature: float) -> None:
         self.rule, self.friction = posteriors_rule("baoa"), friction

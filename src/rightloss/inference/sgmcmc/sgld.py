@@ -40,35 +40,35 @@ def sgld(
     device: Device = None,
     progress: bool | None = None,
 ) -> Posterior:
-    """Draws from p(w|X,Y) by gradient steps with noise (Welling and Teh 2011), from `posteriors`:
+    """Draw from p(w|X,Y) by gradient steps with noise (Welling and Teh 2011), from `posteriors`:
 
         u ← u + lr ∇ log p(u|X,Y) + N(0, 2 lr T),  w = s ⊙ u.
 
-    Prefer `sghmc`: this one diffuses where that one rolls, and its error falls as lr where that one's falls as lr². (Where the
-    curvature in u is 1, the variance comes out as 1/(1 − lr/2).) It is here to compare with, and for its simplicity.
+    Prefer `sghmc`: it explores faster, because it has momentum, and its error is of order lr² instead of lr. (At curvature 1 in
+    u, the variance of `sgld` is 1/(1 − lr/2).) This method is for comparison.
 
     Args:
         target: from `log_posterior`, over classes.
         data: `(x, y)`, a Dataset or a DataLoader.
-        chains: how many, all at once.
-        steps: of each chain in all.
-        warmup: of these, how many are for finding the way; None: a quarter.
-        thin: every so many steps a draw is kept.
-        lr: step size, in units of s². None: 0.1 by the largest curvature in u, halved until minibatches supply
-            at most a quarter of the heat.
+        chains: number of chains, run together.
+        steps: total number of steps of each chain.
+        warmup: number of these for the warm-up; None for a quarter.
+        thin: keep a draw every `thin` steps.
+        lr: step size, in units of s². None for 0.1 divided by the largest curvature in u, halved until minibatches contribute
+            at most a quarter of the temperature.
         temperature: T.
         scale: s: "adaptive", or a number.
-        batch_size: examples in a step; None for all.
-        start: a Posterior, or weights by name; None: `map_estimate` first.
-        seed: of the data's order and of the noise.
-        device: where to compute.
-        progress: whether a bar is shown.
+        batch_size: examples per step; None for all.
+        start: a Posterior, or weights by name; None to run `map_estimate` first.
+        seed: seed of the data's order and of the noise.
+        device: the device to compute on.
+        progress: whether to show a progress bar.
 
     Returns:
-        As `sghmc`, where the arguments are told in full.
+        The same as `sghmc`, which documents the arguments in full.
 
     Raises:
-        Diverged: a value was not finite; the error's `.posterior` has the draws until then.
+        Diverged: if a value is not finite; the error's `.posterior` has the draws so far.
 
     Examples:
         >>> import torch, rightloss as rl
@@ -85,12 +85,12 @@ def sgld(
 
 
 def response(lr: float) -> Float[Tensor, " t"]:
-    """u in the steps after a gradient that was off by 1, at curvature 1, until it is forgotten."""
+    """Return u in the steps after a gradient with an error of 1, at curvature 1, until it has decayed."""
     return lr * (1 - lr) ** torch.arange(math.ceil(10 / lr), dtype=torch.float64)
 
 
 def linear(position: Tensor, gradient: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """A log posterior that has this gradient: what `posteriors` differentiates where the gradient is at hand already.
+    """Return a log posterior with this gradient, for `posteriors` to differentiate if the gradient is already known.
 
     Through its own transforms a step of four small nets took 1.7 times as long.
     """
@@ -98,7 +98,7 @@ def linear(position: Tensor, gradient: Tensor) -> tuple[Tensor, dict[str, Tensor
 
 
 def posteriors_rule(name: str) -> ModuleType:
-    """A file of `posteriors.sgmcmc`, an optional package."""
+    """Return a module of `posteriors.sgmcmc`, an optional package."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # tensordict's, on each of its states

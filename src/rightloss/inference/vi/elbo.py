@@ -24,9 +24,9 @@ from ..target import LogPosterior, inference_method
 from .families import Family, MeanField, family_of
 from .local_reparametrisation import LocalNoise, local_noise_for
 
-_ANCHORS = 32  # examples through whose predictions q_ψ reads the weights
-_CELLS = 512  # as many of their predictions at most: those of dense maps are many
-_KEPT = 100  # numbers of the bound's course that are kept
+_ANCHORS = 32  # number of examples whose predictions are the inputs of q_ψ
+_CELLS = 512  # maximum number of these predictions, because dense maps have many
+_KEPT = 100  # number of values of the bound in the record
 
 # `posteriors` has vi.diag and vi.dense with the same bound. On a small MLP a step of vi.diag took nearly four times as long as
 # one of MAP, a step here as long as one of MAP; and under its transforms q_ψ cannot learn from the very draw it is asked about.
@@ -51,43 +51,43 @@ def variational(
     progress: bool | None = None,
     watch: Callable[[int, Distribution], None] | None = None,
 ) -> Posterior:
-    """Fit the Gaussian q(w) that maximises the evidence lower bound, by Adam on reparametrised draws:
+    """Return the Gaussian q(w) that maximises the evidence lower bound, by Adam on reparametrised draws:
 
         E_q[Σ_n log-likelihood of n] + E_q[log p(w)] + T H[q].
 
-    Under the information gain the likelihood of n contains p(y|w) at the w that was drawn, so the marginal must follow draws.
-    A running average over draws cannot: where the target has a `RunningMarginal`, its default, an `AuxiliaryMarginal` takes its
-    place for the run, which reads the weights through the model's predictions for 32 examples; where all data are in every
-    step, a `BatchMarginal`, then exact. A pool is exact, at the cost of a pass over it in every step.
+    With the information gain the likelihood of n contains p(y|w) at the drawn w, so the marginal must depend on the draw. A
+    running average cannot. So a `RunningMarginal`, the default, is replaced for the run by an `AuxiliaryMarginal`, which reads
+    the weights through the model's predictions for 32 examples; if every step has all data, by a `BatchMarginal`, which is then
+    exact. A pool is exact, at the cost of a pass over it in every step.
 
     Args:
         target: the log posterior.
-        data: `(x, y)`, a Dataset or a DataLoader, in the mix `prevalence.sampling`.
-        family: of q: "mean-field", independent weights; "full-rank", any covariance, for up to 2000 weights; "low-rank", in
-            between.
+        data: `(x, y)`, a Dataset or a DataLoader, at the mix `prevalence.sampling`.
+        family: the family of q: "mean-field" for independent weights; "full-rank" for any covariance, up to 2000 weights;
+            "low-rank" for a compromise.
         rank: columns of the low-rank factor.
-        samples: draws in each step; in pairs, opposite about the mean.
-        estimator: "shared": the minibatch shares a draw. "local": every example has a draw of its own, by local
-            reparametrisation in linear layers and flipout in convolutions, of less variance; mean-field alone. Then p(y|w) of
-            the information gain, in which all examples share w, is taken in a second pass with a shared draw. "auto": local
-            for mean-field with the rivals, which have no p(y|w), unless the model normalises by minibatch; else shared.
-        initial_sd: of every weight to begin with; its mean begins where the model's weight is.
+        samples: number of draws per step, in antithetic pairs around the mean.
+        estimator: "shared" for one draw for the minibatch. "local" for a draw per example, by local reparametrisation in linear
+            layers and flipout in convolutions, with less variance; only for mean-field. Then p(y|w) of the information gain, in
+            which all examples share w, needs a second pass with a shared draw. "auto" for local with mean-field and losses
+            without p(y|w), unless the model normalises by minibatch; else shared.
+        initial_sd: initial standard deviation of every weight; the initial mean is the model's weight.
         temperature: T. Below 1 for a cold posterior; towards 0 for MAP.
-        steps: of Adam.
-        batch_size: None: all data in every step.
-        lr: the learning rate to begin with, of means in the weights' units, of their spread in relative ones; it falls to 0
-            along a cosine.
-        seed: of draws and minibatches.
-        device: where to compute.
-        progress: None: a bar where stderr is a terminal.
-        watch: called with the step and q as it stands, after each step.
+        steps: number of steps of Adam.
+        batch_size: examples per step; None for all data.
+        lr: the initial learning rate, for means in the weights' units, for standard deviations in relative units; it decays to
+            0 along a cosine.
+        seed: seed of draws and minibatches.
+        device: the device to compute on.
+        progress: whether to show a progress bar; None for only on a terminal.
+        watch: called with the step and the current q, after each step.
 
     Returns:
-        The posterior. Its record has `elbo`, the bound by example over the course of the run (means of up to 100 stretches),
+        The posterior. Its record has `elbo`, the bound per example during the run (up to 100 averages),
         and the names of the `family`, `estimator` and `marginal` used.
 
     Raises:
-        Diverged: a step was not finite; q as it was before is its `.posterior`.
+        Diverged: if a step is not finite; the error's `.posterior` is the q before it.
 
     Examples:
         >>> import torch, rightloss as rl
@@ -119,7 +119,7 @@ def variational(
             return posterior_of(target, q.distribution(), layout, kept, record=record | {"elbo": _course(course)})
 
         good = _Checkpoint([*q.leaves, *fixed.values()])
-        # the second moments of the draws' noise change as q widens, so Adam must not remember them for long
+        # the second moments of the gradients change as q widens, so Adam must forget them quickly
         optimizer = torch.optim.Adam(q.leaves, lr=lr, betas=(0.9, 0.99), fused=True)
         for step in steps_of(steps, "variational inference", progress):
             optimizer.param_groups[0]["lr"] = lr * 0.5 * (1 + math.cos(math.pi * step / steps))
@@ -154,7 +154,7 @@ class _Bound:
         self.landing = False
 
     def climb(self, batch: Batch, step: int, last_good: Callable[[], Any]) -> Tensor:
-        """Add the gradient of minus the bound to q's leaves, and return the bound's estimate; raise Diverged if not finite."""
+        """Add the gradient of the negative bound to q's leaves, and return the bound; raise Diverged if not finite."""
         total = torch.zeros(())
         for noise in self._noises():
             try:
@@ -179,9 +179,9 @@ class _Bound:
         return self._local_likelihood(drawn, batch) + prior + self.share * self.q.entropy()
 
     def _entropy(self, noise: Tensor, weights: Tensor) -> Tensor:
-        """Return H[q]; when landing, with the gradient −∇ log q(w) ∂w of this draw alone (Roeder et al. 2017).
+        """Return H[q]; near the end with the gradient −∇ log q(w) ∂w of this draw ("sticking the landing", Roeder et al. 2017).
 
-        Its noise cancels that of the log posterior the more, the nearer q is; far away, where q is narrow, it adds to it.
+        Its noise cancels that of the log posterior if q is close to it; far away, where q is narrow, it adds noise.
         """
         if not self.landing:
             return self.q.entropy()
@@ -208,25 +208,25 @@ class _Bound:
         return result
 
     def _noises(self) -> list[Tensor]:
-        """Return standard normal vectors in opposite pairs: what is odd about the mean cancels."""
+        """Return standard normal vectors in antithetic pairs, which cancels odd terms."""
         like = self.q.leaves[0]
         half = [torch.randn(self.q.noise_size, generator=self.stream, dtype=like.dtype) for _ in range((self.samples + 1) // 2)]
         return [noise.to(like.device) for each in half for noise in (each, -each)][: self.samples]
 
 
 class _Checkpoint:
-    """The last values of some tensors at which the bound was finite."""
+    """The last values of some tensors for which the bound was finite."""
 
     def __init__(self, tensors: list[Tensor]) -> None:
         self.tensors = tensors
         self.keep()
 
     def keep(self) -> None:
-        """Keep the present values."""
+        """Store the current values."""
         self.values = [tensor.detach().clone() for tensor in self.tensors]
 
     def restored(self, call: Callable[[], Any]) -> Any:
-        """Return `call()` with the kept values."""
+        """Return `call()` with the stored values."""
         with torch.no_grad():
             for tensor, value in zip(self.tensors, self.values, strict=True):
                 tensor.copy_(value)
@@ -243,22 +243,22 @@ def _shared_marginal(target: LogPosterior, drawn: Params, batch: Batch) -> Tenso
 
 
 def following(target: LogPosterior, params: Params, batch: Batch, stream: torch.Generator) -> LogPosterior:
-    """Return the target with q_ψ(w) in the place of a running average.
+    """Return the target with q_ψ(w) instead of a running average.
 
-    The weights are many, and p(y|w) depends on their products. So q_ψ reads them through the model's predictions
-    for a few examples, in the sampled mix, in which no class is rare, and log p(y|w) over these few. With 32,
+    There are many weights, and p(y|w) depends on their products. So the inputs of q_ψ are the model's predictions for a few
+    examples, at the sampled mix, in which no class is rare, and log p(y|w) over these few. With 32,
     KL[p(·|w) ‖ q_ψ(w)] over draws of an MLP's weights, at r = ρ, was 20 times smaller than when it read the weights themselves.
 
     Args:
         target: the log posterior.
-        params: weights, and buffers, with which the model can be run.
-        batch: of which some examples at random are these few, and as many of the unlabelled rows.
-        stream: where these come from.
+        params: weights and buffers of the model.
+        batch: gives these few examples, at random, and as many of the unlabelled rows.
+        stream: the generator for their choice.
     """
     if not isinstance(target.marginal, RunningMarginal):
         return target
     counts = counting(batch[1])
-    labelled = torch.nonzero(counts if bool(counts.any()) else ~counts).flatten()  # if none are, the loss will say so
+    labelled = torch.nonzero(counts if bool(counts.any()) else ~counts).flatten()  # if there are none, the loss raises an error
     rows = labelled[_some(len(labelled), _ANCHORS, stream).to(labelled.device)]
     few: Batch = (batch[0][rows], batch[1][rows])
     if target.unlabelled is not None:

@@ -1,7 +1,7 @@
-"""The Gaussians that variational inference fits, as numbers that can be trained.
+"""The Gaussian families of variational inference, with trainable parameters.
 
-Stage: standard normal noise → a draw of the weights, differentiable by the family's numbers; these → `Distribution`.
-Every family measures its steps in standard deviations, so that one learning rate serves large weights and small ones.
+Stage: standard normal noise → a draw of the weights, differentiable by the family's parameters; these → `Distribution`. Every
+family measures its steps in standard deviations, so that one learning rate fits large and small weights.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Family(Protocol):
         ...
 
     def distribution(self) -> Distribution:
-        """Return the present Gaussian, detached."""
+        """Return the current Gaussian, detached."""
         ...
 
 
@@ -116,7 +116,7 @@ class LowRank:
             raise ValueError(f"Expected `rank` up to the number of weights, {len(start)}, but got {rank}: lower it.")
         self.mean = start.clone().requires_grad_()
         self.log_scale = torch.full_like(start, math.log(deviation)).requires_grad_()
-        # not 0, where the gradient of A is 0 whatever the data say
+        # not 0, where the gradient of A is always 0
         common = torch.randn(len(start), rank, dtype=start.dtype) / math.sqrt(len(start) * rank)
         self.common = common.to(start.device).requires_grad_()
         self.leaves, self.noise_size = [self.mean, self.log_scale, self.common], len(start) + rank

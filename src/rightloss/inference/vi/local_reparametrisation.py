@@ -1,8 +1,8 @@
-"""Local reparametrisation and flipout: weights of its own for every example, without drawing them.
+"""Local reparametrisation and flipout: independent weights for every example, without drawing them.
 
-Stage: means and standard deviations of independent weights, x → outputs, each example's with weights of its own. The noise of
-the examples then averages out in a minibatch. The quantity to estimate must be a mean over examples of something that depends
-on one example alone, as a log-likelihood does: p(y|w), in which all examples share the weights, cannot be estimated this way.
+Stage: means and standard deviations of independent weights, x → outputs, with independent weights for each example. The noise
+of the examples then averages out in a minibatch. This works only for a mean over examples of a function of one example, such as
+a log-likelihood. p(y|w), in which all examples share the weights, cannot be estimated this way.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
 
 class LocalNoise:
-    """The layers of a model that can have weights of their own for every example.
+    """The layers of a model that can have independent weights for every example.
 
     `nn.Linear` on rows (n, features) by local reparametrisation (Kingma et al. 2015): the outputs are drawn, not the weights.
-    Convolutions by flipout (Wen et al. 2018): one draw of the weights, with random signs for every example. Other
-    layers, and those that are called more than once or share weights, keep one draw for all examples.
+    Convolutions by flipout (Wen et al. 2018): one draw of the weights, with random signs for every example. Other layers, and
+    those that are called more than once or share weights, use one draw for all examples.
 
     Args:
         target: with the model.
-        params: weights, and what else there is, with which it can be run.
-        x: inputs with which it can be run.
+        params: weights and buffers, for a trial run.
+        x: inputs, for a trial run.
     """
 
     def __init__(self, target: LogPosterior, params: Params, x: Tensor) -> None:
@@ -44,14 +44,14 @@ class LocalNoise:
         self.names = {f"{name}.{part}" for name, layer in self.layers.items() for part in _parts(layer)}
 
     def outputs(self, means: Params, deviations: Params, drawn: Params, x: Tensor, stream: torch.Generator) -> Tensor:
-        """Return the model's outputs with noise of its own for every example.
+        """Return the model's outputs with independent noise for every example.
 
         Args:
             means: of all weights, by name.
             deviations: their standard deviations.
-            drawn: one draw of them, for the layers that have no noise of their own; buffers, too.
+            drawn: one draw of them, for layers without independent noise; also buffers.
             x: inputs.
-            stream: where the noise comes from.
+            stream: the generator of the noise.
         """
         mixed = {name: means[name] if name in self.names else value for name, value in drawn.items()}
         with _hooked({layer: self._noise(name, layer, deviations, stream) for name, layer in self.layers.items()}):
@@ -65,14 +65,14 @@ class LocalNoise:
 
 
 def local_noise_for(target: LogPosterior, estimator: str, independent: bool, params: Params, x: Tensor) -> LocalNoise | None:
-    """Return local noise where the estimator is "local", or "auto" and it is possible and of use; None for a shared draw.
+    """Return local noise if the estimator is "local", or "auto" and it is possible and useful; None for a shared draw.
 
     Args:
         target: with the model, and p(y|w) or none.
         estimator: "local", "shared" or "auto".
-        independent: whether the weights are.
-        params: as for `LocalNoise`.
-        x: as for `LocalNoise`.
+        independent: whether the weights are independent.
+        params: as in `LocalNoise`.
+        x: as in `LocalNoise`.
     """
     possible = independent and (not target.gains or isinstance(target.prevalence, Prevalence))
     mixed = any(isinstance(part, _BatchNorm) for part in target.model.modules())
@@ -103,7 +103,7 @@ def _linear_noise(
 ) -> Tensor:
     """Return noise of variance Σ_i σ_oi² x_i² + σ_o²."""
     variance = F.linear(x.square(), weight.square(), None if bias is None else bias.square())
-    smallest = torch.finfo(variance.dtype).tiny  # the root's slope at 0 is not finite
+    smallest = torch.finfo(variance.dtype).tiny  # the derivative of the root at 0 is not finite
     return variance.clamp_min(smallest).sqrt() * _normal(output.shape, output, stream)
 
 
@@ -126,7 +126,7 @@ def _signs(shape: tuple[int, ...], like: Tensor, stream: torch.Generator) -> Ten
 
 
 def _layers_called_once(target: LogPosterior, params: Params, x: Tensor) -> dict[str, nn.Module]:
-    """Return the layers that the model calls just once, with a row for each example; trained, and without shared weights."""
+    """Return the layers that the model calls exactly once, with a row per example, that are trained and share no weights."""
     layers = {name: layer for name, layer in target.model.named_modules() if isinstance(layer, nn.Linear | _Convolution)}
     calls: Counter[nn.Module] = Counter()
     rows: set[nn.Module] = set()
@@ -157,7 +157,7 @@ def _parts(layer: nn.Module) -> list[str]:
 
 @contextmanager
 def _hooked(hooks: dict[nn.Module, Callable[..., Any]]) -> Iterator[None]:
-    """Add these forward hooks inside, before any others of the layers, and remove them after."""
+    """Add these forward hooks inside, before other hooks of the layers, and remove them afterwards."""
     handles = [layer.register_forward_hook(hook, prepend=True) for layer, hook in hooks.items()]
     try:
         yield

@@ -5,7 +5,7 @@ slices         one DICOM file → header and pixels in HU
 workers        processes that may crash without ending this one
 series         the files of a series → a volume → patches
 shards         the patches of one series in a file; all of these files → a nodule archive
-preparation    `prepare`: all of it, for all series
+preparation    `prepare`: all steps, for all series
 """
 
 from .dicom_index import Found as Found

@@ -1,4 +1,4 @@
-"""Which files below a folder belong to which CT series.
+"""Find the DICOM files below a folder, by CT series.
 
 Stage: folder → `Found`: series UID → files.
 """
@@ -24,7 +24,7 @@ class Found:
     Attributes:
         series: the files of each wanted series, by its UID; sorted by path.
         others: number of DICOM files of other series.
-        foreign: number of files that are no DICOM images, or have a damaged header.
+        foreign: number of files that are not DICOM images, or have a damaged header.
         unreadable: files and folders that could not be opened, and why.
 
     Examples:
@@ -42,10 +42,10 @@ class Found:
 def find_series(folder: str | os.PathLike[str], wanted: Collection[str] | None = None) -> Found:
     """Return the DICOM files anywhere below a folder, by series. Only the first kilobytes of each file are read.
 
-    Names do not matter. Links are followed, each folder is searched once, files that are no DICOM images are skipped.
+    Names do not matter. Links are followed, each folder is searched once, files that are not DICOM images are skipped.
 
     Args:
-        folder: where to look.
+        folder: the folder to search.
         wanted: the UIDs of the series to keep; all by default.
 
     Examples:
@@ -63,7 +63,7 @@ def find_series(folder: str | os.PathLike[str], wanted: Collection[str] | None =
     counts = Counter[str]()
     unreadable: list[str] = []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # pydicom's, about values that break the standard
+        warnings.simplefilter("ignore")  # pydicom's warnings about values that violate the standard
         for path in _files(folder, unreadable):
             try:
                 uid = series_uid_of(path)
@@ -81,7 +81,7 @@ def find_series(folder: str | os.PathLike[str], wanted: Collection[str] | None =
 
 
 def _files(folder: Path, unreadable: list[str]) -> Iterator[str]:
-    """Yield the regular files below `folder`, once each: a pipe would never end, and a link may lead back up."""
+    """Yield the regular files below `folder`, once each; a pipe would never end, and links may form a cycle."""
     todo, seen = [str(folder)], set[tuple[int, int]]()
     while todo:
         here = todo.pop()
@@ -94,7 +94,7 @@ def _files(folder: Path, unreadable: list[str]) -> Iterator[str]:
                 for entry in entries:
                     try:
                         is_folder, is_file = entry.is_dir(), entry.is_file()
-                    except OSError as error:  # such as a link to itself; go on with the others
+                    except OSError as error:  # such as a link to itself; continue with the others
                         unreadable.append(printable(error))
                         continue
                     if is_folder:

@@ -1,9 +1,9 @@
-"""From the archive's DICOM files to one file of patches.
+"""Prepare a nodule archive: cut patches of all nodules from DICOM files.
 
-Stage: folder of DICOM files, table of nodules → nodule archive (`.npz`), and `Prepared`: what was done and what was skipped.
+Stage: folder of DICOM files, table of nodules → nodule archive (`.npz`), and a report, `Prepared`.
 
-Each series is read in one of several processes and written to a shard beside the archive (in `OUT.parts`): a run that was
-stopped continues from these.
+Each series is read in one of several processes and written to a shard next to the archive (in `OUT.parts`); an interrupted run
+continues from the shards.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Report = Callable[[int, int, str], object]
 
 _NEEDED = (*NAMES, "x", "y", "z", *RATINGS)
 _RESERVED = {"patches", "ratings", "spacing_mm", "nodule_id", "outside"}
-_ANY_SERIES = (ShardNotWritten.__name__, ModuleNotFoundError.__name__)  # errors that every other series would raise, too
+_ANY_SERIES = (ShardNotWritten.__name__, ModuleNotFoundError.__name__)  # errors that every other series would raise as well
 
 
 @dataclass(frozen=True)
@@ -80,11 +80,11 @@ class Prepared:
         path: the archive; None if no nodule could be cut, and none was written.
         remarks_path: the remarks, as a table.
         nodules: number of nodules in the archive.
-        wanted: number of nodules in the series asked for.
+        wanted: number of nodules in the requested series.
         series_read: number of series that were read.
         series_missing: UIDs of series that are not in the folder.
         series_failed: UIDs of series that failed by a crash, a time-out or the disk, and may be readable another time.
-        parts: the folder of shards, kept for another run; None if there is no need of one.
+        parts: the folder of shards, kept for another run; None if none is needed.
         remarks: what was skipped, and what was used with reservations, by series and nodule.
 
     Examples:
@@ -136,12 +136,12 @@ def prepare(
 
     The archive has `patches` (n, size, size, size) int16 in HU at 1 mm, `ratings`, `patient_id`, `nodule_id`, `series_uid`,
     `spacing_mm`, `outside` (the share of the patch that lies outside the scan, and is air), and every numeric column of the
-    table, in its order. It is written whole or not at all, with the same bytes however often the run was interrupted. A nodule
-    takes 0.5 MB of it, and three times as much disk space while it is written. What was skipped, and why, goes to a table
-    beside it: `nodules.skipped.csv` for `nodules.npz`.
+    table, in its order. It is written atomically, with the same bytes after any number of interruptions. A nodule takes 0.5 MB,
+    and three times as much disk space during writing. A table next to the archive, `nodules.skipped.csv` for `nodules.npz`,
+    lists what was skipped, and why.
 
-    Series that failed by a crash, a time-out or the disk are left out of the archive, and `Prepared.parts` is the folder that
-    keeps the rest: the same call again tries them again, and replaces the archive by one that includes them.
+    Series that failed by a crash, a time-out or the disk are not in the archive. `Prepared.parts` is the folder with the
+    others: the same call tries the failed ones again, and replaces the archive by one that includes them.
 
     Args:
         dicom: a folder with the series anywhere below it, see `find_series`.
@@ -149,10 +149,10 @@ def prepare(
         workers: processes; as many as there are processors by default, at most 8. Each needs the memory of a scan, up to 1 GB.
             0 does the work in this process.
         size: voxels along each axis.
-        progress: called with the number of series done, the number of all, and a few words.
+        progress: called with the number of series done, their total number, and a short text.
         series: the UIDs of the series to use; all in the table by default.
         nodules: the table; `rightloss.lidc.nodules()` by default.
-        timeout: seconds after which a series is given up.
+        timeout: maximum time per series, in seconds.
 
     Raises:
         ValueError: an argument is wrong, the folder has no DICOM file, or none of the wanted series, or another run is writing
@@ -194,7 +194,7 @@ def prepare(
 
 
 def _make_shards(jobs: Mapping[str, ShardJob], workers: int, timeout: float, report: Report) -> dict[str, Failure]:
-    """Make the shards that are missing; return why a series has none."""
+    """Make the missing shards; return the reasons for series without one."""
     todo = {job: uid for uid, job in jobs.items() if not _is_sound(job.path)}
     failures: dict[str, Failure] = {}
     done = len(jobs) - len(todo)
@@ -288,7 +288,7 @@ def _check(folder: Path, target: Path, parts: Path, size: int, workers: int | No
         raise ValueError(
             f"Expected `workers` to be a whole number from 0, but got {workers!r}: leave it out for one per processor."
         )
-    with tempfile.TemporaryFile(dir=target.parent):  # or an OSError now, not after hours
+    with tempfile.TemporaryFile(dir=target.parent):  # raises an OSError now rather than after hours
         pass
 
 
@@ -303,7 +303,7 @@ def _check_found(found: Found, folder: Path) -> None:
 
 
 def _check_progress(prepared: Prepared, target: Path, parts: Path) -> None:
-    """Check that a run that continues another loses no nodule."""
+    """Check that a continued run has no fewer nodules than before."""
     before = nodules_written(target, parts)
     if before is not None and prepared.nodules < before:
         raise OSError(
@@ -313,7 +313,7 @@ def _check_progress(prepared: Prepared, target: Path, parts: Path) -> None:
 
 
 def _checked_table(table: DataFrame, series: str | Iterable[str] | None) -> DataFrame:
-    """Return the rows of these series, or all, with whole `nodule` numbers; ValueError if the archive could not hold them."""
+    """Return the rows of these series, or all, with whole `nodule` numbers; ValueError if an archive cannot store them."""
     missing = [name for name in _NEEDED if name not in table]
     clash = sorted({*(_RESERVED & set(table.columns)), *map(str, table.columns[table.columns.duplicated()])})
     if missing or clash:

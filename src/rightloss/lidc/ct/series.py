@@ -1,4 +1,4 @@
-"""A CT series as one volume, and cubes cut from it.
+"""Read a CT series as one volume, and cut cubes from it.
 
 Stage: files of one series → `Series`: HU `(slices, rows, columns)`, and the position of each slice; `Series`, centre →
 `Patch`: HU `(size, size, size)` along (z, y, x) = (slices' normal, image rows, image columns).
@@ -25,8 +25,8 @@ __all__ = ["Patch", "Series", "cut_patch", "read_series"]
 
 SAME_PLACE = 0.01  # mm
 
-_GAP = 1.5  # times the median distance: a slice is missing
-_FOUND = 0.4  # times the least distance: at most this far from where it should be
+_GAP = 1.5  # times the median distance: beyond it a slice is missing
+_FOUND = 0.4  # times the smallest distance: tolerance of a slice's position
 _GAPS_TOLD = 5  # one by one
 _SAME_ORIENTATION = 1e-3  # per component: a quarter of a millimetre at the edge of a slice
 _TRANSVERSE = 0.7  # at least this much of the slices' normal lies along z
@@ -39,12 +39,12 @@ class Series:
 
     Attributes:
         uid: its SeriesInstanceUID.
-        hu: `(slices, rows, columns)`, along the slices' normal with z ascending; int16, clipped at its ends, or float32 where a
-            slope or intercept is no whole number.
+        hu: `(slices, rows, columns)`, along the slices' normal with z ascending; int16, clipped at its limits, or float32 if a
+            slope or intercept is not a whole number.
         positions: mm along the normal, ascending.
         z: the third coordinate of each slice's ImagePositionPatient, mm, ascending.
-        shifts: how far each slice's first pixel lies from that of slice 0 within the plane `(slices, 2)`, mm: down the image,
-            and to its right. 0 unless the gantry was tilted.
+        shifts: in-plane offset of each slice's first pixel from that of slice 0 `(slices, 2)`, mm: down the image, and to its
+            right. 0 unless the gantry was tilted.
         pixel_spacing: mm between rows, and between columns.
         problems: files that were left out, and slices that are missing, as text.
         missing: the third coordinate of each missing slice, mm, ascending.
@@ -70,17 +70,16 @@ class Series:
 def read_series(
     files: Sequence[str | os.PathLike[str]], expected: Sequence[float] | NDArray[np.floating] | None = None
 ) -> Series:
-    """Return the volume in the files of one series, as `find_series` gives them.
+    """Return the volume in the files of one series, from `find_series`.
 
-    Files that are damaged, or that differ from most in size, orientation or pixel spacing (localisers), are left out. Of
-    several slices at one place the first is kept (by acquisition, instance number, UID). Slices are missing where one of
-    `expected` is not found, or, without it, where the distance of two is more than 1.5 times the median. `problems` lists all
-    of that.
+    Damaged files are ignored, and files that differ from most in size, orientation or pixel spacing (localisers). Of several
+    slices at one position the first is kept (by acquisition, instance number, UID). A slice is missing if one of `expected` is
+    not found, or, without `expected`, if the distance of two is more than 1.5 times the median. `problems` lists all of these.
 
     Args:
         files: their paths.
-        expected: z of all slices that the scan has (ImagePositionPatient[2]), if known: a series that was cut short, or of
-            which only every other slice is there, does not show it. Gaps between them are the scan's own.
+        expected: z of all slices of the scan (ImagePositionPatient[2]), if known. Without it, a truncated series, or one with
+            only every other slice, is not detected. Gaps between expected slices belong to the scan.
 
     Raises:
         ValueError: fewer than two slices could be read, they are of several series, or they are not transverse.
@@ -136,7 +135,7 @@ def _headers(files: Sequence[str | os.PathLike[str]], problems: list[str]) -> li
 
 
 def _majority(headers: list[Slice], problems: list[str]) -> list[Slice]:
-    """Return the slices of the commonest size, orientation and spacing."""
+    """Return the slices with the most common size, orientation and spacing."""
     if not headers:
         return headers
     kinds = Counter(_kind(header) for header in headers)
@@ -171,7 +170,7 @@ def _normal(headers: list[Slice]) -> Float64[np.ndarray, " 3"]:
 
 
 def _places(headers: list[Slice], normal: NDArray[np.float64]) -> list[list[Slice]]:
-    """Return the slices in order, grouped by place."""
+    """Return the slices in order, grouped by position."""
     ordered = sorted(headers, key=lambda header: (float(header.position @ normal), header.rank))
     places: list[list[Slice]] = []
     for header in ordered:
@@ -183,7 +182,7 @@ def _places(headers: list[Slice], normal: NDArray[np.float64]) -> list[list[Slic
 
 
 def _volume(places: list[list[Slice]], problems: list[str]) -> tuple[list[Slice], NDArray[Any]]:
-    """Return the first readable slice of each place, and the pixels of these."""
+    """Return the first readable slice of each position, and their pixels."""
     every = [header for place in places for header in place]
     if len(places) * every[0].shape[0] * every[0].shape[1] > _LARGEST_VOLUME:
         raise ValueError(
@@ -262,7 +261,7 @@ class Patch(NamedTuple):
 
     Attributes:
         hu: the values, rounded.
-        outside: the share of voxels that lie outside the scan, and are air.
+        outside: the fraction of voxels outside the scan, which are air.
         problems: missing slices within it that were interpolated.
 
     Examples:
@@ -362,7 +361,7 @@ def _trilinear(volume: NDArray[Any], coordinates: list[NDArray[np.float64]]) -> 
 
 
 def _interpolated(series: Series, centre: float, reach: float, radius: float) -> tuple[str, ...]:
-    """Return notes on missing slices within `centre` ± `reach`; a ValueError where interpolation would not be enough."""
+    """Return notes on missing slices within `centre` ± `reach`; raise a ValueError if interpolation is not enough."""
     places = series.positions
     missing = _extended_interp(series.missing, series.z, places)
     through = np.abs(missing - centre) <= max(radius, float(np.median(np.diff(places)))) + SAME_PLACE
@@ -371,7 +370,7 @@ def _interpolated(series: Series, centre: float, reach: float, radius: float) ->
             f"Expected every slice through the nodule, but {through.sum()} of them, the first at z = "
             f"{series.missing[through][0]:g} mm, are missing: download the series again?"
         )
-    above = np.searchsorted(places, missing)  # how many slices lie below each
+    above = np.searchsorted(places, missing)  # the number of slices below each
     low, high = centre - reach, centre + reach
     ends = ((above == 0) & (low < places[0] - SAME_PLACE)) | ((above == len(places)) & (high > places[-1] + SAME_PLACE))
     if ends.any():

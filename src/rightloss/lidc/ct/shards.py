@@ -1,9 +1,8 @@
-"""The patches of one series in a file of their own, and all of these files put together as one archive.
+"""Shards: files with the patches of one series each, and their combination into one archive.
 
 Stage: `ShardJob` (a series' files and its nodules) → shard: patches, and notes on the series; table, shards → nodule archive.
 
-A shard is named after all that it was made from: if anything has changed since (files, table, size, this code), a new one is
-made.
+The name of a shard is a hash of its inputs: if anything changes (files, table, size, this code), a new one is made.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ __all__ = ["Shard", "ShardJob", "ShardNotWritten", "make_shard", "nodules_writte
 RATINGS = [f"rating_{rating}" for rating in range(1, 6)]
 NAMES = ("nodule", "patient_id", "series_uid")
 
-_VERSION = 2  # of the content of shards: raise it when the same files give other patches
+_VERSION = 2  # version of the content of shards: increase it when the same files give other patches
 _NOTE = "written.json"
 _SPACING = 1.0  # mm
 
 
 class ShardNotWritten(OSError):
-    """Not the series' fault: the disk is full, or cannot be written."""
+    """Raised when the disk is full or not writable, which is not an error of the series."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +66,8 @@ class Shard:
 
     Attributes:
         nodules: numbers of the nodules that were cut.
-        patches: their cubes, in HU; none if they were not asked for.
-        outside: the share of each cube that lies outside the scan.
+        patches: their cubes, in HU; none if they were not requested.
+        outside: the fraction of each cube outside the scan.
         skipped: why the others were not cut, by number.
         notes: on the series (None), or on a nodule that was cut, by number.
     """
@@ -92,7 +91,7 @@ def shard_job(
 
     Args:
         folder: of the shards.
-        root: the folder above the files. Its spelling and place make no difference to the shard.
+        root: the folder of the files. The shard does not depend on its path.
         files: of the series.
         nodules: centres (x, y, z) and diameters by number.
         size: voxels along each axis.
@@ -132,7 +131,7 @@ def make_shard(job: ShardJob) -> None:
 
 
 def read_shard(path: str | os.PathLike[str], patches: bool = True) -> Shard:
-    """Return a shard, its checksums compared; without its patches on request. ValueError if it is damaged."""
+    """Return a shard with verified checksums, without its patches on request; raise a ValueError if it is damaged."""
     file = open_npz(path)
     skipped, notes = json.loads(str(file.read("report")))
     return Shard(
@@ -177,7 +176,7 @@ def write_patches(target: Path, table: DataFrame, shards: Mapping[Path, Shard], 
 
 
 def nodules_written(target: Path, folder: Path) -> int | None:
-    """Return how many nodules an archive has; None unless it was written from these shards and not changed since."""
+    """Return the number of nodules in an archive; None unless it was written from these shards and is unchanged."""
     try:
         count, *state = json.loads((folder / _NOTE).read_text())
         return int(count) if state == _state(target) else None

@@ -2,8 +2,8 @@
 
 Stage: path → series UID; path → `Slice`; `Slice` → HU `(rows, columns)`.
 
-Whatever is wrong with a file, damaged, hostile or another kind of image, is an `UnreadableSlice` that says so. Decoders of the
-JPEG family are C++ that a damaged file can crash, so they run in a process of their own.
+For any damaged, malicious or unsuitable file an `UnreadableSlice` says what is wrong. Decoders of the JPEG family are C++ code
+that a damaged file can crash, so they run in a separate process.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _HEAD = 1 << 13  # bytes; nearly every file has its series UID in them
 _LARGEST_FILE = 1 << 28  # bytes
 _DEFLATED = b"1.2.840.10008.1.2.1.99"  # a file that is compressed as a whole
 _SECONDS = 60.0  # to decode one slice
-_CRASHES = {"SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV"}  # of a decoder: the file's fault
-_LARGEST_SIDE = 4096  # pixels; CT has 512, seldom 1024 or 2048
+_CRASHES = {"SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV"}  # errors of a decoder that are due to the file
+_LARGEST_SIDE = 4096  # pixels; CT has 512, rarely 1024 or 2048
 _FARTHEST = 1e5  # mm from the origin
-_CT_RANGE = (-1024, 3071)  # HU that 12 bits hold
+_CT_RANGE = (-1024, 3071)  # range of HU in 12 bits
 _SERIES_UID = 0x0020_000E
 _TAGS = [
     *("AcquisitionNumber", "BitsAllocated", "BitsStored", "Columns", "HighBit", "ImageOrientationPatient"),
@@ -48,11 +48,11 @@ _TAGS = [
 
 
 class UnreadableSlice(Exception):
-    """The file is not a slice of a CT volume; the message says why."""
+    """Raised when a file is not a slice of a CT volume; the message says why."""
 
 
 class FileOutOfReach(OSError):
-    """Not the file's fault: it is gone, locked or on a failing disk, or its decoder was killed. It may be readable later."""
+    """Raised when a file may be readable later: it is gone, locked or on a failing disk, or its decoder was killed."""
 
 
 def require(*packages: str) -> None:
@@ -76,7 +76,7 @@ class Slice:
     Attributes:
         path: the file.
         series_uid: the series it belongs to.
-        rank: acquisition, instance number and UID: which of two slices at one place comes first.
+        rank: acquisition, instance number and UID: the order of slices at the same position.
         shape: rows and columns.
         orientation: unit vectors `(2, 3)`: the directions of increasing column and row numbers.
         position: of the centre of the first pixel, mm.
@@ -98,7 +98,7 @@ class Slice:
 
 
 def series_uid_of(path: str | os.PathLike[str]) -> str | None:
-    """Return the UID of a file's series, from its first kilobytes; None if it is no DICOM image."""
+    """Return the UID of a file's series, from its first kilobytes; None if it is not a DICOM image."""
     from pydicom.errors import InvalidDicomError
     from pydicom.filereader import read_partial
 
@@ -115,7 +115,7 @@ def series_uid_of(path: str | os.PathLike[str]) -> str | None:
                     return str(uid)
             except InvalidDicomError:
                 return None
-            except Exception:  # of a damaged header pydicom raises nearly anything
+            except Exception:  # pydicom raises nearly any error for a damaged header
                 continue
     return None
 
@@ -124,7 +124,7 @@ def read_slice(path: str | os.PathLike[str]) -> Slice:
     """Return the header of a file, checked; its pixels are not decoded.
 
     Raises:
-        UnreadableSlice: it is no DICOM file, is damaged, or is no slice of a CT volume.
+        UnreadableSlice: it is not a DICOM file, is damaged, or is no slice of a CT volume.
         OSError: it cannot be read from the disk.
     """
     with _unreadable_otherwise():
@@ -151,8 +151,8 @@ def read_slice(path: str | os.PathLike[str]) -> Slice:
 def read_hu(header: Slice) -> NDArray[np.float64]:
     """Return the pixels of a slice `(rows, columns)` in HU.
 
-    Padding is air: where the stored value is `PixelPaddingValue`, and that is outside −1024 … 3071 HU, the slice is set to
-    −1000 HU. A padding value within that range cannot be told from tissue, and stays.
+    Padding is air: pixels with the stored value `PixelPaddingValue`, if that is outside −1024 … 3071 HU, are set to −1000 HU. A
+    padding value within that range cannot be distinguished from tissue, and is kept.
 
     Raises:
         UnreadableSlice: the pixels are damaged, truncated, or compressed in a way that no installed decoder supports.
@@ -168,13 +168,13 @@ def read_hu(header: Slice) -> NDArray[np.float64]:
 
 
 def _behind_the_series_uid(tag: Any, vr: str | None, length: int) -> bool:
-    return tag > _SERIES_UID or tag >> 16 == 4  # group 4: a DICOMDIR, which lists series but is none
+    return tag > _SERIES_UID or tag >> 16 == 4  # group 4: a DICOMDIR, an index of series
 
 
 def _numbers(values: Any, count: int) -> NDArray[np.float64]:
     found = np.array([float(value) for value in values], dtype=np.float64)
     if found.shape != (count,) or not np.isfinite(found).all():
-        raise UnreadableSlice(f"it has {found.tolist()} in the place of {count} finite numbers")
+        raise UnreadableSlice(f"it has {found.tolist()} instead of {count} finite numbers")
     return found
 
 
@@ -183,7 +183,7 @@ def _padding(header: FileDataset) -> int | None:
     if value is None or isinstance(value, bytes):
         return None
     bits = int(header.BitsAllocated)
-    # Some write it without a sign where the pixels have one.
+    # Some files store it unsigned although the pixels are signed.
     return int(value) - (1 << bits) if header.PixelRepresentation == 1 and int(value) >= 1 << (bits - 1) else int(value)
 
 
@@ -209,7 +209,7 @@ def _read_dataset(path: str | os.PathLike[str], tags: list[str] | None = None) -
 
     content = _content(path)
     if content[128:132] != b"DICM":
-        raise UnreadableSlice("it is no DICOM file")
+        raise UnreadableSlice("it is not a DICOM file")
     if _DEFLATED in content[:_HEAD]:
         raise UnreadableSlice("it is deflated as a whole, which may unfold to any size")
     return dcmread(BytesIO(content), stop_before_pixels=tags is not None, specific_tags=None if tags is None else list(tags))
@@ -229,7 +229,7 @@ def _stored_pixels(whole: FileDataset, path: Path, shape: tuple[int, int]) -> ND
         pixels = whole.pixel_array
     if pixels.shape != shape or pixels.dtype.kind not in "iu":
         raise UnreadableSlice(f"its pixels are {pixels.dtype}{list(pixels.shape)}")
-    # Bits above those stored may hold anything, and hide the sign.
+    # Bits above those stored are undefined, and can hide the sign.
     unused = 8 * pixels.dtype.itemsize - int(whole.BitsStored)
     return (pixels << unused) >> unused
 
@@ -253,14 +253,14 @@ def _decode_isolated(path: Path) -> NDArray[Any]:
 
 
 def _content(path: str | os.PathLike[str]) -> bytes:
-    """Return all bytes of a file: in memory a damaged length cannot ask for more than there is."""
+    """Return all bytes of a file; in memory, a damaged length cannot request more than there is."""
     try:
         with open(path, "rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             if size > _LARGEST_FILE:
                 raise UnreadableSlice(f"it has {size / 2**20:.0f} MiB")
             return file.read(size)
-    except OSError as error:  # here from the disk; pydicom raises OSError for damaged files, too
+    except OSError as error:  # from the disk here; pydicom also raises OSError for damaged files
         raise FileOutOfReach(str(error)) from error
 
 
@@ -298,5 +298,5 @@ def _unreadable_otherwise() -> Iterator[None]:
         raise
     except AttributeError as error:
         raise UnreadableSlice(f"its header has no {error.name}") from error
-    except Exception as error:  # of a damaged file pydicom raises nearly anything
+    except Exception as error:  # pydicom raises nearly any error for a damaged file
         raise UnreadableSlice(" ".join(str(error).split())[:300] or type(error).__name__) from error

@@ -1,6 +1,6 @@
-"""Functions called in other processes, which may crash, hang or run out of memory without ending this one.
+"""Call functions in other processes, which may crash, hang or run out of memory without ending this one.
 
-Stage: function, jobs → (job, its result or `Failure`), as they are done.
+Stage: function, jobs → (job, its result or `Failure`), in order of completion.
 
 The pool is pebble's, which replaces a process that died and ends one that takes too long. Added here are processes that end
 with their parent, also in the middle of a job, and that can be started from any script (see `_WorkerProcess`).
@@ -44,7 +44,7 @@ class Failure:
     Attributes:
         reason: why.
         error: name of the error, or of the signal that ended the process.
-        again: whether it may succeed another time: the process died or took too long, or the disk or memory failed it.
+        again: whether another try may succeed: the process died or took too long, or disk or memory failed.
     """
 
     reason: str
@@ -55,7 +55,7 @@ class Failure:
 def run_jobs(
     function: Callable[[Job], Answer], jobs: Sequence[Job], workers: int, timeout: float
 ) -> Generator[tuple[Job, Answer | Failure]]:
-    """Yield each job with the function's result, or a `Failure`, in the order in which they are done.
+    """Yield each job with the function's result, or a `Failure`, in order of completion.
 
     No process is left when the generator is exhausted or closed.
 
@@ -63,10 +63,10 @@ def run_jobs(
         function: of one argument, at the top of a module.
         jobs: the arguments.
         workers: number of processes; 0 calls the function in this one, without protection.
-        timeout: seconds after which a job is given up.
+        timeout: maximum time per job, in seconds.
 
     Raises:
-        ChildProcessError: processes cannot be started, which is no job's fault.
+        ChildProcessError: if processes cannot be started.
     """
     if workers == 0 or not jobs:
         for job in jobs:
@@ -84,16 +84,16 @@ def run_jobs(
 
 
 class Isolated(Generic[Job, Answer]):
-    """A function called in one other process, which is started when needed, and again after it died.
+    """A function called in one other process, which is started when needed, and restarted after it died.
 
     Args:
         function: of one argument, at the top of a module.
-        timeout: seconds after which a call is given up.
+        timeout: maximum time per call, in seconds.
     """
 
     def __init__(self, function: Callable[[Job], Answer], timeout: float) -> None:
         self.function, self.timeout = function, timeout
-        self._pools: dict[int, ProcessPool] = {}  # by process: a fork must not use its parent's
+        self._pools: dict[int, ProcessPool] = {}  # by process, because a fork must not use its parent's
         self._lock = threading.Lock()
 
     def __call__(self, job: Job) -> Answer | Failure:
@@ -104,7 +104,7 @@ class Isolated(Generic[Job, Answer]):
                     pool = self._pool()
                     (future,) = _completed(pool, [_scheduled(pool, self.function, job, self.timeout)])
                     return _outcome(future, self.timeout)
-                except RuntimeError as error:  # BrokenProcessPool is one, too
+                except RuntimeError as error:  # includes BrokenProcessPool
                     broken = error
                     self.close()
         raise ChildProcessError(f"a process could not be started ({broken.__cause__ or broken})") from broken
@@ -126,8 +126,8 @@ class Isolated(Generic[Job, Answer]):
 class _WorkerProcess(SpawnProcess):
     """A new interpreter that does not run the user's script again, as "spawn" would: it needs no `if __name__ == "__main__"`.
 
-    It can be started by a daemonic process, too, such as a worker of torch's DataLoader. Ctrl-C reaches the first process
-    alone, which stops the others.
+    It can also be started by a daemonic process, such as a worker of torch's DataLoader. Ctrl-C reaches only the first process,
+    which stops the others.
     """
 
     def start(self) -> None:
@@ -154,7 +154,7 @@ class _WorkerContext(SpawnContext):
 
 @contextmanager
 def _no_interrupts() -> Iterator[None]:
-    """Block SIGINT for the block, and for all of the life of a process that is started in it."""
+    """Block SIGINT inside, and permanently in processes started inside."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if hasattr(signal, "pthread_sigmask") else None
     try:
         yield
@@ -184,7 +184,7 @@ def _completed(pool: ProcessPool, futures: Iterable[Future[Answer]]) -> Iterator
     pending = set(futures)
     while pending:
         done, pending = wait(pending, 1.0, FIRST_COMPLETED)
-        if not done and not pool.active:  # pebble forgets jobs that were not sent yet when it gives up
+        if not done and not pool.active:  # pebble loses jobs that were not yet sent when it gives up
             raise BrokenProcessPool("all processes ended")
         yield from done
 
@@ -202,18 +202,18 @@ def _outcome(future: Future[Answer | Failure], timeout: float) -> Answer | Failu
 
 
 def _set_up() -> None:
-    """Called in a new process."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)  # decoders print what they find
+    """Set up a new process."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)  # decoders print messages
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
     end = signal.getsignal(signal.SIGTERM)
-    # Not a second time: a process that is ending has processes of its own to end first.
+    # Not a second time: a process that is ending must first end its own processes.
     signal.signal(signal.SIGTERM, lambda *given: None if is_exiting() or not callable(end) else end(*given))
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    """End in the middle of a job: pebble's would finish it first."""
+    """End in the middle of a job; pebble would finish it first."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
@@ -221,7 +221,7 @@ def _end_with_parent() -> None:
 
 
 def _guarded(function: Callable[[Job], Answer], job: Job, timeout: float) -> Answer | Failure:
-    """Called in a worker; SIGALRM ends a decoder that hangs and holds Python's lock, also when the parent is gone."""
+    """Call the function in a worker; SIGALRM ends a decoder that hangs with Python's lock, even if the parent is gone."""
     _alarm(math.ceil(timeout) + 5)
     try:
         return _attempt(function, job)
@@ -237,6 +237,6 @@ def _alarm(seconds: int) -> None:
 def _attempt(function: Callable[[Job], Answer], job: Job) -> Answer | Failure:
     try:
         return function(job)
-    except Exception as error:  # of one job; the others go on
+    except Exception as error:  # error of one job; the others continue
         name = type(error).__name__
         return Failure(str(error) or name, name, isinstance(error, OSError | MemoryError))

@@ -1,10 +1,10 @@
-"""The paper's nets: views (n, s, h, w) in [0, 1] → logits (n, num_outputs).
+"""The paper's networks: views (n, s, h, w) in [0, 1] → logits (n, num_outputs).
 
 layers        convolutions, initial weights, checks of arguments
 low_level     VGG16's first two convolutions
 bodies        features of one view: ConvNet, InceptionNet, gated
 multiview     features of all views → logits
-metadata      columns beside the image → logits that are added
+metadata      metadata columns → logits that are added to those of the image
 ready_made    nets of fixed sizes, by name
 """
 

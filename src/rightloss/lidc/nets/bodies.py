@@ -1,4 +1,4 @@
-"""Features of one view at a time: ConvNet, InceptionNet, and a gated body that weights positions by a learnt map.
+"""Features of single views: ConvNet, InceptionNet, and a gated body that weights positions by a learned map.
 
 Stage: low-level features (n, c, h, w) → features (n, m), m the last of the widths.
 """
@@ -24,7 +24,7 @@ class ConvBody(nn.Module):
     Args:
         channels: c.
         widths: channels after each layer.
-        dropout: share of the channels that is dropped.
+        dropout: fraction of channels to drop.
         generator: for the random weights; torch's default generator if None.
 
     Examples:
@@ -53,7 +53,7 @@ class InceptionBody(nn.Module):
     Args:
         channels: c.
         widths: channels after each block, multiples of 8.
-        dropout: share of the channels that is dropped.
+        dropout: fraction of channels to drop.
         generator: for the random weights; torch's default generator if None.
 
     Examples:
@@ -125,8 +125,8 @@ class GatedBody(nn.Module):
     Args:
         widths: channels of the 3×3 convolutions of stride 2 that give f; m is the last.
         hidden: channels of the recurrent unit.
-        steps: how often it refines the map.
-        dropout: share of the channels that is dropped.
+        steps: number of refinements of the map.
+        dropout: fraction of channels to drop.
         generator: for the random weights; torch's default generator if None.
 
     Examples:
@@ -167,7 +167,7 @@ class RecurrentGate(nn.Module):
     Args:
         channels: of f.
         hidden: channels of h.
-        steps: how often the map is refined.
+        steps: number of refinements of the map.
 
     Examples:
         >>> import torch

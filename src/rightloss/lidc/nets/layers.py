@@ -1,8 +1,8 @@
-"""Convolution layers, initial weights and checks that all nets share.
+"""Convolution layers, initial weights and checks shared by all networks.
 
 Stage: numbers of channels → layers with initial weights, or a ValueError.
 
-No net here has batch normalisation: minibatches are rebalanced, and their statistics would carry the sampled mix into the
+No network here has batch normalisation, because the statistics of rebalanced minibatches would bring the sampled mix into the
 features. He's initialisation keeps the scale of the features without it.
 """
 
@@ -20,7 +20,7 @@ from ...likelihoods import Likelihood
 def conv_layers(channels: int, widths: Sequence[int], strides: Sequence[int], dropout: float) -> list[nn.Module]:
     """Return 3×3 convolutions, each with ReLU and dropout of whole channels.
 
-    Neighbouring pixels are so alike that dropout of single pixels would have no effect.
+    Neighbouring pixels are strongly correlated, so dropout of single pixels would have no effect.
     """
     dropout = checked_dropout(dropout)
     layers: list[nn.Module] = []
@@ -39,7 +39,7 @@ def he_start(module: nn.Module, generator: torch.Generator | None = None) -> Non
 
 
 def zero_start(head: nn.Linear | nn.Conv2d) -> None:
-    """Set a last layer to zero: the logits are its bias for every x, so that `start_at_prevalence` starts the net at π exactly.
+    """Set a last layer to zero: its bias is the logits for every x, so `start_at_prevalence` starts the network exactly at π.
 
     The last layer learns from the first step on, the layers before it from the second.
     """
@@ -60,7 +60,7 @@ def checked_outputs(num_outputs: int | Likelihood) -> int:
 
 
 def checked_count(count: int, name: str) -> int:
-    """Return an integer of Python, NumPy or torch as an int ≥ 1; bools are refused."""
+    """Return an integer of Python, NumPy or torch as an int ≥ 1; bools raise a ValueError."""
     is_bool = isinstance(count, bool) or getattr(count, "dtype", None) == torch.bool
     try:
         number = 0 if is_bool else operator.index(count)

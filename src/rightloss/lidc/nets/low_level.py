@@ -17,11 +17,11 @@ from .layers import checked_count, he_start
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's red, green and blue, in [0, 1]
 CHANNELS = 64
-_BLOCK = 64  # images at a time: the activations between the convolutions then stay in the processor's cache
+_BLOCK = 64  # images at a time, so that the activations between the convolutions stay in the processor's cache
 
 
 class LowLevelBlock(nn.Module):
-    """Two 3×3 convolutions with ReLU, by default as VGG16 learnt them on ImageNet (Simonyan & Zisserman 2015).
+    """Two 3×3 convolutions with ReLU, by default with VGG16's weights from ImageNet (Simonyan & Zisserman 2015).
 
     VGG16 takes colour images, normalised by a mean μ_c and a standard deviation σ_c per channel c. For a grey image g in all
     three channels its first convolution, with weights W_c and a border of zeros around the normalised image, is

@@ -1,4 +1,4 @@
-"""Metadata beside the image: a two-layer predictor whose logits are added to the image's.
+"""Metadata in addition to the image: a two-layer predictor with logits that are added to the image's.
 
 Stage: metadata (n, d) → logits (n, num_outputs); views, metadata → logits.
 """
@@ -21,23 +21,23 @@ _LARGE = 20  # for columns of mean 0 and standard deviation 1
 
 
 class MetadataBlock(nn.Module):
-    """Affine predictors, each active within a band of its own: the logits of x are
+    """Affine predictors, each active within its own band: the logits of x are
 
         b + Σ_u K(g_u(x)) l_u(x),      K(t) = exp(−t²),      u = 1 … H,
 
-    g_u affine to a number, l_u affine to `num_outputs`, K the radial basis kernel. The l_u and b start at 0, so the block adds
-    nothing at first, and a net with it starts at π wherever `start_at_prevalence` puts its image's head. Without an image,
+    g_u affine to a number, l_u affine to `num_outputs`, K the radial basis kernel. The l_u and b start at 0, so the block
+    initially adds nothing, and `start_at_prevalence` on the image's head starts the whole network at π. Without an image,
     start the block itself: `start_at_prevalence(block.head, …)`.
 
-    The bands cover the range of standardised columns. Raw columns, such as volumes in mm³, lie outside all of them, and
-    nothing is learnt there: standardise them, or let the block do it, `block.standardise_by(training_metadata)`. Their means
-    and standard deviations are kept in float32, whatever the weights are converted to.
+    The bands cover the range of standardised columns. Raw columns, such as volumes in mm³, are outside all bands, and nothing
+    is learned there: standardise them, or let the block do it, `block.standardise_by(training_metadata)`. Their means and
+    standard deviations are kept in float32, whatever the weights are converted to.
 
     Args:
         num_features: d, columns of the metadata.
         num_outputs: number of logits, or the likelihood they are for.
         units: H.
-        bias: whether there is b; beside an image, whose head has one, it is not needed.
+        bias: whether there is b; not needed with an image network, whose head has one.
         generator: for the random g_u; torch's default generator if None.
 
     Examples:
@@ -78,7 +78,7 @@ class MetadataBlock(nn.Module):
 
     @property
     def head(self) -> MetadataBlock:
-        """Return the block itself, whose bias `start_at_prevalence` sets."""
+        """Return the block itself, with the bias that `start_at_prevalence` sets."""
         return self
 
     def forward(self, metadata: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
@@ -174,7 +174,7 @@ class WithMetadata(nn.Module):
         return cast(nn.Linear | nn.Conv2d, self.image.head)
 
     def forward(self, views: Float[Tensor, "n s *chw"], metadata: Float[Tensor, "n2 d"]) -> Float[Tensor, "n k"]:
-        if views.shape[0] != metadata.shape[0]:  # not len, which would fix both in an exported graph
+        if views.shape[0] != metadata.shape[0]:  # not len, because it would fix both in an exported graph
             raise ValueError(
                 f"Expected a row of metadata for each nodule, but got {metadata.shape[0]} rows for {views.shape[0]} nodules: "
                 "take both from the same batch."

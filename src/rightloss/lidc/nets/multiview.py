@@ -1,4 +1,4 @@
-"""Nets that take several views of one nodule.
+"""Networks for several views of one nodule.
 
 Stage: views (n, s, h, w) → features of each (n, s, m) → pooled (n, m) → logits (n, num_outputs).
 """
@@ -24,7 +24,7 @@ POOLS: dict[Pool, Callable[..., Tensor]] = {"min": torch.amin, "max": torch.amax
 
 
 class MultiViewNet(nn.Module):
-    """Features of each view by shared weights; their minimum, maximum or mean over views; a linear layer.
+    """Features of each view with shared weights; their minimum, maximum or mean over views; a linear layer.
 
     The linear layer, `head`, starts at zero: see `zero_start`.
 
@@ -108,7 +108,7 @@ class FullyConvolutionalNet(nn.Module):
         widths: channels of the 3×3 convolutions.
         strides: of each of them.
         num_outputs: of the head, or the likelihood they are for.
-        dropout: share of the channels that is dropped.
+        dropout: fraction of channels to drop.
         generator: for the random weights; torch's default generator if None.
 
     Examples:
@@ -149,15 +149,15 @@ class FullyConvolutionalNet(nn.Module):
         return self._maps(views).contiguous()
 
     def _maps(self, views: Tensor) -> Tensor:
-        """With channels last in memory, as convolutions on a CPU leave them."""
+        """Return the maps with channels last in memory, as from convolutions on a CPU."""
         return each_view(views, self.low_level, self.body, self.head)
 
 
 def each_view(views: Tensor, low_level: nn.Module, *stages: nn.Module) -> Float[Tensor, "n s ..."]:
-    """Apply the stages, one after the other, to every view as an image (n·s, 1, h, w).
+    """Apply the stages in turn to every view as an image (n·s, 1, h, w).
 
-    Nets with equal low-level blocks can share its result, `each_view(views, block)`: with nn.Identity as their own block they
-    take (n, s, c, h, w).
+    Networks with equal low-level blocks can share its result, `each_view(views, block)`: with nn.Identity as their own block
+    they take (n, s, c, h, w).
 
     Examples:
         >>> import torch
@@ -194,9 +194,9 @@ def _checked_pool(pool: Pool) -> Pool:
 
 
 def _check_views(views: Tensor) -> None:
-    """Check shape and dtype always, values where that costs no wait for an accelerator.
+    """Check shape and dtype always, and values if the host need not wait for an accelerator.
 
-    Values a little outside [0, 1] pass, for augmented images.
+    Values slightly outside [0, 1] are accepted, for augmented images.
     """
     if not isinstance(views, Tensor) or views.ndim != 4:
         came = f"shape {tuple(views.shape)}" if isinstance(views, Tensor) else type(views).__name__

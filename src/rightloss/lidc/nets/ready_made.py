@@ -1,9 +1,9 @@
-"""The nets with their sizes fixed: the paper's, and small ones for CPUs.
+"""Ready-made networks: the paper's, and small ones for CPUs.
 
 Stage: number of outputs or likelihood → net: views (n, s, h, w) → logits (n, num_outputs).
 
-Full nets have m = 256 features. Small ones take every second low-level feature, so that the second convolution is a quarter
-of the work and replaces one layer of stride 2, and have m = 64.
+Full networks have m = 256 features. Small ones use every second low-level feature, so that the second convolution has a quarter
+of the cost and replaces one layer of stride 2, and have m = 64.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def convnet(
         small: the variant for CPUs.
         pretrained: VGG16's weights in the low-level block; otherwise random ones.
         frozen: whether the low-level block stays fixed; by default if it is pretrained.
-        dropout: share of the channels that is dropped.
+        dropout: fraction of channels to drop.
         generator: for the random weights; torch's default generator if None.
 
     Examples:
