@@ -15,6 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMIT = "444e897"
+LOST, AUC = 6, 7  # columns of docs/results/toy.md
 DEFAULT, ADJUSTED = "information gain (default)", "logit-adjusted loss"
 
 Page = Callable[[str], str]
@@ -49,8 +50,8 @@ def found(page: str, pattern: str) -> str:
 def rows() -> dict[str, Callable[[Page], str]]:
     """Return, by name, a function that reads each compared figure from the pages."""
 
-    def toy(net: str, loss: str, column: int) -> Callable[[Page], str]:
-        return lambda page: cells(page("README.md"), net, loss)[column]
+    def toy(net: str, loss: str, population: str, column: int = LOST) -> Callable[[Page], str]:
+        return lambda page: cells(page("docs/results/toy.md"), population, net, loss)[column]
 
     def quick(pattern: str) -> Callable[[Page], str]:
         return lambda page: found(page("docs/results/study-quick.md"), pattern)
@@ -65,13 +66,13 @@ def rows() -> dict[str, Callable[[Page], str]]:
         return lambda page: found(page("docs/benchmarks/posterior_logistic.md"), pattern)
 
     return {
-        "toy, linear, 5 ratings: nats lost": toy("linear", DEFAULT, 5),
-        "… logit adjustment": toy("linear", ADJUSTED, 5),
-        "toy, MLP, 5 ratings: nats lost": toy("MLP", DEFAULT, 5),
-        "… logit adjustment ": toy("MLP", ADJUSTED, 5),
-        "toy, MLP, π = 0.3: nats lost": toy("MLP", DEFAULT, 2),
-        "toy, MLP, π = 0.001: nats lost": toy("MLP", DEFAULT, 4),
-        "toy, MLP, π = 0.001: AUC": toy("MLP", DEFAULT, 6),
+        "toy, linear, 5 ratings: nats lost": toy("linear", DEFAULT, "5 ratings"),
+        "… logit adjustment": toy("linear", ADJUSTED, "5 ratings"),
+        "toy, MLP, 5 ratings: nats lost": toy("MLP", DEFAULT, "5 ratings"),
+        "… logit adjustment ": toy("MLP", ADJUSTED, "5 ratings"),
+        "toy, MLP, π = 0.3: nats lost": toy("MLP", DEFAULT, "0.3"),
+        "toy, MLP, π = 0.001: nats lost": toy("MLP", DEFAULT, "0.001"),
+        "toy, MLP, π = 0.001: AUC": toy("MLP", DEFAULT, "0.001", AUC),
         "ratings on 40 fresh seeds: standard errors from the best possible": lambda page: cells(
             page("docs/benchmarks/toy_fresh_seeds.md"), "5 ratings", DEFAULT
         )[-1],

@@ -17,7 +17,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN, END = "<!-- begin toy -->", "<!-- end toy -->"
-BEST, NONE = "best possible", "–"
+BEST, ANY, NONE = "best possible", "any", "–"
 STUDY = "make toy"
 MADE = f"Made by `{STUDY}` and `python docs/make_results.py`."
 FILES = ("results.json", "report.md", "biases.csv", "figures/biases.png")
@@ -25,28 +25,27 @@ FILES = ("results.json", "report.md", "biases.csv", "figures/biases.png")
 Row = dict[str, Any]
 
 
-def readme_table(rows: list[Row]) -> str:
-    """Return a table of each method's loss relative to the best possible by population, and two figures for the rarest one."""
-    populations = list(dict.fromkeys(row["prevalence"] for row in rows))
+def readme_table(rows: list[Row], model: str = "MLP") -> str:
+    """Return a table of what each method loses to the best possible answer with one network, and its mean prediction."""
+    populations = [each for each in dict.fromkeys(row["prevalence"] for row in rows) if _is_number(each)]
     methods = list(dict.fromkeys((row["model"], row["method"]) for row in rows if row["method"] != BEST))
     found = {(row["prevalence"], row["model"], row["method"]): row for row in rows}
-    rarest = min((each for each in populations if _is_number(each)), key=float)
-    names = [f"prevalence {each}" if _is_number(each) else each for each in populations]
-    header = ["network", "loss", *names, f"AUC at {rarest}", f"mean prediction at {rarest}"]
-    lines = [header, ["---"] * 2 + ["--:"] * (len(header) - 2)]
-    for model, method in methods:
-        lost = [found[population, model, method]["lost"] for population in populations]
-        row = found[rarest, model, method]
-        figures = [*(_figure(value, 6) for value in lost), _figure(row["auc"], 4), _figure(row["mean_prediction"], 5)]
-        lines.append([model, method, *figures])
+    rarest = min(populations, key=float)
+    header = ["loss", *(f"prevalence {each}" for each in populations), f"mean prediction at {rarest}"]
+    lines = [header, ["---"] + ["--:"] * (len(header) - 1)]
+    for own, method in methods:
+        if own in (model, ANY):
+            lost = [found[population, own, method]["lost"] for population in populations]
+            mean = found[rarest, own, method]["mean_prediction"]
+            lines.append([method, *(_figure(value, 6) for value in lost), _figure(mean, 5)])
     return _markdown(lines)
 
 
 def readme_block(rows: list[Row]) -> str:
     """Return the table between its two marks, with a line on how to read it."""
     lead = (
-        "Trained on equal classes, used at the prevalence of the column: expected log-likelihood lost to the best possible "
-        "answer, in nats; lower is better."
+        "A small network, trained on equal classes and used at the prevalence of the column: expected log-likelihood lost to "
+        "the best possible answer, in nats; lower is better."
     )
     return f"{BEGIN}\n{lead}\n\n{readme_table(rows)}\n{END}"
 

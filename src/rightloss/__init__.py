@@ -6,7 +6,7 @@ The names most programs need; the rest are in the submodules: `inference` (poste
 loads when it is first used, so that `import rightloss` and the command line start at once.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 import importlib
 from typing import TYPE_CHECKING, Any
