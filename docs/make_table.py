@@ -27,43 +27,47 @@ SIZE = (1280, 860)
 
 TEXT = """# I have a table
 
-You have a table (CSV or Parquet) with a column of classes, and you know how frequent the classes are where the model will be used. In ten
-minutes and five commands you will have a corrected model, predictions, and a report. No Python is needed.
+You have a table (CSV or Parquet) with a column of classes, and you know how frequent the classes are where the model
+will be used. In ten minutes and five commands you will have a corrected model, predictions, and a report. No Python
+is needed.
 
 ![The report: predicted against observed risk before and after the correction, and a slider](../pictures/table_report.png)
 
-This is the report of step 2. Its slider moves the prevalence. You need `pip install "rightloss[table]"`. Every command ends with the next
-one to type.
+This is the report of step 2. Its slider moves the prevalence. You need `pip install "rightloss[table]"`. Every
+command ends with the next one to type.
 
-The file is a case-control sample of ISLP's *Default*: customers of a bank. Half of those in the file defaulted on their debt; of all
-customers, one in thirty does. This page is written by `.venv/bin/python docs/make_table.py`, which runs the commands.
+The file is a case-control sample of ISLP's *Default*: customers of a bank. Half of those in the file defaulted on
+their debt; of all customers, one in thirty does. This page is written by `.venv/bin/python docs/make_table.py`, which
+runs the commands.
 
 ## 1. What is this file good for?
 
 {check}
 
-The identifier is left out automatically. A column that gives the answer away, or text among numbers, would be named here.
+The identifier is left out automatically. A column that gives the answer away, or text among numbers, would be named
+here.
 
 ## 2. Fit
 
-`--population` is how frequent the classes are where you will use the model: `0.033`, `3.3%` or `1/30`. For more classes it is
-`a=0.9,b=0.09,c=0.01`.
+`--population` is how frequent the classes are where you will use the model: `0.033`, `3.3%` or `1/30`. For more
+classes it is `a=0.9,b=0.09,c=0.01`.
 
 {fit}
 
-Several models are compared by cross-validation, and the best one is kept. The folder holds the model, without pickle, and `report.html`:
-one page, shown above, that works offline.
+Several models are compared by cross-validation, and the best one is kept. The folder holds the model, without pickle,
+and `report.html`: one page, shown above, that works offline.
 
 ## 3. Predict
 
 {predict}
 
-The file has the table's own columns, `p_No`, `p_Yes` and the predicted class. `--population 0.1` gives the same predictions for a
-population where one in ten defaults. Nothing is trained again.
+The file has the table's own columns, `p_No`, `p_Yes` and the predicted class. `--population 0.1` gives the same
+predictions for a population where one in ten defaults. Nothing is trained again.
 
 ## 4. Evaluate
 
-Use labelled rows that the model has not seen. All figures are those of the population, whatever the mix of classes in the file:
+Use labelled rows that the model has not seen. All figures are those of the population, whatever the mix of classes in
+the file:
 
 {evaluate}
 
@@ -73,33 +77,35 @@ Another bank's customers, without labels:
 
 {prevalence}
 
-The true answer is twelve in a hundred. The estimate assumes that the classes look as they did in training. The test says whether the rows
-contradict that.
+The true answer is twelve in a hundred. The estimate assumes that the classes look as they did in training. The test
+says whether the rows contradict that.
 
 ## Few labels, and a file of everybody
 
-Labels are expensive, but the bank has the other columns of thousands of customers. Pass them as `--unlabelled`, and one more model learns
-from both files. Here 120 customers have a label, and {unlabelled_rows} have none.
+Labels are expensive, but the bank has the other columns of thousands of customers. Pass them as `--unlabelled`, and
+one more model learns from both files. Here 120 customers have a label, and {unlabelled_rows} have none.
 
 {unlabelled}
 
 What it says about the unlabelled rows:
 
-- A **test** checks whether people of a class look the same in both files. If not, it warns, and the model that learnt from both is not
-  kept.
-- Otherwise **held-out rows of both files** decide. The figures in the table are those of labelled rows alone. With so few of them, a model
-  with a lower figure can be the better one. On `labelled.csv`, from step 4, the model that is kept has an expected log-likelihood of
-  {with_them}. The one that `fit` keeps without `--unlabelled` has {without_them}.
+- A **test** checks whether people of a class look the same in both files. If not, it warns, and the model that learnt
+  from both is not kept.
+- Otherwise **held-out rows of both files** decide. The figures in the table are those of labelled rows alone. With so
+  few of them, a model with a lower figure can be the better one. On `labelled.csv`, from step 4, the model that is
+  kept has an expected log-likelihood of {with_them}. The one that `fit` keeps without `--unlabelled` has
+  {without_them}.
 - The **mean prediction** for the unlabelled rows should be the population. A warning says if it is far off.
 
-The second file needs the columns of the first, in any order. A target column in it is not read. `--population unknown` also learns how
-frequent the classes are. [When unlabelled rows help, and when they harm](../unlabelled.md).
+The second file needs the columns of the first, in any order. A target column in it is not read. `--population
+unknown` also learns how frequent the classes are. [When unlabelled rows help, and when they harm](../unlabelled.md).
 
 ## In scripts
 
-Every command takes `--json`: one document on standard output and nothing else. Warnings and errors are lines on standard error. The exit
-code is 0, or 2 for a wrong file or option, or 1 for the machine. Files and folders are written completely or not at all.
-`rightloss --install-completion` lets the shell complete commands, options and the names of columns.
+Every command takes `--json`: one document on standard output and nothing else. Warnings and errors are lines on
+standard error. The exit code is 0, or 2 for a wrong file or option, or 1 for the machine. Files and folders are
+written completely or not at all. `rightloss --install-completion` lets the shell complete commands, options and the
+names of columns.
 
 ??? note "Table: time and memory for a million rows with thirty columns"
 
