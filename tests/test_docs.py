@@ -25,7 +25,13 @@ from rightloss.likelihoods import Likelihood
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
-PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    README,
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs" / "tutorials").glob("*.md")),
+]
+TUTORIALS = [page for page in PAGES if page.parent.name == "tutorials"]
 BLOCK = re.compile(r"^```(?P<info>[^\n]*)\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
@@ -46,6 +52,11 @@ def text_of(page: Path) -> str:
 def prose_of(page: Path) -> str:
     """Without blocks, whose brackets are not links."""
     return BLOCK.sub("", text_of(page))
+
+
+def included(text: str) -> list[str]:
+    """Return the files that a page includes, also inside a fold."""
+    return re.findall(r'^ *--8<-- "(.+)"$', text, re.MULTILINE)
 
 
 def is_program(block: re.Match[str]) -> bool:
@@ -83,8 +94,8 @@ def test_its_programs_run_and_print_what_it_says(page: Path) -> None:
 def test_its_links_and_inclusions_lead_to_files(page: Path) -> None:
     targets = re.findall(r"\]\(([^)\s]+)\)", prose_of(page))
     files = [page.parent / target.partition("#")[0] for target in targets if not re.match(r"\w+:", target)]
-    files += [ROOT / target for target in re.findall(r'^--8<-- "(.+)"$', text_of(page), re.MULTILINE)]
-    missing = [str(file.relative_to(ROOT)) for file in files if not file.exists()]
+    files += [ROOT / target for target in included(text_of(page))]
+    missing = [str(file) for file in files if not file.exists()]
     assert not missing, f"{page.name} points to files that do not exist: {missing}"
 
 
