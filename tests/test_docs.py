@@ -92,7 +92,8 @@ def test_its_programs_run_and_print_what_it_says(page: Path) -> None:
 
 @each_page
 def test_its_links_and_inclusions_lead_to_files(page: Path) -> None:
-    targets = re.findall(r"\]\(([^)\s]+)\)", prose_of(page))
+    parts = [page, *(ROOT / target for target in included(text_of(page)))]  # the builder checks the page's own links alone
+    targets = [target for part in parts if part.is_file() for target in re.findall(r"\]\(([^)\s]+)\)", prose_of(part))]
     files = [page.parent / target.partition("#")[0] for target in targets if not re.match(r"\w+:", target)]
     files += [ROOT / target for target in included(text_of(page))]
     missing = [str(file) for file in files if not file.exists()]
