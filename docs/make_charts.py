@@ -15,6 +15,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 FOLDER = Path(__file__).resolve().parent / "results"
 COLOURS = {"reproduces": "#0072b2", "undecided": "#bbbbbb", "does not": "#d55e00", "cannot be tested": "#ffffff"}
@@ -34,7 +35,8 @@ def toy(page: str) -> Figure:
     table = [row for row in rows(page) if row["method"] != BEST]
     populations = list(dict.fromkeys(row["prevalence"] for row in table))
     methods = [name for name in dict.fromkeys(row["method"] for row in table) if name != ALWAYS]
-    figure, axes = plt.subplots(1, len(populations), figsize=(10, 3.4), sharey=True, layout="constrained")
+    figure, grid = plt.subplots(-(-len(populations) // 2), 2, figsize=(7, 5.2), sharey=True, layout="constrained")
+    axes = grid.flatten()
     for axis, population in zip(axes, populations, strict=True):
         own = {
             (row["model"], row["method"]): float(row["lost to best possible"])
@@ -45,6 +47,7 @@ def toy(page: str) -> Figure:
             axis.plot([own[model, name] for name in methods], range(len(methods)), marker, label=model, ms=6)
         axis.axvline(own[NONE, ALWAYS], color="#777777", ls=":", label=ALWAYS)
         axis.set(xscale="log", title=f"prevalence {population}" if population[0] == "0" else population)
+        axis.xaxis.set_major_locator(LogLocator(numticks=4))
         axis.grid(alpha=0.25)
     axes[0].set_yticks(range(len(methods)), methods)
     axes[0].invert_yaxis()
@@ -78,7 +81,7 @@ def main() -> None:
     checks = json.loads((FOLDER / "paper.json").read_text(encoding="utf-8"))["checks"]
     charts = {"toy": toy((FOLDER / "toy.md").read_text(encoding="utf-8")), "paper-verdicts": verdicts(checks)}
     for name, figure in charts.items():
-        figure.savefig(FOLDER / f"{name}.png", dpi=110)
+        figure.savefig(FOLDER / f"{name}.png", dpi=130)
         print(f"docs/results/{name}.png")
 
 

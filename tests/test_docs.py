@@ -7,7 +7,9 @@ A ```text block after the line "It prints:" is what the block before it must pri
 from __future__ import annotations
 
 import io
+import json
 import re
+import runpy
 import subprocess
 import sys
 from contextlib import redirect_stdout
@@ -144,6 +146,22 @@ def test_the_readmes_figures_are_those_of_the_results_page() -> None:
     assert len(figures) >= 28
     for figure in figures:
         assert f" {figure} |" in page, f"{figure} is not in docs/results/toy.md: run docs/make_results.py"
+
+
+def test_the_charts_show_every_row_of_the_toy_study_and_every_check_of_the_paper() -> None:
+    charts = runpy.run_path(str(ROOT / "docs" / "make_charts.py"))
+    page, results = text_of(ROOT / "docs" / "results" / "toy.md"), ROOT / "docs" / "results" / "paper.json"
+    lost = {float(row["lost to best possible"]) for row in charts["rows"](page)}
+    panels = charts["toy"](page).axes
+    drawn = [
+        float(x) for axis in panels for line in axis.lines if line.get_label() in ("linear", "MLP") for x in line.get_xdata()
+    ]
+    assert len(drawn) == sum(row["model"] in ("linear", "MLP") for row in charts["rows"](page))
+    assert {*drawn} <= lost
+    checks = json.loads(results.read_text(encoding="utf-8"))["checks"]
+    (axis,) = charts["verdicts"](checks).axes
+    tested = [check for check in checks if check["verdict"] != "cannot be tested"]
+    assert sum(bar.get_width() for bar in axis.patches) == len(tested)
 
 
 def test_results_of_a_study_that_was_not_run_are_refused(tmp_path: Path) -> None:
