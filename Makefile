@@ -44,7 +44,7 @@ bench: $(VENV)/.bench ## every script in benchmarks/, one after the other
 	@set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script; done
 
 docs: $(VENV)/.docs ## the documentation, into site/
-	$(BIN)/mkdocs build --strict
+	$(BIN)/zensical build --strict
 
 dist: $(VENV)/.release ## a wheel and a source archive into dist/, checked as a package index would
 	rm -rf dist
@@ -52,7 +52,7 @@ dist: $(VENV)/.release ## a wheel and a source archive into dist/, checked as a 
 	$(BIN)/twine check --strict dist/*
 
 clean: ## remove the environment, caches and everything built; results/ stays
-	rm -rf $(VENV) site dist build .pytest_cache .mypy_cache .ruff_cache benchmarks/out
+	rm -rf $(VENV) site .cache dist build .pytest_cache .mypy_cache .ruff_cache benchmarks/out
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is touched last, so an interrupted installation is taken up again.

@@ -1,9 +1,10 @@
-"""Run the programs of a page and write the pictures that it shows.
+"""Run the programs of pages and write the pictures that they draw.
 
-    .venv/bin/python docs/make_pictures.py [PAGE]      # PAGE is docs/screening.md by default
+    .venv/bin/python docs/make_pictures.py [--print] [PAGE …]      # by default every page that draws a picture
 
 A picture `pictures/NAME.png` is the figure of the axes with the name NAME in the page's programs. With `--print` the output of
-the programs is also written into the page, after each line "It prints:".
+the programs is also written into the page, after each line "It prints:". Pictures that no program of the page draws are left:
+`risk_before_after.png` is made by examples/risk_before_after.py, `table_report.png` by docs/make_table.py.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ FOLDER = Path(__file__).resolve().parent
 PROGRAM = re.compile(
     r"^```python\n(?P<code>.*?)^```\n(?P<then>\s*It prints:\n\n```text\n(?P<printed>.*?)^```)?", re.DOTALL | re.M
 )
-PICTURE = re.compile(r"\]\((pictures/(\w+)\.png)\)")
+PICTURE = re.compile(r"\]\((?:\.\./)?pictures/(\w+)\.png\)")
 
 
 def run(text: str) -> tuple[dict[str, Any], str]:
@@ -37,18 +38,24 @@ def run(text: str) -> tuple[dict[str, Any], str]:
     return names, PROGRAM.sub(execute, text)
 
 
+def drawn(text: str) -> list[str]:
+    """Return the names of the pictures that the page's own programs draw."""
+    code = "\n".join(block["code"] for block in PROGRAM.finditer(text))
+    return [name for name in dict.fromkeys(PICTURE.findall(text)) if re.search(rf"^{name} = ", code, re.M)]
+
+
 def main() -> None:
-    arguments = [each for each in sys.argv[1:] if each != "--print"]
-    page = Path(arguments[0]) if arguments else FOLDER / "screening.md"
-    text = page.read_text(encoding="utf-8")
-    names, printed = run(text)
-    for path, name in PICTURE.findall(text):
-        figure = names[name].figure
-        (FOLDER / path).parent.mkdir(exist_ok=True)
-        figure.savefig(FOLDER / path, dpi=150)
-        print(f"docs/{path}")
-    if "--print" in sys.argv:
-        page.write_text(printed, encoding="utf-8")
+    given = [Path(each) for each in sys.argv[1:] if each != "--print"]
+    for page in given or sorted(FOLDER.rglob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        if not (given or drawn(text)):
+            continue
+        names, printed = run(text)
+        for name in drawn(text):
+            names[name].figure.savefig(FOLDER / "pictures" / f"{name}.png", dpi=150)
+            print(f"docs/pictures/{name}.png")
+        if "--print" in sys.argv:
+            page.write_text(printed, encoding="utf-8")
 
 
 if __name__ == "__main__":

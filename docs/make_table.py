@@ -1,4 +1,4 @@
-"""Write docs/table.md and its picture: the commands for tables on a real file, with what each prints.
+"""Write docs/tutorials/table.md and its picture: the commands for tables on a real file, with what each prints.
 
     .venv/bin/python docs/make_table.py
 
@@ -21,90 +21,103 @@ import numpy as np
 import pandas as pd
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE, PICTURE = ROOT / "docs" / "table.md", ROOT / "docs" / "pictures" / "table_report.png"
+PAGE, PICTURE = ROOT / "docs" / "tutorials" / "table.md", ROOT / "docs" / "pictures" / "table_report.png"
 PROGRAM = "import sys; sys.argv[0] = 'rightloss'; from rightloss_command import main; main()"
 SIZE = (1280, 860)
 
-TEXT = """# From a table to a model
+TEXT = """# I have a table
 
 You have a table (CSV or Parquet) with a column of classes, and you know how frequent the classes are where the model
-will be used. Five commands, in this order; each ends with the next one to type. `pip install
-"rightloss[table]"` brings what they need.
+will be used. In ten minutes and five commands you will have a corrected model, predictions, and a report. No Python
+is needed.
 
-The file here is a case-control sample of ISLP's *Default*: customers of a bank, half of whom defaulted on their debt,
-while of all its customers one in thirty does. This page is written by `.venv/bin/python docs/make_table.py`, which
+![The report: predicted against observed risk before and after the correction, and a slider](../pictures/table_report.png)
+
+This is the report of step 2. Its slider moves the prevalence. You need `pip install "rightloss[table]"`. Every
+command ends with the next one to type.
+
+The file is a case-control sample of ISLP's *Default*: customers of a bank. Half of those in the file defaulted on
+their debt; of all customers, one in thirty does. This page is written by `.venv/bin/python docs/make_table.py`, which
 runs the commands.
 
-## What is this file good for?
+## 1. What is this file good for?
 
 {check}
 
-The identifier is left out by itself. A column that gives the answer away, or text among numbers, would be named here.
+The identifier is left out automatically. A column that gives the answer away, or text among numbers, would be named
+here.
 
-## Fit
+## 2. Fit
 
-`--population` is how frequent the classes are where you will use the model: `0.033`, `3.3%` or `1/30`, and for more
-classes `a=0.9,b=0.09,c=0.01`.
+`--population` is how frequent the classes are where you will use the model: `0.033`, `3.3%` or `1/30`. For more
+classes it is `a=0.9,b=0.09,c=0.01`.
 
 {fit}
 
-The folder holds the model, without pickle, and `report.html`, one page that works offline. Its slider moves the
-prevalence:
+Several models are compared by cross-validation, and the best one is kept. The folder holds the model, without pickle,
+and `report.html`: one page, shown above, that works offline.
 
-![The report: predicted against observed risk before and after the correction, and a slider](pictures/table_report.png)
-
-## Predict
+## 3. Predict
 
 {predict}
 
-The file has the table's own columns, `p_No`, `p_Yes` and the predicted class. `--population 0.1` states the same
-predictions where one in ten defaults; nothing is trained again.
+The file has the table's own columns, `p_No`, `p_Yes` and the predicted class. `--population 0.1` gives the same
+predictions for a population where one in ten defaults. Nothing is trained again.
 
-## Evaluate
+## 4. Evaluate
 
-On labelled rows that the model has not seen, every figure is that of the population, whatever the mix of classes in
+Use labelled rows that the model has not seen. All figures are those of the population, whatever the mix of classes in
 the file:
 
 {evaluate}
 
-## How frequent are the classes in a new file?
+## 5. How frequent are the classes in a new file?
 
 Another bank's customers, without labels:
 
 {prevalence}
 
-Twelve in a hundred of these customers defaulted, in truth. The estimate rests on the classes looking as they did in
-training, and the test says whether the rows contradict that.
+The true answer is twelve in a hundred. The estimate assumes that the classes look as they did in training. The test
+says whether the rows contradict that.
 
 ## Few labels, and a file of everybody
 
-Labels are dear, and the bank has the other columns of thousands of customers. Give them as `--unlabelled`: one more
-model learns from both files. Here 120 customers have a label, and {unlabelled_rows} have none.
+Labels are expensive, but the bank has the other columns of thousands of customers. Pass them as `--unlabelled`, and
+one more model learns from both files. Here 120 customers have a label, and {unlabelled_rows} have none.
 
 {unlabelled}
 
-What it says of the unlabelled rows:
+What it says about the unlabelled rows:
 
-- A **test** looks whether people of a class look the same in both files. Where they do not, it warns, and the model
-  that learnt from both is not kept.
-- Else **held-out rows of both files** decide. The figures in the table are of labelled rows alone; with so few of them a
-  model whose figure is lower can be the better one. On `labelled.csv`, from "Evaluate" above, the model that is kept has
-  an expected log-likelihood of {with_them}; the one that `fit` keeps without `--unlabelled`, {without_them}.
-- What the model **predicts on average** for the unlabelled rows should be the population. A warning says if it is far off.
+- A **test** checks whether people of a class look the same in both files. If not, it warns, and the model that learnt
+  from both is not kept.
+- Otherwise **held-out rows of both files** decide. The figures in the table are those of labelled rows alone. With so
+  few of them, a model with a lower figure can be the better one. On `labelled.csv`, from step 4, the model that is
+  kept has an expected log-likelihood of {with_them}. The one that `fit` keeps without `--unlabelled` has
+  {without_them}.
+- The **mean prediction** for the unlabelled rows should be the population. A warning says if it is far off.
 
-The second file needs the columns of the first, in any order. A target column in it is not read. `--population unknown`
-learns how frequent the classes are, too. [When unlabelled rows help, and when they harm](unlabelled.md).
+The second file needs the columns of the first, in any order. A target column in it is not read. `--population
+unknown` also learns how frequent the classes are. [When unlabelled rows help, and when they harm](../unlabelled.md).
 
 ## In scripts
 
 Every command takes `--json`: one document on standard output and nothing else. Warnings and errors are lines on
-standard error; the exit code is 0, 2 for a file or an option that is wrong, and 1 for the machine. Files and folders
-are written whole or not at all. `rightloss --install-completion` lets the shell complete commands, options, and the
+standard error. The exit code is 0, or 2 for a wrong file or option, or 1 for the machine. Files and folders are
+written completely or not at all. `rightloss --install-completion` lets the shell complete commands, options and the
 names of columns.
 
-A million rows with thirty columns:
+??? note "Table: time and memory for a million rows with thirty columns"
 
---8<-- "docs/benchmarks/fit_table.md"
+    --8<-- "docs/benchmarks/fit_table.md"
+
+## What to do next
+
+- Use the model in Python, or correct one that you have: [I have a fitted model](fitted-model.md).
+- Nobody knows the prevalence: [unknown prevalence](../unknown_prevalence.md).
+- Report sensitivity, PPV and net benefit: [reporting at a prevalence](../screening.md).
+- Before you rely on it: [when not to use this](../when_not.md).
+- Every option: `rightloss fit --help`, and the [API of tables](../api/tabular.md).
 """
 
 COMMANDS = {

@@ -7,7 +7,9 @@ A ```text block after the line "It prints:" is what the block before it must pri
 from __future__ import annotations
 
 import io
+import json
 import re
+import runpy
 import subprocess
 import sys
 from contextlib import redirect_stdout
@@ -25,7 +27,13 @@ from rightloss.likelihoods import Likelihood
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
-PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    README,
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs" / "tutorials").glob("*.md")),
+]
+TUTORIALS = [page for page in PAGES if page.parent.name == "tutorials"]
 BLOCK = re.compile(r"^```(?P<info>[^\n]*)\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
@@ -46,6 +54,11 @@ def text_of(page: Path) -> str:
 def prose_of(page: Path) -> str:
     """Without blocks, whose brackets are not links."""
     return BLOCK.sub("", text_of(page))
+
+
+def included(text: str) -> list[str]:
+    """Return the files that a page includes, also inside a fold."""
+    return re.findall(r'^ *--8<-- "(.+)"$', text, re.MULTILINE)
 
 
 def is_program(block: re.Match[str]) -> bool:
@@ -81,10 +94,11 @@ def test_its_programs_run_and_print_what_it_says(page: Path) -> None:
 
 @each_page
 def test_its_links_and_inclusions_lead_to_files(page: Path) -> None:
-    targets = re.findall(r"\]\(([^)\s]+)\)", prose_of(page))
+    parts = [page, *(ROOT / target for target in included(text_of(page)))]  # the builder checks the page's own links alone
+    targets = [target for part in parts if part.is_file() for target in re.findall(r"\]\(([^)\s]+)\)", prose_of(part))]
     files = [page.parent / target.partition("#")[0] for target in targets if not re.match(r"\w+:", target)]
-    files += [ROOT / target for target in re.findall(r'^--8<-- "(.+)"$', text_of(page), re.MULTILINE)]
-    missing = [str(file.relative_to(ROOT)) for file in files if not file.exists()]
+    files += [ROOT / target for target in included(text_of(page))]
+    missing = [str(file) for file in files if not file.exists()]
     assert not missing, f"{page.name} points to files that do not exist: {missing}"
 
 
@@ -132,6 +146,22 @@ def test_the_readmes_figures_are_those_of_the_results_page() -> None:
     assert len(figures) >= 28
     for figure in figures:
         assert f" {figure} |" in page, f"{figure} is not in docs/results/toy.md: run docs/make_results.py"
+
+
+def test_the_charts_show_every_row_of_the_toy_study_and_every_check_of_the_paper() -> None:
+    charts = runpy.run_path(str(ROOT / "docs" / "make_charts.py"))
+    page, results = text_of(ROOT / "docs" / "results" / "toy.md"), ROOT / "docs" / "results" / "paper.json"
+    lost = {float(row["lost to best possible"]) for row in charts["rows"](page)}
+    panels = charts["toy"](page).axes
+    drawn = [
+        float(x) for axis in panels for line in axis.lines if line.get_label() in ("linear", "MLP") for x in line.get_xdata()
+    ]
+    assert len(drawn) == sum(row["model"] in ("linear", "MLP") for row in charts["rows"](page))
+    assert {*drawn} <= lost
+    checks = json.loads(results.read_text(encoding="utf-8"))["checks"]
+    (axis,) = charts["verdicts"](checks).axes
+    tested = [check for check in checks if check["verdict"] != "cannot be tested"]
+    assert sum(bar.get_width() for bar in axis.patches) == len(tested)
 
 
 def test_results_of_a_study_that_was_not_run_are_refused(tmp_path: Path) -> None:

@@ -1,0 +1,89 @@
+"""Draw the charts of pages that would otherwise be tables alone, from the files that other commands wrote.
+
+    .venv/bin/python docs/make_charts.py
+
+Computes nothing: `toy.png` shows the table in docs/results/toy.md, `paper-verdicts.png` counts the checks in
+docs/results/paper.json. Run it after docs/make_results.py or docs/make_paper.py.
+"""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections import Counter
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
+
+FOLDER = Path(__file__).resolve().parent / "results"
+COLOURS = {"reproduces": "#0072b2", "undecided": "#bbbbbb", "does not": "#d55e00", "cannot be tested": "#ffffff"}
+NAMES = {"does not": "does not reproduce"}
+NONE, BEST, ALWAYS = "any", "best possible", "always saying the prevalence"
+
+
+def rows(page: str) -> list[dict[str, str]]:
+    """Return the first table of a page, a dictionary for each row."""
+    lines = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    header, body = lines[0], [line for line in lines[2:] if len(line) == len(lines[0])]
+    return [dict(zip(header, line, strict=True)) for line in body]
+
+
+def toy(page: str) -> Figure:
+    """Draw what each loss loses to the best possible answer, a panel for each population."""
+    table = [row for row in rows(page) if row["method"] != BEST]
+    populations = list(dict.fromkeys(row["prevalence"] for row in table))
+    methods = [name for name in dict.fromkeys(row["method"] for row in table) if name != ALWAYS]
+    figure, grid = plt.subplots(-(-len(populations) // 2), 2, figsize=(7, 5.2), sharey=True, layout="constrained")
+    axes = grid.flatten()
+    for axis, population in zip(axes, populations, strict=True):
+        own = {
+            (row["model"], row["method"]): float(row["lost to best possible"])
+            for row in table
+            if row["prevalence"] == population
+        }
+        for model, marker in {"linear": "o", "MLP": "s"}.items():
+            axis.plot([own[model, name] for name in methods], range(len(methods)), marker, label=model, ms=6)
+        axis.axvline(own[NONE, ALWAYS], color="#777777", ls=":", label=ALWAYS)
+        axis.set(xscale="log", title=f"prevalence {population}" if population[0] == "0" else population)
+        axis.xaxis.set_major_locator(LogLocator(numticks=4))
+        axis.grid(alpha=0.25)
+    axes[0].set_yticks(range(len(methods)), methods)
+    axes[0].invert_yaxis()
+    figure.supxlabel("nats lost to the best possible answer (log scale; left is better)", fontsize=10)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
+    return figure
+
+
+def verdicts(checks: list[dict[str, str]]) -> Figure:
+    """Draw how often each claim of the paper reproduced, a bar for each claim."""
+    found: dict[str, Counter[str]] = {}
+    for check in checks:
+        found.setdefault(check["about"].partition(":")[0], Counter())[check["verdict"]] += 1
+    found = {claim: count for claim, count in found.items() if set(count) != {"cannot be tested"}}
+    figure, axis = plt.subplots(figsize=(9, 0.42 * len(found) + 1.2), layout="constrained")
+    left = [0] * len(found)
+    for verdict, colour in COLOURS.items():
+        width = [count[verdict] for count in found.values()]
+        if any(width):
+            axis.barh(range(len(found)), width, left=left, color=colour, edgecolor="#444444", label=NAMES.get(verdict, verdict))
+        left = [a + b for a, b in zip(left, width, strict=True)]
+    axis.set_yticks(range(len(found)), [textwrap.fill(claim[0].upper() + claim[1:], 62) for claim in found], fontsize=8)
+    axis.invert_yaxis()
+    axis.set_xlabel("settings in which the claim was checked")
+    axis.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside upper center", ncols=4, frameon=False)
+    return figure
+
+
+def main() -> None:
+    checks = json.loads((FOLDER / "paper.json").read_text(encoding="utf-8"))["checks"]
+    charts = {"toy": toy((FOLDER / "toy.md").read_text(encoding="utf-8")), "paper-verdicts": verdicts(checks)}
+    for name, figure in charts.items():
+        figure.savefig(FOLDER / f"{name}.png", dpi=130)
+        print(f"docs/results/{name}.png")
+
+
+if __name__ == "__main__":
+    main()
