@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
-PROSE := src docs benchmarks tests README.md CONTRIBUTING.md CHANGELOG.md
+PROSE := src docs benchmarks examples tests README.md SECURITY.md CONTRIBUTING.md CHANGELOG.md
 BENCHMARKS := $(sort $(wildcard benchmarks/*.py))
 
 .DEFAULT_GOAL := help

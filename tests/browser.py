@@ -108,7 +108,7 @@ class Page:
         self.call("Emulation.setEmulatedMedia", features=[scheme])
 
     def open(self, path: Path, anchor: str = "") -> None:
-        """Load the page anew, at an anchor such as "#tables"."""
+        """Load the page again, at an anchor such as "#tables"."""
         self.browser.events.clear()
         self.call("Page.navigate", url="about:blank")
         self.browser.wait_for("Page.loadEventFired")

@@ -18,7 +18,7 @@ FILES = sorted(
     if path.suffix in {".py", ".md", ".j2"} and path != Path(__file__)
     if not any(fnmatch(str(path.relative_to(ROOT)), pattern) for pattern in SKIP)
 )
-PAGES = [path for path in FILES if path.suffix == ".md" and "results" not in path.parts]
+PAGES = [path for path in FILES if path.suffix == ".md" and not {"results", "benchmarks"} & {*path.parts}]  # made by commands
 LONGEST = 45  # words
 
 # Patterns of phrases, and what to write.

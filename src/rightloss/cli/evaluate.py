@@ -82,7 +82,7 @@ def evaluate(
 
     Rows are averaged within each class, and the classes weighted by the
     population. PPV, NPV, recall and specificity are those of the decision:
-    the likelier class, or by --threshold.
+    the more probable class, or by --threshold.
 
     \b
     A model on rows that it has not seen, several per patient:
@@ -227,7 +227,7 @@ def _print_evaluation(found: Evaluation, labelled: Labelled, threshold: float | 
             {"population": labelled.population, **context, "threshold": threshold, "figures": shown, "warnings": warned}
         )
     counts = ", ".join(f"{int(rows):,} {label}" for rows, label in zip(found.num_examples, labelled.classes, strict=True))
-    decision = "for the likelier class" if threshold is None else f"for {positive} from a probability of {threshold:g} on"
+    decision = "for the more probable class" if threshold is None else f"for {positive} from a probability of {threshold:g} on"
     rows = [(_WORDS[name], number(each.value, 4), number(each.low), number(each.high)) for name, each in figures.items()]
     print_table(("figure", "value", "low", "high"), rows, f"At the population {population}; decisions {decision}")
     print_sentences(f"Rows: {counts}. Limits are those of {100 * found.level:g} % intervals.")

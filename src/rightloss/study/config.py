@@ -83,8 +83,8 @@ def options_of(config: type) -> dict[str, Option]:
 class Training:
     """How every net is trained, whatever its loss. Choices are made on the validation part, by one rule for all losses.
 
-    Step sizes are AdamW's initial ones and decay to 0 along a half cosine. Views are drawn anew for each minibatch in training,
-    and are fixed in validation and test.
+    Step sizes are AdamW's initial ones and decay to 0 along a half cosine. Views are random in each training minibatch, and
+    fixed in validation and test.
     """
 
     steps: int = _option(300, "steps", "Number of training steps, one minibatch each.")

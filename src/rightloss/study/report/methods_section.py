@@ -114,7 +114,7 @@ def _unlabelled(results: StudyResults) -> list[str]:
     if config.unlabelled_weight is not None:
         weight = f", with {config.unlabelled_weight:g} times the mass of the labelled ones in the likelihood"
     return [
-        f"Unlabelled: {percent(config.unlabelled)} of the training patients, chosen anew for each fold and seed, lost their "
+        f"Unlabelled: {percent(config.unlabelled)} of the training patients, chosen again for each fold and seed, lost their "
         f"labels.{''.join(f' {_label_counts(results, name)}' for name in results.data)} Every loss was trained on the same "
         "minibatches of labelled patients. "
         f"As many unlabelled nodules as labelled ones{weight} were passed in each minibatch to: {learnt}.{once} They represent "

@@ -25,7 +25,7 @@ _WORDS = {
     BY_LABEL.name: "cases and controls",
     BY_BOTH.name: "clear cases, healthy volunteers",
 }
-_WRONG, _RIGHT = "#D55E00", "#0072B2"  # told apart by the filling, too
+_WRONG, _RIGHT = "#D55E00", "#0072B2"  # also distinguished by the filling
 
 
 def plot_biases(rows: list[BiasRow], config: BiasConfig | None = None) -> Canvas:
