@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -565,3 +566,34 @@ def test_on_request_a_logit_that_is_not_finite_makes_the_loss_nan(loss: Callable
     assert bool(torch.isnan(loss(PREVALENCE, nonfinite="nan")(z, LABELS)))
     rows = loss(PREVALENCE, nonfinite="nan", reduction="none")(z, LABELS)
     assert bool(torch.isnan(rows[2]))
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("unlabelled", [False, True])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: rl.InformationGainLoss(rl.Prevalence.binary(0.02, 0.5)),
+        lambda: rl.InformationGainLoss(rl.Prevalence.binary(0.02, 0.5), unlabelled_evidence=3.0),
+        lambda: rl.InformationGainLoss(rl.Prevalence.unknown(2)),
+        lambda: rl.LogitAdjustedLoss(rl.Prevalence.binary(0.02, 0.5), unlabelled_evidence=3.0),
+    ],
+)
+def test_a_validation_batch_without_gradients_changes_nothing(make: Any, unlabelled: bool, mode: Any) -> None:
+    generator = torch.Generator().manual_seed(0)
+    z, others, z_valid, others_valid = torch.randn(4, 60, 2, generator=generator)
+    y, y_valid = torch.arange(60) % 2, (torch.arange(60) % 5 == 0).long()  # validation is at another mix
+    criterion = make()
+    for _ in range(3):
+        criterion(z.clone().requires_grad_(), y, unlabelled=others)
+    before = {name: value.clone() for name, value in criterion.state_dict().items()}
+    rows = {"unlabelled": others_valid} if unlabelled else {}
+    with warnings.catch_warnings(), mode():
+        warnings.simplefilter("error")
+        losses = [criterion(z_valid, y_valid, **rows) for _ in range(100)]
+    assert all(module.training for module in criterion.modules())
+    assert {*before} == {*criterion.state_dict()}
+    for name, value in criterion.state_dict().items():
+        torch.testing.assert_close(value, before[name], rtol=0, atol=0)
+    expected = criterion.eval()(z_valid, y_valid, **rows)
+    torch.testing.assert_close(torch.stack(losses), expected.expand(100), rtol=0, atol=0)

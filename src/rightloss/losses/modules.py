@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import wraps
 from typing import Any, Literal
 
 import torch
@@ -48,6 +49,24 @@ from .streams import (
     tables_of,
     unreduced_shape,
 )
+
+
+def _without_learning_under_no_grad(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Make a loss behave as in eval mode where gradients are off: a validation batch must not change what is learnt."""
+
+    @wraps(forward)
+    def call(self: nn.Module, *args: Any, **options: Any) -> Tensor:
+        if not self.training or torch.is_grad_enabled():
+            return forward(self, *args, **options)
+        learning = [module for module in self.modules() if module.training]
+        self.eval()
+        try:
+            return forward(self, *args, **options)
+        finally:
+            for module in learning:
+                module.training = True
+
+    return call
 
 
 class _Loss(nn.Module):
@@ -298,6 +317,7 @@ class InformationGainLoss(_Loss):
         options = {"marginal": BatchMarginal(), "reference": "population", **options}
         return cls(prevalence.with_evidence(0.0), likelihood, **options)
 
+    @_without_learning_under_no_grad
     def forward(self, logits: Tensor, target: Tensor, unlabelled: Tensor | None = None) -> Tensor:
         group = sharing_group(self.process_group, self.training)
         self._check_learns(unlabelled)
@@ -372,6 +392,7 @@ class _Rival(_Loss):
         reference = prevalence.population if self._right_at_population and isinstance(prevalence, Prevalence) else None
         super().__init__(prevalence, likelihood, reduction, ignore_index, nonfinite, reference)
 
+    @_without_learning_under_no_grad
     def forward(self, logits: Tensor, target: Tensor, unlabelled: Tensor | None = None) -> Tensor:
         if unlabelled is not None:
             raise ValueError(
@@ -429,6 +450,7 @@ class LogitAdjustedLoss(_Rival):
         super().__init__(prevalence, likelihood, reduction, ignore_index, nonfinite)
         self._set_unlabelled(unlabelled_weight, unlabelled_evidence)
 
+    @_without_learning_under_no_grad
     def forward(self, logits: Tensor, target: Tensor, unlabelled: Tensor | None = None) -> Tensor:
         self._check_learns(unlabelled)
         others = usable(unlabelled, self.unlabelled_weight, self._prevalence, None)
