@@ -162,8 +162,8 @@ def label_mix(seen: Evidence) -> Diagnosis:
     return Diagnosis(
         "label mix",
         _shown(rho),
-        "say at which mix the rows come, Prevalence.from_labels(y, population) or the sampler's `sampler.prevalence`, and "
-        "train again; pass sampled=False where these rows did not come through the training's sampler",
+        "if these are held-out rows that were not drawn as in training, pass sampled=False; else state the mix of the "
+        "training rows, Prevalence.from_labels(y, population) or the sampler's `sampler.prevalence`, and train again",
         min(tests) if len(tests) == 2 else min(1.0, len(tests) * min(tests)),
         seen=_shown(mix),
     )

@@ -55,7 +55,8 @@ def check(
     | unlabelled mean | the mean prediction there is π (with `unlabelled`) |
 
     Slope and intercept are fitted at the rows' own mix, where they are most precise: log-odds that are right at one mix of
-    classes are right at every mix. With more than two classes a row shows the class with the largest deviation.
+    classes are right at every mix. `metrics.evaluate` fits them at π, so its figures differ a little. With more than two
+    classes a row shows the class with the largest deviation.
 
     A correct model gets "ok" in all rows with a probability of at least `level`: each of m tests has the level
     (1 − `level`)/m, and for each of K classes (1 − `level`)/(m K). Figures from few rows are tested with Student's t. Use
