@@ -1,6 +1,6 @@
 """Compare what unlabelled rows of the population add to a few labelled ones, by our likelihood and by every rival.
 
-Stage: data sets → a small npz per cell and draw in benchmarks/out/unlabelled → docs/benchmarks/unlabelled.md, .csv, .png.
+Stage: data sets → a small npz per cell and draw in benchmarks/out/unlabelled → docs/benchmarks/unlabelled*.md, .csv, .png.
 
 A *cell* is a data set, a model and a number of labelled rows of each class. A *draw* splits the rows (the patients) at random:
 labelled, validation, unlabelled at the population's mix, test. Every method sees the same rows, starts from the same weights,
@@ -8,7 +8,7 @@ has the same minibatches, steps, rate and weight decays, and keeps the step that
 
     python benchmarks/unlabelled.py              # runs what is missing: about an hour on one core; stop and resume at will
     python benchmarks/unlabelled.py --quick      # three small sets, three draws: under two minutes
-    python benchmarks/unlabelled.py --docs       # writes the page from the stored results, trains nothing
+    python benchmarks/unlabelled.py --docs       # writes the pages from the stored results, trains nothing
 
 The CT slices do not come with the package: `--slices PATH`, or their folder in RIGHTLOSS_DATA; skipped where absent.
 """
@@ -270,9 +270,13 @@ def main() -> None:
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     if chosen.docs:
-        from unlabelled_page import write_page
+        from unlabelled_page import write_page, write_unknown
 
-        return write_page(OUT, ROOT / "docs/benchmarks")
+        if "known" in chosen.parts:
+            write_page(OUT, ROOT / "docs/benchmarks", large=min(chosen.sizes) > 200)
+        if "unknown" in chosen.parts:
+            write_unknown(OUT, ROOT / "docs/benchmarks")
+        return
     sets, sizes, draws, folder = tuple(chosen.sets), tuple(chosen.sizes), chosen.draws, OUT
     if chosen.quick:
         sets, sizes, draws, folder = *QUICK.values(), OUT.with_name("unlabelled_quick")  # type: ignore[assignment]

@@ -1,6 +1,6 @@
 """Measure what unlabelled rows cost where they are not of the labelled rows' kind: p(x|y) differs between the streams.
 
-Stage: Gaussian populations and CT slices by manufacturer → benchmarks/out/unlabelled_harm.csv → the page of unlabelled.py.
+Stage: Gaussian populations, CT slices by manufacturer → benchmarks/out/unlabelled_harm.csv → docs/benchmarks/unlabelled_harm.md.
 
 - *Gaussian*: ten columns, classes two standard deviations apart along the first, π = 0.1, 50 labelled of each class, 5,000
   unlabelled. Unlabelled rows of both classes are moved by 0.25, 0.5 or 1 standard deviation, along the first column or
@@ -9,6 +9,7 @@ Stage: Gaussian populations and CT slices by manufacturer → benchmarks/out/unl
   the place where the model is used.
 
     python benchmarks/unlabelled_harm.py           # about ten minutes on one core; does only what is missing
+    python benchmarks/unlabelled_harm.py --docs    # writes the page, trains nothing
     python benchmarks/unlabelled_harm.py --quick   # two draws of each, nothing kept
 """
 
@@ -152,8 +153,12 @@ def main() -> None:
     )
     parser.add_argument("--models", nargs="+", default=list(DRAWS))
     parser.add_argument("--quick", action="store_true", help="two draws of each")
-    parser.add_argument("--docs", action="store_true", help="without effect: unlabelled.py --docs writes the page")
+    parser.add_argument("--docs", action="store_true", help="write the page into docs/benchmarks from the stored results")
     chosen = parser.parse_args()
+    if chosen.docs:
+        from unlabelled_page import write_harm
+
+        return write_harm(OUT, ROOT / "docs/benchmarks")
     torch.set_num_threads(1)
     path = OUT.with_name("unlabelled_harm_quick.csv") if chosen.quick else OUT
     known = read(path)

@@ -376,40 +376,54 @@ def summary(folder: Path) -> str:
     return counts(compared(rows_of(folder)))
 
 
-def write_page(results: Path, out: Path) -> None:
-    """Write unlabelled.md, .csv and .png into `out` from the results that there are."""
-    rows, blind = (complete(each) for each in (rows_of(results), blind_rows_of(results)))
-    cells = compared(rows)
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
-    seeds = f"draws 0 to {rows['draw'].max()}, each its own seed"
+def write_page(results: Path, out: Path, large: bool = False) -> None:
+    """Write unlabelled.md, .csv and .png into `out` from the results that there are; with `large`, unlabelled_1000.*"""
+    rows = complete(rows_of(results))
+    rows = rows[(rows["labelled"] > SMALL) == large]
+    cells, name = compared(rows), "unlabelled_1000" if large else "unlabelled"
     parts = [
-        f"Made by `python benchmarks/unlabelled.py`, then `--docs`, at commit {commit.stdout.strip()}: "
-        f"{cells.groupby(CELL).ngroups} cells, {cells['draws'].min()} draws or more ({seeds}).\n",
-        HOW, "\n### Ahead of and behind logit adjustment\n\n", verdicts(cells), counts(cells),
+        f"{_made('unlabelled.py', '--docs --sizes 1000' if large else '--docs')}: {cells.groupby(CELL).ngroups} cells, "
+        f"{cells['draws'].min()} draws or more (draws 0 to {rows['draw'].max()}, each its own seed).\n",
+        "" if large else HOW, "\n### Ahead of and behind logit adjustment\n\n", "" if large else verdicts(cells), counts(cells),
         "\nThe same against *intercept matched*, the strongest rival, which has the unlabelled rows, too:\n\n",
         counts(compared(rows, MATCHED).query("method in @AGAINST_MATCHED")),
         "\n### By cell\n\nDifferences to logit adjustment in nats, with 95 % intervals; bold beyond two standard errors.\n\n",
         by_cell(cells),
     ]  # fmt: skip
-    if len(blind):
-        parts += [BLIND_TEXT, blind_table(compared(blind), blind)]
-    if not (rows["labelled"] == 1000).any():
-        parts.insert(1, "Cells with 1,000 labelled of each class have not been run.\n")
-    harm = results.with_name("unlabelled_harm.csv")
-    if harm.exists():
-        parts += [HARM_TEXT, harm_table(harm)]
-    parts += ["\n### The sets\n\n", sources([name for name in ORDER if name in set(rows["set"])])]
+    if not large:
+        parts += ["\n### The sets\n\n", sources([name for name in ORDER if name in set(rows["set"])])]
     out.mkdir(parents=True, exist_ok=True)
-    pd.concat([cells, compared(blind).query("method != @BASE")] if len(blind) else [cells]).to_csv(
-        out / "unlabelled.csv", index=False, float_format="%.4g", lineterminator="\n"
+    cells.to_csv(out / f"{name}.csv", index=False, float_format="%.4g", lineterminator="\n")
+    draw(cells, out / f"{name}.png")
+    (out / f"{name}.md").write_text("".join(parts), encoding="utf-8")
+
+
+def write_unknown(results: Path, out: Path) -> None:
+    """Write unlabelled_unknown.md and .csv, of the methods that are not told π, by model."""
+    rows = complete(blind_rows_of(results))
+    parts = [f"{_made('unlabelled.py', '--docs --parts unknown')}.\n", BLIND_TEXT]
+    for model, own in rows.groupby("model", sort=False):
+        sizes = ", ".join(map(str, sorted(own["labelled"].unique())))
+        parts.append(f"\n**{model}**, {own.groupby(CELL).ngroups} cells, {sizes} labelled of each class:\n\n")
+        parts.append(blind_table(compared(own), own))
+    compared(rows).query("method != @BASE").to_csv(
+        out / "unlabelled_unknown.csv", index=False, float_format="%.4g", lineterminator="\n"
     )
-    draw(cells, out / "unlabelled.png")
-    (out / "unlabelled.md").write_text("".join(parts), encoding="utf-8")
+    (out / "unlabelled_unknown.md").write_text("".join(parts), encoding="utf-8")
+
+
+def write_harm(results: Path, out: Path) -> None:
+    """Write unlabelled_harm.md from the results of unlabelled_harm.py."""
+    page = f"{_made('unlabelled_harm.py', '--docs')}.\n{HARM_TEXT}{harm_table(results)}"
+    (out / "unlabelled_harm.md").write_text(page, encoding="utf-8")
+
+
+def _made(script: str, options: str) -> str:
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return f"Made by `python benchmarks/{script}`, then `{options}`, at commit {commit.stdout.strip()}"
 
 
 BLIND_TEXT = """
-### π unknown
-
 Differences to logit adjustment that is told π. A guess is off by a factor of 2 in the odds of π, both ways. *Ours* starts at
 the same guess, and learns π: `Prevalence.unknown`. `estimate_prevalence` gets the predictions of logit adjustment on the
 unlabelled rows, as they are or calibrated on the validation rows. Validation is at the labelled mix, half and half, which
@@ -417,10 +431,9 @@ needs no π.
 
 """
 HARM_TEXT = """
-### Where the unlabelled rows are of another kind
+Differences to logit adjustment in nats, with 95 % intervals; bold beyond two standard errors.
 
-Made by `python benchmarks/unlabelled_harm.py`. Differences to logit adjustment, as above. *Gaussian*: ten columns, classes two
-standard deviations apart along the first, π = 0.1, 50 labelled of each class, 5,000 unlabelled, which are moved within each
+*Gaussian*: ten columns, classes two standard deviations apart along the first, π = 0.1, 50 labelled of each class, 5,000 unlabelled, which are moved within each
 class by the shift, along that column or across it. Used *there*: test rows are moved as well; *here*: they are not. *CT
 slices*: labelled are scans of one maker (GE), unlabelled and test those of the others, and the reverse; no patient is in two
 parts. *ε = 3*: `unlabelled_evidence=3` at the weight of the minibatch, 256 rows to 100. Of the MLP the first ten draws are
