@@ -229,6 +229,7 @@ def test_the_stored_model_predicts_and_is_evaluated_and_its_page_tells_of_the_ro
     for arguments in (["predict", "--out", str(tmp_path / "p.csv")], ["evaluate"], ["prevalence"]):
         result = invoke(arguments[0], str(tmp_path / "model"), str(new), *arguments[1:])
         assert result.exit_code == 0, result.stderr
+    assert ("learnt its population from 600 unlabelled rows: yes " in result.stdout) == (population == "unknown")
 
 
 @pytest.mark.long
