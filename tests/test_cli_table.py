@@ -158,7 +158,7 @@ def test_without_a_population_the_risks_are_at_the_files_own_mix_and_an_estimate
     done = invoke("fit", data, "--target", "cancer", "--positive", "yes", "--folds", "2", "--out", model)
     assert done.exit_code == 0, done.stderr
     printed = " ".join(done.stdout.split())
-    assert f"at this file's own mix, 25 % yes. If new rows have that mix: rightloss predict {model} new.csv" in printed
+    assert f"at this file's own mix, 25 % yes. If new rows have that mix: `rightloss predict {model} new.csv" in printed
     assert next_command(done.stdout) == ["prevalence", model, "new.csv"]
 
 

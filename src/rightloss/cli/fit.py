@@ -181,7 +181,7 @@ def _own_mix(model: TableModel, predict: str) -> str:
     if model.positive is not None:
         mix = f"{percent(shares[model.classes_.index(model.positive)])} {model.positive}"
     return (
-        f"Without --population, its risks are at this file's own mix, {mix}. If new rows have that mix: {predict}. If not, "
+        f"Without --population, its risks are at this file's own mix, {mix}. If new rows have that mix: `{predict}`. If not, "
         "estimate theirs first."
     )
 
