@@ -28,8 +28,8 @@ SIZE = (1280, 860)
 TEXT = """# I have a table
 
 You have a table (CSV or Parquet) with a column of classes, and you know how frequent the classes are where the model
-will be used. In ten minutes and five commands you will have a corrected model, predictions, and a report. No Python
-is needed.
+will be used. ([If not](#share-unknown).) In ten minutes and five commands you will have a corrected model,
+predictions, and a report. No Python is needed.
 
 ![The report: predicted against observed risk before and after the correction, and a slider](../pictures/table_report.png)
 
@@ -50,7 +50,7 @@ here.
 ## 2. Fit
 
 `--population` is how frequent the classes are where you will use the model: `0.033`, `3.3%` or `1/30`. For more
-classes it is `a=0.9,b=0.09,c=0.01`.
+classes it is `a=0.9,b=0.09,c=0.01`. [Unknown?](#share-unknown) Leave it out.
 
 {fit}
 
@@ -77,8 +77,30 @@ Another bank's customers, without labels:
 
 {prevalence}
 
-The true answer is twelve in a hundred. The estimate assumes that the classes look as they did in training. The test
-says whether the rows contradict that.
+The true answer is twelve in a hundred. The estimate assumes **label shift**: only the mix of classes differs, and the
+people of a class look as they did in training. The test says whether the rows contradict that. It cannot confirm it:
+[with all balances 1.2 times as high](../unknown_prevalence.md#is-it-only-the-mix) an estimate was three times too high,
+and the test did not notice. Check some labels there.
+
+With `--json` the test has two more figures. `condition` says how well the model separates the classes: 1 is perfect,
+and above 30 it warns. `error` is the standard error of a rough estimate from the predicted classes: above 0.1 the rows
+are too few, and it warns.
+
+### Share unknown?
+
+Leave out `--population`: `fit`, `prevalence`, then `predict --population` with the estimate. Without it, the model
+predicts at the file's own mix, here 50 %.
+
+{unknown}
+
+The last two commands give the risks at both ends of the interval. A customer with a risk of {risks} has {risks_low}
+and {risks_high} there.
+
+There is a second route: `fit --population unknown --unlabelled other_bank.csv` fits the model and the share together,
+from both files. Here it finds {learnt}. The first route fits the model to the labelled rows alone, and finds
+{estimate}. Choose the route before you see the results, and report its estimate: the second if labels are few and
+[unlabelled rows help](#few-labels-and-a-file-of-everybody), else the first. If the two disagree by more than their
+intervals, trust neither.
 
 ## Few labels, and a file of everybody
 
@@ -98,7 +120,8 @@ What it says about the unlabelled rows:
 - The **mean prediction** for the unlabelled rows should be the population. A warning says if it is far off.
 
 The second file needs the columns of the first, in any order. A target column in it is not read. `--population
-unknown` also learns how frequent the classes are. [When unlabelled rows help, and when they harm](../unlabelled.md).
+unknown` also learns [how frequent the classes are](#share-unknown). [When unlabelled rows help, and when they
+harm](../unlabelled.md).
 
 ## In scripts
 
@@ -114,7 +137,7 @@ names of columns.
 ## What to do next
 
 - Use the model in Python, or correct one that you have: [I have a fitted model](fitted-model.md).
-- Nobody knows the prevalence: [unknown prevalence](../unknown_prevalence.md).
+- Nobody knows the prevalence: [more on estimating it](../unknown_prevalence.md).
 - Report sensitivity, PPV and net benefit: [reporting at a prevalence](../screening.md).
 - Before you rely on it: [when not to use this](../when_not.md).
 - Every option: `rightloss fit --help`, and the [API of tables](../api/tabular.md).
@@ -128,6 +151,12 @@ COMMANDS = {
     "prevalence": "prevalence model other_bank.csv",
     "unlabelled": "fit few.csv --target default --positive Yes --population 1/30 --unlabelled everybody.csv --out with_them",
 }
+UNKNOWN = """fit customers.csv --target default --positive Yes --out own_mix
+prevalence own_mix other_bank.csv
+predict own_mix other_bank.csv --population {estimate} --out risks.csv
+predict own_mix other_bank.csv --population {low} --out risks_low.csv
+predict own_mix other_bank.csv --population {high} --out risks_high.csv"""
+LEARNT = "fit customers.csv --target default --positive Yes --population unknown --unlabelled other_bank.csv --out learnt"
 WITHOUT = "fit few.csv --target default --positive Yes --population 1/30 --out without_them"
 
 
@@ -171,6 +200,33 @@ def shown(folder: Path, arguments: str) -> str:
     return f"```sh\nrightloss {arguments}\n```\n\nThe terminal shows:\n\n```text\n{printed}\n```"
 
 
+def unknown_share(folder: Path) -> dict[str, str]:
+    """Run the commands of both routes to an unknown share; return the parts of the page."""
+    fit, prevalence, *predict = UNKNOWN.splitlines()
+    run(folder, fit)
+    found = json.loads(run(folder, f"{prevalence} --json"))
+    shares = {name: f"{found[key][1]:.4f}" for name, key in {"estimate": "population", "low": "low", "high": "high"}.items()}
+    for command in predict:
+        run(folder, command.format(**shares))
+    risks = {name: pd.read_csv(folder / f"{name}.csv")["p_Yes"] for name in ("risks", "risks_low", "risks_high")}
+    customer = (risks["risks"] - 0.5).abs().idxmin()
+    run(folder, LEARNT)
+    learnt = json.loads(run(folder, "prevalence learnt other_bank.csv --json"))["learnt"]
+    commands = "\n".join(f"rightloss {command.format(**shares)}" for command in (fit, prevalence, *predict))
+    return {
+        "unknown": f"```sh\n{commands}\n```",
+        "estimate": interval(found),
+        "learnt": interval(learnt),
+        **{name: f"{column[customer]:.2f}" for name, column in risks.items()},
+    }
+
+
+def interval(found: dict[str, list[float]]) -> str:
+    """Return the share of the positive class with its interval, in percent."""
+    share, low, high = (f"{100 * found[key][1]:.3g}" for key in ("population", "low", "high"))
+    return f"{share} % ({low} % to {high} %)"
+
+
 def take_picture(report: Path) -> None:
     """Save the first screen of the report, by the browser of the tests."""
     sys.path.insert(0, str(ROOT / "tests"))
@@ -191,6 +247,7 @@ def main() -> None:
         folder = Path(name)
         write_files(folder)
         parts = {command: shown(folder, arguments) for command, arguments in COMMANDS.items()}
+        parts |= unknown_share(folder)
         run(folder, WITHOUT)
         parts |= {name: log_likelihood(folder, name) for name in ("with_them", "without_them")}
         parts["unlabelled_rows"] = f"{len(pd.read_csv(folder / 'everybody.csv')):,}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shlex
@@ -15,7 +16,8 @@ from members import assert_refused
 from table_files import people, write_people
 from test_cli import invoke
 
-from rightloss.cli.population import in_words, parse_population, population_text
+from rightloss import Prevalence, retarget
+from rightloss.cli.population import parse_population, population_text
 from rightloss.cli.predictions_file import check_output, without_formulas, write_frame
 from rightloss.metrics import evaluate
 from rightloss.tabular import load_model, read_table
@@ -79,10 +81,6 @@ def test_a_population_in_a_command_is_read_as_it_was_meant(shares: list[float]) 
     assert list(found.values()) == pytest.approx([*(0.5 * each for each in shares), 0.5], rel=1e-3)
 
 
-def test_round_numbers_are_said_as_one_in_so_many() -> None:
-    assert [in_words(each) for each in (0.001, 0.2, 0.25, 1 / 39, 0.0)] == ["1 in 1,000", "1 in 5", "25 %", "2.56 %", "0 %"]
-
-
 # Files of predictions.
 
 FORMULAS = ["=1+1", "+cmd|'/C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "  =1", "＝1+1"]
@@ -128,9 +126,12 @@ def test_check_says_what_the_table_holds_and_the_next_command_fits_it(tmp_path: 
     assert "Next:" in first.stdout
     assert next_command(first.stdout)[:4] == ["check", str(path), "--target", "cancer"]
     second = invoke("check", str(path), "--target", "cancer", "--group", "patient", "--population", "1/50")
-    assert re.search(r"yes +60 +25 %", second.stdout)
+    assert re.search(r"yes +60 +25 %\n", second.stdout)
+    assert "prevalence" not in second.stdout
     assert re.search(r"density +number +feature .* (9|10|11)[.\d]* %", second.stdout)
     assert "120 groups" in second.stdout
+    without = invoke("check", str(path), "--target", "cancer").stdout
+    assert "Unknown? Leave it out, then estimate it with `rightloss prevalence`." in " ".join(without.split())
     words = next_command(second.stdout)
     assert words[:8] == ["fit", str(path), "--target", "cancer", "--positive", "yes", "--group", "patient"]
     assert words[8:10] == ["--population", "1/50"]
@@ -152,6 +153,21 @@ def test_fit_prints_the_comparison_and_writes_a_model_with_its_report(folder: Pa
 
 
 @pytest.mark.long
+def test_without_a_population_the_risks_are_at_the_files_own_mix_and_an_estimate_is_offered_first(tmp_path: Path) -> None:
+    data, model = str(write_people(tmp_path / "data.csv", share=0.25)), str(tmp_path / "model")
+    done = invoke("fit", data, "--target", "cancer", "--positive", "yes", "--folds", "2", "--out", model)
+    assert done.exit_code == 0, done.stderr
+    printed = " ".join(done.stdout.split())
+    assert f"at this file's own mix, 25 % yes. If new rows have that mix: `rightloss predict {model} new.csv" in printed
+    assert next_command(done.stdout) == ["prevalence", model, "new.csv"]
+
+
+@pytest.mark.long
+def test_with_a_population_nothing_is_said_of_the_files_own_mix(folder: Path) -> None:
+    assert "own mix" not in (folder / "printed.txt").read_text()
+
+
+@pytest.mark.long
 def test_predictions_are_those_of_the_model_beside_the_columns_that_were_there(folder: Path, tmp_path: Path) -> None:
     new = people(40, seed=1).drop(columns="cancer")
     new.to_csv(tmp_path / "new.csv", index=False)
@@ -163,6 +179,7 @@ def test_predictions_are_those_of_the_model_beside_the_columns_that_were_there(f
     np.testing.assert_allclose(written[["p_no", "p_yes"]], expected, rtol=1e-12)
     assert found["mean"]["p_yes"] == pytest.approx(expected[:, 1].mean())
     assert (found["rows"], found["population"]) == (40, "0.01")
+    assert shlex.split(found["next"])[1:] == ["prevalence", str(folder / "model"), str(tmp_path / "new.csv")]
 
 
 @pytest.mark.long
@@ -176,7 +193,16 @@ def test_another_population_a_threshold_and_the_columns_kept_are_obeyed(folder: 
     assert list(written.columns) == ["patient", "p_no", "p_yes", "predicted"]
     np.testing.assert_allclose(written["p_yes"], expected, rtol=1e-12)
     assert (written["predicted"] == np.where(expected >= 0.4, "yes", "no")).all()
-    assert next_command(done.stdout) == ["prevalence", str(folder / "model"), str(path)]
+    assert "prevalence" not in done.stdout  # it would be a circle: the population may be its estimate
+    assert answer("predict", str(folder / "model"), str(path), *options, "--overwrite")["next"] is None
+
+
+def test_an_unknown_population_is_answered_with_the_command_that_estimates_it(tmp_path: Path) -> None:
+    out = tmp_path / "p.csv"
+    done = invoke("predict", "model", "new.csv", "--population", "Unknown", "--out", str(out))
+    assert done.exit_code == 2
+    assert done.stderr.count("estimate it first: `rightloss prevalence MODEL DATA`") == 1
+    assert "estimate" not in invoke("predict", "model", "new.csv", "--population", "2", "--out", str(out)).stderr
 
 
 @pytest.mark.long
@@ -216,8 +242,39 @@ def test_the_prevalence_of_unlabelled_rows_is_found_and_goes_into_the_next_comma
     assert words[:3] == ["predict", str(folder / "model"), str(path)]
     assert float(words[words.index("--population") + 1]) == pytest.approx(found["population"][1], rel=1e-3)
     printed = invoke("prevalence", str(folder / "model"), str(path)).stdout
-    assert "Label-shift test: " in printed
+    assert f"Label-shift test: not contradicted (p = {found['label_shift_test']['p_value']:.2g}). It cannot see" in printed
+    assert "condition" not in printed
+    assert found["learnt"] is None
     assert next_command(printed) == words
+
+
+@pytest.mark.long
+def test_rows_that_are_no_mixture_of_the_classes_are_said_to_contradict_label_shift(folder: Path, tmp_path: Path) -> None:
+    between = people(2000, seed=4).drop(columns="cancer").assign(age=64.0, density=0.75)
+    between.to_csv(tmp_path / "clinic.csv", index=False)
+    printed = invoke("prevalence", str(folder / "model"), str(tmp_path / "clinic.csv")).stdout
+    assert "Label-shift test: do not rely on the estimate (p = " in printed
+    assert "not contradicted" not in printed
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("rate", [0.5, 0.001, 1e-6])
+def test_the_test_of_the_same_rows_does_not_depend_on_the_population_of_the_model(
+    rate: float, folder: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "clinic.csv"
+    people(3000, seed=3, share=0.2).drop(columns="cancer").to_csv(path, index=False)
+    model = load_model(folder / "model")
+    held_out = dataclasses.replace(
+        model.held_out, log_probs=retarget(model.held_out.log_probs, from_=model.population, to=rate)
+    )
+    elsewhere = Prevalence([1 - rate, rate], model.sampling)
+    dataclasses.replace(model, population=elsewhere, held_out=held_out).save(tmp_path / "elsewhere")
+    here, there = (answer("prevalence", str(each), str(path)) for each in (folder / "model", tmp_path / "elsewhere"))
+    assert there["population"] == pytest.approx(here["population"], abs=1e-6)
+    for name in ("p_value", "condition", "error"):
+        assert there["label_shift_test"][name] == pytest.approx(here["label_shift_test"][name], rel=1e-6)
+    assert there["label_shift_test"]["well_conditioned"]
 
 
 @pytest.mark.long

@@ -222,13 +222,15 @@ def test_the_stored_model_predicts_and_is_evaluated_and_its_page_tells_of_the_ro
     page = (tmp_path / "model" / "report.html").read_text(encoding="utf-8")
     assert page == report_page(model)
     assert "600 unlabelled rows were used; a test found no sign" in page
-    assert ("was learnt from the unlabelled rows" in page) == (population == "unknown")
+    learnt = f"was learnt from the unlabelled rows: {100 * float(model.population.population[1]):.3g} % (95 % interval "
+    assert (learnt in page) == (population == "unknown")
     means = np.exp(model.predict_log_proba(screening(600))).mean(0)
     np.testing.assert_allclose(np.array(model.unlabelled.mean_predictions), means, rtol=1e-12)
     new = write_people(tmp_path / "new.csv", 100, seed=2)
     for arguments in (["predict", "--out", str(tmp_path / "p.csv")], ["evaluate"], ["prevalence"]):
         result = invoke(arguments[0], str(tmp_path / "model"), str(new), *arguments[1:])
         assert result.exit_code == 0, result.stderr
+    assert ("learnt its population from 600 unlabelled rows: yes " in result.stdout) == (population == "unknown")
 
 
 @pytest.mark.long

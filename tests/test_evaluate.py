@@ -59,6 +59,18 @@ def test_figures_of_decisions_equal_scikit_learns_with_sample_weights(make: Call
             assert found[name].by_class is None
 
 
+@pytest.mark.parametrize(
+    ("options", "unit"),
+    [({}, "an error costs 1"), ({"threshold": 0.2}, "a miss costs 1"), ({"costs": [[0, 1], [10, 0]]}, "units of `costs`")],
+)
+def test_the_unit_of_the_expected_cost_is_printed(options: dict[str, Any], unit: str) -> None:
+    table = np.log([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3], [0.4, 0.6]])
+    found = evaluate(table, [0, 0, 1, 1], 0.1, intervals=None, **options)
+    (line,) = (line for line in str(found).splitlines() if "expected cost" in line)
+    assert line.split("  ")[1] == f"expected cost per decision ({unit})"
+    assert line.endswith(f"  {found.expected_cost}")
+
+
 @each_case
 def test_auc_equals_scikit_learns_with_sample_weights(make: Callable[[], Case]) -> None:
     case = make()

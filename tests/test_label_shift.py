@@ -64,12 +64,15 @@ class TestLabelShift:
             found = label_shift_test(overconfident(1.5 * x), (overconfident(h), y))
         assert not found.tenable
         assert str(found) == found.message
+        assert found.complaints
+        assert found.message.startswith(found.complaints[0])
 
     def test_it_gives_no_warning_under_label_shift(self) -> None:
         (x, _), (h, y) = drawn(mix(0.8, 0.2), 3000, 62), drawn(equal(2), 3000, 63)
         found = label_shift_test(overconfident(x), (overconfident(h), y), equal(2), level=0.9999)  # a warning would be an error
         assert found.tenable
         assert found.well_conditioned
+        assert found.complaints == ()
         assert found.p_value == pytest.approx(float(chi2.sf(found.statistic, found.degrees)), rel=1e-9)
 
     def test_the_held_out_labels_are_tested_against_the_mix_given(self) -> None:

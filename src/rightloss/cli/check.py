@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .errors import leave, plain_errors, quiet_exit
-from .population import in_words, parse_population, population_text
+from .population import parse_population, population_text
 from .table_options import Data, Encoding, Group, Json, OptionalTarget, Population, Positive
 from .terminal import (
     command_line,
@@ -97,8 +97,8 @@ def _print_report(report: TableReport, data: Path, target: str | None) -> None:
     groups = "" if report.groups is None else f"; {report.groups:,} groups"
     print_sentences(f"{data}: {report.rows:,} rows, {len(report.columns)} columns, of which {used} can be used{groups}.")
     if report.classes:
-        rows = [(str(each.label), f"{each.rows:,}", percent(each.share), in_words(each.share)) for each in report.classes]
-        print_table(("class", "rows", "share", "in words"), rows, f"Classes of {target}")
+        rows = [(str(each.label), f"{each.rows:,}", percent(each.share)) for each in report.classes]
+        print_table(("class", "rows", "share"), rows, f"Classes of {target}")
     columns = [_column_row(column) for column in report.columns]
     print_table(("column", "kind", "role", "examples, or why not", "distinct", "missing"), columns, "Columns", left=4)
     print_findings(report.findings)
@@ -124,6 +124,7 @@ def _print_next(report: TableReport, following: list[str], population: str | Non
         print_sentences(f"Which column has the classes? --target says so{words}")
     elif population is None:
         print_sentences(
-            "--population is this file's own mix here: put how frequent the classes are where you will use the model."
+            "--population is this file's own mix here: put how frequent the classes are where you will use the model. Unknown? "
+            "Leave it out, then estimate it with `rightloss prevalence`."
         )
     print_next(*following)

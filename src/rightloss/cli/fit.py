@@ -18,6 +18,7 @@ from .table_options import Data, Encoding, Group, Json, Overwrite, Positive, Tar
 from .terminal import (
     command_line,
     number,
+    percent,
     print_findings,
     print_json,
     print_next,
@@ -82,6 +83,10 @@ def fit(
     --population the model is for the file's own mix.
 
     \b
+    How frequent the classes are is unknown: leave --population out, and
+    estimate it from unlabelled rows with `rightloss prevalence`.
+
+    \b
     A case-control file, for a population in which 1 in 1,000 has the disease:
       rightloss fit data.csv --target cancer --positive yes \\
         --population 1/1000 --out model
@@ -120,7 +125,7 @@ def fit(
             options: dict[str, Any] = {"population": mix, "group": group, "leave_out": leave_out, "folds": folds, "seed": seed}
             model = fit_table(frame, target=target, positive=positive, unlabelled=others, progress=show, **options)
             model.save(out, overwrite=overwrite, also={"report.html": report_page(model)})
-        _print_model(model, out, data, json)
+        _print_model(model, out, population is None, json)
 
 
 def _population(text: str | None) -> Any:
@@ -137,10 +142,14 @@ def named_folder(out: Path) -> Path:
     return out
 
 
-def _print_model(model: TableModel, out: Path, data: Path, json: bool) -> None:
+def _print_model(model: TableModel, out: Path, own_mix: bool, json: bool) -> None:
     from ..tabular.report import sentences
 
     following = ["predict", str(out), "new.csv", "--out", "predictions.csv"]
+    said = sentences(model)
+    if own_mix:
+        said.append(_own_mix(model, command_line(*following)))
+        following = ["prevalence", str(out), "new.csv"]
     if json:
         rows = [dict(row) for row in model.comparison.to_dict("records")]
         print_json(
@@ -154,15 +163,27 @@ def _print_model(model: TableModel, out: Path, data: Path, json: bool) -> None:
                 "unlabelled": None if model.unlabelled is None else vars(model.unlabelled),
                 "comparison": rows,
                 "findings": [vars(finding) for finding in model.findings],
-                "sentences": sentences(model),
+                "sentences": said,
                 "next": command_line(*following),
             }
         )
         return
     print_findings(model.findings)
     print_table(("model", "log-likelihood", "95 % interval", "AUC", "skill", "slope", "seconds"), _rows(model), _title(model))
-    print_sentences(*sentences(model), f"The report, with a prevalence slider, is {out / 'report.html'}.")
+    print_sentences(*said, f"The report, with a prevalence slider, is {out / 'report.html'}.")
     print_next(*following)
+
+
+def _own_mix(model: TableModel, predict: str) -> str:
+    """Return a sentence for a model without --population: at which mix it predicts, and what to do at another."""
+    shares = model.population.population.tolist()
+    mix = population_text(shares, model.classes_, model.positive)
+    if model.positive is not None:
+        mix = f"{percent(shares[model.classes_.index(model.positive)])} {model.positive}"
+    return (
+        f"Without --population, its risks are at this file's own mix, {mix}. If new rows have that mix: `{predict}`. If not, "
+        "estimate theirs first."
+    )
 
 
 def _title(model: TableModel) -> str:

@@ -13,6 +13,7 @@ _SHARE = re.compile(
     r"(?P<number>\d+\.?\d*(?:e[+-]?\d+)?|\.\d+(?:e[+-]?\d+)?)\s*(?P<percent>%)?(?:\s*/\s*(?P<of>\d+\.?\d*))?", re.I
 )
 _OFF = 1e-6  # tolerance for the sum of the shares
+_ESTIMATE = " If you do not know it, estimate it first: `rightloss prevalence MODEL DATA`."
 EXAMPLES = "0.001, 0.1%, 1/1000, or a=0.9,b=0.1"
 
 
@@ -47,18 +48,12 @@ def population_text(frequencies: Sequence[float], classes: Sequence[Hashable], p
     return ",".join(f"{label}={share:.6g}" for label, share in zip(classes, exact, strict=True))
 
 
-def in_words(share: float) -> str:
-    """Return a frequency as people say it: "1 in 1,000" for round numbers, or "2.5 %"."""
-    whole = round(1 / share) if share > 0 else 0
-    is_round = whole >= 5 and float(f"{whole:.1g}") == whole and abs(whole * share - 1) < 0.005
-    return f"1 in {whole:,}" if is_round else f"{100 * share:.3g} %"
-
-
 def _share(text: str, of_class: bool = False) -> float:
     found = _SHARE.fullmatch(text.strip())
     value = math.nan
     if found and not (found["percent"] and found["of"]):
         value = float(found["number"]) / (100 if found["percent"] else float(found["of"] or 1) or math.nan)
     if not (0 <= value <= 1 if of_class else 0 < value < 1):  # the library rejects a class of 0
-        raise ValueError(f"Expected a population between 0 and 1, but got {text.strip()!r}: write {EXAMPLES}.")
+        unknown = _ESTIMATE if text.strip().casefold() == "unknown" else ""
+        raise ValueError(f"Expected a population between 0 and 1, but got {text.strip()!r}: write {EXAMPLES}.{unknown}")
     return value

@@ -77,7 +77,7 @@ def predict(
         for column, cells in changed.items():
             text = f"column {column!r}: {cells} cells begin like a formula and got an apostrophe in front"
             print(f"rightloss: warning: {text}", file=sys.stderr)
-        following = ["prevalence", str(model), str(data)]
+        following = ["prevalence", str(model), str(data)] if population is None else []
         _print_done(fitted, predicted, out, population, changed, following, json)
 
 
@@ -132,11 +132,12 @@ def _print_done(
     at = population or population_text(model.population.population.tolist(), model.classes_, model.positive)
     if json:
         content = {"out": str(out), "rows": len(predicted), "population": at, "mean": means.to_dict(), "neutralised": changed}
-        return print_json({**content, "next": command_line(*following)})
+        return print_json({**content, "next": command_line(*following) if following else None})
     found = ", ".join(f"{name} {value:.4g}" for name, value in means.items())
     print_sentences(
-        f"{len(predicted):,} rows predicted at the population {at}.",
-        f"Mean predictions: {found}. Far from the population? Then these rows come from another.",
+        f"{len(predicted):,} rows predicted at the population {at}. Mean predictions: {found}.",
         f"Written to {out}.",
     )
-    print_next(*following)
+    if following:
+        print_sentences("Do these rows have the model's population? Compare it with the estimate of `rightloss prevalence`.")
+        print_next(*following)

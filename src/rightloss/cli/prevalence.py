@@ -6,15 +6,17 @@ Stage: a model, rows without labels → estimated class frequencies with interva
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .errors import plain_errors, quiet_exit
-from .population import in_words, population_text
+from .population import population_text
 from .table_options import Data, Encoding, Json, ModelFolder
-from .terminal import command_line, number, print_json, print_next, print_sentences, print_table, warnings_on_stderr
+from .terminal import command_line, number, percent, print_json, print_next, print_sentences, print_table, warnings_on_stderr
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import numpy as np
 
     from ..shift import LabelShiftTest, PrevalenceEstimate
     from ..tabular import TableModel
@@ -27,7 +29,8 @@ def prevalence(model: ModelFolder, data: Data, encoding: Encoding = None, json: 
 
     It holds if each class looks as it did in the training table and only
     the mix differs (label shift). The model's held-out predictions
-    calibrate it and are what the test compares with.
+    calibrate it and are what the test compares with. The test cannot see
+    a change of inputs that looks like more cases.
 
     \b
     How frequent is the disease in this clinic?
@@ -39,15 +42,13 @@ def prevalence(model: ModelFolder, data: Data, encoding: Encoding = None, json: 
     """
     with plain_errors():
         with quiet_exit():
-            from ..shift import LabelShiftWarning, estimate_prevalence, label_shift_test
+            from ..shift import estimate_prevalence
             from ..tabular import load_model, read_table
         with warnings_on_stderr():
             fitted = load_model(model)
             log_probs = fitted.predict_log_proba(read_table(data, encoding=encoding))
             held_out = (fitted.held_out.log_probs, fitted.held_out.target)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", LabelShiftWarning)  # the test's message is printed below
-                test = label_shift_test(log_probs, held_out)
+            test = _test(log_probs, fitted)
             estimate = estimate_prevalence(log_probs, fitted.population.population, held_out=held_out)
         following = _next_arguments(estimate, fitted, model, data)
         if json:
@@ -55,6 +56,18 @@ def prevalence(model: ModelFolder, data: Data, encoding: Encoding = None, json: 
         else:
             _print_estimate(estimate, test, fitted, data)
             print_next(*following)
+
+
+def _test(log_probs: np.ndarray, fitted: TableModel) -> LabelShiftTest:
+    """Test for label shift at equal class frequencies, so that a class is predicted even if it is rare at the population."""
+    from ..predictive.retarget import retarget
+    from ..shift import LabelShiftWarning, label_shift_test
+
+    equal = [1 / len(fitted.classes_)] * len(fitted.classes_)
+    ours, theirs = (retarget(table, fitted.population, equal) for table in (fitted.held_out.log_probs, log_probs))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LabelShiftWarning)  # its complaints are printed
+        return label_shift_test(theirs, (ours, fitted.held_out.target))
 
 
 def _next_arguments(estimate: PrevalenceEstimate, fitted: TableModel, folder: Path, data: Path) -> list[str]:
@@ -66,7 +79,7 @@ def _next_arguments(estimate: PrevalenceEstimate, fitted: TableModel, folder: Pa
 
 def _print_estimate(estimate: PrevalenceEstimate, test: LabelShiftTest, fitted: TableModel, data: Path) -> None:
     rows = [
-        (str(label), number(share, 4), number(low), number(high), in_words(share), number(at, 4))
+        (str(label), number(share, 4), number(low), number(high), percent(share), number(at, 4))
         for label, share, low, high, at in zip(
             fitted.classes_,
             estimate.population.tolist(),
@@ -76,10 +89,42 @@ def _print_estimate(estimate: PrevalenceEstimate, test: LabelShiftTest, fitted: 
             strict=True,
         )
     ]
-    heads = ("class", "estimate", "low", "high", "in words", "model's population")
+    heads = ("class", "estimate", "low", "high", "in percent", "model's population")
     print_table(heads, rows, f"Class frequencies of {data}: {estimate.rows:,} rows, {100 * estimate.level:g} % intervals")
-    verdict = "passed" if test.tenable and test.well_conditioned else "do not rely on the estimate"
-    print_sentences(f"Label-shift test: {verdict}. {test.message}")
+    print_sentences(_verdict(test), *_learnt_sentence(fitted))
+
+
+def _verdict(test: LabelShiftTest) -> str:
+    p_value = f"(p = {test.p_value:.2g})"
+    if not test.complaints:
+        return (
+            f"Label-shift test: not contradicted {p_value}. It cannot see a change of inputs that looks like more cases: check "
+            "some labels there if you can."
+        )
+    verdict = f"do not rely on the estimate {p_value}" if test.degrees > 0 else "do not rely on the estimate"
+    return f"Label-shift test: {verdict}. {' '.join(test.complaints)}"
+
+
+def _learnt(fitted: TableModel) -> dict[str, Any] | None:
+    """Return the population that the model learnt from unlabelled rows, with its limits; None if it was given."""
+    used = fitted.unlabelled
+    if used is None or used.population_low is None or used.population_high is None:
+        return None
+    limits = {"low": used.population_low, "high": used.population_high}
+    return {"population": fitted.population.population.tolist(), **limits, "rows": used.rows}
+
+
+def _learnt_sentence(fitted: TableModel) -> list[str]:
+    learnt = _learnt(fitted)
+    if learnt is None:
+        return []
+    shares = zip(fitted.classes_, learnt["population"], learnt["low"], learnt["high"], strict=True)
+    found = [f"{label} {number(share)} ({number(low)} to {number(high)})" for label, share, low, high in shares]
+    shown = ", ".join(found[1:] if len(found) == 2 else found)
+    return [
+        f"The model learnt its population from {learnt['rows']:,} unlabelled rows: {shown}. Are they these rows? Then report "
+        "that estimate."
+    ]
 
 
 def _print_json(estimate: PrevalenceEstimate, test: LabelShiftTest, fitted: TableModel, following: list[str]) -> None:
@@ -92,6 +137,7 @@ def _print_json(estimate: PrevalenceEstimate, test: LabelShiftTest, fitted: Tabl
             "level": estimate.level,
             "rows": estimate.rows,
             "label_shift_test": vars(test),
+            "learnt": _learnt(fitted),
             "next": command_line(*following),
         }
     )

@@ -70,8 +70,9 @@ def evaluate(
             sum to 1 over the classes: then an example counts for each class by its fraction of the votes.
         prevalence: a `Prevalence`, an estimate of one, K frequencies, or for two classes that of class 1.
         costs: the cost of decision d if class c is true, `(k, k)`; decisions minimise the expected cost. None means 1 for every
-            mistake, so that the most probable class is decided.
-        threshold: for two classes, instead of `costs`: decide 1 from this probability on.
+            mistake, so that the most probable class is decided. `expected_cost` is in the unit of these costs, per decision.
+        threshold: for two classes, instead of `costs`: decide 1 from this probability on. In `expected_cost` a missed 1 then
+            costs 1, and a false one t/(1 − t).
         groups: ids of patients (or sites) `(n,)`: examples with the same id are drawn together. For dense maps they are the
             images' patients; without them each image is drawn as a whole, because its cells are correlated.
         intervals: "bootstrap" for BCa, stratified by class; "analytic" for the delta method (for AUC DeLong's), for large
@@ -106,7 +107,14 @@ def evaluate(
         intervals=how,
         num_examples=tuple(sample.totals.tolist()),
         population=tuple(sample.prevalence.population.tolist()),
+        cost_unit=_cost_unit(costs, threshold),
     )
+
+
+def _cost_unit(costs: Numbers | None, threshold: float | None) -> str:
+    if costs is not None:
+        return "units of `costs`"
+    return "an error costs 1" if threshold is None else "a miss costs 1"
 
 
 def _figure(inputs: EvaluationInputs, limits: dict[Key, ConfidenceLimits], name: str) -> Figure:

@@ -303,12 +303,13 @@ class Evaluation:
         calibration_slope: 1 in a correct model, less in an overconfident one.
         calibration_intercept: shift of the last class's log-odds that corrects the mean prediction; 0 in a correct model,
             above 0 if its probabilities are too low.
-        expected_cost: expected cost of the decisions.
+        expected_cost: expected cost per decision, in `cost_unit`.
         net_benefit: true positives per person, minus false ones at their cost.
         level: the level of the intervals.
         intervals: the method of the intervals: "bootstrap", "analytic" or "none".
         num_examples: the number of examples of each class; votes count as fractions.
         population: π.
+        cost_unit: the unit of `expected_cost`, as text.
     """
 
     expected_log_likelihood: Figure
@@ -334,6 +335,7 @@ class Evaluation:
     intervals: str
     num_examples: tuple[float, ...]
     population: tuple[float, ...]
+    cost_unit: str = ""
 
     def __getitem__(self, name: str) -> Figure:
         if name not in FIGURES:
@@ -354,6 +356,9 @@ class Evaluation:
         counts = ", ".join(f"{value:g}" for value in self.num_examples[:6]) + (", …" if len(self.num_examples) > 6 else "")
         how = "" if self.intervals == "none" else f"; {self.level:.0%} intervals, {self.intervals}"
         lines = [f"At a population of [{share}], from [{counts}] examples{how}"]
-        width = max(len(kind.words) for kind in FIGURES.values())
-        lines += [f"  {FIGURES[name].words:<{width}}  {self[name]}" for name in FIGURES]
+        words = {name: kind.words for name, kind in FIGURES.items()}
+        if self.cost_unit:
+            words["expected_cost"] = f"expected cost per decision ({self.cost_unit})"
+        width = max(map(len, words.values()))
+        lines += [f"  {words[name]:<{width}}  {self[name]}" for name in FIGURES]
         return "\n".join(lines)

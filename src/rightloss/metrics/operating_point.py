@@ -99,8 +99,7 @@ def operating_point(
 
     Give exactly one of `recall`, `specificity`, `alarms` and `threshold`. The intervals are for the returned threshold: the
     fraction of each class beyond it is drawn from Jeffreys' posterior, and an uncertain π from its own distribution. They
-    remain
-    valid although the threshold was chosen on the same rows: of n positives, the true recall above the j-th lowest is
+    remain valid although the threshold was chosen on the same rows: of n positives, the true recall above the j-th lowest is
     Beta(n + 1 − j, j), almost Jeffreys' posterior. In a new sample the recall will be in the interval, not exactly at the
     requested value.
 
@@ -111,7 +110,7 @@ def operating_point(
         recall: choose the highest threshold at which at least this fraction of the class is found.
         specificity: choose the lowest threshold at which at least this fraction of the rest is not called positive.
         alarms: choose the lowest threshold at which at most this number of `people` are called positive, at π.
-        threshold: a given threshold.
+        threshold: a given threshold. For costs use `cost_false_alarm / (cost_false_alarm + cost_miss)`.
         people: the number of people, such as those screened in a day; 1,000 by default.
         positive: the positive class; 1 for two classes by default.
         level: coverage of the intervals.

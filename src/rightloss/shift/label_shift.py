@@ -52,6 +52,7 @@ class LabelShiftTest:
         error: the largest standard error of an estimated class frequency.
         well_conditioned: whether condition ≤ 30 and error ≤ 0.1, so that a prevalence can be estimated from these sets.
         message: the result as text.
+        complaints: the problems found, as sentences; empty if there are none.
 
     Examples:
         >>> import torch
@@ -72,6 +73,7 @@ class LabelShiftTest:
     error: float
     well_conditioned: bool
     message: str
+    complaints: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return self.message
@@ -92,7 +94,8 @@ def label_shift_test(
     of both. Pearson's statistic is then χ² with (bins − 1) − (K − 1) degrees of freedom. A class that may be absent (its
     frequency is within 2 standard errors of 0) does not reduce the degrees of freedom: if it is absent, the statistic is a
     mixture of χ² with and without its degree, and the larger number keeps the size below 1 − level, with some loss of power. A
-    bin is a predicted class and a range of that class's probability.
+    bin is a predicted class and a range of that class's probability. So p depends on the model, and on the mix of its
+    predictions. If that mix makes a class too rare to be predicted, move both sets to equal classes first (`retarget`).
 
     Args:
         log_probs: predictions on unlabelled target data `(n, k)`, or dense maps `(n, k, h, w, …)`. Rows and cells are assumed
@@ -132,7 +135,9 @@ def label_shift_test(
     if complaints:
         warnings.warn(message, LabelShiftWarning, stacklevel=2)
     fine = condition <= _WORST_CONDITION and error <= _WORST_ERROR
-    return LabelShiftTest(p_value, p_value >= 1 - level, statistic, degrees, of_mix, condition, error, fine, message)
+    return LabelShiftTest(
+        p_value, p_value >= 1 - level, statistic, degrees, of_mix, condition, error, fine, message, tuple(complaints)
+    )
 
 
 def sampling_mix(sampling: Frequencies | Prevalence, num_classes: int) -> np.ndarray:

@@ -92,10 +92,11 @@ def unlabelled_sentences(model: TableModel) -> list[str]:
     said.append(_test_sentence(used))
     if used.population_low is not None and used.population_high is not None:
         focus = _focus_classes(model)[0]
-        low, high = used.population_low[focus], used.population_high[focus]
+        shares = (float(model.population.population[focus]), used.population_low[focus], used.population_high[focus])
+        share, low, high = (f"{100 * each:.3g} %" for each in shares)
         said.append(
-            f"How frequent {model.classes_[focus]} is was learnt from the unlabelled rows: {_share(low)} to {_share(high)} is "
-            "the 95 % interval."
+            f"How frequent {model.classes_[focus]} is was learnt from the unlabelled rows: {share} (95 % interval {low} to "
+            f"{high})."
         )
     if used.gain is not None and used.low is not None and used.high is not None:
         interval = f"95 % interval {_number(used.low)} to {_number(used.high)}"
