@@ -303,7 +303,7 @@ class Evaluation:
         calibration_slope: 1 in a correct model, less in an overconfident one.
         calibration_intercept: shift of the last class's log-odds that corrects the mean prediction; 0 in a correct model,
             above 0 if its probabilities are too low.
-        expected_cost: expected cost of the decisions.
+        expected_cost: expected cost of the decisions per example of the population, in the unit of `costs`.
         net_benefit: true positives per person, minus false ones at their cost.
         level: the level of the intervals.
         intervals: the method of the intervals: "bootstrap", "analytic" or "none".

@@ -79,10 +79,12 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
     among the predictions in training (`floor_`), which keeps their order; 1/(2(n + 1)) if all of them are 0 or 1.
 
     Args:
-        estimator: any classifier; LogisticRegression by default. Wrap one that is already fitted in a
-            `sklearn.frozen.FrozenEstimator`: X and y of `fit` are then held-out rows, and it is not fitted again. The closed
-            form then uses *their* mix as that of the training, unless `sampling` is given. One with only a
-            `decision_function`, such as LinearSVC, can be calibrated ("affine", "beta", "auto"): its values are used as logits.
+        estimator: any classifier; LogisticRegression by default. **It is fitted again, even if it is fitted already**: as often
+            as the table says. To prevent this, wrap a fitted one in `sklearn.frozen.FrozenEstimator`. The X and y of `fit` must
+            then be rows that it has not seen: on its training rows it looks too good, and the correction is wrong, without a
+            warning. The closed form uses *their* mix as that of the training, unless `sampling` is given. A classifier with
+            only a `decision_function`, such as LinearSVC, can be calibrated ("affine", "beta", "auto"): its values are used as
+            logits.
         population: π: for two classes the frequency of `classes_[1]`; K frequencies in the order of `classes_`; a dict by
             label; a `Prevalence`; an estimate of one. None for the labels' own mix, by weight, or, if `fit` is given
             `X_unlabelled` and the method is not "mean_matching", for an estimate from these rows.
@@ -148,10 +150,10 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
     def fit(
         self, X: Any, y: Any, sample_weight: Any = None, X_unlabelled: Any = None, **fit_params: Any
     ) -> PrevalenceCorrectedClassifier:
-        """Fit the classifier, find the class frequencies of its training, and choose and fit the correction.
+        """Fit the classifier (unless it is frozen), find the class frequencies of its training, and fit the correction.
 
         Args:
-            X: the rows, in any form that the classifier accepts.
+            X: the rows, in any form that the classifier accepts. For a `FrozenEstimator`: rows that it was not trained on.
             y: their labels `(n,)`.
             sample_weight: weights of the rows `(n,)`. They are passed to the classifier, if it accepts weights (in a pipeline:
                 to its last step), and used for the mix and the calibration.
