@@ -1,6 +1,6 @@
 """Measure what unlabelled rows cost where they are not of the labelled rows' kind: p(x|y) differs between the streams.
 
-Stage: Gaussian populations, CT slices by manufacturer → benchmarks/out/unlabelled_harm.csv → docs/benchmarks/unlabelled_harm.md.
+Stage: Gaussian classes, CT slices by manufacturer → benchmarks/out/unlabelled_harm.csv → docs/benchmarks/unlabelled_harm.md.
 
 - *Gaussian*: ten columns, classes two standard deviations apart along the first, π = 0.1, 50 labelled of each class, 5,000
   unlabelled. Unlabelled rows of both classes are moved by 0.25, 0.5 or 1 standard deviation, along the first column or

@@ -433,10 +433,9 @@ needs no π.
 HARM_TEXT = """
 Differences to logit adjustment in nats, with 95 % intervals; bold beyond two standard errors.
 
-*Gaussian*: ten columns, classes two standard deviations apart along the first, π = 0.1, 50 labelled of each class, 5,000 unlabelled, which are moved within each
-class by the shift, along that column or across it. Used *there*: test rows are moved as well; *here*: they are not. *CT
-slices*: labelled are scans of one maker (GE), unlabelled and test those of the others, and the reverse; no patient is in two
-parts. *ε = 3*: `unlabelled_evidence=3` at the weight of the minibatch, 256 rows to 100. Of the MLP the first ten draws are
-shown; settings that are absent have not been run.
+*Gaussian*: ten columns, classes two standard deviations apart along the first, π = 0.1, 50 labelled of each class, 5,000
+unlabelled, which are moved within each class by the shift, along that column or across it. Used *there*: test rows are moved as
+well; *here*: they are not. *CT slices*: labelled are scans of one maker (GE), unlabelled and test those of the others, and the
+reverse; no patient is in two parts. *ε = 3*: `unlabelled_evidence=3` at the weight of the minibatch, 256 rows to 100.
 
 """

@@ -20,7 +20,7 @@ from lightgbm import LGBMClassifier
 from members import SEED, assert_mean_is, assert_refused
 from scipy import sparse
 from sklearn.base import clone
-from sklearn.ensemble import RandomForestClassifier
+from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression, Perceptron
 from sklearn.metrics import roc_auc_score
@@ -31,6 +31,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils.estimator_checks import check_estimator
+from xgboost import XGBClassifier
 
 from rightloss import Prevalence, PrevalenceWarning
 from rightloss.metrics import evaluate
@@ -38,6 +39,7 @@ from rightloss.predictive import retarget
 from rightloss.shift import LabelShiftWarning, estimate_prevalence
 from rightloss.sklearn.corrected import PrevalenceCorrectedClassifier
 from rightloss.sklearn.method_choice import HeldOutRows, choose_method
+from rightloss.sklearn.training_rows import was_trained_on
 
 LABELLED = (0.7, 0.3)  # the mix of the labels
 SHIFT = 1.2  # the two classes are N(0, I) and N(SHIFT, I) in two dimensions
@@ -88,6 +90,18 @@ WELL_SPECIFIED: dict[str, tuple[Callable[[], Any], str]] = {
     "undersampled": (lambda: sampling_pipeline(RandomUnderSampler(random_state=0), LogisticRegression(C=1e6)), "closed_form"),
     "oversampled": (lambda: sampling_pipeline(RandomOverSampler(random_state=0), LogisticRegression(C=1e6)), "closed_form"),
     "without probabilities": (lambda: LinearSVC(class_weight="balanced"), "affine"),
+}
+
+
+# Trees that store how many rows each leaf was trained on.
+TREES: dict[str, Callable[[], Any]] = {
+    "LightGBM": lambda: LGBMClassifier(n_estimators=3, n_jobs=1, verbosity=-1),
+    "LightGBM, balanced": lambda: LGBMClassifier(n_estimators=3, class_weight="balanced", n_jobs=1, verbosity=-1),
+    "XGBoost": lambda: XGBClassifier(n_estimators=3, n_jobs=1),
+    "XGBoost, weights": lambda: XGBClassifier(n_estimators=3, scale_pos_weight=7, n_jobs=1),
+    "gradient boosting": lambda: GradientBoostingClassifier(n_estimators=3),
+    "tree": lambda: DecisionTreeClassifier(max_depth=6, class_weight="balanced"),
+    "pipeline": lambda: make_pipeline(StandardScaler(), XGBClassifier(n_estimators=3, n_jobs=1)),
 }
 
 
@@ -389,6 +403,32 @@ class TestFrozen:
         np.testing.assert_allclose(there.sampling_[1], y.mean())
         told = corrected(FrozenEstimator(fitted), 0.1, method="closed_form", sampling=0.3).fit(X, y)
         np.testing.assert_allclose(told.predict_log_proba(X), retarget(fitted.predict_log_proba(X), 0.3, 0.1), rtol=1e-9)
+
+    @pytest.mark.long
+    @pytest.mark.parametrize("name", TREES)
+    def test_trees_that_get_their_training_rows_are_warned_of_and_with_other_rows_not(self, name: str) -> None:
+        X, y = rows(1000, 0.3, 0)
+        fitted = TREES[name]().fit(X, y)
+        order = np.random.default_rng(SEED).permutation(len(y))
+        with pytest.warns(PrevalenceWarning, match="was trained on these rows"):
+            corrected(FrozenEstimator(fitted), 0.1, method="affine").fit(X[order], y[order])
+        for seed in range(1, 6):
+            corrected(FrozenEstimator(fitted), 0.1, method="affine").fit(*rows(1000, 0.3, seed))
+        corrected(FrozenEstimator(fitted), 0.1, method="closed_form").fit(X, y)  # uses only the labels' mix
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda: LGBMClassifier(n_estimators=3, subsample=0.5, subsample_freq=1, n_jobs=1, verbosity=-1),
+            lambda: LGBMClassifier(n_estimators=3, min_child_samples=900, n_jobs=1, verbosity=-1),  # a single leaf
+            lambda: XGBClassifier(n_estimators=3, booster="gblinear", n_jobs=1),
+            forest,
+            balanced,
+        ],
+    )
+    def test_where_the_training_rows_cannot_be_known_there_is_no_warning_and_no_error(self, make: Callable[[], Any]) -> None:
+        X, y = rows(1000, 0.3, 0)
+        assert not was_trained_on(FrozenEstimator(make().fit(X, y)), X, y)
 
     def test_calibration_puts_right_a_mix_that_is_not_known(self) -> None:
         fitted = LogisticRegression(C=1e6, class_weight={1: 30}).fit(*rows(4000, 0.3, 0))

@@ -165,6 +165,9 @@ def compare(
     Verdicts are for one figure at a time, at the level of the intervals: of twenty figures of two equal models, one is
     expected to differ by chance at 95 %. Choose the figure that matters in advance.
 
+    Figures of decisions (sensitivity, specificity, PPV, NPV, accuracies) shift with the threshold: a model with more alarms is
+    ahead in sensitivity and behind in specificity. Look at the expected log-likelihood and the expected cost first.
+
     Args:
         a: predictions of the first model `(n, k)`, or dense maps `(n, k, h, w, …)`, as log-probabilities for the population.
         b: predictions of the second model, for the same rows in the same order.

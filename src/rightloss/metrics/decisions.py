@@ -31,7 +31,8 @@ def decide(
 
     Args:
         log_probs: predictions for the population `(n, k)`, or dense maps `(n, k, h, w, …)`, as log-probabilities.
-        costs: the cost of decision d if k is true `(k, d)`; None means 1 for every wrong class. Negative costs are gains.
+        costs: `(k, d)`, a row for each true class and a column for each decision; None means 1 for every wrong class. Negative
+            costs are gains.
         threshold: for two classes, instead of `costs`: decide 1 where p₁ ≥ t.
         abstain_cost: the cost of leaving a row undecided, in the units of `costs`; None means that every row is decided.
 
@@ -64,7 +65,7 @@ def expected_cost(log_probs: Predictions, costs: Numbers | None, decisions: Numb
 
     Args:
         log_probs: predictions for the population `(n, k)`, or dense maps `(n, k, h, w, …)`.
-        costs: `(k, d)`; None means 1 for every wrong class.
+        costs: `(k, d)`, rows: true class, columns: decision; None means 1 for every wrong class.
         decisions: int `(n,)` or `(n, h, w, …)`, from `decide`.
         abstain_cost: the cost of a −1.
 

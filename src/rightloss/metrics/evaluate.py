@@ -69,10 +69,11 @@ def evaluate(
         target: int labels `(n,)` or `(n, h, w, …)`, for two classes also bools; or soft votes of the predictions' shape, which
             sum to 1 over the classes: then an example counts for each class by its fraction of the votes.
         prevalence: a `Prevalence`, an estimate of one, K frequencies, or for two classes that of class 1.
-        costs: the cost of decision d if class c is true, `(k, k)`; decisions minimise the expected cost. None means 1 for every
-            mistake, so that the most probable class is decided. `expected_cost` is in the unit of these costs, per decision.
-        threshold: for two classes, instead of `costs`: decide 1 from this probability on. In `expected_cost` a missed 1 then
-            costs 1, and a false one t/(1 − t).
+        costs: `(k, k)`, a row for each true class and a column for each decision, in any unit; decisions minimise the expected
+            cost. `[[0, 1], [20, 0]]`: a missed class 1 costs 20 false alarms. None means 1 for every mistake, so that the
+            most probable class is decided. `expected_cost` is in the unit of these costs, per decision.
+        threshold: for two classes, instead of `costs`: decide 1 from this probability t on. A miss then costs 1, and a false
+            alarm t/(1 − t).
         groups: ids of patients (or sites) `(n,)`: examples with the same id are drawn together. For dense maps they are the
             images' patients; without them each image is drawn as a whole, because its cells are correlated.
         intervals: "bootstrap" for BCa, stratified by class; "analytic" for the delta method (for AUC DeLong's), for large

@@ -35,6 +35,7 @@ from .out_of_fold import (
 )
 from .population import Population, by_class, class_prevalence
 from .training_mix import TrainingMix, resamples, training_mix
+from .training_rows import was_trained_on
 
 CorrectionMethod = Literal["auto", "closed_form", "affine", "beta", "mean_matching", "none"]
 METHODS = get_args(CorrectionMethod)
@@ -79,10 +80,13 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
     among the predictions in training (`floor_`), which keeps their order; 1/(2(n + 1)) if all of them are 0 or 1.
 
     Args:
-        estimator: any classifier; LogisticRegression by default. Wrap one that is already fitted in a
-            `sklearn.frozen.FrozenEstimator`: X and y of `fit` are then held-out rows, and it is not fitted again. The closed
-            form then uses *their* mix as that of the training, unless `sampling` is given. One with only a
-            `decision_function`, such as LinearSVC, can be calibrated ("affine", "beta", "auto"): its values are used as logits.
+        estimator: any classifier; LogisticRegression by default. **It is fitted again, even if it is fitted already**: as often
+            as the table says. To prevent this, wrap a fitted one in `sklearn.frozen.FrozenEstimator`. The X and y of `fit` must
+            then be rows that it has not seen: on its training rows it looks too good, and the correction is wrong. A
+            `PrevalenceWarning` says so for LightGBM, XGBoost and some trees of scikit-learn, if all training rows are given;
+            for other models, and for a part of the rows, there is no warning. The closed form uses *their* mix as that of the
+            training, unless `sampling` is given. A classifier with only a `decision_function`, such as LinearSVC, can be
+            calibrated ("affine", "beta", "auto"): its values are used as logits.
         population: π: for two classes the frequency of `classes_[1]`; K frequencies in the order of `classes_`; a dict by
             label; a `Prevalence`; an estimate of one. None for the labels' own mix, by weight, or, if `fit` is given
             `X_unlabelled` and the method is not "mean_matching", for an estimate from these rows.
@@ -148,10 +152,10 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
     def fit(
         self, X: Any, y: Any, sample_weight: Any = None, X_unlabelled: Any = None, **fit_params: Any
     ) -> PrevalenceCorrectedClassifier:
-        """Fit the classifier, find the class frequencies of its training, and choose and fit the correction.
+        """Fit the classifier (unless it is frozen), find the class frequencies of its training, and fit the correction.
 
         Args:
-            X: the rows, in any form that the classifier accepts.
+            X: the rows, in any form that the classifier accepts. For a `FrozenEstimator`: rows that it was not trained on.
             y: their labels `(n,)`.
             sample_weight: weights of the rows `(n,)`. They are passed to the classifier, if it accepts weights (in a pipeline:
                 to its last step), and used for the mix and the calibration.
@@ -178,6 +182,13 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         self._set_prevalence(data if self.population is None else self.population)
 
         folded = self._out_of_fold(estimator, X, y, labels, weights, params)
+        if folded is not None and isinstance(estimator, FrozenEstimator) and was_trained_on(estimator, X, labels):
+            warnings.warn(
+                "The frozen classifier was trained on these rows. It looks better on them than it is, so the correction is "
+                "wrong: call `fit` with rows that it has not seen, or leave out `FrozenEstimator` to train it again.",
+                PrevalenceWarning,
+                stacklevel=2,
+            )
         self.floor_ = None if by_score else self._floor(X, folded, len(labels))
         self._data = data
         self._choose(folded, X_unlabelled)
