@@ -413,9 +413,41 @@ def write_unknown(results: Path, out: Path) -> None:
 
 
 def write_harm(results: Path, out: Path) -> None:
-    """Write unlabelled_harm.md from the results of unlabelled_harm.py."""
+    """Write unlabelled_harm.md and .png from the results of unlabelled_harm.py."""
+    draw_harm(results, out / "unlabelled_harm.png")
     page = f"{_made('unlabelled_harm.py', '--docs')}.\n{HARM_TEXT}{harm_table(results)}"
     (out / "unlabelled_harm.md").write_text(page, encoding="utf-8")
+
+
+def draw_harm(results: Path, path: Path) -> None:
+    """Draw the difference to logit adjustment by the size of the shift, for shifts along the classes and across them."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    import matplotlib.pyplot as plt
+
+    rows = pd.read_csv(results).query("data == 'Gaussian'")
+    rows["weight"] = rows["weight"].astype(str)
+    figure, axes = plt.subplots(2, 2, figsize=(8, 6), sharex=True, sharey=True, layout="constrained")
+    for (used, direction), axis in zip(
+        [(u, d) for u in ("here", "there") for d in ("along", "across")], axes.flat, strict=True
+    ):
+        own = rows[rows["direction"].isin(["none", direction]) & ((rows["used"] == used) | (rows["direction"] == "none"))]
+        for model, dashes in {"linear": "-", "MLP": "--"}.items():
+            wide = own[own["model"] == model].pivot(index=["shift", "draw"], columns="weight", values="likelihood")
+            for weight, (name, colour) in HARM_SERIES.items():
+                by_shift = (wide[weight] - wide["0"]).groupby("shift").agg(["mean", "sem"])
+                axis.errorbar(by_shift.index, by_shift["mean"], 2 * by_shift["sem"], color=colour, ls=dashes, marker="o", ms=4,
+                              capsize=2, label=f"{name}, {model}")  # fmt: skip
+        where = "labelled" if used == "here" else "unlabelled"
+        axis.set_title(f"moved {direction} the classes;\nused where the {where} rows are from", fontsize=9)
+        axis.axhline(0, color="black", lw=0.8)
+        axis.grid(alpha=0.25)
+    figure.supxlabel("shift of the unlabelled rows within each class, standard deviations")
+    figure.supylabel("gain over logit adjustment, nats (± 2 s.e.)")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False, fontsize=8)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
 
 
 def _made(script: str, options: str) -> str:
@@ -430,6 +462,11 @@ unlabelled rows, as they are or calibrated on the validation rows. Validation is
 needs no π.
 
 """
+HARM_SERIES = {
+    "1": ("equal mass", "#56b4e9"),
+    "rows": ("rows given", "#d55e00"),
+    EVIDENCE: ("ε = 3", "#0072b2"),
+}
 HARM_TEXT = """
 Differences to logit adjustment in nats, with 95 % intervals; bold beyond two standard errors.
 
