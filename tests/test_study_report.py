@@ -611,7 +611,7 @@ def test_a_loss_that_gave_a_probability_of_zero_to_what_happened_is_one_to_avoid
     rows = tuple(all_rows(published=Figure(float("-inf"), reason="a probability of 0")))
     undefined = compared_in("information-gain", "published", 0.001, Figure(np.nan), EVEN)
     assert headline(Summary(SMALL, 0, "", "", rows, (undefined,), (), ()))[0].startswith(
-        "At a prevalence of 1 in 1,000, avoid the information gain as published;"
+        "At a prevalence of 1 in 1,000, avoid the information gain as published."
     )
 
 

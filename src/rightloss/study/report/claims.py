@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from ..summary import PaperCheck, Summary, wording
@@ -56,14 +56,18 @@ def _claim(about: str, own: Sequence[PaperCheck], summary: Summary) -> Claim:
         + (f" in {count} of {len(own)}" if len(own) > 1 else "")
         for verdict, count in verdicts.items()
     }
-    paper, ours = {_paper(check) for check in own}, {_ours(check, summary) for check in own}
     return Claim(
         about + (_HALF if about in (NO_SENSITIVITY, SOME_SENSITIVITY) else ""),
         shown,
-        *(each.pop() if len(each) == 1 else _SEVERAL for each in (paper, ours)),
-        by_figures=any(_by_figures(check) for check in own),
-        note=_NOTES.get(about, ""),
+        _only({_paper(check) for check in own}),
+        _only({_ours(check, summary) for check in own}),
+        any(_by_figures(check) for check in own),
+        _NOTES.get(about, ""),
     )
+
+
+def _only(texts: Set[str]) -> str:
+    return next(iter(texts)) if len(texts) == 1 else _SEVERAL
 
 
 def _by_figures(check: PaperCheck) -> bool:
