@@ -105,7 +105,7 @@ def read_number(text: str) -> tuple[float, float]:
 
 
 def assert_shown(found: tuple[Any, str], right: float, what: str) -> None:
-    """The value is right to rounding, and its text to three digits."""
+    """The value is right to rounding, and so is its text: shares to three digits, people whole or to one decimal."""
     exact, text = found
     if math.isnan(right):
         assert (exact, text) == ("NaN", "–"), what
@@ -113,7 +113,20 @@ def assert_shown(found: tuple[Any, str], right: float, what: str) -> None:
     assert float(exact) == pytest.approx(right, rel=1e-9, abs=1e-12), what
     number, half = read_number(text)
     assert abs(number - right) <= 1.0001 * half, f"{what}: {text}, but {right}"
-    assert number == right or half <= 0.006 * abs(right), f"{what}: {text} has too few digits for {right}"
+    precise = 0.006 if text.endswith("%") else 0.051
+    assert number == right or half <= precise * abs(right), f"{what}: {text} has too few digits for {right}"
+    assert text.endswith("%") or abs(right) < 1 or half >= 0.05, f"{what}: {text} has too many digits"
+
+
+def counts_line(column: Column, prevalence: float, threshold: float) -> str:
+    """The line below the slider's table, by counting nodules."""
+    parts = []
+    for label, name in ((1, "malignant"), (0, "benign")):
+        rates = [expected(cell, column.rate, prevalence, threshold)["tpr" if label else "tnr"] for cell in column.cells]
+        number = int((column.cells[0].labels == label).sum())
+        counts = [f"{round(number * (rate if label else 1 - rate)):,}" for rate in rates]
+        parts.append(f"{', '.join(counts[:-1])} and {counts[-1]} of {number:,} {name}")
+    return f"From {' and '.join(parts)} test nodules, by row; differences of a few nodules are noise."
 
 
 def assert_page_agrees(page: Page, column: Column) -> None:
@@ -129,6 +142,7 @@ def assert_page_agrees(page: Page, column: Column) -> None:
         for name, each in found["moved"][place].items():
             assert_shown(each, right[name], f"{name}, {where}")
         assert set(found["moved"][place]) == {"found", "alarms", "ppv"}
+    assert page.evaluate("document.getElementById('counts').textContent") == counts_line(column, prevalence, threshold)
     everybody, nobody = found["rows"][-2:]
     assert float(everybody["benefit"][0]) == pytest.approx(
         PEOPLE * (prevalence - (1 - prevalence) * threshold / (1 - threshold))
@@ -203,7 +217,7 @@ def test_screen_reader_text_follows_the_slider(page: Page) -> None:
         [
             "Prevalence where the nets are used",
             "1 in 1,000",
-            f"0.1 % are malignant. The nets were trained for {trained}.",
+            f"Nets were told to expect {trained}; trained on half and half.",
         ],
         [
             "Probability from which to act",
@@ -225,7 +239,10 @@ def test_a_ppv_of_one_is_shown_with_its_number_of_benign_nodules(page: Page, rep
     page.evaluate(f"prevalence.value = {grid(-4).index(0.001)}; threshold.value = {grid(-3).index(threshold)}")
     page.evaluate("threshold.dispatchEvent(new Event('input'))")
     spoken = page.evaluate("document.getElementById('spoken').textContent")
-    assert f"100 % are malignant: the test had no false alarm among {benign:,} benign nodules. With one it would be " in spoken
+    assert (
+        f"100 % are malignant (PPV): the test had no false alarm among {benign:,} benign nodules. With one it would be "
+        in spoken
+    )
     with_one = right["found"] / (right["found"] + PEOPLE * 0.999 / benign)
     number, half = read_number(spoken.rpartition("would be ")[2].removesuffix("."))
     assert abs(number - with_one) <= 1.0001 * half

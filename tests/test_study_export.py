@@ -21,7 +21,7 @@ from rightloss.study.report import print_summary, tables, write_tables
 from rightloss.study.report.export import figures_csv, latex_text, markdown_text, to_latex
 from rightloss.study.results import read_study
 from rightloss.study.summary import Summary, summarise
-from rightloss.study.summary.narrative import headline
+from rightloss.study.summary.headline import headline
 
 HOSTILE = "my_nodules & 50% {of} $x^2$ ~ #1 \\end | 结"
 BASE = StudyConfig("small", losses=("information-gain", "published", "weighted"), folds=2, num_folds=4)

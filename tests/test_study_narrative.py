@@ -180,3 +180,23 @@ def test_without_the_default_loss_there_is_no_answer() -> None:
     config = dataclasses.replace(CONFIG, losses=("published", "weighted"))
     rows = [each for each in all_rows() if each.key.loss != "information-gain"]
     assert narrative.answer(rows, [], config) == ""
+
+
+def test_a_mean_prediction_that_is_clearly_off_the_prevalence_is_named() -> None:
+    def said_of(**means: Figure) -> str:
+        rows = tuple(
+            row("information-gain", rate, BETTER, **({"mean_prediction": means[name]} if name in means else {}))
+            for name, rate in (("common", 0.3), ("rare", 0.001))
+        )
+        return narrative.mean_prediction_off(Summary(CONFIG, 0, "", "", rows, (), (), ()))
+
+    undefined = Figure(math.nan, reason="a class has no nodule")
+    assert said_of() == said_of(rare=undefined) == ""
+    name = "The mean prediction of the default information gain is clearly"
+    low, high = Figure(0.00079, 0.00065, 0.00099), Figure(0.5, 0.4, 0.6)
+    below = f"{name} below the prevalence at 1 in 1,000: 0.00079 (0.00065 to 0.00099)"
+    assert said_of(rare=low) == f"{below}; elsewhere it agrees."
+    assert said_of(common=undefined, rare=low) == f"{below}."
+    assert said_of(common=high, rare=low) == (
+        f"{name} off the prevalence in 2 of 2 cases; furthest above it at 30 %: 0.500 (0.400 to 0.600)."
+    )

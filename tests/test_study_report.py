@@ -31,16 +31,19 @@ from rightloss.study.config import PRESETS, Source, StudyConfig, Training, optio
 from rightloss.study.methods import METHODS
 from rightloss.study.pooled_predictions import cells
 from rightloss.study.report import write_report
+from rightloss.study.report.claims import claims
 from rightloss.study.report.figures import confusion, prevalence_figures
+from rightloss.study.report.glossary import LOSSES, glossary
 from rightloss.study.report.hardest_cases import describe_ratings, hardest_cases, judging_loss
-from rightloss.study.report.methods_section import command, methods
+from rightloss.study.report.methods_section import command, facts, methods
 from rightloss.study.report.overview import OverviewRow, overview
-from rightloss.study.report.page import claims
 from rightloss.study.report.panel_figures import Panel, mean_roc, panels_of, roc_figure
 from rightloss.study.report.slider import grid, slider_data
 from rightloss.study.report.tables import comparison_table, tables
 from rightloss.study.results import StudyResults, read_study
-from rightloss.study.summary import PaperCheck, Summary, narrative, summarise
+from rightloss.study.summary import CellSummary, Comparison, PaperCheck, Summary, summarise
+from rightloss.study.summary.checks import LOWER_LIKELIHOOD, NO_SENSITIVITY, paper_checks
+from rightloss.study.summary.headline import headline
 from rightloss.study.summary.wording import SHORT_LOSSES, one_in
 
 OPTIONS = {option.parameter for each in (StudyConfig, Training) for option in options_of(each).values()}
@@ -282,7 +285,7 @@ def test_the_page_has_every_table_with_our_figures_and_the_papers(small: tuple[S
         assert all(entry.interval in text or entry.interval.replace(" to ", "–") in text for entry in line.entries)
     sections = len(table.sections) + len(compared.sections)
     rows = [name for name, _ in page.found if name == "tr"]
-    losses, found = len(summary.rows) - 2, claims(summary.checks)
+    losses, found = len(summary.rows) - 2, claims(summary)
     # The heads of both tables, of the claims, and of the slider's two; a row of the picture for each loss.
     assert len(rows) == len(shown) + sections + 5 + losses + len(found)
 
@@ -415,8 +418,10 @@ def test_the_command_is_safe_to_paste_whatever_a_file_is_called() -> None:
     assert shlex.split(command(config))[5:9] == ["--data", "contours", "--data", "a; rm -rf $HOME.npz"]
 
 
-def test_every_loss_has_a_short_name() -> None:
-    assert set(SHORT_LOSSES) == set(METHODS)
+def test_every_loss_has_a_short_name_and_is_explained() -> None:
+    assert set(SHORT_LOSSES) == set(LOSSES) == set(METHODS)
+    explained = glossary(RATINGS)
+    assert set(explained) == {"Information gain (default)", "Information gain as published", "Gain, or skill"}
 
 
 def test_shares_are_written_as_people_say_them() -> None:
@@ -477,9 +482,9 @@ def test_the_first_picture_says_what_is_better_and_worse_than_always_answering_t
     rows = picture_of({"information-gain": BETTER, "published": WORSE, "weighted": EVEN})
     assert [row.standing for row in rows] == ["better", "worse", "unclear"]
     assert [(row.value, row.interval) for row in rows] == [
-        ("+20 %", "+10 to +30 %"),
-        ("−20 %", "−30 to −10 %"),
-        ("0 %", "−10 to +10 %"),
+        ("+20.0 %", "+10 to +30 %"),
+        ("−20.0 %", "−30 to −10 %"),
+        ("0.0 %", "−10 to +10 %"),
     ]
     for row in rows:
         assert row.dot is not None
@@ -533,7 +538,7 @@ def test_a_claim_checked_in_several_places_is_one_row_with_counts() -> None:
     one = PaperCheck("it falls", "net 1", "does not", "", paper="0.3", ours="0.2")
     other = dataclasses.replace(one, where="net 2", verdict="undecided", ours="0.1")
     alone = dataclasses.replace(one, about="it rises")
-    found = claims([one, other, alone])
+    found = claims(Summary(SMALL, 0, "", "", (), (), (one, other, alone), ()))
     assert [each.about for each in found] == ["it falls", "it rises"]
     assert found[0].verdicts == {"does not": "does not reproduce in 1 of 2", "undecided": "undecided in 1 of 2"}
     assert (found[0].paper, found[0].ours) == ("0.3", "several: see every check below")
@@ -545,7 +550,7 @@ def test_nothing_that_was_said_before_is_missing_from_the_page(small: tuple[Stud
     results, summary = small
     page = "".join(Elements(write_report(*small, tmp_path).read_text(encoding="utf-8")).text)
     markdown = (tmp_path / "report.md").read_text(encoding="utf-8")
-    sentences = [*narrative.headline(summary), summary.answer, summary.question, *summary.findings]
+    sentences = [*headline(summary), summary.answer, summary.question, *summary.findings]
     sentences += [check.sentence for check in summary.checks]
     for sentence in sentences:
         assert sentence in page
@@ -553,25 +558,138 @@ def test_nothing_that_was_said_before_is_missing_from_the_page(small: tuple[Stud
     assert all(sentence in page for sentence in methods(results))
 
 
-def test_headlines_are_two_sentences_at_most() -> None:
-    rows, config = tuple(all_rows()), SMALL
-    found = narrative.headline(Summary(config, 0, "", "", rows, tuple(all_comparisons()), (), ()))
-    assert found == (
-        "The default information gain predicts clearly better than always answering the prevalence in 2 of 2 cases.",
-        "Against the other losses, it is clearly better in 0 of 3 comparisons and clearly worse in none; "
-        "no clear difference in 3.",
+def test_the_headline_says_which_loss_to_avoid_and_where() -> None:
+    rows = tuple(all_rows(published=BETTER))
+
+    def found(*comparisons: Comparison, rows: tuple[CellSummary, ...] = rows) -> tuple[str, ...]:
+        return headline(Summary(SMALL, 0, "", "", rows, comparisons, (), ()))
+
+    def against(loss: str, rate: float, difference: Figure) -> Comparison:
+        return compared_in("information-gain", loss, rate, difference, EVEN)
+
+    even = [against(loss, rate, EVEN) for loss in ("published", "weighted") for rate in (0.3, 0.001)]
+    all_beat = "All three losses clearly beat always answering the prevalence, at 30 % and 1 in 1,000."
+    assert found(*even) == (
+        "No other loss differs clearly from the default information gain, at 30 % and 1 in 1,000.",
+        all_beat,
     )
-    worse = narrative.headline(Summary(config, 0, "", "", tuple(all_rows(information_gain=WORSE)), (), (), ()))
-    assert worse == (
+    worse = [even[0], against("published", 0.001, BETTER), *even[2:]]
+    assert found(*worse) == (
+        "At a prevalence of 1 in 1,000, avoid the information gain as published; otherwise no loss differs clearly from the "
+        "default information gain.",
+        "The other two losses clearly beat always answering the prevalence, at 30 % and 1 in 1,000.",
+    )
+    better = [*even[:3], against("weighted", 0.001, WORSE)]
+    assert found(*better) == (
+        "At a prevalence of 1 in 1,000, prefer the weighted loss to the default information gain; otherwise no loss differs "
+        "clearly from it.",
+        all_beat,
+    )
+    in_two_nets = found(*worse, *even)
+    assert "avoid the information gain as published (clearly worse in 1 of 2 settings); otherwise" in in_two_nets[0]
+    both_ways = found(*worse, against("published", 0.001, WORSE))
+    assert both_ways[1].startswith(
+        "Against the other losses, it is clearly better in 1 of 5 comparisons and clearly worse in 1"
+    )
+    assert all("avoid" not in each for each in both_ways)
+    blind = tuple(all_rows(information_gain=EVEN, published=BETTER))
+    assert found(*even, rows=blind)[1].endswith("predicts clearly better than always answering the prevalence in 0 of 2 cases.")
+
+
+def test_the_headline_of_many_prevalences_counts_them() -> None:
+    rates = (0.5, 0.1, 0.01, 0.001)
+    rows = tuple(made_up(loss, rate, BETTER) for loss in ("information-gain", "plain") for rate in rates)
+    worse = [compared_in("information-gain", "plain", rate, BETTER, EVEN) for rate in rates]
+    found = headline(Summary(dataclasses.replace(SMALL, populations=rates), 0, "", "", rows, tuple(worse), (), ()))
+    assert found == (
+        "At every prevalence, avoid cross-entropy as it is.",
+        "The default information gain clearly beats always answering the prevalence, at every prevalence.",
+    )
+
+
+def test_a_loss_that_gave_a_probability_of_zero_to_what_happened_is_one_to_avoid() -> None:
+    rows = tuple(all_rows(published=Figure(float("-inf"), reason="a probability of 0")))
+    undefined = compared_in("information-gain", "published", 0.001, Figure(np.nan), EVEN)
+    assert headline(Summary(SMALL, 0, "", "", rows, (undefined,), (), ()))[0].startswith(
+        "At a prevalence of 1 in 1,000, avoid the information gain as published."
+    )
+
+
+def test_headlines_of_other_studies_count_cases_in_two_sentences_at_most() -> None:
+    rows, config = tuple(all_rows()), SMALL
+    alone = tuple(row for row in all_rows(information_gain=WORSE) if row.key.loss == "information-gain")
+    assert headline(Summary(config, 0, "", "", alone, (), (), ())) == (
         "The default information gain predicts clearly better than always answering the prevalence in 0 of 2 cases, "
         "and is clearly worse in 2.",
     )
     others = tuple(row for row in rows if row.key.loss != "information-gain")
-    assert narrative.headline(Summary(config, 0, "", "", others, (), (), ())) == (
+    assert headline(Summary(config, 0, "", "", others, (), (), ())) == (
         "A trained net predicts clearly better than always answering the prevalence in 2 of 4 cases, "
         "and is clearly worse in 2.",
     )
-    assert narrative.headline(Summary(config, 0, "", "", (), (), (), ())) == ("No run is done yet.",)
+    assert headline(Summary(config, 0, "", "", (), (), (), ())) == ("No run is done yet.",)
+    by_net = dataclasses.replace(compared_in("information-gain", "weighted", 0.3, BETTER, EVEN), about="net")
+    with_nets = headline(Summary(config, 0, "", "", rows, (*all_comparisons(), by_net), (), ()))
+    assert with_nets[1] == (
+        "Against either alone, image and metadata together are clearly better in 1 of 1 comparison and clearly worse in none."
+    )
+
+
+def test_claims_say_what_a_reader_needs_to_judge_them() -> None:
+    rows, comparisons = all_rows(), all_comparisons()
+    summary = Summary(SMALL, 0, "", "", tuple(rows), (), paper_checks(rows, comparisons, SMALL), ())
+    found = {claim.about: claim for claim in claims(summary)}
+    (sensitivity,) = (claim for about, claim in found.items() if about.startswith(NO_SENSITIVITY))
+    assert sensitivity.about.endswith("from a probability of ½ on")
+    assert sensitivity.ours == "TPR 0.000 (0.000 to 0.020); by default 0.000 (0.000 to 0.020)"
+    assert sensitivity.note.startswith("Right probabilities must do so")
+    by_figures = {about for about, claim in found.items() if claim.by_figures}
+    assert LOWER_LIKELIHOOD in by_figures
+    assert len(by_figures) == 2
+    assert found["the weighted loss has a lower AUC at a prevalence of 0.001"].paper == "Fig. 3, no number"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, True),
+        ({"evidence": 0.5}, False),
+        ({"minibatches": ("raw",)}, False),
+        ({"losses": ("information-gain", "weighted")}, False),
+    ],
+)
+def test_the_picture_says_where_the_default_is_logit_adjustment(changes: dict[str, Any], said: bool) -> None:
+    config = dataclasses.replace(SMALL, **{"losses": ("information-gain", "logit-adjusted"), **changes})
+    rows = tuple(made_up(loss, 0.001, BETTER) for loss in config.losses)
+    found = overview(Summary(config, 0, "", "", rows, (), (), ()))
+    assert found is not None
+    assert ("the same loss" in found.note) == said
+
+
+@pytest.mark.long
+def test_the_line_below_the_title_counts_the_data(
+    small: tuple[StudyResults, Summary], ratings: tuple[StudyResults, Summary]
+) -> None:
+    results = small[0]
+    data = results.data["contours"]
+    counts = (
+        f"{len(data.labels)} lung nodules, {len(set(data.patients))} patients; {(data.labels == 1).sum()} malignant as rated"
+    )
+    assert facts(results).startswith(f"Readers' outlines (no CT) of {counts} by readers · 2 of 3 folds, 1 seed · ConvNet")
+    assert "rated 1 to 5 by readers" in facts(ratings[0])
+    other = dataclasses.replace(results, data={"slices": dataclasses.replace(data, name="slices", ratings=data.ratings[:0])})
+    assert facts(other).startswith(f"CT (slices) of {len(data.labels)} lung nodules; ")
+    features = dataclasses.replace(results, config=dataclasses.replace(SMALL, nets=("mlp",)))
+    assert facts(features).startswith("Features (no images) of ")
+
+
+def test_the_page_names_the_paper_and_explains_its_terms(elements: Elements) -> None:
+    text = "".join(elements.text)
+    assert "arXiv:2006.13798" in text
+    assert all(meaning in text for meaning in glossary(SMALL).values())
+    assert [attributes["title"] for name, attributes in elements.found if name == "abbr"] == [
+        "positive predictive value: share of malignant nodules among those acted on"
+    ]
 
 
 def test_colours_have_enough_contrast_in_light_dark_and_print() -> None:

@@ -21,6 +21,9 @@ COLUMNS = (
     "tnr",
     "auc",
 )
+CITATION = (
+    "Le Folgoc et al., “Bayesian Sampling Bias Correction: Training with the Right Loss Function”, 2020, arXiv:2006.13798"
+)
 Case = tuple[str, float, str]  # net, population, loss, as our studies name them: bayesIG is "published", wLoss is "weighted"
 PaperTable = Mapping[Case, Mapping[str, float]]
 

@@ -19,6 +19,7 @@ from ...atomic_files import write_whole
 from ...metrics import Figure
 from ..pooled_predictions import CellKey
 from ..summary import Summary, narrative
+from ..summary.headline import headline
 from .tables import COLUMNS, NAMES, Table, TableLine, TableSection, sections, tables
 
 if TYPE_CHECKING:
@@ -231,7 +232,7 @@ def print_summary(summary: Summary) -> None:
     if summary.rows:
         _print_figures(summary, console)
         console.print()
-    for sentence in (*narrative.headline(summary), *([_READING] if summary.rows else [])):
+    for sentence in (*headline(summary), *([_READING] if summary.rows else [])):
         console.print(sentence, markup=False)
     console.print()
 

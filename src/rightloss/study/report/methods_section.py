@@ -25,6 +25,27 @@ _SETS = {
 }
 
 
+def facts(results: StudyResults) -> str:
+    """Return one line for the top of the page: data, labels, test and nets."""
+    config = results.config
+    folds = f"{config.folds} of {config.num_folds} folds" if config.folds < config.num_folds else f"all {config.folds} folds"
+    small = " (small)" if config.training.small and _sees_images(config) else ""
+    data = [_counts(results, name) for name in results.data]
+    nets = listed([NETS[each] for each in config.nets]) + small
+    return " · ".join([*data, f"{folds}, {counted(config.seeds, 'seed')}", nets, f"study “{config.preset}”"])
+
+
+def _counts(results: StudyResults, name: str) -> str:
+    """Return the size of a data set and what its labels are; patients if they are named."""
+    data = results.data[name]
+    what = "Readers' outlines (no CT)" if name == CONTOURS else f"CT ({name})"
+    what = what if _sees_images(results.config) else "Features (no images)"
+    patients = f", {counted(len(np.unique(data.patients)), 'patient')}" if len(data.ratings) else ""
+    malignant = f"{int((data.labels == 1).sum()):,} malignant as rated by readers"
+    labels = "rated 1 to 5 by readers" if results.config.task == "rating" else malignant
+    return f"{what} of {counted(len(data.labels), 'lung nodule')}{patients}; {labels}"
+
+
 def methods(results: StudyResults) -> list[str]:
     """Return the config in words."""
     config = results.config

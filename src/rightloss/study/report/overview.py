@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ...metrics import Figure
+from ..methods import ADJUSTED, DEFAULT, EVIDENCE
 from ..pooled_predictions import CellKey
 from ..summary import CellSummary, Summary, wording
 from ..summary.comparisons import BOTH, is_default, main_loss
@@ -24,6 +25,7 @@ _STEPS = (0.05, 0.1, 0.2, 0.25, 0.5)
 _MOST_TICKS = 5
 _TITLES: Mapping[Dimension, str] = {"loss": "loss", "net": "net", "inference": "posterior", "likelihood": "likelihood"}
 _VERDICTS = {"ahead": "clearly better", "behind": "clearly worse", "undecided": "no clear difference"}
+_SAME = "The default and logit adjustment are the same loss here, up to noise of the minibatches: a difference is chance."
 _OPPOSITE = {"ahead": "behind", "behind": "ahead", "undecided": "undecided"}
 
 
@@ -73,6 +75,7 @@ class Overview:
     Attributes:
         title: what it shows.
         reference: what rows are compared with.
+        note: on rows that are the same by theory; "" if there are none.
         ticks: place on the axis in percent, by label.
         zero: place of always answering π.
         shown: panels of the first screen, two at most.
@@ -81,6 +84,7 @@ class Overview:
 
     title: str
     reference: str
+    note: str
     ticks: Mapping[str, float]
     zero: float
     shown: tuple[OverviewPanel, ...]
@@ -105,8 +109,9 @@ def overview(summary: Summary) -> Overview | None:
     axis = _Axis.around([row.figures["skill"] for rows in panels for row in rows])
     made = [_panel(rows, summary, dimension, axis) for rows in panels]
     return Overview(
-        f"Gain over always answering the prevalence, by {_TITLES[dimension]}",
+        f"Gain over always answering the prevalence, π, by {_TITLES[dimension]}",
         _reference_name(summary, dimension),
+        _SAME if dimension == "loss" and _has_same_losses(summary) else "",
         axis.ticks(),
         axis.place(0.0),
         tuple(made[place] for place in first),
@@ -124,6 +129,14 @@ def dimension_of(summary: Summary) -> Dimension:
     if config.task == "balanced" and len(config.nets) > 1:
         return "net"
     return "likelihood" if config.task == "rating" and len(config.likelihoods) > 1 else "loss"
+
+
+def _has_same_losses(summary: Summary) -> bool:
+    """Return whether the default is logit adjustment: for two classes, π known, in minibatches with the stated frequencies."""
+    config = summary.config
+    usual = config.task != "rating" and config.evidence == EVIDENCE and not config.unlabelled
+    own = {row.key.loss for row in summary.rows if row.key.marginal == "own"}
+    return usual and config.minibatches == ("rebalanced",) and {DEFAULT, ADJUSTED} <= own
 
 
 def _groups(summary: Summary, dimension: Dimension) -> list[list[CellSummary]]:
@@ -177,7 +190,7 @@ def _row(row: CellSummary, reference: CellSummary | None, summary: Summary, dime
     return OverviewRow(
         _label(row, summary, dimension),
         "" if row is reference else _verdict(row, reference, summary),
-        "–" if math.isnan(skill.value) else f"{_percent(skill.value)} %",
+        "–" if math.isnan(skill.value) else f"{_percent(skill.value, 1 if abs(skill.value) < 1 else 0)} %",
         interval,
         axis.place(skill.value) if skill.value >= axis.low else None,
         axis.place(min(ends)) if ends else 0.0,
@@ -224,8 +237,8 @@ def _verdict(row: CellSummary, reference: CellSummary | None, summary: Summary) 
     return "not compared"
 
 
-def _percent(share: float) -> str:
-    return wording.number(100 * share, 0, sign=True)
+def _percent(share: float, places: int = 0) -> str:
+    return wording.number(100 * share, places, sign=True)
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,13 +17,16 @@ from typing import TYPE_CHECKING
 from ... import __version__
 from ...atomic_files import whole_file, write_whole
 from ..methods import METHODS
+from ..paper import CITATION
 from ..results import StudyResults
-from ..summary import PaperCheck, Summary, narrative, wording
-from ..summary.contract import Verdict
+from ..summary import Summary, narrative, wording
+from ..summary.headline import headline
+from .claims import claims
 from .export import markdown_text, to_markdown
 from .figures import Drawing, inference_figures, inline_svg, prevalence_figures, rating_figures, with_unique_names
+from .glossary import glossary
 from .hardest_cases import judging_loss, nodule_cards
-from .methods_section import command, limits, methods
+from .methods_section import command, facts, limits, methods
 from .overview import overview
 from .panel_figures import Panel, panels_of, reliability_figure, roc_figure
 from .slider import PREVALENCES, THRESHOLDS, slider_data, ticks
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 # The folded sections, in order.
 _SECTIONS = {
+    "glossary": "The losses and terms, in a line each",
     "findings": "All findings in sentences",
     "other-panels": "The same picture for the other nets, data sets and prevalences",
     "slider-more": "More that the slider moves: predictive values, net benefit, counts",
@@ -49,25 +51,6 @@ _SECTIONS = {
     "nodules": "The nodules most often misjudged, with pictures",
     "methods": "Methods, limits, and the command that reproduces this study",
 }
-
-
-_SEVERAL = "several: see every check below"
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A finding of the paper and its checks, in one row.
-
-    Attributes:
-        about: the finding.
-        verdicts: what to show, by verdict; with counts if it was checked in several places.
-        paper, ours: the figures, or where to find them if the checks have different ones.
-    """
-
-    about: str
-    verdicts: Mapping[Verdict, str]
-    paper: str
-    ours: str
 
 
 def write_report(results: StudyResults, summary: Summary, out: str | os.PathLike[str]) -> Path:
@@ -123,6 +106,7 @@ def _render(
     nodules, judge, found = nodule_cards(results), judging_loss(results), tables(summary, more=True)
     compared, picture = comparison_table(summary), overview(summary)
     content = {
+        "glossary": True,
         "findings": True,
         "other-panels": picture and picture.more,
         "slider-more": panels,
@@ -134,12 +118,16 @@ def _render(
     }
     context = {
         "title": narrative.title(results.config),
-        "headline": narrative.headline(summary),
+        "headline": headline(summary),
+        "facts": facts(results),
+        "citation": CITATION,
+        "mean_off": narrative.mean_prediction_off(summary),
+        "glossary": glossary(results.config),
         "version": __version__,
         "results": results,
         "summary": summary,
         "overview": picture,
-        "claims": claims(summary.checks),
+        "claims": claims(summary),
         "sections": {name: title for name, title in _SECTIONS.items() if content[name]},
         "tables": found,
         "comparisons": compared,
@@ -154,25 +142,6 @@ def _render(
     }
     environment = _environment()
     return {name: environment.get_template(f"{name}.j2").render(context) for name in ("report.md", "report.html")}
-
-
-def claims(checks: Sequence[PaperCheck]) -> list[Claim]:
-    """Return a row per finding of the paper."""
-    by_claim: dict[str, list[PaperCheck]] = {}
-    for check in checks:
-        by_claim.setdefault(check.about, []).append(check)
-    return [_claim(about, own) for about, own in by_claim.items()]
-
-
-def _claim(about: str, own: Sequence[PaperCheck]) -> Claim:
-    verdicts = Counter(check.verdict for check in own)
-    shown = {
-        verdict: ("does not reproduce" if verdict == "does not" else verdict)
-        + (f" in {count} of {len(own)}" if len(own) > 1 else "")
-        for verdict, count in verdicts.items()
-    }
-    paper, ours = ({getattr(check, name) for check in own} for name in ("paper", "ours"))
-    return Claim(about, shown, *(each.pop() if len(each) == 1 else _SEVERAL for each in (paper, ours)))
 
 
 def _environment() -> Environment:

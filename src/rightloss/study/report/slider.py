@@ -17,9 +17,10 @@ from jaxtyping import Float64
 
 from ..pooled_predictions import Cell
 from ..summary.wording import method, one_in
-from .panel_figures import Panel
+from .panel_figures import Column, Panel
 
 _MANTISSAS = "1 1.1 1.2 1.3 1.4 1.6 1.8 2 2.2 2.5 2.8 3 3.5 4 4.5 5 5.5 6 7 8 9".split()
+_MIXES = {"rebalanced": "half and half", "raw": "the mix of the data"}
 _TICKS = (1e-4, 1e-3, 0.01, 0.1, 0.5)
 
 
@@ -32,9 +33,10 @@ def grid(lowest: int) -> list[float]:
 PREVALENCES, THRESHOLDS = grid(-4), grid(-3)
 
 
-def ticks(values: list[float]) -> dict[str, float]:
-    """Return the labels below a slider, with their places in percent of its width."""
-    return {f"{100 * each:g} %": 100 * values.index(each) / (len(values) - 1) for each in values if each in _TICKS}
+def ticks(values: list[float], people: bool = False) -> dict[str, float]:
+    """Return the labels below a slider, as "1 in 1,000" or in percent, with their places in percent of its width."""
+    shown = [each for each in values if each in _TICKS]
+    return {one_in(each) if people else f"{100 * each:g} %": 100 * values.index(each) / (len(values) - 1) for each in shown}
 
 
 def slider_data(panels: Iterable[Panel]) -> dict[str, Any]:
@@ -45,13 +47,20 @@ def slider_data(panels: Iterable[Panel]) -> dict[str, Any]:
         "panels": [
             {
                 "title": panel.title,
-                "columns": [
-                    {"label": one_in(column.rate), "rate": column.rate, "methods": [_method(cell) for cell in column.cells]}
-                    for column in panel.columns
-                ],
+                "mix": _MIXES[panel.columns[0].cells[0].key.minibatches],
+                "columns": [_column(column) for column in panel.columns],
             }
             for panel in panels
         ],
+    }
+
+
+def _column(column: Column) -> dict[str, Any]:
+    return {
+        "label": one_in(column.rate),
+        "rate": column.rate,
+        "seeds": max(len(np.unique(cell.seed)) for cell in column.cells),
+        "methods": [_method(cell) for cell in column.cells],
     }
 
 

@@ -25,6 +25,10 @@ NEAR_ZERO = 0.05
 STEADY = 0.01  # a fall in AUC that does not count
 FEW = 3  # populations over which calibration can be called consistent
 LOSSES = (DEFAULT, PUBLISHED)
+# Claims that the page explains.
+NO_SENSITIVITY = "the weighted loss has a sensitivity of 0 at a prevalence of 0.001"
+SOME_SENSITIVITY = "as published, the information gain has a sensitivity above 0 at a prevalence of 0.001"
+LOWER_LIKELIHOOD = "as published, the information gain has the lower expected log-likelihood at a prevalence of 0.001"
 
 
 @dataclass(frozen=True)
@@ -166,7 +170,7 @@ def _no_sensitivity(context: _Context) -> PaperCheck | None:
     if (default := context.rows.get((RARE, DEFAULT))) is not None:
         sentence += f" That of the default information gain is {wording.with_interval(default.figures['tpr'], 3)}."
     return PaperCheck(
-        "the weighted loss has a sensitivity of 0 at a prevalence of 0.001",
+        NO_SENSITIVITY,
         context.where,
         verdict,
         sentence,
@@ -187,7 +191,7 @@ def _some_sensitivity(context: _Context) -> PaperCheck | None:
         verdict = "does not"
     figures = [wording.with_interval(each, 3) for each in have]
     return PaperCheck(
-        "as published, the information gain has a sensitivity above 0 at a prevalence of 0.001",
+        SOME_SENSITIVITY,
         context.where,
         verdict,
         f"TPR at π = {RARE:g}: as published {figures[0]}, weighted loss {figures[1]}.",
@@ -205,7 +209,7 @@ def _lower_likelihood(context: _Context) -> PaperCheck | None:
     found = differences[LOG_LIKELIHOOD]
     verdicts: Mapping[Standing, Verdict] = {"behind": "reproduces", "ahead": "does not", "undecided": "undecided"}
     return PaperCheck(
-        "as published, the information gain has the lower expected log-likelihood at a prevalence of 0.001",
+        LOWER_LIKELIHOOD,
         context.where,
         verdicts[found.standing],
         f"At π = {RARE:g}, as published minus weighted loss: {wording.difference(found.figure)}.",

@@ -1,4 +1,4 @@
-"""The report's text: title, headline, answer, question and findings.
+"""The report's text: title, answer, question and findings; the headline is in `headline`.
 
 Stage: `StudyResults`, `CellSummary`s, `Comparison`s, `PaperCheck`s → sentences.
 """
@@ -34,58 +34,6 @@ def title(config: StudyConfig) -> str:
     if config.unlabelled:
         return "Do patients without a label help?"
     return "Which posterior for rare malignancy?" if len(config.inferences) > 1 else _TITLES[config.task]
-
-
-# The headline: the report's first two sentences, and the last of the terminal.
-
-
-def headline(summary: Summary) -> tuple[str, ...]:
-    """Say what was found in two short sentences at most."""
-    own = [row for row in summary.rows if is_default(row.key, summary.config)]
-    name = "The default information gain"
-    if not own:
-        own, name = [row for row in summary.rows if row.key.loss != CONSTANT], "A trained net"
-    if not own:
-        return ("No run is done yet.",)
-    better, worse = sum(row.figures["skill"].low > 0 for row in own), sum(is_worse(row) for row in own)
-    bad = f", and is clearly worse in {worse}" if worse else ""
-    first = (
-        f"{name} predicts clearly better than always answering the prevalence in {better} of {counted(len(own), 'case')}{bad}."
-    )
-    return tuple(filter(None, [first, _second_sentence(summary)]))
-
-
-# By what is compared: the beginning of the headline's second sentence.
-_SUBJECTS = {
-    "unlabelled": "With the unlabelled patients, logit adjustment is",
-    "inference": "Against one net, averages over many weights are",
-    "net": "Against either alone, image and metadata together are",
-    "loss": "Against the other losses, it is",
-}
-
-
-def _second_sentence(summary: Summary) -> str:
-    """Answer the question of the title: by ratings within one, or by how often one party is ahead."""
-    rated = [row for row in summary.rows if is_default(row.key, summary.config) and "majority_off_by_one" in row.figures]
-    if rated and not summary.config.unlabelled:
-        likelihood = "onion-peeling" if "onion-peeling" in summary.config.likelihoods else rated[0].key.likelihood
-        row = next(row for row in rated if row.key.likelihood == likelihood)
-        share = wording.percent(round(row.figures["majority_off_by_one"].value, 2))
-        name, paper = wording.LIKELIHOODS[likelihood], wording.percent(RATINGS["off_by_one"])
-        return f"With {name}, {share} of predicted ratings are within one of the readers' (paper: {paper})."
-    for about, subject in _SUBJECTS.items():
-        standings = [
-            each.differences[LOG_LIKELIHOOD].standing
-            for each in summary.comparisons
-            if each.about == about and LOG_LIKELIHOOD in each.differences
-        ]
-        if standings:
-            ahead, behind, undecided = (standings.count(word) for word in ("ahead", "behind", "undecided"))
-            return (
-                f"{subject} clearly better in {ahead} of {counted(len(standings), 'comparison')} and clearly worse in "
-                f"{behind or 'none'}" + (f"; no clear difference in {undecided}." if undecided else ".")
-            )
-    return ""
 
 
 # The answer: the findings in one paragraph.
@@ -395,3 +343,25 @@ def _mean_predictions(rows: Sequence[CellSummary], config: StudyConfig) -> str:
     value = wording.with_interval(mean, wording.decimals("mean_prediction", population))
     place = wording.where(furthest.key, config)
     return f" The mean prediction agrees with π in {held} of {len(rows)}; it is furthest off at {place}: {value}."
+
+
+def mean_prediction_off(summary: Summary) -> str:
+    """Say where the default's mean prediction is clearly above or below π; "" if nowhere."""
+    own = [row for row in summary.rows if is_default(row.key, summary.config)]
+    cases = [(row, row.figures["mean_prediction"], row.key.population) for row in own if row.key.population is not None]
+    off = [each for each in cases if each[1].low > each[2] or each[1].high < each[2]]
+    if not off:
+        return ""
+    row, mean, population = max(off, key=lambda each: abs(float(np.log(each[1].value / each[2]))))
+    side = "above" if mean.low > population else "below"
+    value = wording.with_interval(mean, wording.decimals("mean_prediction", population))
+    places = [
+        wording.where(each.key, summary.config, without=("population",)) for each, _, _ in [(row, mean, population), *cases]
+    ]
+    at = wording.one_in(population) + (f", {places[0]}" if len(set(places)) > 1 else "")
+    name = "The mean prediction of the default information gain"
+    if len(off) == 1:
+        held = sum(each[1].low <= each[2] <= each[1].high for each in cases)
+        elsewhere = "; elsewhere it agrees" if held and held == len(cases) - 1 else ""
+        return f"{name} is clearly {side} the prevalence at {at}: {value}{elsewhere}."
+    return f"{name} is clearly off the prevalence in {len(off)} of {len(cases)} cases; furthest {side} it at {at}: {value}."

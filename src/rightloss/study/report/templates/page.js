@@ -42,13 +42,13 @@
   const logit = (p) => Math.log(p) - Math.log1p(-p);
   const cut = (t) => logit(t) - 2 * Number.EPSILON * (1 + Math.abs(Math.log(t)) + Math.abs(logit(t)));
   const unpacked = (text) => new Float64Array(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer);
-  const shareFrom = (sorted, least) => {
+  const countFrom = (sorted, least) => {
     let low = 0, high = sorted.length;
     while (low < high) {
       const middle = (low + high) >> 1;
       if (sorted[middle] < least) low = middle + 1; else high = middle;
     }
-    return (sorted.length - low) / sorted.length;
+    return sorted.length - low;
   };
   const worth = (tpr, fpr, pi, t) => ({
     ppv: (pi * tpr) / (pi * tpr + (1 - pi) * fpr),
@@ -58,8 +58,8 @@
     found: pi * tpr, missed: pi * (1 - tpr), alarms: (1 - pi) * fpr, spared: (1 - pi) * (1 - fpr),
   });
   const figures = (method, from, pi, t) => {
-    const least = cut(t) - (logit(pi) - logit(from));
-    return worth(shareFrom(method.malignant, least), shareFrom(method.benign, least), pi, t);
+    const least = cut(t) - (logit(pi) - logit(from)), malignant = countFrom(method.malignant, least), benign = countFrom(method.benign, least);
+    return { ...worth(malignant / method.malignant.length, benign / method.benign.length, pi, t), counts: { malignant, benign } };
   };
 
   // Words.
@@ -75,8 +75,19 @@
   };
   const number = (n) => {
     const size = Math.abs(n);
-    const text = size >= 100 ? Math.round(size).toLocaleString("en") : size >= 10 ? size.toFixed(1) : size >= 1 ? size.toFixed(2) : size ? size.toPrecision(3) : "0";
+    const text = size >= 9.95 ? Math.round(size).toLocaleString("en") : size >= 1 ? size.toFixed(1) : size ? size.toPrecision(2) : "0";
     return n < 0 ? `−${text}` : text;
+  };
+
+  const range = (counts) => {
+    const low = Math.min(...counts), high = Math.max(...counts);
+    return (low === high ? [low] : [low, high]).map((each) => each.toLocaleString("en")).join(" to ");
+  };
+
+  const listed = (counts) => {
+    const texts = counts.map((each) => each.toLocaleString("en"));
+    if (texts.length < 2 || texts.length > 6) return range(counts);
+    return `${texts.slice(0, -1).join(", ")} and ${texts[texts.length - 1]}`;
   };
 
   // Elements: text is only ever set as text.
@@ -145,19 +156,23 @@
     const shown = column().methods.map((method) => ({
       name: method.name,
       benign: method.benign.length,
+      malignant: method.malignant.length,
       found: figures(method, from, pi, t),
       curve: data.prevalences.map((rate) => figures(method, from, rate, t)),
     }));
     const needless = (1 - t) / t;
     at("prevalence-shown").textContent = oneIn(pi);
-    at("prevalence-hint").textContent = `${+(100 * pi).toPrecision(3)} % are malignant. The nets were trained for ${column().label}.`;
+    at("prevalence-hint").textContent = `Nets were told to expect ${column().label}; trained on ${panel().mix}.`;
     at("threshold-shown").textContent = `${+(100 * t).toPrecision(3)} %`;
-    at("threshold-hint").textContent = `A missed malignant nodule counts as much as ${+needless.toPrecision(2)} needless action${needless.toPrecision(2) === "1.0" ? "" : "s"}.`;
+    at("threshold-hint").textContent = `A missed malignant nodule counts as much as ${(+needless.toPrecision(2)).toLocaleString("en")} needless action${needless.toPrecision(2) === "1.0" ? "" : "s"}.`;
     controls.prevalence.setAttribute("aria-valuetext", oneIn(pi));
     controls.threshold.setAttribute("aria-valuetext", `${+(100 * t).toPrecision(3)} percent`);
     const { name, benign, found } = shown[0];
+    const tested = column().seeds > 1 ? `predictions (${column().seeds} seeds for each test nodule)` : "test nodules";
+    const behind = (side) => `${listed(shown.map((each) => each.found.counts[side]))} of ${range(shown.map((each) => each[side]))} ${side}`;
+    at("counts").textContent = `From ${behind("malignant")} and ${behind("benign")} ${tested}${shown.length > 1 ? ", by row" : ""}; differences of a few nodules are noise.`;
     const spared = `: the test had no false alarm among ${benign.toLocaleString("en")} benign nodules. With one it would be ${percent(worth(found.tpr, 1 / benign, pi, t).ppv)}`;
-    const share = `Of those acted on, ${percent(found.ppv)} are malignant${found.alarms ? "" : spared}.`;
+    const share = `Of those acted on, ${percent(found.ppv)} are malignant (PPV)${found.alarms ? "" : spared}.`;
     at("spoken").textContent = `Where ${oneIn(pi)}${oneIn(pi).endsWith("%") ? " of nodules are" : " nodules is"} malignant, acting from ${+(100 * t).toPrecision(3)} % on, ${name} ` +
       `acts on ${number(people * (found.found + found.alarms))} of ${people.toLocaleString("en")} people and finds ${number(people * found.found)} ` +
       `of the ${(+(people * pi).toPrecision(3)).toLocaleString("en")} malignant.${Number.isNaN(found.ppv) ? "" : ` ${share}`}`;
