@@ -41,6 +41,8 @@ def was_trained_on(estimator: Any, X: Any, labels: np.ndarray) -> bool:
         return False
     leaf_of_row, stored = found
     leaves = np.array(sorted(stored))
+    if not np.isin(leaf_of_row, leaves).all():
+        return False
     counts = np.zeros((len(leaves), int(labels.max()) + 1))
     np.add.at(counts, (np.searchsorted(leaves, leaf_of_row), labels), 1.0)
     sums = np.array([stored[leaf] for leaf in leaves.tolist()])
