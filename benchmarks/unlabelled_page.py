@@ -196,7 +196,7 @@ def counts(cells: pd.DataFrame) -> str:
     """Return a row per method: in how many cells it is ahead of and behind logit adjustment, and by how much on average."""
     sizes = {"50": [50], "100 or 200": [100, 200], f"≤ {SMALL}": [50, 100, 200], "1,000": [1000]}
     groups = {name: cells["labelled"].isin(each) for name, each in sizes.items() if cells["labelled"].isin(each).any()}
-    rows = []
+    rows, size = [], f"≤ {SMALL}" if (cells["labelled"] <= SMALL).any() else "1,000"
     for name in dict.fromkeys(cells["method"]):
         if name == BASE:
             continue
@@ -206,13 +206,13 @@ def counts(cells: pd.DataFrame) -> str:
             f"{ahead(part).sum()} / {behind(part).sum()} of {len(part)}"
             for part in (cells[own & each] for each in groups.values())
         ]
-        small = cells[own & (cells["labelled"] <= SMALL)]
+        small = cells[own & groups[size]]
         worst = small.loc[small["likelihood −"].idxmin()]
         line += [f"{small['likelihood −'].mean():+.4f}", f"{small['auc −'].mean():+.4f}",
                  f"{_error(worst, 'likelihood')} {worst['set']}, {worst['model']}, {worst['labelled']}"]  # fmt: skip
         rows.append(line)
     figures = ["mean, nats", "mean, AUC", "worst cell ± s.e."]
-    return table(["method", *(f"ahead / behind, {name}" for name in groups), *(f"{each}, ≤ {SMALL}" for each in figures)], rows)
+    return table(["method", *(f"ahead / behind, {name}" for name in groups), *(f"{each}, {size}" for each in figures)], rows)
 
 
 def verdicts(cells: pd.DataFrame) -> str:
