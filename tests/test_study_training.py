@@ -63,6 +63,17 @@ def test_a_run_gives_the_same_bits_whatever_is_trained_beside_it(source: Source)
 
 
 @pytest.mark.long
+def test_one_cpu_without_fabric_gives_the_bits_of_fabric(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lightning.fabric import Fabric
+
+    group = group_of(source, losses=("information-gain", "weighted"), inferences=("map", "mc-dropout"))
+    without = train_group(group)
+    monkeypatch.setattr(Hardware, "fabric", lambda *_: Fabric(accelerator="cpu", devices=1, precision="32-true"))
+    for one, other in zip(without, train_group(group), strict=True):
+        assert_same(one, other)
+
+
+@pytest.mark.long
 def test_runs_that_are_trained_in_the_same_way_share_their_nets_and_are_chosen_by_their_own_scores(
     source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:

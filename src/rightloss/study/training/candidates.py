@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,27 @@ MARGINAL_OF: dict[str, Callable[[nn.Module], Marginal | None]] = {
 }
 
 
+class OneCPU:
+    """What Fabric does on one CPU in single precision, which is nothing. Its import takes seconds in each process."""
+
+    device, global_rank, world_size = torch.device("cpu"), 0, 1
+
+    def launch(self, function: Callable[[OneCPU], Any]) -> Any:
+        return function(self)
+
+    def setup(self, model: nn.Module, optimiser: torch.optim.Optimizer) -> tuple[nn.Module, torch.optim.Optimizer]:
+        return model, optimiser
+
+    def autocast(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def all_reduce(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+    def backward(self, loss: Tensor) -> None:
+        loss.backward()
+
+
 class Candidate:
     """The nets of one run with one step size: one, or as many as an ensemble has.
 
@@ -61,7 +83,7 @@ class Candidate:
         sampling: Tensor,
         population: Tensor,
         num_features: int,
-        fabric: Fabric,
+        fabric: Fabric | OneCPU,
         made: dict[tuple[RunConfig, float], list[Net]] | None = None,
     ) -> None:
         self.run, self.rate, self.fabric = run, rate, fabric
@@ -141,6 +163,7 @@ class Candidate:
         return Net(
             run,
             member,
+            model,
             wrapped,
             criterion.to(self.fabric.device),
             set_up,
@@ -166,11 +189,14 @@ class Net:
     Attributes:
         run: the run it is trained for, or the first of several with the same training.
         member: its number in an ensemble.
+        module: the net itself.
+        model: the same, as Fabric calls it.
         failed: whether its loss was not finite.
     """
 
     run: RunConfig
     member: int
+    module: Any
     model: Any
     criterion: Any
     optimiser: Any
@@ -182,7 +208,7 @@ class Net:
         """Return the rows of a minibatch that it reads: labelled rows, or all rows if it learns from unlabelled ones too."""
         return batch.with_unlabelled[self.run.population] if self.run.learns_from_unlabelled else batch.inputs
 
-    def loss(self, batch: Batch, number: int, fabric: Fabric) -> Tensor:
+    def loss(self, batch: Batch, number: int, fabric: Fabric | OneCPU) -> Tensor:
         """Return the loss of minibatch `number`; labelled and unlabelled rows go through the net together."""
         run = self.run
         _seed_default(seed_of("dropout", run.data, run.fold, run.seed, self.member, number, fabric.global_rank), fabric)
@@ -196,10 +222,10 @@ class Net:
         """Take one optimiser step."""
         self.optimiser.step()
         self.schedule.step()
-        self.averaged.update_parameters(self.model.module)
+        self.averaged.update_parameters(self.module)
 
 
-def take_step(candidates: Iterable[Candidate], batch: Batch, number: int, fabric: Fabric) -> None:
+def take_step(candidates: Iterable[Candidate], batch: Batch, number: int, fabric: Fabric | OneCPU) -> None:
     """Take one step with each net of the candidates; a loss that is not finite ends the training of its net."""
     nets = dict.fromkeys(net for candidate in candidates if not candidate.failed for net in candidate.nets)
     for team in _teams(nets, batch, fabric):
@@ -217,19 +243,19 @@ def take_step(candidates: Iterable[Candidate], batch: Batch, number: int, fabric
                 net.update()
 
 
-def _teams(nets: Iterable[Net], batch: Batch, fabric: Fabric) -> list[list[Net]]:
+def _teams(nets: Iterable[Net], batch: Batch, fabric: Fabric | OneCPU) -> list[list[Net]]:
     """Return the nets in teams, with the first convolutions of each team computed: one backward pass for the whole team."""
     teams: list[list[Net]] = []
     together: dict[tuple[int, str], tuple[Tensor, list[Net]]] = {}
     for net in nets:
-        features, first = net.inputs(batch).features, net.model.module.first
+        features, first = net.inputs(batch).features, net.module.first
         plain = fabric.device.type == "cpu" and fabric.world_size == 1 and net.run.training.precision == "32-true"
         if plain and features is not None and first is not None:
             together.setdefault((id(features), repr(first)), (features, []))[1].append(net)
         else:
             teams.append([net])
     for features, team in together.values():
-        if len(team) > 1 and convolve_together([net.model.module.first for net in team], features.flatten(0, 1)):
+        if len(team) > 1 and convolve_together([net.module.first for net in team], features.flatten(0, 1)):
             teams.append(team)
         else:
             teams += [[net] for net in team]
@@ -243,7 +269,7 @@ def _as_trained(run: RunConfig) -> RunConfig:
     return replace(run, inference="map") if run.inference == "mc-dropout" else run
 
 
-def _seed_default(seed: int, fabric: Fabric) -> None:
+def _seed_default(seed: int, fabric: Fabric | OneCPU) -> None:
     """Seed torch's default generators; on a CPU only the CPU's, since seeding missing devices is slow."""
     seed_all = torch.default_generator.manual_seed if fabric.device.type == "cpu" else torch.manual_seed
     seed_all(seed)

@@ -18,7 +18,7 @@ from ..datasets import StudyData, study_data, study_images
 from ..engines import Report
 from ..results import RunResult
 from .batches import Batch, Batches
-from .candidates import Candidate, Net, take_step
+from .candidates import Candidate, Net, OneCPU, take_step
 from .models import takes_image
 from .posteriors import posterior_result
 
@@ -43,8 +43,10 @@ class Hardware:
     accelerator: str = "cpu"
     devices: int = 1
 
-    def fabric(self, precision: str = "32-true") -> Fabric:
+    def fabric(self, precision: str = "32-true") -> Fabric | OneCPU:
         """Return a Fabric that is not launched yet; raise ValueError for devices that this machine does not have."""
+        if (self.accelerator, self.devices, precision) == ("cpu", 1, "32-true"):
+            return OneCPU()
         from lightning.fabric import Fabric
 
         strategy = "ddp_spawn" if self.devices > 1 else "auto"
@@ -85,7 +87,7 @@ def train_group(group: Group, report: Report = silent, hardware: Hardware | None
     return [RunResult(run, *each) for run, each in zip(group.runs, found, strict=True)]
 
 
-def _plain(fabric: Fabric, group: Group, report: Report) -> list[tuple[Any, ...]] | ValueError:
+def _plain(fabric: Fabric | OneCPU, group: Group, report: Report) -> list[tuple[Any, ...]] | ValueError:
     """Return a ValueError as a value: if raised in another process, it would come back as a torch error."""
     try:
         return [(each.rows, each.log_probs, each.chosen, each.validation) for each in _train(fabric, group, report)]
@@ -93,7 +95,7 @@ def _plain(fabric: Fabric, group: Group, report: Report) -> list[tuple[Any, ...]
         return error
 
 
-def _train(fabric: Fabric, group: Group, report: Report) -> list[RunResult]:
+def _train(fabric: Fabric | OneCPU, group: Group, report: Report) -> list[RunResult]:
     first = group.runs[0]
     data = study_data(group.source, first.task)
     images = study_images(group.source, first.task) if any(takes_image(run.net) for run in group.runs) else None
@@ -109,7 +111,9 @@ def _train(fabric: Fabric, group: Group, report: Report) -> list[RunResult]:
     return [results[run] for run in group.runs]
 
 
-def _side_by_side(fabric: Fabric, runs: list[RunConfig], batches: Batches, report: Report) -> dict[RunConfig, RunResult]:
+def _side_by_side(
+    fabric: Fabric | OneCPU, runs: list[RunConfig], batches: Batches, report: Report
+) -> dict[RunConfig, RunResult]:
     training, features = runs[0].training, len(batches.data.feature_names)
     made: dict[tuple[RunConfig, float], list[Net]] = {}
     candidates = {
