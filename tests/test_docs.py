@@ -92,6 +92,12 @@ def test_its_programs_run_and_print_what_it_says(page: Path) -> None:
         end, output = block.end(), next(printed) if is_program(block) else ""
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "api").glob("*.md")), ids=lambda page: page.stem)
+def test_programs_of_the_api_pages_run(page: Path) -> None:
+    assert len(run(page).printed) == len([*filter(is_program, BLOCK.finditer(text_of(page)))])
+
+
 @each_page
 def test_its_links_and_inclusions_lead_to_files(page: Path) -> None:
     parts = [page, *(ROOT / target for target in included(text_of(page)))]  # the builder checks the page's own links alone
