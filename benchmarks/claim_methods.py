@@ -106,7 +106,7 @@ LOSSES = {**FREE, **WEIGHTED, **CORE, **SCREENED}
 
 @dataclass(frozen=True)
 class Job:
-    """What is trained: a loss, the place of the population it is told (None: none), the decay, and which start it has."""
+    """A net to train: a loss, the place of the population it is told (None: none), the decay, and which start it has."""
 
     name: str
     population: int | None

@@ -159,12 +159,16 @@ SITUATIONS: dict[str, tuple[bool, Filter]] = {
 }
 
 
+def candidates_and_rivals(unlabelled: bool) -> tuple[Sequence[str], Sequence[str]]:
+    """Return what may be chosen, and what it is compared with."""
+    return ((*CANDIDATES, *CANDIDATES_UNLABELLED), RIVALS_UNLABELLED) if unlabelled else (CANDIDATES, RIVALS)
+
+
 def when(all_cells: Sequence[Compared]) -> str:
     """Return a row per situation: what is chosen on one half of the sets, and what it does on the other."""
     rows = []
     for title, (unlabelled, where) in SITUATIONS.items():
-        names = (*CANDIDATES, *CANDIDATES_UNLABELLED) if unlabelled else CANDIDATES
-        rivals = RIVALS_UNLABELLED if unlabelled else RIVALS
+        names, rivals = candidates_and_rivals(unlabelled)
         half, rest = (counted(all_cells, sets, where) for sets in (CHOSEN_ON, REPORTED_ON))
         if not half or not rest:
             continue
@@ -186,8 +190,7 @@ def answer(all_cells: Sequence[Compared]) -> str:
     lines = ["The aims: (a) and (b) in every cell, (c) in 80 %, (d) in 20 %. On the sets that nothing was chosen on:", ""]
     for title, unlabelled in (("Labelled rows alone", False), ("With unlabelled rows", True)):
         where = SITUATIONS["and unlabelled, linear or MLP"][1] if unlabelled else SITUATIONS["labelled only"][1]
-        names = (*CANDIDATES, *CANDIDATES_UNLABELLED) if unlabelled else CANDIDATES
-        rivals = RIVALS_UNLABELLED if unlabelled else RIVALS
+        names, rivals = candidates_and_rivals(unlabelled)
         half, rest = (counted(all_cells, sets, where) for sets in (CHOSEN_ON, REPORTED_ON))
         if not half or not rest:
             continue

@@ -42,7 +42,7 @@ COLUMNS = ["pi", "labelled", "ratio", "draw", "method", "alpha", "b1", "b2", "po
 
 @dataclass(frozen=True)
 class Plan:
-    """What is run."""
+    """The cells and draws of a run."""
 
     populations: tuple[float, ...] = (0.3, 0.02, 0.001)
     labelled: tuple[int, ...] = (25, 100, 400)

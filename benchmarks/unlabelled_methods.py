@@ -57,7 +57,7 @@ class Draw(NamedTuple):
 
 @dataclass(frozen=True)
 class Job:
-    """What is trained: a method, its setting (a weight, γ, κ or a guess of π) and the weight decay."""
+    """A net to train: a method, its setting (a weight, γ, κ or a guess of π) and the weight decay."""
 
     method: str
     setting: str

@@ -17,7 +17,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -160,26 +159,6 @@ LEARNT = "fit customers.csv --target default --positive Yes --population unknown
 WITHOUT = "fit few.csv --target default --positive Yes --population 1/30 --out without_them"
 
 
-def write_files(folder: Path) -> None:
-    """Cut the data set into the files of the page."""
-    from ISLP import load_data
-
-    frame = load_data("Default").sample(frac=1, random_state=0)
-    frame.insert(0, "customer_id", 100_000 + np.random.default_rng(0).permutation(len(frame)))
-    yes, no = frame[frame["default"] == "Yes"], frame[frame["default"] == "No"]
-    others = pd.concat([yes[60:200], yes[280:]])  # at one in thirty, beside those of few.csv and labelled.csv
-    parts = {
-        "customers": pd.concat([yes[:200], no[:200]]),
-        "labelled": pd.concat([yes[200:280], no[200:2520]]),
-        "other_bank": pd.concat([yes[280:], no[2520:2909]]).drop(columns="default"),
-        "new": no[3000:3500].drop(columns="default"),
-        "few": pd.concat([yes[:60], no[:60]]),
-        "everybody": pd.concat([others, no[2520 : 2520 + 29 * len(others)]]).drop(columns="default"),
-    }
-    for name, part in parts.items():
-        part.sample(frac=1, random_state=1).to_csv(folder / f"{name}.csv", index=False)
-
-
 def run(folder: Path, arguments: str) -> str:
     """Run a command in the folder; return what it prints."""
     done = subprocess.run([sys.executable, "-c", PROGRAM, *arguments.split()], cwd=folder, capture_output=True, text=True)
@@ -245,7 +224,7 @@ def main() -> None:
         raise SystemExit("Chromium is needed for the picture of the report.")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_files(folder)
+        subprocess.run([sys.executable, str(ROOT / "examples" / "customers.py"), name], check=True, capture_output=True)
         parts = {command: shown(folder, arguments) for command, arguments in COMMANDS.items()}
         parts |= unknown_share(folder)
         run(folder, WITHOUT)

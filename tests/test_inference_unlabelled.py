@@ -258,7 +258,7 @@ class TestCurvature:
 
     @each_curved
     def test_the_fisher_information_is_the_hessian_that_the_model_expects(self, options: dict[str, Any]) -> None:
-        """Of x given its stream; for the rival of the stream given x. With the unlabelled as a stream of their own."""
+        """Take the information of x given its stream, and for the rival that of the stream given x."""
         target, data, layout, vector = curved(options)
         terms = likelihood_terms(target, layout.unflatten, vector, data)
         own = torch.cat([part.own for part in terms.parts])
@@ -477,7 +477,7 @@ class TestPositiveUnlabelled:
     @pytest.mark.filterwarnings("ignore:Chains disagree")
     @pytest.mark.usefixtures("unchecked")
     def test_every_method_has_the_grids_moments(self) -> None:
-        """Of labelled examples there are 30, all of class 1; N is still theirs."""
+        """Give 30 labelled examples, all of class 1; N still counts these alone."""
         target = log_posterior(
             PROBLEM.model(),
             PU,

@@ -120,7 +120,7 @@ class TestCutters:
             torch.testing.assert_close(view, torch.from_numpy(expected), rtol=0, atol=0.05)  # HU, of thousands
 
     def test_slices_are_turned_by_all_angles_and_half_of_them_flipped(self) -> None:
-        """Of slices that hold x and y, a view's slopes are its turn."""
+        """Cut views from slices that hold x and y: the slopes of a view are its rotation."""
         line = torch.arange(9) - 4.0
         ramps = torch.stack([line.expand(9, 9), line[:, None].expand(9, 9)])
         views = torch.stack([RandomViews(views=4000, size=3)(ramp[None], generator=generator())[0] for ramp in ramps])
@@ -133,7 +133,7 @@ class TestCutters:
 
     @each_patch
     def test_shift_and_scale_are_uniform_over_what_was_asked(self, shape: tuple[int, ...]) -> None:
-        """Of patches that hold their own coordinates in mm, a view's middle tells the shift, and its slope the scale."""
+        """Cut views from patches that hold their coordinates in mm: the middle is the shift, the slope the scale."""
         axes, mm, n = len(shape), 0.5, 300
         line = mm * (torch.arange(21) - 10)
         ramps = [line.view(-1, *[1] * k).expand(n, *[21] * axes) for k in range(axes)]

@@ -79,7 +79,7 @@ def _winding(points: np.ndarray, column: int, row: int) -> tuple[bool, bool]:
 
 @pytest.fixture(scope="module")
 def every_fifth() -> tuple[np.ndarray, np.ndarray]:
-    """Of the binary set: how many readers drew each voxel inside, as volume and centre in mm; and their numbers."""
+    """Return every fifth nodule of the binary set, and how many readers drew each of its voxels inside."""
     wanted = binary_set().nodules.numpy()[::5]
     return wanted, draw_all(wanted)
 

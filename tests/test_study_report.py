@@ -33,9 +33,8 @@ from rightloss.study.pooled_predictions import cells
 from rightloss.study.report import write_report
 from rightloss.study.report.claims import claims
 from rightloss.study.report.figures import confusion, prevalence_figures
-from rightloss.study.report.glossary import LOSSES, glossary
 from rightloss.study.report.hardest_cases import describe_ratings, hardest_cases, judging_loss
-from rightloss.study.report.methods_section import command, facts, methods
+from rightloss.study.report.methods_section import LOSSES, command, facts, glossary, methods
 from rightloss.study.report.overview import OverviewRow, overview
 from rightloss.study.report.panel_figures import Panel, mean_roc, panels_of, roc_figure
 from rightloss.study.report.slider import grid, slider_data

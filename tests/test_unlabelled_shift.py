@@ -253,7 +253,7 @@ class TestInvariance:
 
 
 class TestParts:
-    """What is computed on one held-out part, against scipy and scikit-learn."""
+    """Compare the statistics of one held-out part with scipy and scikit-learn."""
 
     def part(self, seed: int) -> tuple[HeldOutPart, np.ndarray, np.ndarray]:
         random = np.random.default_rng([SEED, seed])

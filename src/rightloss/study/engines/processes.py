@@ -161,8 +161,9 @@ def _keep_freed_memory() -> None:
     """Let glibc keep freed memory for the next minibatch; to return it and ask again takes a tenth of the time."""
     with suppress(OSError, AttributeError, TypeError):  # another C library, or another system
         mallopt = ctypes.CDLL(None).mallopt
-        for option, size in {"trim threshold": (-1, 2**30), "top pad": (-2, 2**26), "mmap threshold": (-3, 2**25)}.values():
-            mallopt(option, size)
+        mallopt(-1, 2**30)  # M_TRIM_THRESHOLD
+        mallopt(-2, 2**26)  # M_TOP_PAD
+        mallopt(-3, 2**25)  # M_MMAP_THRESHOLD, at its largest
 
 
 def _end_with_parent(printed: Path) -> None:

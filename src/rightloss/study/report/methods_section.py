@@ -1,4 +1,4 @@
-"""The report's methods section: methods, limits, and the command that reproduces the study.
+"""The report's methods section: methods, limits, a glossary, and the command that reproduces the study.
 
 Stage: `StudyResults` → sentences; `StudyConfig` → a line for the shell.
 """
@@ -15,7 +15,7 @@ from ... import __version__
 from ..config import CONTOURS, IMAGE_NETS, OF_TABLES, PRESETS, StudyConfig, Training, options_of
 from ..methods import METHODS
 from ..results import StudyResults
-from ..summary.wording import INFERENCES, LIKELIHOODS, NETS, counted, listed, percent, source
+from ..summary.wording import INFERENCES, LIKELIHOODS, NETS, capitalised, counted, listed, percent, source
 
 Config = TypeVar("Config", StudyConfig, Training)
 _SETS = {
@@ -23,6 +23,37 @@ _SETS = {
     "rating": "nodules with their readers' ratings of malignancy, 1 to 5",
     "balanced": "nodules, half of them malignant, with metadata beside the image",
 }
+LOSSES = {
+    "information-gain": "log p(y|x) − log p(y), where p(y) is the average prediction in the proportions of training; the known "
+    "prevalence counts as evidence. The default of rightloss.",
+    "published": "the paper's loss (bayesIG): the same gain, with the average in the population's proportions and without "
+    "evidence.",
+    "weighted": "cross-entropy in which each example has the weight π/ρ of its class; ρ is its share in training (the paper's "
+    "wLoss).",
+    "logit-adjusted": "cross-entropy of log-odds that were moved from π to the proportions of training; the net itself answers "
+    "for π.",
+    "corrected": "cross-entropy; afterwards, predictions are moved from the proportions of training to π by Bayes' rule.",
+    "plain": "cross-entropy without any correction: the net answers for the proportions of training.",
+    "logit-adjusted-labelled": "logit adjustment that learns from the labelled patients alone.",
+}
+_TERMS = {
+    "π, the prevalence": "share of malignant nodules where the net is used.",
+    "gain, or skill": "expected log-likelihood, rescaled: 0 % is always answering π, 100 % is certainty.",
+    "expected log-likelihood": "mean logarithm of the probability given to what is true, weighted to π; higher is better.",
+    "AUC": "how often a malignant nodule is ranked above a benign one; it ignores the size of probabilities.",
+    "PPV": "positive predictive value: share of malignant nodules among those acted on.",
+    "TPR": "true positive rate, or sensitivity: share of malignant nodules that are found.",
+}
+_RATING_TERMS = {
+    "gain, or skill": "expected log-likelihood, rescaled: 0 % is always answering the ratings' shares, 100 % is certainty.",
+}
+
+
+def glossary(config: StudyConfig) -> dict[str, str]:
+    """Return what the losses of a study and the terms of its page mean."""
+    losses = {capitalised(METHODS[name].title): LOSSES[name] for name in config.losses}
+    terms = _RATING_TERMS if config.task == "rating" else _TERMS
+    return losses | {capitalised(name): meaning for name, meaning in terms.items()}
 
 
 def facts(results: StudyResults) -> str:

@@ -24,9 +24,8 @@ from ..summary.headline import headline
 from .claims import claims
 from .export import markdown_text, to_markdown
 from .figures import Drawing, inference_figures, inline_svg, prevalence_figures, rating_figures, with_unique_names
-from .glossary import glossary
 from .hardest_cases import judging_loss, nodule_cards
-from .methods_section import command, facts, limits, methods
+from .methods_section import command, facts, glossary, limits, methods
 from .overview import overview
 from .panel_figures import Panel, panels_of, reliability_figure, roc_figure
 from .slider import PREVALENCES, THRESHOLDS, slider_data, ticks
