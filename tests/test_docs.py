@@ -13,17 +13,20 @@ import runpy
 import subprocess
 import sys
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from dicom_series import Scan, write_scan
 from members import unchecked_types
+from study_results import fake_study
 
 import rightloss as rl
 from rightloss.likelihoods import Likelihood
+from rightloss.study.config import PRESETS
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -94,7 +97,13 @@ def test_its_programs_run_and_print_what_it_says(page: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("page", sorted((ROOT / "docs" / "api").glob("*.md")), ids=lambda page: page.stem)
-def test_programs_of_the_api_pages_run(page: Path) -> None:
+def test_programs_of_the_api_pages_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    if page.stem == "lidc-ct":  # a made-up scan with the name of a real one
+        scan = Scan("1.3.6.1.4.1.14519.5.2.1.6279.6001.179049373636438705059720603192", rows=512, columns=512)
+        write_scan(tmp_path / "LIDC-IDRI", replace(scan, origin=(-150.0, -150.0, -155.0)), lambda places: 0 * places[..., 0])
+    if page.stem == "study":
+        fake_study(tmp_path / "results" / "quick", PRESETS["quick"])
     run(page)
 
 
