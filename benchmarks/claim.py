@@ -6,7 +6,8 @@ A *cell* is a data set, a model and a number of labelled rows of each class. A *
 validation, unlabelled, test. Each method is judged at the set's natural prevalence and at those of `SHARES`, with the test rows
 weighted by class. All methods have the same start, minibatches, steps, rates and decays, chosen on the same validation rows.
 
-    python benchmarks/claim.py              # runs what is missing: about 90 minutes on one core; stop and resume at will
+    python benchmarks/claim.py              # runs what is missing, a process per core; stop and resume at will
+    python benchmarks/claim.py --engine ray # the same on a Ray cluster
     python benchmarks/claim.py --screen     # every form of the gain, on three sets
     python benchmarks/claim.py --quick      # three small sets, three draws: a few minutes
     python benchmarks/claim.py --docs       # writes the page from the stored results, trains nothing
@@ -37,6 +38,7 @@ from unlabelled import IMAGES, SLICES, standardised
 
 from rightloss import BatchMarginal, Prevalence, RunningMarginal, information_gain_loss, logit_adjusted_loss, weighted_loss
 from rightloss.atomic_files import whole_file
+from rightloss.study.engines import OnRay, Processes, Report
 
 OUT = ROOT / "benchmarks/out/claim"
 SCREEN = ROOT / "benchmarks/out/claim_screen"
@@ -151,8 +153,23 @@ def at_mix(y: np.ndarray, rows: np.ndarray, mix: np.ndarray, most: int) -> np.nd
     return np.concatenate([each[: round(total * share)] for each, share in zip(own, mix, strict=True)])
 
 
-def run(cell: Cell, draw: int, slices: Path, folder: Path = OUT) -> None:
-    """Train and score every method on a cell's draw, and write the figures, whole or not at all."""
+class Run(NamedTuple):
+    """A draw of a cell: what the study's engines call a group."""
+
+    cell: Cell
+    draw: int
+    slices: Path
+    screened: bool
+
+    @property
+    def label(self) -> str:
+        return f"{self.cell.set}, {self.cell.model}, {self.cell.labelled or 'all'}, draw {self.draw}"
+
+
+def run(one: Run, report: Report) -> list[bytes]:
+    """Train and score every method on a cell's draw, and return its file."""
+    warnings.simplefilter("ignore")
+    cell, draw, slices, screening = one
     start = time.process_time()
     rows = rows_of(task_of(cell.set, slices), cell.labelled, draw)
     scores = Scores(rows)
@@ -161,7 +178,7 @@ def run(cell: Cell, draw: int, slices: Path, folder: Path = OUT) -> None:
 
         score_boosting(rows, scores, places_of(TRAINED_AT), draw)
     else:
-        screened = places_of(SCREENED_AT) if folder == SCREEN else []
+        screened = places_of(SCREENED_AT) if screening else []
         ensembles = 0 < cell.labelled <= ENSEMBLES_TO and cell.model == "MLP"
         jobs = jobs_of(cell.model, len(scores.populations), places_of(TRAINED_AT), screened, ensembles)
         kept = fit(cell.model, rows, jobs, draw)
@@ -170,11 +187,11 @@ def run(cell: Cell, draw: int, slices: Path, folder: Path = OUT) -> None:
         for at in places_of(SCREENED_AT) if can_stream(rows) else ():
             if at in rows.unlabelled and (at == 0 or cell.model == "linear"):
                 score_streams(cell.model, rows, draw, scores, at, kept)
-    write(cell.path(draw, folder), rows, scores, time.process_time() - start)
+    return [packed(rows, scores, time.process_time() - start)]
 
 
-def write(path: Path, rows: Rows, scores: Scores, seconds: float) -> None:
-    """Write the figures of all methods, and how many rows there were."""
+def packed(rows: Rows, scores: Scores, seconds: float) -> bytes:
+    """Return the figures of all methods, and how many rows there were, as a file's bytes."""
     count = [int((each == rows.y.max()).sum()) for each in (rows.y, rows.y_natural, rows.y_valid, rows.y_test)]
     sizes = [len(rows.y), len(rows.y_valid), len(rows.y_test), *count]
     buffer = io.BytesIO()
@@ -183,9 +200,7 @@ def write(path: Path, rows: Rows, scores: Scores, seconds: float) -> None:
         figures=np.array(scores.figures, dtype=np.float32), columns=np.array(FIGURES), populations=scores.populations,
         sizes=np.array(sizes), shift=scores.shift, seconds=seconds,
     )  # fmt: skip
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(path) as file:
-        file.write(buffer.getvalue())
+    return buffer.getvalue()
 
 
 def check_losses() -> None:
@@ -219,6 +234,23 @@ def check_losses() -> None:
         del LOSSES["κ = 1"]
 
 
+def run_missing(runs: list[Run], folder: Path, engine: str, workers: int | None) -> None:
+    """Run draws of cells by one of the study's engines, and write each file when it is there, whole or not at all."""
+    from tqdm import tqdm
+
+    folder.mkdir(parents=True, exist_ok=True)
+    engines = {"processes": Processes, "ray": OnRay}
+    done = engines[engine](workers=workers).run(run, runs, lambda number, share: None)  # type: ignore[arg-type]
+    bar = tqdm(total=len(runs), unit="draw", disable=None)
+    for number, (content,) in done:
+        one = runs[number]
+        with whole_file(one.cell.path(one.draw, folder)) as file:
+            file.write(content)  # type: ignore[arg-type]
+        bar.set_postfix_str(one.label, refresh=False)
+        bar.update()
+    bar.close()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sets", nargs="+", default=[*CHOSEN_ON, *REPORTED_ON, *BY_YEAR], help="data sets; all by default")
@@ -229,6 +261,8 @@ def main() -> None:
     parser.add_argument("--screen", action="store_true", help="every loss, on three sets with 50 labelled of each class")
     parser.add_argument("--quick", action="store_true", help="three small sets, three draws, in a folder of their own")
     parser.add_argument("--docs", action="store_true", help="write the page into docs/benchmarks from the stored results")
+    parser.add_argument("--engine", choices=("processes", "ray"), default="processes")
+    parser.add_argument("--workers", type=int, help="processes; one per processor by default")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -243,14 +277,9 @@ def main() -> None:
         sets, sizes, folder = SCREENED_ON, SIZES[:1], SCREEN
         chosen.models = [model for model in chosen.models if model in ("linear", "MLP")]
     check_losses()
-    for cell in cells(sets, sizes, tuple(chosen.models), chosen.slices):
-        start = time.process_time()
-        missing = [draw for draw in range(draws) if not cell.path(draw, folder).exists()]
-        for draw in missing:
-            run(cell, draw, chosen.slices, folder)
-        if missing:
-            spent = time.process_time() - start
-            print(f"{cell.set}, {cell.model}, {cell.labelled or 'all'}: {spent:.0f} s, {len(missing)} draws", flush=True)
+    each = cells(sets, sizes, tuple(chosen.models), chosen.slices)
+    runs = [Run(cell, draw, chosen.slices, chosen.screen) for cell in each for draw in range(draws)]
+    run_missing([one for one in runs if not one.cell.path(one.draw, folder).exists()], folder, chosen.engine, chosen.workers)
     from claim_page import summary
 
     print(summary(folder, draws))

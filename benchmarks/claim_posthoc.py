@@ -26,8 +26,10 @@ from rightloss.sklearn.logit_calibration import CalibrationMethod, LogitCalibrat
 FOLDS = 2
 FIGURES = ("likelihood", "auc", "mean", "valid", "valid_over_guess_se", "valid_over_base_se", "step", "slope")
 STREAM = "unlabelled, root"
+EVIDENCE = "unlabelled, evidence"
+PEOPLE = 3.0  # ε of the evidence on unlabelled rows, as `InformationGainClassifier` takes it
 GUARDED = "unlabelled, guarded"
-CAPPED = (LOGIT_ADJUSTED, "weighted", "half weighted", "gain, r = ρ, κ = 0")  # also scored with capped likelihood ratios
+CAPPED = (LOGIT_ADJUSTED, "weighted", "gain, r = ρ, κ = 0")  # also scored with capped and with smoothed likelihood ratios
 POOLED = (LOGIT_ADJUSTED, "weighted", "by uncertainty", "gain, r = ρ, κ = 0")  # whose log-odds are averaged
 
 
@@ -65,21 +67,22 @@ class Scores:
         self.names.append((name, at))
         self.figures.append([likelihood, auc(odds, self.y_test), mean, self.valid[name, at].score, *errors, step, slope])
 
-    def add_capped(self, name: str, at: int, tables: Iterable[np.ndarray], step: int = -1, slope: float = 1.0) -> None:
-        """Score tables as they are, and with capped likelihood ratios."""
+    def add_bounded(self, name: str, at: int, tables: Iterable[np.ndarray], step: int = -1, slope: float = 1.0) -> None:
+        """Score tables as they are, and with capped and with smoothed likelihood ratios."""
         tables = list(tables)
         self.add(name, at, tables, step, slope)
         self.add(f"{name}, capped", at, [self.capped(each, at) for each in tables], step, slope)
+        self.add(f"{name}, smoothed", at, [self.smoothed(each, at) for each in tables], step, slope)
 
-    def capped(self, table: np.ndarray, at: int, rows: float = 1.0) -> np.ndarray:
+    def capped(self, table: np.ndarray, at: int) -> np.ndarray:
         """Return predictions at π in which no class is less likely to have produced x than 1/(n_k + 1) of the most probable.
 
         Of n_k labelled rows of class k, none may have been like x; they cannot show that fewer than about one in n_k is.
-        The likelihoods are p(x|k) ∝ p(k|x)/π_k. `rows` multiplies n_k.
+        The likelihoods are p(x|k) ∝ p(k|x)/π_k.
         """
         pi = self.populations[at]
         ratio = table - np.log(pi)
-        floor = ratio.max(axis=1, keepdims=True) - np.log1p(rows * self.counts)
+        floor = ratio.max(axis=1, keepdims=True) - np.log1p(self.counts)
         return np.asarray(log_softmax(np.maximum(ratio, floor) + np.log(pi), axis=1))
 
     def smoothed(self, table: np.ndarray, at: int) -> np.ndarray:
@@ -153,7 +156,7 @@ def score_nets(rows: Rows, kept: Kept, scores: Scores, ensembles: bool) -> None:
         for name in order:
             place = place_of[name]
             tables = [moved(each[:, place], rho, pi) for each in (valid, test)]
-            add = scores.add_capped if name[0] in CAPPED else scores.add
+            add = scores.add_bounded if name[0] in CAPPED else scores.add
             add(name[0], at, tables, int(kept.steps[place]))
             if name[0] in ("focal", "weighted", "half weighted") and at in rows.unlabelled:
                 _add_affine(f"{name[0]}, affine", at, tables, rows, pi, scores, crossed=False)
@@ -162,13 +165,18 @@ def score_nets(rows: Rows, kept: Kept, scores: Scores, ensembles: bool) -> None:
         inputs += [kept.table(rows.unlabelled[at], pool).numpy()] if at in rows.unlabelled else []
         mixed = [pooled_log_odds([moved(each[:, place], rho, pi) for place in range(len(pool))]) for each in inputs]
         _add_affine("pooled, affine", at, mixed[:2], rows, pi, scores, others=mixed[2] if len(mixed) > 2 else None)
+        _add_beta("pooled, beta", at, mixed[:2], rows, pi, scores)
         tables = [moved(each[:, base], rho, pi) for each in (valid, test)]
         _corrected(rows, kept, base, at, pi, tables, scores)
         if ensembles:
             places = [place_of[LOGIT_ADJUSTED, at, member] for member in range(MEMBERS)]
             mixed = [_mixture([moved(each[:, place], rho, pi) for place in places]) for each in (valid, test)]
-            scores.add_capped("ensemble", at, mixed)
+            scores.add_bounded("ensemble", at, mixed)
             _add_affine("ensemble, affine", at, mixed, rows, pi, scores)
+            _add_beta("ensemble, beta", at, mixed, rows, pi, scores)
+            others = [[moved(each[:, place], rho, pi) for place in pool[1:]] for each in (valid, test)]
+            mixed = [pooled_log_odds([own, *more]) for own, more in zip(mixed, others, strict=True)]
+            _add_affine("ensemble, pooled, affine", at, mixed, rows, pi, scores)
 
 
 def _corrected(rows: Rows, kept: Kept, base: int, at: int, pi: np.ndarray, tables: list[np.ndarray], scores: Scores) -> None:
@@ -180,9 +188,7 @@ def _corrected(rows: Rows, kept: Kept, base: int, at: int, pi: np.ndarray, table
     scores.add("Prior2Posterior", at, (moved(each, in_sample, pi) for each in tables_rho))
     others = moved(kept.table(rows.unlabelled[at], [base])[:, 0].numpy(), rho, pi) if at in rows.unlabelled else None
     _add_affine("affine", at, tables, rows, pi, scores, others)
-    scores.add_capped("beta", at, calibrated(tables, y, pi, "beta", crossed=False)[:2])
-    scores.add("logit-adjusted, capped at 2n", at, (scores.capped(each, at, 2.0) for each in tables))
-    scores.add("logit-adjusted, smoothed", at, (scores.smoothed(each, at) for each in tables))
+    _add_beta("beta", at, tables, rows, pi, scores)
     weights = len(y) * pi[y] / np.bincount(y, minlength=len(pi))[y]
     at_pi = fit_logits(tables[0], y, weights, "affine")
     scores.add("affine, fitted at π", at, [at_pi(each) for each in tables])
@@ -204,17 +210,23 @@ def _add_affine(
     tables = tables if others is None else [*tables, others]
     found = calibrated(tables, rows.y_valid.numpy(), pi, "affine", crossed)
     slope = float(found.slope[0])
-    scores.add_capped(name, at, (found.valid, found.test), slope=slope)
+    scores.add_bounded(name, at, (found.valid, found.test), slope=slope)
     if found.others is not None:
         add_matched(f"{name}, matched", at, [found.valid, found.test], found.others, scores, slope)
 
 
+def _add_beta(name: str, at: int, tables: list[np.ndarray], rows: Rows, pi: np.ndarray, scores: Scores) -> None:
+    """Score a beta calibration."""
+    scores.add_bounded(name, at, calibrated(tables, rows.y_valid.numpy(), pi, "beta")[:2])
+
+
 def add_matched(name: str, at: int, tables: list[np.ndarray], others: np.ndarray, scores: Scores, slope: float = 1.0) -> None:
-    """Score tables moved until the mean over the unlabelled rows is π, as they are, and capped before."""
+    """Score tables moved until the mean over the unlabelled rows is π, as they are, and capped or smoothed before."""
     by_mean = at_mean(others, scores.populations[at])
     scores.add(name, at, (by_mean(each) for each in tables), slope=slope)
-    by_mean = at_mean(scores.capped(others, at), scores.populations[at])
-    scores.add(f"{name}, capped", at, (by_mean(scores.capped(each, at)) for each in tables), slope=slope)
+    for title, bounded in {"capped": scores.capped, "smoothed": scores.smoothed}.items():
+        by_mean = at_mean(bounded(others, at), scores.populations[at])
+        scores.add(f"{name}, {title}", at, (by_mean(bounded(each, at)) for each in tables), slope=slope)
 
 
 def at_mean(others: np.ndarray, pi: np.ndarray) -> LogitCalibration:
@@ -274,22 +286,33 @@ def score_natural(kind: Kind, rows: Rows, seed: int, scores: Scores) -> None:
 
 
 def score_streams(kind: Kind, rows: Rows, seed: int, scores: Scores, at: int, kept: Kept) -> None:
-    """Train with the unlabelled rows of a population as one more stream, two classes; score it plain, guarded, matched."""
+    """Train with the unlabelled rows of a population as one more stream, two classes; score it plain, guarded, matched.
+
+    Once with mass √(N_u/n) and no evidence of π, and once as `InformationGainClassifier` does: the rows of the minibatch, and
+    evidence that their mean prediction is π.
+    """
     pi = scores.populations[at]
     parts = rows.x, rows.y, rows.x_valid, rows.y_valid, rows.unlabelled[at], rows.x_test, rows.y_test
     draw = Draw(*parts, float(pi[1]))
     jobs = [StreamJob("stream", "root", decay, math.sqrt(draw.ratio), float(pi[1])) for decay in DECAYS[kind]]
+    jobs += [StreamJob("evidence", f"{PEOPLE:g}", decay, PEOPLE, float(pi[1])) for decay in DECAYS[kind]]
     found = fit_streams(kind, draw, jobs, seed)
-    best = int(found.score.argmax())
-    valid, test, others = (_two(z[:, best]) for z in (found.z_valid, found.z_test, found.z_unlabelled))
-    scores.add(STREAM, at, (valid, test))
-    if scores.valid[STREAM, at].score < scores.valid[LOGIT_ADJUSTED, at].score:
-        place, rho = kept.names.index((LOGIT_ADJUSTED, at, 0)), kept.sampling.double().numpy()
-        inputs = rows.x_valid, rows.x_test, rows.unlabelled[at]
-        valid, test, others = (moved(kept.table(x, [place])[:, 0].numpy(), rho, pi) for x in inputs)
-    scores.add_capped(GUARDED, at, (valid, test))
-    add_matched(f"{GUARDED}, matched", at, [valid, test], others, scores)
-    _add_affine(f"{GUARDED}, affine", at, [valid, test], rows, pi, scores, others)
+    place, rho = kept.names.index((LOGIT_ADJUSTED, at, 0)), kept.sampling.double().numpy()
+    inputs = rows.x_valid, rows.x_test, rows.unlabelled[at]
+    plain = [moved(kept.table(x, [place])[:, 0].numpy(), rho, pi) for x in inputs]
+    for name, guarded, method in ((STREAM, GUARDED, "stream"), (EVIDENCE, f"{EVIDENCE}, guarded", "evidence")):
+        own = [number for number, job in enumerate(jobs) if job.method == method]
+        best = max(own, key=lambda number: float(found.score[number]))
+        tables = [_two(z[:, best]) for z in (found.z_valid, found.z_test, found.z_unlabelled)]
+        scores.add_bounded(name, at, tables[:2])
+        if name == EVIDENCE:
+            add_matched(f"{name}, matched", at, tables[:2], tables[2], scores)
+            _add_affine(f"{name}, affine", at, tables[:2], rows, pi, scores, tables[2])
+        better = scores.valid[name, at].score >= scores.valid[LOGIT_ADJUSTED, at].score
+        *two, others = tables if better else plain
+        scores.add_bounded(guarded, at, two)
+        add_matched(f"{guarded}, matched", at, two, others, scores)
+        _add_affine(f"{guarded}, affine", at, two, rows, pi, scores, others)
 
 
 def _two(z: Tensor) -> np.ndarray:

@@ -129,11 +129,11 @@ def score_boosting(rows: Rows, scores: Scores, trained_at: Sequence[int], seed: 
         best = {name: chosen(each, data, pi) for name, each in own.items()}
         for name, each in best.items():
             tables = [each.at(x, data.rho, pi) for x in (data.x_valid, data.x_test)]
-            (scores.add_capped if name in CAPPED else scores.add)(name, at, tables, each.rounds)
+            (scores.add_bounded if name in CAPPED else scores.add)(name, at, tables, each.rounds)
         _score_corrections(best, data, scores, at, pi)
         for (name, place), log_p in corrected.items():
             if place == at:
-                scores.add_capped(name, at, log_p)
+                scores.add_bounded(name, at, log_p)
         if as_met is not None:
             first, moved_to = (chosen(as_met, natural, each) for each in (scores.populations[0], pi))
             scores.add("natural rows", at, (moved_to.at(x, natural.rho, pi) for x in (data.x_valid, data.x_test)))
@@ -153,12 +153,12 @@ def _score_corrections(best: dict[str, Chosen], data: Data, scores: Scores, at: 
         assert tables[1] is not None
         found = calibrated([each for each in tables if each is not None], data.y_valid, pi, "affine")
         slope = float(found.slope[0])
-        scores.add_capped(name, at, (found.valid, found.test), slope=slope)
+        scores.add_bounded(name, at, (found.valid, found.test), slope=slope)
         if found.others is not None:
             add_matched(f"{name}, matched", at, [found.valid, found.test], found.others, scores, slope)
     assert base[0] is not None
     assert base[1] is not None
-    scores.add_capped("beta", at, calibrated([base[0], base[1]], data.y_valid, pi, "beta", crossed=False)[:2])
+    scores.add_bounded("beta", at, calibrated([base[0], base[1]], data.y_valid, pi, "beta")[:2])
     if base[2] is not None:
         add_matched("mean matching", at, [base[0], base[1]], base[2], scores)
 
