@@ -236,19 +236,15 @@ def check_losses() -> None:
 
 def run_missing(runs: list[Run], folder: Path, engine: str, workers: int | None) -> None:
     """Run draws of cells by one of the study's engines, and write each file when it is there, whole or not at all."""
-    from tqdm import tqdm
+    from rich.progress import track
 
     folder.mkdir(parents=True, exist_ok=True)
     engines = {"processes": Processes, "ray": OnRay}
-    done = engines[engine](workers=workers).run(run, runs, lambda number, share: None)  # type: ignore[arg-type]
-    bar = tqdm(total=len(runs), unit="draw", disable=None)
-    for number, (content,) in done:
+    done = engines[engine](workers=workers).run(run, runs, lambda number, share: None)
+    for number, (content,) in track(done, "draws of cells", len(runs)):
         one = runs[number]
         with whole_file(one.cell.path(one.draw, folder)) as file:
-            file.write(content)  # type: ignore[arg-type]
-        bar.set_postfix_str(one.label, refresh=False)
-        bar.update()
-    bar.close()
+            file.write(content)
 
 
 def main() -> None:
