@@ -1,22 +1,28 @@
-"""Convert the results of several studies into docs/results/paper-*, which docs/paper.md includes, and their pictures.
+"""Run the studies that check the paper's claims, and write docs/results/paper-*, which docs/paper.md includes.
 
-    .venv/bin/python docs/make_paper.py results/features results/ratings results/prevalence-sweep …
+    .venv/bin/python docs/make_paper.py --run     # about two hours of one core; stop and resume at will
+    .venv/bin/python docs/make_paper.py           # writes the pages from finished studies, trains nothing
 
-Trains nothing: figures and verdicts are those of each study's `summary.json`. A folder also holds `made.json`, written after
-the run: {"commit": "…", "cpu_minutes": 9.6}. Writes paper.json (commands, commits, seeds, times, checks), paper-checks.md (the
-table of all claims), and for each study paper-NAME.md (pictures, a short table) and paper-NAME-details.md.
+Figures and verdicts are those of each study's `summary.json`; `made.json` beside it has the commit and the time. Writes
+paper.json (commands, commits, seeds, times, checks), paper-checks.md (the table of all claims), and for each study
+paper-NAME.md (pictures, a short table) and paper-NAME-details.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import resource
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from rightloss.atomic_files import whole_file
 from rightloss.study import PRESETS
 from rightloss.study.config import StudyConfig, options_of
 from rightloss.study.pooled_predictions import CellKey
@@ -28,6 +34,23 @@ from rightloss.study.summary.across_studies import checks_across
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "docs" / "results"
+RESULTS = ROOT / "results" / "paper"
+SLICES = Path(os.environ.get("RIGHTLOSS_DATA", ROOT.parent / "shared" / "data")) / "lidc_slices.npz"
+SMALLER = "--folds 5 --steps 300 --views 3 --checkpoints 6 --averaging 0.98"  # than the presets
+THREE = "--loss information-gain --loss published --loss weighted"
+SEEDS = 3
+NETS = f"{THREE} {SMALLER} --learning-rate 0.003 --small"
+STUDIES = {  # name of the folder → preset and options; "slices" in the name: on CT slices, too
+    "prevalence-sweep": f"prevalence-sweep {NETS}",
+    "prevalence-sweep-slices": f"prevalence-sweep {NETS} --prevalence 0.5 --prevalence 0.3 --prevalence 0.03 "
+    "--prevalence 0.001",
+    "table2": f"table2 {NETS} --loss plain --net convnet",
+    "table2-slices": f"table2 {NETS} --loss plain --net convnet",
+    "ratings": f"ratings {NETS}",
+    "ratings-slices": f"ratings {NETS}",
+    "metadata": f"metadata {NETS} --prevalence 0.5 --prevalence 0.03 --prevalence 0.001",
+    "features": f"features {THREE} {SMALLER} --learning-rate 0.01 --prevalence 0.3 --prevalence 0.001",
+}
 VERDICTS = {"does not": "does not reproduce"}
 LOWER_AUC = "the weighted loss has a lower AUC at a prevalence of 0.001"
 ORDER = ("reproduces", "does not", "undecided", "cannot be tested")
@@ -98,14 +121,36 @@ class Study:
         return [path for some in found for path in (some if several else some[:1])]
 
 
+def run(name: str, seeds: int, workers: int | None) -> None:
+    """Run a study or what is missing of it, and note the commit and the processor time, with that of earlier runs."""
+    folder = RESULTS / name
+    options = [*STUDIES[name].split(), "--seeds", str(seeds), "--out", str(folder)]
+    options += ["--workers", str(workers)] if workers else []
+    options += ["--data", str(SLICES)] if "slices" in name else []
+    before = _seconds_of_children()
+    subprocess.run([sys.executable, "-m", "rightloss", "study", *options], check=True)
+    minutes = (_seconds_of_children() - before) / 60
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
+    made = folder / "made.json"
+    earlier = json.loads(made.read_text(encoding="utf-8"))["cpu_minutes"] if made.exists() else 0.0
+    content = {"commit": commit.stdout.strip(), "cpu_minutes": round(earlier + minutes, 1)}
+    with whole_file(made) as file:
+        file.write(json.dumps(content).encode())
+
+
+def _seconds_of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def read(folder: Path) -> Study:
     """Read a finished study."""
-    summary, made = Summary.read(folder / "summary.json"), folder / "made.json"
+    if not (folder / "summary.json").exists():
+        raise ValueError(f"Expected a finished study in {folder}, but there is none: run it with `--run`.")
+    summary = Summary.read(folder / "summary.json")
     if summary.missing:
         raise ValueError(f"Expected a finished study in {folder}, but {summary.missing} runs are missing: let it end.")
-    if not made.exists():
-        raise ValueError(f'Expected {made}, but there is none: write {{"commit": "…", "cpu_minutes": 9.6}} to it.')
-    return Study(folder, summary, json.loads(made.read_text(encoding="utf-8")))
+    return Study(folder, summary, json.loads((folder / "made.json").read_text(encoding="utf-8")))
 
 
 # The table of all claims.
@@ -255,8 +300,17 @@ def _label(key: CellKey, study: Study) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("results", type=Path, nargs="+", help="the studies' folders")
-    studies = [read(folder) for folder in parser.parse_args().results]
+    parser.add_argument("names", nargs="*", help="studies; all by default")
+    parser.add_argument("--run", action="store_true", help="run the studies, and write no page")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="with --run: repetitions; more can be added later")
+    parser.add_argument("--workers", type=int, help="with --run: processes; one per processor by default")
+    chosen = parser.parse_args()
+    names = chosen.names or list(STUDIES)
+    if chosen.run:
+        for name in names:
+            run(name, chosen.seeds, chosen.workers)
+        return
+    studies = [read(RESULTS / name) for name in names]
     for old in OUT.glob("paper-*"):
         old.unlink()
     checks = all_checks(studies)
