@@ -128,7 +128,7 @@ def run(name: str, seeds: int, workers: int | None) -> None:
     options += ["--workers", str(workers)] if workers else []
     options += ["--data", str(SLICES)] if "slices" in name else []
     before = _seconds_of_children()
-    subprocess.run([sys.executable, "-m", "rightloss", "study", *options], check=True)
+    subprocess.run([Path(sys.executable).with_name("rightloss"), "study", *options], check=True)
     minutes = (_seconds_of_children() - before) / 60
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
     made = folder / "made.json"
