@@ -10,6 +10,7 @@ import pytest
 import torch
 from members import assert_mean_is, assert_refused
 from nodule_files import small_archive
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from rightloss.inference import Posterior, variational
 from rightloss.predictive import retarget
@@ -19,7 +20,7 @@ from rightloss.study.methods import FULLY_LABELLED, METHODS
 from rightloss.study.results import RunResult
 from rightloss.study.training import Hardware, loop, posteriors, train_group
 from rightloss.study.training.batches import Batches
-from rightloss.study.training.candidates import Candidate, Net
+from rightloss.study.training.candidates import Candidate, Net, RunningMean, tables_of
 from rightloss.study.training.models import FirstConvolution, convolve_together
 
 SHORT = Training(steps=6, batch_size=10, views=3, test_views=3, checkpoints=2, learning_rates=(1e-2,), members=2)
@@ -119,6 +120,22 @@ def test_convolutions_in_one_call_are_those_of_each_layer_with_its_gradients(row
         torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)
     else:
         assert all(layer.computed is None for layer in layers)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.4, 0.98])
+def test_the_running_mean_of_weights_has_the_bits_of_torchs(decay: float) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
+    ours, torchs = RunningMean(model, decay), AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay))
+    for _ in range(5):
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.add_(torch.randn_like(weight))
+        model(torch.randn(6, 3))  # moves the buffers
+        ours.update()
+        torchs.update_parameters(model)
+        expected = torchs.module.state_dict()
+        assert ours.model.state_dict().keys() == expected.keys()
+        assert all(torch.equal(value, expected[name]) for name, value in ours.model.state_dict().items())
 
 
 @pytest.mark.long
@@ -226,9 +243,10 @@ def test_masks_of_dropout_are_averaged_as_probabilities(source: Source) -> None:
     candidate, batches = untrained(run, source)
     valid = batches.fixed(batches.parts.valid)
     both = candidate.log_probs(valid).exp()
-    with torch.no_grad():
-        candidate.nets[0].averaged.train()
-        masks = [candidate._table(candidate.nets[0], valid, mask).exp() for mask in range(2)]
+    masks = []
+    for mask in range(2):
+        torch.manual_seed(candidate._seed("mask", mask))
+        masks.append(tables_of(candidate.nets, valid, candidate.fabric, dropout=True)[candidate.nets[0]].exp())
     assert not torch.equal(*masks)
     torch.testing.assert_close(both, (masks[0] + masks[1]) / 2)
 

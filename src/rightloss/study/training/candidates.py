@@ -6,8 +6,9 @@ log-probabilities at π.
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ...likelihoods import start_at_prevalence
 from ...losses import LogLikelihoodLoss
@@ -102,45 +102,39 @@ class Candidate:
         """Whether a loss or a score was not finite; training and scoring then stop."""
         return self._failed or any(net.failed for net in self.nets)
 
-    def score(self, part: Batch) -> None:
-        """Score the nets on the validation part, and keep a copy if the score is the best so far."""
+    def score(self, part: Batch, tables: Mapping[Net, Tensor]) -> None:
+        """Score the nets on the validation part, and keep a copy if the score is the best so far.
+
+        Args:
+            part: the validation part.
+            tables: its tables by `tables_of`, of nets that have one.
+        """
         if self.failed:
             return
-        found = expected_log_likelihood(self.log_probs(part), part.target, self.prevalence.population)
+        found = expected_log_likelihood(self.log_probs(part, tables), part.target, self.prevalence.population)
         if not math.isfinite(found):
             self._failed = True
             return
         if found > max(self.scores, default=-math.inf):
-            self.best = [_copied(net.averaged.module) for net in self.nets]
+            self.best = [_copied(net.averaged.model) for net in self.nets]
         self.scores.append(found)
 
     def restore(self) -> None:
         """Load the nets of the best score."""
         for net, state in zip(self.nets, self.best, strict=True):
-            net.averaged.module.load_state_dict(state)
+            net.averaged.model.load_state_dict(state)
 
-    @torch.no_grad()
-    def log_probs(self, part: Batch) -> Float64[Tensor, "n k"]:
+    def log_probs(self, part: Batch, tables: Mapping[Net, Tensor] | None = None) -> Float64[Tensor, "n k"]:
         """Return predictions at π, averaged over nets or over masks of dropout."""
-        dropout = self.run.inference == "mc-dropout"
-        masks = self.run.training.members if dropout else 1
-        for net in self.nets:
-            net.averaged.train(dropout)
-        tables = [self._table(net, part, mask) for net in self.nets for mask in range(masks)]
-        return torch.logsumexp(torch.stack(tables), 0) - math.log(len(tables))
+        masks = self.run.training.members if self.run.inference == "mc-dropout" else 0
+        found = [] if masks else [(tables or tables_of(self.nets, part, self.fabric))[net] for net in self.nets]
+        for net in self.nets if masks else ():
+            for mask in range(masks):
+                _seed_default(self._seed("mask", mask), self.fabric)
+                found.append(tables_of([net], part, self.fabric, dropout=True)[net])
+        return torch.logsumexp(torch.stack([self._at_population(table) for table in found]), 0) - math.log(len(found))
 
-    def _table(self, net: Net, part: Batch, mask: int) -> Float64[Tensor, "n k"]:
-        model: Any = net.averaged.module
-        dtype = next(model.parameters()).dtype
-        _seed_default(self._seed("mask", mask), self.fabric)
-        blocks = []
-        for start in range(0, len(part.target), _BLOCK):
-            block = slice(start, start + _BLOCK)
-            with self.fabric.autocast():
-                features = None if part.inputs.features is None else part.inputs.features[block].to(dtype)
-                outputs = model(features, part.inputs.metadata[block].to(dtype))
-            blocks.append(model.likelihood.table(outputs.double()))
-        table = torch.cat(blocks).cpu()
+    def _at_population(self, table: Float64[Tensor, "n k"]) -> Float64[Tensor, "n k"]:
         if not METHODS[self.run.loss].corrected or bool(table.isnan().any()):  # seen by `score`
             return table
         return retarget(table, self.prevalence.sampling, self.prevalence.population)
@@ -168,7 +162,7 @@ class Candidate:
             criterion.to(self.fabric.device),
             set_up,
             torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: 0.5 + 0.5 * math.cos(math.pi * step / training.steps)),
-            AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(training.averaging)),
+            RunningMean(model, training.averaging),
         )
 
     def _seed(self, purpose: str, *numbers: int) -> int:
@@ -180,6 +174,30 @@ def expected_log_likelihood(log_probs: Float64[Tensor, "n k"], target: Tensor, p
     votes = target if target.is_floating_point() else nn.functional.one_hot(target, log_probs.shape[1])
     votes = votes.double().cpu()
     return float(population @ ((votes * log_probs).sum(0) / votes.sum(0)))
+
+
+class RunningMean:
+    """A copy of a model whose weights are an exponential mean of the model's, beginning with the first update.
+
+    The same bits as torch's `AveragedModel`, which looks for all parameters again at each step.
+
+    Attributes:
+        model: the copy.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.model = copy.deepcopy(model)
+        self._pairs = [*zip(self.model.parameters(), model.parameters(), strict=True)]
+        self._buffers = [*zip(self.model.buffers(), model.buffers(), strict=True)]
+        self._weight, self._begun = 1 - decay, False
+
+    @torch.no_grad()
+    def update(self) -> None:
+        for mean, now in self._pairs:
+            mean.lerp_(now, self._weight) if self._begun else mean.copy_(now)
+        for kept, own in self._buffers:
+            kept.copy_(own)
+        self._begun = True
 
 
 @dataclass(eq=False)
@@ -201,7 +219,7 @@ class Net:
     criterion: Any
     optimiser: Any
     schedule: Any
-    averaged: AveragedModel
+    averaged: RunningMean
     failed: bool = False
 
     def inputs(self, batch: Batch) -> Inputs:
@@ -222,13 +240,40 @@ class Net:
         """Take one optimiser step."""
         self.optimiser.step()
         self.schedule.step()
-        self.averaged.update_parameters(self.module)
+        self.averaged.update()
+
+
+def score(candidates: Iterable[Candidate], part: Batch, fabric: Fabric | OneCPU) -> None:
+    """Score the candidates on the validation part; nets that several of them share predict once."""
+    candidates = [each for each in candidates if not each.failed]
+    nets = dict.fromkeys(net for each in candidates if each.run.inference != "mc-dropout" for net in each.nets)
+    tables = tables_of(nets, part, fabric)
+    for candidate in candidates:
+        candidate.score(part, tables)
+
+
+@torch.no_grad()
+def tables_of(
+    nets: Iterable[Net], part: Batch, fabric: Fabric | OneCPU, dropout: bool = False
+) -> dict[Net, Float64[Tensor, "n k"]]:
+    """Return the tables of nets for all rows of a part; nets that begin with the same convolution share its call."""
+    blocks: dict[Net, list[Tensor]] = {net: [] for net in nets}
+    models: dict[Net, Any] = {net: net.averaged.model.train(dropout) for net in blocks}
+    for start in range(0, len(part.target), _BLOCK):
+        features, metadata = (None if each is None else each[start : start + _BLOCK] for each in part.inputs)
+        teams = _teams({net: (model, features) for net, model in models.items()}, fabric)
+        for net in (net for team in teams for net in team):
+            model, dtype = models[net], next(models[net].parameters()).dtype
+            with fabric.autocast():
+                outputs = model(*(None if each is None else each.to(dtype) for each in (features, metadata)))
+            blocks[net].append(model.likelihood.table(outputs.double()))
+    return {net: torch.cat(each).cpu() for net, each in blocks.items()}
 
 
 def take_step(candidates: Iterable[Candidate], batch: Batch, number: int, fabric: Fabric | OneCPU) -> None:
     """Take one step with each net of the candidates; a loss that is not finite ends the training of its net."""
     nets = dict.fromkeys(net for candidate in candidates if not candidate.failed for net in candidate.nets)
-    for team in _teams(nets, batch, fabric):
+    for team in _teams({net: (net.module, net.inputs(batch).features) for net in nets}, fabric):
         losses = []
         for net in team:
             net.optimiser.zero_grad()
@@ -243,19 +288,23 @@ def take_step(candidates: Iterable[Candidate], batch: Batch, number: int, fabric
                 net.update()
 
 
-def _teams(nets: Iterable[Net], batch: Batch, fabric: Fabric | OneCPU) -> list[list[Net]]:
-    """Return the nets in teams, with the first convolutions of each team computed: one backward pass for the whole team."""
+def _teams(nets: Mapping[Net, tuple[Any, Tensor | None]], fabric: Fabric | OneCPU) -> list[list[Net]]:
+    """Return the nets in teams, with the first convolutions of each team computed: one backward pass for the whole team.
+
+    Args:
+        nets: the model of each net, and the features that it reads.
+        fabric: where and how precisely.
+    """
     teams: list[list[Net]] = []
     together: dict[tuple[int, str], tuple[Tensor, list[Net]]] = {}
-    for net in nets:
-        features, first = net.inputs(batch).features, net.module.first
+    for net, (model, features) in nets.items():
         plain = fabric.device.type == "cpu" and fabric.world_size == 1 and net.run.training.precision == "32-true"
-        if plain and features is not None and first is not None:
-            together.setdefault((id(features), repr(first)), (features, []))[1].append(net)
+        if plain and features is not None and model.first is not None:
+            together.setdefault((id(features), repr(model.first)), (features, []))[1].append(net)
         else:
             teams.append([net])
     for features, team in together.values():
-        if len(team) > 1 and convolve_together([net.module.first for net in team], features.flatten(0, 1)):
+        if len(team) > 1 and convolve_together([nets[net][0].first for net in team], features.flatten(0, 1)):
             teams.append(team)
         else:
             teams += [[net] for net in team]

@@ -18,7 +18,7 @@ from ..datasets import StudyData, study_data, study_images
 from ..engines import Report
 from ..results import RunResult
 from .batches import Batch, Batches
-from .candidates import Candidate, Net, OneCPU, take_step
+from .candidates import Candidate, Net, OneCPU, score, take_step
 from .models import takes_image
 from .posteriors import posterior_result
 
@@ -129,8 +129,7 @@ def _side_by_side(
     for step, batch in enumerate(batches, start=1):
         take_step(all_candidates, batch, step, fabric)
         if step in checkpoints:
-            for candidate in all_candidates:
-                candidate.score(valid)
+            score(all_candidates, valid, fabric)
         report(step / training.steps)
     test = batches.fixed(batches.parts.test)
     return {run: _best(run, each, sorted(checkpoints), test, batches.parts.test) for run, each in candidates.items()}

@@ -104,7 +104,7 @@ def convolve_together(layers: Sequence[FirstConvolution], features: Float[Tensor
     form, count = layers[0].convolution, len(layers)
     sizes = (form.out_channels, *form.kernel_size), (form.stride, form.padding)
     order = _memory_order(features)
-    if not _same_bits(*sizes, tuple(features.shape), order, count):
+    if not _same_bits(*sizes, tuple(features.shape), order, count, torch.is_grad_enabled()):
         return False
     weights = [layer.convolution.weight for layer in layers]
     biases = [layer.convolution.bias for layer in layers]
@@ -120,18 +120,21 @@ def _parts(features: Tensor, weights: Sequence[Tensor], biases: Sequence[Any], s
 
 
 @lru_cache(maxsize=64)
-def _same_bits(kernel: tuple[int, ...], steps: Any, shape: tuple[int, ...], order: torch.memory_format, count: int) -> bool:
-    """Test whether `count` convolutions and their gradients are bitwise the same together and alone."""
+def _same_bits(
+    kernel: tuple[int, ...], steps: Any, shape: tuple[int, ...], order: torch.memory_format, count: int, trained: bool
+) -> bool:
+    """Test whether `count` convolutions, and their gradients in training, are bitwise the same together and alone."""
     random = torch.Generator().manual_seed(count)
     features = torch.rand(shape, generator=random).contiguous(memory_format=order)
-    weights = [torch.randn(kernel[0], shape[1], *kernel[1:], generator=random, requires_grad=True) for _ in range(count)]
-    biases = [torch.randn(kernel[0], generator=random, requires_grad=True) for _ in range(count)]
-    with torch.enable_grad():
-        together = _parts(features, weights, biases, steps)
-        alone = [F.conv2d(features, *each, *steps) for each in zip(weights, biases, strict=True)]
+    weights = [torch.randn(kernel[0], shape[1], *kernel[1:], generator=random, requires_grad=trained) for _ in range(count)]
+    biases = [torch.randn(kernel[0], generator=random, requires_grad=trained) for _ in range(count)]
+    together = _parts(features, weights, biases, steps)
+    alone = [F.conv2d(features, *each, *steps) for each in zip(weights, biases, strict=True)]
+    pairs = [*zip(together, alone, strict=True)]
+    if trained:
         slopes = [torch.randn(alone[0].shape, generator=random).contiguous(memory_format=order) for _ in range(count)]
         gradients = [torch.autograd.grad(found, weights + biases, slopes) for found in (together, alone)]
-    pairs = zip([*together, *gradients[0]], [*alone, *gradients[1]], strict=True)
+        pairs += zip(*gradients, strict=True)
     return all(torch.equal(one, other) for one, other in pairs)
 
 
