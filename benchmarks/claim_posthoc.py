@@ -24,6 +24,7 @@ from rightloss.shift import label_shift_test
 from rightloss.sklearn.logit_calibration import CalibrationMethod, LogitCalibration, calibrate_logits, fit_logits, match_mean
 
 FOLDS = 2
+METHODS: tuple[CalibrationMethod, ...] = ("affine", "beta")
 FIGURES = ("likelihood", "auc", "mean", "valid", "valid_over_guess_se", "valid_over_base_se", "step", "slope")
 STREAM = "unlabelled, root"
 EVIDENCE = "unlabelled, evidence"
@@ -159,24 +160,21 @@ def score_nets(rows: Rows, kept: Kept, scores: Scores, ensembles: bool) -> None:
             add = scores.add_bounded if name[0] in CAPPED else scores.add
             add(name[0], at, tables, int(kept.steps[place]))
             if name[0] in ("focal", "weighted", "half weighted") and at in rows.unlabelled:
-                _add_affine(f"{name[0]}, affine", at, tables, rows, pi, scores, crossed=False)
+                add_calibrated(name[0], "affine", at, tables, scores, crossed=False)
         pool = [place_of[name, at, 0] for name in POOLED]
         inputs = [each[:, pool] for each in (valid, test)]
         inputs += [kept.table(rows.unlabelled[at], pool).numpy()] if at in rows.unlabelled else []
         mixed = [pooled_log_odds([moved(each[:, place], rho, pi) for place in range(len(pool))]) for each in inputs]
-        _add_affine("pooled, affine", at, mixed[:2], rows, pi, scores, others=mixed[2] if len(mixed) > 2 else None)
-        _add_beta("pooled, beta", at, mixed[:2], rows, pi, scores)
+        for method in METHODS:
+            add_calibrated("pooled", method, at, mixed[:2], scores, others=mixed[2] if len(mixed) > 2 else None)
         tables = [moved(each[:, base], rho, pi) for each in (valid, test)]
         _corrected(rows, kept, base, at, pi, tables, scores)
         if ensembles:
             places = [place_of[LOGIT_ADJUSTED, at, member] for member in range(MEMBERS)]
             mixed = [_mixture([moved(each[:, place], rho, pi) for place in places]) for each in (valid, test)]
             scores.add_bounded("ensemble", at, mixed)
-            _add_affine("ensemble, affine", at, mixed, rows, pi, scores)
-            _add_beta("ensemble, beta", at, mixed, rows, pi, scores)
-            others = [[moved(each[:, place], rho, pi) for place in pool[1:]] for each in (valid, test)]
-            mixed = [pooled_log_odds([own, *more]) for own, more in zip(mixed, others, strict=True)]
-            _add_affine("ensemble, pooled, affine", at, mixed, rows, pi, scores)
+            for method in METHODS:
+                add_calibrated("ensemble", method, at, mixed, scores)
 
 
 def _corrected(rows: Rows, kept: Kept, base: int, at: int, pi: np.ndarray, tables: list[np.ndarray], scores: Scores) -> None:
@@ -187,8 +185,8 @@ def _corrected(rows: Rows, kept: Kept, base: int, at: int, pi: np.ndarray, table
     tables_rho = [moved(each, pi, rho) for each in tables]
     scores.add("Prior2Posterior", at, (moved(each, in_sample, pi) for each in tables_rho))
     others = moved(kept.table(rows.unlabelled[at], [base])[:, 0].numpy(), rho, pi) if at in rows.unlabelled else None
-    _add_affine("affine", at, tables, rows, pi, scores, others)
-    _add_beta("beta", at, tables, rows, pi, scores)
+    for method in METHODS:
+        add_calibrated("", method, at, tables, scores, others)
     weights = len(y) * pi[y] / np.bincount(y, minlength=len(pi))[y]
     at_pi = fit_logits(tables[0], y, weights, "affine")
     scores.add("affine, fitted at π", at, [at_pi(each) for each in tables])
@@ -202,22 +200,17 @@ def _corrected(rows: Rows, kept: Kept, base: int, at: int, pi: np.ndarray, table
             scores.shift = label_shift_test(torch.from_numpy(others), held_out).p_value
 
 
-def _add_affine(
-    name: str, at: int, tables: list[np.ndarray], rows: Rows, pi: np.ndarray, scores: Scores,
+def add_calibrated(
+    name: str, method: CalibrationMethod, at: int, tables: list[np.ndarray], scores: Scores,
     others: np.ndarray | None = None, crossed: bool = True,
 ) -> None:  # fmt: skip
-    """Score an affine calibration; with unlabelled rows also with the intercept that makes their mean π."""
+    """Score a calibration as "NAME, METHOD"; with unlabelled rows also with the intercept that makes their mean π."""
     tables = tables if others is None else [*tables, others]
-    found = calibrated(tables, rows.y_valid.numpy(), pi, "affine", crossed)
-    slope = float(found.slope[0])
-    scores.add_bounded(name, at, (found.valid, found.test), slope=slope)
+    found = calibrated(tables, scores.y_valid, scores.populations[at], method, crossed)
+    slope, title = float(found.slope[0]), f"{name}, {method}" if name else method
+    scores.add_bounded(title, at, (found.valid, found.test), slope=slope)
     if found.others is not None:
-        add_matched(f"{name}, matched", at, [found.valid, found.test], found.others, scores, slope)
-
-
-def _add_beta(name: str, at: int, tables: list[np.ndarray], rows: Rows, pi: np.ndarray, scores: Scores) -> None:
-    """Score a beta calibration."""
-    scores.add_bounded(name, at, calibrated(tables, rows.y_valid.numpy(), pi, "beta")[:2])
+        add_matched(f"{title}, matched", at, [found.valid, found.test], found.others, scores, slope)
 
 
 def add_matched(name: str, at: int, tables: list[np.ndarray], others: np.ndarray, scores: Scores, slope: float = 1.0) -> None:
@@ -307,12 +300,14 @@ def score_streams(kind: Kind, rows: Rows, seed: int, scores: Scores, at: int, ke
         scores.add_bounded(name, at, tables[:2])
         if name == EVIDENCE:
             add_matched(f"{name}, matched", at, tables[:2], tables[2], scores)
-            _add_affine(f"{name}, affine", at, tables[:2], rows, pi, scores, tables[2])
+            for method in METHODS:
+                add_calibrated(name, method, at, tables[:2], scores, tables[2])
         better = scores.valid[name, at].score >= scores.valid[LOGIT_ADJUSTED, at].score
         *two, others = tables if better else plain
         scores.add_bounded(guarded, at, two)
         add_matched(f"{guarded}, matched", at, two, others, scores)
-        _add_affine(f"{guarded}, affine", at, two, rows, pi, scores, others)
+        for method in METHODS:
+            add_calibrated(guarded, method, at, two, scores, others)
 
 
 def _two(z: Tensor) -> np.ndarray:

@@ -33,22 +33,25 @@ FLATTENED = {  # calibrations that are left out where their slope is above 1
     "affine, capped": CAPPED_LA,
     "ensemble, affine, capped": "ensemble, capped",
     "affine, matched, capped": "mean matching, capped",
-    "unlabelled, guarded, affine, matched, capped": "unlabelled, guarded, matched, capped",
 }
+GUARDS = {"": 0.5, ", guess if better": 0.0, ", guess if clearly better": -1.0, ", never the guess": None}
 CANDIDATES = (
     LOGIT_ADJUSTED, "gain, r = ρ, κ = 0", "gain, r = ρ, κ = 0.1", "κ validated", "weighted", "half weighted", "by uncertainty",
-    "by x, half", "affine", "affine, flattening only", "beta", "auto", "pooled, affine", "ensemble", "ensemble, affine",
-    "Laplace", "classifier, auto", "classifier, beta", CAPPED_LA, f"{CAPPED_LA} at 2n", f"{LOGIT_ADJUSTED}, smoothed",
-    "gain, r = ρ, κ = 0, capped", "weighted, capped", "half weighted, capped", "affine, capped",
-    "affine, capped, flattening only", "beta, capped", "pooled, affine, capped", "ensemble, capped", "ensemble, affine, capped",
-    "ensemble, affine, capped, flattening only", "classifier, auto, capped", "classifier, beta, capped",
+    "by x, half", "affine", "affine, flattening only", "beta", *(f"auto{title}" for title in GUARDS), "pooled, affine",
+    "pooled, beta", "ensemble", "ensemble, affine", "ensemble, beta", "Laplace",
+    "classifier, auto", "classifier, beta", CAPPED_LA, "gain, r = ρ, κ = 0, capped", "affine, capped",
+    "affine, capped, flattening only", "beta, capped", "pooled, affine, capped", "pooled, beta, capped", "ensemble, capped",
+    "ensemble, affine, capped", "ensemble, affine, capped, flattening only", "classifier, auto, capped",
+    f"{LOGIT_ADJUSTED}, smoothed", "affine, smoothed", "beta, smoothed", *(f"auto{title}, smoothed" for title in GUARDS),
+    "pooled, affine, smoothed", "pooled, beta, smoothed", "ensemble, affine, smoothed", "ensemble, beta, smoothed",
+    "classifier, auto, smoothed", "classifier, beta, smoothed",
 )  # fmt: skip
+STREAMS = ("unlabelled, guarded", "unlabelled, evidence", "unlabelled, evidence, guarded")
+MATCHED = ("mean matching", *(f"{name}{method}, matched" for name in ("", "pooled, ") for method in ("affine", "beta")),
+           *(f"{name}{method}, matched" for name in STREAMS for method in ("", ", affine", ", beta")))  # fmt: skip
 CANDIDATES_UNLABELLED = (
-    "mean matching", "affine, matched", "unlabelled, root", "unlabelled, guarded", "unlabelled, guarded, matched",
-    "unlabelled, guarded, affine, matched", "mean matching, capped", "affine, matched, capped",
-    "pooled, affine, matched, capped", "affine, matched, capped, flattening only", "unlabelled, guarded, capped",
-    "unlabelled, guarded, matched, capped", "unlabelled, guarded, affine, matched, capped",
-    "unlabelled, guarded, affine, matched, capped, flattening only",
+    "unlabelled, root", *STREAMS, *(f"{name}{bound}" for bound in ("", ", capped", ", smoothed") for name in MATCHED),
+    "affine, matched, capped, flattening only",
 )  # fmt: skip
 
 
@@ -148,25 +151,41 @@ def _with_rules(cell: Compared) -> Compared:
     gains = [name for name in (LOGIT_ADJUSTED, "gain, r = ρ, κ = 0.1", "gain, r = ρ, κ = 0") if name in cell.valid]
     best = np.argmax([cell.valid[name][:, 0] for name in gains], axis=0)
     _add(cell, "κ validated", [gains[each] for each in best])
-    auto = []
-    for draw in range(cell.draws):
-        plain, affine = cell.valid[LOGIT_ADJUSTED][draw], cell.valid["affine"][draw]
-        keep = plain[0] - cell.guess > 2 * plain[1] and plain[0] - affine[0] > affine[2]
-        auto.append(LOGIT_ADJUSTED if keep else "affine")
-    _add(cell, "auto", auto, flat=True)
+    for suffix in ("", ", smoothed"):
+        chosen = _calibrated_unless_worse(cell, suffix)
+        for title, errors in GUARDS.items():
+            _add(cell, f"auto{title}{suffix}", chosen, errors)
     for name, plain in FLATTENED.items():
         if name in cell.valid and plain in cell.valid:
             _add(cell, f"{name}, flattening only", [name if each < 1 else plain for each in cell.slope[name]])
     return cell
 
 
-def _add(cell: Compared, name: str, chosen: Sequence[str], flat: bool = False) -> None:
-    """Add a method that is another one in each draw; `flat`: the guess, where that is not clearly better on validation."""
+def _calibrated_unless_worse(cell: Compared, suffix: str) -> list[str]:
+    """Return for each draw what `PrevalenceCorrectedClassifier(method="auto")` takes before it compares with the guess."""
+    chosen = []
+    for draw in range(cell.draws):
+        scores = {name: cell.valid[f"{name}{suffix}"][draw] for name in (LOGIT_ADJUSTED, "affine", "beta")}
+        plain, best = scores[LOGIT_ADJUSTED], max(("affine", "beta"), key=lambda name: scores[name][0])
+        keep = plain[0] - cell.guess > 2 * plain[1] and plain[0] - scores[best][0] > scores[best][2]
+        chosen.append(f"{LOGIT_ADJUSTED if keep else best}{suffix}")
+    return chosen
+
+
+def _add(cell: Compared, name: str, chosen: Sequence[str], guard: float | None = None) -> None:
+    """Add a method that is another one in each draw.
+
+    Args:
+        cell: where it is added.
+        name: of the method.
+        chosen: what it is in each draw.
+        guard: the guess replaces it where it is not better on validation by as many standard errors; None for never.
+    """
     for values in (cell.likelihood, cell.auc, cell.mean, cell.slope):
         values[name] = np.array([values[each][draw] for draw, each in enumerate(chosen)])
     cell.valid[name] = np.array([cell.valid[each][draw] for draw, each in enumerate(chosen)])
-    if flat:
-        doubtful = cell.valid[name][:, 0] - cell.guess < 0.5 * cell.valid[name][:, 1]
+    if guard is not None:
+        doubtful = cell.valid[name][:, 0] - cell.guess < guard * cell.valid[name][:, 1]
         cell.likelihood[name][doubtful] = cell.guess
         cell.mean[name][doubtful] = cell.share
 

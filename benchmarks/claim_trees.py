@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import lightgbm as lgb
 import numpy as np
 from claim_methods import LOGIT_ADJUSTED, Rows
-from claim_posthoc import CAPPED, Scores, add_matched, calibrated, moved, pooled_log_odds
+from claim_posthoc import CAPPED, METHODS, Scores, add_calibrated, add_matched, moved, pooled_log_odds
 from scipy.special import log_softmax
 from sklearn.model_selection import StratifiedKFold
 
@@ -148,19 +148,13 @@ def _score_corrections(best: dict[str, Chosen], data: Data, scores: Scores, at: 
     inputs = data.x_valid, data.x_test, data.others.get(at)
     mixed = [None if x is None else pooled_log_odds([each.at(x, data.rho, pi) for each in pooled]) for x in inputs]
     base = [None if x is None else best[LOGIT_ADJUSTED].at(x, data.rho, pi) for x in inputs]
-    for name, tables in {"affine": base, "pooled, affine": mixed}.items():
-        assert tables[0] is not None
-        assert tables[1] is not None
-        found = calibrated([each for each in tables if each is not None], data.y_valid, pi, "affine")
-        slope = float(found.slope[0])
-        scores.add_bounded(name, at, (found.valid, found.test), slope=slope)
-        if found.others is not None:
-            add_matched(f"{name}, matched", at, [found.valid, found.test], found.others, scores, slope)
-    assert base[0] is not None
-    assert base[1] is not None
-    scores.add_bounded("beta", at, calibrated([base[0], base[1]], data.y_valid, pi, "beta")[:2])
-    if base[2] is not None:
-        add_matched("mean matching", at, [base[0], base[1]], base[2], scores)
+    for name, (valid, test, unlabelled) in {"": base, "pooled": mixed}.items():
+        assert valid is not None
+        assert test is not None
+        for method in METHODS:
+            add_calibrated(name, method, at, [valid, test], scores, unlabelled)
+        if name == "" and unlabelled is not None:
+            add_matched("mean matching", at, [valid, test], unlabelled, scores)
 
 
 def _corrected_classifiers(
