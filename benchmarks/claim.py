@@ -31,7 +31,16 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import torch
 from claim_methods import LOSSES, Job, Loss, Rows, Stack, fit, jobs_of
-from claim_posthoc import FIGURES, Scores, can_stream, score_natural, score_nets, score_streams
+from claim_posthoc import (
+    FIGURES,
+    Scores,
+    can_stream,
+    linear_classifier,
+    score_classifiers,
+    score_natural,
+    score_nets,
+    score_streams,
+)
 from claim_sets import Task, task_of
 from report import ROOT
 from unlabelled import IMAGES, SLICES, standardised
@@ -184,6 +193,8 @@ def run(one: Run, report: Report) -> list[bytes]:
         kept = fit(cell.model, rows, jobs, draw)
         score_nets(rows, kept, scores, ensembles)
         score_natural(cell.model, rows, draw, scores)
+        if cell.model == "linear":
+            score_classifiers(linear_classifier(rows, kept), rows, scores, places_of(TRAINED_AT))
         for at in places_of(SCREENED_AT) if can_stream(rows) else ():
             if at in rows.unlabelled and (at == 0 or cell.model == "linear"):
                 score_streams(cell.model, rows, draw, scores, at, kept)

@@ -6,8 +6,8 @@ Stage: `Rows`, `Kept` nets → `Scores`: a row of figures per method and populat
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,17 +15,37 @@ import torch.nn.functional as F
 from claim_methods import DECAYS, LOGIT_ADJUSTED, MEMBERS, Job, Kept, Rows, fit
 from scipy.special import log_softmax, logsumexp
 from scipy.stats import rankdata
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold
 from torch import Tensor
 from unlabelled_methods import LABELLED, Draw, Kind, matched
 from unlabelled_methods import Job as StreamJob
 from unlabelled_methods import fit as fit_streams
 
 from rightloss.shift import label_shift_test
-from rightloss.sklearn.logit_calibration import CalibrationMethod, LogitCalibration, calibrate_logits, fit_logits, match_mean
+from rightloss.sklearn import PrevalenceCorrectedClassifier
+from rightloss.sklearn.logit_calibration import (
+    CalibrationMethod,
+    LogitCalibration,
+    calibrate_logits,
+    fit_logits,
+    match_mean,
+    smooth_likelihoods,
+)
 
-FOLDS = 2
+FOLDS, CLASSIFIER_FOLDS = 2, 5
 METHODS: tuple[CalibrationMethod, ...] = ("affine", "beta")
-FIGURES = ("likelihood", "auc", "mean", "valid", "valid_over_guess_se", "valid_over_base_se", "step", "slope")
+FIGURES = (
+    "likelihood",
+    "auc",
+    "mean",
+    "valid",
+    "valid_over_guess_se",
+    "valid_over_base_se",
+    "valid_over_own_se",
+    "step",
+    "slope",
+)
 STREAM = "unlabelled, root"
 EVIDENCE = "unlabelled, evidence"
 PEOPLE = 3.0  # ε of the evidence on unlabelled rows, as `InformationGainClassifier` takes it
@@ -53,16 +73,28 @@ class Scores:
         self.valid: dict[tuple[str, int], Validation] = {}
         self.shift = math.nan  # p-value of `label_shift_test`
 
-    def add(self, name: str, at: int, tables: Iterable[np.ndarray], step: int = -1, slope: float = 1.0) -> None:
-        """Score tables log p_π(k|x) of the validation and of the test rows; note the step kept and a calibration's slope."""
+    def add(
+        self, name: str, at: int, tables: Iterable[np.ndarray], step: int = -1, slope: float = 1.0, own_name: str | None = None
+    ) -> None:
+        """Score tables log p_π(k|x) of the validation and of the test rows.
+
+        Args:
+            name: of the method.
+            at: place of the population.
+            tables: of the validation and of the test rows.
+            step: that was kept.
+            slope: of a calibration.
+            own_name: the method before its likelihood ratios were bounded.
+        """
         valid, test = tables
         pi = self.populations[at]
         own = valid[np.arange(len(valid)), self.y_valid]
         self.valid[name, at] = Validation(own, self.expected(own, self.y_valid, at)[0])
         base = self.valid.get((LOGIT_ADJUSTED, at), self.valid[name, at]).rows
+        before = self.valid[own_name or name, at].rows
         log_p = test[np.arange(len(test)), self.y_test]
         mean = sum(share * np.exp(test[self.y_test == k, -1]).mean() for k, share in enumerate(pi))
-        errors = [self.expected(own - other, self.y_valid, at)[1] for other in (np.log(pi)[self.y_valid], base)]
+        errors = [self.expected(own - other, self.y_valid, at)[1] for other in (np.log(pi)[self.y_valid], base, before)]
         odds = test[:, -1] - logsumexp(test[:, :-1], axis=1)
         likelihood = self.expected(log_p, self.y_test, at)[0]
         self.names.append((name, at))
@@ -72,8 +104,8 @@ class Scores:
         """Score tables as they are, and with capped and with smoothed likelihood ratios."""
         tables = list(tables)
         self.add(name, at, tables, step, slope)
-        self.add(f"{name}, capped", at, [self.capped(each, at) for each in tables], step, slope)
-        self.add(f"{name}, smoothed", at, [self.smoothed(each, at) for each in tables], step, slope)
+        self.add(f"{name}, capped", at, [self.capped(each, at) for each in tables], step, slope, name)
+        self.add(f"{name}, smoothed", at, [self.smoothed(each, at) for each in tables], step, slope, name)
 
     def capped(self, table: np.ndarray, at: int) -> np.ndarray:
         """Return predictions at π in which no class is less likely to have produced x than 1/(n_k + 1) of the most probable.
@@ -88,9 +120,7 @@ class Scores:
 
     def smoothed(self, table: np.ndarray, at: int) -> np.ndarray:
         """Return predictions at π with 1/(n_k + 1) added to each class's share of the likelihood."""
-        pi = self.populations[at]
-        shares = np.exp(log_softmax(table - np.log(pi), axis=1)) + 1 / (1 + self.counts)
-        return np.asarray(log_softmax(np.log(shares) + np.log(pi), axis=1))
+        return smooth_likelihoods(table, self.populations[at], self.counts)
 
     def expected(self, values: np.ndarray, y: np.ndarray, at: int) -> tuple[float, float]:
         """Return Σ_k π_k × mean over class k, and its standard error."""
@@ -219,7 +249,7 @@ def add_matched(name: str, at: int, tables: list[np.ndarray], others: np.ndarray
     scores.add(name, at, (by_mean(each) for each in tables), slope=slope)
     for title, bounded in {"capped": scores.capped, "smoothed": scores.smoothed}.items():
         by_mean = at_mean(bounded(others, at), scores.populations[at])
-        scores.add(f"{name}, {title}", at, (by_mean(bounded(each, at)) for each in tables), slope=slope)
+        scores.add(f"{name}, {title}", at, (by_mean(bounded(each, at)) for each in tables), slope=slope, own_name=name)
 
 
 def at_mean(others: np.ndarray, pi: np.ndarray) -> LogitCalibration:
@@ -264,6 +294,34 @@ def averaged(table: np.ndarray, spread: np.ndarray) -> np.ndarray:
     z = (table[:, 1] - table[:, 0])[:, None] + spread[:, None] * nodes
     logs = [logsumexp(-np.logaddexp(0, sign * z), axis=1, b=weights / weights.sum()) for sign in (1, -1)]
     return np.stack(logs, 1)
+
+
+def score_classifiers(model: Any, rows: Rows, scores: Scores, trained_at: Sequence[int]) -> None:
+    """Score `PrevalenceCorrectedClassifier` around a classifier, by method, on out-of-fold predictions of the labelled rows.
+
+    Every method is without smoothing, and smoothed; "classifier, as it comes" is method="auto" with smoothing="auto".
+    """
+    x, y = rows.x.numpy(), rows.y.numpy()
+    folds = list(StratifiedKFold(CLASSIFIER_FOLDS, shuffle=True, random_state=0).split(x, y))
+    for method in ("auto", "beta", "affine", "closed_form"):
+        corrected = None
+        for at in trained_at:
+            pi = scores.populations[at].tolist()
+            if corrected is None or method == "auto":
+                corrected = PrevalenceCorrectedClassifier(model, pi, method=method, cv=folds).fit(x, y)
+            as_it_comes, corrected.smoothing_ = corrected.smoothing_, False
+            corrected.set_population(pi)
+            tables = [np.asarray(corrected.predict_log_proba(each.numpy())) for each in (rows.x_valid, rows.x_test)]
+            scores.add_bounded(f"classifier, {method.replace('_', ' ')}", at, tables)
+            if method == "auto":
+                tables = [scores.smoothed(each, at) for each in tables] if as_it_comes else tables
+                scores.add("classifier, as it comes", at, tables)
+
+
+def linear_classifier(rows: Rows, kept: Kept) -> Any:
+    """Return scikit-learn's logistic regression with the penalty that was best on the validation rows."""
+    decay = kept.decays[kept.names.index((LOGIT_ADJUSTED, 0, 0))]
+    return LogisticRegression(C=1 / (2 * decay * len(rows.y)), max_iter=1_000)
 
 
 def score_natural(kind: Kind, rows: Rows, seed: int, scores: Scores) -> None:

@@ -35,6 +35,7 @@ FLATTENED = {  # calibrations that are left out where their slope is above 1
     "affine, matched, capped": "mean matching, capped",
 }
 GUARDS = {"": 0.5, ", guess if better": 0.0, ", guess if clearly better": -1.0, ", never the guess": None}
+UNLESS_WORSE = (LOGIT_ADJUSTED, "affine", "beta", "pooled, beta", "ensemble, beta", "classifier, auto")
 CANDIDATES = (
     LOGIT_ADJUSTED, "gain, r = ρ, κ = 0", "gain, r = ρ, κ = 0.1", "κ validated", "weighted", "half weighted", "by uncertainty",
     "by x, half", "affine", "affine, flattening only", "beta", *(f"auto{title}" for title in GUARDS), "pooled, affine",
@@ -45,6 +46,7 @@ CANDIDATES = (
     f"{LOGIT_ADJUSTED}, smoothed", "affine, smoothed", "beta, smoothed", *(f"auto{title}, smoothed" for title in GUARDS),
     "pooled, affine, smoothed", "pooled, beta, smoothed", "ensemble, affine, smoothed", "ensemble, beta, smoothed",
     "classifier, auto, smoothed", "classifier, beta, smoothed",
+    *(f"{name}, smoothed unless worse" for name in UNLESS_WORSE), "classifier, as it comes",
 )  # fmt: skip
 STREAMS = ("unlabelled, guarded", "unlabelled, evidence", "unlabelled, evidence, guarded")
 MATCHED = ("mean matching", *(f"{name}{method}, matched" for name in ("", "pooled, ") for method in ("affine", "beta")),
@@ -133,10 +135,12 @@ def _of_cell(key: tuple[str, str, int], paths: Sequence[Path]) -> Iterable[Compa
         figures = {name: np.array([each[name] for each in tables], dtype=float) for name in names}
         part = {column: {name: figures[name][:, columns.index(column)] for name in names} for column in columns}
         valid = {
-            name: figures[name][:, [columns.index(c) for c in ("valid", "valid_over_guess_se", "valid_over_base_se")]]
+            name: figures[name][
+                :, [columns.index(c) for c in ("valid", "valid_over_guess_se", "valid_over_base_se", "valid_over_own_se")]
+            ]
             for name in names
         }
-        valid["natural"] = np.full((len(draws), 3), populations[0, -1])
+        valid["natural"] = np.full((len(draws), 4), populations[0, -1])
         rows = tuple(np.mean([each["sizes"][3:] for each in draws], axis=0).round().astype(int).tolist())
         shift = np.array([float(each["shift"]) for each in draws])
         cell = Compared(
@@ -155,6 +159,11 @@ def _with_rules(cell: Compared) -> Compared:
         chosen = _calibrated_unless_worse(cell, suffix)
         for title, errors in GUARDS.items():
             _add(cell, f"auto{title}{suffix}", chosen, errors)
+    for name in UNLESS_WORSE:
+        if f"{name}, smoothed" in cell.valid:
+            before, bounded = cell.valid[name], cell.valid[f"{name}, smoothed"]
+            worse = before[:, 0] - bounded[:, 0] > bounded[:, 3]
+            _add(cell, f"{name}, smoothed unless worse", [name if each else f"{name}, smoothed" for each in worse])
     for name, plain in FLATTENED.items():
         if name in cell.valid and plain in cell.valid:
             _add(cell, f"{name}, flattening only", [name if each < 1 else plain for each in cell.slope[name]])

@@ -12,18 +12,14 @@ from typing import Any, NamedTuple
 import lightgbm as lgb
 import numpy as np
 from claim_methods import LOGIT_ADJUSTED, Rows
-from claim_posthoc import CAPPED, METHODS, Scores, add_calibrated, add_matched, moved, pooled_log_odds
+from claim_posthoc import CAPPED, METHODS, Scores, add_calibrated, add_matched, moved, pooled_log_odds, score_classifiers
 from scipy.special import log_softmax
-from sklearn.model_selection import StratifiedKFold
 
 from rightloss import Prevalence
 from rightloss.boosting import InformationGainObjective
-from rightloss.sklearn import PrevalenceCorrectedClassifier
 
 LEAVES, ROUNDS = (4, 15), (5, 10, 20, 40, 80)
-FOLDS = 5
 POOLED = (LOGIT_ADJUSTED, "weighted", "gain, r = ρ, κ = 0")
-CORRECTED = ("auto", "beta", "affine", "closed_form")  # of `PrevalenceCorrectedClassifier`, on out-of-fold predictions
 
 
 class Boosted(NamedTuple):
@@ -115,9 +111,6 @@ def score_boosting(rows: Rows, scores: Scores, trained_at: Sequence[int], seed: 
         free["gain, r = ρ, κ = 0"] = gained(data, scores.populations[0], 0.0, at_population=False)
     natural = data._replace(x=rows.x_natural.numpy(), y=rows.y_natural.numpy())
     as_met = builtin(natural) if len(np.unique(natural.y)) == len(data.rho) else None
-    corrected = _corrected_classifiers(
-        data, scores.populations, trained_at, chosen(free[LOGIT_ADJUSTED], data, scores.populations[0])
-    )
     for at, pi in enumerate(scores.populations):
         own = dict(free) | {"weighted": builtin(data, pi / data.rho)}
         if at in trained_at:
@@ -131,15 +124,14 @@ def score_boosting(rows: Rows, scores: Scores, trained_at: Sequence[int], seed: 
             tables = [each.at(x, data.rho, pi) for x in (data.x_valid, data.x_test)]
             (scores.add_bounded if name in CAPPED else scores.add)(name, at, tables, each.rounds)
         _score_corrections(best, data, scores, at, pi)
-        for (name, place), log_p in corrected.items():
-            if place == at:
-                scores.add_bounded(name, at, log_p)
         if as_met is not None:
             first, moved_to = (chosen(as_met, natural, each) for each in (scores.populations[0], pi))
             scores.add("natural rows", at, (moved_to.at(x, natural.rho, pi) for x in (data.x_valid, data.x_test)))
             if at:
                 as_is = [first.boosted.table(x, first.rounds) for x in (data.x_valid, data.x_test)]
                 scores.add("natural rows, as is", at, as_is)
+    natural_best = chosen(free[LOGIT_ADJUSTED], data, scores.populations[0])
+    score_classifiers(_classifier(data, natural_best), rows, scores, trained_at)
 
 
 def _score_corrections(best: dict[str, Chosen], data: Data, scores: Scores, at: int, pi: np.ndarray) -> None:
@@ -157,23 +149,9 @@ def _score_corrections(best: dict[str, Chosen], data: Data, scores: Scores, at: 
             add_matched("mean matching", at, [valid, test], unlabelled, scores)
 
 
-def _corrected_classifiers(
-    data: Data, populations: np.ndarray, trained_at: Sequence[int], best: Chosen
-) -> dict[tuple[str, int], list[np.ndarray]]:
-    """Return predictions of `PrevalenceCorrectedClassifier` with the leaves and rounds of `best`, for validation and test."""
-    model = lgb.LGBMClassifier(
+def _classifier(data: Data, best: Chosen) -> lgb.LGBMClassifier:
+    """Return an unfitted classifier with the leaves and rounds of `best`."""
+    return lgb.LGBMClassifier(
         num_leaves=best.boosted.leaves, n_estimators=best.rounds, min_child_samples=min(20, len(data.y) // 20), n_jobs=1,
         verbose=-1, random_state=0,
     )  # fmt: skip
-    folds = list(StratifiedKFold(FOLDS, shuffle=True, random_state=0).split(data.x, data.y))
-    found = {}
-    for method in CORRECTED:
-        for at in trained_at:
-            if at == trained_at[0] or method == "auto":
-                corrected = PrevalenceCorrectedClassifier(model, populations[at].tolist(), method=method, cv=folds)
-                corrected.fit(data.x, data.y)
-            else:
-                corrected.set_population(populations[at].tolist())
-            tables = [np.asarray(corrected.predict_log_proba(x)) for x in (data.x_valid, data.x_test)]
-            found[f"classifier, {method.replace('_', ' ')}", at] = tables
-    return found

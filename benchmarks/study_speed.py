@@ -1,8 +1,9 @@
 """Time one fold of `rightloss study quick`, and compare it with another checkout of this repository.
 
-The whole command counts: start of Python, reading the data, ten runs of 300 steps side by side, tables and report. It runs in
-one process on one thread; checkouts take turns. `--against PATH` names the other checkout (`git worktree add PATH COMMIT`); its
-code runs in this environment. Writes study_speed.md: a row per checkout, and how far apart the predictions are.
+The whole command counts: start of Python, reading the data, ten runs of 300 steps side by side, tables and report. It trains in
+one process on one thread, as the command does for each core; checkouts take turns. `--against PATH` names the other checkout
+(`git worktree add PATH COMMIT`); its code runs in this environment. Writes study_speed.md: a row per checkout, and how far
+apart the predictions are.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from report import ROOT, table
 
-COMMAND = ["study", "quick", "--folds", "1", "--engine", "in-process"]
+COMMAND = ["study", "quick", "--folds", "1", "--engine", "processes", "--workers", "1"]
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 

@@ -38,6 +38,7 @@ from rightloss.metrics import evaluate
 from rightloss.predictive import retarget
 from rightloss.shift import LabelShiftWarning, estimate_prevalence
 from rightloss.sklearn.corrected import PrevalenceCorrectedClassifier
+from rightloss.sklearn.logit_calibration import smooth_likelihoods
 from rightloss.sklearn.method_choice import HeldOutRows, choose_method
 from rightloss.sklearn.training_rows import was_trained_on
 
@@ -589,3 +590,70 @@ def test_a_classifier_of_decision_values_is_calibrated_by_auto() -> None:
     assert model.method_ in ("affine", "beta")
     assert model.floor_ is None
     np.testing.assert_allclose(model.sampling_[1], y.mean())
+
+
+class TestSmoothing:
+    """No more is claimed than the labelled rows can show."""
+
+    def test_a_likelihoods_share_is_raised_by_one_over_the_rows_plus_one(self) -> None:
+        p, pi, counts = np.array([[0.7, 0.2, 0.1], [1e-9, 1e-3, 1.0]]), np.array([0.9, 0.09, 0.01]), np.array([4, 9, 99])
+        p /= p.sum(1, keepdims=True)
+        expected = np.empty_like(p)
+        for row, own in enumerate(p):
+            likelihood = own / pi
+            raised = likelihood / likelihood.sum() + np.array([0.2, 0.1, 0.01])
+            expected[row] = pi * raised / (pi @ raised)
+        np.testing.assert_allclose(np.exp(smooth_likelihoods(np.log(p), pi, counts)), expected, rtol=1e-12)
+
+    def test_likelihood_ratios_are_bounded_by_the_rows_and_keep_their_order(self) -> None:
+        z = np.sort(np.random.default_rng(0).normal(0, 30, 200))
+        table, pi, counts = (
+            np.stack([-np.logaddexp(0, z), -np.logaddexp(0, -z)], 1),
+            np.array([0.999, 0.001]),
+            np.array([60, 40]),
+        )
+        found = smooth_likelihoods(table, pi, counts)
+        ratio = np.exp(found[:, 1] - found[:, 0]) * pi[0] / pi[1]
+        assert ratio.max() == pytest.approx((60 + 1) * (1 + 1 / 41))  # rows of the other class, plus one
+        assert 1 / ratio.min() == pytest.approx((40 + 1) * (1 + 1 / 61))
+        assert (np.diff(ratio) > -1e-12).all()
+        np.testing.assert_allclose(np.exp(smooth_likelihoods(table, pi, np.full(2, 1e15))), np.exp(table), atol=1e-12)
+
+    def test_it_is_left_out_where_classes_are_far_apart_and_saves_a_model_that_extrapolates(self) -> None:
+        rng = np.random.default_rng(0)
+        y = np.repeat([0, 1], 100)
+        apart = rng.normal(size=(200, 1)) + 12 * y[:, None]
+        assert not corrected(LogisticRegression(), 0.001).fit(apart, y).smoothing_
+        far = (rng.normal(size=(4_200, 1)) + 2 * (np.arange(4_200) >= 2_100)[:, None]) * np.where(
+            rng.random((4_200, 1)) < 0.03, 12, 1
+        )
+        labels = (np.arange(4_200) >= 2_100).astype(int)
+        some = np.r_[0:100, 2_100:2_200]
+        steep = LogisticRegression(C=1e6)
+        smoothed, plain = (corrected(steep, 0.001, method="closed_form", smoothing=each) for each in (True, False))
+        new = np.setdiff1d(np.arange(4_200), some)
+        gained = [
+            expected_log_likelihood(model.fit(far[some], labels[some]), far[new], labels[new], 0.001)
+            for model in (smoothed, plain)
+        ]
+        assert gained[0] > gained[1] + 0.001
+
+    def test_chosen_by_name_it_holds_at_every_population(self) -> None:
+        X, y = rows(300, 0.4, 3)
+        plain, smoothed = (corrected(balanced(), 0.1, method="affine", smoothing=each).fit(X, y) for each in (False, True))
+        assert (plain.smoothing_, smoothed.smoothing_) == (False, True)
+        counts = np.bincount(y)
+        for share in (0.1, 0.001):
+            pi = np.array([1 - share, share])
+            expected = smooth_likelihoods(plain.set_population(share).predict_log_proba(X), pi, counts)
+            np.testing.assert_allclose(smoothed.set_population(share).predict_log_proba(X), expected, rtol=1e-12)
+
+    def test_a_frozen_classifier_is_smoothed_only_on_request(self) -> None:
+        X, y = rows(400, 0.3, 5)
+        frozen = FrozenEstimator(balanced().fit(*rows(400, 0.3, 6)))
+        assert not corrected(frozen, 0.001).fit(X, y).smoothing_
+        assert corrected(frozen, 0.001, smoothing=True).fit(X, y).smoothing_
+
+    def test_another_word_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="`smoothing` to be True, False or 'auto', but got 'yes'"):
+            corrected(balanced(), 0.1, smoothing="yes").fit(*rows(100, 0.3, 0))

@@ -22,8 +22,8 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, colu
 from ..predictive import retarget
 from ..prevalence import PrevalenceWarning, frequencies
 from ..shift import estimate_prevalence, label_shift_test
-from .logit_calibration import LogitCalibration, calibrate_logits, flattened, match_mean
-from .method_choice import HeldOutRows, choose_method, compare_methods, score_methods
+from .logit_calibration import LogitCalibration, calibrate_logits, flattened, match_mean, smooth_likelihoods
+from .method_choice import HeldOutRows, choose_method, compare_methods, is_smoothed, predict_held_out
 from .out_of_fold import (
     OutOfFold,
     folds_of,
@@ -39,6 +39,7 @@ from .training_rows import was_trained_on
 
 CorrectionMethod = Literal["auto", "closed_form", "affine", "beta", "mean_matching", "none"]
 METHODS = get_args(CorrectionMethod)
+SMOOTHED = ("closed_form", "affine", "beta")  # corrections that smoothing="auto" may smooth
 
 
 class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
@@ -76,6 +77,11 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
     little if nothing was wrong (`benchmarks/corrections.py`), and for trees the closed form is contested (arXiv 2412.16209).
     `comparison_` has the scores.
 
+    **Smoothing.** At a small π a few rows far out decide the log-likelihood. There a model extrapolates, and claims likelihood
+    ratios of thousands that a hundred labelled rows cannot show. With `smoothing`, 1/(n_k + 1) is added to each class's share
+    of the likelihood of x, for n_k labelled rows of class k, so that no ratio exceeds about n_k + 1. For two classes the order
+    of the predictions stays. `benchmarks/claim.py` compares both.
+
     **Probabilities of 0 and 1**, as forests give, have no logit. A probability of 0 becomes half the smallest positive one
     among the predictions in training (`floor_`), which keeps their order; 1/(2(n + 1)) if all of them are 0 or 1.
 
@@ -91,6 +97,9 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
             label; a `Prevalence`; an estimate of one. None for the labels' own mix, by weight, or, if `fit` is given
             `X_unlabelled` and the method is not "mean_matching", for an estimate from these rows.
         method: "auto", "closed_form", "affine", "beta", "mean_matching" or "none".
+        smoothing: True or False; "auto" smooths the closed form and the calibrations that method="auto" chose, unless
+            they are better without by a standard error on held-out rows. It leaves frozen classifiers alone, which may have
+            been trained on more rows than `fit` is given.
         sampling: ρ, in the form of `population`, if the classifier's parameters do not show it. Samplers that generate rows
             (SMOTE) or choose them by x (Tomek links) change more than the mix: the closed form is then approximate, and a
             `PrevalenceWarning` says so.
@@ -102,6 +111,7 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         classes_: the labels, sorted (K,).
         estimator_: the fitted classifier.
         method_: the correction in use; for "auto" also "flat".
+        smoothing_: whether likelihoods are smoothed.
         sampling_: ρ (K,); the labels' own mix for a classifier without probabilities.
         population_: π (K,); the mean if it is uncertain.
         prevalence_: both as a `rightloss.Prevalence`, with the uncertainty of π.
@@ -136,6 +146,7 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         population: Any = None,
         *,
         method: Any = "auto",
+        smoothing: Any = "auto",
         sampling: Any = None,
         cv: Any = 5,
         n_jobs: Any = None,
@@ -144,6 +155,7 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         self.estimator = estimator
         self.population = population
         self.method = method
+        self.smoothing = smoothing
         self.sampling = sampling
         self.cv = cv
         self.n_jobs = n_jobs
@@ -190,7 +202,7 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
                 stacklevel=2,
             )
         self.floor_ = None if by_score else self._floor(X, folded, len(labels))
-        self._data = data
+        self._data, self._counts = data, np.bincount(labels, weights=weights)
         self._choose(folded, X_unlabelled)
         self._warn_of(mix)
         if self.population is None and X_unlabelled is not None and self.method_ != "mean_matching":
@@ -203,10 +215,10 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         table = self._log_probs(X)
         if self.method_ == "none":
             return table
-        if self.calibration_ is None:
-            return np.asarray(retarget(table, self.sampling_, self.population_))
-        calibrated = self.calibration_(np.asarray(retarget(table, self.sampling_, self._data)))
-        return np.asarray(retarget(calibrated, self._stated_at, self.population_))
+        if self.calibration_ is not None:
+            table = self.calibration_(np.asarray(retarget(table, self.sampling_, self._data)))
+        found = np.asarray(retarget(table, self._stated_at, self.population_))
+        return smooth_likelihoods(found, self.population_, self._counts) if self.smoothing_ else found
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return probabilities at the population `(n, k)`, columns in the order of `classes_`."""
@@ -256,6 +268,10 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         if self.method not in METHODS:
             raise ValueError(
                 f"Expected `method` to be one of {', '.join(METHODS)}, but got {self.method!r}: choose one of them."
+            )
+        if self.smoothing not in (True, False, "auto"):
+            raise ValueError(
+                f"Expected `smoothing` to be True, False or 'auto', but got {self.smoothing!r}: choose one of them."
             )
         if by_score and self.method not in ("auto", "affine", "beta"):
             raise ValueError(
@@ -320,7 +336,7 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         self._held_out = None if folded is None else (self._table(folded.values), folded.labels)
         matched = self._matched(X_unlabelled)
         self.comparison_: dict[str, dict[str, float]] = {}
-        self.method_ = self.method
+        self.method_, self.smoothing_ = self.method, self.smoothing is True
         if self.method == "auto":
             self.method_ = "closed_form" if rows is None else self._best(rows, matched)
         self.calibration_, self._stated_at = self._calibration(rows, matched)
@@ -329,9 +345,13 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         fixed = {} if self.floor_ is None else {"closed_form": rows.at_population(rows.log_probs)}
         if matched is not None:
             fixed["mean_matching"] = matched(rows.log_probs)
-        scores = score_methods(rows, fixed)
+        tables = predict_held_out(rows, fixed)
+        scores = {name: rows.own(table) for name, table in tables.items()}
         self.comparison_ = compare_methods(scores, rows)
-        return choose_method(scores, rows)
+        chosen = choose_method(scores, rows)
+        if self.smoothing == "auto" and chosen in SMOOTHED and not isinstance(self._estimator(), FrozenEstimator):
+            self.smoothing_ = is_smoothed(rows, tables[chosen])
+        return chosen
 
     def _calibration(
         self, rows: HeldOutRows | None, matched: LogitCalibration | None

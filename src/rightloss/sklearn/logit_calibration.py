@@ -1,6 +1,6 @@
 """Calibrate logits: slopes and intercepts from labelled predictions, or intercepts from unlabelled ones and a given mean.
 
-Stage: `log_probs (n, k)`, labels or a mean → `LogitCalibration` → calibrated `log_probs`.
+Stage: `log_probs (n, k)`, labels or a mean → `LogitCalibration` → calibrated `log_probs`; counts → smoothed ones.
 """
 
 from __future__ import annotations
@@ -141,6 +141,23 @@ def match_mean(
             break
         bias, (value, probs, average, error) = bias - change, found
     return LogitCalibration(slopes, bias - bias.mean())
+
+
+def smooth_likelihoods(log_probs: np.ndarray, population: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return predictions that claim no more than the labelled rows can show: no likelihood ratio exceeds about n_k + 1.
+
+    p(k|x)/π_k is proportional to the likelihood p(x|k). If none of n_k labelled rows of class k looked like x, one in n_k of
+    that class still may. So 1/(n_k + 1) is added to each class's share of the likelihood, Σ_k share_k = 1. For two classes
+    this keeps the order of the predictions.
+
+    Args:
+        log_probs: at the population `(n, k)`, finite.
+        population: π (K,).
+        counts: labelled rows of each class n_k (K,).
+    """
+    prior = np.log(population)
+    shares = np.exp(log_softmax(log_probs - prior, axis=1)) + 1 / (1 + counts)
+    return log_softmax(np.log(shares) + prior, axis=1)
 
 
 def _normalised(table: np.ndarray, slope: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

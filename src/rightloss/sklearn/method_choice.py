@@ -1,6 +1,6 @@
 """Choose the correction of a classifier's predictions by its score on held-out rows at the population.
 
-Stage: out-of-fold `log_probs` at the rows' own mix, labels, π → scores of the corrections → the name of one.
+Stage: out-of-fold `log_probs` at the rows' own mix, labels, π → tables at π → scores → the name of one, smoothed or not.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..predictive import retarget
-from .logit_calibration import CalibrationMethod, calibrate_logits
+from .logit_calibration import CalibrationMethod, calibrate_logits, smooth_likelihoods
 
 FEW = 20.0  # rows of a class, by weight, below which a calibration is the last resort
 # standard errors better than predicting π that are needed to skip the calibration, and to keep a correction at all
@@ -42,13 +42,18 @@ class HeldOutRows:
         """Return the log-probability of each row's label (n,)."""
         return log_probs[np.arange(len(self.labels)), self.labels]
 
+    @property
+    def counts(self) -> np.ndarray:
+        """Rows of each class, by weight (K,)."""
+        return np.bincount(self.labels, weights=self.weights)
+
     def at_population(self, log_probs: np.ndarray) -> np.ndarray:
         """Return predictions at `data` as predictions at the population."""
         return np.asarray(retarget(log_probs, self.data, self.population))
 
 
-def score_methods(rows: HeldOutRows, fixed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return, for each correction, the log-likelihood of every held-out row at the population (n,).
+def predict_held_out(rows: HeldOutRows, fixed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the predictions of each correction at the population `(n, k)`, and always π as "population".
 
     Args:
         rows: the held-out rows.
@@ -56,10 +61,15 @@ def score_methods(rows: HeldOutRows, fixed: Mapping[str, np.ndarray]) -> dict[st
             are enough rows, are added, each fitted on the other folds.
     """
     methods: list[CalibrationMethod] = ["affine"] if fewest(rows) < FEW else ["affine", "beta"]
-    found = {name: rows.own(table) for name, table in fixed.items()}
-    found |= {method: rows.own(rows.at_population(_cross_fitted(rows, method))) for method in methods}
-    found["population"] = np.log(rows.population)[rows.labels]
-    return found
+    calibrated = {str(method): rows.at_population(_cross_fitted(rows, method)) for method in methods}
+    return {**fixed, **calibrated, "population": np.broadcast_to(np.log(rows.population), rows.log_probs.shape)}
+
+
+def is_smoothed(rows: HeldOutRows, log_probs: np.ndarray) -> bool:
+    """Return whether predictions at π should be smoothed: unless they are better without, by more than a standard error."""
+    smoothed = smooth_likelihoods(log_probs, rows.population, rows.counts)
+    gain, error = expected_gain(rows.own(log_probs) - rows.own(smoothed), rows)
+    return gain <= error
 
 
 def choose_method(scores: Mapping[str, np.ndarray], rows: HeldOutRows) -> str:
@@ -101,7 +111,7 @@ def expected_gain(values: np.ndarray, rows: HeldOutRows) -> tuple[float, float]:
 
 def fewest(rows: HeldOutRows) -> float:
     """Return the number of rows, by weight, of the rarest class."""
-    return float(np.bincount(rows.labels, weights=rows.weights).min())
+    return float(rows.counts.min())
 
 
 def _clearly_best(names: list[str], scores: Mapping[str, np.ndarray], rows: HeldOutRows) -> str:
