@@ -5,6 +5,7 @@ Stage: `Compared` cells of claim_tables.py, and claim_why.json → docs/benchmar
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -18,7 +19,6 @@ from claim_sets import MORE
 from claim_tables import (
     CANDIDATES,
     CANDIDATES_UNLABELLED,
-    CAPPED_LA,
     GUESS,
     RIVALS,
     RIVALS_UNLABELLED,
@@ -37,9 +37,10 @@ from report import ROOT, table
 from unlabelled_page import sources
 
 PICTURED = (
-    "natural rows", "weighted", "half weighted", "focal, affine", "gain, r = ρ, κ = 0", "affine", "beta", "pooled, affine",
-    "ensemble", "classifier, auto", CAPPED_LA, "affine, capped", "pooled, affine, capped", "ensemble, capped", "mean matching",
-    "unlabelled, guarded, matched", "mean matching, capped", "unlabelled, guarded, matched, capped",
+    "natural rows", "weighted", "half weighted", "focal, affine", "gain, r = ρ, κ = 0", "affine", "beta", "pooled, beta",
+    "ensemble", "ensemble, beta", f"{LOGIT_ADJUSTED}, smoothed", "beta, smoothed unless worse",
+    "pooled, beta, smoothed unless worse", "classifier, as it comes", "mean matching", "unlabelled, evidence",
+    "unlabelled, evidence, matched", "unlabelled, evidence, beta, matched", "unlabelled, evidence, beta, matched, smoothed",
 )  # fmt: skip
 IN_CSV = tuple(dict.fromkeys((
     *PICTURED, *CANDIDATES, *CANDIDATES_UNLABELLED, "focal", "Prior2Posterior", "affine, fitted at π", "weighted, affine",
@@ -52,13 +53,14 @@ WHEN_TEXT = """Chosen on the first half, in bold: among those below π least oft
 level with the best rival most often. The figures are those on the second half, with the usual correction beside it.
 
 """
-CAP_TEXT = """
-What the cap on likelihood ratios does. It is an insurance: it costs where classes are nearly separable, and saves a model
-that extrapolates:
+SMOOTHING_TEXT = """
+What smoothing the likelihood ratios does. It is an insurance: it costs where classes are nearly separable, and saves a model
+that extrapolates. *Unless worse* on validation rows, it hardly costs:
 
 """
 CLASSIFIER_TEXT = """
-`PrevalenceCorrectedClassifier` around LightGBM, by its `method`, at the populations that it was fitted for:
+`PrevalenceCorrectedClassifier` around logistic regression and LightGBM, by its `method`, compared with "auto" without
+smoothing, at the populations that it was fitted for:
 
 """
 FORMS_TEXT = """
@@ -86,18 +88,22 @@ HOW = """
   every π. *Half weighted*: the same in the mix r ∝ √(ρπ), with weights r/ρ. *Focal*: γ = 2, moved to π.
   *Gain as published*: r = π, κ = 0, the minibatch's marginal, bias not started at π. *By x*: logit adjustment with weights
   that depend on x alone, through the present prediction: (p_π(x)/p_ρ(x))^½; *by uncertainty*: 1 − Σp² (the paper's outlook).
-- *Affine*, *beta*: calibration on the validation rows, slopes shrunk, moved to π, as `PrevalenceCorrectedClassifier` does on
-  out-of-fold rows (*classifier, …*, with boosting). *Flattening only*: left out where the slope is above 1. *Guarded*: the
-  guess where that is not worse on validation by half a standard error. *Auto*: logit adjustment where that is clearly better
-  than affine and than the guess, else affine, guarded. *Fitted at π*: affine with the rows weighted to π, not shrunk.
+- *Affine*, *beta*: calibration on the validation rows, slopes shrunk, moved to π. *Classifier, …*: the methods of
+  `PrevalenceCorrectedClassifier` around logistic regression and LightGBM, on out-of-fold predictions of the labelled rows, not
+  smoothed; *as it comes*: with all of its defaults. *Flattening only*: left out where the slope is above 1. *Auto*: its rule on
+  the validation rows: logit adjustment where that is clearly better than a calibration and than always answering π, else the
+  better of affine and beta, and the guess where that is not worse by half a standard error (*if better*, *if clearly better*,
+  *never*: other guards). *Fitted at π*: affine with the rows weighted to π, not shrunk.
   *Prior2Posterior*: divided by the mean prediction on the labelled rows. *Pooled*: mean log-odds of four nets trained by
   logit adjustment, the weighted loss, the gain at κ = 0 and by uncertainty. *Ensemble*: five logit-adjusted MLPs.
   *Laplace*: averaged over a Gaussian posterior of the linear model. *κ validated*: the best of κ = 0, 0.1, 1 on validation.
-- *Capped*: no class has a likelihood of x below 1/(n_k + 1) of the largest one, for n_k labelled rows of it
-  (*at 2n*: twice as many); *smoothed*: 1/(n_k + 1) is added to each class's share of the likelihood. Rivals are not capped.
+- *Capped*: no class has a likelihood of x below 1/(n_k + 1) of the largest one, for n_k labelled rows of it; *smoothed*:
+  1/(n_k + 1) is added to each class's share of the likelihood; *unless worse*: by a standard error, on the validation rows.
+  Rivals are neither.
 - With unlabelled rows: *mean matching* moves the intercept until their mean prediction is π; *matched* does so after another
-  method. *Unlabelled*: they are one more stream of the likelihood, with mass √(N_u/n); *guarded*: unless logit adjustment
-  is better on validation.
+  method. *Unlabelled, root*: they are one more stream of the likelihood, with mass √(N_u/n). *Evidence*: with the mass of the
+  minibatch's rows, and evidence (ε = 3) that their mean prediction is π, as `InformationGainClassifier` has it. *Guarded*:
+  unless logit adjustment is better on validation; without another word, that is the root.
 - What was set after looking: the cap, found on four draws of credit, LIDC, Default and Caravan (which it does not change) with
   50 labelled of each class; *flattening only*, after Default and LIDC. Steps and rates are those of `unlabelled.py`, with one
   weight decay for nets to save time. Left out: ensembles of other losses, unlabelled rows with several classes, at 0.3, 0.1,
@@ -225,21 +231,21 @@ def reasons(part: Sequence[Compared]) -> str:
     )
 
 
-def cap_effect(all_cells: Sequence[Compared]) -> str:
-    """Return in a sentence by how much the cap changes some methods, where it matters."""
+def smoothing_effect(all_cells: Sequence[Compared]) -> str:
+    """Return in a sentence by how much smoothing changes some methods, where it matters."""
     lines = []
-    for name in (LOGIT_ADJUSTED, "affine", "pooled, affine"):
+    for name, how in itertools.product((LOGIT_ADJUSTED, "beta", "pooled, beta"), ("smoothed", "smoothed unless worse")):
         found = [
-            (100 * cell.difference(f"{name}, capped", name)[0] / -cell.guess, cell)
+            (100 * cell.difference(f"{name}, {how}", name)[0] / -cell.guess, cell)
             for cell in all_cells
-            if cell.counted and cell.set not in BY_YEAR and f"{name}, capped" in cell.likelihood
+            if cell.counted and cell.set not in BY_YEAR and f"{name}, {how}" in cell.likelihood
         ]
         better, worse = ([cell for change, cell in found if sign * change > 1] for sign in (1, -1))
         ends = [pick(found, key=lambda each: each[0]) for pick in (max, min)]
         best, worst = (f"{change:+.0f} % ({_name(cell)})" for change, cell in ends)
         lines.append(
-            f"- *{name}*: of {len(found)} cells the cap improves {len(better)} by more than 1 % of the log-loss of answering π "
-            f"({_sets(better)}), at best {best}, and worsens {len(worse)} ({_sets(worse)}), at worst {worst}."
+            f"- *{name}, {how}*: better in {len(better)} of {len(found)} cells by more than 1 % of the log-loss of answering π "
+            f"({_sets(better)}), at best {best}; worse in {len(worse)} ({_sets(worse)}), at worst {worst}."
         )
     return "\n".join(lines) + "\n"
 
@@ -254,17 +260,23 @@ def _name(cell: Compared) -> str:
 
 
 def classifier_methods(all_cells: Sequence[Compared]) -> str:
-    """Return a row per method of the corrected classifier around boosting: differences to "auto"."""
+    """Return a row per model and method of the corrected classifier: differences to "auto"."""
+    base = "classifier, auto"
+    every = [cell for cell in all_cells if cell.counted and cell.set not in BY_YEAR and base in cell.likelihood]
     rows = []
-    own = [cell for cell in all_cells if cell.counted and cell.set not in BY_YEAR and "classifier, auto" in cell.likelihood]
-    for name in ("closed form", "affine", "beta"):
-        found = [cell.difference(f"classifier, {name}", "classifier, auto") for cell in own]
-        median = np.median([100 * mean / -cell.guess for (mean, _), cell in zip(found, own, strict=True)])
-        ahead, behind = (sum(sign * mean > 2 * error for mean, error in found) for sign in (1, -1))
-        below = [sum(over < -2 * noise for over, noise in (cell.difference(each, GUESS) for cell in own))
-                 for each in (f"classifier, {name}", "classifier, auto")]  # fmt: skip
-        rows.append([name, str(len(own)), f"{median:+.2f}", f"{ahead} / {behind}", f"{below[0]} (auto: {below[1]})"])
-    return table(["method", "cells", "median difference to auto, %", "ahead / behind", "below π"], rows)
+    for model in ("linear", "boosting"):
+        own = [cell for cell in every if cell.model == model]
+        for title in ("closed form", "affine", "beta", "auto, smoothed", "as it comes") if own else ():
+            name = f"classifier, {title}"
+            found = [cell.difference(name, base) for cell in own]
+            changes = [100 * mean / -cell.guess for (mean, _), cell in zip(found, own, strict=True)]
+            ahead, behind = (sum(sign * mean > 2 * error for mean, error in found) for sign in (1, -1))
+            below = [sum(over < -2 * noise for over, noise in (cell.difference(each, GUESS) for cell in own))
+                     for each in (name, base)]  # fmt: skip
+            spread = f"{min(changes):+.1f} to {max(changes):+.1f}"
+            counts = [f"{ahead} / {behind}", f"{below[0]} (auto: {below[1]})"]
+            rows.append([model, title, str(len(own)), f"{np.median(changes):+.2f}", spread, *counts])
+    return table(["model", "method", "cells", "difference to auto, %: median", "range", "ahead / behind", "below π"], rows)
 
 
 def by_model(all_cells: Sequence[Compared], places: Sequence[int] = (0, 3, 4)) -> str:
@@ -307,7 +319,8 @@ def draw(all_cells: Sequence[Compared], path: Path) -> None:
                     continue
                 low, mean, high = median_interval(found)
                 needs = any(word in name for word in ("matching", "unlabelled"))
-                colour = "#d55e00" if needs else "#009e73" if "capped" in name else "#0072b2"
+                bounded = "smoothed" in name or "as it comes" in name
+                colour = "#d55e00" if needs else "#009e73" if bounded else "#0072b2"
                 axis.plot(np.clip(found, -limit, limit), np.full(len(found), y), "|", color="#999999", ms=7, mew=0.9)
                 axis.plot(np.clip([low, high], -limit, limit), [y, y], color=colour, lw=2)
                 axis.plot(
@@ -327,7 +340,7 @@ def draw(all_cells: Sequence[Compared], path: Path) -> None:
             axis.grid(axis="x", alpha=0.3)
     axes[0, 0].invert_yaxis()
     label = "log-likelihood in the population, difference to logit adjustment, nats: median over cells (95 %), each cell a tick"
-    figure.supxlabel(f"{label}; green: capped; orange: needs unlabelled rows", fontsize=9)
+    figure.supxlabel(f"{label}; green: smoothed; orange: needs unlabelled rows", fontsize=9)
     figure.savefig(path, dpi=100)
     plt.close(figure)
 
@@ -376,7 +389,7 @@ def write_page(results: Path, out: Path) -> None:
         f"\nSettings were chosen on {half}; reported are {rest}: named before the runs. Tables of both halves were seen while "
         "it ran, and the order in which further cells were run was chosen by hand.\n",
         "\n### Labelled rows alone\n\n", VERDICT_TEXT, verdicts(all_cells, CANDIDATES, RIVALS, lambda cell: True),
-        CAP_TEXT, cap_effect(all_cells),
+        SMOOTHING_TEXT, smoothing_effect(all_cells),
         "\n### With unlabelled rows of the population\n\n", verdicts(all_cells, unlabelled, RIVALS_UNLABELLED, streams),
         "\nBoosting, which has no likelihood for them:\n\n", verdicts(all_cells, unlabelled, RIVALS_UNLABELLED, boosting),
         "\n### What to use when\n\n", WHEN_TEXT, when(all_cells), proposal(), CLASSIFIER_TEXT, classifier_methods(all_cells),

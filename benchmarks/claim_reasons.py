@@ -31,10 +31,10 @@ WHEN = (
     ),
     (
         "few labelled rows, π of 0.01 or less, columns with long tails",
-        "cap or smooth the likelihood ratio at n + 1 as well",
+        "smooth the likelihood ratio as well, unless held-out rows say otherwise: `PrevalenceCorrectedClassifier` does by itself",
         (
-            "with calibration it is below π in hardly any cell; it costs where classes are nearly separable (*sylva*, "
-            "*shuttle*, *nursery*), and ties lower the AUC a little, which smoothing does not"
+            "smoothed, a calibration is below π in hardly any cell; always on, it costs where classes are nearly separable "
+            "(*sylva*, *shuttle*, *nursery*), where held-out rows see it. A cap is no better, and its ties lower the AUC"
         ),
     ),
     (
@@ -89,14 +89,14 @@ DEFAULTS = (
         '`PrevalenceCorrectedClassifier(method="auto")`',
         "keep",
         (
-            'around boosting "beta" and "affine" are behind "auto" somewhat more often than ahead, by little (next table); '
-            "the closed form is level with it"
+            'no other method is ahead of "auto" much more often than behind it, around logistic regression or boosting '
+            "(next table), and other guards against the guess are level with its own (*Labelled rows alone*)"
         ),
     ),
     (
-        "none yet",
-        "an option to cap or smooth likelihood ratios by the rows of each class",
-        "the only cure found for linear models and nets that extrapolate at π ≤ 0.01",
+        '`PrevalenceCorrectedClassifier(smoothing="auto")`',
+        "new: likelihood ratios smoothed by the rows of each class, unless they are clearly better without on held-out rows",
+        "the only cure found for linear models and nets that extrapolate at π ≤ 0.01 (*What smoothing … does*, next table)",
     ),
 )
 WHY_TEXT = (
