@@ -31,7 +31,7 @@ WHEN = (
     ),
     (
         "few labelled rows, π of 0.01 or less, columns with long tails",
-        "smooth the likelihood ratio as well, unless held-out rows say otherwise: `PrevalenceCorrectedClassifier` does by itself",
+        "smooth the likelihood ratio, too, unless held-out rows say otherwise: `PrevalenceCorrectedClassifier` does by itself",
         (
             "smoothed, a calibration is below π in hardly any cell; always on, it costs where classes are nearly separable "
             "(*sylva*, *shuttle*, *nursery*), where held-out rows see it. A cap is no better, and its ties lower the AUC"
