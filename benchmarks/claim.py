@@ -7,10 +7,12 @@ validation, unlabelled, test. Each method is judged at the set's natural prevale
 weighted by class. All methods have the same start, minibatches, steps, rates and decays, chosen on the same validation rows.
 
     python benchmarks/claim.py              # runs what is missing, a process per core; stop and resume at will
-    python benchmarks/claim.py --engine ray # the same on a Ray cluster
+    python benchmarks/claim.py --engine ray --address HEAD:6379     # the same on a Ray cluster
     python benchmarks/claim.py --screen     # every form of the gain, on three sets
     python benchmarks/claim.py --quick      # three small sets, three draws: a few minutes
     python benchmarks/claim.py --docs       # writes the page from the stored results, trains nothing
+
+A draw that has a file is not run again: delete benchmarks/out/claim after a change of the methods.
 
 The CT slices do not come with the package: `--slices PATH`, or their folder in RIGHTLOSS_DATA; skipped where absent.
 """
@@ -23,8 +25,9 @@ import os
 import time
 import warnings
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -245,17 +248,16 @@ def check_losses() -> None:
         del LOSSES["κ = 1"]
 
 
-def run_missing(runs: list[Run], folder: Path, engine: str, workers: int | None) -> None:
+def run_missing(runs: list[Run], folder: Path, engine: Any) -> None:
     """Run draws of cells by one of the study's engines, and write each file when it is there, whole or not at all."""
     from rich.progress import track
 
     folder.mkdir(parents=True, exist_ok=True)
-    engines = {"processes": Processes, "ray": OnRay}
-    done = engines[engine](workers=workers).run(run, runs, lambda number, share: None)
-    for number, (content,) in track(done, "draws of cells", len(runs)):
-        one = runs[number]
-        with whole_file(one.cell.path(one.draw, folder)) as file:
-            file.write(content)
+    with closing(engine.run(run, runs, lambda number, share: None)) as done:
+        for number, (content,) in track(done, "draws of cells", len(runs)):
+            one = runs[number]
+            with whole_file(one.cell.path(one.draw, folder)) as file:
+                file.write(content)
 
 
 def main() -> None:
@@ -270,6 +272,7 @@ def main() -> None:
     parser.add_argument("--docs", action="store_true", help="write the page into docs/benchmarks from the stored results")
     parser.add_argument("--engine", choices=("processes", "ray"), default="processes")
     parser.add_argument("--workers", type=int, help="processes; one per processor by default")
+    parser.add_argument("--address", help="of a Ray cluster; one on this machine by default")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -286,7 +289,8 @@ def main() -> None:
     check_losses()
     each = cells(sets, sizes, tuple(chosen.models), chosen.slices)
     runs = [Run(cell, draw, chosen.slices, chosen.screen) for cell in each for draw in range(draws)]
-    run_missing([one for one in runs if not one.cell.path(one.draw, folder).exists()], folder, chosen.engine, chosen.workers)
+    engine = Processes(chosen.workers) if chosen.engine == "processes" else OnRay(chosen.address, chosen.workers)
+    run_missing([one for one in runs if not one.cell.path(one.draw, folder).exists()], folder, engine)
     from claim_page import summary
 
     print(summary(folder, draws))

@@ -127,15 +127,22 @@ def run(name: str, seeds: int, workers: int | None) -> None:
     options = [*STUDIES[name].split(), "--seeds", str(seeds), "--out", str(folder)]
     options += ["--workers", str(workers)] if workers else []
     options += ["--data", str(SLICES)] if "slices" in name else []
-    before = _seconds_of_children()
-    subprocess.run([Path(sys.executable).with_name("rightloss"), "study", *options], check=True)
-    minutes = (_seconds_of_children() - before) / 60
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
     made = folder / "made.json"
-    earlier = json.loads(made.read_text(encoding="utf-8"))["cpu_minutes"] if made.exists() else 0.0
-    content = {"commit": commit.stdout.strip(), "cpu_minutes": round(earlier + minutes, 1)}
-    with whole_file(made) as file:
-        file.write(json.dumps(content).encode())
+    earlier = json.loads(made.read_text(encoding="utf-8")) if made.exists() else {"commit": "", "cpu_minutes": 0.0}
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
+    commits = dict.fromkeys([*filter(None, earlier["commit"].split(", ")), commit.stdout.strip()])
+    done, before = _finished_runs(folder), _seconds_of_children()
+    try:
+        subprocess.run([Path(sys.executable).with_name("rightloss"), "study", *options], check=True)
+    finally:
+        if _finished_runs(folder) != done:
+            minutes = earlier["cpu_minutes"] + (_seconds_of_children() - before) / 60
+            with whole_file(made) as file:
+                file.write(json.dumps({"commit": ", ".join(commits), "cpu_minutes": round(minutes, 1)}).encode())
+
+
+def _finished_runs(folder: Path) -> int:
+    return len([*folder.glob("runs/*.npz")])
 
 
 def _seconds_of_children() -> float:
@@ -145,7 +152,7 @@ def _seconds_of_children() -> float:
 
 def read(folder: Path) -> Study:
     """Read a finished study."""
-    if not (folder / "summary.json").exists():
+    if not (folder / "summary.json").exists() or not (folder / "made.json").exists():
         raise ValueError(f"Expected a finished study in {folder}, but there is none: run it with `--run`.")
     summary = Summary.read(folder / "summary.json")
     if summary.missing:
@@ -300,17 +307,20 @@ def _label(key: CellKey, study: Study) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help="studies; all by default")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"with --run: some of {', '.join(STUDIES)}; all by default")
     parser.add_argument("--run", action="store_true", help="run the studies, and write no page")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="with --run: repetitions; more can be added later")
     parser.add_argument("--workers", type=int, help="with --run: processes; one per processor by default")
     chosen = parser.parse_args()
-    names = chosen.names or list(STUDIES)
+    if chosen.names and not chosen.run:
+        parser.error("names of studies are for --run: the page shows all of them")
     if chosen.run:
-        for name in names:
+        if not SLICES.exists():
+            parser.error(f"expected the archive of CT slices at {SLICES}: name its folder by RIGHTLOSS_DATA")
+        for name in chosen.names or STUDIES:
             run(name, chosen.seeds, chosen.workers)
         return
-    studies = [read(RESULTS / name) for name in names]
+    studies = [read(RESULTS / name) for name in STUDIES]
     for old in OUT.glob("paper-*"):
         old.unlink()
     checks = all_checks(studies)

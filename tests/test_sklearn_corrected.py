@@ -654,6 +654,35 @@ class TestSmoothing:
         assert not corrected(frozen, 0.001).fit(X, y).smoothing_
         assert corrected(frozen, 0.001, smoothing=True).fit(X, y).smoothing_
 
+    @pytest.mark.parametrize("scale", [1.0, 1e-3, 7.0])
+    def test_weights_of_another_scale_do_not_make_rows_few(self, scale: float) -> None:
+        X, y = rows(600, 0.5, 8)
+        weights = np.full(600, scale)
+        found = corrected(balanced(), 0.01, method="closed_form", smoothing=True).fit(X, y, sample_weight=weights)
+        assert (found._counts >= np.bincount(y) * (1 - 1e-12)).all()
+        plain = corrected(balanced(), 0.01, method="closed_form", smoothing=False).fit(X, y, sample_weight=weights)
+        expected = smooth_likelihoods(plain.predict_log_proba(X), found.population_, np.bincount(y) * max(scale, 1.0))
+        np.testing.assert_allclose(found.predict_log_proba(X), expected, rtol=1e-9)
+
+    def test_numpys_true_is_true_and_a_grid_may_hold_it(self) -> None:
+        assert corrected(balanced(), 0.1, method="affine", smoothing=np.True_).fit(*rows(200, 0.4, 1)).smoothing_
+
+    def test_a_classifier_that_was_saved_before_there_was_smoothing_predicts_as_it_did(self) -> None:
+        X, y = rows(300, 0.4, 2)
+        model = corrected(balanced(), 0.01, smoothing=False).fit(X, y)
+        state = {name: value for name, value in vars(model).items() if name not in ("smoothing", "smoothing_", "_counts")}
+        older = PrevalenceCorrectedClassifier.__new__(PrevalenceCorrectedClassifier)
+        older.__setstate__(state)
+        np.testing.assert_array_equal(older.predict_log_proba(X), model.predict_log_proba(X))
+        assert older.get_params()["smoothing"] is False
+
+    def test_means_that_were_matched_stay_matched(self) -> None:
+        X, y = rows(300, 0.4, 2)
+        with pytest.raises(ValueError, match="no smoothing for method='mean_matching', but got smoothing=True"):
+            corrected(balanced(), 0.1, method="mean_matching", smoothing=True).fit(X, y, X_unlabelled=X)
+        with pytest.raises(ValueError, match="no smoothing for method='none'"):
+            corrected(balanced(), 0.1, method="none", smoothing=True).fit(X, y)
+
     def test_another_word_is_refused(self) -> None:
         with pytest.raises(ValueError, match="`smoothing` to be True, False or 'auto', but got 'yes'"):
             corrected(balanced(), 0.1, smoothing="yes").fit(*rows(100, 0.3, 0))

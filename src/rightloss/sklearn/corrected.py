@@ -23,7 +23,7 @@ from ..predictive import retarget
 from ..prevalence import PrevalenceWarning, frequencies
 from ..shift import estimate_prevalence, label_shift_test
 from .logit_calibration import LogitCalibration, calibrate_logits, flattened, match_mean, smooth_likelihoods
-from .method_choice import HeldOutRows, choose_method, compare_methods, is_smoothed, predict_held_out
+from .method_choice import HeldOutRows, choose_method, compare_methods, is_smoothed, predict_held_out, rows_of_classes
 from .out_of_fold import (
     OutOfFold,
     folds_of,
@@ -39,7 +39,7 @@ from .training_rows import was_trained_on
 
 CorrectionMethod = Literal["auto", "closed_form", "affine", "beta", "mean_matching", "none"]
 METHODS = get_args(CorrectionMethod)
-SMOOTHED = ("closed_form", "affine", "beta")  # corrections that smoothing="auto" may smooth
+SMOOTHED = ("closed_form", "affine", "beta")  # corrections that may be smoothed
 
 
 class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
@@ -80,7 +80,8 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
     **Smoothing.** At a small π a few rows far out decide the log-likelihood. There a model extrapolates, and claims likelihood
     ratios of thousands that a hundred labelled rows cannot show. With `smoothing`, 1/(n_k + 1) is added to each class's share
     of the likelihood of x, for n_k labelled rows of class k, so that no ratio exceeds about n_k + 1. For two classes the order
-    of the predictions stays. `benchmarks/claim.py` compares both.
+    of the predictions stays. The method is chosen without smoothing, and `comparison_` is without it, too.
+    `benchmarks/claim.py` compares both.
 
     **Probabilities of 0 and 1**, as forests give, have no logit. A probability of 0 becomes half the smallest positive one
     among the predictions in training (`floor_`), which keeps their order; 1/(2(n + 1)) if all of them are 0 or 1.
@@ -97,9 +98,10 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
             label; a `Prevalence`; an estimate of one. None for the labels' own mix, by weight, or, if `fit` is given
             `X_unlabelled` and the method is not "mean_matching", for an estimate from these rows.
         method: "auto", "closed_form", "affine", "beta", "mean_matching" or "none".
-        smoothing: True or False; "auto" smooths the closed form and the calibrations that method="auto" chose, unless
-            they are better without by a standard error on held-out rows. It leaves frozen classifiers alone, which may have
-            been trained on more rows than `fit` is given.
+        smoothing: True or False; not for "mean_matching" and "none". "auto" is True only with method="auto", if that chose the
+            closed form or a calibration, which then is not better without smoothing by a standard error on held-out rows at
+            π. It is False with fewer than 20 rows of a class, and for a frozen classifier, which may have been trained on
+            more rows than `fit` is given.
         sampling: ρ, in the form of `population`, if the classifier's parameters do not show it. Samplers that generate rows
             (SMOTE) or choose them by x (Tomek links) change more than the mix: the closed form is then approximate, and a
             `PrevalenceWarning` says so.
@@ -202,7 +204,7 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
                 stacklevel=2,
             )
         self.floor_ = None if by_score else self._floor(X, folded, len(labels))
-        self._data, self._counts = data, np.bincount(labels, weights=weights)
+        self._data, self._counts = data, rows_of_classes(labels, weights)
         self._choose(folded, X_unlabelled)
         self._warn_of(mix)
         if self.population is None and X_unlabelled is not None and self.method_ != "mean_matching":
@@ -230,7 +232,7 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         return self.classes_[best]
 
     def set_population(self, population: Population | None) -> PrevalenceCorrectedClassifier:
-        """Move to another population without a new fit, with the same method. None for the labels' own mix."""
+        """Move to another population without a new fit, with the same method and smoothing. None for the labels' own mix."""
         check_is_fitted(self)
         self._set_prevalence(self._data if population is None else population)
         return self
@@ -252,6 +254,11 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
             self.estimate_ = estimate_prevalence(table, self.sampling_, held_out=self._held_out)
         return self.set_population(self.estimate_)
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a classifier; those of version 0.2.0 are without smoothing."""
+        fitted = {"smoothing_": False} if "method_" in state else {}
+        super().__setstate__({"smoothing": False, **fitted, **state})
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         inner = get_tags(self._estimator())
@@ -269,9 +276,14 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
             raise ValueError(
                 f"Expected `method` to be one of {', '.join(METHODS)}, but got {self.method!r}: choose one of them."
             )
-        if self.smoothing not in (True, False, "auto"):
+        if not isinstance(self.smoothing, bool | np.bool_) and self.smoothing != "auto":
             raise ValueError(
                 f"Expected `smoothing` to be True, False or 'auto', but got {self.smoothing!r}: choose one of them."
+            )
+        if self.smoothing != "auto" and self.smoothing and self.method in ("mean_matching", "none"):
+            raise ValueError(
+                f"Expected no smoothing for method={self.method!r}, but got smoothing=True, which would change the mean or the "
+                "classifier's own probabilities: leave it out, or use another method."
             )
         if by_score and self.method not in ("auto", "affine", "beta"):
             raise ValueError(
@@ -336,9 +348,11 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         self._held_out = None if folded is None else (self._table(folded.values), folded.labels)
         matched = self._matched(X_unlabelled)
         self.comparison_: dict[str, dict[str, float]] = {}
-        self.method_, self.smoothing_ = self.method, self.smoothing is True
+        self.method_, self.smoothing_ = self.method, False
         if self.method == "auto":
             self.method_ = "closed_form" if rows is None else self._best(rows, matched)
+        if self.smoothing != "auto":
+            self.smoothing_ = bool(self.smoothing) and self.method_ in SMOOTHED
         self.calibration_, self._stated_at = self._calibration(rows, matched)
 
     def _best(self, rows: HeldOutRows, matched: LogitCalibration | None) -> str:

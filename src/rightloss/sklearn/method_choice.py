@@ -6,7 +6,7 @@ Stage: out-of-fold `log_probs` at the rows' own mix, labels, π → tables at π
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -43,7 +43,7 @@ class HeldOutRows:
         return log_probs[np.arange(len(self.labels)), self.labels]
 
     @property
-    def counts(self) -> np.ndarray:
+    def mass(self) -> np.ndarray:
         """Rows of each class, by weight (K,)."""
         return np.bincount(self.labels, weights=self.weights)
 
@@ -67,9 +67,24 @@ def predict_held_out(rows: HeldOutRows, fixed: Mapping[str, np.ndarray]) -> dict
 
 def is_smoothed(rows: HeldOutRows, log_probs: np.ndarray) -> bool:
     """Return whether predictions at π should be smoothed: unless they are better without, by more than a standard error."""
-    smoothed = smooth_likelihoods(log_probs, rows.population, rows.counts)
-    gain, error = expected_gain(rows.own(log_probs) - rows.own(smoothed), rows)
+    if fewest(rows) < FEW:
+        return False
+    counts = rows_of_classes(rows.labels, rows.weights)
+    smoothed = smooth_likelihoods(log_probs, rows.population, counts)
+    gain, error = expected_gain(
+        rows.own(log_probs) - rows.own(smoothed), replace(rows, weights=rows.weights * (counts / rows.mass)[rows.labels])
+    )
     return gain <= error
+
+
+def rows_of_classes(labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return how many rows of each class there are (K,).
+
+    That is their weight, but at least Kish's effective number (Σ w)²/Σ w², so that weights with a small sum do not count as
+    few rows.
+    """
+    mass = np.bincount(labels, weights=weights)
+    return np.maximum(mass, mass**2 / np.bincount(labels, weights=weights**2))
 
 
 def choose_method(scores: Mapping[str, np.ndarray], rows: HeldOutRows) -> str:
@@ -111,7 +126,7 @@ def expected_gain(values: np.ndarray, rows: HeldOutRows) -> tuple[float, float]:
 
 def fewest(rows: HeldOutRows) -> float:
     """Return the number of rows, by weight, of the rarest class."""
-    return float(rows.counts.min())
+    return float(rows.mass.min())
 
 
 def _clearly_best(names: list[str], scores: Mapping[str, np.ndarray], rows: HeldOutRows) -> str:

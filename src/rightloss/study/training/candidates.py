@@ -7,6 +7,7 @@ log-probabilities at π.
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
 _BLOCK = 64  # nodules per block when a net predicts
+_TOGETHER = 12  # nets that predict a block together, at most, to save memory
 
 MARGINAL_OF: dict[str, Callable[[nn.Module], Marginal | None]] = {
     "own": lambda head: None,
@@ -257,16 +259,17 @@ def tables_of(
     nets: Iterable[Net], part: Batch, fabric: Fabric | OneCPU, dropout: bool = False
 ) -> dict[Net, Float64[Tensor, "n k"]]:
     """Return the tables of nets for all rows of a part; nets that begin with the same convolution share its call."""
-    blocks: dict[Net, list[Tensor]] = {net: [] for net in nets}
-    models: dict[Net, Any] = {net: net.averaged.model.train(dropout) for net in blocks}
+    models: dict[Net, Any] = {net: net.averaged.model.train(dropout) for net in nets}
+    blocks: dict[Net, list[Tensor]] = {net: [] for net in models}
     for start in range(0, len(part.target), _BLOCK):
         features, metadata = (None if each is None else each[start : start + _BLOCK] for each in part.inputs)
-        teams = _teams({net: (model, features) for net, model in models.items()}, fabric)
-        for net in (net for team in teams for net in team):
-            model, dtype = models[net], next(models[net].parameters()).dtype
-            with fabric.autocast():
-                outputs = model(*(None if each is None else each.to(dtype) for each in (features, metadata)))
-            blocks[net].append(model.likelihood.table(outputs.double()))
+        for first in range(0, len(models), _TOGETHER):
+            some = {net: (models[net], features) for net in [*models][first : first + _TOGETHER]}
+            for net in itertools.chain.from_iterable(_teams(some, fabric)):
+                model, dtype = models[net], next(models[net].parameters()).dtype
+                with fabric.autocast():
+                    outputs = model(*(None if each is None else each.to(dtype) for each in (features, metadata)))
+                blocks[net].append(model.likelihood.table(outputs.double()))
     return {net: torch.cat(each).cpu() for net, each in blocks.items()}
 
 
