@@ -39,7 +39,7 @@ from unlabelled_page import sources
 PICTURED = (
     "natural rows", "weighted", "half weighted", "focal, affine", "gain, r = ρ, κ = 0", "affine", "beta", "pooled, beta",
     "ensemble", "ensemble, beta", f"{LOGIT_ADJUSTED}, smoothed", "beta, smoothed unless worse",
-    "pooled, beta, smoothed unless worse", "classifier, as it comes", "mean matching", "unlabelled, evidence",
+    "pooled, beta, smoothed unless worse", "classifier, smoothing auto", "mean matching", "unlabelled, evidence",
     "unlabelled, evidence, matched", "unlabelled, evidence, beta, matched", "unlabelled, evidence, beta, matched, smoothed",
 )  # fmt: skip
 IN_CSV = tuple(dict.fromkeys((
@@ -90,8 +90,8 @@ HOW = """
   that depend on x alone, through the present prediction: (p_π(x)/p_ρ(x))^½; *by uncertainty*: 1 − Σp² (the paper's outlook).
 - *Affine*, *beta*: calibration on the validation rows, slopes shrunk, moved to π. *Classifier, …*: the methods of
   `PrevalenceCorrectedClassifier` around logistic regression and LightGBM, on out-of-fold predictions of the labelled rows, not
-  smoothed; *as it comes*: with all of its defaults. *Flattening only*: left out where the slope is above 1. *Auto*: its rule on
-  the validation rows: logit adjustment where that is clearly better than a calibration and than always answering π, else the
+  smoothed; *smoothing auto*: with `smoothing="auto"`. *Flattening only*: left out where the slope is above 1. *Auto*: its rule
+  on the validation rows: logit adjustment where that is clearly better than a calibration and than always answering π, else the
   better of affine and beta, and the guess where that is not worse by half a standard error (*if better*, *if clearly better*,
   *never*: other guards). *Fitted at π*: affine with the rows weighted to π, not shrunk.
   *Prior2Posterior*: divided by the mean prediction on the labelled rows. *Pooled*: mean log-odds of four nets trained by
@@ -266,7 +266,7 @@ def classifier_methods(all_cells: Sequence[Compared]) -> str:
     rows = []
     for model in ("linear", "boosting"):
         own = [cell for cell in every if cell.model == model]
-        for title in ("closed form", "affine", "beta", "auto, smoothed", "as it comes") if own else ():
+        for title in ("closed form", "affine", "beta", "auto, smoothed", "smoothing auto") if own else ():
             name = f"classifier, {title}"
             found = [cell.difference(name, base) for cell in own]
             changes = [100 * mean / -cell.guess for (mean, _), cell in zip(found, own, strict=True)]
@@ -319,7 +319,7 @@ def draw(all_cells: Sequence[Compared], path: Path) -> None:
                     continue
                 low, mean, high = median_interval(found)
                 needs = any(word in name for word in ("matching", "unlabelled"))
-                bounded = "smoothed" in name or "as it comes" in name
+                bounded = "smoothed" in name or "smoothing" in name
                 colour = "#d55e00" if needs else "#009e73" if bounded else "#0072b2"
                 axis.plot(np.clip(found, -limit, limit), np.full(len(found), y), "|", color="#999999", ms=7, mew=0.9)
                 axis.plot(np.clip([low, high], -limit, limit), [y, y], color=colour, lw=2)

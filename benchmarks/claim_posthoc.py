@@ -299,7 +299,7 @@ def averaged(table: np.ndarray, spread: np.ndarray) -> np.ndarray:
 def score_classifiers(model: Any, rows: Rows, scores: Scores, trained_at: Sequence[int]) -> None:
     """Score `PrevalenceCorrectedClassifier` around a classifier, by method, on out-of-fold predictions of the labelled rows.
 
-    Every method is without smoothing, and smoothed; "classifier, as it comes" is method="auto" with smoothing="auto".
+    Every method is without smoothing, and smoothed; "classifier, smoothing auto" is method="auto" with smoothing="auto".
     """
     x, y = rows.x.numpy(), rows.y.numpy()
     folds = list(StratifiedKFold(CLASSIFIER_FOLDS, shuffle=True, random_state=0).split(x, y))
@@ -308,14 +308,14 @@ def score_classifiers(model: Any, rows: Rows, scores: Scores, trained_at: Sequen
         for at in trained_at:
             pi = scores.populations[at].tolist()
             if corrected is None or method == "auto":
-                corrected = PrevalenceCorrectedClassifier(model, pi, method=method, cv=folds).fit(x, y)
-            as_it_comes, corrected.smoothing_ = corrected.smoothing_, False
+                corrected = PrevalenceCorrectedClassifier(model, pi, method=method, smoothing="auto", cv=folds).fit(x, y)
+            chosen, corrected.smoothing_ = corrected.smoothing_, False
             corrected.set_population(pi)
             tables = [np.asarray(corrected.predict_log_proba(each.numpy())) for each in (rows.x_valid, rows.x_test)]
             scores.add_bounded(f"classifier, {method.replace('_', ' ')}", at, tables)
             if method == "auto":
-                tables = [scores.smoothed(each, at) for each in tables] if as_it_comes else tables
-                scores.add("classifier, as it comes", at, tables)
+                tables = [scores.smoothed(each, at) for each in tables] if chosen else tables
+                scores.add("classifier, smoothing auto", at, tables)
 
 
 def linear_classifier(rows: Rows, kept: Kept) -> Any:

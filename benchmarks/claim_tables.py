@@ -46,7 +46,7 @@ CANDIDATES = (
     f"{LOGIT_ADJUSTED}, smoothed", "affine, smoothed", "beta, smoothed", *(f"auto{title}, smoothed" for title in GUARDS),
     "pooled, affine, smoothed", "pooled, beta, smoothed", "ensemble, affine, smoothed", "ensemble, beta, smoothed",
     "classifier, auto, smoothed", "classifier, beta, smoothed",
-    *(f"{name}, smoothed unless worse" for name in UNLESS_WORSE), "classifier, as it comes",
+    *(f"{name}, smoothed unless worse" for name in UNLESS_WORSE), "classifier, smoothing auto",
 )  # fmt: skip
 STREAMS = ("unlabelled, guarded", "unlabelled, evidence", "unlabelled, evidence, guarded")
 MATCHED = ("mean matching", *(f"{name}{method}, matched" for name in ("", "pooled, ") for method in ("affine", "beta")),

@@ -191,7 +191,7 @@ def corrected(model: Any, split: Split, seed: int, shift: float, clock: Clock) -
         for method in ("closed_form", "affine", "beta", "mean_matching", "auto"):
             unlabelled = split.unlabelled(population, seed) if method == "mean_matching" else None
             start = clock.now()
-            ours = PrevalenceCorrectedClassifier(clone(model), population, method=method, smoothing=False, cv=split.folds)
+            ours = PrevalenceCorrectedClassifier(clone(model), population, method=method, cv=split.folds)
             ours.fit(split.x, split.y, X_unlabelled=unlabelled)
             seconds = clock.now() - start
             z = _log_odds_of(ours, split)

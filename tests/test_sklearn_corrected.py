@@ -623,7 +623,7 @@ class TestSmoothing:
         rng = np.random.default_rng(0)
         y = np.repeat([0, 1], 100)
         apart = rng.normal(size=(200, 1)) + 12 * y[:, None]
-        assert not corrected(LogisticRegression(), 0.001).fit(apart, y).smoothing_
+        assert not corrected(LogisticRegression(), 0.001, smoothing="auto").fit(apart, y).smoothing_
         far = (rng.normal(size=(4_200, 1)) + 2 * (np.arange(4_200) >= 2_100)[:, None]) * np.where(
             rng.random((4_200, 1)) < 0.03, 12, 1
         )
@@ -651,7 +651,7 @@ class TestSmoothing:
     def test_a_frozen_classifier_is_smoothed_only_on_request(self) -> None:
         X, y = rows(400, 0.3, 5)
         frozen = FrozenEstimator(balanced().fit(*rows(400, 0.3, 6)))
-        assert not corrected(frozen, 0.001).fit(X, y).smoothing_
+        assert not corrected(frozen, 0.001, smoothing="auto").fit(X, y).smoothing_
         assert corrected(frozen, 0.001, smoothing=True).fit(X, y).smoothing_
 
     @pytest.mark.parametrize("scale", [1.0, 1e-3, 7.0])

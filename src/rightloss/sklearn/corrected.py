@@ -77,11 +77,11 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
     little if nothing was wrong (`benchmarks/corrections.py`), and for trees the closed form is contested (arXiv 2412.16209).
     `comparison_` has the scores.
 
-    **Smoothing.** At a small π a few rows far out decide the log-likelihood. There a model extrapolates, and claims likelihood
-    ratios of thousands that a hundred labelled rows cannot show. With `smoothing`, 1/(n_k + 1) is added to each class's share
-    of the likelihood of x, for n_k labelled rows of class k, so that no ratio exceeds about n_k + 1. For two classes the order
-    of the predictions stays. The method is chosen without smoothing, and `comparison_` is without it, too.
-    `benchmarks/claim.py` compares both.
+    **Smoothing.** At a small π a few rows far out decide the log-likelihood. There linear models and networks extrapolate, and
+    claim likelihood ratios of thousands that a hundred labelled rows cannot show. With `smoothing`, 1/(n_k + 1) is added to
+    each class's share of the likelihood of x, for n_k labelled rows of class k, so that no ratio exceeds about n_k + 1. For two
+    classes the order of the predictions stays. It costs where classes are nearly separable, and for trees. It is off by
+    default: with "auto" as the method it is behind as often as ahead (`benchmarks/claim.py`).
 
     **Probabilities of 0 and 1**, as forests give, have no logit. A probability of 0 becomes half the smallest positive one
     among the predictions in training (`floor_`), which keeps their order; 1/(2(n + 1)) if all of them are 0 or 1.
@@ -101,7 +101,7 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         smoothing: True or False; not for "mean_matching" and "none". "auto" is True only with method="auto", if that chose the
             closed form or a calibration, which then is not better without smoothing by a standard error on held-out rows at
             π. It is False with fewer than 20 rows of a class, and for a frozen classifier, which may have been trained on
-            more rows than `fit` is given.
+            more rows than `fit` is given. The method is chosen, and `comparison_` is, without smoothing.
         sampling: ρ, in the form of `population`, if the classifier's parameters do not show it. Samplers that generate rows
             (SMOTE) or choose them by x (Tomek links) change more than the mix: the closed form is then approximate, and a
             `PrevalenceWarning` says so.
@@ -148,7 +148,7 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         population: Any = None,
         *,
         method: Any = "auto",
-        smoothing: Any = "auto",
+        smoothing: Any = False,
         sampling: Any = None,
         cv: Any = 5,
         n_jobs: Any = None,
