@@ -50,7 +50,7 @@ STREAM = "unlabelled, root"
 EVIDENCE = "unlabelled, evidence"
 PEOPLE = 3.0  # ε of the evidence on unlabelled rows, as `InformationGainClassifier` takes it
 GUARDED = "unlabelled, guarded"
-CAPPED = (LOGIT_ADJUSTED, "weighted", "gain, r = ρ, κ = 0")  # also scored with capped and with smoothed likelihood ratios
+BOUNDED = (LOGIT_ADJUSTED, "weighted", "gain, r = ρ, κ = 0")  # also scored with capped and with smoothed likelihood ratios
 POOLED = (LOGIT_ADJUSTED, "weighted", "by uncertainty", "gain, r = ρ, κ = 0")  # whose log-odds are averaged
 
 
@@ -187,7 +187,7 @@ def score_nets(rows: Rows, kept: Kept, scores: Scores, ensembles: bool) -> None:
         for name in order:
             place = place_of[name]
             tables = [moved(each[:, place], rho, pi) for each in (valid, test)]
-            add = scores.add_bounded if name[0] in CAPPED else scores.add
+            add = scores.add_bounded if name[0] in BOUNDED else scores.add
             add(name[0], at, tables, int(kept.steps[place]))
             if name[0] in ("focal", "weighted", "half weighted") and at in rows.unlabelled:
                 add_calibrated(name[0], "affine", at, tables, scores, crossed=False)

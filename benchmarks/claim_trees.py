@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import lightgbm as lgb
 import numpy as np
 from claim_methods import LOGIT_ADJUSTED, Rows
-from claim_posthoc import CAPPED, METHODS, Scores, add_calibrated, add_matched, moved, pooled_log_odds, score_classifiers
+from claim_posthoc import BOUNDED, METHODS, Scores, add_calibrated, add_matched, moved, pooled_log_odds, score_classifiers
 from scipy.special import log_softmax
 
 from rightloss import Prevalence
@@ -122,7 +122,7 @@ def score_boosting(rows: Rows, scores: Scores, trained_at: Sequence[int], seed: 
         best = {name: chosen(each, data, pi) for name, each in own.items()}
         for name, each in best.items():
             tables = [each.at(x, data.rho, pi) for x in (data.x_valid, data.x_test)]
-            (scores.add_bounded if name in CAPPED else scores.add)(name, at, tables, each.rounds)
+            (scores.add_bounded if name in BOUNDED else scores.add)(name, at, tables, each.rounds)
         _score_corrections(best, data, scores, at, pi)
         if as_met is not None:
             first, moved_to = (chosen(as_met, natural, each) for each in (scores.populations[0], pi))

@@ -40,7 +40,7 @@ SMALLER = "--folds 5 --steps 300 --views 3 --checkpoints 6 --averaging 0.98"  # 
 THREE = "--loss information-gain --loss published --loss weighted"
 SEEDS = 3
 NETS = f"{THREE} {SMALLER} --learning-rate 0.003 --small"
-STUDIES = {  # name of the folder → preset and options; "slices" in the name: on CT slices, too
+STUDIES = {  # name of the folder → preset and options; with "slices" in the name on CT slices, else on outlines
     "prevalence-sweep": f"prevalence-sweep {NETS}",
     "prevalence-sweep-slices": f"prevalence-sweep {NETS} --prevalence 0.5 --prevalence 0.3 --prevalence 0.03 "
     "--prevalence 0.001",
