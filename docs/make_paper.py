@@ -44,8 +44,8 @@ STUDIES = {  # name of the folder → preset and options; with "slices" in the n
     "prevalence-sweep": f"prevalence-sweep {NETS}",
     "prevalence-sweep-slices": f"prevalence-sweep {NETS} --prevalence 0.5 --prevalence 0.3 --prevalence 0.03 "
     "--prevalence 0.001",
-    "table2": f"table2 {NETS} --loss plain --net convnet",
-    "table2-slices": f"table2 {NETS} --loss plain --net convnet",
+    "table2": f"table2 {NETS} --loss plain",
+    "table2-slices": f"table2 {NETS} --loss plain",
     "ratings": f"ratings {NETS}",
     "ratings-slices": f"ratings {NETS}",
     "metadata": f"metadata {NETS} --prevalence 0.5 --prevalence 0.03 --prevalence 0.001",

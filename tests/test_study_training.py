@@ -20,7 +20,7 @@ from rightloss.study.methods import FULLY_LABELLED, METHODS
 from rightloss.study.results import RunResult
 from rightloss.study.training import Hardware, loop, posteriors, train_group
 from rightloss.study.training.batches import Batches
-from rightloss.study.training.candidates import Candidate, Net, RunningMean, tables_of
+from rightloss.study.training.candidates import AdamW, Candidate, Net, RunningMean, tables_of
 from rightloss.study.training.models import FirstConvolution, convolve_together
 
 SHORT = Training(steps=6, batch_size=10, views=3, test_views=3, checkpoints=2, learning_rates=(1e-2,), members=2)
@@ -81,9 +81,9 @@ def test_runs_that_are_trained_in_the_same_way_share_their_nets_and_are_chosen_b
     stepped: list[Net] = []
     update = Net.update
 
-    def counted(net: Net) -> None:
+    def counted(net: Net, number: int) -> None:
         stepped.append(net)
-        update(net)
+        update(net, number)
 
     monkeypatch.setattr(Net, "update", counted)
     group = group_of(source, populations=(0.3, 0.001), losses=("corrected", "plain"), inferences=("map", "mc-dropout"))
@@ -120,6 +120,23 @@ def test_convolutions_in_one_call_are_those_of_each_layer_with_its_gradients(row
         torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)
     else:
         assert all(layer.computed is None for layer in layers)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_adamw_has_the_bits_of_torchs(decay: float) -> None:
+    ours = [torch.nn.Parameter(torch.randn(size)) for size in ((4, 3), (5,), (2, 2))]
+    torchs = [torch.nn.Parameter(each.detach().clone()) for each in ours]
+    mine, theirs = AdamW(ours, 1e-2, decay), torch.optim.AdamW(torchs, 1e-2, weight_decay=decay, fused=True)
+    for step in range(6):
+        mine.zero_grad()
+        theirs.zero_grad()
+        for one, other in list(zip(ours, torchs, strict=True))[: 3 if step % 2 else 2]:  # the last has no gradient at times
+            one.grad = torch.randn_like(one)
+            other.grad = one.grad.clone()
+        mine.param_groups[0]["lr"] = theirs.param_groups[0]["lr"] = 1e-2 / (step + 1)
+        mine.step()
+        theirs.step()
+        assert all(torch.equal(one, other) for one, other in zip(ours, torchs, strict=True))
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.4, 0.98])

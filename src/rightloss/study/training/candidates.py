@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,7 +32,8 @@ from .models import DROPOUT, LIKELIHOOD_OF, Model, convolve_together
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
-_BLOCK = 64  # nodules per block when a net predicts
+_BLOCK = 32  # nodules per block when nets predict; the C library does not keep freed memory of larger ones
+_MASKED_BLOCK = 64  # the same with dropout, whose masks depend on it
 _TOGETHER = 12  # nets that predict a block together, at most, to save memory
 
 MARGINAL_OF: dict[str, Callable[[nn.Module], Marginal | None]] = {
@@ -51,7 +53,7 @@ class OneCPU:
     def launch(self, function: Callable[[OneCPU], Any]) -> Any:
         return function(self)
 
-    def setup(self, model: nn.Module, optimiser: torch.optim.Optimizer) -> tuple[nn.Module, torch.optim.Optimizer]:
+    def setup(self, model: nn.Module, optimiser: Any) -> tuple[nn.Module, Any]:
         return model, optimiser
 
     def autocast(self) -> AbstractContextManager[None]:
@@ -154,8 +156,8 @@ class Candidate:
         criterion: Any = method.loss(self.prevalence, likelihood, marginal, run.unlabelled_weight)
         criterion.nonfinite = "nan"  # seen by `take_step`
         trained = [weight for weight in model.parameters() if weight.requires_grad]
-        optimiser = torch.optim.AdamW(trained, self.rate, weight_decay=training.weight_decay, fused=True)
-        wrapped, set_up = self.fabric.setup(model, optimiser)
+        adamw: Any = AdamW if isinstance(self.fabric, OneCPU) else partial(torch.optim.AdamW, fused=True)
+        wrapped, set_up = self.fabric.setup(model, adamw(trained, self.rate, weight_decay=training.weight_decay))
         return Net(
             run,
             member,
@@ -163,7 +165,7 @@ class Candidate:
             wrapped,
             criterion.to(self.fabric.device),
             set_up,
-            torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: 0.5 + 0.5 * math.cos(math.pi * step / training.steps)),
+            self.rate,
             RunningMean(model, training.averaging),
         )
 
@@ -176,6 +178,34 @@ def expected_log_likelihood(log_probs: Float64[Tensor, "n k"], target: Tensor, p
     votes = target if target.is_floating_point() else nn.functional.one_hot(target, log_probs.shape[1])
     votes = votes.double().cpu()
     return float(population @ ((votes * log_probs).sum(0) / votes.sum(0)))
+
+
+class AdamW:
+    """The same bits as `torch.optim.AdamW(…, fused=True)`, which imports a compiler, a second or more in each process.
+
+    Attributes:
+        param_groups: one, with the step size `lr`, as in `torch.optim`.
+    """
+
+    def __init__(self, weights: Iterable[nn.Parameter], lr: float, weight_decay: float) -> None:
+        self.param_groups = [{"lr": lr}]
+        self._decay = weight_decay
+        self._state = [(each, torch.zeros_like(each), torch.zeros_like(each), torch.zeros(())) for each in weights]
+
+    def zero_grad(self) -> None:
+        for weight, *_ in self._state:
+            weight.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Take one step with the weights that have a gradient."""
+        moved = [each for each in self._state if each[0].grad is not None]
+        weights, means, squares, steps = ([*each] for each in zip(*moved, strict=True))
+        torch._foreach_add_(steps, 1)
+        gradients = [weight.grad for weight in weights]
+        settings: dict[str, Any] = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "amsgrad": False, "maximize": False}
+        settings |= {**self.param_groups[0], "weight_decay": self._decay}
+        torch._fused_adamw_(weights, gradients, means, squares, [], steps, **settings)
 
 
 class RunningMean:
@@ -211,6 +241,7 @@ class Net:
         member: its number in an ensemble.
         module: the net itself.
         model: the same, as Fabric calls it.
+        rate: the first step size.
         failed: whether its loss was not finite.
     """
 
@@ -220,7 +251,7 @@ class Net:
     model: Any
     criterion: Any
     optimiser: Any
-    schedule: Any
+    rate: float
     averaged: RunningMean
     failed: bool = False
 
@@ -238,10 +269,12 @@ class Net:
         labelled, unlabelled = outputs.tensor_split([len(batch.target)])
         return self.criterion(labelled, batch.target, unlabelled=unlabelled)
 
-    def update(self) -> None:
-        """Take one optimiser step."""
+    def update(self, number: int) -> None:
+        """Take optimiser step `number`, counted from 1; step sizes fall by half a cosine."""
+        self.optimiser.param_groups[0]["lr"] = self.rate * (
+            0.5 + 0.5 * math.cos(math.pi * (number - 1) / self.run.training.steps)
+        )
         self.optimiser.step()
-        self.schedule.step()
         self.averaged.update()
 
 
@@ -261,8 +294,9 @@ def tables_of(
     """Return the tables of nets for all rows of a part; nets that begin with the same convolution share its call."""
     models: dict[Net, Any] = {net: net.averaged.model.train(dropout) for net in nets}
     blocks: dict[Net, list[Tensor]] = {net: [] for net in models}
-    for start in range(0, len(part.target), _BLOCK):
-        features, metadata = (None if each is None else each[start : start + _BLOCK] for each in part.inputs)
+    block = _MASKED_BLOCK if dropout else _BLOCK
+    for start in range(0, len(part.target), block):
+        features, metadata = (None if each is None else each[start : start + block] for each in part.inputs)
         for first in range(0, len(models), _TOGETHER):
             some = {net: (models[net], features) for net in [*models][first : first + _TOGETHER]}
             for net in itertools.chain.from_iterable(_teams(some, fabric)):
@@ -288,7 +322,7 @@ def take_step(candidates: Iterable[Candidate], batch: Batch, number: int, fabric
             fabric.backward(sum(losses[1:], losses[0]))
         for net in team:
             if not net.failed:
-                net.update()
+                net.update(number)
 
 
 def _teams(nets: Mapping[Net, tuple[Any, Tensor | None]], fabric: Fabric | OneCPU) -> list[list[Net]]:
