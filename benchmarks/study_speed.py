@@ -1,9 +1,10 @@
 """Time one fold of `rightloss study quick`, and compare it with another checkout of this repository.
 
-The whole command counts: start of Python, reading the data, ten runs of 300 steps side by side, tables and report. It trains in
-one process on one thread, as the command does for each core; checkouts take turns. `--against PATH` names the other checkout
-(`git worktree add PATH COMMIT`); its code runs in this environment. Writes study_speed.md: a row per checkout, and how far
-apart the predictions are.
+The whole command is timed: start of Python, reading the data, ten runs of 300 steps side by side, tables and report. Training
+is timed apart: it is what remains after the time of `rightloss report` on the same folder. It runs in one process on one
+thread, as the command does for each core; checkouts take turns. `--against PATH` names the other checkout, whose code runs in
+this environment (`git worktree add PATH COMMIT`). Writes study_speed.md: a row per checkout, and how far apart the predictions
+are.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def processor_seconds(checkout: Path, out: Path, command: list[str]) -> float:
+def processor_seconds(checkout: Path, command: list[str]) -> float:
     """Run the command with the code of a checkout; return its user and system time."""
     run = "from rightloss.cli import main; main()"
     environment = {**os.environ, **_ONE_THREAD, "PYTHONPATH": str(checkout / "src")}
     before = os.times()
     subprocess.run(
-        [sys.executable, "-c", run, *command, "--out", str(out)],
+        [sys.executable, "-c", run, *command],
         env=environment,
-        cwd=out.parent,
+        cwd=tempfile.gettempdir(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         check=True,
@@ -65,32 +66,33 @@ def main() -> None:
     given = arguments()
     command = COMMAND + ([] if given.steps is None else ["--steps", str(given.steps)])
     checkouts = {"this checkout": ROOT, **({} if given.against is None else {"the other": given.against.resolve()})}
-    times: dict[str, list[float]] = {name: [] for name in checkouts}
-    found: dict[str, dict[str, np.ndarray]] = {}
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in checkouts}  # of the command, and of training alone
+    predicted: dict[str, dict[str, np.ndarray]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for turn in range(given.turns):
             for name, checkout in checkouts.items():
                 out = Path(folder) / f"{turn}-{name.replace(' ', '-')}"
-                times[name].append(processor_seconds(checkout, out, command))
-                found[name] = predictions(out)
-    seconds = {name: statistics.median(each) for name, each in times.items()}
+                whole = processor_seconds(checkout, [*command, "--out", str(out)])
+                times[name].append((whole, whole - processor_seconds(checkout, ["report", str(out)])))
+                predicted[name] = predictions(out)
+    seconds = {name: [statistics.median(each) for each in zip(*found, strict=True)] for name, found in times.items()}
     rows = [
-        [name, commit_of(checkouts[name]), f"{seconds[name]:.1f}", f"{min(each):.1f} to {max(each):.1f}"]
-        for name, each in times.items()
+        [name, commit_of(checkouts[name])]
+        + [f"{statistics.median(each):.1f} ({min(each):.1f} to {max(each):.1f})" for each in zip(*found, strict=True)]
+        for name, found in times.items()
     ]
     steps = "" if given.steps is None else f" --steps {given.steps}"
     text = (
         f"Made by `python benchmarks/study_speed.py --against CHECKOUT --turns {given.turns}{steps}`: "
-        f"`rightloss {' '.join(command)}`, start and report included.\n\n"
-        + table(["code", "commit", "processor seconds, median", "from, to"], rows)
+        f"processor seconds of `rightloss {' '.join(command)}`, median and range. *Training* is the command without what "
+        "`rightloss report` takes: start, tables and pictures.\n\n" + table(["code", "commit", "command", "training"], rows)
     )
     if given.against is not None:
-        common = sorted(set(found["this checkout"]) & set(found["the other"]))
-        apart = max(
-            (float(np.abs(found["this checkout"][run] - found["the other"][run]).max()) for run in common), default=None
-        )
-        ratio = seconds["the other"] / seconds["this checkout"]
-        text += f"\nThe other takes {ratio:.2f} × the time of this checkout. "
+        ours, theirs = predicted["this checkout"], predicted["the other"]
+        common = sorted(set(ours) & set(theirs))
+        apart = max((float(np.abs(ours[run] - theirs[run]).max()) for run in common), default=None)
+        whole, training = (other / own for own, other in zip(seconds["this checkout"], seconds["the other"], strict=True))
+        text += f"\nThe other takes {training:.2f} × the time of this checkout for training, {whole:.2f} × for the command. "
         text += (
             f"The largest difference between the log-probabilities of their {len(common)} runs is {apart:g}.\n"
             if apart is not None
