@@ -79,7 +79,8 @@ def test_the_shell_completes_commands_and_columns(tmp_path: Path) -> None:
     assert done.stdout.split() == ["cancer"], done.stderr
     done = run(*_named("rightloss"), **{**variables, "COMP_WORDS": "rightloss pre", "COMP_CWORD": "1"})
     assert done.stdout.split() == ["predict", "prevalence"], done.stderr
-    assert "complete -o" in run(*_named("rightloss", "--show-completion", "bash")).stdout
+    named = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}  # tests need not have been started from a shell
+    assert "complete -o" in run(*_named("rightloss", "--show-completion", "bash"), **named).stdout
 
 
 def _named(name: str, *arguments: str) -> list[str]:
