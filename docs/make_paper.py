@@ -1,6 +1,6 @@
 """Run the studies that check the paper's claims, and write docs/results/paper-*, which docs/paper.md includes.
 
-    .venv/bin/python docs/make_paper.py --run     # about two hours of one core; stop and resume at will
+    .venv/bin/python docs/make_paper.py --run     # about three hours of one core; stop and resume at will
     .venv/bin/python docs/make_paper.py           # writes the pages from finished studies, trains nothing
 
 Figures and verdicts are those of each study's `summary.json`; `made.json` beside it has the commit and the time. Writes

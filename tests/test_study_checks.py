@@ -278,5 +278,10 @@ def test_trends_are_similar_across_nets_unless_one_reproduces_what_another_does_
     assert (found.about, found.verdict) == ("the trends are similar across architectures", expected)
 
 
+def test_nets_that_never_disagree_within_a_study_are_similar() -> None:
+    one, other = nets(convnet="reproduces", inception="undecided"), nets(convnet="undecided", inception="does not")
+    assert checks_across([one, other])[0].verdict == "reproduces"
+
+
 def test_every_claim_that_cannot_be_tested_says_why() -> None:
     assert all(each.sentence and each.place for each in checks_across([]))

@@ -61,22 +61,20 @@ def _less_degraded_when_raw(summaries: Sequence[Summary]) -> Iterable[PaperCheck
 
 
 def _every_net(summaries: Sequence[Summary]) -> Iterable[PaperCheck]:
-    """Check that each trend holds, or at least is not reversed, for every net of images."""
-    verdicts: dict[str, dict[str, list[Verdict]]] = {}
-    for summary in (each for each in summaries if each.config.task == "binary"):
-        for net in (net for net in summary.config.nets if net in IMAGE_NETS):
-            for check in (each for each in summary.checks if wording.NETS[net] in each.where):
-                verdicts.setdefault(check.about, {}).setdefault(wording.NETS[net], []).append(check.verdict)
-    trends = {about: nets for about, nets in verdicts.items() if len(nets) > 1}
+    """Check that each trend holds, or at least is not reversed, for every net of images of the same study and data."""
+    verdicts: dict[tuple[str, int, str], dict[str, Verdict]] = {}  # by claim, study and the rest of the setting; by net
+    for number, summary in enumerate(each for each in summaries if each.config.task == "binary"):
+        for name in (wording.NETS[net] for net in summary.config.nets if net in IMAGE_NETS):
+            for check in (each for each in summary.checks if name in each.where):
+                verdicts.setdefault((check.about, number, check.where.replace(name, "")), {})[name] = check.verdict
+    trends: dict[str, list[dict[str, Verdict]]] = {}
+    for (about, *_), nets in verdicts.items():
+        if len(nets) > 1:
+            trends.setdefault(about, []).append(nets)
     if not trends:
         return
-    split = [
-        about
-        for about, nets in trends.items()
-        if {"reproduces", "does not"} <= {verdict for some in nets.values() for verdict in some}
-        if len({frozenset(some) for some in nets.values()}) > 1
-    ]
-    names = list(dict.fromkeys(net for nets in trends.values() for net in nets))
+    split = [about for about, some in trends.items() if any({"reproduces", "does not"} <= {*nets.values()} for nets in some)]
+    names = list(dict.fromkeys(name for some in trends.values() for nets in some for name in nets))
     yield PaperCheck(
         "the trends are similar across architectures",
         wording.listed(names),
