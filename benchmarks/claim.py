@@ -6,8 +6,8 @@ A *cell* is a data set, a model and a number of labelled rows of each class. A *
 validation, unlabelled, test. Each method is judged at the set's natural prevalence and at those of `SHARES`, with the test rows
 weighted by class. All methods have the same start, minibatches, steps, rates and decays, chosen on the same validation rows.
 
-    python benchmarks/claim.py              # runs what is missing, a process per core; stop and resume at will. All cells but
-                                            # those with all labelled rows take 75 minutes of one core
+    python benchmarks/claim.py              # runs what is missing, a process per core; stop and resume at will. All of it takes
+                                            # 105 minutes of one core, a third of them for the cells with all labelled rows
     python benchmarks/claim.py --engine ray --address HEAD:6379     # the same on a Ray cluster
     python benchmarks/claim.py --screen     # every form of the gain, on three sets
     python benchmarks/claim.py --quick      # three small sets, three draws: a few minutes
