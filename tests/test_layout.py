@@ -19,6 +19,7 @@ ORDER = [
     "rng",
     "log_probs",
     "prevalence",
+    "finding_tables",
     "serialization",
     "sampling",
     "likelihoods",

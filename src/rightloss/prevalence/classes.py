@@ -6,14 +6,17 @@ Stage: class frequencies in any form → `Prevalence`, the input of every later 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from .log_probs import Numbers, tensor_of
+from ..log_probs import Numbers, tensor_of
+
+if TYPE_CHECKING:
+    from .multilabel import MultilabelPrevalence
 
 
 class PrevalenceWarning(UserWarning):
@@ -161,6 +164,66 @@ class Prevalence:
             raise ValueError(f"Expected `labelled` to be 0 or 1, but got {labelled!r}: there are two classes.")
         sampling = torch.eye(2, dtype=torch.float64)[int(labelled)]
         return _rebuild(_pair(population, "population"), sampling, 1.0, None)
+
+    @staticmethod
+    def multilabel(
+        population: Any, sampling: Any = None, evidence: float = 1.0, names: Sequence[str] | None = None
+    ) -> MultilabelPrevalence:
+        """Make a prevalence of several findings that can be present together, a pair of rates for each.
+
+        Losses with it take logits and targets `(n, L)`; targets are 0, 1, or NaN where a finding was not read.
+
+        Args:
+            population: π, the rate of each finding where the model will be used: L numbers, a dict by name, or L binary
+                `Prevalence`s.
+            sampling: ρ, the rate of each finding in the training minibatches: L numbers, a dict, or one number for all; one
+                half each by default. It is right if each finding was sampled by its own label. For images that were sampled
+                by their findings together use `from_label_matrix`.
+            evidence: κ.
+            names: of the findings.
+
+        Examples:
+            >>> import rightloss as rl
+            >>> rl.Prevalence.multilabel(population=[0.30, 0.05, 0.01], sampling=[0.3, 0.3, 0.3])
+            Prevalence.multilabel(population=[0.3, 0.05, 0.01], sampling=[0.3, 0.3, 0.3])
+        """
+        from .multilabel import MultilabelPrevalence
+
+        return MultilabelPrevalence(population, sampling, evidence, names)
+
+    @staticmethod
+    def from_label_matrix(
+        labels: Any,
+        population: Any,
+        sampled_by: Literal["any", "each"] | None = None,
+        evidence: float = 1.0,
+        names: Sequence[str] | None = None,
+    ) -> MultilabelPrevalence:
+        """Make a prevalence of several findings with `sampling` from their label matrix.
+
+        If images were sampled by one finding, or by any finding, the images *without* another finding are not those of the
+        population. The losses then weight rows by their pattern of findings (`rightloss.prevalence.PatternWeights`).
+
+        Args:
+            labels: the training labels `(n, L)`: 0, 1, or NaN where a finding was not read; array, tensor or DataFrame.
+            population: π: L rates or a dict by name; or the population's label matrix `(m, L)`, such as that of the archive
+                that the images were drawn from, which gives the rates and the weights of all patterns.
+            sampled_by: with rates, "any" if images were drawn by whether they have any finding, "each" if every finding was
+                sampled by its own label. None is as "each", with a warning if the labels contradict it.
+            evidence: κ.
+            names: of the findings; the columns of a DataFrame by default.
+
+        Examples:
+            >>> import numpy as np
+            >>> import rightloss as rl
+            >>> archive = np.array([[0, 0]] * 90 + [[1, 0]] * 5 + [[1, 1]] * 5)  # 10 % have the first finding, 5 % the second
+            >>> drawn = archive[80:]  # ten without a finding, ten with
+            >>> rl.Prevalence.from_label_matrix(drawn, population=archive)
+            Prevalence.multilabel(population=[0.1, 0.05], sampling=[0.5, 0.25], sampled by pattern)
+        """
+        from .multilabel import from_label_matrix
+
+        return from_label_matrix(labels, population, sampled_by, evidence, names)
 
     @property
     def population(self) -> Tensor:
@@ -412,7 +475,8 @@ def frequencies(values: Any, name: str, num_classes: int | None = None) -> Tenso
     given = values.dtype if isinstance(values, Tensor | np.ndarray) else None
     tolerance = 1e-6 if given in (None, torch.float64, np.float64) else _rounding(values)
     if abs(total - 1) > tolerance:
-        raise ValueError(f"Expected `{name}` to sum to 1, but got {total:g}: divide by its sum?")
+        remedy = "divide by its sum, or, for findings that can be present together (multi-label), use Prevalence.multilabel"
+        raise ValueError(f"Expected `{name}` to sum to 1, but got {total:g}: {remedy}.")
     if bool((vector == 0).any()):
         never = torch.nonzero(vector == 0).flatten().tolist()
         remedy = {

@@ -1,0 +1,467 @@
+"""Several findings at once (multi-label): π and ρ of each, and weights of images that were sampled by findings together.
+
+Stage: rates, or the label matrix `(n, L)` → `MultilabelPrevalence`, and weights of rows.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+from ..log_probs import Numbers, tensor_of
+from .classes import Frequencies, Prevalence, PrevalenceWarning
+
+SampledBy = Literal["any", "each"]
+Pattern = Literal["any", "all"]
+Rates = Mapping[str, Any] | Sequence[Any] | Frequencies
+_MOST_FINDINGS = 62  # a pattern of findings is coded as a 64-bit integer
+_FAR = 0.2  # of a log-ratio of rates: differences below are not worth a warning
+
+
+class MultilabelPrevalence:
+    """Rates of L findings, any of which can be present together: π and ρ of each. Made by `Prevalence.multilabel`.
+
+    Immutable. A sequence of binary prevalences, also by name: `prevalence["mass"]`, `for each in prevalence`.
+
+    Args:
+        population: π, the rate of each finding where the model will be used: L numbers, a dict by name, or L binary
+            `Prevalence`s (also uncertain ones, `Prevalence.beta`), which bring their own sampling.
+        sampling: ρ, the rate of each finding in the training minibatches: L numbers, a dict, or one number for all. None
+            means one half each.
+        evidence: κ, as in `Prevalence`.
+        names: of the findings; those of the dict, or "finding 0", … by default.
+        patterns: set by `Prevalence.from_label_matrix`, for images that were sampled by more than one finding.
+
+    Examples:
+        >>> import rightloss as rl
+        >>> prevalence = rl.Prevalence.multilabel({"mass": 0.05, "nodule": 0.01}, sampling=0.3)
+        >>> prevalence["nodule"]
+        Prevalence(population=[0.99, 0.01], sampling=[0.7, 0.3])
+    """
+
+    __slots__ = ("_findings", "_names", "_patterns")
+
+    _findings: tuple[Prevalence, ...]
+    _names: tuple[str, ...]
+    _patterns: PatternWeights | None
+
+    def __init__(
+        self,
+        population: Rates,
+        sampling: Rates | None = None,
+        evidence: float = 1.0,
+        names: Sequence[str] | None = None,
+        patterns: PatternWeights | None = None,
+    ) -> None:
+        if isinstance(population, Mapping):
+            if names is not None and list(names) != list(population):
+                raise ValueError("Expected names once, but got a dict of rates and other `names`: leave out `names`.")
+            names, population = list(population), list(population.values())
+        given = _entries(population, "population")
+        labels = _names(names, len(given))
+        if all(isinstance(each, Prevalence) for each in given):
+            findings = tuple(_binary(each, name) for each, name in zip(given, labels, strict=True))
+            if sampling is not None:
+                rates = _rates(sampling, "sampling", labels)
+                findings = tuple(each.with_sampling([1 - r, r]) for each, r in zip(findings, rates, strict=True))
+        else:
+            pairs = zip(
+                _rates(population, "population", labels),
+                _rates(0.5 if sampling is None else sampling, "sampling", labels),
+                strict=True,
+            )
+            findings = tuple(Prevalence.binary(pi, rho, evidence) for pi, rho in pairs)
+        object.__setattr__(self, "_findings", findings)
+        object.__setattr__(self, "_names", labels)
+        object.__setattr__(self, "_patterns", patterns)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"A MultilabelPrevalence cannot be changed: make a new one instead of setting `{name}`.")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the findings."""
+        return self._names
+
+    @property
+    def population(self) -> Float64[Tensor, " l"]:
+        """π (L,): the rate of each finding in the population."""
+        return torch.stack([each.population[1] for each in self._findings])
+
+    @property
+    def sampling(self) -> Float64[Tensor, " l"]:
+        """ρ (L,): the rate of each finding in the minibatches."""
+        return torch.stack([each.sampling[1] for each in self._findings])
+
+    @property
+    def evidence(self) -> float:
+        """κ, the same for all findings."""
+        return self._findings[0].evidence
+
+    @property
+    def num_findings(self) -> int:
+        """L."""
+        return len(self._findings)
+
+    @property
+    def patterns(self) -> PatternWeights | None:
+        """The weights of rows by their findings; None where the findings were sampled each by its own label."""
+        return self._patterns
+
+    def with_evidence(self, evidence: float) -> MultilabelPrevalence:
+        """Return a copy with another κ; 0 for the paper's loss."""
+        findings = [each.with_evidence(evidence) for each in self._findings]
+        return MultilabelPrevalence(findings, names=self._names, patterns=self._patterns)
+
+    def retarget(self, population: Rates | MultilabelPrevalence) -> MultilabelPrevalence:
+        """Return a copy with another population: L rates, a dict by name, or a `MultilabelPrevalence`."""
+        if isinstance(population, MultilabelPrevalence):
+            population = dict(zip(population.names, population, strict=True))
+        given = _by_name(population, "population", self._names) if isinstance(population, Mapping) else population
+        moved = [each.retarget(new) for each, new in zip(self._findings, _sized(given, self._names), strict=True)]
+        return MultilabelPrevalence(moved, names=self._names, patterns=self._patterns)
+
+    def __len__(self) -> int:
+        return len(self._findings)
+
+    def __iter__(self) -> Iterator[Prevalence]:
+        return iter(self._findings)
+
+    def __getitem__(self, finding: int | str) -> Prevalence:
+        if isinstance(finding, str):
+            if finding not in self._names:
+                raise KeyError(f"there is no finding {finding!r}; there are {', '.join(self._names)}")
+            finding = self._names.index(finding)
+        return self._findings[finding]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, MultilabelPrevalence):
+            return NotImplemented
+        return (self._findings, self._names, self._patterns) == (other._findings, other._names, other._patterns)
+
+    def __hash__(self) -> int:
+        return hash((self._findings, self._names))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MultilabelPrevalence, (list(self._findings), None, 1.0, self._names, self._patterns)
+
+    def __repr__(self) -> str:
+        def show(values: Tensor) -> str:
+            return "[" + ", ".join([f"{value:.4g}" for value in values[:6].tolist()] + ["…"] * (len(values) > 6)) + "]"
+
+        parts = [f"population={show(self.population)}", f"sampling={show(self.sampling)}"]
+        parts += [f"evidence={self.evidence:g}"] * (self.evidence != 1)
+        parts += ["sampled by pattern"] * (self._patterns is not None)
+        return f"Prevalence.multilabel({', '.join(parts)})"
+
+
+class PatternWeights:
+    """Weights of rows by the findings they have together, for images sampled by more than one finding.
+
+    Let images be drawn with a probability that depends on their pattern of findings, with the weight w(pattern), the pattern's
+    frequency in the population over that in the sample. Then the images *without* finding l are not those of the population:
+    among them, other findings are too frequent. A row of the class c of finding l has the weight
+
+        w(pattern) / E[w(pattern) | y_l = c],
+
+    which is 1 on average within each class. So the mix of classes stays ρ_l, and π_l/ρ_l corrects it as usual. If all
+    weights are 1, the findings can be treated one by one.
+
+    Args:
+        codes: sorted codes of the P patterns.
+        weights: w of each pattern for each finding and class, `(P, L, 2)`.
+        by: "any" if a pattern is whether a row has any finding, "all" if it is all of its findings.
+    """
+
+    def __init__(self, codes: Tensor, weights: Tensor, by: Pattern) -> None:
+        self.codes, self.weights, self.by = codes, weights, by
+
+    def of_rows(self, target: Float[Tensor, "n l"]) -> Float64[Tensor, "n l"]:
+        """Return the weight of each row for each finding; 1 where a finding was not read."""
+        target = target.detach()
+        codes = pattern_codes(target, self.by)
+        own = self.codes.to(target.device)
+        place = torch.searchsorted(own, codes).clamp_max(len(own) - 1)
+        if target.is_cpu and not bool((own[place] == codes).all()):
+            row = int(torch.nonzero(own[place] != codes)[0])
+            raise ValueError(
+                f"Expected patterns of findings that occur in the label matrix, but row {row} has {target[row].tolist()}: make "
+                "the prevalence from all training labels, Prevalence.from_label_matrix(Y, population=…)."
+            )
+        table = self.weights.to(target.device)[place]
+        present = torch.nan_to_num(target.double(), 0.0)
+        mixed = table[..., 0] * (1 - present) + table[..., 1] * present
+        return torch.where(target.isnan(), 1.0, mixed)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PatternWeights):
+            return NotImplemented
+        return self.by == other.by and torch.equal(self.codes, other.codes) and torch.equal(self.weights, other.weights)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def from_label_matrix(
+    labels: Numbers,
+    population: Rates,
+    sampled_by: SampledBy | None = None,
+    evidence: float = 1.0,
+    names: Sequence[str] | None = None,
+) -> MultilabelPrevalence:
+    """Return the prevalence of findings with `sampling` from their label matrix; see `Prevalence.from_label_matrix`."""
+    names = list(map(str, labels.columns)) if names is None and hasattr(labels, "columns") else names
+    matrix = label_matrix(labels, "labels")
+    counts = (~matrix.isnan()).sum(0)
+    sampling = matrix.nansum(0) / counts
+    wrong = [column for column, rate in enumerate(sampling.tolist()) if not 0 < rate < 1]
+    if wrong:
+        raise ValueError(
+            f"Expected rows with and without each finding in `labels`, but column(s) {wrong} have only one kind: a finding "
+            "that is never, or always, sampled cannot be learned; collect some, or drop it."
+        )
+    archive = _archive(population, matrix.shape[1])
+    rates: Any = population if archive is None else archive.nanmean(0)
+    simple = MultilabelPrevalence(rates, sampling, evidence, names)
+    if archive is not None:
+        return MultilabelPrevalence(rates, sampling, evidence, simple.names, _by_pattern(matrix, archive))
+    if sampled_by == "any":
+        return MultilabelPrevalence(rates, sampling, evidence, simple.names, _by_any(matrix, simple))
+    if sampled_by is None:
+        _warn_of_patterns(matrix, simple)
+    elif sampled_by != "each":
+        raise ValueError(f"Expected `sampled_by` to be 'any', 'each' or None, but got {sampled_by!r}: choose one of them.")
+    return simple
+
+
+def label_matrix(labels: Any, name: str, num_findings: int | None = None) -> Float64[Tensor, "n l"]:
+    """Return labels of findings, 0, 1 or NaN where not read, as float64 `(n, L)`, or raise a ValueError."""
+    matrix = tensor_of(labels, name).detach().to("cpu", torch.float64)
+    if matrix.ndim != 2 or 0 in matrix.shape or num_findings not in (None, matrix.shape[1]):
+        raise ValueError(
+            f"Expected `{name}` to be a multi-label matrix of shape (n, {num_findings or 'L'}), a column for each finding, but "
+            f"got shape {tuple(matrix.shape)}: list a row per image and a column per finding."
+        )
+    check_findings(matrix, name)
+    return matrix
+
+
+def check_findings(target: Tensor, name: str) -> None:
+    """Raise a ValueError for labels of findings outside 0 to 1; NaN is a finding that was not read."""
+    bad = (target < 0) | (target > 1)
+    if bool(bad.any()):
+        value = float(target[bad][0])
+        remedy = "0 is absent, 1 present, NaN not read"
+        if value == -1:
+            remedy += "; for -1, uncertain in some data sets, write NaN to leave it out, or the probability that you believe"
+        raise ValueError(f"Expected multi-label `{name}` of 0 and 1, but got {value:g}: {remedy}.")
+
+
+def pattern_codes(target: Float[Tensor, "n l"], by: Pattern) -> Tensor:
+    """Return an int64 code of the pattern of findings of each row; a ValueError if a finding that decides it was not read."""
+    rounded = target.double().round()
+    unread = target.isnan()
+    present = torch.where(unread, 0.0, rounded).long()
+    unknown = unread.any(1) & ~present.bool().any(1) if by == "any" else unread.any(1)
+    if target.is_cpu and bool(unknown.any()):
+        row = int(torch.nonzero(unknown)[0])
+        raise ValueError(
+            f"Expected every finding to be read where images were sampled by their findings together, but row {row} has NaN: "
+            "its weight depends on them; leave such rows out, or use Prevalence.multilabel(population, sampling)."
+        )
+    if by == "any":
+        return present.any(1).long()
+    return (present << torch.arange(target.shape[1], device=target.device)).sum(1)
+
+
+def _by_pattern(matrix: Tensor, archive: Tensor) -> PatternWeights:
+    """Return weights of each pattern from its frequencies in the sample and in the population's label matrix."""
+    if matrix.shape[1] > _MOST_FINDINGS:
+        raise ValueError(
+            f"Expected at most {_MOST_FINDINGS} findings for weights by pattern, but got {matrix.shape[1]}: use "
+            "sampled_by='any' with the rates of the findings."
+        )
+    codes, place, counts = pattern_codes(matrix, "all").unique(return_inverse=True, return_counts=True)
+    there, found = pattern_codes(archive, "all").unique(return_counts=True)
+    spot = torch.searchsorted(there, codes).clamp_max(len(there) - 1)
+    in_population = torch.where(there[spot] == codes, found[spot], 0).double()
+    missing = float(1 - in_population.sum() / len(archive))
+    if missing > 0.01:
+        warnings.warn(
+            f"{missing:.1%} of the population's rows have a pattern of findings that is not in `labels`: the loss cannot "
+            "represent them; sample every pattern, or use sampled_by='any' with rates.",
+            PrevalenceWarning,
+            stacklevel=4,
+        )
+    if not bool((in_population > 0).all()):
+        raise ValueError(
+            "Expected every pattern of findings in `labels` to occur in the population's label matrix, but "
+            f"{int((in_population == 0).sum())} do not: give the matrix that the images were sampled from, or the rates of the "
+            "findings with sampled_by='any'."
+        )
+    return _normalised(codes, place, in_population / len(archive) * len(matrix) / counts, matrix, "all")
+
+
+def _by_any(matrix: Tensor, simple: MultilabelPrevalence) -> PatternWeights:
+    """Return weights of rows with and without any finding.
+
+    Rows with any finding are drawn c⁻¹ times as often as the population has them, the same for all findings: π_l = c ρ_l.
+    """
+    log_ratio = simple.population.log() - simple.sampling.log()
+    c = float(simple.population.sum() / simple.sampling.sum())
+    off = (log_ratio - np.log(c)).abs()
+    error = ((1 - simple.sampling) / (simple.sampling * len(matrix))).sqrt()
+    if bool((off > torch.maximum(torch.tensor(_FAR), 4 * error)).any()):
+        worst = int(off.argmax())
+        raise ValueError(
+            f"Expected π/ρ to be the same for all findings where images are sampled by any finding, but it is "
+            f"{float(log_ratio[worst].exp()):.3g} for {simple.names[worst]!r} and {c:.3g} over all: check the rates, or "
+            "give the population's label matrix as `population`."
+        )
+    codes = pattern_codes(matrix, "any")
+    rate = float(codes.double().mean())
+    if not 0 < rate < 1 or c * rate >= 1:
+        raise ValueError(
+            f"Expected rows with and without a finding, and rates below those of the sample, but {rate:.3g} of the rows have "
+            f"one, and {c * rate:.3g} of the population would: check the rates."
+        )
+    weights = torch.tensor([(1 - c * rate) / (1 - rate), c], dtype=torch.float64)
+    return _normalised(torch.tensor([0, 1]), codes, weights, matrix, "any")
+
+
+def _normalised(codes: Tensor, place: Tensor, weights: Tensor, matrix: Tensor, by: Pattern) -> PatternWeights:
+    """Return pattern weights with a mean of 1 in each class of each finding."""
+    each, read = weights[place][:, None], (~matrix.isnan()).double()
+    present = matrix.nan_to_num(0.0)
+    means = [(each * part).sum(0) / part.sum(0) for part in ((1 - present) * read, present * read)]
+    return PatternWeights(codes, weights[:, None, None] / torch.stack(means, -1), by)
+
+
+def _warn_of_patterns(matrix: Tensor, simple: MultilabelPrevalence) -> None:
+    """Warn where the mix of associated findings is not the population's: then the sampling went by several of them."""
+    off = (simple.population.log() - simple.sampling.log()).abs()
+    if simple.num_findings < 2 or not bool((off > _FAR).any()) or not _associated(matrix):
+        return
+    warnings.warn(
+        "The findings are associated, and their rates in `labels` are not those of the population: images that were sampled by "
+        "one finding, or by any finding, have the wrong mix of the others, which one pair of rates per finding cannot correct. "
+        "Give the population's label matrix, population=Y_population, or sampled_by='any' if images were sampled by whether "
+        "they have any finding; sampled_by='each' if each finding was sampled by itself.",
+        PrevalenceWarning,
+        stacklevel=4,
+    )
+
+
+def _associated(matrix: Tensor) -> bool:
+    """Return whether any two findings are correlated by more than 4 standard errors."""
+    centred = matrix - matrix.nanmean(0)
+    read = (~centred.isnan()).double()
+    centred = centred.nan_to_num(0.0)
+    both, squares = read.T @ read, centred.square()
+    scale = ((squares.T @ read) * (read.T @ squares)).sqrt()
+    score = (centred.T @ centred) / scale.clamp_min(1e-300) * both.sqrt()
+    return bool((score.fill_diagonal_(0).abs() > 4).any())
+
+
+def log_rates(value: Any, name: str, names: Sequence[str], rows: int | None = None) -> Float64[Tensor, "*n 2 l"]:
+    """Return log-rates of absent and present, `(2, L)`; `(n, 2, L)` if `value` has a row per example.
+
+    Args:
+        value: a `MultilabelPrevalence` (its population), L rates, a dict by name, estimates by finding, or rates per
+            example `(n, L)`.
+        name: the argument's name in messages.
+        names: of the L findings.
+        rows: n; None if only one list is allowed.
+    """
+    if isinstance(value, MultilabelPrevalence):
+        value = dict(zip(value.names, value, strict=True)) if set(value.names) == set(names) else list(value)
+    if isinstance(value, Mapping):
+        value = _by_name(value, name, names)
+    if isinstance(value, list | tuple) and any(hasattr(each, "population") for each in value):
+        rates = torch.stack([torch.as_tensor(each.population)[1].double() for each in _sized(value, names)])
+    else:
+        rates = tensor_of(value, name).detach().to("cpu", torch.float64)
+        per_row = rates.ndim == 2 and rows is not None and rates.shape == (rows, len(names))
+        if not per_row and rates.shape != (len(names),):
+            raise ValueError(
+                f"Expected `{name}` to be {len(names)} rates, one for each finding (multi-label), but got shape "
+                f"{tuple(rates.shape)}: the findings are {', '.join(names[:10])}."
+            )
+        if not bool(((rates > 0) & (rates < 1)).all()):
+            raise ValueError(f"Expected the rates in `{name}` to lie strictly between 0 and 1, but got {rates.tolist()}.")
+    return torch.stack([torch.log1p(-rates), rates.log()], -2)
+
+
+def _entries(values: Any, name: str) -> list[Any]:
+    """Return the L entries of a list, array or tensor."""
+    if isinstance(values, str) or not hasattr(values, "__len__") or getattr(values, "ndim", 1) != 1:
+        raise ValueError(
+            f"Expected `{name}` to be a rate for each finding, such as [0.3, 0.05], but got {values!r}: for two classes that "
+            "exclude each other use Prevalence.binary."
+        )
+    entries = list(values)
+    if not entries:
+        raise ValueError(f"Expected at least one finding in `{name}`, but got none: list the rate of each.")
+    return entries
+
+
+def _rates(values: Any, name: str, names: Sequence[str]) -> list[float]:
+    """Return one checked rate per finding."""
+    if isinstance(values, Mapping):
+        values = _by_name(values, name, names)
+    if not hasattr(values, "__len__") or getattr(values, "ndim", 1) == 0:
+        values = [values] * len(names)
+    rates = []
+    for finding, value in zip(names, _sized(values, names, name), strict=True):
+        try:
+            rate = float(value)
+        except (TypeError, ValueError):
+            raise ValueError(f"Expected `{name}` of {finding!r} to be a number, but got {value!r}: write a rate.") from None
+        if not 0 < rate < 1:
+            raise ValueError(
+                f"Expected `{name}` of {finding!r} to lie strictly between 0 and 1, but got {rate:g}: is it a percentage?"
+            )
+        rates.append(rate)
+    return rates
+
+
+def _sized(values: Any, names: Sequence[str], name: str = "population") -> list[Any]:
+    entries = _entries(values, name)
+    if len(entries) != len(names):
+        raise ValueError(f"Expected `{name}` to have {len(names)} rates, one for each finding, but got {len(entries)}.")
+    return entries
+
+
+def _by_name(values: Mapping[Any, Any], name: str, names: Sequence[str]) -> list[Any]:
+    if set(values) != set(names):
+        raise ValueError(
+            f"Expected a rate in `{name}` for each finding by its name, but got {list(values)}: they are {list(names)}."
+        )
+    return [values[each] for each in names]
+
+
+def _names(names: Sequence[str] | None, size: int) -> tuple[str, ...]:
+    found = tuple(f"finding {number}" for number in range(size)) if names is None else tuple(names)
+    if len(found) != size or len(set(found)) != size or not all(isinstance(each, str) for each in found):
+        raise ValueError(f"Expected {size} names of findings, all different, but got {list(found)}: name every finding.")
+    return found
+
+
+def _binary(prevalence: Prevalence, name: str) -> Prevalence:
+    if prevalence.num_classes != 2 or prevalence.is_unknown:
+        raise ValueError(
+            f"Expected a known prevalence of two classes for {name!r}, but got {prevalence}: use Prevalence.binary."
+        )
+    return prevalence
+
+
+def _archive(population: Any, num_findings: int) -> Tensor | None:
+    """Return the population's label matrix if `population` is one."""
+    if isinstance(population, Mapping) or np.ndim(population) != 2:
+        return None
+    return label_matrix(population, "population", num_findings)
