@@ -13,6 +13,7 @@ import rightloss as rl
 def main(backend: str) -> None:
     torch.manual_seed(0)
     prevalence = rl.Prevalence([0.7, 0.2, 0.1], [0.3, 0.3, 0.4], evidence=0.1)
+    several = rl.Prevalence.multilabel([0.1, 0.2, 0.01], sampling=0.3)
     z, y = torch.randn(40, 3), torch.arange(40) % 3
     votes = torch.nn.functional.one_hot(y, 3).float()
     dense, mask = torch.randn(2, 3, 5, 6), torch.randint(3, (2, 5, 6))
@@ -28,6 +29,7 @@ def main(backend: str) -> None:
         "weighted": (lambda: rl.WeightedLoss(prevalence), z, y),
         "adjusted": (lambda: rl.LogitAdjustedLoss(prevalence), z, y),
         "plain": (lambda: rl.LogLikelihoodLoss(prevalence), z, y),
+        "findings": (lambda: rl.InformationGainLoss(several), z, torch.where(z > 1.5, torch.nan, votes)),
     }
     chosen = cases if backend != "inductor" else {"running": cases["running"]}
     for name, (make, logits, target) in chosen.items():

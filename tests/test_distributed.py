@@ -24,6 +24,7 @@ CASES = (
     + [f"{marginal}-sampled-fused-unlabelled" for marginal in ("batch", "classwise", "running")]
     + ["running-paper-fused-unlabelled", "running-sampled-fused-weighted", "running-sampled-fused-unknown"]
     + ["running-sampled-fused-ignored-unlabelled"]
+    + [f"{marginal}-sampled-composed-findings" for marginal in ("batch", "running")]
 )
 
 
@@ -38,12 +39,16 @@ def make_case(name: str) -> dict[str, Any]:
     if "ignored" in also:  # all on the first rank
         y = y.clone()
         y[:, :5] = -100
+    if "findings" in also:  # the first rank has not read the second finding, and no rank the third in the second batch
+        y = torch.stack([y == 0, y == 1, y == 2], -1).float()
+        y[:, :12, 1], y[1, :, 2] = torch.nan, torch.nan
     regression = marginal == "regression"
     extra: dict[str, Any] = {}
     if {"unlabelled", "weighted", "unknown"} & {*also}:
         extra = {"unlabelled": torch.randn(40, 4), "unknown": "unknown" in also}
         extra |= {"weight": 0.6, "people": 3.0} if "weighted" in also else {}
     return extra | {
+        "findings": "findings" in also,
         "marginal": marginal,
         "paper": paper == "paper",
         "fused": fused != "composed",

@@ -319,6 +319,16 @@ class TestExport:
             np.testing.assert_allclose(found, expected, rtol=1e-6, atol=2e-6)
 
     @pytest.mark.long
+    @in_onnx
+    def test_onnxruntime_gives_several_findings_at_any_rates(self, tmp_path: Path) -> None:
+        layer = PrevalenceLayer(nn.Linear(4, 3), Prevalence.multilabel([0.1, 0.2, 0.3])).eval()
+        start = torch.tensor([0.4, 0.5, 0.6])
+        session = in_onnxruntime(layer, (inputs(4), start), dynamic(False), tmp_path)
+        for n, rates in ((2, start / 2), (9, start / 500)):
+            found, expected = session(inputs(n), rates), layer(inputs(n), rates).detach().numpy()
+            np.testing.assert_allclose(found, expected, rtol=1e-6, atol=2e-6)
+
+    @pytest.mark.long
     @pytest.mark.parametrize("rate", [torch.tensor(0.3), torch.tensor([0.3])], ids=["no dimension", "one"])
     def test_torch_export_takes_one_number_for_two_classes(self, rate: Tensor) -> None:
         layer = layer_of(Bernoulli(), 2)

@@ -67,7 +67,10 @@ def make_criterion(case: dict[str, Any]) -> rl.InformationGainLoss:
     if case["marginal"] == "regression":
         normal = torch.distributions.Normal(0.0, 1.0)
         return rl.InformationGainLoss(rl.ContinuousPrevalence(normal), rl.Gaussian(scale=0.8, learn_scale=False))
-    prevalence = rl.Prevalence(case["population"], case["sampling"], case["evidence"])
+    if case.get("findings"):
+        prevalence: Any = rl.Prevalence.multilabel(case["population"], case["sampling"], case["evidence"])
+    else:
+        prevalence = rl.Prevalence(case["population"], case["sampling"], case["evidence"])
     if case.get("unknown"):
         prevalence = rl.Prevalence.unknown(3, case["sampling"]).with_evidence(case["evidence"])
     marginal: Any = {"batch": rl.BatchMarginal, "classwise": rl.ClasswiseMarginal, "running": rl.RunningMarginal}[

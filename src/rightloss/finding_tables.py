@@ -6,14 +6,14 @@ Stage: predictions `(n, L)` → tables `(n, 2, L)`, the input of every function 
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .log_probs import Predictions, full_precision, tensor_of
+from .log_probs import Predictions, as_given, full_precision, tensor_of
 
 
 def finding_tables(log_probs: Predictions, num_findings: int) -> Float[Tensor, "n 2 l *dense"]:
@@ -52,6 +52,14 @@ def finding_tables(log_probs: Predictions, num_findings: int) -> Float[Tensor, "
             "these logits? Take torch.nn.functional.logsigmoid(logits); of probabilities take the logarithm."
         )
     return torch.stack([log_complement(given), given], 1)
+
+
+def map_findings(log_probs: Predictions, num_findings: int, call: Callable[[Tensor, int], Tensor]) -> Any:
+    """Return `call(table (n, 2), number)` of each finding, in the shape and type of the predictions."""
+    table = finding_tables(log_probs, num_findings)
+    moved = torch.stack([call(table[:, :, number], number) for number in range(num_findings)], 2)
+    given = tensor_of(log_probs, "log_probs")
+    return as_given(moved if is_table(given, num_findings) else moved[:, 1], log_probs)
 
 
 def is_table(log_probs: Tensor, num_findings: int) -> bool:

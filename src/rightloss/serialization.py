@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from . import __version__
 from .atomic_files import whole_path
-from .prevalence import Prevalence
+from .prevalence import MultilabelPrevalence, Prevalence
 
 PREVALENCE: tuple[str, ...] = ("population", "sampling", "evidence", "concentration")  # metadata of a prevalence
 _KEY = "rightloss"
@@ -114,15 +114,13 @@ def check_fit(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
         )
 
 
-def prevalence_facts(prevalence: Prevalence) -> dict[str, Any]:
+def prevalence_facts(prevalence: Prevalence | MultilabelPrevalence) -> dict[str, Any]:
     """Return the prevalence as metadata for a file."""
+    rates = {"population": prevalence.population.tolist(), "sampling": prevalence.sampling.tolist()}
+    if isinstance(prevalence, MultilabelPrevalence):
+        return {**rates, "evidence": prevalence.evidence, "concentration": None}
     alpha = prevalence.concentration
-    return {
-        "population": prevalence.population.tolist(),
-        "sampling": prevalence.sampling.tolist(),
-        "evidence": prevalence.given_evidence,
-        "concentration": None if alpha is None else alpha.tolist(),
-    }
+    return {**rates, "evidence": prevalence.given_evidence, "concentration": None if alpha is None else alpha.tolist()}
 
 
 def saved_prevalence(facts: Mapping[str, Any], path: str | os.PathLike[str]) -> Prevalence:

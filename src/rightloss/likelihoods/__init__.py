@@ -11,5 +11,6 @@ from .ordinal import OnionPeeling as OnionPeeling
 from .ordinal import StickBreaking as StickBreaking
 from .standard import Bernoulli as Bernoulli
 from .standard import Categorical as Categorical
+from .standard import Findings as Findings
 from .standard import FromDistribution as FromDistribution
 from .standard import Gaussian as Gaussian

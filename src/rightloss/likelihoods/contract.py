@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from ..prevalence import ContinuousPrevalence, Prevalence
+from ..prevalence import AnyPrevalence, Prevalence
 
 
 @runtime_checkable
@@ -46,7 +46,7 @@ class Likelihood(Protocol):
         """
         ...
 
-    def starting_outputs(self, prevalence: Prevalence | ContinuousPrevalence) -> Tensor:
+    def starting_outputs(self, prevalence: AnyPrevalence) -> Tensor:
         """Return the outputs `(num_outputs,)` that predict the population for every x, the inverse link of π.
 
         A likelihood with its own parameters also sets these here, if outputs alone cannot predict π.
@@ -84,7 +84,7 @@ def columns(table: Tensor, support: Tensor | None) -> Tensor:
     return table[:, support]
 
 
-def log_population(prevalence: Prevalence | ContinuousPrevalence, num_classes: int | None, name: str) -> Tensor:
+def log_population(prevalence: AnyPrevalence, num_classes: int | None, name: str) -> Tensor:
     """Return log π (K,) for a likelihood over classes."""
     if not isinstance(prevalence, Prevalence):
         raise ValueError(

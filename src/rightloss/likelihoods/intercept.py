@@ -12,16 +12,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..log_probs import rows_of
-from ..prevalence import ContinuousPrevalence, Prevalence
+from ..prevalence import AnyPrevalence, MultilabelPrevalence, Prevalence
 from .contract import Likelihood
-from .standard import Categorical
+from .standard import Bernoulli, Categorical, Findings
 
 STEPS, CLOSE = 100, 1e-9  # maximum number of Newton steps, and the tolerance of log m − log π
 
 
-def start_at_prevalence(
-    layer: nn.Module, prevalence: Prevalence | ContinuousPrevalence, likelihood: Likelihood | None = None
-) -> None:
+def start_at_prevalence(layer: nn.Module, prevalence: AnyPrevalence, likelihood: Likelihood | None = None) -> None:
     """Set the bias of the output layer so that the untrained model predicts the population's class frequencies.
 
     The bias becomes the likelihood's inverse link of π (log π for softmax, logit π for a single logit). At a small
@@ -29,7 +27,7 @@ def start_at_prevalence(
 
     Args:
         layer: the last layer, with a `bias` of `num_outputs` entries (`nn.Linear`, `nn.Conv2d`, …).
-        prevalence: π; the mean if it is uncertain.
+        prevalence: π; the mean if it is uncertain. With a `Prevalence.multilabel` the layer has an output for each finding.
         likelihood: the one of the loss; Categorical by default. Its own parameters, if any, are set as well.
 
     Examples:
@@ -40,14 +38,15 @@ def start_at_prevalence(
         >>> head.bias.softmax(0).round(decimals=4).tolist()
         [0.9990000128746033, 0.0010000000474974513]
     """
+    likelihood = _likelihood(likelihood, prevalence)
     bias = _bias(layer, prevalence, likelihood)
     with torch.no_grad():
-        bias.copy_((Categorical() if likelihood is None else likelihood).starting_outputs(prevalence))
+        bias.copy_(likelihood.starting_outputs(prevalence))
 
 
 @torch.no_grad()
 def match_prevalence(
-    layer: nn.Module, unlabelled: Tensor, prevalence: Prevalence, likelihood: Likelihood | None = None
+    layer: nn.Module, unlabelled: Tensor, prevalence: Prevalence | MultilabelPrevalence, likelihood: Likelihood | None = None
 ) -> None:
     """Adjust the bias of the output layer so that the mean prediction over unlabelled rows of the population is π.
 
@@ -69,8 +68,13 @@ def match_prevalence(
         >>> round(head(x_unlabelled).softmax(1)[:, 1].mean().item(), 5)
         0.02
     """
+    likelihood = _likelihood(likelihood, prevalence)
     bias = _bias(layer, prevalence, likelihood)
-    likelihood = Categorical() if likelihood is None else likelihood
+    if isinstance(prevalence, MultilabelPrevalence):
+        columns = rows_of(_checked(unlabelled, len(bias)).detach().double()).T[:, :, None]
+        pairs = zip(columns, prevalence, strict=True)
+        bias.add_(torch.cat([_solve(z, each.population.log().to(z), Bernoulli(), []) for z, each in pairs]).to(bias))
+        return
     if not isinstance(prevalence, Prevalence) or prevalence.is_unknown or not likelihood.over_classes:
         raise ValueError(
             f"Expected a known prevalence of classes to match, but got {prevalence}: give the population's class frequencies."
@@ -139,16 +143,23 @@ def _move(own: list[nn.Parameter], kept: list[Tensor], step: Tensor) -> None:
         each.copy_(value + part.view_as(value))
 
 
-def _bias(layer: nn.Module, prevalence: Prevalence | ContinuousPrevalence, likelihood: Likelihood | None) -> Tensor:
+def _likelihood(likelihood: Likelihood | None, prevalence: AnyPrevalence) -> Likelihood:
+    """Return the likelihood: a logit for each finding of a multi-label prevalence, otherwise Categorical by default."""
+    if isinstance(prevalence, MultilabelPrevalence):
+        return Findings(prevalence.num_findings)
+    return Categorical() if likelihood is None else likelihood
+
+
+def _bias(layer: nn.Module, prevalence: AnyPrevalence, likelihood: Likelihood) -> Tensor:
     """Return the layer's bias, or raise a ValueError if it does not fit the likelihood."""
-    name = "Categorical" if likelihood is None else type(likelihood).__name__
+    name = type(likelihood).__name__
     bias = getattr(layer, "bias", None)
     if not isinstance(bias, Tensor):
         raise ValueError(
             f"Expected a layer with a bias, but {type(layer).__name__} has none: "
             "pass the last layer itself, made with bias=True."
         )
-    size = None if likelihood is None else likelihood.num_outputs
+    size = likelihood.num_outputs
     if size is None:
         size = prevalence.num_classes if isinstance(prevalence, Prevalence) else len(bias)
     if bias.shape != (size,):

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..prevalence import ContinuousPrevalence, Prevalence
+from ..prevalence import AnyPrevalence
 from .contract import check_levels, check_outputs, columns, log_population
 
 
@@ -46,7 +46,7 @@ class OnionPeeling(nn.Module):
             core = torch.cat([core + F.logsigmoid(-split), core + F.logsigmoid(split)], dim=1)
         return columns(torch.cat([low, core, high.flip(1)], dim=1), support)
 
-    def starting_outputs(self, prevalence: Prevalence | ContinuousPrevalence) -> Tensor:
+    def starting_outputs(self, prevalence: AnyPrevalence) -> Tensor:
         log_pi = log_population(prevalence, self.num_classes, f"OnionPeeling({self.num_classes})")
         outputs: list[Tensor] = []
         low, high = 0, self.num_classes - 1
@@ -89,7 +89,7 @@ class StickBreaking(nn.Module):
         reached = F.pad(torch.cumsum(F.logsigmoid(-outputs), dim=1), (1, 0))
         return columns(torch.cat([reached[:, :-1] + F.logsigmoid(outputs), reached[:, -1:]], dim=1), support)
 
-    def starting_outputs(self, prevalence: Prevalence | ContinuousPrevalence) -> Tensor:
+    def starting_outputs(self, prevalence: AnyPrevalence) -> Tensor:
         log_pi = log_population(prevalence, self.num_classes, f"StickBreaking({self.num_classes})")
         return log_pi[:-1] - _log_above(log_pi)
 
@@ -135,7 +135,7 @@ class CumulativeLogit(nn.Module):
         middle = below[:, 1:] + above[:, :-1] + inside
         return columns(torch.cat([below[:, :1], middle, above[:, -1:]], dim=1), support)
 
-    def starting_outputs(self, prevalence: Prevalence | ContinuousPrevalence) -> Tensor:
+    def starting_outputs(self, prevalence: AnyPrevalence) -> Tensor:
         log_pi = log_population(prevalence, self.num_classes, f"CumulativeLogit({self.num_classes})")
         first, log_gaps = _cutpoints(log_pi)
         with torch.no_grad():

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ..prevalence import ContinuousPrevalence, Prevalence
+from ..prevalence import AnyPrevalence, ContinuousPrevalence, MultilabelPrevalence
 from .contract import check_levels, check_outputs, columns, log_population
 
 
@@ -44,7 +44,7 @@ class Categorical(nn.Module):
         check_outputs(outputs, self.num_classes or max([2, *outputs.shape[1:2]]), "Categorical")
         return columns(F.log_softmax(outputs, dim=1), support)
 
-    def starting_outputs(self, prevalence: Prevalence | ContinuousPrevalence) -> Tensor:
+    def starting_outputs(self, prevalence: AnyPrevalence) -> Tensor:
         return log_population(prevalence, self.num_classes, "Categorical")
 
     def extra_repr(self) -> str:
@@ -70,9 +70,44 @@ class Bernoulli(nn.Module):
         check_outputs(outputs, 1, "Bernoulli")
         return columns(torch.cat([F.logsigmoid(-outputs), F.logsigmoid(outputs)], dim=1), support)
 
-    def starting_outputs(self, prevalence: Prevalence | ContinuousPrevalence) -> Tensor:
+    def starting_outputs(self, prevalence: AnyPrevalence) -> Tensor:
         log_pi = log_population(prevalence, 2, "Bernoulli")
         return log_pi[1:] - log_pi[:1]
+
+
+class Findings(nn.Module):
+    """A logit for each of L findings, any of which can be present together (multi-label): tables `(L, n, 2)`.
+
+    Losses with a `Prevalence.multilabel` use it.
+
+    Args:
+        num_findings: L.
+
+    Examples:
+        >>> import torch
+        >>> from rightloss.likelihoods import Findings
+        >>> Findings(3).table(torch.zeros(4, 3)).shape
+        torch.Size([3, 4, 2])
+    """
+
+    over_classes = True
+    num_classes = 2
+
+    def __init__(self, num_findings: int) -> None:
+        super().__init__()
+        self.num_outputs = num_findings
+
+    def table(self, outputs: Tensor, support: Tensor | None = None) -> Tensor:
+        check_outputs(outputs, self.num_outputs, "Findings")
+        return torch.stack([F.logsigmoid(-outputs), F.logsigmoid(outputs)], -1).transpose(0, 1)
+
+    def starting_outputs(self, prevalence: AnyPrevalence) -> Tensor:
+        if not isinstance(prevalence, MultilabelPrevalence):
+            raise ValueError(f"Expected Prevalence.multilabel(…) for findings, but got {prevalence}: list a rate for each.")
+        return torch.logit(prevalence.population)
+
+    def extra_repr(self) -> str:
+        return str(self.num_outputs)
 
 
 class Gaussian(nn.Module):
@@ -111,7 +146,7 @@ class Gaussian(nn.Module):
         distance = (values[None] - outputs[:, None]).div(self.log_scale.exp()).square().sum(2)
         return -0.5 * distance - self.num_outputs * (self.log_scale + 0.5 * math.log(2 * math.pi))
 
-    def starting_outputs(self, prevalence: Prevalence | ContinuousPrevalence) -> Tensor:
+    def starting_outputs(self, prevalence: AnyPrevalence) -> Tensor:
         population = _density(prevalence)
         mean, scale = population.mean.expand(self.num_outputs), population.stddev.square().mean().sqrt()
         if not bool(torch.isfinite(mean).all() & torch.isfinite(scale)):
@@ -167,7 +202,7 @@ class FromDistribution(nn.Module):
             )
         return density.log_prob(_values(support, density.event_shape)[:, None]).T
 
-    def starting_outputs(self, prevalence: Prevalence | ContinuousPrevalence) -> Tensor:
+    def starting_outputs(self, prevalence: AnyPrevalence) -> Tensor:
         population = _density(prevalence)
         if self.start is None:
             raise ValueError("Expected `start` to be given, but got None: FromDistribution(build, num_outputs, start=…).")
@@ -186,7 +221,7 @@ def _values(support: Tensor | None, shape: torch.Size) -> Tensor:
     return support.reshape(-1, *shape)
 
 
-def _density(prevalence: Prevalence | ContinuousPrevalence) -> Distribution:
+def _density(prevalence: AnyPrevalence) -> Distribution:
     if not isinstance(prevalence, ContinuousPrevalence) or not isinstance(prevalence.population, Distribution):
         raise ValueError(
             "Expected ContinuousPrevalence(population=…) with a torch distribution, "

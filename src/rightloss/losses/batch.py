@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Literal
@@ -12,14 +13,22 @@ import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
 
-from ..likelihoods import Likelihood
+from ..likelihoods import Bernoulli, Findings, Likelihood
 from ..log_probs import full_precision as full_precision
-from ..log_probs import rows_of
+from ..log_probs import map_of, rows_of
 from ..marginals import cannot_be_read, gather_ranks, sum_over_ranks
-from ..prevalence import ContinuousPrevalence, Prevalence
+from ..prevalence import (
+    AnyPrevalence,
+    ContinuousPrevalence,
+    MultilabelPrevalence,
+    Prevalence,
+    PrevalenceWarning,
+    check_findings,
+)
 
 NonFinite = Literal["raise", "nan"]
 Reduction = Literal["mean", "sum", "none"]
+UNREAD = 1e-30  # the weight of a row for a finding that no row has read: its marginal is finite, and the loss 0 up to rounding
 NO_LABEL = torch.iinfo(torch.long).min  # stands for `ignore_index=None`
 
 
@@ -47,12 +56,17 @@ class LabelledBatch:
         """Return the outputs as `(n, num_outputs)`, a row per label, in float32 or float64; check that they are finite."""
         return check_finite_rows(rows_of(full_precision(self.outputs)), self.nonfinite)
 
-    def reduce(self, loss: Float[Tensor, " n"], reduction: Reduction, group: dist.ProcessGroup | None = None) -> Tensor:
+    def reduce(self, loss: Float[Tensor, "*sets n"], reduction: Reduction, group: dist.ProcessGroup | None = None) -> Tensor:
         """Return the reduced loss. With several ranks, the average of their means is the mean over all rows."""
         if reduction == "mean":
-            return loss.sum() / self.mean_count(loss, group)
+            count = self.mean_count(loss, group)
+            if loss.ndim == 2:  # several findings: the mean over findings; one that was not read adds nothing
+                return (loss.sum(1) / torch.as_tensor(count).to(loss).clamp_min(UNREAD**0.5)).mean()
+            return loss.sum() / count
         if reduction == "sum":
             return loss.sum()
+        if loss.ndim == 2:
+            return map_of(loss.T, (self.shape[0], self.shape[1], *self.shape[2:]))
         return loss.reshape(self.shape)
 
     def mean_count(self, like: Tensor, group: dist.ProcessGroup | None) -> int | float | Tensor:
@@ -60,8 +74,8 @@ class LabelledBatch:
         own = self.labels.count if self.examples is None else self.examples
         if group is None:
             return own
-        count = torch.as_tensor(own).to(like).reshape(1)
-        return sum_over_ranks(count, group)[0] / dist.get_world_size(group)
+        count = torch.as_tensor(own).to(like)
+        return sum_over_ranks(count, group) / dist.get_world_size(group)
 
 
 @dataclass(eq=False)
@@ -123,14 +137,14 @@ class Labels:
         assert self.votes is not None
         return torch.where(self.votes > 0, self.votes * per_class.unsqueeze(-2), 0.0).sum(-1)
 
-    def per_class(self, like: Tensor) -> Float[Tensor, " k"]:
+    def per_class(self, like: Tensor) -> Float[Tensor, "*sets k"]:
         """Return Σ_n v_nk over the rows not ignored: how often each class occurs."""
         if self.index is None:
             assert self.votes is not None
-            return (self.votes if self.multiples is None else self.votes * self.multiples[:, None]).sum(0)
-        if cannot_be_read(self.index) or self.multiples is not None:
-            ones = self.mask(wide(like.new_ones(self.rows)))
-            return ones.new_zeros(self.size).scatter_add(0, self.index, ones).to(like.dtype)
+            return (self.votes if self.multiples is None else self.votes * self.multiples.unsqueeze(-1)).sum(-2)
+        if cannot_be_read(self.index) or self.multiples is not None or self.index.ndim > 1:
+            ones = self.mask(wide(like.new_ones(self.index.shape)))
+            return ones.new_zeros(*ones.shape[:-1], self.size).scatter_add(-1, self.index, ones).to(like.dtype)
         counts = torch.bincount(self.index, minlength=self.size).to(like.dtype)
         if self.valid is not None:
             counts[self.filler] -= self.rows - self.count
@@ -171,6 +185,12 @@ def class_batch(
     num_outputs = num_classes if likelihood.num_outputs is None else likelihood.num_outputs
     _check_tensors(outputs, target, "logits")
     if num_outputs == 1 and outputs.shape == target.shape:
+        if outputs.ndim == 2 and outputs.shape[1] > 1:
+            raise ValueError(
+                f"Expected one logit for each example, but got logits and target of the same shape {tuple(target.shape)}: for "
+                f"{target.shape[1]} findings that can be present together (multi-label) use Prevalence.multilabel(…), a rate "
+                "for each; for signals of one dimension call `logits.unsqueeze(1)`."
+            )
         if target.is_floating_point():
             raise ValueError(
                 f"Expected class numbers, or soft labels for {num_classes} classes, but got {target.dtype} of the logits' "
@@ -190,7 +210,10 @@ def class_batch(
     if target.shape != shape:
         remedy = "do they come from one batch?"
         if target.shape == (*shape[:1], num_classes, *shape[1:]):
-            remedy = "soft labels are floats, so call `target.float()`."
+            remedy = (
+                "for findings that can be present together (multi-label) use Prevalence.multilabel(…); for one-hot labels call "
+                "`target.argmax(1)`; soft labels are floats."
+            )
         elif target.shape == (*shape[:1], 1, *shape[1:]):
             remedy = "call `target.squeeze(1)`."
         raise ValueError(
@@ -198,6 +221,46 @@ def class_batch(
             f"but got {target.dtype} of shape {tuple(target.shape)} for logits of shape {tuple(outputs.shape)}: {remedy}"
         )
     return LabelledBatch(outputs, hard_labels(target, num_classes, ignore_index), None, shape, nonfinite)
+
+
+def finding_batch(
+    outputs: Tensor, target: Tensor, prevalence: MultilabelPrevalence, ignore_index: int | None, nonfinite: NonFinite
+) -> LabelledBatch:
+    """Return a batch for several findings (multi-label): logits and targets of one shape, `(n, L)` or dense `(n, L, h, w, …)`.
+
+    Targets are 0 and 1, or the share of readers who saw the finding; NaN, or `ignore_index`, where it was not read. The labels
+    have a set of rows for each finding.
+    """
+    _check_tensors(outputs, target, "logits")
+    findings = prevalence.num_findings
+    if outputs.ndim < 2 or outputs.shape[1] != findings or target.shape != outputs.shape or target.is_complex():
+        raise ValueError(
+            f"Expected multi-label logits and target of one shape (n, {findings}, …), a column for each finding, but got "
+            f"{tuple(outputs.shape)} and {tuple(target.shape)}: the target is 0 or 1, and NaN where a finding was not read."
+        )
+    values = rows_of(target).detach()
+    read = ~values.isnan() if values.is_floating_point() else values != (NO_LABEL if ignore_index is None else ignore_index)
+    values, readable, like = wide(torch.where(read, values, 0)), not cannot_be_read(values), full_precision(outputs[:0])
+    if readable:
+        check_findings(values, "target")
+        if not bool(read.any()):
+            raise ValueError("Expected at least one finding to be read, but none is in this batch: skip such a batch.")
+    present, valid = values.T, read.T
+    whole = readable and bool(((present == 0) | (present == 1)).all())
+    index = present.long() if whole else None
+    votes = None if whole else torch.where(valid[..., None], torch.stack([1 - present, present], -1), 0.0).to(like.dtype)
+    if prevalence.patterns is None and readable and bool(read.all()):
+        count = torch.full((findings,), len(values), dtype=like.dtype)
+        return LabelledBatch(outputs, Labels(index, votes, None, 2, count), None, outputs.shape, nonfinite)
+    weights = torch.ones_like(present)
+    if prevalence.patterns is not None:
+        weights = prevalence.patterns.of_rows(torch.where(read, values, torch.nan)).T
+    unread = ~valid.any(1, keepdim=True)
+    multiples = torch.where(unread, UNREAD, weights)
+    examples = torch.where(valid, weights, 0.0).sum(1)
+    count = torch.where(unread[:, 0], UNREAD * len(values), examples)
+    labels = Labels(index, votes, valid | unread, 2, count, multiples=multiples)
+    return LabelledBatch(outputs, labels, None, outputs.shape, nonfinite, examples)
 
 
 def regression_batch(
@@ -226,14 +289,35 @@ def regression_batch(
     return LabelledBatch(outputs, Labels(index, None, None, len(support), len(target)), support, target.shape[:1], nonfinite)
 
 
-def check_pair(likelihood: Likelihood, prevalence: Prevalence | ContinuousPrevalence) -> None:
+def finding(batch: LabelledBatch, number: int) -> LabelledBatch | None:
+    """Return one finding of a multi-label batch as a batch of two classes, without the rows that were not read."""
+    labels = batch.labels
+    use: slice | Tensor = slice(None)
+    if labels.valid is not None:
+        assert isinstance(batch.examples, Tensor)
+        if float(batch.examples[number]) == 0:
+            return None
+        use = labels.valid[number]
+    index, votes = (None if part is None else part[number][use] for part in (labels.index, labels.votes))
+    outputs = rows_of(batch.outputs)[use, number, None]
+    own = Labels(index, votes, None, 2, len(outputs))
+    return LabelledBatch(outputs, own, None, outputs.shape[:1], batch.nonfinite)
+
+
+def check_pair(likelihood: Likelihood, prevalence: AnyPrevalence) -> None:
     """Check that a likelihood over classes has a Prevalence, and a density a ContinuousPrevalence."""
     if isinstance(likelihood, type) or not isinstance(likelihood, Likelihood):
         raise ValueError(
             f"Expected `likelihood` to be a likelihood such as Categorical(), but got {likelihood!r}: "
             "call the class, and pass other arguments by name (marginal=…)."
         )
-    if isinstance(prevalence, Prevalence):
+    if isinstance(prevalence, MultilabelPrevalence):
+        if not isinstance(likelihood, Bernoulli | Findings):
+            raise ValueError(
+                f"Expected Bernoulli(), a logit for each finding, with a multi-label prevalence, but got "
+                f"{type(likelihood).__name__}: leave out `likelihood`."
+            )
+    elif isinstance(prevalence, Prevalence):
         if not likelihood.over_classes:
             raise ValueError(
                 f"Expected ContinuousPrevalence(population=…) for {type(likelihood).__name__}, but got a Prevalence of "
@@ -352,12 +436,23 @@ def soft_labels(target: Tensor, like: Tensor) -> Labels:
         )
         if bool(wrong.any()):
             row = int(torch.nonzero(wrong)[0])
+            remedy = "divide counts of votes by their row sums"
+            if bool(((target == 0) | (target == 1)).all()):
+                remedy = "are these findings that can be present together (multi-label)? Use Prevalence.multilabel(…)"
             raise ValueError(
                 f"Expected soft labels to be non-negative with rows that sum to 1, but row {row} is "
-                f"{[round(value, 4) for value in votes[row, :10].tolist()]}: divide counts of votes by their row sums."
+                f"{[round(value, 4) for value in target[row, :10].tolist()]}: {remedy}."
             )
         count = int(torch.count_nonzero(sums))
         if count == 0:
             raise ValueError("Expected at least one example with votes, but every row is zero: skip such a batch.")
+        if count < len(votes) and bool(((target == 0) | (target == 1)).all()):
+            warnings.warn(
+                "Rows of zeros among one-hot labels are left out, as examples without a vote: if they are images without a "
+                "finding, the labels are multi-label; use Prevalence.multilabel(…). For rows to ignore use class numbers and "
+                "ignore_index.",
+                PrevalenceWarning,
+                stacklevel=2,
+            )
         return Labels(None, votes, None if count == votes.shape[0] else sums != 0, votes.shape[1], count)
     return Labels(None, votes, sums != 0, votes.shape[1], torch.count_nonzero(sums))

@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from ..likelihoods import Categorical, Likelihood
+from ..likelihoods import Bernoulli, Categorical, Findings, Likelihood
 from ..marginals import (
     BatchMarginal,
+    FindingMarginals,
     Marginal,
     MarginalState,
     Measure,
@@ -21,9 +22,11 @@ from ..marginals import (
     cannot_be_read,
     in_transform,
     sharing_group,
+    sum_over_ranks,
 )
-from ..prevalence import ContinuousPrevalence, Density, Frequencies, Prevalence
+from ..prevalence import AnyPrevalence, ContinuousPrevalence, Density, Frequencies, MultilabelPrevalence, Prevalence
 from .batch import (
+    UNREAD,
     LabelledBatch,
     NonFinite,
     Reduction,
@@ -31,6 +34,7 @@ from .batch import (
     check_options,
     check_pair,
     class_batch,
+    finding_batch,
     full_precision,
     regression_batch,
 )
@@ -42,6 +46,7 @@ from .gain import (
     composed_loss,
     continuous_terms,
     example_log_weights,
+    finding_terms,
     log_sum,
     realised_frequencies,
 )
@@ -61,7 +66,7 @@ from .streams import (
 def information_gain_loss(
     logits: Tensor,
     target: Tensor,
-    prevalence: Prevalence | ContinuousPrevalence,
+    prevalence: AnyPrevalence,
     likelihood: Likelihood | None = None,
     marginal: Marginal | None = None,
     reference: Frequencies | Density | None = None,
@@ -86,6 +91,7 @@ def information_gain_loss(
     Args:
         logits: outputs of the network for p(y|x,w) in the population, `(n, num_outputs)` or dense `(n, num_outputs, h, w, …)`.
         target: int `(n,)`, dense int `(n, h, w, …)`, soft float `(n, k)` with rows that sum to 1; float `(n,)` in regression.
+            With a `Prevalence.multilabel`, logits and targets `(n, L)`: 0 and 1, and NaN where a finding was not read.
         prevalence: π, ρ and κ.
         likelihood: maps outputs to log-probabilities; Categorical by default.
         marginal: the estimator of q; by default the stateless `BatchMarginal`.
@@ -110,17 +116,16 @@ def information_gain_loss(
         >>> round(float(loss), 4)
         1.5314
     """
-    likelihood = Categorical() if likelihood is None else likelihood
-    marginal = BatchMarginal() if marginal is None else marginal
+    likelihood = likelihood_of(likelihood, prevalence)
+    marginal = marginal_of(marginal, prevalence)
     check_options(reduction, nonfinite, ignore_index)
-    check_pair(likelihood, prevalence)
     weight, people = check_unlabelled_weight(unlabelled_weight), check_unlabelled_evidence(unlabelled_evidence)
     group = sharing_group(process_group, training)
     batch, terms = batch_and_terms(logits, target, prevalence, likelihood, reference, ignore_index, nonfinite, group)
     measure = measure_of(batch, terms, prevalence, likelihood, reference, ignore_index)
     others = usable(unlabelled, weight, prevalence, group)
     if others is None:
-        marginal.prepare(prevalence.num_classes if isinstance(prevalence, Prevalence) else None)
+        marginal.prepare(likelihood.num_classes if likelihood.num_classes is not None else _num_classes(prevalence))
         return gain_loss(batch, terms, likelihood, marginal, measure, reduction, group, fused)
     tables = tables_of(batch, others, likelihood)
     if terms.at_population:
@@ -137,7 +142,7 @@ def information_gain_loss(
 def weighted_loss(
     logits: Tensor,
     target: Tensor,
-    prevalence: Prevalence | ContinuousPrevalence,
+    prevalence: AnyPrevalence,
     likelihood: Likelihood | None = None,
     reduction: Reduction = "mean",
     *,
@@ -162,7 +167,7 @@ def weighted_loss(
 def logit_adjusted_loss(
     logits: Tensor,
     target: Tensor,
-    prevalence: Prevalence | ContinuousPrevalence,
+    prevalence: AnyPrevalence,
     likelihood: Likelihood | None = None,
     reduction: Reduction = "mean",
     *,
@@ -199,7 +204,7 @@ def logit_adjusted_loss(
 def log_likelihood_loss(
     logits: Tensor,
     target: Tensor,
-    prevalence: Prevalence | ContinuousPrevalence,
+    prevalence: AnyPrevalence,
     likelihood: Likelihood | None = None,
     reduction: Reduction = "mean",
     *,
@@ -223,7 +228,7 @@ def log_likelihood_loss(
 def batch_and_terms(
     logits: Tensor,
     target: Tensor,
-    prevalence: Prevalence | ContinuousPrevalence,
+    prevalence: AnyPrevalence,
     likelihood: Likelihood,
     reference: Any,
     ignore_index: int | None,
@@ -235,21 +240,46 @@ def batch_and_terms(
         batch = regression_batch(logits, target, likelihood, nonfinite, group)
         assert batch.support is not None
         return batch, continuous_terms(prevalence, reference, batch.support)
+    if isinstance(prevalence, MultilabelPrevalence):
+        batch = finding_batch(logits, target, prevalence, ignore_index, nonfinite)
+        return batch, finding_terms(prevalence, reference, full_precision(batch.outputs[:0]))
     batch = class_batch(logits, target, likelihood, prevalence.num_classes, ignore_index, nonfinite)
     return batch, class_terms(prevalence, reference, full_precision(batch.outputs[:0]))
+
+
+def likelihood_of(likelihood: Likelihood | None, prevalence: AnyPrevalence) -> Likelihood:
+    """Return the checked likelihood: Categorical by default, and a logit for each finding of a multi-label prevalence."""
+    if isinstance(prevalence, MultilabelPrevalence):
+        check_pair(Bernoulli() if likelihood is None else likelihood, prevalence)
+        return Findings(prevalence.num_findings)
+    likelihood = Categorical() if likelihood is None else likelihood
+    check_pair(likelihood, prevalence)
+    return likelihood
+
+
+def marginal_of(marginal: Marginal | None, prevalence: AnyPrevalence) -> Marginal:
+    """Return the marginal, by default that of the minibatch, with a copy for each finding of a multi-label prevalence."""
+    marginal = BatchMarginal() if marginal is None else marginal
+    if isinstance(prevalence, MultilabelPrevalence) and not isinstance(marginal, FindingMarginals):
+        return FindingMarginals(marginal, prevalence.num_findings)
+    return marginal
+
+
+def _num_classes(prevalence: AnyPrevalence) -> int | None:
+    return prevalence.num_classes if isinstance(prevalence, Prevalence) else None
 
 
 def measure_of(
     batch: LabelledBatch,
     terms: PriorTerms,
-    prevalence: Prevalence | ContinuousPrevalence,
+    prevalence: AnyPrevalence,
     likelihood: Likelihood,
     reference: Any,
     ignore_index: int | None,
 ) -> Measure:
     """Return the function that estimates the marginal over other data, at this batch's support, for a `MinibatchEstimate`."""
     options: dict[str, Any] = {"terms": terms, "likelihood": likelihood, "nonfinite": batch.nonfinite}
-    if isinstance(prevalence, Prevalence):
+    if not isinstance(prevalence, ContinuousPrevalence):
         return partial(class_log_sum, ignore_index=ignore_index, **options)
     assert batch.support is not None
     return partial(density_log_sum, support=batch.support, prevalence=prevalence, reference=reference, **options)
@@ -276,7 +306,10 @@ def gain_loss(
             return log_m
         rows = labels.count if isinstance(labels.count, int) else labels.rows
         rows = rows if group is None else rows * dist.get_world_size(group)
-        return marginal.update(MinibatchEstimate(log_m, rows, measure, readable and batch.nonfinite == "raise"))
+        read = None
+        if log_m.ndim > 1 and (labels.valid is not None or group is not None):  # ranks must agree whether they ask each other
+            read = sum_over_ranks(torch.as_tensor(labels.count).to(log_m), group) > UNREAD**0.5
+        return marginal.update(MinibatchEstimate(log_m, rows, measure, readable and batch.nonfinite == "raise", read=read))
 
     if fused and readable and group is None and reduction != "none" and type(likelihood) is Categorical:
         if labels.index is not None:
@@ -323,7 +356,7 @@ def with_evidence(
     batch: LabelledBatch,
     tables: Tables,
     terms: PriorTerms,
-    prevalence: Prevalence | ContinuousPrevalence,
+    prevalence: AnyPrevalence,
     people: float,
     weight: float | None,
     marginal: MarginalState,
@@ -346,10 +379,15 @@ def with_evidence(
 def usable(
     unlabelled: Tensor | None,
     weight: float | None,
-    prevalence: Prevalence | ContinuousPrevalence,
+    prevalence: AnyPrevalence,
     group: dist.ProcessGroup | None,
 ) -> Tensor | None:
     """Return the unlabelled outputs; None if there are none to use. Raise a ValueError if they are required."""
+    if unlabelled is not None and isinstance(prevalence, MultilabelPrevalence):
+        raise ValueError(
+            "Expected no `unlabelled` rows with a multi-label prevalence, but got some: use one loss for each finding, "
+            "[InformationGainLoss(each, Bernoulli()) for each in prevalence], and pass each its column."
+        )
     if unlabelled is not None and not isinstance(prevalence, Prevalence):
         raise ValueError(
             "Expected no `unlabelled` in regression, but got some: the likelihood of unlabelled rows needs classes."
@@ -369,8 +407,8 @@ def usable(
 def cross_entropy(
     batch: LabelledBatch,
     likelihood: Likelihood,
-    log_offset: Float[Tensor, " k"] | None,
-    weights: Float[Tensor, " k"] | None,
+    log_offset: Float[Tensor, ...] | None,
+    weights: Float[Tensor, ...] | None,
     reduction: Reduction,
 ) -> Tensor:
     """Return −Σ_k v_nk weights_k log p(k|x_n,w) of a checked batch, 0 where ignored, with `log_offset` added to the table.
@@ -389,7 +427,7 @@ def cross_entropy(
     return batch.reduce(rows if weights is None else rows * labels.per_row(weights), reduction)
 
 
-def importance(terms: PriorTerms) -> Float[Tensor, " k"]:
+def importance(terms: PriorTerms) -> Float[Tensor, ...]:
     """Return π_k/ρ_k, the weights of the weighted loss, or raise a ValueError if ρ has no density."""
     if terms.log_importance is None:
         raise ValueError(
@@ -452,15 +490,14 @@ def check_unlabelled(terms: PriorTerms) -> None:
 def _checked(
     logits: Tensor,
     target: Tensor,
-    prevalence: Prevalence | ContinuousPrevalence,
+    prevalence: AnyPrevalence,
     likelihood: Likelihood | None,
     reduction: Reduction,
     ignore_index: int | None,
     nonfinite: NonFinite,
 ) -> tuple[LabelledBatch, PriorTerms, Likelihood]:
     """Check the arguments of a loss without a marginal."""
-    likelihood = Categorical() if likelihood is None else likelihood
     check_options(reduction, nonfinite, ignore_index)
-    check_pair(likelihood, prevalence)
+    likelihood = likelihood_of(likelihood, prevalence)
     batch, terms = batch_and_terms(logits, target, prevalence, likelihood, None, ignore_index, nonfinite)
     return batch, terms, likelihood

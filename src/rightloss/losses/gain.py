@@ -19,7 +19,7 @@ from torch import Tensor
 from ..likelihoods import Likelihood
 from ..log_probs import rows_of
 from ..marginals import cannot_be_read, log_mean_over_ranks, sum_over_ranks, with_minibatch_gradient
-from ..prevalence import ContinuousPrevalence, Prevalence, frequencies
+from ..prevalence import ContinuousPrevalence, MultilabelPrevalence, Prevalence, frequencies
 from .batch import LabelledBatch, Labels, full_precision
 
 
@@ -53,6 +53,20 @@ class PriorTerms:
         moved: dict[str, Any] = {name: value.to(device=device, dtype=dtype) for name, value in parts.items()}
         return replace(self, **moved)
 
+    def of_finding(self, number: int) -> PriorTerms:
+        """Return the terms of one of several findings."""
+        offsets = (self.log_offset, self.log_adjust, self.log_importance)
+        log_offset, log_adjust, log_importance = (None if each is None else each[number, 0] for each in offsets)
+        assert log_adjust is not None
+        return replace(
+            self,
+            reference=self.reference[number],
+            sampling=self.sampling[number],
+            log_offset=log_offset,
+            log_adjust=log_adjust,
+            log_importance=log_importance,
+        )
+
 
 def information_gain(
     log_probs: Float[Tensor, "*sets n k"], log_marginal: Float[Tensor, "*sets k"], labels: Labels, terms: PriorTerms
@@ -67,7 +81,7 @@ def information_gain(
     return labels.mask(gain)
 
 
-def at_reference(table: Float[Tensor, "*sets n k"], log_offset: Float[Tensor, " k"] | None) -> Float[Tensor, "*sets n k"]:
+def at_reference(table: Float[Tensor, "*sets n k"], log_offset: Float[Tensor, ...] | None) -> Float[Tensor, "*sets n k"]:
     """Return the table of `log p_r(k|x,w)`, `p_r(k|x,w) ∝ p(k|x,w) r_k/π_k`: predictions at another mix of classes."""
     return table if log_offset is None else F.log_softmax(table + log_offset, dim=-1)
 
@@ -89,7 +103,7 @@ def table_of(outputs: Tensor, likelihood: Likelihood, support: Tensor | None = N
 
 
 def example_log_weights(
-    terms: PriorTerms, labels: Labels, sampling: Float[Tensor, " k"] | None = None
+    terms: PriorTerms, labels: Labels, sampling: Float[Tensor, "*sets k"] | None = None
 ) -> Float[Tensor, "*sets n"] | None:
     """Return log β_n, β_n = Σ_c v_nc r_c/ρ_c; None if every β is 1. ρ is `sampling`, by default the declared one."""
     if sampling is None or sampling is terms.sampling:
@@ -99,23 +113,24 @@ def example_log_weights(
     return labels.per_row(terms.reference / sampling).log()
 
 
-def realised_frequencies(terms: PriorTerms, labels: Labels, group: dist.ProcessGroup | None) -> Float[Tensor, " k"]:
+def realised_frequencies(terms: PriorTerms, labels: Labels, group: dist.ProcessGroup | None) -> Float[Tensor, "*sets k"]:
     """Return the class frequencies of the (global) batch."""
     like = terms.reference
-    counts = torch.cat([labels.per_class(like), torch.as_tensor(labels.count).to(like).reshape(1)])
+    found = labels.per_class(like)
+    counts = torch.cat([found, torch.as_tensor(labels.count).to(like).reshape(*found.shape[:-1], 1)], -1)
     counts = sum_over_ranks(counts, group)
-    return counts[:-1] / counts[-1]
+    return counts[..., :-1] / counts[..., -1:]
 
 
 def composed_loss(
     batch: LabelledBatch,
     terms: PriorTerms,
     likelihood: Likelihood,
-    log_weights: Float[Tensor, " n"] | None,
+    log_weights: Float[Tensor, "*sets n"] | None,
     log_q_of: Callable[[Tensor], Tensor],
     group: dist.ProcessGroup | None,
     population: Float[Tensor, "m k"] | None = None,
-) -> Float[Tensor, " n"]:
+) -> Float[Tensor, "*sets n"]:
     """Return the negative information gain of each row, from torch operations that support all derivatives and transforms.
 
     Args:
@@ -141,17 +156,37 @@ def class_terms(prevalence: Prevalence, reference: Any, like: Tensor, num_data: 
     pi, rho = prevalence.population, prevalence.sampling
     reference = pi if isinstance(reference, str) and reference == "population" else reference
     r = rho if reference is None else frequencies(reference, "reference", prevalence.num_classes)
-    at_population, plain = bool((r == pi).all()), bool((r == rho).all())
+    return _terms(r, rho, pi, prevalence.evidence_for(num_data, r)).to(like.device, like.dtype)
+
+
+def finding_terms(prevalence: MultilabelPrevalence, reference: Any, like: Tensor) -> PriorTerms:
+    """Return the prior terms of several findings, stacked: r and ρ `(L, 2)`, offsets `(L, 1, 2)`.
+
+    The reference is None, "population", or r as a rate for each finding.
+    """
+    pi, rho = (torch.stack([1 - rates, rates], 1) for rates in (prevalence.population, prevalence.sampling))
+    r = rho if reference is None else pi
+    if reference is not None and not isinstance(reference, str):
+        rates = prevalence.retarget(reference).population
+        r = torch.stack([1 - rates, rates], 1)
+    terms = _terms(r, rho, pi, prevalence.evidence)
+    offsets = {name: getattr(terms, name) for name in ("log_offset", "log_adjust", "log_importance")}
+    offsets = {name: None if value is None else value[:, None] for name, value in offsets.items()}
+    return replace(terms, **offsets).to(like.device, like.dtype)
+
+
+def _terms(r: Tensor, rho: Tensor, pi: Tensor, evidence: float) -> PriorTerms:
+    at_population = bool((r == pi).all())
     return PriorTerms(
         reference=r,
         sampling=rho,
         log_offset=None if at_population else r.log() - pi.log(),
         log_adjust=rho.log() - pi.log(),
         log_importance=pi.log() - rho.log(),
-        evidence=prevalence.evidence_for(num_data, r),
-        plain=plain,
+        evidence=evidence,
+        plain=bool((r == rho).all()),
         at_population=at_population,
-    ).to(like.device, like.dtype)
+    )
 
 
 def continuous_terms(prevalence: ContinuousPrevalence, reference: Any, support: Tensor) -> PriorTerms:

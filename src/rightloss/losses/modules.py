@@ -25,21 +25,31 @@ from ..marginals import (
     log_mean_over_ranks,
     sharing_group,
 )
-from ..prevalence import ContinuousPrevalence, Density, Frequencies, Prevalence, frequencies
-from .batch import LabelledBatch, NonFinite, Reduction, check_options, check_pair, class_batch
+from ..prevalence import (
+    AnyPrevalence,
+    ContinuousPrevalence,
+    Density,
+    Frequencies,
+    MultilabelPrevalence,
+    Prevalence,
+    frequencies,
+)
+from .batch import LabelledBatch, NonFinite, Reduction, check_options, class_batch, finding_batch
 from .functional import (
     batch_and_terms,
     cross_entropy,
     gain_loss,
     importance,
+    likelihood_of,
+    marginal_of,
     measure_of,
     population_gain_loss,
     stream_cross_entropy,
     usable,
     with_evidence,
 )
-from .gain import PriorTerms, class_terms
-from .monitor import Kind, Monitor
+from .gain import PriorTerms, class_terms, finding_terms
+from .monitor import FindingMonitors, Kind, Monitor
 from .streams import (
     Tables,
     check_unlabelled_evidence,
@@ -79,7 +89,7 @@ class _Loss(nn.Module):
 
     def __init__(
         self,
-        prevalence: Prevalence | ContinuousPrevalence,
+        prevalence: AnyPrevalence,
         likelihood: Likelihood | None,
         reduction: Reduction,
         ignore_index: int | None,
@@ -88,8 +98,7 @@ class _Loss(nn.Module):
         num_data: int | None = None,
     ) -> None:
         super().__init__()
-        likelihood = Categorical() if likelihood is None else likelihood
-        check_pair(likelihood, prevalence)
+        likelihood = likelihood_of(likelihood, prevalence)
         check_options(reduction, nonfinite, ignore_index)
         self._prevalence, self.likelihood, self.reduction = prevalence, likelihood, reduction
         self.ignore_index, self.nonfinite = ignore_index, nonfinite
@@ -106,10 +115,15 @@ class _Loss(nn.Module):
             if prevalence.is_unknown:
                 self.population_marginal = RunningMarginal(decay=0.99)
                 self.population_marginal.prepare(prevalence.num_classes)
-        self.monitor = Monitor(*self._quiet) if isinstance(prevalence, Prevalence) else None
+        self.monitor: Monitor | FindingMonitors | None = None
+        if isinstance(prevalence, MultilabelPrevalence):
+            self._set_terms(finding_terms(prevalence, reference, torch.empty(0, dtype=torch.float64)))
+            self.monitor = FindingMonitors(prevalence.names, *self._quiet)
+        elif isinstance(prevalence, Prevalence):
+            self.monitor = Monitor(*self._quiet)
 
     @property
-    def prevalence(self) -> Prevalence | ContinuousPrevalence:
+    def prevalence(self) -> AnyPrevalence:
         """π, ρ and κ. Read-only: make a new loss to change them."""
         return self._prevalence
 
@@ -121,11 +135,15 @@ class _Loss(nn.Module):
 
     @property
     def population(self) -> Float64[Tensor, " k"]:
-        """π (K,): the given one, or if unknown the current estimate, a running mean of the predictions on unlabelled rows.
+        """π (K,), or (L,) by finding: the given one, or if unknown the current estimate.
+
+        The estimate is a running mean of the predictions on unlabelled rows.
 
         At the joint maximum of the likelihood, in the weights (with an intercept) and in π, π *is* the mean prediction over the
         unlabelled rows. So π needs no optimizer. `rightloss.shift.joint_prevalence` returns an interval.
         """
+        if isinstance(self._prevalence, MultilabelPrevalence):
+            return self._prevalence.population
         if not isinstance(self._prevalence, Prevalence):
             raise ValueError("Expected classes for `population`, but the likelihood is a density: see `prevalence`.")
         marginal = self.population_marginal
@@ -156,6 +174,8 @@ class _Loss(nn.Module):
         if isinstance(prevalence, Prevalence):
             batch = class_batch(logits, target, likelihood, prevalence.num_classes, self.ignore_index, self.nonfinite)
             return batch, self.terms(logits)
+        if isinstance(prevalence, MultilabelPrevalence):
+            return finding_batch(logits, target, prevalence, self.ignore_index, self.nonfinite), self.terms(logits)
         return batch_and_terms(
             logits, target, prevalence, likelihood, self._reference, self.ignore_index, self.nonfinite, group
         )
@@ -166,6 +186,10 @@ class _Loss(nn.Module):
         known = self._prevalence.retarget(population) if self._prevalence.is_unknown else self._prevalence
         reference = population if self._at_population else self._reference
         double = class_terms(known, reference, torch.empty(0, dtype=torch.float64), self._num_data)
+        self._set_terms(double)
+
+    def _set_terms(self, double: PriorTerms) -> None:
+        """Keep the prior terms in float64, and in float32."""
         cpu = torch.device("cpu")
         self._terms = {(cpu, torch.float64): double, (cpu, torch.float32): double.to(cpu, torch.float32)}
 
@@ -270,7 +294,7 @@ class InformationGainLoss(_Loss):
 
     def __init__(
         self,
-        prevalence: Prevalence | ContinuousPrevalence,
+        prevalence: AnyPrevalence,
         likelihood: Likelihood | None = None,
         marginal: Marginal | None = None,
         reference: Frequencies | Density | Literal["population"] | None = None,
@@ -290,11 +314,12 @@ class InformationGainLoss(_Loss):
                 )
             reference = prevalence.population if isinstance(prevalence, ContinuousPrevalence) else reference
         super().__init__(prevalence, likelihood, reduction, ignore_index, nonfinite, reference, num_data)
-        classes = prevalence.num_classes if isinstance(prevalence, Prevalence) else None
+        classes = None if isinstance(prevalence, ContinuousPrevalence) else getattr(prevalence, "num_classes", 2)
         if marginal is None:
             marginal = BatchMarginal() if classes is None else RunningMarginal()
         if isinstance(marginal, type) or not isinstance(marginal, Marginal):
             raise ValueError(f"Expected `marginal` to be a marginal such as RunningMarginal(), but got {marginal!r}: make one.")
+        marginal = marginal_of(marginal, prevalence)
         marginal.prepare(classes)
         self.marginal, self.process_group, self.fused = marginal, process_group, fused
         self._set_unlabelled(unlabelled_weight, unlabelled_evidence)
@@ -302,7 +327,7 @@ class InformationGainLoss(_Loss):
 
     @classmethod
     def as_published(
-        cls, prevalence: Prevalence | ContinuousPrevalence, likelihood: Likelihood | None = None, **options: Any
+        cls, prevalence: AnyPrevalence, likelihood: Likelihood | None = None, **options: Any
     ) -> InformationGainLoss:
         """Return the paper's loss: r = π, κ = 0, the minibatch's own marginal.
 
@@ -383,13 +408,14 @@ class _Rival(_Loss):
 
     def __init__(
         self,
-        prevalence: Prevalence | ContinuousPrevalence,
+        prevalence: AnyPrevalence,
         likelihood: Likelihood | None = None,
         reduction: Reduction = "mean",
         ignore_index: int | None = -100,
         nonfinite: NonFinite = "raise",
     ) -> None:
-        reference = prevalence.population if self._right_at_population and isinstance(prevalence, Prevalence) else None
+        at_population = self._right_at_population and not isinstance(prevalence, ContinuousPrevalence)
+        reference = prevalence.population if at_population else None
         super().__init__(prevalence, likelihood, reduction, ignore_index, nonfinite, reference)
 
     @_without_learning_under_no_grad
@@ -439,7 +465,7 @@ class LogitAdjustedLoss(_Rival):
 
     def __init__(
         self,
-        prevalence: Prevalence | ContinuousPrevalence,
+        prevalence: AnyPrevalence,
         likelihood: Likelihood | None = None,
         reduction: Reduction = "mean",
         ignore_index: int | None = -100,

@@ -9,16 +9,17 @@ import math
 import random
 import sys
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from ..likelihoods import Categorical, Likelihood
+from ..likelihoods import Bernoulli, Categorical, Likelihood
 from ..log_probs import rows_of
 from ..prevalence import PrevalenceWarning
-from .batch import LabelledBatch, check_finite_rows, full_precision
+from .batch import LabelledBatch, check_finite_rows, finding, full_precision
 from .gain import PriorTerms, at_reference
 
 DENSITY = 16  # batches checked: the first 16, then about 16 each time their number grows by a factor of e
@@ -44,7 +45,8 @@ class Monitor:
     Nothing is checked in eval mode, on an accelerator, under `torch.compile`, inside `torch.func` or over several ranks.
     """
 
-    def __init__(self, *quiet: Kind) -> None:
+    def __init__(self, *quiet: Kind, name: str | None = None) -> None:
+        self._prefix = "" if name is None else f"finding {name!r}: "
         self._random = random.Random(0)
         self.batches, self._next = 0, 1
         self._mix, self._mean = _Average(), _Average()
@@ -56,6 +58,11 @@ class Monitor:
     def due(self) -> bool:
         """Count a batch, and return whether to check it."""
         self.batches += 1
+        return self.waiting
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the latest batch is one to check."""
         return self.batches >= self._next
 
     @torch.no_grad()
@@ -135,7 +142,24 @@ class Monitor:
 
     def _warn(self, kind: Kind, message: str) -> None:
         self._quiet.add(kind)
-        warnings.warn(message, PrevalenceWarning, stacklevel=_frames_to_user())
+        warnings.warn(self._prefix + message, PrevalenceWarning, stacklevel=_frames_to_user())
+
+
+class FindingMonitors:
+    """A monitor for each of several findings (multi-label); its messages name the finding."""
+
+    def __init__(self, names: Sequence[str], *quiet: Kind) -> None:
+        self.monitors = [Monitor(*quiet, name=name) for name in names]
+
+    def due(self) -> bool:
+        """Count a batch, and return whether to check it for any finding."""
+        return any([monitor.due() for monitor in self.monitors])  # a list, so that every monitor counts
+
+    def look(self, batch: LabelledBatch, terms: PriorTerms, likelihood: Likelihood) -> None:
+        """Pass the rows that were read of each finding to its monitor."""
+        for number, monitor in enumerate(self.monitors):
+            if monitor.waiting and (own := finding(batch, number)) is not None:
+                monitor.look(own, terms.of_finding(number), Bernoulli())
 
 
 @dataclass

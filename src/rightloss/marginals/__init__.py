@@ -14,6 +14,7 @@ from .contract import MinibatchEstimate as MinibatchEstimate
 from .contract import cannot_be_read as cannot_be_read
 from .contract import in_transform as in_transform
 from .contract import with_minibatch_gradient as with_minibatch_gradient
+from .multilabel import FindingMarginals as FindingMarginals
 from .pool import PoolMarginal as PoolMarginal
 from .pool import log_mean as log_mean
 from .ranks import gather_ranks as gather_ranks

@@ -22,6 +22,7 @@ class MinibatchEstimate(NamedTuple):
         measure: (outputs, target or None) → (`log Σ_n β_n p(k|x_n,w)`, `log n`) over other data; None if there are none.
         finite: True if log_m is known to be finite; False if it was not checked.
         params: the weights by name, `(*sets, …)`, if a method of inference made the estimate.
+        read: for several findings, `(*sets,)`, which of them were read in the minibatch; None for all.
     """
 
     log_m: Tensor
@@ -29,6 +30,7 @@ class MinibatchEstimate(NamedTuple):
     measure: Measure | None = None
     finite: bool = False
     params: Mapping[str, Tensor] | None = None
+    read: Tensor | None = None
 
 
 @runtime_checkable

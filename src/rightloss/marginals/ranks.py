@@ -40,11 +40,11 @@ def sum_over_ranks(tensor: Tensor, group: dist.ProcessGroup | None) -> Tensor:
 
 
 def log_mean_over_ranks(log_sum: Tensor, log_count: Tensor | float, group: dist.ProcessGroup | None) -> Tensor:
-    """Return the log of the global average, from each rank's log-sum (k,) and log-count."""
+    """Return the log of the global average, from each rank's log-sum `(*sets, k)` and log-count."""
     if group is None:
         return log_sum - log_count
     count = torch.as_tensor(log_count, dtype=log_sum.dtype, device=log_sum.device)
-    mean: Tensor = _LogMean.apply(log_sum, count.reshape(1), group)
+    mean: Tensor = _LogMean.apply(log_sum, count.reshape(*log_sum.shape[:-1], 1), group)
     return mean
 
 
@@ -56,9 +56,9 @@ class _LogMean(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, log_sum: Tensor, log_count: Tensor, group: dist.ProcessGroup) -> Tensor:
-        totals = torch.logsumexp(gather_ranks(torch.cat([log_sum, log_count]), group), 0)
-        ctx.group, ctx.share = group, torch.exp(log_sum - totals[:-1])
-        return totals[:-1] - totals[-1]
+        totals = torch.logsumexp(gather_ranks(torch.cat([log_sum, log_count], -1), group), 0)
+        ctx.group, ctx.share = group, torch.exp(log_sum - totals[..., :-1])
+        return totals[..., :-1] - totals[..., -1:]
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:

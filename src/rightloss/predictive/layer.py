@@ -15,12 +15,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..finding_tables import multiply_findings
 from ..inference.steps import in_mode
 from ..likelihoods import Categorical, Likelihood
 from ..log_probs import as_input, by_cell, first_float, full_precision, multiply_classes
-from ..losses.batch import check_pair
+from ..losses.functional import likelihood_of
 from ..marginals import in_transform
-from ..prevalence import Frequencies, Mix, PopulationEstimate, Prevalence, frequencies, log_mix
+from ..prevalence import Frequencies, Mix, MultilabelPrevalence, PopulationEstimate, Prevalence, frequencies, log_mix
 from ..serialization import PREVALENCE, Format, copy_state, prevalence_facts, read_file, saved_prevalence, too_large, write_file
 
 _FORMAT = Format(
@@ -45,7 +46,8 @@ class PrevalenceLayer(nn.Module):
 
     Args:
         model: x → the likelihood's outputs.
-        prevalence: π, the default population, and ρ, the mix that the model was trained on.
+        prevalence: π, the default population, and ρ, the mix that the model was trained on. With a `Prevalence.multilabel` the
+            model gives a logit for each finding.
         likelihood: Categorical by default. One with its own parameters (`CumulativeLogit`) must be the trained one,
             `criterion.likelihood`.
         outputs_at: the mix of the model's outputs: "population" after one of rightloss's losses, "sampling" after
@@ -70,7 +72,7 @@ class PrevalenceLayer(nn.Module):
     def __init__(
         self,
         model: nn.Module,
-        prevalence: Prevalence,
+        prevalence: Prevalence | MultilabelPrevalence,
         likelihood: Likelihood | None = None,
         outputs_at: Literal["population", "sampling"] | Frequencies = "population",
         classes: Sequence[str] | None = None,
@@ -79,19 +81,22 @@ class PrevalenceLayer(nn.Module):
         if not isinstance(model, nn.Module):
             raise ValueError(f"Expected `model` to be an nn.Module, but got {type(model).__name__}: wrap it in one.")
         given: Any = prevalence
-        if not isinstance(given, Prevalence):
+        if not isinstance(given, Prevalence | MultilabelPrevalence):
             remedy = "rightloss.Prevalence([…])"
             if isinstance(given, PopulationEstimate):
                 remedy = "give the one the model was trained for, and the estimate to `predict(x, population=…)`"
             raise ValueError(f"Expected a Prevalence of classes, but got {type(given).__name__}: {remedy}.")
-        likelihood = Categorical(prevalence.num_classes) if likelihood is None else likelihood
-        check_pair(likelihood, prevalence)
-        self.model, self.likelihood, self.prevalence = model, likelihood, prevalence
-        self.outputs_at, mix = _outputs_at(outputs_at, prevalence)
-        self.classes = _class_names(classes, prevalence.num_classes)
+        if isinstance(prevalence, Prevalence):
+            likelihood = Categorical(prevalence.num_classes) if likelihood is None else likelihood
+            self.classes = _class_names(classes, prevalence.num_classes)
+        else:
+            self.classes = prevalence.names if classes is None else _class_names(classes, len(prevalence))
+        self.likelihood = likelihood_of(likelihood, prevalence)
+        self.model, self.prevalence = model, prevalence
+        self.outputs_at, log_mix = _outputs_at(outputs_at, prevalence)
         like = full_precision(first_float(model, torch.empty(0)))
-        self.register_buffer("log_population", prevalence.population.log().to(like))
-        self.register_buffer("log_outputs_at", mix.log().to(like))
+        self.register_buffer("log_population", _log_frequencies(prevalence.population, prevalence).to(like))
+        self.register_buffer("log_outputs_at", log_mix.to(like))
 
     def forward(self, x: Any, population: Tensor | None = None) -> Float[Tensor, "n k *dense"]:
         """Return log-probabilities at `population`, by default that of the prevalence.
@@ -99,14 +104,17 @@ class PrevalenceLayer(nn.Module):
         Args:
             x: the model's input, of any type that it takes.
             population: a tensor: `(K,)` for all rows, or `(n, K)` with one per row. For two classes also the frequency of class
-                1: a tensor without dimensions, `(1,)` or `(n, 1)`.
+                1: a tensor without dimensions, `(1,)` or `(n, 1)`. For findings a rate each, `(L,)` or `(n, L)`.
+
+        Returns:
+            `(n, K)`; for several findings `(n, L)`, the log-probability that each is present.
         """
         table = self._table(self.model(x))
         log_pi = self.log_population if population is None else self._log_population(population, table.shape[0])
         return self._moved(table, log_pi)
 
     @torch.no_grad()
-    def predict(self, x: Any, population: Mix | Mapping[str, float | int] | None = None) -> Any:
+    def predict(self, x: Any, population: Mix | MultilabelPrevalence | Mapping[str, float | int] | None = None) -> Any:
         """Return log-probabilities in eval mode, without gradient.
 
         Args:
@@ -117,7 +125,12 @@ class PrevalenceLayer(nn.Module):
         with in_mode(self, training=False):
             table = self._table(self.model(_model_input(x, self.model, self.log_population)))
         log_pi = self.log_population
-        if population is not None:
+        if population is not None and isinstance(self.prevalence, MultilabelPrevalence):
+            given: Any = population
+            rates = given if np.ndim(given) == 2 else self.prevalence.retarget(given).population
+            log_pi = self._log_population(torch.as_tensor(rates), len(table))
+        elif population is not None:
+            assert isinstance(self.prevalence, Prevalence)
             log_pi = log_mix(self._by_column(population), "population", self.prevalence.num_classes, len(table))
         moved = self._moved(table, log_pi)
         if not isinstance(x, np.ndarray) and not _is_frame(x):
@@ -148,8 +161,11 @@ class PrevalenceLayer(nn.Module):
         """
         path = Path(path)
         tensors, facts = read_file(_FORMAT, path)
-        prevalence = saved_prevalence(facts, path)
+        prevalence: Prevalence | MultilabelPrevalence
         try:
+            several = facts["likelihood"]["name"] == "Findings"
+            rates = facts["population"], facts["sampling"], facts["evidence"]
+            prevalence = Prevalence.multilabel(*rates, names=facts["classes"]) if several else saved_prevalence(facts, path)
             layer = cls(model, prevalence, likelihood, facts["outputs_at"], facts["classes"])
         except OverflowError as error:
             raise too_large(path, error) from error
@@ -167,11 +183,11 @@ class PrevalenceLayer(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         mixes = {
-            "log_population": self.prevalence.population,
+            "log_population": _log_frequencies(self.prevalence.population, self.prevalence),
             "log_outputs_at": _outputs_at(self.outputs_at, self.prevalence)[1],
         }
-        for name, mix in mixes.items():
-            given, own = state_dict.get(prefix + name), mix.log()
+        for name, own in mixes.items():
+            given = state_dict.get(prefix + name)
             if given is None or given.shape != own.shape:
                 continue  # torch reports it
             # up to half precision, in case the state was saved in it
@@ -184,6 +200,13 @@ class PrevalenceLayer(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def _table(self, outputs: Tensor) -> Float[Tensor, "n k *dense"]:
+        if isinstance(self.prevalence, MultilabelPrevalence):
+            if outputs.ndim < 2 or outputs.shape[1] != len(self.prevalence):
+                raise ValueError(
+                    f"Expected the model to give a logit for each of {len(self.prevalence)} findings (multi-label), but got "
+                    f"shape {tuple(outputs.shape)}: match the last layer and the prevalence."
+                )
+            return torch.log_softmax(torch.stack([torch.zeros_like(outputs), outputs], 1), 1)
         if outputs.ndim == 1 and self.likelihood.num_outputs == 1:
             outputs = outputs.unsqueeze(1)
         table = by_cell(self.likelihood.table, outputs)
@@ -196,10 +219,14 @@ class PrevalenceLayer(nn.Module):
 
     def _moved(self, table: Tensor, log_pi: Tensor) -> Tensor:
         wide = full_precision(table)
+        if isinstance(self.prevalence, MultilabelPrevalence):
+            return multiply_findings(table, log_pi.to(wide) - self.log_outputs_at.to(wide))[:, 1]
         return multiply_classes(table, log_pi.to(wide) - self.log_outputs_at.to(wide))
 
     def _log_population(self, population: Any, rows: int) -> Tensor:
         """Return log π for `forward`; values are checked only outside a graph that is being traced."""
+        if isinstance(self.prevalence, MultilabelPrevalence):
+            return _log_finding_rates(population, len(self.prevalence), rows)
         size = self.prevalence.num_classes
         if not isinstance(population, Tensor) or (population.ndim == 0 and size != 2):
             raise ValueError(
@@ -235,8 +262,30 @@ class PrevalenceLayer(nn.Module):
             **prevalence_facts(self.prevalence),
             "outputs_at": self.outputs_at,
             "classes": None if self.classes is None else list(self.classes),
-            "likelihood": {"name": type(self.likelihood).__name__, "levels": self.prevalence.num_classes},
+            "likelihood": {"name": type(self.likelihood).__name__, "levels": self.log_population.shape[-1]},
         }
+
+
+def _log_frequencies(population: Tensor, prevalence: Prevalence | MultilabelPrevalence) -> Tensor:
+    """Return log π `(K,)`, and for L findings those of absent and present, `(2, L)`."""
+    if isinstance(prevalence, Prevalence):
+        return population.log()
+    return torch.stack([torch.log1p(-population), population.log()], -2)
+
+
+def _log_finding_rates(population: Any, findings: int, rows: int) -> Tensor:
+    """Return the log-rates of absent and present of each finding, `(2, L)` or `(n, 2, L)`."""
+    if not isinstance(population, Tensor) or population.shape[-1:] != (findings,) or population.ndim > 2:
+        raise ValueError(
+            f"Expected `population` to be a tensor of {findings} rates, one for each finding (multi-label), but got "
+            f"{population!r}: write torch.tensor([…]), or use `predict`, which also takes lists and dicts."
+        )
+    if not (torch.compiler.is_compiling() or torch.jit.is_tracing() or in_transform()):
+        if population.ndim == 2 and len(population) != rows:
+            raise ValueError(f"Expected rates for each of {rows} rows, but got {len(population)}: give one list for all rows.")
+        if not bool(((population > 0) & (population < 1)).all()):
+            raise ValueError(f"Expected rates strictly between 0 and 1 in `population`, but got {population.tolist()}.")
+    return torch.stack([torch.log1p(-population), population.log()], -2)
 
 
 def _model_input(x: Any, model: nn.Module, default: Tensor) -> Any:
@@ -265,17 +314,21 @@ def _numbers(frame: Any) -> np.ndarray:
     return np.stack(list(columns.values()), 1).astype(np.float64)
 
 
-def _outputs_at(value: Any, prevalence: Prevalence) -> tuple[str | list[float], Tensor]:
-    """Return `outputs_at` as the layer stores it, and its class frequencies."""
+def _outputs_at(value: Any, prevalence: Prevalence | MultilabelPrevalence) -> tuple[str | list[float], Tensor]:
+    """Return `outputs_at` as the layer stores it, and its log-frequencies."""
     if not isinstance(value, str):
-        mix = frequencies(value, "outputs_at", prevalence.num_classes)
-        return mix.tolist(), mix
+        if isinstance(prevalence, Prevalence):
+            mix = frequencies(value, "outputs_at", prevalence.num_classes)
+        else:
+            mix = prevalence.retarget(value).population
+        return mix.tolist(), _log_frequencies(mix, prevalence)
     if value not in ("population", "sampling"):
         raise ValueError(
             f"Expected `outputs_at` to be 'population', 'sampling' or frequencies, but got {value!r}: 'population' after "
             "one of rightloss's losses, 'sampling' after plain cross-entropy."
         )
-    return value, prevalence.population if value == "population" else prevalence.sampling
+    mix = prevalence.population if value == "population" else prevalence.sampling
+    return value, _log_frequencies(mix, prevalence)
 
 
 def _class_names(classes: Any, num_classes: int) -> tuple[str, ...] | None:

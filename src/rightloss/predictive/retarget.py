@@ -5,16 +5,18 @@ Stage: `log_probs` at one mix → `log_probs` at another.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
 
+from ..finding_tables import map_findings
 from ..log_probs import Predictions, as_given, log_prob_table, multiply_classes, rows_of, tensor_of
-from ..prevalence import Mix, log_mix
+from ..prevalence import FindingMix, Mix, MultilabelPrevalence, by_finding, log_mix
 
 
-def retarget(log_probs: Predictions, from_: Mix, to: Mix) -> Any:
+def retarget(log_probs: Predictions, from_: Mix | FindingMix, to: Mix | FindingMix) -> Any:
     """Return predictions for other class frequencies, without retraining.
 
     By Bayes' rule p_from(k|x) ∝ p(x|k) from_k and p_to(k|x) ∝ p(x|k) to_k. If p(x|k) is the same in both (label shift), it
@@ -39,6 +41,10 @@ def retarget(log_probs: Predictions, from_: Mix, to: Mix) -> Any:
             population), an estimate of one, or one mix per example, `(n, k)`, for two classes also `(n, 1)`.
         to: the new mix, in the same form.
 
+    **Several findings** (multi-label): `log_probs` `(n, L)`, the log-probability that each finding is present, such as
+    `F.logsigmoid(logits)`, or tables `(n, 2, L)`. One of `from_` and `to` is a `Prevalence.multilabel`; the other may also be
+    L rates, a dict by name, or rates per example `(n, L)`.
+
     Returns:
         Log-probabilities of the same shape, dtype and type; tensors keep their gradients.
 
@@ -52,10 +58,30 @@ def retarget(log_probs: Predictions, from_: Mix, to: Mix) -> Any:
         >>> np.exp(rl.retarget(log_probs, from_=0.5, to=0.01)).round(3)
         array([[0.961, 0.039]])
     """
+    if isinstance(from_, MultilabelPrevalence) or isinstance(to, MultilabelPrevalence):
+        return _retarget_findings(log_probs, from_, to)
     table = class_table(log_probs)
     rows, num_classes = table.shape[:2]
-    offset = log_mix(to, "to", num_classes, rows) - log_mix(from_, "from_", num_classes, rows)
+    start, end = (one_mix(each, name) for each, name in ((from_, "from_"), (to, "to")))
+    offset = log_mix(end, "to", num_classes, rows) - log_mix(start, "from_", num_classes, rows)
     return as_given(multiply_classes(table, offset), log_probs)
+
+
+def _retarget_findings(log_probs: Predictions, from_: Any, to: Any) -> Any:
+    names = from_.names if isinstance(from_, MultilabelPrevalence) else to.names
+    rows = len(tensor_of(log_probs, "log_probs"))
+    start, end = by_finding(from_, "from_", names, rows), by_finding(to, "to", names, rows)
+    return map_findings(log_probs, len(names), lambda table, number: retarget(table, start[number], end[number]))
+
+
+def one_mix(mix: Any, name: str) -> Any:
+    """Return the mix of classes that exclude each other, or raise a ValueError for rates by name."""
+    if isinstance(mix, Mapping):
+        raise ValueError(
+            f"Expected `{name}` to be K frequencies, but got a dict: write a list in the order of the columns; rates of "
+            "findings by name (multi-label) need Prevalence.multilabel(…) on the other side."
+        )
+    return mix
 
 
 def class_table(log_probs: Predictions) -> Float[Tensor, "n k *dense"]:

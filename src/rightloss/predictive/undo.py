@@ -13,9 +13,21 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from ..finding_tables import map_findings
 from ..log_probs import Numbers, Predictions, as_given, multiply_classes, tensor_of
-from ..prevalence import Frequencies, Mix, PopulationEstimate, Prevalence, log_mix, mix_of_every_class
-from .retarget import class_table
+from ..prevalence import (
+    FindingMix,
+    Frequencies,
+    Mix,
+    MultilabelPrevalence,
+    PopulationEstimate,
+    Prevalence,
+    by_finding,
+    label_matrix,
+    log_mix,
+    mix_of_every_class,
+)
+from .retarget import class_table, one_mix
 
 
 def undo_sampling(
@@ -27,8 +39,8 @@ def undo_sampling(
     pos_bagging_fraction: Numbers | None = None,
     neg_bagging_fraction: Numbers | None = None,
     kept: Mapping[int, float | int] | Numbers | None = None,
-    sampling: Frequencies | None = None,
-    population: Mix | None = None,
+    sampling: Frequencies | FindingMix | None = None,
+    population: Mix | FindingMix | None = None,
     labels: Numbers | None = None,
 ) -> Any:
     """Return log-probabilities without the effect of class weights or resampling in training.
@@ -65,6 +77,10 @@ def undo_sampling(
     two on held-out rows, and if they differ, calibrate: `rightloss.shift.fit_calibration(undone, labels)`. After training
     with rightloss's own losses there is nothing to undo.
 
+    With several findings (multi-label), `log_probs` are `(n, L)`, the log-probability that each finding is present; give
+    `pos_weight` as L numbers, as `nn.BCEWithLogitsLoss` takes it, or `sampling` as L rates, `labels` as `(n, L)`, and
+    `population` as a `Prevalence.multilabel`.
+
     Args:
         log_probs: log-probabilities `(n, k)` or dense maps `(n, k, h, w, …)`; tensor or array.
         class_weight: w_k: K numbers, a dict by class number (1 where a class is not in it), or "balanced", which is
@@ -93,6 +109,15 @@ def undo_sampling(
         >>> np.exp(rl.undo_sampling(log_probs, pos_weight=9)).round(3)
         array([[0.75, 0.25]])
     """
+    several = _numbers(pos_weight) > 1
+    if several or isinstance(population, MultilabelPrevalence) or isinstance(sampling, MultilabelPrevalence):
+        others = (class_weight, scale_pos_weight, pos_bagging_fraction, neg_bagging_fraction, kept)
+        if any(each is not None for each in others):
+            raise ValueError(
+                "Expected `pos_weight`, a number for each finding, or `sampling` with multi-label predictions, but got another "
+                "argument: its weights are not by finding."
+            )
+        return _undo_findings(log_probs, pos_weight, sampling, population, labels)
     table = class_table(log_probs)
     rows, num_classes = table.shape[:2]
     kept = _bagged(kept, pos_bagging_fraction, neg_bagging_fraction, num_classes)
@@ -106,12 +131,43 @@ def undo_sampling(
         if population is not None:
             back = back - _required(data, "`labels`, those of the training data", "go on to `population`")
     else:
-        back = -log_w - log_mix(sampling, "sampling", num_classes)
+        back = -log_w - log_mix(one_mix(sampling, "sampling"), "sampling", num_classes)
         if population is None:
             back = back + _required(data, "`labels`, or `population` to go there instead", "undo `sampling`")
     if population is not None:
-        back = back + log_mix(population, "population", num_classes, rows)
+        back = back + log_mix(one_mix(population, "population"), "population", num_classes, rows)
     return as_given(multiply_classes(table, back), log_probs)
+
+
+def _undo_findings(log_probs: Predictions, pos_weight: Any, sampling: Any, population: Any, labels: Any) -> Any:
+    """Return `undo_sampling` of each finding (multi-label)."""
+    given = [each for each in (population, sampling) if isinstance(each, MultilabelPrevalence)]
+    if not given and _numbers(pos_weight) == 2 and _is_two_classes(log_probs):
+        raise ValueError(
+            "Expected `pos_weight` to be one number for two classes, but got 2: write class_weight=[…] for both classes; for "
+            "two findings that can be present together (multi-label) give the log-probabilities as a table (n, 2, 2)."
+        )
+    names = given[0].names if given else tuple(f"finding {number}" for number in range(_numbers(pos_weight)))
+    if isinstance(sampling, MultilabelPrevalence):
+        sampling = sampling.sampling
+    matrix = None if labels is None else label_matrix(labels, "labels", len(names))
+
+    def options(number: int) -> dict[str, Any]:
+        read = None if matrix is None else matrix[:, number][~matrix[:, number].isnan()].long()
+        return {"labels": read, **{name: None if part is None else part[number] for name, part in by_name.items()}}
+
+    both = {"pos_weight": pos_weight, "sampling": sampling, "population": population}
+    by_name = {name: None if value is None else by_finding(value, name, names) for name, value in both.items()}
+    return map_findings(log_probs, len(names), lambda table, number: undo_sampling(table, **options(number)))
+
+
+def _numbers(pos_weight: Any) -> int:
+    return 0 if pos_weight is None else tensor_of(pos_weight, "pos_weight").numel()
+
+
+def _is_two_classes(log_probs: Predictions) -> bool:
+    table = tensor_of(log_probs, "log_probs")
+    return table.ndim == 2 and table.shape[1] == 2 and bool((torch.logsumexp(table, 1).abs() < 1e-3).all())
 
 
 def _bagged(kept: Any, positive: Any, negative: Any, num_classes: int) -> Any:

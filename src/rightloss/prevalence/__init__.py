@@ -13,8 +13,10 @@ from .classes import frequencies as frequencies
 from .classes import log_mix as log_mix
 from .classes import mix_of_every_class as mix_of_every_class
 from .classes import without_estimate as without_estimate
+from .multilabel import AnyPrevalence as AnyPrevalence
+from .multilabel import FindingMix as FindingMix
 from .multilabel import MultilabelPrevalence as MultilabelPrevalence
 from .multilabel import PatternWeights as PatternWeights
+from .multilabel import by_finding as by_finding
 from .multilabel import check_findings as check_findings
 from .multilabel import label_matrix as label_matrix
-from .multilabel import log_rates as log_rates

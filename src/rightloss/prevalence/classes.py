@@ -103,6 +103,12 @@ class Prevalence:
         pi = _pair(population, "population") if _is_number(population) else frequencies(population, "population")
         given = tensor_of(labels, "labels")
         given = given.long() if given.dtype == torch.bool and len(pi) == 2 else given
+        if given.ndim == 2 and not given.is_floating_point() and given.shape[1] > 1:
+            raise ValueError(
+                f"Expected labels (n,), or maps (n, h, w, …), but got {given.dtype} of shape {tuple(given.shape)}: "
+                "for findings that can be present together (multi-label) use Prevalence.from_label_matrix; for signals of one "
+                "dimension call `labels.flatten()`."
+            )
         return cls(pi, mix_of_every_class(given, len(pi), ignore_index), evidence)
 
     @classmethod

@@ -15,7 +15,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from ..log_probs import Numbers, tensor_of
-from .classes import Frequencies, Prevalence, PrevalenceWarning
+from .classes import ContinuousPrevalence, Frequencies, Prevalence, PrevalenceWarning
 
 SampledBy = Literal["any", "each"]
 Pattern = Literal["any", "all"]
@@ -159,6 +159,10 @@ class MultilabelPrevalence:
         parts += [f"evidence={self.evidence:g}"] * (self.evidence != 1)
         parts += ["sampled by pattern"] * (self._patterns is not None)
         return f"Prevalence.multilabel({', '.join(parts)})"
+
+
+AnyPrevalence = Prevalence | ContinuousPrevalence | MultilabelPrevalence
+FindingMix = MultilabelPrevalence | Mapping[str, Any]  # a mix of findings: their prevalence, or rates or estimates by name
 
 
 class PatternWeights:
@@ -368,12 +372,11 @@ def _associated(matrix: Tensor) -> bool:
     return bool((score.fill_diagonal_(0).abs() > 4).any())
 
 
-def log_rates(value: Any, name: str, names: Sequence[str], rows: int | None = None) -> Float64[Tensor, "*n 2 l"]:
-    """Return log-rates of absent and present, `(2, L)`; `(n, 2, L)` if `value` has a row per example.
+def by_finding(value: Any, name: str, names: Sequence[str], rows: int | None = None) -> list[Any]:
+    """Return the mix of each finding, as functions of two classes take it.
 
     Args:
-        value: a `MultilabelPrevalence` (its population), L rates, a dict by name, estimates by finding, or rates per
-            example `(n, L)`.
+        value: a `MultilabelPrevalence`, L rates, a dict by name, estimates by finding, or rates per example `(n, L)`.
         name: the argument's name in messages.
         names: of the L findings.
         rows: n; None if only one list is allowed.
@@ -381,20 +384,16 @@ def log_rates(value: Any, name: str, names: Sequence[str], rows: int | None = No
     if isinstance(value, MultilabelPrevalence):
         value = dict(zip(value.names, value, strict=True)) if set(value.names) == set(names) else list(value)
     if isinstance(value, Mapping):
-        value = _by_name(value, name, names)
-    if isinstance(value, list | tuple) and any(hasattr(each, "population") for each in value):
-        rates = torch.stack([torch.as_tensor(each.population)[1].double() for each in _sized(value, names)])
-    else:
-        rates = tensor_of(value, name).detach().to("cpu", torch.float64)
-        per_row = rates.ndim == 2 and rows is not None and rates.shape == (rows, len(names))
-        if not per_row and rates.shape != (len(names),):
+        return _by_name(value, name, names)
+    if np.ndim(value) == 2 and rows is not None:
+        rates = tensor_of(value, name)
+        if rates.shape != (rows, len(names)):
             raise ValueError(
-                f"Expected `{name}` to be {len(names)} rates, one for each finding (multi-label), but got shape "
-                f"{tuple(rates.shape)}: the findings are {', '.join(names[:10])}."
+                f"Expected `{name}` to have a rate for each example and finding (multi-label), ({rows}, {len(names)}), but got "
+                f"shape {tuple(rates.shape)}: give each row of the predictions its own, or one list of rates for all."
             )
-        if not bool(((rates > 0) & (rates < 1)).all()):
-            raise ValueError(f"Expected the rates in `{name}` to lie strictly between 0 and 1, but got {rates.tolist()}.")
-    return torch.stack([torch.log1p(-rates), rates.log()], -2)
+        return [rates[:, number, None] for number in range(len(names))]
+    return _sized(value, names, name)
 
 
 def _entries(values: Any, name: str) -> list[Any]:
