@@ -1,28 +1,33 @@
 """Measure how often the losses warn about a mistake, how often they warn without one, and the cost of monitoring.
 
 Each kind of mistake is made in 20 trainings. There are 200 correct trainings, with every loss at several prevalences and
-training mixes. A training is 600 steps of a small net. The cost is that of a step with and without the monitor at 256 × 100,
-in turn. Writes warnings_of_losses.md: a row per mistake, and the cost.
+training mixes. A training is 600 steps of a small net. Then there are 200 correct trainings in each of five designs where rows
+are correlated or a class is rare: 4,000 batches, with predictions that follow the labels. The cost is that of a step with and
+without the monitor at 256 × 100, in turn. Writes warnings_of_losses.md: a row per mistake or design, and the cost.
 
     python benchmarks/warnings_of_losses.py --docs
 """
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from report import folder, table
-from torch import nn
+from torch import Tensor, nn
 
 import rightloss as rl
+from rightloss.losses.batch import class_batch
 
 STEPS, BATCH, EXAMPLES = 600, 64, 4000
+SEEDS, BATCHES = 200, 4000  # of the correlated designs
 LOSSES: dict[str, Callable[[rl.Prevalence], Any]] = {
     "InformationGainLoss": rl.InformationGainLoss,
     "LogitAdjustedLoss": rl.LogitAdjustedLoss,
@@ -89,6 +94,52 @@ def right() -> Iterator[Run]:
                     yield Run(loss, population, sampling, sampling, seed, start=start)
 
 
+def images(number: int, share: float, draw: random.Random) -> Tensor:
+    """Return masks 32 × 32 of a batch, a `share` of them with a lesion, which covers 1 to 16 of the 32 lines."""
+    lines = [draw.randint(1, 16) if draw.random() < share else 0 for _ in range(number)]
+    return (torch.arange(32)[:, None] < torch.tensor(lines)[:, None, None]).long().expand(-1, 32, 32)
+
+
+def patients(number: int, rows: int, rate: float, draw: random.Random) -> Tensor:
+    """Return labels of a batch of patients with several rows each, all of one class."""
+    return torch.tensor([int(draw.random() < rate) for _ in range(number)]).repeat_interleave(rows)
+
+
+def slices(part: int, draw: random.Random) -> Tensor:
+    """Return masks 16 × 16 of 8 slices, one of four parts of a volume; half of the volumes have a lesion in 16 slices."""
+    first = draw.randint(0, 16) if draw.random() < 0.5 else 32
+    numbers = torch.arange(8)[:, None, None] + 8 * part
+    return ((first <= numbers) & (numbers < first + 16) & (torch.arange(16)[:, None] < 4)).long().expand(8, 16, 16)
+
+
+# by design: the rate of class 1, batches in a cluster, and labels from the number of the batch in its cluster and a generator
+DESIGNS: dict[str, tuple[float, int, Callable[[int, random.Random], Tensor]]] = {
+    "one image a batch, lesions in 5 % of them": (0.05 * 8.5 / 32, 1, lambda _, draw: images(1, 0.05, draw)),
+    "four images a batch, lesions in 30 % of them": (0.3 * 8.5 / 32, 1, lambda _, draw: images(4, 0.3, draw)),
+    "four patients a batch with 10 rows each, ρ = 0.1": (0.1, 1, lambda _, draw: patients(4, 10, 0.1, draw)),
+    "volumes of 32 slices, 8 in a batch, in sequence": (0.5 * 0.5 * 0.25, 4, slices),
+    "batches of 32 rows, ρ = 0.01": (0.01, 1, lambda _, draw: patients(32, 1, 0.01, draw)),
+}
+
+
+def alarms(design: str, seed: int) -> bool:
+    """Return whether the loss warns in a correct training of this design. Only batches that the monitor checks are drawn."""
+    torch.set_num_threads(1)
+    rate, cluster, labels = DESIGNS[design]
+    criterion = rl.InformationGainLoss(rl.Prevalence.binary(0.001, rate))
+    monitor = criterion.monitor
+    assert monitor is not None
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for batch in range(BATCHES):
+            if monitor.due():
+                y = labels(batch % cluster, random.Random(f"{seed} {batch // cluster}"))
+                logits = 10 * torch.stack([0.5 - y, y - 0.5], 1)
+                checked = class_batch(logits, y, criterion.likelihood, 2, None, "raise")
+                monitor.look(checked, criterion.terms(logits), criterion.likelihood)
+    return bool(caught)
+
+
 def step_seconds(watched: bool, steps: int = 1000) -> float:
     """Return seconds per step of a linear model with 100 classes, in batches of 256."""
     torch.manual_seed(0)
@@ -131,6 +182,9 @@ def main() -> None:
             rows.append([name, kind, f"{sum(kind in each for each in found)} of {len(runs)}"])
         found = list(pool.map(kinds, fine))
         rows.append(["none: correct trainings, all losses", "any", f"{sum(bool(each) for each in found)} of {len(fine)}"])
+        for design in DESIGNS:
+            wrongly = sum(pool.map(partial(alarms, design), range(SEEDS), chunksize=10))
+            rows.append([f"none: {design}", "any", f"{wrongly} of {SEEDS}"])
     found_by = table(["mistake", "warning", "trainings that warn"], rows)
     page = f"Made by `python benchmarks/warnings_of_losses.py`.\n\n{found_by}\n{cost()}\n"
     (out / "warnings_of_losses.md").write_text(page, encoding="utf-8")

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import rightloss as rl
+from rightloss.losses.batch import class_batch
 from rightloss.losses.monitor import FALSE_ALARMS, Monitor
 
 LOSSES: dict[str, Callable[[rl.Prevalence], Any]] = {
@@ -60,6 +61,17 @@ def feed(criterion: Any, labels: Callable[[int], Tensor], batches: int, classes:
         criterion(centre.view(-1, *(1 for _ in shape[2:])).expand(shape).contiguous(), y)
 
 
+def show(criterion: Any, labels: Callable[[int], Tensor], batches: int) -> None:
+    """Pass to the monitor the batches it asks for, with predictions that are always right."""
+    for batch in range(batches):
+        if criterion.monitor.due():
+            y = labels(batch)
+            classes = criterion.prevalence.num_classes
+            logits = 8 * nn.functional.one_hot(y, classes).movedim(-1, 1).float()
+            checked = class_batch(logits, y, criterion.likelihood, classes, None, "raise")
+            criterion.monitor.look(checked, criterion.terms(logits), criterion.likelihood)
+
+
 class TestLabels:
     @pytest.mark.long
     def test_two_hundred_batches_without_a_positive_are_noticed(self) -> None:
@@ -72,7 +84,7 @@ class TestLabels:
     @pytest.mark.long
     @pytest.mark.parametrize("name", [name for name in LOSSES if name != "log-likelihood"])
     def test_a_mix_that_was_not_declared_is_noticed_by_every_loss_that_uses_it(self, name: str) -> None:
-        messages = warned(lambda: train(LOSSES[name](rl.Prevalence.binary(0.1, sampling=0.5)), 0, 100, share=0.2))
+        messages = warned(lambda: train(LOSSES[name](rl.Prevalence.binary(0.1, sampling=0.5)), 0, 200, share=0.2))
         assert any(MIX in each for each in messages)
 
     @pytest.mark.long
@@ -82,15 +94,14 @@ class TestLabels:
     @pytest.mark.long
     @pytest.mark.parametrize("rate", [0.5, 0.1, 0.002])
     def test_labels_at_the_declared_rates_are_not_suspected(self, rate: float) -> None:
-        """Where each batch is looked at: no more than `FALSE_ALARMS` allows in 100 trainings, so most likely none."""
+        """In 64 batches: no more than `FALSE_ALARMS` allows in 100 trainings, so most likely none."""
         alarms = 0
         for seed in range(100):
             generator, monitor = torch.Generator().manual_seed(seed), Monitor("mean", "logits")
             sampling = torch.tensor([1 - rate, rate], dtype=torch.float64)
             for _ in range(64):
-                counts = torch.bincount((torch.rand(20, generator=generator) < rate).long(), minlength=2)
-                monitor._mix.add(counts.double() / 20, 20)
-                alarms += len(warned_silently(partial(monitor._look_at_mix, sampling)))
+                counts = torch.bincount((torch.rand(20, generator=generator) < rate).long(), minlength=2).double()
+                alarms += len(warned_silently(partial(monitor._look_at_mix, counts, sampling, dense=False)))
         assert alarms <= 100 * FALSE_ALARMS + 1
 
     @pytest.mark.long
@@ -105,6 +116,42 @@ class TestLabels:
 
             alarms += len(warned(partial(feed, rl.InformationGainLoss(prevalence), images, 40)))
         assert alarms == 0
+
+    @pytest.mark.long
+    def test_a_lesion_in_one_image_of_twenty_may_be_absent_from_the_first_batches(self) -> None:
+        """One image a batch, half of it a lesion if it has one: the class's share is 0 in batch after batch, then 0.5."""
+        alarms = 0
+        for seed in range(4):
+            generator = torch.Generator().manual_seed(seed)
+
+            def image(_: int, generator: torch.Generator = generator) -> Tensor:
+                found = torch.rand(1, generator=generator) < 0.05
+                return (found & (torch.arange(64) < 32)).long().view(1, 8, 8)
+
+            alarms += len(warned(partial(show, rl.InformationGainLoss(rl.Prevalence.binary(0.1, 0.025)), image, 1000)))
+        assert alarms == 0
+
+    @pytest.mark.long
+    def test_a_class_absent_from_maps_is_noticed_if_half_of_the_pixels_should_have_it(self) -> None:
+        criterion = rl.InformationGainLoss(rl.Prevalence.binary(0.1))
+        (message,) = warned(lambda: show(criterion, lambda _: torch.zeros(2, 8, 8, dtype=torch.long), 300))
+        assert MIX in message
+
+    @pytest.mark.long
+    @pytest.mark.parametrize("classes", [2, 5])
+    def test_a_sorted_loader_is_told_to_shuffle_and_not_that_the_mix_is_wrong(self, classes: int) -> None:
+        criterion = rl.InformationGainLoss(rl.Prevalence([1 / classes] * classes))
+        (message,) = warned(lambda: show(criterion, lambda batch: torch.full((8,), batch // 150), 250))
+        assert "sorted: pass shuffle=True" in message
+        assert "will be wrong" not in message
+
+    @pytest.mark.long
+    def test_a_warning_names_the_finding_it_is_about(self) -> None:
+        criterion = rl.InformationGainLoss(rl.Prevalence.binary(0.1))
+        criterion.monitor = Monitor(name="mass")
+        (message,) = warned(lambda: show(criterion, lambda batch: (torch.arange(20) == batch % 20).long(), 200))
+        assert message.startswith("finding 'mass': Expected labels in the mix")
+        assert "shuffle" not in message
 
     @pytest.mark.long
     def test_ignored_pixels_are_of_no_class(self) -> None:
@@ -135,6 +182,19 @@ class TestMeanPrediction:
         assert "sigmoid" in message
 
     @pytest.mark.long
+    def test_predictions_that_follow_the_labels_of_few_clusters_are_not_stuck(self) -> None:
+        """A rare class is absent from most batches of patients, and so is its prediction, by a net that is always right."""
+        mix, alarms = torch.tensor([0.5, 0.3, 0.1, 0.08, 0.02]), 0
+        for seed in range(4):
+            generator = torch.Generator().manual_seed(seed)
+
+            def patients(_: int, generator: torch.Generator = generator) -> Tensor:
+                return torch.multinomial(mix, 4, True, generator=generator).repeat_interleave(10)
+
+            alarms += len(warned(partial(show, rl.InformationGainLoss(rl.Prevalence(mix, sampling=mix)), patients, 1100)))
+        assert alarms == 0
+
+    @pytest.mark.long
     @pytest.mark.parametrize(
         ("name", "rate"), [*((name, 0.001) for name in LOSSES), ("information gain", 0.3), ("weighted", 0.3)]
     )
@@ -157,7 +217,7 @@ class TestLogits:
 @pytest.mark.long
 def test_each_kind_is_said_once_and_silenced_as_usual() -> None:
     criterion = rl.InformationGainLoss(rl.Prevalence.binary(0.001))
-    wrong: Any = [lambda _: torch.zeros(8, dtype=torch.long), 100]
+    wrong: Any = [lambda _: torch.zeros(8, dtype=torch.long), 200]
     assert len(warned(lambda: feed(criterion, *wrong))) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -171,7 +231,7 @@ def test_each_kind_is_said_once_and_silenced_as_usual() -> None:
 @pytest.mark.long
 def test_validation_is_not_watched() -> None:
     criterion = rl.InformationGainLoss(rl.Prevalence.binary(0.001)).eval()
-    assert warned(lambda: feed(criterion, lambda _: torch.zeros(8, dtype=torch.long), 100)) == []
+    assert warned(lambda: feed(criterion, lambda _: torch.zeros(8, dtype=torch.long), 200)) == []
     assert criterion.monitor is not None
     assert criterion.monitor.batches == 0
 

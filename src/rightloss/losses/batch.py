@@ -301,7 +301,8 @@ def finding(batch: LabelledBatch, number: int) -> LabelledBatch | None:
     index, votes = (None if part is None else part[number][use] for part in (labels.index, labels.votes))
     outputs = rows_of(batch.outputs)[use, number, None]
     own = Labels(index, votes, None, 2, len(outputs))
-    return LabelledBatch(outputs, own, None, outputs.shape[:1], batch.nonfinite)
+    shape = outputs.shape[:1] if batch.outputs.ndim == 2 else outputs.shape  # two dimensions for cells of maps
+    return LabelledBatch(outputs, own, None, shape, batch.nonfinite)
 
 
 def check_pair(likelihood: Likelihood, prevalence: AnyPrevalence) -> None:

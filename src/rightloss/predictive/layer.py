@@ -163,7 +163,7 @@ class PrevalenceLayer(nn.Module):
         tensors, facts = read_file(_FORMAT, path)
         prevalence: Prevalence | MultilabelPrevalence
         try:
-            several = facts["likelihood"]["name"] == "Findings"
+            several = isinstance(facts["likelihood"], dict) and facts["likelihood"].get("name") == "Findings"
             rates = facts["population"], facts["sampling"], facts["evidence"]
             prevalence = Prevalence.multilabel(*rates, names=facts["classes"]) if several else saved_prevalence(facts, path)
             layer = cls(model, prevalence, likelihood, facts["outputs_at"], facts["classes"])
