@@ -321,7 +321,7 @@ class TestExport:
     @pytest.mark.long
     @in_onnx
     def test_onnxruntime_gives_several_findings_at_any_rates(self, tmp_path: Path) -> None:
-        layer = PrevalenceLayer(nn.Linear(4, 3), Prevalence.multilabel([0.1, 0.2, 0.3])).eval()
+        layer = PrevalenceLayer(nn.Linear(FEATURES, 3), Prevalence.multilabel([0.1, 0.2, 0.3])).eval()
         start = torch.tensor([0.4, 0.5, 0.6])
         session = in_onnxruntime(layer, (inputs(4), start), dynamic(False), tmp_path)
         for n, rates in ((2, start / 2), (9, start / 500)):
