@@ -45,8 +45,9 @@ class BoostingClassifier(ClassifierMixin, BaseEstimator):
     Python, which is slow, so it supports only "logit_adjusted".
 
     Args:
-        population: π: for two classes the frequency of `classes_[1]`; K frequencies; a dict by class label; a `Prevalence` or
-            an estimate. None: the mix of the training rows.
+        population: π: a dict by class label; for two classes the frequency of `classes_[1]` (of two words only if that is
+            plainly the positive one, such as "yes"); K frequencies; a `Prevalence` or an estimate. None: the mix of the
+            training rows.
         library: "lightgbm", "xgboost" or "catboost".
         loss: "information_gain", "logit_adjusted" or "weighted".
         evidence: κ of the information gain; None for that of an uncertain `population`, see `Prevalence.evidence_for`.
@@ -65,7 +66,8 @@ class BoostingClassifier(ClassifierMixin, BaseEstimator):
 
     Attributes:
         classes_: the labels, sorted.
-        prevalence_: π of the predictions, and ρ of the training rows.
+        population_: π of the predictions (K,).
+        prevalence_: the same, and ρ of the training rows.
         booster_: the library's own booster; its raw scores do not include the start.
         offset_: (k,) log π, to be added to the raw scores (for two classes to 0 and the score). The log-softmax of the sum is
             `predict_log_proba`, for every loss.
@@ -141,12 +143,17 @@ class BoostingClassifier(ClassifierMixin, BaseEstimator):
         self._set(prevalence)
         return self
 
-    def set_population(self, population: Population) -> BoostingClassifier:
-        """Move the predictions to another population, without training, and return the classifier."""
+    def set_population(self, population: Population | None) -> BoostingClassifier:
+        """Move the predictions to another population, without training; None is the mix of the training rows."""
         check_is_fitted(self)
         self._set(class_prevalence(population, self.classes_, self.prevalence_.sampling))
-        self.population = population
         return self
+
+    @property
+    def population_(self) -> np.ndarray:
+        """π of the predictions (K,)."""
+        check_is_fitted(self)
+        return self.prevalence_.population.numpy()
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Return log-probabilities at the population, `(n, k)`."""
