@@ -26,7 +26,7 @@ from sklearn.utils.validation import (
 
 from ..prevalence import Frequencies, Prevalence
 from ..sklearn.population import Population, by_class, class_prevalence
-from .libraries import TRAIN, Library, Objective, Part, Plan, is_frame, raw_scores
+from .libraries import TRAIN, Library, Objective, Part, Plan, is_frame, raw_scores, with_plain_categories
 from .objectives import InformationGainObjective, WeightedObjective
 
 Loss = Literal["information_gain", "logit_adjusted", "weighted"]
@@ -37,7 +37,7 @@ class BoostingClassifier(ClassifierMixin, BaseEstimator):
     """Gradient boosting with LightGBM, XGBoost or CatBoost, with probabilities for the population.
 
     Scores start at log π, which `predict_proba` adds again, and `set_population` moves a fitted model without training. Missing
-    values and pandas categorical columns are passed to the library unchanged.
+    values and pandas categorical columns are left to the library, a category that was not in `fit` as a missing one.
 
     `loss="logit_adjusted"` uses the library's own objective, started at the training mix ρ and moved to π in closed form. The
     information gain at κ = 1 and `reference=None` is the same loss with our objective. Other κ, the paper's reference
@@ -68,7 +68,7 @@ class BoostingClassifier(ClassifierMixin, BaseEstimator):
         classes_: the labels, sorted.
         population_: π of the predictions (K,).
         prevalence_: the same, and ρ of the training rows.
-        booster_: the library's own booster; its raw scores do not include the start.
+        booster_: the library's own booster; its raw scores do not include the start. None with CatBoost if no column varies.
         offset_: (k,) log π, to be added to the raw scores (for two classes to 0 and the score). The log-softmax of the sum is
             `predict_log_proba`, for every loss.
         n_iter_: number of rounds kept.
@@ -256,9 +256,20 @@ class BoostingClassifier(ClassifierMixin, BaseEstimator):
         """Return a checked table; a pandas frame with categorical columns stays one, with the categories of `fit`."""
         if is_frame(X) and any(str(kind) == "category" for kind in X.dtypes):
             validate_data(self, X, reset=reset, skip_check_array=True)
+            kinds = dict(X.dtypes.items())
             if reset:
-                self._dtypes = {name: kind for name, kind in X.dtypes.items() if str(kind) == "category"}
-            return X.astype(self._dtypes).set_axis(self._names(), axis=1)
+                self._dtypes = {name: kind for name, kind in kinds.items() if str(kind) == "category"}
+            other = [name for name in kinds if name not in self._dtypes and getattr(kinds[name], "kind", "O") not in "biuf"]
+            if other:
+                raise ValueError(
+                    f"Expected columns of numbers or categories, but {other[:10]} have the dtype {kinds[other[0]]}: give words "
+                    "the dtype of a category, `astype('category')`."
+                )
+            known = X.copy(deep=False)
+            for name, kind in self._dtypes.items():
+                known[name] = X[name].astype("category").cat.set_categories(kind.categories)
+            names = self._names() or [f"column_{number}" for number in range(X.shape[1])]
+            return with_plain_categories(known.set_axis(names, axis=1), self.library)
         if reset:
             self._dtypes = {}
         elif self._dtypes:

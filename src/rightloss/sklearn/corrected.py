@@ -41,6 +41,7 @@ from .out_of_fold import (
     response_method,
     rows_by_weight,
     sample_of_predictions,
+    share_of_copies,
     splits_of,
 )
 from .population import Population, by_class, class_prevalence
@@ -49,6 +50,7 @@ from .training_rows import was_trained_on
 
 CorrectionMethod = Literal["auto", "closed_form", "affine", "beta", "mean_matching", "none"]
 METHODS = get_args(CorrectionMethod)
+_MANY_COPIES = 0.3  # the share of rows with a near-copy in another fold, beyond chance, that is warned of
 SMOOTHED = ("closed_form", "affine", "beta")  # corrections that may be smoothed
 
 
@@ -229,7 +231,8 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         self._set_prevalence(data if self.population is None else self.population)
 
         self._data, self._counts = data, rows_of_classes(labels, weights)
-        self._calibrated_at, shares = self._counts / self._counts.sum(), weights * (self._counts / (data * weights.sum()))[labels]
+        self._calibrated_at = self._counts / self._counts.sum()
+        shares = weights * (self._counts / np.bincount(labels, weights=weights))[labels]
         folded = None if splits is None else out_of_fold(estimator, X, y, labels, shares, splits, self.n_jobs, params)
         if folded is not None and isinstance(estimator, FrozenEstimator) and was_trained_on(estimator, X, labels):
             warnings.warn(
@@ -394,6 +397,15 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
             raise ValueError(
                 "Expected at least 2 rows of every class to calibrate on, of 2 groups if there are `groups`, but one class has "
                 "a single one: use method='closed_form', or collect more."
+            )
+        if splits is None or by_group is not None or isinstance(self._estimator(), FrozenEstimator):
+            return splits
+        if share_of_copies(rows[0], splits) > _MANY_COPIES:
+            warnings.warn(
+                "Many rows have a near-copy in another fold, so held-out rows look easier than new ones, and the correction is "
+                "too sure. If some rows belong together, such as those of one person, call `fit` with `groups`.",
+                PrevalenceWarning,
+                stacklevel=3,
             )
         return splits
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import log_softmax
+from scipy.special import digamma, log_softmax
 from sklearn.base import clone
 from sklearn.ensemble import StackingClassifier
 from sklearn.frozen import FrozenEstimator
@@ -148,6 +148,45 @@ def splits_of(
     splits = [(train, test) for train, test in splits if len(test)]
     _check_folds(labels, weights, splits, groups)
     return splits
+
+
+def share_of_copies(X: Any, splits: list[Split]) -> float:
+    """Return the share of rows with a near-copy in another fold, beyond chance; 0 if X is no table of numbers.
+
+    A near-copy is ten times closer than the 10th neighbour. Of rows in m dimensions a share of 1 − (1 − 10^−m)⁹ has one by
+    chance; m is estimated from the distances of the 10th and the 20th neighbour. At most 200 rows are compared with all
+    others, by up to 20 columns that take many values.
+    """
+    tested = np.concatenate([test for _, test in splits])
+    table = _many_valued_columns(X, tested)
+    if table is None:
+        return 0.0
+    folds = np.concatenate([np.full(len(test), number) for number, (_, test) in enumerate(splits)])
+    chosen = np.linspace(0, len(table) - 1, int(np.clip(4e6 / len(table), 50, 200))).astype(int)
+    squares = (table**2).sum(1)
+    distance = squares[chosen, None] + squares - 2 * table[chosen] @ table.T
+    distance[folds[chosen, None] == folds] = np.inf
+    first, tenth, last = np.sqrt(np.partition(distance, (0, 9, 19), axis=1)[:, [0, 9, 19]].clip(0)).T
+    usable = np.isfinite(last) & (tenth > 0)
+    if not usable.any():
+        return 0.0
+    ratio = float(np.log(last[usable] / tenth[usable]).mean())
+    by_chance = 1 - (1 - 0.1 ** ((digamma(20) - digamma(10)) / max(ratio, 1e-3))) ** 9
+    return float((first < 0.1 * tenth)[usable].sum() / len(chosen) - by_chance)
+
+
+def _many_valued_columns(X: Any, kept: np.ndarray) -> np.ndarray | None:
+    """Return up to 20 standardised columns in which at least a tenth of the rows differ; None if there are not two of them."""
+    table = X.select_dtypes("number") if hasattr(X, "select_dtypes") else X
+    if not hasattr(table, "shape") or len(table.shape) != 2 or hasattr(table, "tocsr") or len(kept) < 50:
+        return None
+    numbers = np.asarray(table)
+    if numbers.dtype.kind not in "fiu":
+        return None
+    some = numbers[kept[:: -(-len(kept) // _ROWS_FOR_FLOOR)]]
+    many = [c for c in range(numbers.shape[1]) if len(np.unique(some[:, c])) >= len(some) / 10][:20]
+    found = np.nan_to_num(numbers[kept][:, many].astype(np.float64))
+    return (found - found.mean(0)) / found.std(0) if len(many) >= 2 else None
 
 
 def rows_by_weight(labels: np.ndarray, weights: np.ndarray) -> np.ndarray:

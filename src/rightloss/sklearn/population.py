@@ -14,9 +14,8 @@ import numpy as np
 from ..prevalence import Frequencies, PopulationEstimate, Prevalence, frequencies, without_estimate
 
 # words of two labels by which one of them is plainly the positive class
-_POSITIVE = {"1", "yes", "y", "true", "t", "positive", "pos", "+", "case", "cases", "malignant", "event", "dead", "died", "sick"}
-_NEGATIVE = {"0", "no", "n", "false", "f", "negative", "neg", "-", "control", "controls", "benign", "none", "alive", "healthy"}
-_NEGATIVE |= {"normal", "absent", "-1"}
+_POSITIVE = set("1 yes y true t positive pos + case cases malignant event dead died sick".split())
+_NEGATIVE = set("0 -1 no n false f negative neg - control controls benign none alive healthy normal absent".split())
 
 Population = Frequencies | Mapping[Any, float] | Prevalence | PopulationEstimate
 LearntPopulation = Population | Literal["unknown"]

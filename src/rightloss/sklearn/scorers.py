@@ -93,7 +93,9 @@ class PrevalenceScorer(BaseEstimator):
         at = _mix(self.population, classes, counts)
         return self._figure(self._table(estimator, X, classes, counts, at), labels, weights, classes, at)
 
-    _sign, _kwargs = 1, {}  # noqa: RUF012  # with `_score_func` what scikit-learn's TunedThresholdClassifierCV reads
+    # these three are what scikit-learn's TunedThresholdClassifierCV reads of a scorer
+    _sign = 1
+    _kwargs: Mapping[str, Any] = {}
 
     def _score_func(self, y_true: ArrayLike, y_pred: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return the figure of decisions, as labels; its lower bound if it is undefined, such as the PPV of no decisions."""
@@ -175,8 +177,9 @@ def prevalence_scorer(
 
     Args:
         figure: the name of a figure in `Evaluation`.
-        population: π: a dict by class label, the frequency of `classes_[1]` (of two words only if that is plainly the positive
-            one, such as "yes"), K frequencies, a `Prevalence` (its mean) or an estimate. None for the mix of the scored labels, as in scikit-learn's own scorers.
+        population: π: a dict by class label; the frequency of `classes_[1]` (of two words only if that is plainly the positive
+            one, such as "yes"); K frequencies; a `Prevalence` (its mean) or an estimate. None for the mix of the scored
+            labels, as in scikit-learn's own scorers.
         from_: the mix of plain classifiers' predictions, in the form of `population`; or "labels". None to not move them.
         costs: costs of decisions `(k, k)`, as in `evaluate`.
         threshold: for two classes, instead of `costs`: decide `classes_[1]` from this probability on.
@@ -291,4 +294,3 @@ def _log_probabilities(estimator: Any, X: Any, figure: str) -> NDArray[Any]:
             table = np.log(np.asarray(estimator.predict_proba(X)))
     table[np.isneginf(table)] = math.log(np.finfo(table.dtype).eps)
     return table
-

@@ -207,8 +207,8 @@ def _of_one_vs_rest(
     found = _mix(member, X, (y == classes[0]).astype(int), np.arange(2), pair)
     if not np.allclose(found.sampling, pair.sampling, rtol=1e-6):
         raise ValueError(
-            f"Expected one-vs-rest members without class weights and population, but got {type(estimator.estimator).__name__} with some: each "
-            f"member then has a mix of its own; {_REMEDY}."
+            f"Expected one-vs-rest members without class weights and population, but got {type(estimator.estimator).__name__} "
+            f"with some: each member then has a mix of its own; {_REMEDY}."
         )
     return mix
 
