@@ -214,7 +214,7 @@ DOORS: dict[str, Callable[[], Any]] = {
     "population of any classifier": lambda: PrevalenceCorrectedClassifier(population=0.056).fit(*cases()),
     "population of boosting": lambda: BoostingClassifier(0.056, n_estimators=2).fit(*cases()),
     "population in partial_fit": lambda: InformationGainClassifier(0.056).partial_fit(*cases(), ["case", "control"]),
-    "another population": lambda: InformationGainClassifier(NAMED).fit(*cases()).set_population(np.float32(0.1)),
+    "another population": lambda: InformationGainClassifier(NAMED).fit(*cases()).set_population(np.array(0.1)),
     "reference": lambda: InformationGainClassifier(NAMED, reference=0.056).fit(*cases()),
     "sampling": lambda: PrevalenceCorrectedClassifier(population=NAMED, sampling=0.056).fit(*cases()),
     "population of a scorer": lambda: prevalence_scorer("brier", 0.056)(LogisticRegression().fit(*cases()), *cases()),

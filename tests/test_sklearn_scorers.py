@@ -231,9 +231,10 @@ def test_a_threshold_cannot_be_tuned_by_a_figure_of_probabilities() -> None:
     assert_refused(lambda: tuned.fit(X, y), "figure of decisions")
 
 
-@pytest.mark.parametrize("options", [{"figure": "tpr"}, {"figure": "net_benefit"}, {"figure": "expected_cost", "threshold": 0.1}])
-def test_a_figure_of_the_positive_class_is_refused_where_words_do_not_show_it(options: Any) -> None:
+@pytest.mark.parametrize(("figure", "threshold"), [("tpr", None), ("net_benefit", None), ("expected_cost", 0.1)])
+def test_a_figure_of_the_positive_class_is_refused_where_words_do_not_show_it(figure: str, threshold: float | None) -> None:
     X, y = rows(2)
+    options: dict[str, Any] = {"figure": figure, "threshold": threshold}
     named = np.where(y == "ill", "case", "control")
     scorer = prevalence_scorer(**options, population={"case": 0.02, "control": 0.98})
     assert_refused(lambda: scorer(GaussianNB().fit(X, named), X, named), "show the positive class")

@@ -205,7 +205,7 @@ MOVED: dict[str, Callable[[], Any]] = {
     "stacking": lambda: StackingClassifier([("a", linear())], InformationGainClassifier(0.02), cv=2),
     "one against rest": lambda: OneVsRestClassifier(InformationGainClassifier(0.02)),
     "balanced bagging": lambda: BalancedBaggingClassifier(InformationGainClassifier(0.02), 3, random_state=0),
-    "all together": lambda: FixedThresholdClassifier(make_pipeline(StandardScaler(), BaggingClassifier(MOVED["boosting"](), 2))),
+    "all": lambda: FixedThresholdClassifier(make_pipeline(StandardScaler(), BaggingClassifier(MOVED["boosting"](), 2))),
 }
 
 
