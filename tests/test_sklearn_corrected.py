@@ -492,6 +492,9 @@ class TestGroups:
             assert_refused(lambda: corrected(cv=KFold(3)).fit(X, y, groups=whose), "keep the rows of a group together")
         with pytest.raises(ValueError, match="groups"):
             corrected(cv=GroupKFold(3)).fit(X, y)
+        missing = [[value, *whose[1:].tolist()] for value in (np.nan, None)]
+        assert_refused(lambda: corrected().fit(X, y, groups=missing[0]), "group for every row")
+        assert_refused(lambda: corrected().fit(X, y, groups=missing[1]), "group for every row")
         one = np.where(y == 1, 0, np.arange(len(y)))
         assert_refused(lambda: corrected(method="affine").fit(X, y, groups=one), "2 groups")
 

@@ -130,6 +130,8 @@ def splits_of(
         rows: X and y, for a splitter.
         metadata: further arguments of the splitter.
     """
+    if groups is not None and any(each is None or each != each for each in np.asarray(groups).tolist()):
+        raise ValueError("Expected a group for every row, but some are missing: give such rows a group of their own each.")
     if not isinstance(cv, int | np.integer):
         found = check_cv(cv, labels, classifier=True).split(*rows, **({} if groups is None else {"groups": groups}), **metadata)
         splits = [(train[weights[train] > 0], test[weights[test] > 0]) for train, test in found]
