@@ -102,7 +102,10 @@ def test_set_population_is_retarget(library: str, loss: str) -> None:
     model = model_of(library, loss, 0.01).fit(x, y)
     expected = rl.retarget(model.predict_log_proba(x), from_=0.01, to=0.3)
     np.testing.assert_allclose(model.set_population(0.3).predict_log_proba(x), expected, rtol=1e-9, atol=1e-12)
-    assert model.get_params()["population"] == 0.3
+    np.testing.assert_allclose(model.population_, [0.7, 0.3])
+    assert model.get_params()["population"] == clone(model).population == 0.01
+    sampled = rl.retarget(expected, from_=0.3, to=0.5)
+    np.testing.assert_allclose(model.set_population(None).predict_log_proba(x), sampled, rtol=1e-9, atol=1e-12)
 
 
 @each_library
@@ -140,6 +143,32 @@ def test_missing_values_and_categories_go_through(library: str, loss: str) -> No
     np.testing.assert_allclose(model.predict_proba(part), model.predict_proba(frame)[:20])
     with pytest.raises(ValueError, match="categorical column"):
         model.predict(frame.assign(**{"the site, [1]": 1.0}))
+
+
+@each_library
+@pytest.mark.parametrize("kind", [str, int, float, bool])
+def test_a_category_may_be_of_any_kind_missing_or_new(library: str, loss: str, kind: Any) -> None:
+    draw = np.random.default_rng(1000 * SEED + 8)
+    y, codes = np.arange(300) % 2, draw.integers(0, 2, 300)
+    site = pd.Categorical.from_codes(np.where(np.arange(300) % 7 == 0, -1, codes), categories=[kind(0), kind(1)])
+    frame = pd.DataFrame({0: draw.normal(size=300) + y, 1: site})  # also without names
+    model = model_of(library, loss, 0.5).fit(frame, y)
+    missing, new = (pd.DataFrame({0: frame[0], 1: pd.Categorical([value] * 300, ["new"])}) for value in (None, "new"))
+    np.testing.assert_allclose(model.predict_proba(missing), model.predict_proba(new))
+
+
+@each_library
+@pytest.mark.parametrize("k", [2, 3])
+def test_without_a_column_that_varies_it_predicts_the_population(library: str, loss: str, k: int) -> None:
+    population = [0.7, 0.2, 0.1][:k] if k == 3 else [0.9, 0.1]
+    model = model_of(library, loss, population).fit(np.ones((60, 2)), np.arange(60) % k)
+    np.testing.assert_allclose(model.predict_proba(np.ones((3, 2))), [population] * 3, rtol=1e-6)
+
+
+def test_columns_of_words_are_refused_with_what_to_do() -> None:
+    frame = pd.DataFrame({"site": pd.Categorical(["a", "b"] * 20), "word": ["u", "v"] * 20})
+    for library, loss in (MEMBERS[0], MEMBERS[6]):
+        assert_refused(lambda: model_of(library, loss).fit(frame, np.arange(40) % 2), r"\['word'\] have the dtype")  # noqa: B023
 
 
 @each_member

@@ -182,6 +182,17 @@ def test_the_table_names_the_features_and_prints_as_text_and_html() -> None:
     assert "case-control" in table._repr_html_()
 
 
+@pytest.mark.parametrize(("k", "said"), [(2, "log-odds of 'b' against '<i>a'"), (3, "log-odds against '<i>a'")])
+def test_the_note_names_the_classes_of_the_log_odds_and_no_label_is_markup(k: int, said: str) -> None:
+    pytest.importorskip("pandas")
+    x, y = study([80, 60, 40][:k])
+    names = np.array(["<i>a", "b", "<script>c"])[:k]
+    table = fitted([0.6, 0.3, 0.1] if k == 3 else [0.9, 0.1], x, names[y]).summary()
+    assert said in str(table)
+    assert "<i>" not in table._repr_html_()
+    assert "<script>" not in table._repr_html_()
+
+
 def test_separated_classes_are_named_and_have_no_errors() -> None:
     x = np.linspace(-1, 1, 20)[:, None]
     y = (x[:, 0] > 0).astype(int)

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+import sklearn
 import torch
 from imblearn.over_sampling import SMOTE, RandomOverSampler
 from imblearn.pipeline import make_pipeline as sampling_pipeline
@@ -20,11 +21,19 @@ from lightgbm import LGBMClassifier
 from members import SEED, assert_mean_is, assert_refused
 from scipy import sparse
 from sklearn.base import clone
-from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
+from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier, StackingClassifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression, Perceptron
 from sklearn.metrics import roc_auc_score
-from sklearn.model_selection import GridSearchCV, KFold, ShuffleSplit, StratifiedKFold, cross_val_predict
+from sklearn.model_selection import (
+    GridSearchCV,
+    GroupKFold,
+    KFold,
+    ShuffleSplit,
+    StratifiedKFold,
+    cross_val_predict,
+    cross_validate,
+)
 from sklearn.neighbors import NearestCentroid
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -40,6 +49,8 @@ from rightloss.shift import LabelShiftWarning, estimate_prevalence
 from rightloss.sklearn.corrected import PrevalenceCorrectedClassifier
 from rightloss.sklearn.logit_calibration import smooth_likelihoods
 from rightloss.sklearn.method_choice import HeldOutRows, choose_method
+from rightloss.sklearn.out_of_fold import share_of_copies
+from rightloss.sklearn.scorers import prevalence_scorer
 from rightloss.sklearn.training_rows import was_trained_on
 
 LABELLED = (0.7, 0.3)  # the mix of the labels
@@ -359,6 +370,44 @@ class TestWeights:
         plain = corrected(LogisticRegression(tol=1e-10), 0.1, method=method, cv=repeated).fit(X[again], y[again])
         np.testing.assert_allclose(weighted.predict_proba(X), plain.predict_proba(X), rtol=1e-4)
 
+    @pytest.mark.long
+    @pytest.mark.parametrize("scale", [1 / 600, 1000.0])
+    def test_their_scale_changes_nothing(self, scale: float) -> None:
+        X, y = rows(600, 0.4, 0)
+        weights = np.random.default_rng(SEED).gamma(2.0, size=600)
+        one, other = (corrected(forest(), 0.1).fit(X, y, sample_weight=each) for each in (weights, scale * weights))
+        assert one.method_ == other.method_ != "closed_form"
+        np.testing.assert_allclose(other.predict_proba(X), one.predict_proba(X), rtol=1e-6)
+        assert one.comparison_[one.method_] == pytest.approx(other.comparison_[one.method_], rel=1e-6)
+
+    @pytest.mark.parametrize("method", ["closed_form", "affine", "auto"])
+    @pytest.mark.parametrize("cv", [5, KFold(5)], ids=["folds", "splitter"])
+    def test_a_row_of_weight_0_is_as_if_it_were_not_there(self, method: str, cv: Any) -> None:
+        X, y = rows(200, 0.3, 0)
+        junk = np.random.default_rng(1).normal(50, 9, size=(100, 2))
+        weights = np.append(np.ones(200), np.zeros(100))
+        model = make_pipeline(StandardScaler(), LogisticRegression())
+        found = corrected(model, 0.1, method=method, cv=cv)
+        found.fit(np.vstack([X, junk]), np.append(y, np.arange(100) % 2), sample_weight=weights)
+        folds = np.arange(300) // 60
+        splits = [(np.flatnonzero(folds[:200] != f), np.flatnonzero(folds[:200] == f)) for f in range(4)]
+        expected = corrected(model, 0.1, method=method, cv=5 if cv == 5 else splits).fit(X, y)
+        np.testing.assert_allclose(found.predict_proba(X), expected.predict_proba(X), rtol=1e-9)
+
+    @pytest.mark.long
+    @pytest.mark.parametrize("times", [0.0, 0.05])
+    def test_the_prevalence_is_estimated_by_rows_with_weight(self, times: float) -> None:
+        X, y = rows(600, 0.5, 0)
+        junk, labels = rows(600, 0.5, 1)
+        unlabelled = rows(4000, 0.1, 2)[0]
+        weights = np.append(np.ones(600), np.full(600, times))
+        weighted = corrected(LogisticRegression(), 0.1, method="affine")
+        weighted.fit(np.vstack([X, junk]), np.append(y, 1 - labels), sample_weight=weights)
+        plain = corrected(LogisticRegression(), 0.1, method="affine").fit(X, y)
+        found, expected = (model.adapt(unlabelled).estimate_ for model in (weighted, plain))
+        assert found.low[1] < 0.1 < found.high[1]
+        assert abs(found.population[1] - expected.population[1]) < (1e-6 if times == 0 else expected.high[1] - expected.low[1])
+
     def test_they_reach_the_last_step_of_a_pipeline_and_of_a_search(self) -> None:
         X, y = rows(300, 0.3, 0)
         weights = np.where(y == 1, 3.0, 1.0)
@@ -386,6 +435,85 @@ class TestWeights:
         with pytest.warns(PrevalenceWarning, match="KNeighborsClassifier takes no `sample_weight`"):
             model = corrected(KNeighborsClassifier(), 0.1, method="closed_form").fit(X, y, sample_weight=1.0 + y)
         np.testing.assert_allclose(model.sampling_[1], y.mean())
+
+
+def copies(n: int, each: int, seed: int, noise: float = 0.01) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows of n people, of whom each has several, nearly the same, in random order; and whose they are."""
+    X, y = rows(n, 0.4, seed, features=4)
+    rng = np.random.default_rng(seed)
+    whose = rng.permutation(np.repeat(np.arange(n), each))
+    return X[whose] + noise * rng.normal(size=(n * each, 4)), y[whose], whose
+
+
+@pytest.mark.long
+class TestGroups:
+    def test_rows_of_one_person_are_left_out_together_and_the_correction_is_for_new_people(self) -> None:
+        X, y, whose = copies(150, 4, 0)
+        new = rows(4000, 0.1, 1, features=4)
+        with pytest.warns(PrevalenceWarning, match="near-copy in another fold.*`groups`"):
+            shuffled = corrected(forest(), 0.1, random_state=0).fit(X, y)
+        grouped = corrected(forest(), 0.1, random_state=0).fit(X, y, groups=whose)
+        guess = 0.1 * np.log(0.1) + 0.9 * np.log(0.9)
+        assert expected_log_likelihood(shuffled, *new, 0.1) < guess < expected_log_likelihood(grouped, *new, 0.1)
+
+    @pytest.mark.parametrize("routing", [False, True])
+    def test_a_splitter_gets_them_with_and_without_routing(self, routing: bool) -> None:
+        X, y, whose = copies(60, 4, 0)
+        by_hand = corrected(forest(), 0.1, cv=list(GroupKFold(3).split(X, y, whose))).fit(X, y)
+        with sklearn.config_context(enable_metadata_routing=routing):
+            found = corrected(forest(), 0.1, cv=GroupKFold(3)).fit(X, y, groups=whose)
+        np.testing.assert_allclose(found.predict_proba(X), by_hand.predict_proba(X))
+
+    @pytest.mark.parametrize("routing", [False, True])
+    def test_a_search_inside_gets_them_too(self, routing: bool) -> None:
+        X, y, whose = copies(60, 4, 0)
+        for wrap in (lambda each: each, lambda each: make_pipeline(StandardScaler(), each)):
+            search = wrap(GridSearchCV(LogisticRegression(), {"C": [1.0]}, cv=GroupKFold(2)))
+            with sklearn.config_context(enable_metadata_routing=routing):
+                model = corrected(search, 0.1, cv=3).fit(X, y, groups=whose)
+            assert model.predict_proba(X).shape == (len(y), 2)
+
+    def test_they_reach_it_through_cross_validation_and_a_pipeline(self) -> None:
+        X, y, whose = copies(60, 4, 0)
+        with sklearn.config_context(enable_metadata_routing=True):
+            plain = LogisticRegression().set_fit_request(sample_weight=True)
+            inside = corrected(plain, 0.1, method="affine", cv=GroupKFold(2)).set_fit_request(sample_weight=True)
+            found = cross_validate(
+                make_pipeline(StandardScaler().set_fit_request(sample_weight=False), inside),
+                X, y, cv=GroupKFold(3), params={"groups": whose, "sample_weight": np.ones(len(y))},
+                scoring=prevalence_scorer(population=0.1).set_score_request(sample_weight=False),
+                error_score="raise", return_estimator=True,
+            )  # fmt: skip
+        assert np.isfinite(found["test_score"]).all()
+
+    def test_a_splitter_that_tears_them_apart_is_refused(self) -> None:
+        X, y, whose = copies(30, 4, 0)
+        with pytest.warns(UserWarning, match="ignored by KFold"):
+            assert_refused(lambda: corrected(cv=KFold(3)).fit(X, y, groups=whose), "keep the rows of a group together")
+        with pytest.raises(ValueError, match="groups"):
+            corrected(cv=GroupKFold(3)).fit(X, y)
+        missing = [[value, *whose[1:].tolist()] for value in (np.nan, None)]
+        assert_refused(lambda: corrected().fit(X, y, groups=missing[0]), "group for every row")
+        assert_refused(lambda: corrected().fit(X, y, groups=missing[1]), "group for every row")
+        one = np.where(y == 1, 0, np.arange(len(y)))
+        assert_refused(lambda: corrected(method="affine").fit(X, y, groups=one), "2 groups")
+
+    @pytest.mark.parametrize("noise", [0.0, 0.02])
+    @pytest.mark.parametrize("frame", [False, True])
+    def test_near_copies_are_warned_of_and_other_rows_are_not(self, noise: float, frame: bool) -> None:
+        for each in (1, 3):
+            X, y, whose = copies(200, each, 3, noise)
+            table = pd.DataFrame(X, columns=list("abcd")).assign(word="w") if frame else X
+            splits = list(StratifiedKFold(5, shuffle=True, random_state=0).split(X, y))
+            assert (share_of_copies(table, splits) > 0.5) == (each > 1)
+            assert share_of_copies(table, list(GroupKFold(5).split(X, y, whose))) < 0.05
+
+    def test_what_repeats_by_chance_is_no_near_copy(self) -> None:
+        rng = np.random.default_rng(SEED)
+        heavy, few = np.exp(2 * rng.normal(size=(500, 3))), rng.integers(0, 3, size=(500, 6))
+        line = rng.normal(size=(500, 1)) * [1.0, 2.0, 3.0]
+        for X in (heavy, few, few.astype(float), line, np.round(heavy, 1), ["a text"] * 500, sparse.csr_matrix(heavy)):
+            assert share_of_copies(X, [(np.arange(250, 500), np.arange(250)), (np.arange(250), np.arange(250, 500))]) < 0.2
 
 
 class TestFrozen:
@@ -496,6 +624,14 @@ class TestWhatScikitLearnUsersDo:
         assert model.prevalence_.is_uncertain
         np.testing.assert_allclose(model.population_, [0.98, 0.02])
         np.testing.assert_allclose(model.prevalence_.sampling, [0.5, 0.5])
+
+    def test_stacking_by_its_default_goes_in(self) -> None:
+        X, y = rows(300, 0.3, 0)
+        stack = StackingClassifier([("a", LogisticRegression()), ("b", DecisionTreeClassifier(max_depth=2))], cv=2)
+        for wrapped in (stack, make_pipeline(StandardScaler(), stack)):
+            model = corrected(wrapped, 0.1, method="closed_form").fit(X, y)
+            expected = retarget(np.log(model.estimator_.predict_proba(X)), np.bincount(y) / 300, 0.1)
+            np.testing.assert_allclose(model.predict_log_proba(X), expected, rtol=1e-9)
 
     def test_boosters_in_float32_and_other_classifiers_go_in_too(self) -> None:
         X, y = rows(400, 0.3, 0)
@@ -655,13 +791,12 @@ class TestSmoothing:
         assert corrected(frozen, 0.001, smoothing=True).fit(X, y).smoothing_
 
     @pytest.mark.parametrize("scale", [1.0, 1e-3, 7.0])
-    def test_weights_of_another_scale_do_not_make_rows_few(self, scale: float) -> None:
+    def test_weights_of_another_scale_do_not_change_the_number_of_rows(self, scale: float) -> None:
         X, y = rows(600, 0.5, 8)
         weights = np.full(600, scale)
         found = corrected(balanced(), 0.01, method="closed_form", smoothing=True).fit(X, y, sample_weight=weights)
-        assert (found._counts >= np.bincount(y) * (1 - 1e-12)).all()
         plain = corrected(balanced(), 0.01, method="closed_form", smoothing=False).fit(X, y, sample_weight=weights)
-        expected = smooth_likelihoods(plain.predict_log_proba(X), found.population_, np.bincount(y) * max(scale, 1.0))
+        expected = smooth_likelihoods(plain.predict_log_proba(X), found.population_, np.bincount(y))
         np.testing.assert_allclose(found.predict_log_proba(X), expected, rtol=1e-9)
 
     def test_numpys_true_is_true_and_a_grid_may_hold_it(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import rightloss as rl
+from rightloss.boosting import BoostingClassifier
+from rightloss.sklearn import OrdinalClassifier, PrevalenceCorrectedClassifier, prevalence_scorer
 from rightloss.sklearn.information_gain import InformationGainClassifier
 
 LOSSES = ["information_gain", "as_published", "logit_adjusted", "weighted", "log_likelihood"]
@@ -188,14 +191,67 @@ def test_the_columns_of_a_table_of_votes_name_the_classes_in_any_order(library: 
 
 @pytest.mark.parametrize(
     "population",
-    [0.05, [0.95, 0.05], {"well": 0.05, "ill": 0.95}, rl.Prevalence([0.95, 0.05]), rl.Prevalence.beta(5.0, 95.0)],
+    [0.05, [0.95, 0.05], {"yes": 0.05, "no": 0.95}, rl.Prevalence([0.95, 0.05]), rl.Prevalence.beta(5.0, 95.0)],
     ids=["number", "list", "dict", "Prevalence", "uncertain"],
 )
 def test_a_population_may_be_written_in_many_ways(population: Any) -> None:
     x, y = rows()
-    model = InformationGainClassifier(population).fit(x, np.array(["ill", "well"])[y])
+    model = InformationGainClassifier(population).fit(x, np.array(["no", "yes"])[y])
     np.testing.assert_allclose(model.population_, [0.95, 0.05])
     np.testing.assert_allclose(model.predict_proba(x), InformationGainClassifier(0.05).fit(x, y).predict_proba(x))
+
+
+def cases() -> tuple[np.ndarray, np.ndarray]:
+    """Rows with labels of which the first by the alphabet is the positive one."""
+    x, y = rows()
+    return x, np.array(["control", "case"])[y]
+
+
+NAMED: Any = {"case": 0.056, "control": 0.944}
+DOORS: dict[str, Callable[[], Any]] = {
+    "population": lambda: InformationGainClassifier(0.056).fit(*cases()),
+    "population of ordered classes": lambda: OrdinalClassifier(0.056).fit(*cases()),
+    "population of any classifier": lambda: PrevalenceCorrectedClassifier(population=0.056).fit(*cases()),
+    "population of boosting": lambda: BoostingClassifier(0.056, n_estimators=2).fit(*cases()),
+    "population in partial_fit": lambda: InformationGainClassifier(0.056).partial_fit(*cases(), ["case", "control"]),
+    "another population": lambda: InformationGainClassifier(NAMED).fit(*cases()).set_population(np.array(0.1)),
+    "reference": lambda: InformationGainClassifier(NAMED, reference=0.056).fit(*cases()),
+    "sampling": lambda: PrevalenceCorrectedClassifier(population=NAMED, sampling=0.056).fit(*cases()),
+    "population of a scorer": lambda: prevalence_scorer("brier", 0.056)(LogisticRegression().fit(*cases()), *cases()),
+    "mix of a scorer": lambda: prevalence_scorer("brier", NAMED, from_=0.5)(LogisticRegression().fit(*cases()), *cases()),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_number_for_two_words_is_refused_with_the_dict_to_write(door: str) -> None:
+    name = {"reference": "reference", "sampling": "sampling"}.get(door, "population")
+    assert_refused(DOORS[door], rf"`{name}` to name its class, because the labels are words.*\{{'case': 0.*, 'control': 0.*\}}")
+
+
+@pytest.mark.parametrize(
+    ("words", "accepted"),
+    [
+        (["no", "yes"], True),
+        (["Benign", "Malignant"], True),
+        (["False", "True"], True),
+        (["healthy", "stroke"], True),
+        (["0", "1"], True),
+        (["1", "2"], False),
+        (["default", "paid"], False),
+        (["disease", "healthy"], False),
+        (["no", "none"], False),
+        ([1, 2], True),
+        ([-1, 1], True),
+        ([False, True], True),
+    ],
+)
+def test_a_number_is_for_the_larger_label_or_a_second_word_that_is_plainly_positive(words: Any, accepted: bool) -> None:
+    x, y = rows()
+    model, labels = InformationGainClassifier(0.056), np.array(words)[y]
+    if accepted:
+        assert dict(zip(words, model.fit(x, labels).population_, strict=True))[words[1]] == pytest.approx(0.056)
+    else:
+        assert_refused(lambda: model.fit(x, labels), "name its class")
 
 
 @pytest.mark.long

@@ -15,7 +15,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from sklearn.metrics import brier_score_loss, get_scorer
-from sklearn.model_selection import GridSearchCV, KFold, cross_val_score, cross_validate
+from sklearn.model_selection import GridSearchCV, KFold, TunedThresholdClassifierCV, cross_val_score, cross_validate
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -200,6 +200,47 @@ def test_a_scorer_can_be_cloned_pickled_and_asked_for_weights() -> None:
         )  # fmt: skip
         plain = cross_val_score(LogisticRegression(), X, y, scoring=prevalence_scorer("brier", 0.02), cv=2)
     assert bool((weighted != plain).all())
+
+
+def decided(figure: str, costs: Any, X: np.ndarray, y: np.ndarray, threshold: float) -> float:
+    """A figure of the decisions at a threshold, by hand, at 2 % of class 1."""
+    said = LogisticRegression().fit(X, y).predict_proba(X)[:, 1] >= threshold
+    tpr, fpr = said[y == 1].mean(), said[y == 0].mean()
+    if figure == "ppv":
+        return 0.02 * tpr / (0.02 * tpr + 0.98 * fpr) if said.any() else 0.0
+    return -(0.98 * fpr * costs[0][1] + 0.02 * (1 - tpr) * costs[1][0]) if figure == "expected_cost" else tpr
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("figure", ["expected_cost", "ppv", "tpr"])
+def test_a_threshold_is_tuned_by_a_figure_of_decisions(figure: str) -> None:
+    X, words = rows(2, 400)
+    y, costs = numbered(words), [[0.0, 1.0], [20.0, 0.0]]
+    cuts = np.linspace(0.1, 0.95, 12)
+    tuned = TunedThresholdClassifierCV(
+        LogisticRegression(), scoring=prevalence_scorer(figure, 0.02, costs=costs), thresholds=cuts, store_cv_results=True,
+        cv=[(np.arange(400), np.arange(400))], refit=False,
+    ).fit(X, y)  # fmt: skip
+    expected = [decided(figure, costs, X, y, cut) for cut in cuts]
+    np.testing.assert_allclose(tuned.cv_results_["scores"], expected, rtol=1e-9, atol=1e-12)
+
+
+def test_a_threshold_cannot_be_tuned_by_a_figure_of_probabilities() -> None:
+    X, y = rows(2)
+    tuned = TunedThresholdClassifierCV(LogisticRegression(), scoring=prevalence_scorer("brier", 0.02), cv=2)
+    assert_refused(lambda: tuned.fit(X, y), "figure of decisions")
+
+
+@pytest.mark.parametrize(("figure", "threshold"), [("tpr", None), ("net_benefit", None), ("expected_cost", 0.1)])
+def test_a_figure_of_the_positive_class_is_refused_where_words_do_not_show_it(figure: str, threshold: float | None) -> None:
+    X, y = rows(2)
+    options: dict[str, Any] = {"figure": figure, "threshold": threshold}
+    named = np.where(y == "ill", "case", "control")
+    scorer = prevalence_scorer(**options, population={"case": 0.02, "control": 0.98})
+    assert_refused(lambda: scorer(GaussianNB().fit(X, named), X, named), "show the positive class")
+    assert scorer.set_params(population=0.02)(GaussianNB().fit(X, numbered(y)), X, numbered(y)) == pytest.approx(
+        prevalence_scorer(**options, population=0.02)(GaussianNB().fit(X, y), X, y)
+    )
 
 
 def test_an_uncertain_population_is_taken_at_its_mean() -> None:

@@ -20,7 +20,7 @@ from imblearn.pipeline import make_pipeline as sampling_pipeline
 from imblearn.under_sampling import RandomUnderSampler, TomekLinks
 from lightgbm import LGBMClassifier
 from members import assert_refused
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.ensemble import (
@@ -41,7 +41,9 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 from xgboost import XGBClassifier
 
+from rightloss.boosting import BoostingClassifier
 from rightloss.predictive import retarget
+from rightloss.sklearn import InformationGainClassifier, PrevalenceCorrectedClassifier, prevalence_scorer
 from rightloss.sklearn.training_mix import resamples, training_mix
 
 CELLS = 3  # X is which of three cells a row is in, one-hot: every classifier here can fit the frequencies in each exactly
@@ -188,6 +190,62 @@ def test_sample_weights_and_class_weights_act_together_as_the_classifier_has_it(
     fitted = SAMPLE_WEIGHTED[name]().fit(X, y, sample_weight=weights)
     mix = training_mix(fitted, X, y, np.arange(2), weights)
     assert_cells(fitted, mix.sampling, weights, X, y, 1e-2)
+
+
+# Classifiers that predict at their own population, wherever they are.
+MOVED: dict[str, Callable[[], Any]] = {
+    "boosting": lambda: BoostingClassifier(0.02, n_estimators=2, n_jobs=1),
+    "bagging": lambda: BaggingClassifier(InformationGainClassifier(0.02), 3, random_state=0),
+    "threshold": lambda: FixedThresholdClassifier(InformationGainClassifier(0.02)),
+    "tuned threshold": lambda: TunedThresholdClassifierCV(InformationGainClassifier(0.02), cv=2),
+    "pipeline": lambda: make_pipeline(StandardScaler(), InformationGainClassifier(0.02)),
+    "search": lambda: GridSearchCV(InformationGainClassifier(0.02), {"C": [1.0]}, cv=2),
+    "frozen": lambda: FrozenEstimator(InformationGainClassifier(0.5).fit(*cells(2)).set_population(0.02)),
+    "vote": lambda: VotingClassifier([(each, InformationGainClassifier(0.02)) for each in "ab"], voting="soft"),
+    "stacking": lambda: StackingClassifier([("a", linear())], InformationGainClassifier(0.02), cv=2),
+    "one against rest": lambda: OneVsRestClassifier(InformationGainClassifier(0.02)),
+    "balanced bagging": lambda: BalancedBaggingClassifier(InformationGainClassifier(0.02), 3, random_state=0),
+    "all": lambda: FixedThresholdClassifier(make_pipeline(StandardScaler(), BaggingClassifier(MOVED["boosting"](), 2))),
+}
+
+
+@pytest.mark.parametrize("name", [pytest.param(each, marks=pytest.mark.long) for each in MOVED])
+def test_a_classifier_at_its_own_population_is_not_moved_a_second_time(name: str) -> None:
+    X, y = cells(2)
+    fitted = MOVED[name]().fit(X, y)
+    np.testing.assert_allclose(training_mix(fitted, X, y, np.arange(2)).sampling, [0.98, 0.02])
+    corrected = PrevalenceCorrectedClassifier(FrozenEstimator(fitted), 0.02, method="closed_form").fit(X, y)
+    np.testing.assert_allclose(corrected.predict_proba(X), fitted.predict_proba(X), rtol=1e-6)
+    moved, given = (prevalence_scorer(population=0.02, from_=each)(fitted, X, y) for each in ("labels", None))
+    assert moved == given
+
+
+def test_what_is_calibrated_again_is_at_the_mix_of_the_labels() -> None:
+    X, y = cells(2)
+    fitted = CalibratedClassifierCV(InformationGainClassifier(0.02), cv=2).fit(X, y)
+    np.testing.assert_allclose(training_mix(fitted, X, y, np.arange(2)).sampling, np.bincount(y) / len(y))
+
+
+class Balanced(ClassifierMixin, BaseEstimator):
+    """A stand-in for TabPFN, which divides its probabilities by the frequencies of its training rows."""
+
+    def __init__(self, balance_probabilities: bool = False) -> None:
+        self.balance_probabilities = balance_probabilities
+
+    def fit(self, X: Any, y: Any) -> Balanced:
+        self.inner_, self.classes_, self.mix_ = tree().fit(X, y), np.unique(y), np.bincount(y) / len(y)
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        probs = self.inner_.predict_proba(X) / (self.mix_ if self.balance_probabilities else 1)
+        return probs / probs.sum(1, keepdims=True)
+
+
+@pytest.mark.parametrize("balance", [False, True])
+def test_probabilities_balanced_as_tabpfn_does_are_moved_back(balance: bool) -> None:
+    X, y = cells(3)
+    fitted = Balanced(balance).fit(X, y)
+    assert_cells(fitted, training_mix(fitted, X, y, np.arange(3)).sampling, np.ones(len(y)), X, y, 1e-9)
 
 
 def test_labels_may_be_words_and_a_dict_goes_by_them() -> None:

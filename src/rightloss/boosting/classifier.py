@@ -26,7 +26,7 @@ from sklearn.utils.validation import (
 
 from ..prevalence import Frequencies, Prevalence
 from ..sklearn.population import Population, by_class, class_prevalence
-from .libraries import TRAIN, Library, Objective, Part, Plan, is_frame, raw_scores
+from .libraries import TRAIN, Library, Objective, Part, Plan, is_frame, raw_scores, with_plain_categories
 from .objectives import InformationGainObjective, WeightedObjective
 
 Loss = Literal["information_gain", "logit_adjusted", "weighted"]
@@ -37,7 +37,7 @@ class BoostingClassifier(ClassifierMixin, BaseEstimator):
     """Gradient boosting with LightGBM, XGBoost or CatBoost, with probabilities for the population.
 
     Scores start at log π, which `predict_proba` adds again, and `set_population` moves a fitted model without training. Missing
-    values and pandas categorical columns are passed to the library unchanged.
+    values and pandas categorical columns are left to the library, a category that was not in `fit` as a missing one.
 
     `loss="logit_adjusted"` uses the library's own objective, started at the training mix ρ and moved to π in closed form. The
     information gain at κ = 1 and `reference=None` is the same loss with our objective. Other κ, the paper's reference
@@ -45,8 +45,9 @@ class BoostingClassifier(ClassifierMixin, BaseEstimator):
     Python, which is slow, so it supports only "logit_adjusted".
 
     Args:
-        population: π: for two classes the frequency of `classes_[1]`; K frequencies; a dict by class label; a `Prevalence` or
-            an estimate. None: the mix of the training rows.
+        population: π: a dict by class label; for two classes the frequency of `classes_[1]` (of two words only if that is
+            plainly the positive one, such as "yes"); K frequencies; a `Prevalence` or an estimate. None: the mix of the
+            training rows.
         library: "lightgbm", "xgboost" or "catboost".
         loss: "information_gain", "logit_adjusted" or "weighted".
         evidence: κ of the information gain; None for that of an uncertain `population`, see `Prevalence.evidence_for`.
@@ -65,8 +66,9 @@ class BoostingClassifier(ClassifierMixin, BaseEstimator):
 
     Attributes:
         classes_: the labels, sorted.
-        prevalence_: π of the predictions, and ρ of the training rows.
-        booster_: the library's own booster; its raw scores do not include the start.
+        population_: π of the predictions (K,).
+        prevalence_: the same, and ρ of the training rows.
+        booster_: the library's own booster; its raw scores do not include the start. None with CatBoost if no column varies.
         offset_: (k,) log π, to be added to the raw scores (for two classes to 0 and the score). The log-softmax of the sum is
             `predict_log_proba`, for every loss.
         n_iter_: number of rounds kept.
@@ -141,12 +143,17 @@ class BoostingClassifier(ClassifierMixin, BaseEstimator):
         self._set(prevalence)
         return self
 
-    def set_population(self, population: Population) -> BoostingClassifier:
-        """Move the predictions to another population, without training, and return the classifier."""
+    def set_population(self, population: Population | None) -> BoostingClassifier:
+        """Move the predictions to another population, without training; None is the mix of the training rows."""
         check_is_fitted(self)
         self._set(class_prevalence(population, self.classes_, self.prevalence_.sampling))
-        self.population = population
         return self
+
+    @property
+    def population_(self) -> np.ndarray:
+        """π of the predictions (K,)."""
+        check_is_fitted(self)
+        return self.prevalence_.population.numpy()
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Return log-probabilities at the population, `(n, k)`."""
@@ -249,9 +256,20 @@ class BoostingClassifier(ClassifierMixin, BaseEstimator):
         """Return a checked table; a pandas frame with categorical columns stays one, with the categories of `fit`."""
         if is_frame(X) and any(str(kind) == "category" for kind in X.dtypes):
             validate_data(self, X, reset=reset, skip_check_array=True)
+            kinds = dict(X.dtypes.items())
             if reset:
-                self._dtypes = {name: kind for name, kind in X.dtypes.items() if str(kind) == "category"}
-            return X.astype(self._dtypes).set_axis(self._names(), axis=1)
+                self._dtypes = {name: kind for name, kind in kinds.items() if str(kind) == "category"}
+            other = [name for name in kinds if name not in self._dtypes and getattr(kinds[name], "kind", "O") not in "biuf"]
+            if other:
+                raise ValueError(
+                    f"Expected columns of numbers or categories, but {other[:10]} have the dtype {kinds[other[0]]}: give words "
+                    "the dtype of a category, `astype('category')`."
+                )
+            known = X.copy(deep=False)
+            for name, kind in self._dtypes.items():
+                known[name] = X[name].astype("category").cat.set_categories(kind.categories)
+            names = self._names() or [f"column_{number}" for number in range(X.shape[1])]
+            return with_plain_categories(known.set_axis(names, axis=1), self.library)
         if reset:
             self._dtypes = {}
         elif self._dtypes:

@@ -15,6 +15,7 @@ import numpy as np
 from .objectives import BoostingMetric, InformationGainObjective, WeightedObjective
 
 Library = Literal["lightgbm", "xgboost", "catboost"]
+_MISSING = "(missing)"
 Objective = InformationGainObjective | WeightedObjective
 
 
@@ -63,7 +64,7 @@ class Plan:
 
 
 class Trained(NamedTuple):
-    """The library's booster, truncated at its best round, and the number of its rounds."""
+    """The library's booster, truncated at its best round, and the number of its rounds; None and 0 if CatBoost has no split."""
 
     booster: Any
     rounds: int
@@ -181,7 +182,12 @@ def train_catboost(plan: Plan, train: Part, valid: Part | None) -> Trained:
         if part is not None
     ]
     booster = catboost.CatBoost(_given(params) | plan.params)
-    booster.fit(pools[0], eval_set=pools[1:] or None, use_best_model=valid is not None)
+    try:
+        booster.fit(pools[0], eval_set=pools[1:] or None, use_best_model=valid is not None)
+    except catboost.CatBoostError as error:
+        if "All features are either constant or ignored" not in str(error):
+            raise
+        return Trained(None, 0)  # no split is possible
     return Trained(booster, booster.tree_count_)
 
 
@@ -193,7 +199,12 @@ TRAIN: dict[str, Callable[[Plan, Part, Part | None], Trained]] = {
 
 
 def raw_scores(library: Library, booster: Any, x: Any, names: list[str] | None, n_jobs: int | None = None) -> np.ndarray:
-    """Return the trees' scores without the start, `(n, k)` in float64; for two classes the first column is 0."""
+    """Return the trees' scores without the start, `(n, k)` in float64; for two classes the first column is 0.
+
+    Without a booster the scores are 0.
+    """
+    if booster is None:
+        return np.zeros((x.shape[0], 1))
     if library == "lightgbm":
         scores = booster.predict(x, raw_score=True, num_threads=_threads(n_jobs, 0))
     elif library == "xgboost":
@@ -210,6 +221,21 @@ def raw_scores(library: Library, booster: Any, x: Any, names: list[str] | None, 
 def is_frame(x: Any) -> bool:
     """Return whether `x` is a pandas frame, which the libraries accept."""
     return hasattr(x, "iloc") and hasattr(x, "select_dtypes")
+
+
+def with_plain_categories(x: Any, library: Library) -> Any:
+    """Return a frame with categories that the library accepts.
+
+    For XGBoost floats and bools become strings. For CatBoost all do, and a missing or new one is a category of its own.
+    """
+    for name in x.select_dtypes("category").columns:
+        labels = x[name].cat.categories.tolist()
+        if library == "catboost":
+            words = list(dict.fromkeys([*map(str, labels), _MISSING]))
+            x = x.assign(**{name: x[name].cat.rename_categories(str).cat.set_categories(words).fillna(_MISSING)})
+        elif library == "xgboost" and any(isinstance(label, float | bool) for label in labels):
+            x = x.assign(**{name: x[name].cat.rename_categories(str)})
+    return x
 
 
 def _dmatrix(x: Any, names: list[str] | None, **rest: Any) -> Any:

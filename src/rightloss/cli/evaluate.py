@@ -144,7 +144,7 @@ def _from_predictions(
     """Read the columns `p_…` of a file, as predictions at the given population."""
     import numpy as np
 
-    from ..sklearn.population import class_prevalence
+    from ..sklearn.population import by_class, class_prevalence
     from ..tabular import read_table
 
     if path.is_dir():
@@ -167,7 +167,8 @@ def _from_predictions(
             f"Expected probabilities that sum to 1 in {path}, but some rows do not: write it by `rightloss predict`."
         )
     even = [1 / len(classes)] * len(classes)
-    pi = class_prevalence(mix, np.array(classes, dtype=object), even).population.numpy()
+    named = by_class(mix, np.array(classes, dtype=object), "population") if isinstance(mix, dict) else mix
+    pi = class_prevalence(named, np.arange(len(classes)), even).population.numpy()
     with np.errstate(divide="ignore"):
         log_probs = np.log(probabilities / probabilities.sum(1, keepdims=True))
     return Labelled(log_probs, class_numbers(frame, target, classes), classes, pi, _groups(frame, group))

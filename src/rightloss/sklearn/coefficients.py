@@ -17,6 +17,7 @@ and H⁻¹ alone is wrong.
 
 from __future__ import annotations
 
+import html
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -99,7 +100,7 @@ class CoefficientTable:
     Attributes:
         frame: a row per coefficient: coef, std_err, z, p_value, low, high, and the same as odds ratios.
         covariance: the covariance of the coefficients, rows and columns as in `frame`.
-        note: how the errors were computed.
+        note: which class the log-odds are of, and how the errors were computed.
 
         Examples:
         >>> import numpy as np
@@ -123,7 +124,7 @@ class CoefficientTable:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return f"{self.frame.to_html(float_format=lambda value: f'{value:.4g}')}<p>{self.note}</p>"
+        return f"{self.frame.to_html(float_format=lambda value: f'{value:.4g}')}<p>{html.escape(self.note)}</p>"
 
 
 def coefficient_table(

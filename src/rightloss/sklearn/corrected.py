@@ -9,15 +9,23 @@ import warnings
 from typing import Any, Literal, get_args
 
 import numpy as np
+from sklearn import get_config
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.ensemble import StackingClassifier, VotingClassifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection._search import BaseSearchCV
 from sklearn.pipeline import Pipeline
-from sklearn.utils import get_tags, indexable
+from sklearn.utils import _safe_indexing, get_tags, indexable
+from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d, has_fit_parameter
+from sklearn.utils.validation import (
+    _check_method_params,
+    _check_sample_weight,
+    check_is_fitted,
+    column_or_1d,
+    has_fit_parameter,
+)
 
 from ..predictive import retarget
 from ..prevalence import PrevalenceWarning, frequencies
@@ -26,12 +34,15 @@ from .logit_calibration import LogitCalibration, calibrate_logits, flattened, ma
 from .method_choice import HeldOutRows, choose_method, compare_methods, is_smoothed, predict_held_out, rows_of_classes
 from .out_of_fold import (
     OutOfFold,
-    folds_of,
+    Split,
     log_prob_rows,
     out_of_fold,
     probability_floor,
     response_method,
+    rows_by_weight,
     sample_of_predictions,
+    share_of_copies,
+    splits_of,
 )
 from .population import Population, by_class, class_prevalence
 from .training_mix import TrainingMix, resamples, training_mix
@@ -39,6 +50,7 @@ from .training_rows import was_trained_on
 
 CorrectionMethod = Literal["auto", "closed_form", "affine", "beta", "mean_matching", "none"]
 METHODS = get_args(CorrectionMethod)
+_MANY_COPIES = 0.3  # the share of rows with a near-copy in another fold, beyond chance, that is warned of
 SMOOTHED = ("closed_form", "affine", "beta")  # corrections that may be smoothed
 
 
@@ -70,7 +82,7 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
     3. If the result is not better than always predicting π by half a standard error, use "flat": all logits times 0.01, which
        predicts about π and keeps the order. A `PrevalenceWarning` says so.
 
-    With fewer than 20 rows of a class, by weight, calibration is the last resort: only "affine" is tried, and steps 2 and 3
+    With fewer than 20 rows of a class calibration is the last resort: only "affine" is tried, and steps 2 and 3
     apply only if always predicting π is better by a standard error. If a class has only one row, the closed form is used.
 
     So the closed form is kept if it is clearly best, and otherwise the probabilities are calibrated. Shrunken slopes cost
@@ -94,8 +106,9 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
             for other models, and for a part of the rows, there is no warning. The closed form uses *their* mix as that of the
             training, unless `sampling` is given. A classifier with only a `decision_function`, such as LinearSVC, can be
             calibrated ("affine", "beta", "auto"): its values are used as logits.
-        population: π: for two classes the frequency of `classes_[1]`; K frequencies in the order of `classes_`; a dict by
-            label; a `Prevalence`; an estimate of one. None for the labels' own mix, by weight, or, if `fit` is given
+        population: π: a dict by label; for two classes a number, the frequency of `classes_[1]` (words only if that is plainly
+            the positive one, such as "yes"; else a dict); K frequencies in the order of `classes_`; a `Prevalence`; an estimate
+            of one. None for the labels' own mix, by weight, or, if `fit` is given
             `X_unlabelled` and the method is not "mean_matching", for an estimate from these rows.
         method: "auto", "closed_form", "affine", "beta", "mean_matching" or "none".
         smoothing: True or False; not for "mean_matching" and "none". "auto" is True only with method="auto", if that chose the
@@ -105,7 +118,8 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         sampling: ρ, in the form of `population`, if the classifier's parameters do not show it. Samplers that generate rows
             (SMOTE) or choose them by x (Tomek links) change more than the mix: the closed form is then approximate, and a
             `PrevalenceWarning` says so.
-        cv: number of folds, or a splitter of scikit-learn. If a class has fewer rows than folds, there are fewer folds.
+        cv: number of folds, or a splitter of scikit-learn. If a class has fewer rows than folds, or `groups`, there are fewer
+            folds.
         n_jobs: number of processes for the folds.
         random_state: seed of the folds. None does not shuffle the rows.
 
@@ -142,6 +156,8 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         [0.999, 0.001]
     """
 
+    __metadata_request__fit = {"groups": True}  # noqa: RUF012  # requested, as by scikit-learn's splitters
+
     def __init__(
         self,
         estimator: Any = None,
@@ -164,19 +180,31 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         self.random_state = random_state
 
     def fit(
-        self, X: Any, y: Any, sample_weight: Any = None, X_unlabelled: Any = None, **fit_params: Any
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        X_unlabelled: Any = None,
+        groups: Any = None,
+        **fit_params: Any,
     ) -> PrevalenceCorrectedClassifier:
         """Fit the classifier (unless it is frozen), find the class frequencies of its training, and fit the correction.
+
+        With scikit-learn's metadata routing, weights, groups and further arguments reach the classifier and the splitter as
+        they request them.
 
         Args:
             X: the rows, in any form that the classifier accepts. For a `FrozenEstimator`: rows that it was not trained on.
             y: their labels `(n,)`.
-            sample_weight: weights of the rows `(n,)`. They are passed to the classifier, if it accepts weights (in a pipeline:
-                to its last step), and used for the mix and the calibration.
+            sample_weight: weights of the rows `(n,)`; rows of weight 0 are left out. They are passed to the classifier, if it
+                accepts weights (in a pipeline: to its last step), and used for the mix and the calibration. There whole numbers
+                from 1 on count rows; others count as Kish's effective number of rows, whatever their sum.
             X_unlabelled: rows of the population, for "mean_matching", "auto", or `population=None`.
+            groups: rows that belong together `(n,)`, such as those of one person, are left out together. Also passed to a
+                search inside.
             **fit_params: passed to the classifier's `fit`.
         """
-        X, y = indexable(X, y)
+        X, y, groups = indexable(X, y, groups)
         check_classification_targets(y)
         y = column_or_1d(y, warn=True)
         classes, labels = np.unique(y, return_inverse=True)
@@ -185,17 +213,27 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         estimator = self._estimator()
         by_score = response_method(estimator) == "decision_function"
         self._check_options(by_score, X_unlabelled, classes, data)
-        params = _with_weights(estimator, sample_weight, weights, fit_params)
+        given = None if sample_weight is None else weights
+        params, metadata = self._routed(estimator, given, groups, fit_params)
+        splits = self._splits(by_score, (X, y), labels, weights, groups, metadata)
+        if not weights.all() and not get_tags(estimator).input_tags.pairwise:
+            kept, place = np.flatnonzero(weights), np.cumsum(weights > 0) - 1
+            params = _check_method_params(X, params, kept)
+            X, y, labels, weights = _safe_indexing(X, kept), y[kept], labels[kept], weights[kept]
+            splits = None if splits is None else [(place[train], place[test]) for train, test in splits]
 
         self.estimator_ = clone(estimator).fit(X, y, **params)
         self.classes_ = classes
         self._copy_features()
-        given = weights if len(params) > len(fit_params) or isinstance(estimator, FrozenEstimator) else None
-        mix = TrainingMix(data, data) if by_score else self._training_mix(X, y, given)
+        weighted = isinstance(estimator, FrozenEstimator) or any(name.endswith("sample_weight") for name in params)
+        mix = TrainingMix(data, data) if by_score else self._training_mix(X, y, weights if weighted else None)
         self.sampling_ = mix.sampling
         self._set_prevalence(data if self.population is None else self.population)
 
-        folded = self._out_of_fold(estimator, X, y, labels, weights, params)
+        self._data, self._counts = data, rows_of_classes(labels, weights)
+        self._calibrated_at = self._counts / self._counts.sum()
+        shares = weights * (self._counts / np.bincount(labels, weights=weights))[labels]
+        folded = None if splits is None else out_of_fold(estimator, X, y, labels, shares, splits, self.n_jobs, params)
         if folded is not None and isinstance(estimator, FrozenEstimator) and was_trained_on(estimator, X, labels):
             warnings.warn(
                 "The frozen classifier was trained on these rows. It looks better on them than it is, so the correction is "
@@ -204,7 +242,6 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
                 stacklevel=2,
             )
         self.floor_ = None if by_score else self._floor(X, folded, len(labels))
-        self._data, self._counts = data, rows_of_classes(labels, weights)
         self._choose(folded, X_unlabelled)
         self._warn_of(mix)
         if self.population is None and X_unlabelled is not None and self.method_ != "mean_matching":
@@ -218,7 +255,7 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         if self.method_ == "none":
             return table
         if self.calibration_ is not None:
-            table = self.calibration_(np.asarray(retarget(table, self.sampling_, self._data)))
+            table = self.calibration_(np.asarray(retarget(table, self.sampling_, self._calibrated_at)))
         found = np.asarray(retarget(table, self._stated_at, self.population_))
         return smooth_likelihoods(found, self.population_, self._counts) if self.smoothing_ else found
 
@@ -255,8 +292,8 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         return self.set_population(self.estimate_)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a classifier; those of version 0.2.0 are without smoothing."""
-        fitted = {"smoothing_": False} if "method_" in state else {}
+        """Restore a classifier; those of version 0.2.0 are without smoothing, and calibrated at the mix of the labels."""
+        fitted = {"smoothing_": False, "_calibrated_at": state["_data"]} if "method_" in state else {}
         super().__setstate__({"smoothing": False, **fitted, **state})
 
     def __sklearn_tags__(self) -> Any:
@@ -319,21 +356,58 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         self.prevalence_ = class_prevalence(population, self.classes_, self.sampling_)
         self.population_ = self.prevalence_.population.numpy()
 
-    def _out_of_fold(
-        self, estimator: Any, X: Any, y: np.ndarray, labels: np.ndarray, weights: np.ndarray, params: dict[str, Any]
-    ) -> OutOfFold | None:
-        """Return out-of-fold predictions if the method needs them; None also if a class has only one row."""
+    def get_metadata_routing(self) -> MetadataRouter:
+        """Return how scikit-learn's metadata routing passes the arguments of `fit` on."""
+        router = MetadataRouter(owner=self).add_self_request(self)
+        router.add(estimator=self._estimator(), method_mapping=MethodMapping().add(caller="fit", callee="fit"))
+        return router.add(splitter=self.cv, method_mapping=MethodMapping().add(caller="fit", callee="split"))
+
+    def _routed(
+        self, estimator: Any, weights: np.ndarray | None, groups: Any, fit_params: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the further arguments of the classifier's `fit` and of the splitter's `split`."""
+        if weights is not None and isinstance(estimator, Pipeline) and resamples(estimator):
+            raise ValueError(
+                "Expected no `sample_weight` with a sampler in the pipeline, but got both: the sampler changes the rows, and "
+                "their weights would be lost; use the one or the other."
+            )
+        if get_config()["enable_metadata_routing"]:
+            routed = process_routing(self, "fit", sample_weight=weights, groups=groups, **fit_params)
+            return routed.estimator.fit, routed.splitter.split
+        params, name = _with_weights(estimator, weights, fit_params), _name_of_argument(estimator, "groups")
+        if groups is None:
+            return params, {}
+        return params if name is None else {**params, name: groups}, {"groups": groups}
+
+    def _splits(
+        self,
+        by_score: bool,
+        rows: tuple[Any, np.ndarray],
+        labels: np.ndarray,
+        weights: np.ndarray,
+        groups: Any,
+        metadata: dict[str, Any],
+    ) -> list[Split] | None:
+        """Return the folds, if the method needs them; None also if a class has only one row."""
         if self.method not in ("auto", "affine", "beta"):
             return None
-        splitter = folds_of(self.cv, labels, weights, self.random_state)
-        if splitter is None:
-            if self.method == "auto" and response_method(estimator) == "predict_proba":
-                return None
+        by_group = metadata.pop("groups", groups)
+        splits = splits_of(self.cv, labels, weights, self.random_state, by_group, rows, metadata)
+        if splits is None and (self.method != "auto" or by_score):
             raise ValueError(
-                "Expected at least 2 rows of every class to calibrate on, but one class has a single row: "
-                "use method='closed_form', or collect more."
+                "Expected at least 2 rows of every class to calibrate on, of 2 groups if there are `groups`, but one class has "
+                "a single one: use method='closed_form', or collect more."
             )
-        return out_of_fold(estimator, X, y, labels, weights, splitter, self.n_jobs, params)
+        if splits is None or by_group is not None or isinstance(self._estimator(), FrozenEstimator):
+            return splits
+        if share_of_copies(rows[0], splits) > _MANY_COPIES:
+            warnings.warn(
+                "Many rows have a near-copy in another fold, so held-out rows look easier than new ones, and the correction is "
+                "too sure. If some rows belong together, such as those of one person, call `fit` with `groups`.",
+                PrevalenceWarning,
+                stacklevel=3,
+            )
+        return splits
 
     def _floor(self, X: Any, folded: OutOfFold | None, rows: int) -> float:
         return probability_floor(sample_of_predictions(self.estimator_, X, rows) if folded is None else folded.values)
@@ -345,7 +419,8 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
     def _choose(self, folded: OutOfFold | None, X_unlabelled: Any) -> None:
         """Choose the method and fit it. Calibrations take predictions at the labels' mix and return them at `_stated_at`."""
         rows = None if folded is None else self._held_out_rows(folded)
-        self._held_out = None if folded is None else (self._table(folded.values), folded.labels)
+        chosen = None if folded is None else rows_by_weight(folded.labels, folded.weights)
+        self._held_out = None if folded is None else (self._table(folded.values)[chosen], folded.labels[chosen])
         matched = self._matched(X_unlabelled)
         self.comparison_: dict[str, dict[str, float]] = {}
         self.method_, self.smoothing_ = self.method, False
@@ -382,12 +457,12 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
     def _matched(self, X_unlabelled: Any) -> LogitCalibration | None:
         if X_unlabelled is None or self.population is None or self.floor_ is None:
             return None
-        table = np.asarray(retarget(self._log_probs(X_unlabelled), self.sampling_, self._data))
+        table = np.asarray(retarget(self._log_probs(X_unlabelled), self.sampling_, self._calibrated_at))
         return match_mean(table, self.population_, np.ones(len(table)))
 
     def _held_out_rows(self, folded: OutOfFold) -> HeldOutRows:
-        table = np.asarray(retarget(self._table(folded.values), self.sampling_, self._data))
-        return HeldOutRows(table, folded.labels, folded.weights, folded.folds, self._data, self.population_)
+        table = np.asarray(retarget(self._table(folded.values), self.sampling_, self._calibrated_at))
+        return HeldOutRows(table, folded.labels, folded.weights, folded.folds, self._calibrated_at, self.population_)
 
     def _table(self, values: Any) -> np.ndarray:
         return log_prob_rows(values, len(self.classes_), self.floor_)
@@ -425,33 +500,31 @@ def _label_mix(labels: np.ndarray, weights: np.ndarray, classes: np.ndarray) -> 
     return mass / mass.sum()
 
 
-def _with_weights(estimator: Any, sample_weight: Any, weights: np.ndarray, fit_params: dict[str, Any]) -> dict[str, Any]:
+def _with_weights(estimator: Any, weights: np.ndarray | None, fit_params: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of the classifier's `fit`, with the sample weights under the right name."""
-    if sample_weight is None or isinstance(estimator, FrozenEstimator):
+    if weights is None or isinstance(estimator, FrozenEstimator):
         return fit_params
-    if isinstance(estimator, Pipeline) and resamples(estimator):
-        raise ValueError(
-            "Expected no `sample_weight` with a sampler in the pipeline, but got both: the sampler changes the rows, and their "
-            "weights would be lost; use the one or the other."
-        )
-    name = _name_of_weights(estimator)
+    name = _name_of_argument(estimator, "sample_weight")
     if name is not None:
         return {**fit_params, name: weights}
     warnings.warn(
         f"{type(estimator).__name__} takes no `sample_weight`: the weights are used only in the correction.",
         PrevalenceWarning,
-        stacklevel=3,
+        stacklevel=4,
     )
     return fit_params
 
 
-def _name_of_weights(estimator: Any) -> str | None:
-    if has_fit_parameter(estimator, "sample_weight") or isinstance(estimator, VotingClassifier | StackingClassifier):
-        return "sample_weight"
+def _name_of_argument(estimator: Any, name: str) -> str | None:
+    """Return the name by which the classifier's `fit` accepts weights or groups; None if it does not."""
+    if has_fit_parameter(estimator, name):
+        return name
+    if isinstance(estimator, VotingClassifier | StackingClassifier):
+        return name if name == "sample_weight" else None
     if isinstance(estimator, BaseSearchCV):
-        return _name_of_weights(estimator.estimator)
+        return name if name == "groups" else _name_of_argument(estimator.estimator, name)
     if isinstance(estimator, Pipeline):
         last, step = estimator.steps[-1]
-        inner = _name_of_weights(step)
+        inner = _name_of_argument(step, name)
         return None if inner is None else f"{last}__{inner}"
     return None

@@ -73,9 +73,10 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
     references.
 
     Args:
-        population: π, the population's class frequencies: for two classes the frequency of `classes_[1]`; K frequencies in
-            the order of `classes_`; a dict by class label; a `Prevalence` or an estimate of one. None for the training mix.
-            "unknown" to learn it from `X_unlabelled`; `rightloss.shift.joint_prevalence` returns intervals of it.
+        population: π, the population's class frequencies: a dict by class label; for two classes a number, the frequency of
+            `classes_[1]` (words only if that is plainly the positive one, such as "yes" or "malignant"; else a dict); K
+            frequencies in the order of `classes_`; a `Prevalence` or an estimate of one. None for the training mix. "unknown"
+            to learn it from `X_unlabelled`; `rightloss.shift.joint_prevalence` returns intervals of it.
         loss: "information_gain"; "as_published", the paper's form, r = π and κ = 0; "logit_adjusted"; "weighted";
             "log_likelihood", plain cross-entropy moved to the population afterwards.
         evidence: κ of the information gain. None: 1 for a known population, that of `Prevalence.evidence_for` for an
@@ -312,8 +313,9 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
 
         With a `population` the rows are treated as sampled by class, with the errors of `coefficients`: for the slopes as in
         ordinary logistic regression, for the intercept smaller by Σ_c 1/n_c and larger by the uncertainty of the population.
-        Without one, the training mix is that of the population, and the errors are the ordinary ones. For more than two
-        classes the log-odds are against `classes_[0]`. Sample weights are numbers of rows.
+        Without one, the training mix is that of the population, and the errors are the ordinary ones. The log-odds are those
+        of `classes_[1]`, or of each further class, against `classes_[0]`; the note below the table names them. Sample weights
+        are numbers of rows.
 
         Args:
             covariance: "model", or "robust", which is valid even if the log-odds are not linear in x.
@@ -323,10 +325,10 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         names = getattr(self, "feature_names_in_", [f"x{i}" for i in range(self.n_features_in_)])
         words = {"unlabelled": "case-control sampling with unlabelled rows"}
         words["learnt"] = f"{words['unlabelled']}, population learnt"
-        note = f"{covariance} standard errors, {words.get(design, f'{design} sampling')}, intercept at the population"
-        if len(self.classes_) > 2:
-            note += f", log-odds against class {self.classes_[0]}"
-        return coefficient_table(self._contrasts(), matrix, list(names), self.classes_.tolist(), level, note)
+        first, *others = labels = self.classes_.tolist()
+        note = f"log-odds {f'of {others[0]!r} ' if len(others) == 1 else ''}against {first!r}, {covariance} standard errors, "
+        note += f"{words.get(design, f'{design} sampling')}, intercept at the population"
+        return coefficient_table(self._contrasts(), matrix, list(names), labels, level, note)
 
     def predict_interval(self, X: Any, covariance: Covariance = "model", level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
         """Return limits of the probabilities in the population, each (n, K), from the errors of `summary`.

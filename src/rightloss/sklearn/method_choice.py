@@ -6,7 +6,7 @@ Stage: out-of-fold `log_probs` at the rows' own mix, labels, π → tables at π
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,9 +25,9 @@ class HeldOutRows:
     Attributes:
         log_probs: `(n, k)`, finite, moved to `data` by the closed form.
         labels: class numbers `(n,)`.
-        weights: `(n,)`.
+        weights: `(n,)`, that sum to the number of rows of each class: `rows_of_classes`.
         folds: `(n,)`, for calibrations that are fitted on the other folds.
-        data: the rows' own mix of classes, by weight (K,).
+        data: the mix of these numbers (K,).
         population: π (K,).
     """
 
@@ -69,22 +69,22 @@ def is_smoothed(rows: HeldOutRows, log_probs: np.ndarray) -> bool:
     """Return whether predictions at π should be smoothed: unless they are better without, by more than a standard error."""
     if fewest(rows) < FEW:
         return False
-    counts = rows_of_classes(rows.labels, rows.weights)
-    smoothed = smooth_likelihoods(log_probs, rows.population, counts)
-    gain, error = expected_gain(
-        rows.own(log_probs) - rows.own(smoothed), replace(rows, weights=rows.weights * (counts / rows.mass)[rows.labels])
-    )
+    smoothed = smooth_likelihoods(log_probs, rows.population, rows.mass)
+    gain, error = expected_gain(rows.own(log_probs) - rows.own(smoothed), rows)
     return gain <= error
 
 
 def rows_of_classes(labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return how many rows of each class there are (K,).
+    """Return how many rows of each class there are (K,), which does not depend on the scale of the weights.
 
-    That is their weight, but at least Kish's effective number (Σ w)²/Σ w², so that weights with a small sum do not count as
-    few rows.
+    That is Kish's effective number (Σ w)²/Σ w². Only whole numbers from 1 on, as for rows that occur several times, are added
+    up instead.
     """
-    mass = np.bincount(labels, weights=weights)
-    return np.maximum(mass, mass**2 / np.bincount(labels, weights=weights**2))
+    mass, squares, parts = (np.bincount(labels, weights=each) for each in (weights, weights**2, weights % 1))
+    least = np.full(len(mass), np.inf)
+    np.minimum.at(least, labels[weights > 0], weights[weights > 0])
+    found: np.ndarray = np.where((parts == 0) & (least == 1), mass, mass**2 / squares)
+    return found
 
 
 def choose_method(scores: Mapping[str, np.ndarray], rows: HeldOutRows) -> str:

@@ -43,7 +43,8 @@ class OrdinalClassifier(ClassifierMixin, BaseEstimator):
 
     Args:
         population: π, the population's class frequencies: K frequencies from the lowest class up, a dict by class label, a
-            `Prevalence` or an estimate of one; for two classes the frequency of the upper one. None for the training mix.
+            `Prevalence` or an estimate of one; for two classes the frequency of the upper one (of two words only if that is
+            plainly the positive one, such as "yes"). None for the training mix.
         likelihood: "cumulative_logit", proportional odds: one slope per feature and K − 1 cutpoints; "stick_breaking", level
             by level from below; "onion_peeling", the paper's, both ends first: K − 1 slopes per feature and intercepts.
         loss: as in `InformationGainClassifier`.

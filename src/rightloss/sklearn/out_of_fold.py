@@ -9,14 +9,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import log_softmax
+from scipy.special import digamma, log_softmax
 from sklearn.base import clone
+from sklearn.ensemble import StackingClassifier
 from sklearn.frozen import FrozenEstimator
-from sklearn.model_selection import StratifiedKFold, check_cv
+from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold, check_cv
+from sklearn.model_selection._search import BaseSearchCV
+from sklearn.pipeline import Pipeline
 from sklearn.utils import _safe_indexing
 from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import _check_method_params
+
+Split = tuple[np.ndarray, np.ndarray]
 
 _ROWS_FOR_FLOOR = 10_000
 
@@ -41,12 +46,21 @@ class OutOfFold:
 def response_method(estimator: Any) -> str:
     """Return the name of the prediction method: "predict_proba" if there is one, else "decision_function"."""
     for name in ("predict_proba", "decision_function"):
-        if hasattr(estimator, name):
+        if hasattr(estimator, name) or _stacks_by_default(estimator):
             return name
     raise ValueError(
         f"Expected a classifier with `predict_proba` or `decision_function`, but {type(estimator).__name__} has neither: "
         "use another, or wrap it in sklearn.calibration.CalibratedClassifierCV."
     )
+
+
+def _stacks_by_default(estimator: Any) -> bool:
+    """Return True for stacking by the default, logistic regression, which has no prediction methods before it is fitted."""
+    if isinstance(estimator, Pipeline):
+        return _stacks_by_default(estimator.steps[-1][1])
+    if isinstance(estimator, BaseSearchCV):
+        return _stacks_by_default(estimator.estimator)
+    return isinstance(estimator, StackingClassifier) and estimator.final_estimator is None
 
 
 def probability_floor(values: np.ndarray) -> float:
@@ -93,16 +107,102 @@ def sample_of_predictions(estimator: Any, X: Any, rows: int) -> np.ndarray:
     return np.asarray(estimator.predict_proba(X if step == 1 else _safe_indexing(X, np.arange(0, rows, step))))
 
 
-def folds_of(cv: Any, labels: np.ndarray, weights: np.ndarray, random_state: Any) -> Any:
-    """Return a stratified splitter with at most `cv` folds; fewer if the rarest class has fewer rows, None if it has one."""
+def splits_of(
+    cv: Any,
+    labels: np.ndarray,
+    weights: np.ndarray,
+    random_state: Any,
+    groups: Any,
+    rows: tuple[Any, np.ndarray],
+    metadata: dict[str, Any],
+) -> list[Split] | None:
+    """Return the row numbers of each fold's training and test rows, without rows of weight 0.
+
+    For a number of folds they are stratified by class, and each group is in one fold. There are fewer folds if the rarest class
+    has fewer rows (groups), and None if it has one.
+
+    Args:
+        cv: a number of folds, or a splitter of scikit-learn.
+        labels: class numbers `(n,)`.
+        weights: of the rows `(n,)`.
+        random_state: seed of the folds; None does not shuffle the rows.
+        groups: `(n,)`: rows that belong together, such as those of one person.
+        rows: X and y, for a splitter.
+        metadata: further arguments of the splitter.
+    """
+    if groups is not None and any(each is None or each != each for each in np.asarray(groups).tolist()):
+        raise ValueError("Expected a group for every row, but some are missing: give such rows a group of their own each.")
     if not isinstance(cv, int | np.integer):
-        return check_cv(cv, labels, classifier=True)
-    if isinstance(cv, bool) or cv < 2:
-        raise ValueError(f"Expected `cv` to be at least 2 folds or a splitter, but got {cv!r}: 5 is usual.")
-    most = int(min(cv, np.bincount(labels[weights > 0]).min()))
-    if most < 2:
+        found = check_cv(cv, labels, classifier=True).split(*rows, **({} if groups is None else {"groups": groups}), **metadata)
+        splits = [(train[weights[train] > 0], test[weights[test] > 0]) for train, test in found]
+    else:
+        if isinstance(cv, bool) or cv < 2:
+            raise ValueError(f"Expected `cv` to be at least 2 folds or a splitter, but got {cv!r}: 5 is usual.")
+        kept = np.flatnonzero(weights)
+        own, units = labels[kept], None if groups is None else np.unique(np.asarray(groups)[kept], return_inverse=True)[1]
+        seen = own if units is None else np.unique(np.column_stack([own, units]), axis=0)[:, 0]
+        most = int(min(cv, np.bincount(seen).min()))
+        if most < 2:
+            return None
+        kind = StratifiedKFold if units is None else StratifiedGroupKFold
+        splitter = kind(most, shuffle=random_state is not None, random_state=random_state)
+        splits = [(kept[train], kept[test]) for train, test in splitter.split(kept, own, units)]
+    splits = [(train, test) for train, test in splits if len(test)]
+    _check_folds(labels, weights, splits, groups)
+    return splits
+
+
+def share_of_copies(X: Any, splits: list[Split]) -> float:
+    """Return the share of rows with a near-copy in another fold, beyond chance; 0 if X is no table of numbers.
+
+    A near-copy is ten times closer than the 10th neighbour. Of rows in m dimensions a share of 1 − (1 − 10^−m)⁹ has one by
+    chance; m is estimated from the distances of the 10th and the 20th neighbour. At most 200 rows are compared with all
+    others, by up to 20 columns that take many values.
+    """
+    tested = np.concatenate([test for _, test in splits])
+    table = _many_valued_columns(X, tested)
+    if table is None:
+        return 0.0
+    folds = np.concatenate([np.full(len(test), number) for number, (_, test) in enumerate(splits)])
+    chosen = np.linspace(0, len(table) - 1, int(np.clip(4e6 / len(table), 50, 200))).astype(int)
+    squares = (table**2).sum(1)
+    distance = squares[chosen, None] + squares - 2 * table[chosen] @ table.T
+    distance[folds[chosen, None] == folds] = np.inf
+    first, tenth, last = np.sqrt(np.partition(distance, (0, 9, 19), axis=1)[:, [0, 9, 19]].clip(0)).T
+    usable = np.isfinite(last) & (tenth > 0)
+    if not usable.any():
+        return 0.0
+    ratio = float(np.log(last[usable] / tenth[usable]).mean())
+    by_chance = 1 - (1 - 0.1 ** ((digamma(20) - digamma(10)) / max(ratio, 1e-3))) ** 9
+    return float((first < 0.1 * tenth)[usable].sum() / len(chosen) - by_chance)
+
+
+def _many_valued_columns(X: Any, kept: np.ndarray) -> np.ndarray | None:
+    """Return up to 20 standardised columns in which at least a tenth of the rows differ; None if there are not two of them."""
+    table = X.select_dtypes("number") if hasattr(X, "select_dtypes") else X
+    if not hasattr(table, "shape") or len(table.shape) != 2 or hasattr(table, "tocsr") or len(kept) < 50:
         return None
-    return StratifiedKFold(most, shuffle=random_state is not None, random_state=random_state)
+    numbers = np.asarray(table)
+    if numbers.dtype.kind not in "fiu":
+        return None
+    some = numbers[kept[:: -(-len(kept) // _ROWS_FOR_FLOOR)]]
+    many = [c for c in range(numbers.shape[1]) if len(np.unique(some[:, c])) >= len(some) / 10][:20]
+    found = np.nan_to_num(numbers[kept][:, many].astype(np.float64))
+    return (found - found.mean(0)) / found.std(0) if len(many) >= 2 else None
+
+
+def rows_by_weight(labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return row numbers, each as often as its weight, by systematic sampling within each class; all of them once if it is 1.
+
+    For functions without weights: there are as many as the weights' sum in each class, at least one.
+    """
+    chosen = []
+    for k in range(int(labels.max()) + 1):
+        own = np.flatnonzero(labels == k)
+        until = np.cumsum(weights[own])
+        count = max(1, round(float(until[-1])))
+        chosen.append(own[np.searchsorted(until, (np.arange(count) + 0.5) * until[-1] / count)])
+    return np.sort(np.concatenate(chosen))
 
 
 def out_of_fold(
@@ -111,7 +211,7 @@ def out_of_fold(
     y: np.ndarray,
     labels: np.ndarray,
     weights: np.ndarray,
-    splitter: Any,
+    splits: list[Split],
     n_jobs: int | None,
     params: dict[str, Any],
 ) -> OutOfFold:
@@ -125,22 +225,20 @@ def out_of_fold(
         y: their labels, in the classifier's form.
         labels: the same as class numbers.
         weights: of the rows.
-        splitter: of scikit-learn.
+        splits: row numbers of each fold, from `splits_of`.
         n_jobs: as in scikit-learn.
         params: further arguments of `fit`; those with a value per row are split with the rows.
     """
-    splits = list(splitter.split(X, y))
-    _check_folds(labels, weights, splits)
     method = response_method(estimator)
-    folds = np.full(len(labels), -1)
-    for number, (_, test) in enumerate(splits):
-        folds[test] = number
+    tested = np.concatenate([test for _, test in splits])
+    folds = np.concatenate([np.full(len(test), number) for number, (_, test) in enumerate(splits)])
     if isinstance(estimator, FrozenEstimator):
-        return OutOfFold(np.asarray(getattr(estimator, method)(X)), labels, weights, folds)
-    parts = Parallel(n_jobs=n_jobs)(delayed(_predict_fold)(estimator, X, y, *split, method, params) for split in splits)
-    values = np.concatenate(parts)
-    values[np.concatenate([test for _, test in splits])] = values.copy()
-    return OutOfFold(values, labels, weights, folds)
+        values = np.asarray(getattr(estimator, method)(X))[tested]
+    else:
+        run = Parallel(n_jobs=n_jobs)
+        values = np.concatenate(run(delayed(_predict_fold)(estimator, X, y, *split, method, params) for split in splits))
+    order = np.argsort(tested)
+    return OutOfFold(values[order], labels[tested[order]], weights[tested[order]], folds[order])
 
 
 def _predict_fold(
@@ -156,19 +254,24 @@ def _predict_fold(
     return np.asarray(getattr(fitted, method)(_safe_split(fitted, X, None, test, train)[0]))
 
 
-def _check_folds(labels: np.ndarray, weights: np.ndarray, splits: list[tuple[np.ndarray, np.ndarray]]) -> None:
-    """Raise a ValueError if a fold cannot be fitted, or if the folds do not leave out each row exactly once."""
-    left_out = np.bincount(np.concatenate([test for _, test in splits]), minlength=len(labels))
+def _check_folds(labels: np.ndarray, weights: np.ndarray, splits: list[Split], groups: Any) -> None:
+    """Raise a ValueError if a fold cannot be fitted, splits a group, or if each row is not left out exactly once."""
+    left_out = np.bincount(np.concatenate([test for _, test in splits]), minlength=len(labels))[weights > 0]
     if (left_out != 1).any():
         raise ValueError(
             f"Expected folds that leave out each row once, but {int((left_out != 1).sum())} rows are left out never or more "
             "often: use a splitter such as StratifiedKFold or GroupKFold."
         )
-    every = np.unique(labels)
-    for number, (train, _) in enumerate(splits):
-        missing = np.setdiff1d(every, labels[train][weights[train] > 0])
+    every, units = np.unique(labels), None if groups is None else np.asarray(groups)
+    for number, (train, test) in enumerate(splits):
+        missing = np.setdiff1d(every, labels[train])
         if len(missing):
             raise ValueError(
                 f"Expected every class in the training rows of each fold, but fold {number} lacks class number(s) "
                 f"{missing.tolist()}: use fewer or stratified folds."
+            )
+        if units is not None and np.isin(units[test], units[train]).any():
+            raise ValueError(
+                f"Expected folds that keep the rows of a group together, but fold {number} splits some: use a number of folds, "
+                "such as cv=5, or a splitter that uses groups, such as GroupKFold."
             )

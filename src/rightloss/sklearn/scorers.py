@@ -27,9 +27,12 @@ from ..metrics.figures import FIGURES
 from ..metrics.sample import Sample
 from ..predictive import retarget
 from ..prevalence import Prevalence, PrevalenceWarning, without_estimate
-from .population import Population, class_prevalence
+from .population import Population, class_prevalence, names_positive
+from .training_mix import own_population
 
 _RANKINGS = ("auc", "auc_pairwise")  # figures that need only the ranking
+_OF_POSITIVE = ("ppv", "npv", "tpr", "tnr", "net_benefit")  # figures that change if two classes change places
+_SURE = float(np.finfo(np.float64).eps)  # the probability of the other classes for a decision without probabilities
 
 Scored = Literal["labels"]
 
@@ -88,12 +91,41 @@ class PrevalenceScorer(BaseEstimator):
         if missing and (self.population is None or isinstance(self.from_, str)):
             return _undefined(self.figure, f"no row of class(es) {missing}, so the mix of the labels cannot be the population")
         at = _mix(self.population, classes, counts)
-        table = self._table(estimator, X, classes, counts, at)
+        return self._figure(self._table(estimator, X, classes, counts, at), labels, weights, classes, at)
+
+    # these three are what scikit-learn's TunedThresholdClassifierCV reads of a scorer
+    _sign = 1
+    _kwargs: Mapping[str, Any] = {}
+
+    def _score_func(self, y_true: ArrayLike, y_pred: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """Return the figure of decisions, as labels; its lower bound if it is undefined, such as the PPV of no decisions."""
+        _check_figure(self.figure)
+        if not FIGURES[self.figure].of_decisions:
+            names = ", ".join(name for name, formula in FIGURES.items() if formula.of_decisions)
+            raise ValueError(
+                f"Expected a figure of decisions to choose a threshold by, but got {self.figure!r}, which is one of "
+                f"probabilities and the same at every threshold: use one of {names}."
+            )
+        classes = np.unique(np.concatenate([column_or_1d(y_true), column_or_1d(y_pred)]))
+        labels, decided = _numbers(y_true, classes), _numbers(y_pred, classes)
+        weights = _weights(sample_weight, len(labels))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PrevalenceWarning)
+            at = _mix(self.population, classes, np.bincount(labels, weights, len(classes)))
+            sure = np.log(np.where(np.eye(len(classes))[decided] == 1, 1 - _SURE, _SURE / (len(classes) - 1)))
+            found = self._figure(sure, labels, weights, classes, at)
+        return FIGURES[self.figure].bounds[0] if math.isnan(found) else found
+
+    def _figure(
+        self, table: NDArray[Any], labels: NDArray[np.int64], weights: NDArray[Any], classes: NDArray[Any], at: Prevalence
+    ) -> float:
+        """Return the figure of log-probabilities at the population `at`, signed so that greater is better."""
+        _check_positive(self.figure, self.threshold, classes)
         kept = weights > 0
-        votes = None if sample_weight is None else torch.from_numpy(weights[kept])
-        rows = torch.from_numpy(table[kept])
+        rows, votes = torch.from_numpy(table[kept]), torch.from_numpy(weights[kept])
         log_prob_table(rows, len(classes), "predictions")
-        sample = Sample(rows, Prevalence(at.population), None, torch.from_numpy(labels[kept]), votes, None)
+        same = bool((votes == 1).all())
+        sample = Sample(rows, Prevalence(at.population), None, torch.from_numpy(labels[kept]), None if same else votes, None)
         matrix = cost_matrix(len(classes), self.costs, self.threshold)
         return self._greater_is_better(prepare(sample, make_spec(sample, matrix, self.bins, self.figure), self.figure), classes)
 
@@ -103,7 +135,7 @@ class PrevalenceScorer(BaseEstimator):
             odds = torch.from_numpy(np.asarray(estimator.decision_function(X), dtype=np.float64))
             return torch.stack([torch.nn.functional.logsigmoid(-odds), torch.nn.functional.logsigmoid(odds)], 1).numpy()
         table = _log_probabilities(estimator, X, self.figure)
-        if self.from_ is None or _has_population(estimator):
+        if self.from_ is None or own_population(estimator) is not None:
             return table
         return np.asarray(retarget(table, _mix(self.from_, classes, counts), at))
 
@@ -145,8 +177,9 @@ def prevalence_scorer(
 
     Args:
         figure: the name of a figure in `Evaluation`.
-        population: π: the frequency of `classes_[1]`, K frequencies, a dict by class label, a `Prevalence` (its mean) or an
-            estimate. None for the mix of the scored labels, as in scikit-learn's own scorers.
+        population: π: a dict by class label; the frequency of `classes_[1]` (of two words only if that is plainly the positive
+            one, such as "yes"); K frequencies; a `Prevalence` (its mean) or an estimate. None for the mix of the scored
+            labels, as in scikit-learn's own scorers.
         from_: the mix of plain classifiers' predictions, in the form of `population`; or "labels". None to not move them.
         costs: costs of decisions `(k, k)`, as in `evaluate`.
         threshold: for two classes, instead of `costs`: decide `classes_[1]` from this probability on.
@@ -177,6 +210,16 @@ def prevalence_scorer(
 def _check_figure(figure: str) -> None:
     if figure not in FIGURES:
         raise ValueError(f"Expected `figure` to be one of {', '.join(FIGURES)}, but got {figure!r}: choose one.")
+
+
+def _check_positive(figure: str, threshold: float | None, classes: NDArray[Any]) -> None:
+    """Raise a ValueError if a figure or threshold is of the positive of two classes, and these are words in another order."""
+    if len(classes) == 2 and (figure in _OF_POSITIVE or threshold is not None) and not names_positive(classes):
+        what = f"{figure} with a threshold" if figure not in _OF_POSITIVE else figure
+        raise ValueError(
+            f"Expected labels that show the positive class for {what}, but got {classes.tolist()}, of which the second, "
+            f"{classes.tolist()[1]!r}, would be taken: give labels of 0 and 1."
+        )
 
 
 def _check_mix(value: Any, name: str) -> None:
@@ -251,11 +294,3 @@ def _log_probabilities(estimator: Any, X: Any, figure: str) -> NDArray[Any]:
             table = np.log(np.asarray(estimator.predict_proba(X)))
     table[np.isneginf(table)] = math.log(np.finfo(table.dtype).eps)
     return table
-
-
-def _has_population(estimator: Any) -> bool:
-    """Return whether the classifier, or the one inside a pipeline or a search, predicts at its own population."""
-    inner = getattr(estimator, "best_estimator_", None)
-    if inner is None and hasattr(estimator, "steps"):
-        inner = estimator.steps[-1][1]
-    return hasattr(estimator, "population_") or (inner is not None and _has_population(inner))

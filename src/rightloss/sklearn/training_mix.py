@@ -14,6 +14,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, clone, is_classifier
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.ensemble import BaggingClassifier, StackingClassifier, VotingClassifier
+from sklearn.frozen import FrozenEstimator
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.naive_bayes import ComplementNB
 from sklearn.pipeline import Pipeline
@@ -63,7 +64,8 @@ def training_mix(
     ρ is the labels' mix d, by weight, times the class weights w: see `rightloss.undo_sampling`. The function knows
 
     - `class_weight` of scikit-learn, LightGBM and imbalanced-learn; `priors`, `class_prior` and `fit_prior=False` of naive
-      Bayes and discriminant analysis, which are ρ themselves, as is `population_` of rightloss's own classifiers;
+      Bayes and discriminant analysis, which are ρ themselves, as is the population of rightloss's own classifiers;
+      `balance_probabilities` of TabPFN;
     - `scale_pos_weight` of XGBoost, LightGBM and CatBoost; `is_unbalance`, `pos_bagging_fraction`, `neg_bagging_fraction` of
       LightGBM; `class_weights` and `auto_class_weights` of CatBoost;
     - samplers of imbalanced-learn in a pipeline: it runs a copy of the pipeline without the classifier, and counts the
@@ -95,6 +97,35 @@ def resamples(estimator: Any) -> bool:
     return any(hasattr(part, "fit_resample") for part in parts)
 
 
+def own_population(estimator: Any) -> np.ndarray | None:
+    """Return the class frequencies at which a fitted classifier of rightloss predicts, also inside meta-estimators; else None.
+
+    For members of an ensemble it is their mean. Probabilities that `CalibratedClassifierCV` calibrates again are no longer at
+    the population.
+    """
+    if isinstance(estimator, CalibratedClassifierCV):
+        return None
+    if hasattr(estimator, "population_"):
+        given = estimator.population_
+        return given.population.numpy() if isinstance(given, Prevalence) else np.asarray(given, dtype=float)
+    found = [own_population(each) for each in _fitted_inside(estimator)]
+    known = [each for each in found if each is not None]
+    return np.mean(known, axis=0) if known and len(known) == len(found) else None
+
+
+def _fitted_inside(estimator: Any) -> list[Any]:
+    """Return the fitted classifiers from which a meta-estimator's predictions come."""
+    if isinstance(estimator, Pipeline):
+        return [estimator.steps[-1][1]]
+    if isinstance(estimator, FrozenEstimator):
+        return [estimator.estimator]
+    for name in ("best_estimator_", "final_estimator_", "estimators_", "estimator_"):
+        found = getattr(estimator, name, None)  # in an ensemble `estimator_` is not fitted
+        if found is not None:
+            return list(found) if isinstance(found, list) else [found]
+    return []
+
+
 class _Recorder(ClassifierMixin, BaseEstimator):
     """A stand-in for a classifier, which stores its training rows."""
 
@@ -105,8 +136,9 @@ class _Recorder(ClassifierMixin, BaseEstimator):
 
 def _mix(estimator: Any, X: Any, y: np.ndarray, classes: np.ndarray, mix: TrainingMix) -> TrainingMix:
     """Return the mix in the training of `estimator`, given rows at `mix`."""
-    if hasattr(estimator, "population_"):
-        return _of_population(estimator.population_, mix)
+    known = None if isinstance(estimator, VotingClassifier | OneVsRestClassifier) else own_population(estimator)
+    if known is not None:
+        return replace(mix, mass=known)
     if isinstance(estimator, Pipeline):
         return _of_pipeline(estimator, X, y, classes, mix)
     if isinstance(estimator, CalibratedClassifierCV):
@@ -138,11 +170,6 @@ def _inner(estimator: Any) -> Any:
     return getattr(estimator, "best_estimator_", inner)
 
 
-def _of_population(population: Any, mix: TrainingMix) -> TrainingMix:
-    known = population.population.numpy() if isinstance(population, Prevalence) else np.asarray(population, dtype=float)
-    return replace(mix, mass=known)
-
-
 def _of_pipeline(pipeline: Pipeline, X: Any, y: np.ndarray, classes: np.ndarray, mix: TrainingMix) -> TrainingMix:
     last = pipeline.steps[-1][1]
     if not resamples(pipeline):
@@ -172,15 +199,16 @@ def _of_votes(voting: VotingClassifier, X: Any, y: np.ndarray, classes: np.ndarr
 def _of_one_vs_rest(
     estimator: OneVsRestClassifier, X: Any, y: np.ndarray, classes: np.ndarray, mix: TrainingMix
 ) -> TrainingMix:
+    member = getattr(estimator, "estimators_", [estimator.estimator])[0]
     if len(classes) == 2:
-        return _mix(estimator.estimator, X, np.searchsorted(classes, y), np.arange(2), mix)
+        return _mix(member, X, np.searchsorted(classes, y), np.arange(2), mix)
     counts, mass = (np.array([each[1:].sum(), each[0]]) for each in (mix.counts, mix.mass))
     pair = TrainingMix(counts, mass)
-    found = _mix(estimator.estimator, X, (y == classes[0]).astype(int), np.arange(2), pair)
+    found = _mix(member, X, (y == classes[0]).astype(int), np.arange(2), pair)
     if not np.allclose(found.sampling, pair.sampling, rtol=1e-6):
         raise ValueError(
-            f"Expected one-vs-rest members without class weights, but got {type(estimator.estimator).__name__} with some: each "
-            f"member then has a mix of its own; {_REMEDY}."
+            f"Expected one-vs-rest members without class weights and population, but got {type(estimator.estimator).__name__} "
+            f"with some: each member then has a mix of its own; {_REMEDY}."
         )
     return mix
 
@@ -205,7 +233,8 @@ def _of_classifier(estimator: Any, classes: np.ndarray, mix: TrainingMix) -> Tra
     prior = params.get("priors", params.get("class_prior"))
     if prior is not None:
         return replace(mix, mass=np.asarray(prior, dtype=float))
-    if params.get("fit_prior") is False and not isinstance(estimator, ComplementNB):
+    even = params.get("fit_prior") is False and not isinstance(estimator, ComplementNB)
+    if even or params.get("balance_probabilities") is True:  # TabPFN divides by the frequencies of its training
         return replace(mix, mass=np.ones(len(classes)))
     weights = _class_weights(estimator, params, classes, mix)
     package = type(estimator).__module__.partition(".")[0]

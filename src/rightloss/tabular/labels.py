@@ -14,29 +14,10 @@ import pandas as pd
 from torch import Tensor
 
 from ..prevalence import Prevalence
-from ..sklearn.population import Population, class_prevalence
+from ..sklearn.population import Population, by_class, class_prevalence, likely_positive
 
 Label = str | int | float | bool
 
-_POSITIVE = {
-    "1",
-    "yes",
-    "y",
-    "true",
-    "t",
-    "positive",
-    "pos",
-    "+",
-    "case",
-    "cases",
-    "malignant",
-    "event",
-    "dead",
-    "died",
-    "sick",
-}
-_NEGATIVE = {"0", "no", "n", "false", "f", "negative", "neg", "-", "control", "controls", "benign", "none", "alive", "healthy"}
-_NEGATIVE |= {"normal", "absent", "-1"}
 MOST_CLASSES = 50
 
 
@@ -83,7 +64,7 @@ def labels_of(series: pd.Series, positive: Label | None = None) -> Labels:
                 "the population by class."
             )
     else:
-        second = _likely_positive(classes) if len(classes) == 2 else None
+        second = likely_positive(classes) if len(classes) == 2 else None
     guessed = second is None and len(classes) == 2
     if len(classes) == 2:
         second = classes[1] if second is None else second
@@ -104,13 +85,14 @@ def population_of(population: Population | None, labels: Labels, sampling: Tenso
     """
     rho = labels.counts / labels.counts.sum() if sampling is None else sampling
     if isinstance(population, Mapping):
-        population = {matching_label(key, labels.classes, "population"): value for key, value in population.items()}
+        named = {matching_label(key, labels.classes, "population"): value for key, value in population.items()}
+        population = by_class(named, np.array(labels.classes, dtype=object), "population")
     elif isinstance(population, int | float) and len(labels.classes) > 2:
         raise ValueError(
             f"Expected a frequency for each of the classes {labels.classes}, but got {population!r}: name them all, such as "
             f"{ {label: round(1 / len(labels.classes), 3) for label in labels.classes} }."
         )
-    return class_prevalence(population, np.array(labels.classes, dtype=object), rho)
+    return class_prevalence(population, np.arange(len(labels.classes)), rho)
 
 
 def plain_label(value: Any) -> Label:
@@ -137,13 +119,3 @@ def matching_label(value: Any, classes: list[Label], name: str) -> Label:
         f"Expected `{name}` to name one of the classes {classes[:MOST_CLASSES]}, but got {value!r}: "
         "write it as it stands in the table; a class without rows cannot be learned."
     )
-
-
-def _likely_positive(classes: list[Label]) -> Label | None:
-    words = [str(label).strip().casefold() for label in classes]
-    for number in (0, 1):
-        if (words[number] in _POSITIVE) > (words[1 - number] in _POSITIVE):
-            return classes[number]
-        if (words[1 - number] in _NEGATIVE) > (words[number] in _NEGATIVE):
-            return classes[number]
-    return None
