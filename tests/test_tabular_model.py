@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
+import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ import pytest
 from tables import people
 
 from rightloss import Prevalence
+from rightloss.cli.predictions_file import check_output
 from rightloss.metrics import evaluate
 from rightloss.tabular import TableModel, TableWarning, check_destination, fit_table, load_model
 
@@ -211,14 +215,116 @@ def test_an_existing_folder_is_refused_or_replaced_whole(linear: TableModel, tmp
     linear.save(folder, overwrite=True)
     assert not (folder / "old.txt").exists()
     load_model(folder)
-    foreign = tmp_path / "photos"
-    foreign.mkdir()
-    (foreign / "a.jpg").write_text("x")
-    with pytest.raises(ValueError, match="other files"):
-        linear.save(foreign, overwrite=True)
     with pytest.raises(ValueError, match="there is none"):
         check_destination(tmp_path / "no" / "model")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "photos"]
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+FOREIGN: dict[str, Callable[[Path, TableModel], object]] = {
+    "photos": lambda folder, _: (folder / "a.jpg").write_text("x"),
+    "another program's model.json": lambda folder, _: (folder / "model.json").write_text('{"class_name": "Sequential"}'),
+    "a model.json that is no JSON": lambda folder, _: (folder / "model.json").write_text("x"),
+    "notes beside a model": lambda folder, model: (
+        model.save(folder, overwrite=True),
+        (folder / "notes.txt").write_text("weeks of work"),
+    ),
+    "a folder beside a model": lambda folder, model: (
+        model.save(folder, overwrite=True),
+        (folder / "runs").mkdir(),
+        (folder / "runs" / "model.json").write_text("{}"),
+    ),
+    "an older model, and notes": lambda folder, model: (
+        model.save(folder, overwrite=True),
+        edited(lambda facts: facts.pop("also"))(folder),
+        (folder / "old.txt").write_text("x"),
+    ),
+    "a model.json that names files elsewhere": lambda folder, model: (
+        model.save(folder, overwrite=True),
+        (folder.parent / "elsewhere.txt").write_text("x"),
+        edited(lambda facts: facts.update(also=["../elsewhere.txt", 3, "old.txt", "."]))(folder),
+        (folder / "other.txt").write_text("x"),
+    ),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_folder_with_files_of_others_is_never_overwritten(name: str, linear: TableModel, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    FOREIGN[name](folder, linear)
+    before = contents(tmp_path)
+    for refused in (lambda: check_destination(folder, overwrite=True), lambda: linear.save(folder, overwrite=True)):
+        with pytest.raises(ValueError, match=r"holds other files \(.*\): move them elsewhere, or choose another name"):
+            refused()
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.long
+def test_an_older_model_with_its_report_and_an_empty_folder_are_overwritten(linear: TableModel, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    linear.save(tmp_path / "model", overwrite=True, also={"report.html": "x"})
+    edited(lambda facts: facts.pop("also"))(tmp_path / "model")
+    linear.save(tmp_path / "model", overwrite=True)
+    assert sorted(contents(tmp_path)) == ["model/arrays.safetensors", "model/model.json"]
+    (tmp_path / "latest").symlink_to(tmp_path / "model")
+    linear.save(tmp_path / "latest", overwrite=True)
+    assert not (tmp_path / "latest").is_symlink()
+    load_model(tmp_path / "model")
+    load_model(tmp_path / "latest")
+
+
+@pytest.mark.long
+def test_a_file_that_appears_while_a_model_is_replaced_is_kept(
+    linear: TableModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "model"
+    linear.save(folder)
+    rename = os.rename
+
+    def late(source: Path, target: Path) -> None:
+        rename(source, target)
+        if source == folder:
+            (Path(target) / "notes.txt").write_text("weeks of work")
+
+    monkeypatch.setattr(os, "rename", late)
+    linear.save(folder, overwrite=True)
+    assert b"weeks of work" in contents(tmp_path).values()
+    load_model(folder)
+
+
+@pytest.mark.long
+def test_processes_that_overwrite_one_folder_leave_one_whole_model_and_nothing_else(linear: TableModel, tmp_path: Path) -> None:
+    def save(number: int) -> None:
+        for _ in range(15):
+            linear.save(tmp_path / "model", overwrite=True, also={f"{number}.txt": "x"})
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(save, range(4)))
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    load_model(tmp_path / "model")
+    assert len(list((tmp_path / "model").glob("*.txt"))) == 1
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_a_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "model").mkdir()
+    with monkeypatch.context() as patch:  # root may write wherever others may not
+        patch.setattr(os, "access", lambda path, mode: False)
+        with pytest.raises(OSError, match="Expected a folder that can be written, but .*model cannot"):
+            check_destination(tmp_path / "model", overwrite=True)
+
+    def refuse(**_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    with pytest.raises(OSError, match=r"Expected a folder that can be written, but .* cannot \(Permission denied\)"):
+        check_destination(tmp_path / "new")
+    with pytest.raises(OSError, match=r"Expected a folder that can be written"):
+        check_output(tmp_path / "p.csv")
 
 
 @pytest.mark.long

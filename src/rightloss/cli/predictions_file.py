@@ -9,7 +9,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..atomic_files import whole_path
+from ..atomic_files import check_writable, whole_path
+from .errors import require
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,7 +22,7 @@ _NUMBER = re.compile(r"\s*[+-]?(?:\d+[.,]?\d*|[.,]\d+)(?:[eE][+-]?\d+)?\s*")
 
 
 def check_output(path: Path, overwrite: bool = True) -> None:
-    """Raise ValueError if predictions cannot be written to this path."""
+    """Raise a ValueError, OSError or ModuleNotFoundError if predictions cannot be written to this path."""
     if not path.name.lower().endswith(ENDINGS):
         raise ValueError(f"Expected a file that ends in {', '.join(ENDINGS)}, but got {path}: predictions.csv, say.")
     if path.is_dir() or not path.parent.is_dir():
@@ -29,6 +30,9 @@ def check_output(path: Path, overwrite: bool = True) -> None:
         raise ValueError(f"Expected a file to write, but {path} {what}: choose another name, or make the folder first.")
     if path.exists() and not overwrite:
         raise ValueError(f"Expected a new file, but {path} exists: choose another name, or add --overwrite.")
+    check_writable(path.parent)
+    if path.name.lower().endswith(".parquet"):
+        require("pyarrow")
 
 
 def write_frame(frame: pd.DataFrame, path: Path) -> dict[str, int]:

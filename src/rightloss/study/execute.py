@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from ..atomic_files import check_writable
 from ..lock import only_run
 from .config import Group, Source, StudyConfig
 from .duration import size_in_words
@@ -104,13 +104,7 @@ def check_folder(out: Path, needed: int = 0) -> None:
     if not place.is_dir():
         what = "a file" if place.exists() else "a broken link"
         raise ValueError(f"Expected {out} to be a folder, but {place} is {what}: choose another name.")
-    try:
-        with tempfile.TemporaryFile(dir=place) as file:
-            file.write(b"\0" * 4096)
-    except OSError as error:
-        raise OSError(
-            f"Expected a folder that can be written, but {place} cannot ({error.strerror}): choose another."
-        ) from None
+    check_writable(place)
     free = shutil.disk_usage(place).free
     if free < needed:
         raise OSError(
