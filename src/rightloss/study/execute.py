@@ -36,6 +36,8 @@ from .results import (
 Progress = Callable[[float, int, str], None]
 
 _FOLDERS = ("runs", "data")
+_MARKS = ("runs", "study.json", "results.json")  # one of them is in a study's folder from the start
+_PAGES = ("table.csv", "comparisons.csv", "summary.json", "report.html", "report.md", "biases.csv", "tables", "figures")
 _PARTIAL = ".saving-*.partial"  # as `rightloss.atomic_files` names them
 _STALE = 3600.0  # seconds after which such a file is abandoned
 
@@ -97,7 +99,7 @@ def check_folder(out: Path, needed: int = 0) -> None:
         needed: bytes that must be free.
 
     Raises:
-        ValueError: a file or a broken link is in the way.
+        ValueError: a file or a broken link is in the way, or the folder has files of others with the names of a study's pages.
         OSError: nothing can be written there, or not `needed` bytes.
     """
     place = nearest(out)
@@ -105,6 +107,12 @@ def check_folder(out: Path, needed: int = 0) -> None:
         what = "a file" if place.exists() else "a broken link"
         raise ValueError(f"Expected {out} to be a folder, but {place} is {what}: choose another name.")
     check_writable(place)
+    foreign = [] if any((out / name).exists() for name in _MARKS) else [name for name in _PAGES if (out / name).exists()]
+    if foreign:
+        raise ValueError(
+            f"Expected a new folder or a study's, but {out} holds {', '.join(foreign)} of another program, which the study "
+            "would overwrite: choose another name."
+        )
     free = shutil.disk_usage(place).free
     if free < needed:
         raise OSError(

@@ -12,7 +12,6 @@ import csv
 import io
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ from .shards import (
     Shard,
     ShardJob,
     ShardNotWritten,
+    delete_shards,
     make_shard,
     nodules_written,
     numeric_columns,
@@ -188,7 +188,7 @@ def prepare(
             report(len(jobs), len(jobs), "writing the archive")
             write_patches(target, table, {jobs[uid].path: shard for uid, shard in shards.items()}, parts, size)
         if prepared.parts is None:
-            shutil.rmtree(parts, ignore_errors=True)
+            delete_shards(parts)
     return prepared
 
 
