@@ -5,6 +5,7 @@ Stage: target column, `positive`, `population` → classes, a class number per r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -70,6 +71,10 @@ def labels_of(series: pd.Series, positive: Label | None = None) -> Labels:
     """
     numbers, values = pd.factorize(series.astype(object), use_na_sentinel=True)
     labels = [plain_label(value) for value in values]
+    if any(isinstance(label, float) and math.isinf(label) for label in labels):
+        raise ValueError(
+            f"Expected names or finite numbers as classes in the column {series.name!r}, but got infinity: is it the right column?"
+        )
     mixed = len({type(label) for label in labels}) > 1
     classes = sorted(set(labels), key=str if mixed else None)
     second: Label | None

@@ -117,7 +117,7 @@ class TableModel:
         """
         for finding in self.check(frame):
             if finding.level == "warning":
-                warnings.warn(f"column {finding.column!r}: {finding.message}", TableWarning, stacklevel=2)
+                warnings.warn(str(finding).removeprefix("warning: "), TableWarning, stacklevel=2)
         to = self.population if population is None else self.prevalence_of(population)
         blocks = [self._block(frame.iloc[start : start + _BLOCK]) for start in range(0, len(frame), _BLOCK)]
         table = np.concatenate(blocks) if blocks else np.empty((0, len(self.classes_)))
@@ -139,10 +139,13 @@ class TableModel:
     def check(self, frame: pd.DataFrame) -> list[Finding]:
         """Compare a table with the training table; return warnings about unknown cells and notes about unused columns.
 
+        What `read_table` found about the file comes first.
+
         Raises:
             ValueError: a column is missing.
         """
-        return check_columns(frame, self.columns, [self.target, *([] if self.group is None else [self.group])])
+        known = [self.target, *([] if self.group is None else [self.group])]
+        return [*frame.attrs.get("findings", []), *check_columns(frame, self.columns, known)]
 
     def labels(self, frame: pd.DataFrame) -> Int64[np.ndarray, " n"]:
         """Return the class numbers of a labelled table, −1 for missing labels.
