@@ -119,6 +119,8 @@ class TableModel:
             if finding.level == "warning":
                 warnings.warn(str(finding).removeprefix("warning: "), TableWarning, stacklevel=2)
         to = self.population if population is None else self.prevalence_of(population)
+        if self.fitted is None:  # exactly π, as out of fold: rounding would look like information
+            return np.tile(to.population.log().numpy(), (len(frame), 1))
         blocks = [self._block(frame.iloc[start : start + _BLOCK]) for start in range(0, len(frame), _BLOCK)]
         table = np.concatenate(blocks) if blocks else np.empty((0, len(self.classes_)))
         if not len(table):
@@ -176,8 +178,7 @@ class TableModel:
 
     def _block(self, frame: pd.DataFrame) -> Float64[np.ndarray, "n k"]:
         """Return predictions at the mix of the fitted model, or of its calibration."""
-        if self.fitted is None:
-            return np.tile(self.population.sampling.log().numpy(), (len(frame), 1))
+        assert self.fitted is not None
         raw = self.fitted.log_probs(matrix_for(self.fitted, frame, self.columns))
         return raw if self.calibration is None else np.asarray(self.calibration(raw))
 
