@@ -30,7 +30,7 @@ _LONGEST = 1 << 26  # bytes of the first line
 _LINES = 50  # lines from which the delimiter is found
 _DELIMITERS = ",;\t|"
 # pandas' own list without "None", which is often the name of a category.
-_MISSING = ["", "NA", "N/A", "n/a", "<NA>", "#N/A", "#NA", "#N/A N/A", "NaN", "nan", "-NaN", "-nan", "NULL", "null"]
+MISSING = ["", "NA", "N/A", "n/a", "<NA>", "#N/A", "#NA", "#N/A N/A", "NaN", "nan", "-NaN", "-nan", "NULL", "null"]
 _NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
 _ANY_NUMBER = re.compile(r"[+-]?[\d.,]*\d[\d.,]*([eE][+-]?\d+)?")
 Comma = Literal["decimal", "thousands"]
@@ -157,10 +157,10 @@ def _parse(path: Path, start: bytes, encoding: str, text: Collection[str]) -> tu
     _check_names([name.strip() for name in dialect.names], path)
     as_text = [name for name in dialect.names if name.strip() in text]
     options: dict[str, Any] = {"sep": dialect.delimiter, "encoding": encoding, "index_col": False, "keep_default_na": False}
-    options |= {"compression": "gzip" if path.suffix.lower() == ".gz" else None, "low_memory": False, "na_values": _MISSING}
+    options |= {"compression": "gzip" if path.suffix.lower() == ".gz" else None, "low_memory": False, "na_values": MISSING}
     if as_text:
         names = [name or f"Unnamed: {number}" for number, name in enumerate(dialect.names)]
-        options["na_values"] = {name: [""] if name in as_text else _MISSING for name in names}
+        options["na_values"] = {name: [""] if name in as_text else MISSING for name in names}
     try:
         with _surplus_cells_are_errors():
             frame = pd.read_csv(path, dtype=dict.fromkeys(as_text, str), **options)
