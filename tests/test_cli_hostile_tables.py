@@ -57,7 +57,10 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "a binary file": (lambda path: path.write_bytes(b"PK\x03\x04\0\0"), "Expected a text file"),
     "lines of different length": (text("a,b,cancer\n1,2,yes\n1,2,3,no\n4,5,6,7,no\n"), "same number"),
     "nothing to learn from": (written(lambda frame: frame[["cancer"]]), "every column is left out"),
-    "infinity as a class": (written(lambda frame: frame.assign(cancer=np.where(frame["cancer"] == "yes", np.inf, 3))), "infinity"),
+    "infinity as a class": (
+        written(lambda frame: frame.assign(cancer=np.where(frame["cancer"] == "yes", np.inf, 3))),
+        "infinity",
+    ),
     "classes that differ in blanks": (written(lambda frame: frame.replace("no", "yes ")), "blanks"),
     "numbers that can be read in two ways": (text("age\tcancer\n82,402\tyes\n999\tno\n"), "'82,402'"),
     "the columns in no line": (text("1,2\n3,4\n5,6\n"), "add a line with names"),
@@ -241,7 +244,9 @@ def test_numbers_near_the_largest_are_learned_from(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_model_that_always_answers_the_population_says_nothing_of_a_prevalence(tmp_path: Path) -> None:
-    frame = pd.DataFrame({"x": np.arange(400) % 2, "y": np.array(["a", "b", "c"])[np.random.default_rng(5).integers(0, 3, 400)]})
+    frame = pd.DataFrame(
+        {"x": np.arange(400) % 2, "y": np.array(["a", "b", "c"])[np.random.default_rng(5).integers(0, 3, 400)]}
+    )
     model = fit_table(frame, target="y", population={"a": 0.7, "b": 0.2, "c": 0.1}, candidates=["linear"], folds=3)
     assert model.family is None
     model.save(tmp_path / "model")

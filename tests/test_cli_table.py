@@ -21,8 +21,8 @@ from table_files import people, write_people
 from test_cli import invoke
 
 from rightloss import Prevalence, retarget
-from rightloss.cli.population import parse_population, population_text
 from rightloss.cli.evaluate import _from_predictions
+from rightloss.cli.population import parse_population, population_text
 from rightloss.cli.predict import probability_names, with_predictions
 from rightloss.cli.predictions_file import check_output, read_predictions, without_formulas, write_frame
 from rightloss.metrics import evaluate
@@ -121,7 +121,9 @@ def test_an_apostrophe_is_removed_from_just_the_text_that_got_one(tmp_path: Path
     frame = pd.DataFrame({"=name": cells, "'+name": cells, "p_yes": 0.5})
     write_frame(frame, tmp_path / "p.csv")
     lines = (tmp_path / "p.csv").read_text().splitlines()
-    assert not any(re.match(r"\s*[=@]|\s*[+-]\S*[^\d.]", cell) for line in lines for cell in line.split(",")[:2] if cell != "+3")
+    assert not any(
+        re.match(r"\s*[=@]|\s*[+-]\S*[^\d.]", cell) for line in lines for cell in line.split(",")[:2] if cell != "+3"
+    )
     found = read_predictions(tmp_path / "p.csv", "=name")
     assert found.columns.tolist() == frame.columns.tolist()
     assert found["=name"].fillna("").tolist() == cells
@@ -168,7 +170,9 @@ def test_predictions_of_classes_and_columns_of_any_name_are_read_back_as_they_we
         model = dataclasses.replace(fitted, classes_=[first, second], positive=second)
         codes, risk = rng.integers(0, 2, 20), rng.random(20)
         log_probs = np.log(np.stack([1 - risk, risk], axis=1))
-        *others, target = rng.choice([name for name in names if name not in probability_names(model)], 6, replace=False).tolist()
+        *others, target = rng.choice(
+            [name for name in names if name not in probability_names(model)], 6, replace=False
+        ).tolist()
         frame = pd.DataFrame({name: rng.choice(HOSTILE, 20) for name in others}).assign(p_dose=risk)
         frame[target] = np.array([first, second], dtype=object)[codes]
         write_frame(with_predictions(frame, log_probs, model, None), path)

@@ -121,4 +121,6 @@ def test_numbers_are_standardised_alike_in_any_unit() -> None:
         specs = column_specs(scaled, {"x": "number"})
         assert np.isfinite([specs[0].mean, specs[0].scale, specs[0].fill]).all()
         np.testing.assert_allclose(linear_matrix(scaled, specs), expected, rtol=1e-6)
-        np.testing.assert_allclose(boosting_matrix(scaled, specs)[:, 0][[0, 1, 2, 4, 5]], expected[[0, 1, 2, 4, 5], 0], rtol=1e-6)
+        np.testing.assert_allclose(
+            boosting_matrix(scaled, specs)[:, 0][[0, 1, 2, 4, 5]], expected[[0, 1, 2, 4, 5], 0], rtol=1e-6
+        )

@@ -224,39 +224,33 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-FOREIGN: dict[str, Callable[[Path, TableModel], object]] = {
-    "photos": lambda folder, _: (folder / "a.jpg").write_text("x"),
-    "another program's model.json": lambda folder, _: (folder / "model.json").write_text('{"class_name": "Sequential"}'),
-    "a model.json that is no JSON": lambda folder, _: (folder / "model.json").write_text("x"),
-    "notes beside a model": lambda folder, model: (
-        model.save(folder, overwrite=True),
-        (folder / "notes.txt").write_text("weeks of work"),
+# By name: the files of others, and a change to the model.json of the model beside them, if there is one.
+FOREIGN: dict[str, tuple[dict[str, str], Callable[[dict[str, Any]], Any] | None]] = {
+    "photos": ({"a.jpg": "x"}, None),
+    "another program's model.json": ({"model.json": '{"class_name": "Sequential"}', "weights.h5": "x"}, None),
+    "a model.json that is no JSON": ({"model.json": "x"}, None),
+    "notes beside a model": ({"notes.txt": "weeks of work"}, lambda facts: None),
+    "a folder beside a model": ({"runs/model.json": "{}"}, lambda facts: None),
+    "an older model, and notes": ({"notes.txt": "x"}, lambda facts: facts.pop("also")),
+    "a model.json that names files elsewhere": (
+        {"../elsewhere.txt": "x", "other.txt": "x"},
+        lambda facts: facts.update(also=["../elsewhere.txt", 3, ".", "runs"]),
     ),
-    "a folder beside a model": lambda folder, model: (
-        model.save(folder, overwrite=True),
-        (folder / "runs").mkdir(),
-        (folder / "runs" / "model.json").write_text("{}"),
-    ),
-    "an older model, and notes": lambda folder, model: (
-        model.save(folder, overwrite=True),
-        edited(lambda facts: facts.pop("also"))(folder),
-        (folder / "old.txt").write_text("x"),
-    ),
-    "a model.json that names files elsewhere": lambda folder, model: (
-        model.save(folder, overwrite=True),
-        (folder.parent / "elsewhere.txt").write_text("x"),
-        edited(lambda facts: facts.update(also=["../elsewhere.txt", 3, "old.txt", "."]))(folder),
-        (folder / "other.txt").write_text("x"),
-    ),
+    "a model.json with an odd list": ({"other.txt": "x"}, lambda facts: facts.update(also=3)),
 }
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", FOREIGN)
 def test_a_folder_with_files_of_others_is_never_overwritten(name: str, linear: TableModel, tmp_path: Path) -> None:
-    folder = tmp_path / "model"
+    folder, (files, change) = tmp_path / "model", FOREIGN[name]
     folder.mkdir()
-    FOREIGN[name](folder, linear)
+    if change is not None:
+        linear.save(folder, overwrite=True)
+        edited(change)(folder)
+    for each, content in files.items():
+        (folder / each).parent.mkdir(exist_ok=True)
+        (folder / each).write_text(content)
     before = contents(tmp_path)
     for refused in (lambda: check_destination(folder, overwrite=True), lambda: linear.save(folder, overwrite=True)):
         with pytest.raises(ValueError, match=r"holds other files \(.*\): move them elsewhere, or choose another name"):
@@ -314,7 +308,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_a_fit(tmp_path: Path, 
     (tmp_path / "model").mkdir()
     with monkeypatch.context() as patch:  # root may write wherever others may not
         patch.setattr(os, "access", lambda path, mode: False)
-        with pytest.raises(OSError, match="Expected a folder that can be written, but .*model cannot"):
+        with pytest.raises(OSError, match=r"Expected a folder that can be written, but .*model cannot"):
             check_destination(tmp_path / "model", overwrite=True)
 
     def refuse(**_: object) -> None:

@@ -164,7 +164,7 @@ def _from_predictions(
     probabilities = np.column_stack([as_numbers(frame[f"p_{label}"])[0] for label in classes])
     if not (np.isfinite(probabilities).all() and (probabilities >= 0).all() and (abs(probabilities.sum(1) - 1) < _OFF).all()):
         raise ValueError(
-            f"Expected probabilities in the columns {columns} of {path} that sum to 1, but in some rows they do not: write it by "
+            f"Expected probabilities that sum to 1 in the columns {columns} of {path}, but some rows do not: write it by "
             "`rightloss predict`."
         )
     codes = class_numbers(frame, target, classes)

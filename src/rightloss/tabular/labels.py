@@ -73,15 +73,15 @@ def labels_of(series: pd.Series, positive: Label | None = None) -> Labels:
     labels = [plain_label(value) for value in values]
     if any(isinstance(label, float) and math.isinf(label) for label in labels):
         raise ValueError(
-            f"Expected names or finite numbers as classes in the column {series.name!r}, but got infinity: is it the right column?"
+            f"Expected names or finite numbers as classes in the column {series.name!r}, but got infinity: is it the right one?"
         )
     names: dict[str, Label] = {}
     for label in labels:
         other = names.setdefault(str(label).strip(), label)
         if (type(other), other) != (type(label), label):
             raise ValueError(
-                f"Expected classes in the column {series.name!r} that differ in more than blanks or quotes, but got {other!r} and "
-                f"{label!r}: write them in one way."
+                f"Expected classes in the column {series.name!r} that differ in more than blanks or type, but got {other!r} "
+                f"and {label!r}: write them in one way."
             )
     mixed = len({type(label) for label in labels}) > 1
     classes = sorted(set(labels), key=str if mixed else None)

@@ -38,7 +38,7 @@ _COMMAS: dict[Comma, re.Pattern[str]] = {
     "decimal": re.compile(r"[+-]?(\d*|[1-9]\d{0,2}(\.\d{3})+)(,\d*)?([eE][+-]?\d+)?"),
     "thousands": re.compile(r"[+-]?(\d+|[1-9]\d{0,2}(,\d{3})+)(\.\d*)?"),
 }
-_POINT_OR_THOUSANDS = re.compile(r"[+-]?(\d+|[1-9]\d{0,2}\.\d{3})")
+_POINT_OR_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}\.\d{3}")
 _OTHER_KINDS = {
     b"PK": "a zip or Excel file: save the sheet as CSV",
     b"\xd0\xcf\x11\xe0": "an old Excel file: save the sheet as CSV",
@@ -220,7 +220,7 @@ def _read_commas(frame: pd.DataFrame, as_text: Collection[str], delimiter: str, 
     Raises:
         ValueError: if neither the column nor the file says which of the two a comma is.
     """
-    columns = {name: found for name in frame.columns if name not in as_text and (found := _commas(frame[name]))}
+    columns = {name: commas for name in frame.columns if name not in as_text and (commas := _commas(frame[name]))}
     clear: set[Comma] = {meaning for _, meaning in columns.values() if meaning is not None}
     if any((frame[name] % 1 > 0).any() for name in frame.columns[frame.dtypes == np.float64]):
         clear.add("thousands")  # there are decimal points
@@ -231,15 +231,19 @@ def _read_commas(frame: pd.DataFrame, as_text: Collection[str], delimiter: str, 
         two_ways = f"{example!r} may have a decimal comma or a thousands separator"
         remedy = "write numbers with a decimal point and without separators."
         if found is None:
-            raise ValueError(f"Expected numbers in {path.name} that are clear, but column {name!r} is not: {two_ways}; {remedy}")
+            raise ValueError(
+                f"Expected numbers in {path.name} that are clear, but column {name!r} is not: {two_ways}; {remedy}"
+            )
         read = _plain_number(example, found)
         if meaning is None:
             findings.append(Finding("warning", name, f"{two_ways}, and was read as {read}: if that is wrong, {remedy}"))
         elif found == "thousands":
             findings.append(Finding("note", name, f"{example!r} has a thousands separator, and was read as {read}."))
         frame[name] = _without_commas(frame[name], found)
-    if any((meaning or likely) == "decimal" for _, meaning in columns.values()):
-        findings.insert(0, Finding("note", None, "numbers are written with a decimal comma, and were read so."))
+    decimal = [name for name, (_, meaning) in columns.items() if (meaning or likely) == "decimal"]
+    if decimal:
+        words = f"numbers are written with a decimal comma, and were read so (columns {decimal[:5]})."
+        findings.insert(0, Finding("note", None, words))
     return findings
 
 
@@ -276,13 +280,12 @@ def _plain_number(cell: Any, meaning: Comma) -> str:
 def _check_points(cells: pd.DataFrame, path: Path) -> None:
     """Raise a ValueError for a point in a file with decimal commas that may separate thousands."""
     for name in cells.columns:
-        found = [cell.strip() for cell in cells[name].dropna().unique()]
-        pointed = [cell for cell in found if "." in cell]
+        pointed = [cell.strip() for cell in cells[name].dropna().unique() if "." in cell]
         if pointed and all(_POINT_OR_THOUSANDS.fullmatch(cell) for cell in pointed):
             raise ValueError(
-                f"Expected numbers in {path.name} that are clear, but column {name!r} is not: {pointed[0]!r} may have a decimal "
-                "point or, as other columns have decimal commas, a thousands separator; write all with a decimal point and "
-                "without separators."
+                f"Expected numbers in {path.name} that are clear, but column {name!r} is not: {pointed[0]!r} may have a "
+                "decimal point or, as other columns have decimal commas, a thousands separator; write all with a decimal "
+                "point and without separators."
             )
 
 
