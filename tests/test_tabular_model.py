@@ -8,7 +8,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -292,16 +291,27 @@ def test_a_file_that_appears_while_a_model_is_replaced_is_kept(
 
 
 @pytest.mark.long
-def test_processes_that_overwrite_one_folder_leave_one_whole_model_and_nothing_else(linear: TableModel, tmp_path: Path) -> None:
-    def save(number: int) -> None:
-        for _ in range(15):
-            linear.save(tmp_path / "model", overwrite=True, also={f"{number}.txt": "x"})
+@pytest.mark.parametrize("moment", ["before its old model is moved", "before its new model is moved"])
+def test_another_process_that_overwrites_at_the_same_time_is_overwritten_and_leaves_nothing(
+    moment: str, linear: TableModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, another, rename = tmp_path / "model", tmp_path / "another", os.rename
+    linear.save(folder, also={"old.txt": "x"})
+    linear.save(another, also={"another.txt": "x"})
 
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(save, range(4)))
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]
-    load_model(tmp_path / "model")
-    assert len(list((tmp_path / "model").glob("*.txt"))) == 1
+    def late(source: Path, target: Path) -> None:
+        if moment == "before its old model is moved" and source == folder and another.exists():
+            shutil.rmtree(another)
+            rename(folder, another)  # the other process has moved it, and not yet put its own there
+        elif moment == "before its new model is moved" and target == folder and another.exists():
+            rename(another, folder)
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", late)
+    linear.save(folder, overwrite=True, also={"new.txt": "x"})
+    load_model(folder)
+    assert sorted(contents(folder)) == ["arrays.safetensors", "model.json", "new.txt"]
+    assert [path.name for path in tmp_path.iterdir() if path != another] == ["model"]
 
 
 def test_a_place_that_cannot_be_written_is_refused_before_a_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
