@@ -18,7 +18,7 @@ from table_files import people, write_people
 from test_cli import invoke
 from test_cli_process import command
 
-from rightloss.tabular import load_model
+from rightloss.tabular import fit_table, load_model, read_table
 
 FIT = ["--target", "cancer", "--positive", "yes", "--population", "0.01", "--folds", "2", "--out", "model"]
 
@@ -57,6 +57,12 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "a binary file": (lambda path: path.write_bytes(b"PK\x03\x04\0\0"), "Expected a text file"),
     "lines of different length": (text("a,b,cancer\n1,2,yes\n1,2,3,no\n4,5,6,7,no\n"), "same number"),
     "nothing to learn from": (written(lambda frame: frame[["cancer"]]), "every column is left out"),
+    "infinity as a class": (
+        written(lambda frame: frame.assign(cancer=np.where(frame["cancer"] == "yes", np.inf, 3))),
+        "infinity",
+    ),
+    "classes that differ in blanks": (written(lambda frame: frame.replace("no", "yes ")), "blanks"),
+    "numbers that can be read in two ways": (text("age\tcancer\n82,402\tyes\n999\tno\n"), "'82,402'"),
     "the columns in no line": (text("1,2\n3,4\n5,6\n"), "add a line with names"),
 }
 
@@ -91,6 +97,7 @@ def test_a_table_that_cannot_be_learned_from_gives_one_line_and_writes_nothing(
         (["--out", "data.csv"], "is a file"),
         (["--out", ""], "--out model"),
         (["--encoding", "klingon"], "klingon"),
+        (["--encoding", "rot13"], "rot13"),
     ],
 )
 def test_an_option_that_does_not_fit_the_table_gives_one_line_and_writes_nothing(
@@ -169,6 +176,85 @@ def test_a_formula_in_a_cell_that_is_kept_is_made_harmless_with_a_warning(model:
     lines = (tmp_path / "p.csv").read_text().splitlines()
     assert ",'=HYPERLINK(1)," in lines[1]
     assert ",-5," in lines[2]
+
+
+NAMES: dict[str, tuple[dict[str, str], str]] = {
+    "signs": ({"no": "-", "yes": "+"}, "+"),
+    "truth values": ({"no": "FALSE", "yes": "TRUE"}, "TRUE"),
+    "formulas": ({"no": "=1+1", "yes": "'=1+1"}, "'=1+1"),
+    "commas and line ends": ({"no": "a,b", "yes": 'a\r"b"\n,c'}, 'a\r"b"\n,c'),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", NAMES)
+def test_evaluate_reads_what_predict_wrote_and_finds_the_figures_of_the_model(name: str, tmp_path: Path) -> None:
+    classes, positive = NAMES[name]
+    frame = people().assign(p_dose=np.arange(240) % 7, cancer=lambda frame: frame["cancer"].map(classes))
+    frame.to_csv(tmp_path / "data.csv", index=False, lineterminator="\r\n")
+    data, model = str(tmp_path / "data.csv"), str(tmp_path / "model")
+    options = ["--target", "cancer", "--positive", positive, "--population", "0.1"]
+    assert invoke("fit", data, *options, "--folds", "2", "--out", model).exit_code == 0
+    expected = json.loads(invoke("evaluate", model, data, "--json").stdout)
+    for ending in ("csv", "parquet"):
+        assert invoke("predict", model, data, "--out", str(tmp_path / f"p.{ending}")).exit_code == 0
+        done = invoke("evaluate", str(tmp_path / f"p.{ending}"), *options, "--json")
+        assert done.exit_code == 0, done.stderr
+        found = json.loads(done.stdout)
+        for each, figure in expected["figures"].items():
+            assert found["figures"][each]["value"] == pytest.approx(figure["value"], rel=1e-9), each
+
+
+FINDINGS: dict[str, Callable[[Path], Path]] = {
+    "a decimal comma": lambda folder: written_as(folder / "new.csv", people(40).to_csv(index=False, sep=";", decimal=",")),
+    "cp1252": lambda folder: written_as(folder / "new.csv", people(40).assign(note="é").to_csv(index=False), "cp1252"),
+    "a nested column": lambda folder: write_people(folder / "new.parquet", 40, note=[[1, 2]] * 40),
+    "integers of 70 bits": lambda folder: write_people(folder / "new.csv", 40, note=[str(2**70), *["3"] * 39]),
+}
+
+
+def written_as(path: Path, content: str, encoding: str = "utf-8") -> Path:
+    path.write_bytes(content.encode(encoding))
+    return path
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", FINDINGS)
+def test_a_table_with_a_finding_is_predicted_to_parquet_and_a_warning_is_printed(
+    name: str, model: Path, tmp_path: Path
+) -> None:
+    path = FINDINGS[name](tmp_path)
+    done = invoke("predict", str(model), str(path), "--out", str(tmp_path / "p.parquet"))
+    assert done.exit_code == 0, done.stderr
+    warned = [finding for finding in read_table(path).attrs["findings"] if finding.level == "warning"]
+    assert all(finding.message in done.stderr for finding in warned)
+    assert bool(warned) == (name in ("cp1252", "a nested column"))
+    plain = write_people(tmp_path / "plain.csv", 40)
+    expected = np.exp(load_model(model).predict_log_proba(read_table(plain)))
+    np.testing.assert_allclose(pd.read_parquet(tmp_path / "p.parquet")[["p_no", "p_yes"]], expected, rtol=1e-9)
+
+
+@pytest.mark.long
+def test_numbers_near_the_largest_are_learned_from(tmp_path: Path) -> None:
+    path = write_people(tmp_path / "data.csv", size=np.where(np.arange(240) % 2, "1.7e308", "-1.6e308"))
+    done = invoke("fit", str(path), *FIT[:-1], str(tmp_path / "model"), "--json")
+    assert done.exit_code == 0, done.stderr
+    assert np.isfinite(load_model(tmp_path / "model").predict_log_proba(read_table(path))).all()
+
+
+@pytest.mark.long
+def test_a_model_that_always_answers_the_population_says_nothing_of_a_prevalence(tmp_path: Path) -> None:
+    frame = pd.DataFrame(
+        {"x": np.arange(400) % 2, "y": np.array(["a", "b", "c"])[np.random.default_rng(5).integers(0, 3, 400)]}
+    )
+    model = fit_table(frame, target="y", population={"a": 0.7, "b": 0.2, "c": 0.1}, candidates=["linear"], folds=3)
+    assert model.family is None
+    model.save(tmp_path / "model")
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    np.testing.assert_array_equal(model.predict_log_proba(frame), model.held_out.log_probs)
+    done = invoke("prevalence", str(tmp_path / "model"), str(tmp_path / "data.csv"))
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "always answers its population" in done.stderr
 
 
 @pytest.mark.long

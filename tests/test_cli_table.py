@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import gzip
+import io
+import itertools
 import json
 import re
 import shlex
@@ -17,10 +21,12 @@ from table_files import people, write_people
 from test_cli import invoke
 
 from rightloss import Prevalence, retarget
+from rightloss.cli.evaluate import _from_predictions
 from rightloss.cli.population import parse_population, population_text
-from rightloss.cli.predictions_file import check_output, without_formulas, write_frame
+from rightloss.cli.predict import probability_names, with_predictions
+from rightloss.cli.predictions_file import check_output, read_predictions, without_formulas, write_frame
 from rightloss.metrics import evaluate
-from rightloss.tabular import load_model, read_table
+from rightloss.tabular import Finding, load_model, read_table
 
 FIT = ["--target", "cancer", "--positive", "yes", "--population", "0.01", "--folds", "3"]
 
@@ -108,6 +114,72 @@ def test_predictions_are_read_back_as_they_were_written(name: str, tmp_path: Pat
     write_frame(frame, tmp_path / name)
     pd.testing.assert_frame_equal(read_table(tmp_path / name), frame, check_dtype=False)
     assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_an_apostrophe_is_removed_from_just_the_text_that_got_one(tmp_path: Path) -> None:
+    cells = [*FORMULAS, *HARMLESS, "'=1", "''+x", "'quoted'", "'-5", "+", "-", "'+"]
+    frame = pd.DataFrame({"=name": cells, "'+name": cells, "p_yes": 0.5})
+    write_frame(frame, tmp_path / "p.csv")
+    lines = (tmp_path / "p.csv").read_text().splitlines()
+    assert not any(
+        re.match(r"\s*[=@]|\s*[+-]\S*[^\d.]", cell) for line in lines for cell in line.split(",")[:2] if cell != "+3"
+    )
+    found = read_predictions(tmp_path / "p.csv", "=name")
+    assert found.columns.tolist() == frame.columns.tolist()
+    assert found["=name"].fillna("").tolist() == cells
+
+
+@pytest.mark.parametrize("cell", ["a\r=1+1", "\r=1+1", "a\r\n=1+1,2", "a\n=1+1", "\r", 'a"\r"=1'])
+@pytest.mark.parametrize("name", ["p.csv", "p.tsv", "p.csv.gz"])
+def test_a_cell_with_line_ends_stays_in_its_row(name: str, cell: str, tmp_path: Path) -> None:
+    frame = pd.DataFrame({"id": ["x", cell, "y"], f"name{cell}": 1, "p_yes": [0.5, 0.25, 0.125]})
+    write_frame(frame, tmp_path / name)
+    content = (tmp_path / name).read_bytes()
+    with io.StringIO((gzip.decompress(content) if name.endswith("gz") else content).decode(), newline="") as file:
+        rows = list(csv.reader(file, delimiter="\t" if name.endswith("tsv") else ","))  # it ends a row at a bare return too
+    assert [len(row) for row in rows] == [3] * 4
+    assert rows[2][0].removeprefix("'") == cell
+    pd.testing.assert_frame_equal(read_predictions(tmp_path / name, "id"), frame.rename(columns=str.strip), check_dtype=False)
+
+
+def test_what_parquet_has_no_type_for_is_written_as_text(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"id": [2**70, 3, None], "mixed": ["a", 1, None], "p_yes": [0.5, 0.25, 0.125]}, dtype=object)
+    frame.attrs["findings"] = [Finding("note", None, "words")]
+    write_frame(frame.astype({"p_yes": float}), tmp_path / "p.parquet")
+    found = pd.read_parquet(tmp_path / "p.parquet")
+    assert found["id"].tolist()[:2] == [str(2**70), "3"]
+    assert found["mixed"].tolist()[:2] == ["a", "1"]
+    assert found["p_yes"].tolist() == [0.5, 0.25, 0.125]
+
+
+HOSTILE = [
+    *("a,b", 'quo"te', "new\nline", "car\rriage", "\r\n", "=1+1", "+", "-", "'=x", "''+y", "\tTab", "-1+1", "@x", "'", '"'),
+    *("ünï", "💊", "p_dose", "p_", "a;b", "a|b", " lead", "trail ", "a\x0b\x0cb", "a\u2028b", "\x1b[31m", "１２", "predicted"),
+    *("NA", "null", "01", "1.0", "1e5", "TRUE", "nan", "1,5", "82,402", "inf", "1_0", "0x1", "-0"),
+]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("ending", ["csv", "tsv", "parquet"])
+def test_predictions_of_classes_and_columns_of_any_name_are_read_back_as_they_were(
+    ending: str, folder: Path, tmp_path: Path
+) -> None:
+    fitted, rng, path = load_model(folder / "model"), np.random.default_rng(0), tmp_path / f"p.{ending}"
+    names = [name.strip() for name in HOSTILE if name.strip() and name not in ("predicted", "p_dose")]
+    for first, second in list(itertools.pairwise(HOSTILE))[::2]:
+        model = dataclasses.replace(fitted, classes_=[first, second], positive=second)
+        codes, risk = rng.integers(0, 2, 20), rng.random(20)
+        log_probs = np.log(np.stack([1 - risk, risk], axis=1))
+        *others, target = rng.choice(
+            [name for name in names if name not in probability_names(model)], 6, replace=False
+        ).tolist()
+        frame = pd.DataFrame({name: rng.choice(HOSTILE, 20) for name in others}).assign(p_dose=risk)
+        frame[target] = np.array([first, second], dtype=object)[codes]
+        write_frame(with_predictions(frame, log_probs, model, None), path)
+        found = _from_predictions(path, target, second, 0.1, None, None)
+        np.testing.assert_array_equal(found.codes, codes, err_msg=repr((first, second, target)))
+        np.testing.assert_allclose(found.log_probs, log_probs, rtol=1e-9)
+        assert list(found.classes) == [first.rstrip(), second.rstrip()]
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_anything_is_read(tmp_path: Path) -> None:

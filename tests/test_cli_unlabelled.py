@@ -20,8 +20,17 @@ import rightloss as rl
 from rightloss.losses import LogitAdjustedLoss
 from rightloss.tabular import TableModel, fit_table, load_model, read_table
 from rightloss.tabular import fit as fitting
+from rightloss.tabular.candidates import Linear, LinearModel, Part
+from rightloss.tabular.compare import CrossValidation, calibration_of, candidates_of
+from rightloss.tabular.encode import ColumnSpec
 from rightloss.tabular.report import report_page
-from rightloss.tabular.unlabelled import WITH_UNLABELLED, mean_findings, stream_log_likelihood
+from rightloss.tabular.unlabelled import (
+    WITH_UNLABELLED,
+    LinearWithUnlabelled,
+    UnlabelledTable,
+    mean_findings,
+    stream_log_likelihood,
+)
 
 FIT = ["--target", "cancer", "--positive", "yes", "--leave-out", "patient", "--folds", "2"]
 
@@ -368,3 +377,43 @@ def test_held_out_rows_of_the_model_that_learnt_from_both_are_those_of_models_th
     assert found.unlabelled.stream_gain is not None
     assert found.unlabelled.kept == (found.unlabelled.stream_gain > 0)
     assert WITH_UNLABELLED in set(found.comparison["candidate"])
+
+
+def two_tables(rows: int = 120) -> tuple[Part, np.ndarray]:
+    """Return labelled rows, half of them cases, and unlabelled ones, all encoded: the log-odds at equal classes are 1.5 x."""
+    rng = np.random.default_rng(0)
+    codes, hidden = np.arange(rows) % 2, rng.random(rows) < 0.1
+    x, others = (rng.normal(1.5 * (each - 0.5), 1)[:, None] for each in (codes, hidden))
+    return Part(x, codes.astype(np.int64), np.ones(rows), 2), others
+
+
+@pytest.mark.long
+def test_no_unlabelled_row_changes_the_held_out_predictions_of_its_own_fold() -> None:
+    part, others = two_tables()
+    prevalence, folds = rl.Prevalence([0.9, 0.1], [0.5, 0.5]), np.arange(120) // 2 % 3
+    of_labelled, of_others = LinearWithUnlabelled(others, prevalence).held_out(part, folds, [1.0])
+    for row in (4, 5, 6):
+        moved = others.copy()
+        moved[row] += 30
+        labelled, unlabelled = LinearWithUnlabelled(moved, prevalence).held_out(part, folds, [1.0])
+        own = np.arange(120) % 3 == row % 3
+        rest = own & (np.arange(120) != row)
+        np.testing.assert_array_equal(unlabelled[rest], of_others[rest])
+        np.testing.assert_array_equal(labelled[folds == row % 3], of_labelled[folds == row % 3])
+        assert (unlabelled[~own] != of_others[~own]).all()  # the other folds have learnt from it
+
+
+@pytest.mark.long
+def test_unlabelled_rows_are_compared_with_the_correction_of_the_model_that_would_be_kept(plain: TableModel) -> None:
+    part, others = two_tables(600)
+    sure = LinearModel(np.array([[0.0], [6.0]]), np.array([0.0, 1.0]))  # in every fold; four times too sure, and off
+    frame, specs = pd.DataFrame({"x": others[:, 0]}), [ColumnSpec("x", "number")]
+    table = fitting._Table(frame, specs, part.codes, None, 2, UnlabelledTable(frame, 600))
+    prevalence = rl.Prevalence([0.9, 0.1], [0.5, 0.5])
+    crossed = {"linear": CrossValidation(sure.log_probs(part.matrix), [1.0], 0.0, [sure] * 3)}
+    made, _ = candidates_of("linear", crossed["linear"], part.codes, np.arange(600) // 2 % 3, prevalence)
+    kept = dataclasses.replace(plain, columns=specs, fitted=sure, population=prevalence, calibration=None)
+    corrected = dataclasses.replace(kept, calibration=calibration_of(crossed["linear"].log_probs, part.codes))
+    for candidate, model in zip(made[:2], (kept, corrected), strict=True):
+        found = fitting._of_others(candidate, [Linear()], crossed, table, part.codes, prevalence)
+        np.testing.assert_allclose(found, model.predict_log_proba(frame), rtol=1e-9, err_msg=candidate.name)

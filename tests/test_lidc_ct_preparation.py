@@ -292,7 +292,10 @@ class TestFailures:
         whole = prepare(dicom, out, **arguments)
         assert log.read_text().split() == ["P-02", "P-03"]
         assert (whole.nodules, whole.series_failed, whole.parts) == (8, (), None)
+        (tmp_path / "fresh.npz.parts").mkdir()
+        (tmp_path / "fresh.npz.parts" / "notes.npz").write_text("mine")
         prepare(dicom, tmp_path / "fresh.npz", **arguments)
+        assert [path.read_text() for path in (tmp_path / "fresh.npz.parts").iterdir()] == ["mine"]
         assert out.read_bytes() == (tmp_path / "fresh.npz").read_bytes()
         assert not (tmp_path / "n.npz.parts").exists()
         assert_refused(lambda: prepare(dicom, out, **arguments), "a new file")

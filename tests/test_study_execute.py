@@ -149,6 +149,14 @@ class TestWhatIsRefused:
         assert_refused(lambda: run_study(place.config, place.out, work=place.work), "to hold a study's config")
         assert content(place.out) == {"study.json": b'{"mine": 1}'}
 
+    @pytest.mark.parametrize("name", ["table.csv", "summary.json", "report.html", "tables/losses.tex"])
+    def test_a_folder_with_files_of_others_that_the_pages_would_overwrite(self, name: str, place: Place) -> None:
+        path = place.out / name
+        path.parent.mkdir(parents=True)
+        path.write_text("mine")
+        assert_refused(lambda: run_study(place.config, place.out, work=place.work), f"holds {name.split('/')[0]} of another")
+        assert content(place.out) == {name: b"mine"}
+
     def test_a_folder_that_cannot_be_written(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(OSError, match=r"Expected a folder that can be written, but .proc cannot \(No such file.*choose"):
             run_study(place.config, Path("/proc/study"), work=place.work)

@@ -111,3 +111,16 @@ def test_huge_numbers_stay_finite() -> None:
     specs = column_specs(pd.DataFrame({"age": [1.0, 2.0, 3.0]}), {"age": "number"})
     assert np.isfinite(linear_matrix(frame, specs)).all()
     assert np.isfinite(boosting_matrix(frame, specs)).all()
+
+
+def test_numbers_are_standardised_alike_in_any_unit() -> None:
+    frame = pd.DataFrame({"x": [-180.0, 3.0, 7.5, np.nan, 250.0, 3.0]})
+    expected = linear_matrix(frame, column_specs(frame, {"x": "number"}))
+    for unit in (2.0**-1000, 2.0**500, 2.0**1015):  # the last gives numbers near the largest
+        scaled = frame * unit
+        specs = column_specs(scaled, {"x": "number"})
+        assert np.isfinite([specs[0].mean, specs[0].scale, specs[0].fill]).all()
+        np.testing.assert_allclose(linear_matrix(scaled, specs), expected, rtol=1e-6)
+        np.testing.assert_allclose(
+            boosting_matrix(scaled, specs)[:, 0][[0, 1, 2, 4, 5]], expected[[0, 1, 2, 4, 5], 0], rtol=1e-6
+        )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 from tables import people
 
 from rightloss import Prevalence
+from rightloss.cli.predictions_file import check_output
 from rightloss.metrics import evaluate
 from rightloss.tabular import TableModel, TableWarning, check_destination, fit_table, load_model
 
@@ -211,14 +214,121 @@ def test_an_existing_folder_is_refused_or_replaced_whole(linear: TableModel, tmp
     linear.save(folder, overwrite=True)
     assert not (folder / "old.txt").exists()
     load_model(folder)
-    foreign = tmp_path / "photos"
-    foreign.mkdir()
-    (foreign / "a.jpg").write_text("x")
-    with pytest.raises(ValueError, match="other files"):
-        linear.save(foreign, overwrite=True)
     with pytest.raises(ValueError, match="there is none"):
         check_destination(tmp_path / "no" / "model")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "photos"]
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+# By name: the files of others, and a change to the model.json of the model beside them, if there is one.
+FOREIGN: dict[str, tuple[dict[str, str], Callable[[dict[str, Any]], Any] | None]] = {
+    "photos": ({"a.jpg": "x"}, None),
+    "another program's model.json": ({"model.json": '{"class_name": "Sequential"}', "weights.h5": "x"}, None),
+    "a model.json that is no JSON": ({"model.json": "x"}, None),
+    "notes beside a model": ({"notes.txt": "weeks of work"}, lambda facts: None),
+    "a folder beside a model": ({"runs/model.json": "{}"}, lambda facts: None),
+    "an older model, and notes": ({"notes.txt": "x"}, lambda facts: facts.pop("also")),
+    "a model.json that names files elsewhere": (
+        {"../elsewhere.txt": "x", "other.txt": "x"},
+        lambda facts: facts.update(also=["../elsewhere.txt", 3, ".", "runs"]),
+    ),
+    "a model.json with an odd list": ({"other.txt": "x"}, lambda facts: facts.update(also=3)),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_folder_with_files_of_others_is_never_overwritten(name: str, linear: TableModel, tmp_path: Path) -> None:
+    folder, (files, change) = tmp_path / "model", FOREIGN[name]
+    folder.mkdir()
+    if change is not None:
+        linear.save(folder, overwrite=True)
+        edited(change)(folder)
+    for each, content in files.items():
+        (folder / each).parent.mkdir(exist_ok=True)
+        (folder / each).write_text(content)
+    before = contents(tmp_path)
+    for refused in (lambda: check_destination(folder, overwrite=True), lambda: linear.save(folder, overwrite=True)):
+        with pytest.raises(ValueError, match=r"holds other files \(.*\): move them elsewhere, or choose another name"):
+            refused()
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.long
+def test_an_older_model_with_its_report_and_an_empty_folder_are_overwritten(linear: TableModel, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    linear.save(tmp_path / "model", overwrite=True, also={"report.html": "x"})
+    edited(lambda facts: facts.pop("also"))(tmp_path / "model")
+    linear.save(tmp_path / "model", overwrite=True)
+    assert sorted(contents(tmp_path)) == ["model/arrays.safetensors", "model/model.json"]
+    (tmp_path / "latest").symlink_to(tmp_path / "model")
+    linear.save(tmp_path / "latest", overwrite=True)
+    assert not (tmp_path / "latest").is_symlink()
+    load_model(tmp_path / "model")
+    load_model(tmp_path / "latest")
+
+
+@pytest.mark.long
+def test_a_file_that_appears_while_a_model_is_replaced_is_kept(
+    linear: TableModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "model"
+    linear.save(folder)
+    rename = os.rename
+
+    def late(source: Path, target: Path) -> None:
+        rename(source, target)
+        if source == folder:
+            (Path(target) / "notes.txt").write_text("weeks of work")
+
+    monkeypatch.setattr(os, "rename", late)
+    linear.save(folder, overwrite=True)
+    assert b"weeks of work" in contents(tmp_path).values()
+    load_model(folder)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("moment", ["before its old model is moved", "before its new model is moved"])
+def test_another_process_that_overwrites_at_the_same_time_is_overwritten_and_leaves_nothing(
+    moment: str, linear: TableModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, another, rename = tmp_path / "model", tmp_path / "another", os.rename
+    linear.save(folder, also={"old.txt": "x"})
+    linear.save(another, also={"another.txt": "x"})
+
+    def late(source: Path, target: Path) -> None:
+        if moment == "before its old model is moved" and source == folder and another.exists():
+            shutil.rmtree(another)
+            rename(folder, another)  # the other process has moved it, and not yet put its own there
+        elif moment == "before its new model is moved" and target == folder and another.exists():
+            rename(another, folder)
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", late)
+    linear.save(folder, overwrite=True, also={"new.txt": "x"})
+    load_model(folder)
+    assert sorted(contents(folder)) == ["arrays.safetensors", "model.json", "new.txt"]
+    assert [path.name for path in tmp_path.iterdir() if path != another] == ["model"]
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_a_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "model").mkdir()
+    with monkeypatch.context() as patch:  # root may write wherever others may not
+        patch.setattr(os, "access", lambda path, mode: False)
+        with pytest.raises(OSError, match=r"Expected a folder that can be written, but .*model cannot"):
+            check_destination(tmp_path / "model", overwrite=True)
+
+    def refuse(**_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    with pytest.raises(OSError, match=r"Expected a folder that can be written, but .* cannot \(Permission denied\)"):
+        check_destination(tmp_path / "new")
+    with pytest.raises(OSError, match=r"Expected a folder that can be written"):
+        check_output(tmp_path / "p.csv")
 
 
 @pytest.mark.long

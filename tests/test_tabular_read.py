@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from rightloss.tabular import read_table
+from rightloss.tabular.columns import as_numbers
 
 TEXT = "age,cancer\n61.5,yes\n,no\n"
 
@@ -43,6 +44,73 @@ def test_decimal_commas_are_read_and_noted(tmp_path: Path) -> None:
     frame = read_table(write(tmp_path, "age;cancer\n61,5;yes\n48;no\n"))
     assert frame["age"].tolist() == [61.5, 48.0]
     assert [finding.level for finding in frame.attrs["findings"]] == ["note"]
+
+
+COMMAS: dict[str, tuple[str, list[float], str]] = {
+    "decimal commas below many lines without": ("x;y\n" + "7;a\n" * 60 + "3,5;b\n", [*[7.0] * 60, 3.5], "note"),
+    "points for thousands": ("x;y\n1.234,5;a\n1.234;b\n", [1234.5, 1234.0], "note"),
+    "commas for millions": ("x\ty\n1,234,567\ta\n82,402\tb\n999\tc\n", [1234567.0, 82402.0, 999.0], "note"),
+    "commas for thousands, and points": ("x|y\n1,234.5|a\n999|b\n", [1234.5, 999.0], "note"),
+    "three digits, and a leading 0": ("x\ty\n82,402\ta\n0,402\tb\n", [82.402, 0.402], "note"),
+    "decimal commas elsewhere": ("x\ty\n82,402\t3,5\n999\t4\n", [82.402, 999.0], "warning"),
+    "decimal points elsewhere": ("x\ty\n82,402\t3.5\n999\t4\n", [82402.0, 999.0], "warning"),
+    "semicolons": ("x;y\n82,402;a\n999;b\n", [82.402, 999.0], "warning"),
+    "other text in the column": ("x;y\n" + "3,5;a\n" * 19 + "?;b\n", [*[3.5] * 19, np.nan], "note"),
+    "a name for each of many columns": (
+        "x;y;" + ";".join(f"column {i}" for i in range(9000)) + "\n3,5;a" + ";" * 9000 + "\n",
+        [3.5],
+        "note",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COMMAS)
+def test_commas_in_numbers_are_read_by_the_whole_column_and_reported(name: str, tmp_path: Path) -> None:
+    content, expected, level = COMMAS[name]
+    frame = read_table(write(tmp_path, content))
+    np.testing.assert_array_equal(as_numbers(frame["x"])[0], expected)
+    assert level in {finding.level for finding in frame.attrs["findings"] if finding.column in ("x", None)}
+
+
+@pytest.mark.parametrize(
+    ("content", "cell"),
+    [
+        ("x\ty\n82,402\ta\n999\tb\n", "'82,402'"),
+        ("x|y\n82,402|a\n1234|b\n", "'82,402'"),
+        ("x\ty\tz\n82,402\t3,5\t3.5\n", "'82,402'"),
+        ("x;y;z\n1.234;3,5;a\n999;4,5;b\n", r"'1\.234'"),
+    ],
+)
+def test_a_number_that_can_be_read_in_two_ways_is_refused(content: str, cell: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"column 'x' is not: {cell} may have .* write .* without separators"):
+        read_table(write(tmp_path, content))
+
+
+@pytest.mark.parametrize("cell", ["1,2,3", "12,34,567", "3,5 kg", "1.2,3.4", "a,b"])
+def test_text_with_commas_stays_text(cell: str, tmp_path: Path) -> None:
+    frame = read_table(write(tmp_path, f"x;y\n{cell};1\n{cell};2\n"))
+    assert frame["x"].tolist() == [cell, cell]
+    assert frame.attrs["findings"] == []
+
+
+def test_two_columns_of_one_name_are_found_in_a_header_of_any_length(tmp_path: Path) -> None:
+    names = [f"a long name of column {i}" for i in range(5000)]
+    with pytest.raises(ValueError, match="'a long name of column 7'"):
+        read_table(write(tmp_path, ",".join([*names, names[7]]) + "\n" + ",".join(["1"] * 5001) + "\n"))
+
+
+def test_a_name_may_have_line_ends_quotes_and_separators_of_other_kinds(tmp_path: Path) -> None:
+    frame = read_table(write(tmp_path, '"a\nb;""c""","d\u2028e",f\n1,2,3\n'))
+    assert frame.columns.tolist() == ['a\nb;"c"', "d\u2028e", "f"]
+    assert frame.to_numpy().tolist() == [[1, 2, 3]]
+
+
+def test_a_text_column_is_read_as_it_stands(tmp_path: Path) -> None:
+    frame = read_table(write(tmp_path, "x;y; z\n01;NA;1\n1,5;;2\nTRUE;x;NA\n"), text_columns=["x", "y", "none"])
+    assert frame["x"].tolist() == ["01", "1,5", "TRUE"]
+    assert frame["y"].tolist()[::2] == ["NA", "x"]
+    assert frame["y"].isna().tolist() == [False, True, False]
+    assert frame["z"].isna().tolist() == [False, False, True]
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
@@ -111,7 +179,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
 
 def test_a_wrong_encoding_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, "a\né\n".encode("latin-1"))
-    for encoding in ("utf-8", "no such code"):
+    for encoding in ("utf-8", "no such code", "rot13", "base64", "hex", "idna", "undefined", "utf\0", "ascii"):
         with pytest.raises(ValueError, match="encoding"):
             read_table(path, encoding=encoding)
     assert read_table(path, encoding="latin-1")["a"].iloc[0] == "é"

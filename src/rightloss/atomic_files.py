@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+
+_UMASK = threading.Lock()
 
 
 @contextmanager
@@ -24,7 +27,7 @@ def whole_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     os.close(handle)
     try:
         yield Path(temporary)
-        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp lets only the owner read the file
+        os.chmod(temporary, 0o666 & ~umask())  # mkstemp lets only the owner read the file
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
@@ -44,8 +47,20 @@ def write_whole(path: str | os.PathLike[str], content: str) -> None:
         file.write(content.encode())
 
 
-def _umask() -> int:
-    # The umask can only be read by setting it.
-    mask = os.umask(0o077)
-    os.umask(mask)
+def check_writable(folder: str | os.PathLike[str]) -> None:
+    """Raise an OSError if no file can be written to a folder: call it before long work; it leaves nothing there."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"\0" * 4096)
+    except OSError as error:
+        raise OSError(
+            f"Expected a folder that can be written, but {folder} cannot ({error.strerror}): choose another."
+        ) from None
+
+
+def umask() -> int:
+    """Return the umask of the process, which can only be read by setting it."""
+    with _UMASK:
+        mask = os.umask(0o077)
+        os.umask(mask)
     return mask

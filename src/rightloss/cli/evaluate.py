@@ -15,6 +15,7 @@ import typer
 from .errors import plain_errors, quiet_exit
 from .population import parse_population, population_text
 from .predict import check_threshold
+from .predictions_file import NUMBER, probability_columns, read_predictions
 from .table_options import Encoding, Group, Json, OptionalTarget, Population, Positive, Threshold
 from .terminal import number, print_json, print_sentences, print_table, warnings_on_stderr
 
@@ -143,35 +144,35 @@ def _from_predictions(
 ) -> Labelled:
     """Read the columns `p_…` of a file, as predictions at the given population."""
     import numpy as np
+    import torch
 
-    from ..sklearn.population import by_class, class_prevalence
-    from ..tabular import read_table
+    from ..tabular.columns import as_numbers
+    from ..tabular.labels import Labels, matching_label, population_of
 
     if path.is_dir():
         raise ValueError("Expected a labelled table after the model's folder, but got none: evaluate model labelled.csv.")
     if target is None or mix is None:
         raise ValueError("Expected --target and --population with a file of predictions, but got none: add them.")
-    frame = read_table(path, encoding=encoding)
-    classes = [str(name).removeprefix("p_") for name in frame.columns if str(name).startswith("p_")]
+    frame = read_predictions(path, target, encoding)
+    columns = probability_columns(list(frame.columns))
+    classes: list[Any] = [name.removeprefix("p_") for name in columns]
     if len(classes) < 2:
         raise ValueError(f"Expected a column p_… per class in {path}, but got {len(classes)}: write it by `rightloss predict`.")
-    if positive is not None and positive not in classes:
-        raise ValueError(f"Expected --positive to name a column p_…, of {classes}, but got {positive!r}: choose one.")
+    second = classes[1] if positive is None else matching_label(positive, classes, "positive")
     if len(classes) == 2:
-        classes = sorted(classes, key=lambda label: label == (positive or classes[1]))
-    probabilities = frame[[f"p_{label}" for label in classes]].to_numpy(dtype=np.float64)
-    if not (
-        np.isfinite(probabilities).all() and (probabilities >= 0).all() and np.allclose(probabilities.sum(1), 1, atol=1e-3)
-    ):
+        classes = sorted(classes, key=lambda label: label == second)
+    probabilities = np.column_stack([as_numbers(frame[f"p_{label}"])[0] for label in classes])
+    if not (np.isfinite(probabilities).all() and (probabilities >= 0).all() and (abs(probabilities.sum(1) - 1) < _OFF).all()):
         raise ValueError(
-            f"Expected probabilities that sum to 1 in {path}, but some rows do not: write it by `rightloss predict`."
+            f"Expected probabilities that sum to 1 in the columns {columns} of {path}, but some rows do not: write it by "
+            "`rightloss predict`."
         )
-    even = [1 / len(classes)] * len(classes)
-    named = by_class(mix, np.array(classes, dtype=object), "population") if isinstance(mix, dict) else mix
-    pi = class_prevalence(named, np.arange(len(classes)), even).population.numpy()
+    codes = class_numbers(frame, target, classes)
+    even = torch.full((len(classes),), 1 / len(classes), dtype=torch.float64)
+    pi = population_of(mix, Labels(classes, codes, second if len(classes) == 2 else None, False), even).population.numpy()
     with np.errstate(divide="ignore"):
         log_probs = np.log(probabilities / probabilities.sum(1, keepdims=True))
-    return Labelled(log_probs, class_numbers(frame, target, classes), classes, pi, _groups(frame, group))
+    return Labelled(log_probs, codes, classes, pi, _groups(frame, group))
 
 
 def class_numbers(frame: pd.DataFrame, target: str, classes: Sequence[Any]) -> np.ndarray:
@@ -179,19 +180,21 @@ def class_numbers(frame: pd.DataFrame, target: str, classes: Sequence[Any]) -> n
     import warnings
 
     import numpy as np
+    import pandas as pd
 
     from ..tabular.columns import text_of
 
     if target not in frame.columns:
         raise ValueError(f"Expected the target column {target!r}, but got {list(frame.columns[:30])}: name it by --target.")
     place = {text_of(label): number for number, label in enumerate(classes)}
-    texts = [None if missing else text_of(value) for value, missing in zip(frame[target], frame[target].isna(), strict=True)]
-    unknown = sorted({text for text in texts if text is not None} - set(place))
+    numbers, labels = pd.factorize(frame[target].astype(object))
+    found = [_class_number(text_of(label), place) for label in labels]
+    unknown = sorted(text_of(label) for label, number in zip(labels, found, strict=True) if number is None)
     if unknown:
         raise ValueError(
             f"Expected the classes {list(place)} in column {target!r}, but got {unknown[:5]}: leave those rows out."
         )
-    codes = np.array([-1 if text is None else place[text] for text in texts], dtype=np.int64)
+    codes = np.array([*found, -1], dtype=np.int64)[numbers]
     if not len(codes) or codes.max() < 0:
         raise ValueError(f"Expected labels in column {target!r}, but all are missing: `rightloss predict` needs none.")
     if (codes < 0).any():
@@ -199,6 +202,17 @@ def class_numbers(frame: pd.DataFrame, target: str, classes: Sequence[Any]) -> n
             f"column {target!r}: {(codes < 0).sum():,} rows have no label and are left out", UserWarning, stacklevel=2
         )
     return codes
+
+
+def _class_number(text: str, place: dict[str, int]) -> int | None:
+    """Return the number of the class that a label names, as it stands or loosely; −1 for "NA" and similar, None if unknown."""
+    from ..tabular.columns import text_of
+    from ..tabular.read import MISSING
+
+    number = text_of(float(text)) if NUMBER.fullmatch(text) and "," not in text else text  # "1.0" is the class 1
+    exact = [place[form] for form in (text, text.rstrip(), number) if form in place]
+    alike = [each for label, each in place.items() if label.casefold() == text.casefold()]
+    return exact[0] if exact else alike[0] if len(alike) == 1 else -1 if text in MISSING else None
 
 
 def _groups(frame: pd.DataFrame, group: str | None) -> np.ndarray | None:

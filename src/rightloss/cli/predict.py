@@ -13,7 +13,7 @@ import typer
 
 from .errors import plain_errors, quiet_exit
 from .population import parse_population, population_text
-from .predictions_file import check_output, write_frame
+from .predictions_file import PREDICTED, check_output, in_order, write_frame
 from .table_options import Data, Encoding, Json, ModelFolder, Overwrite, Population, Threshold, complete_column
 from .terminal import command_line, print_json, print_next, print_sentences, warnings_on_stderr
 
@@ -32,7 +32,6 @@ Keep = Annotated[
         autocompletion=complete_column,
     ),
 ]
-PREDICTED = "predicted"
 
 
 def predict(
@@ -49,8 +48,9 @@ def predict(
     """Predict a table's rows: a probability per class (p_yes, p_no), at the model's population or at another.
 
     The file has the table's columns, or those named by --keep, a column
-    p_… per class, and the predicted class. It is written whole or not at
-    all. Text that a spreadsheet would run gets an apostrophe in front.
+    p_… per class, and the predicted class; if the table's last columns are
+    called p_…, they follow. It is written whole or not at all. Text that a
+    spreadsheet would run gets an apostrophe in front.
 
     \b
     At the population that the model was fitted for:
@@ -104,8 +104,8 @@ def kept_columns(frame: pd.DataFrame, keep: list[str], model: TableModel) -> lis
 
 
 def probability_names(model: TableModel) -> list[str]:
-    """Return the name of each class's column of probabilities."""
-    return [f"p_{label}" for label in model.classes_]
+    """Return the name of each class's column of probabilities, as `read_table` reads it."""
+    return [f"p_{label}".strip() for label in model.classes_]
 
 
 def with_predictions(frame: pd.DataFrame, log_probs: np.ndarray, model: TableModel, threshold: float | None) -> pd.DataFrame:
@@ -116,7 +116,8 @@ def with_predictions(frame: pd.DataFrame, log_probs: np.ndarray, model: TableMod
     best = probabilities.argmax(1) if threshold is None else (probabilities[:, 1] >= threshold).astype(int)
     classes = np.array(model.classes_, dtype=object)
     names = probability_names(model)
-    return frame.assign(**{name: probabilities[:, k] for k, name in enumerate(names)}, **{PREDICTED: classes[best]})
+    table = frame.assign(**{name: probabilities[:, k] for k, name in enumerate(names)}, **{PREDICTED: classes[best]})
+    return table[in_order(list(frame.columns), names)]
 
 
 def _print_done(

@@ -46,6 +46,11 @@ def prevalence(model: ModelFolder, data: Data, encoding: Encoding = None, json: 
             from ..tabular import load_model, read_table
         with warnings_on_stderr():
             fitted = load_model(model)
+            if fitted.family is None:
+                raise ValueError(
+                    f"Expected a model that tells the classes apart, but {model} always answers its population, as nothing "
+                    "better was found: fit one with more rows or other columns."
+                )
             log_probs = fitted.predict_log_proba(read_table(data, encoding=encoding))
             held_out = (fitted.held_out.log_probs, fitted.held_out.target)
             test = _test(log_probs, fitted)

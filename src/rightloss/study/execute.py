@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from ..atomic_files import check_writable
 from ..lock import only_run
 from .config import Group, Source, StudyConfig
 from .duration import size_in_words
@@ -36,6 +36,8 @@ from .results import (
 Progress = Callable[[float, int, str], None]
 
 _FOLDERS = ("runs", "data")
+_MARKS = ("runs", "study.json", "results.json")  # one of them is in a study's folder from the start
+_PAGES = ("table.csv", "comparisons.csv", "summary.json", "report.html", "report.md", "biases.csv", "tables", "figures")
 _PARTIAL = ".saving-*.partial"  # as `rightloss.atomic_files` names them
 _STALE = 3600.0  # seconds after which such a file is abandoned
 
@@ -97,20 +99,20 @@ def check_folder(out: Path, needed: int = 0) -> None:
         needed: bytes that must be free.
 
     Raises:
-        ValueError: a file or a broken link is in the way.
+        ValueError: a file or a broken link is in the way, or the folder has files of others with the names of a study's pages.
         OSError: nothing can be written there, or not `needed` bytes.
     """
     place = nearest(out)
     if not place.is_dir():
         what = "a file" if place.exists() else "a broken link"
         raise ValueError(f"Expected {out} to be a folder, but {place} is {what}: choose another name.")
-    try:
-        with tempfile.TemporaryFile(dir=place) as file:
-            file.write(b"\0" * 4096)
-    except OSError as error:
-        raise OSError(
-            f"Expected a folder that can be written, but {place} cannot ({error.strerror}): choose another."
-        ) from None
+    check_writable(place)
+    foreign = [] if any((out / name).exists() for name in _MARKS) else [name for name in _PAGES if (out / name).exists()]
+    if foreign:
+        raise ValueError(
+            f"Expected a new folder or a study's, but {out} holds {', '.join(foreign)} of another program, which the study "
+            "would overwrite: choose another name."
+        )
     free = shutil.disk_usage(place).free
     if free < needed:
         raise OSError(

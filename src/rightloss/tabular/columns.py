@@ -13,7 +13,7 @@ import pandas as pd
 
 Kind = Literal["number", "category", "text", "identifier", "constant", "date", "boolean"]
 
-_MOSTLY = 0.9  # fraction of cells that makes a column one of numbers or dates; other cells are read as missing
+MOSTLY = 0.9  # fraction of cells that makes a column one of numbers or dates; other cells are read as missing
 _FEW_LEVELS = 50  # a category with more levels must have enough rows for each
 _MANY_LEVELS = 0.2  # distinct values per row from which text is not a category
 _FEWEST_IDS = 20  # with fewer rows, distinct values are no sign of an identifier
@@ -82,11 +82,11 @@ def date_format(series: pd.Series) -> str | None:
     if pd.api.types.is_datetime64_any_dtype(series):
         return "ISO8601"
     some = present.iloc[:: max(1, len(present) // _LOOKED_AT)].astype(str)
-    if not len(some) or some.str.fullmatch(_DATE).mean() < _MOSTLY:
+    if not len(some) or some.str.fullmatch(_DATE).mean() < MOSTLY:
         return None
     fits = [(float(as_days(some, each).size - np.isnan(as_days(some, each)).sum()), each) for each in _DATE_FORMATS]
     best = max(fits, key=lambda fit: fit[0])
-    return best[1] if best[0] >= _MOSTLY * len(some) else None
+    return best[1] if best[0] >= MOSTLY * len(some) else None
 
 
 def as_days(series: pd.Series, date_format: str) -> np.ndarray:
@@ -110,7 +110,7 @@ def formula_cells(series: pd.Series) -> list[str]:
 
 def _kind_of_text(present: pd.Series, distinct: int, name: str) -> Kind:
     numbers = as_numbers(present)[0]
-    if np.isfinite(numbers).mean() >= _MOSTLY:
+    if np.isfinite(numbers).mean() >= MOSTLY:
         kept = numbers[np.isfinite(numbers)]
         return "identifier" if _counts_rows(kept, len(np.unique(kept)), name) else "number"
     if date_format(present) is not None:
@@ -125,7 +125,7 @@ def _counts_rows(values: np.ndarray, distinct: int, name: str) -> bool:
     """Return whether whole numbers identify the rows: all distinct, and without gaps or with a name that says so."""
     if len(values) < _FEWEST_IDS or distinct < len(values) or not np.isfinite(values).all() or (values % 1 != 0).any():
         return False
-    return bool(_ID_NAME.search(name)) or float(values.max() - values.min()) < 1.1 * len(values)
+    return bool(_ID_NAME.search(name)) or float(values.max()) - float(values.min()) < 1.1 * len(values)
 
 
 def _is_numeric(series: pd.Series) -> bool:

@@ -5,6 +5,7 @@ Stage: training table, kinds → a `ColumnSpec` per column; any table, specs →
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from .inspect import LEVELS_KEPT
 
 _RARE = 10  # a level with fewer rows is pooled with others; the minimum is smaller in small tables
 _NAMES_KEPT = 1000  # names of pooled levels, to distinguish them from new ones
+_FAR = 400  # binary exponent of the largest number from which a column's mean and scale are computed in another unit
 _FARTHEST = 1e6  # standard deviations at which a number is clipped, well inside float32
 
 
@@ -163,8 +165,10 @@ def _number_spec(series: pd.Series, kind: Kind) -> ColumnSpec:
     written = (date_format(series) or "ISO8601") if kind == "date" else None
     values = _raw(series, ColumnSpec(str(series.name), kind, date_format=written))
     known = values[~np.isnan(values)]
-    mean, scale = (float(known.mean()), float(known.std())) if len(known) else (0.0, 1.0)
-    fill = float(np.median(known)) if len(known) else 0.0
+    exponent = math.frexp(np.abs(known).max(initial=0))[1] - 1
+    unit = 2.0**exponent if abs(exponent) > _FAR else 1.0  # exact, and squares neither overflow nor vanish
+    some = known / unit if len(known) else np.zeros(1)
+    mean, scale, fill = (float(figure) * unit for figure in (some.mean(), some.std(), np.median(some)))
     missing = len(known) < len(values)
     scale = scale if 0 < scale < np.inf else 1.0
     return ColumnSpec(str(series.name), kind, (), (), fill, mean, scale, missing, written)
@@ -189,7 +193,8 @@ def _raw(series: pd.Series, spec: ColumnSpec) -> np.ndarray:
 
 
 def _standardised(series: pd.Series, spec: ColumnSpec) -> np.ndarray:
-    return np.clip((_raw(series, spec) - spec.mean) / spec.scale, -_FARTHEST, _FARTHEST)
+    with np.errstate(over="ignore"):  # infinity is clipped, and halves of the largest numbers do not overflow
+        return np.clip((_raw(series, spec) / 2 - spec.mean / 2) / spec.scale * 2, -_FARTHEST, _FARTHEST)
 
 
 def _codes(series: pd.Series, spec: ColumnSpec) -> tuple[np.ndarray, np.ndarray]:

@@ -4,7 +4,7 @@ Stage: `TableModel` → folder, written atomically → `TableModel`, with everyt
 
 | file | content |
 |---|---|
-| model.json | format and version, columns, classes, population, comparison, findings, digests of the other files |
+| model.json | format and version, columns, classes, population, comparison, findings, digests and names of the other files |
 | arrays.safetensors | predictions out of fold, coefficients, calibration | | boosting.txt | the trees, if the model has some |
 """
 
@@ -17,6 +17,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, get_args
@@ -27,6 +28,7 @@ import torch
 from torch import Tensor
 
 from .. import __version__
+from ..atomic_files import check_writable, umask
 from ..prevalence import Prevalence
 from ..serialization import Format, prevalence_facts, read_file, saved_prevalence, write_file
 from ..shift import Calibration
@@ -56,11 +58,12 @@ def save_model(
     Args:
         model: the model.
         folder: the new folder; its parent must exist.
-        overwrite: replace an existing model, or an empty folder.
+        overwrite: replace an existing model, or an empty folder. Only files that `save_model` wrote are deleted.
         also: other text files of the folder by name, such as a report.
 
     Raises:
-        ValueError: if the folder exists, or has other files than those of a model.
+        ValueError: if the folder exists, or has files that `save_model` did not write.
+        OSError: if nothing can be written there.
     """
     folder = Path(folder)
     check_destination(folder, overwrite=overwrite)
@@ -71,14 +74,14 @@ def save_model(
     temporary = Path(tempfile.mkdtemp(dir=folder.absolute().parent, prefix=".saving-"))
     try:
         _write(model, temporary, others)
-        temporary.chmod(0o777 & ~_umask())
-        _replace(temporary, folder)
+        temporary.chmod(0o777 & ~umask())
+        _replace(temporary, folder, overwrite)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
 def check_destination(folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-    """Raise a ValueError if a model cannot be saved there: call it before a long fit.
+    """Raise a ValueError or OSError if a model cannot be saved there: call it before a long fit.
 
     Examples:
         >>> import tempfile
@@ -88,12 +91,38 @@ def check_destination(folder: str | os.PathLike[str], *, overwrite: bool = False
     folder = Path(folder)
     if not folder.absolute().parent.is_dir():
         raise ValueError(f"Expected a folder at {folder.absolute().parent}, but there is none: make it first.")
-    if folder.exists() and not folder.is_dir():
+    if os.path.lexists(folder) and not folder.is_dir():
         raise ValueError(f"Expected a new folder, but {folder} is a file: choose another name.")
     if folder.is_dir() and not overwrite:
         raise ValueError(f"Expected a new folder, but {folder} exists: choose another name, or ask to overwrite it.")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / _JSON).is_file():
-        raise ValueError(f"Expected a model's folder to overwrite, but {folder} holds other files: choose another name.")
+    foreign = _foreign_files(folder) and _foreign_files(folder)  # twice: another process may just have replaced the model
+    if foreign:
+        raise ValueError(
+            f"Expected a folder with nothing but a model to overwrite, but {folder} holds other files "
+            f"({', '.join(foreign[:10])}): move them elsewhere, or choose another name."
+        )
+    check_writable(folder.absolute().parent)
+    if folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK):
+        raise OSError(f"Expected a folder that can be written, but {folder} cannot: choose another.")
+
+
+def _foreign_files(folder: Path) -> list[str]:
+    """Return the names of files and folders in a folder that `save_model` did not write."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        own = _own_files(folder)
+        return sorted(path.name for path in folder.iterdir() if path.name not in own or path.is_dir())
+    return []
+
+
+def _own_files(folder: Path) -> set[str]:
+    """Return the names of the files that `save_model` wrote to a folder; none if its model.json is another program's."""
+    try:
+        facts = _parsed(folder / _JSON)
+    except (ValueError, OSError):
+        return set()
+    also = facts.get("also", ["report.html"])  # older models do not list it
+    plain = {name for name in also if isinstance(name, str) and Path(name).name == name} if isinstance(also, list) else set()
+    return {_JSON, _ARRAYS, _TREES} | plain
 
 
 def load_model(folder: str | os.PathLike[str]) -> TableModel:
@@ -141,7 +170,8 @@ def _write(model: TableModel, folder: Path, others: Mapping[str, str]) -> None:
     for name, text in others.items():
         (folder / name).write_text(text, encoding="utf-8")
     facts = _facts(model) | {
-        "files": {name: _sha256(folder / name, folder) for name in (_ARRAYS, _TREES) if (folder / name).exists()}
+        "files": {name: _sha256(folder / name, folder) for name in (_ARRAYS, _TREES) if (folder / name).exists()},
+        "also": sorted(others),
     }
     facts["sha256"] = _digest(facts)
     (folder / _JSON).write_text(json.dumps(facts, indent=1, ensure_ascii=False, allow_nan=False), encoding="utf-8")
@@ -177,34 +207,60 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _replace(temporary: Path, folder: Path) -> None:
-    """Move a folder to its final path; an old folder there is renamed first, and deleted last."""
-    if not folder.exists():
-        os.rename(temporary, folder)
-        return
+def _replace(temporary: Path, folder: Path, overwrite: bool) -> None:
+    """Move a folder to its final path; an old model there is renamed first, and its files are deleted last, by name."""
     aside = Path(tempfile.mkdtemp(dir=folder.absolute().parent, prefix=".replaced-"))
-    os.rename(folder, aside / "old")
+    old = aside / "old"
     try:
-        os.rename(temporary, folder)
-    except OSError:
-        os.rename(aside / "old", folder)
-        raise
+        while True:
+            if overwrite:
+                with suppress(FileNotFoundError):  # nothing is there, or another process has just moved it
+                    os.rename(folder, old)
+            try:
+                os.rename(temporary, folder)
+                return
+            except OSError:
+                if not (overwrite and folder.is_dir()):  # else another process has just written its model: replace that
+                    if old.is_dir():
+                        os.rename(old, folder)
+                    check_destination(folder, overwrite=overwrite)
+                    raise
+            _delete(old)
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        _delete(old)
+        with suppress(OSError):
+            aside.rmdir()
+
+
+def _delete(folder: Path) -> None:
+    """Delete the files that `save_model` wrote to a folder, and the folder if it is empty then; of a link, only the link."""
+    if folder.is_symlink():
+        folder.unlink()
+        return
+    for name in _own_files(folder):
+        (folder / name).unlink(missing_ok=True)
+    with suppress(OSError):  # what came into it at the last moment is kept
+        folder.rmdir()
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    """Return the content of a model.json; raise a ValueError if it is none."""
+    if path.stat().st_size > _MOST_JSON:
+        raise _damaged(path.parent, f"{_JSON} has {path.stat().st_size:,} bytes")
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise _damaged(path.parent, f"{_JSON} is no JSON: {error}") from error
+    if not isinstance(facts, dict) or facts.get("format") != FORMAT:
+        raise ValueError(f"Expected a model that rightloss has saved, but {path} is another program's: give another folder.")
+    return facts
 
 
 def _read_facts(folder: Path) -> dict[str, Any]:
     path = folder / _JSON
     if not folder.is_dir() or not path.is_file():
         raise ValueError(f"Expected a model's folder with {_JSON} in it, but {folder} is none: give what `fit` has written.")
-    if path.stat().st_size > _MOST_JSON:
-        raise _damaged(folder, f"{_JSON} has {path.stat().st_size:,} bytes")
-    try:
-        facts = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise _damaged(folder, f"{_JSON} is no JSON: {error}") from error
-    if not isinstance(facts, dict) or facts.get("format") != FORMAT:
-        raise ValueError(f"Expected a model that rightloss has saved, but {path} is another program's: give another folder.")
+    facts = _parsed(path)
     if facts.get("version") != VERSION:
         raise ValueError(
             f"Expected version {VERSION} of the model format, but {folder} has {facts.get('version')!r}, written by rightloss "
@@ -383,9 +439,3 @@ def _digest(facts: Mapping[str, Any]) -> str:
 
 def _refuse_constant(text: str) -> Any:
     raise ValueError(f"{text} is no number")
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)  # the umask can only be read by setting it
-    os.umask(mask)
-    return mask

@@ -5,6 +5,7 @@ Stage: target column, `positive`, `population` → classes, a class number per r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -51,6 +52,18 @@ def labels_of(series: pd.Series, positive: Label | None = None) -> Labels:
     """
     numbers, values = pd.factorize(series.astype(object), use_na_sentinel=True)
     labels = [plain_label(value) for value in values]
+    if any(isinstance(label, float) and math.isinf(label) for label in labels):
+        raise ValueError(
+            f"Expected names or finite numbers as classes in the column {series.name!r}, but got infinity: is it the right one?"
+        )
+    names: dict[str, Label] = {}
+    for label in labels:
+        other = names.setdefault(str(label).strip(), label)
+        if (type(other), other) != (type(label), label):
+            raise ValueError(
+                f"Expected classes in the column {series.name!r} that differ in more than blanks or type, but got {other!r} "
+                f"and {label!r}: write them in one way."
+            )
     mixed = len({type(label) for label in labels}) > 1
     classes = sorted(set(labels), key=str if mixed else None)
     second: Label | None
@@ -111,7 +124,7 @@ def matching_label(value: Any, classes: list[Label], name: str) -> Label:
     """
     exact = [label for label in classes if type(label) is type(value) and label == value]
     alike = [label for label in classes if str(label) == str(value)]
-    loose = [label for label in classes if str(label).casefold() == str(value).casefold()]
+    loose = [label for label in classes if str(label).strip().casefold() == str(value).strip().casefold()]
     for found in (exact, alike, loose):
         if len(found) == 1:
             return found[0]

@@ -117,8 +117,10 @@ class TableModel:
         """
         for finding in self.check(frame):
             if finding.level == "warning":
-                warnings.warn(f"column {finding.column!r}: {finding.message}", TableWarning, stacklevel=2)
+                warnings.warn(str(finding).removeprefix("warning: "), TableWarning, stacklevel=2)
         to = self.population if population is None else self.prevalence_of(population)
+        if self.fitted is None:  # exactly π, as out of fold: rounding would look like information
+            return np.tile(to.population.log().numpy(), (len(frame), 1))
         blocks = [self._block(frame.iloc[start : start + _BLOCK]) for start in range(0, len(frame), _BLOCK)]
         table = np.concatenate(blocks) if blocks else np.empty((0, len(self.classes_)))
         if not len(table):
@@ -139,10 +141,13 @@ class TableModel:
     def check(self, frame: pd.DataFrame) -> list[Finding]:
         """Compare a table with the training table; return warnings about unknown cells and notes about unused columns.
 
+        What `read_table` found about the file comes first.
+
         Raises:
             ValueError: a column is missing.
         """
-        return check_columns(frame, self.columns, [self.target, *([] if self.group is None else [self.group])])
+        known = [self.target, *([] if self.group is None else [self.group])]
+        return [*frame.attrs.get("findings", []), *check_columns(frame, self.columns, known)]
 
     def labels(self, frame: pd.DataFrame) -> Int64[np.ndarray, " n"]:
         """Return the class numbers of a labelled table, −1 for missing labels.
@@ -173,8 +178,7 @@ class TableModel:
 
     def _block(self, frame: pd.DataFrame) -> Float64[np.ndarray, "n k"]:
         """Return predictions at the mix of the fitted model, or of its calibration."""
-        if self.fitted is None:
-            return np.tile(self.population.sampling.log().numpy(), (len(frame), 1))
+        assert self.fitted is not None
         raw = self.fitted.log_probs(matrix_for(self.fitted, frame, self.columns))
         return raw if self.calibration is None else np.asarray(self.calibration(raw))
 

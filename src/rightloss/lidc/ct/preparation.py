@@ -12,8 +12,6 @@ import csv
 import io
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -23,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ...atomic_files import write_whole
+from ...atomic_files import check_writable, write_whole
 from ...lock import only_run
 from ..readings import nodules as all_nodules
 from ..readings import scan_positions
@@ -34,6 +32,7 @@ from .shards import (
     Shard,
     ShardJob,
     ShardNotWritten,
+    delete_shards,
     make_shard,
     nodules_written,
     numeric_columns,
@@ -189,7 +188,7 @@ def prepare(
             report(len(jobs), len(jobs), "writing the archive")
             write_patches(target, table, {jobs[uid].path: shard for uid, shard in shards.items()}, parts, size)
         if prepared.parts is None:
-            shutil.rmtree(parts, ignore_errors=True)
+            delete_shards(parts)
     return prepared
 
 
@@ -288,8 +287,7 @@ def _check(folder: Path, target: Path, parts: Path, size: int, workers: int | No
         raise ValueError(
             f"Expected `workers` to be a whole number from 0, but got {workers!r}: leave it out for one per processor."
         )
-    with tempfile.TemporaryFile(dir=target.parent):  # raises an OSError now rather than after hours
-        pass
+    check_writable(target.parent)  # now rather than after hours
 
 
 def _check_found(found: Found, folder: Path) -> None:

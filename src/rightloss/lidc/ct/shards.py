@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,13 +28,15 @@ from .series import cut_patch, read_series
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["Shard", "ShardJob", "ShardNotWritten", "make_shard", "nodules_written", "read_shard", "shard_job", "write_patches"]
+__all__ = ["Shard", "ShardJob", "ShardNotWritten", "delete_shards", "make_shard"]
+__all__ += ["nodules_written", "read_shard", "shard_job", "write_patches"]
 
 RATINGS = [f"rating_{rating}" for rating in range(1, 6)]
 NAMES = ("nodule", "patient_id", "series_uid")
 
 _VERSION = 2  # version of the content of shards: increase it when the same files give other patches
 _NOTE = "written.json"
+_OWN = ("[0-9a-f]" * 32 + ".npz", "patches.npy", "archive.npz", _NOTE, ".saving-*.partial")
 _SPACING = 1.0  # mm
 
 
@@ -173,6 +176,14 @@ def write_patches(target: Path, table: DataFrame, shards: Mapping[Path, Shard], 
     (folder / "patches.npy").unlink()
     write_whole(folder / _NOTE, json.dumps([len(rows), *_state(whole)]))
     os.replace(whole, target)
+
+
+def delete_shards(folder: Path) -> None:
+    """Delete the shards, and what belongs to them; the folder too, unless it has other files."""
+    for path in [each for name in _OWN for each in folder.glob(name)]:
+        path.unlink(missing_ok=True)
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def nodules_written(target: Path, folder: Path) -> int | None:
