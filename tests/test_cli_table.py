@@ -146,7 +146,8 @@ def test_fit_prints_the_comparison_and_writes_a_model_with_its_report(folder: Pa
     model = load_model(folder / "model")
     for row in model.comparison.to_dict("records"):
         assert row["candidate"] in printed
-    assert printed.count("✓") == 1
+    assert printed.count(" ✓ ") == 1
+    assert "\n✓ is the model that is kept" in printed
     assert (folder / "model" / "report.html").read_text().startswith("<!doctype html>")
     assert next_command(printed)[:2] == ["predict", str(folder / "model")]
     assert sorted(path.name for path in folder.iterdir()) == ["data.csv", "model", "printed.txt"]

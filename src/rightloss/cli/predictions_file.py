@@ -6,6 +6,7 @@ Stage: a data frame, a path → the file, written atomically; no CSV cell that a
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,15 @@ def write_frame(frame: pd.DataFrame, path: Path) -> dict[str, int]:
     with whole_path(path) as temporary:
         compression = "gzip" if name.endswith(".gz") else None
         safe.to_csv(temporary, index=False, sep="\t" if name.endswith(".tsv") else ",", compression=compression)
+    return changed
+
+
+def print_frame(frame: pd.DataFrame) -> dict[str, int]:
+    """Print the frame as CSV, in UTF-8, on standard output; return what `write_frame` does."""
+    safe, changed = without_formulas(frame)
+    sys.stdout.flush()
+    safe.to_csv(sys.stdout.buffer, index=False)
+    sys.stdout.buffer.flush()
     return changed
 
 
