@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
+from ..extras import install
 from .population import shares_text
 
 # By missing module: the package, and the extra of rightloss that installs it.
@@ -60,7 +61,7 @@ def plain_errors() -> Iterator[None]:
         missing = _EXTRA.get((error.name or "").partition(".")[0])
         if missing is None:
             raise
-        leave(f'{missing[0]} is needed for this: pip install "rightloss[{missing[1]}]"', 1)
+        leave(f"{missing[0]} is needed for this: {install(missing[1])}", 1)
     except ImportError as error:
         if not isinstance(error.__cause__, ModuleNotFoundError):
             raise

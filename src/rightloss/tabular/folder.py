@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from .. import __version__
+from ..extras import install
 from ..prevalence import Prevalence
 from ..serialization import Format, prevalence_facts, read_file, saved_prevalence, write_file
 from ..shift import Calibration
@@ -373,7 +374,7 @@ def _booster(folder: Path, trees: bytes | None, num_columns: int, num_classes: i
     try:
         import lightgbm
     except ImportError as error:
-        raise ImportError("This model needs LightGBM: pip install 'rightloss[boosting]'.") from error
+        raise ImportError(f"This model needs LightGBM: {install('boosting')}.") from error
     try:
         booster = lightgbm.Booster(model_str=((folder / _TREES).read_bytes() if trees is None else trees).decode())
     except (lightgbm.basic.LightGBMError, OSError, ValueError) as error:

@@ -178,20 +178,22 @@ def _mix_covariance(model: TableModel) -> np.ndarray:
 def _with_survey(logit: np.ndarray, errors: np.ndarray, beta: BetaLogOdds, level: float) -> tuple[np.ndarray, np.ndarray]:
     """Return limits (n, 2) where π ~ Beta: of the log-odds of π plus a normal error, without a normal approximation of π."""
     nodes, weights = (each.numpy() for each in beta.rule())
-    mean = np.log(beta.a) - np.log(beta.b)
-    grid = np.linspace(0, max(float(errors.max(initial=0)), 1e-9), _GRID)
-    shares = ((1 - level) / 2, (1 + level) / 2)
-    low, high = (logit - mean + np.interp(errors, grid, _sum_quantiles(nodes, weights, grid, share)) for share in shares)
+    least = 0.25 * np.sqrt(np.cov(nodes, aweights=weights))  # of an error that is smooth between the nodes
+    grid = np.linspace(least, max(float(errors.max(initial=0)), least), _GRID)
+    mean, ends = np.log(beta.a) - np.log(beta.b), []
+    for share in ((1 - level) / 2, (1 + level) / 2):
+        found = np.array([beta.quantile(share), *_sum_quantiles(nodes, weights, grid, share)])
+        ends.append(logit - mean + np.interp(errors**2, np.array([0.0, *grid]) ** 2, found))
+    low, high = ends
     return special.expit(np.column_stack([-high, low])), special.expit(np.column_stack([-low, high]))
 
 
 def _sum_quantiles(nodes: np.ndarray, weights: np.ndarray, errors: np.ndarray, share: float) -> np.ndarray:
     """Return the quantile of t + s z for each s, where t has these nodes and weights and z is normal; by bisection."""
-    scale = np.maximum(errors, 1e-3 * np.sqrt(np.cov(nodes, aweights=weights)))[:, None]
-    low, high = (np.full(len(errors), end) for end in (nodes.min() - 10 * scale.max(), nodes.max() + 10 * scale.max()))
+    low, high = (np.full(len(errors), end) for end in (nodes.min() - 10 * errors.max(), nodes.max() + 10 * errors.max()))
     for _ in range(60):
         middle = (low + high) / 2
-        below = stats.norm.cdf((middle[:, None] - nodes) / scale) @ weights < share
+        below = special.ndtr((middle[:, None] - nodes) / errors[:, None]) @ weights < share
         low, high = np.where(below, middle, low), np.where(below, high, middle)
     return (low + high) / 2
 
