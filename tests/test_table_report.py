@@ -218,7 +218,7 @@ def test_the_page_shows_odds_ratios_with_limits_and_says_what_the_tick_means(mod
     assert f"{row['odds_ratio']:.3g}<span" in page
     assert f"{row['low']:.3g} to {row['high']:.3g}" in page
     assert "✓ marks the model that is kept" in page
-    several = report_page(ratings)
+    several = report_page(dataclasses.replace(ratings, odds_ratios=model.odds_ratios))
     assert "each class against early" in several
     none = report_page(dataclasses.replace(model, odds_ratios=None))
     assert "Odds ratios" not in none

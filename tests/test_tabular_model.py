@@ -407,6 +407,24 @@ def test_the_odds_ratio_of_two_categories_is_that_of_the_two_by_two_table() -> N
 
 
 @pytest.mark.long
+def test_three_classes_have_odds_ratios_against_the_first_and_limits_of_each_risk() -> None:
+    counts = {("m", "a"): 60, ("f", "a"): 30, ("m", "b"): 50, ("f", "b"): 90, ("m", "c"): 20, ("f", "c"): 70}
+    mix = {"a": 0.1, "b": 0.2, "c": 0.7}
+    model = fit_table(cells(counts), target="cancer", population=mix, candidates=["linear"])
+    assert model.odds_ratios is not None
+    for label, row in zip("bc", model.odds_ratios.to_dict("records"), strict=True):
+        four = [counts[sex, each] for sex in "mf" for each in (label, "a")]
+        assert (row["class"], row["change"]) == (label, "m against f")
+        ratio, error = four[0] * four[3] / (four[1] * four[2]), np.sqrt(sum(1 / count for count in four))
+        np.testing.assert_allclose([row["odds_ratio"], row["high"]], [ratio, ratio * np.exp(1.959964 * error)], rtol=1e-3)
+    frame = pd.DataFrame({"sex": ["m", "f"]})
+    risk, (low, high) = np.exp(model.predict_log_proba(frame)), model.predict_limits(frame)
+    assert ((low < risk) & (risk < high)).all()
+    wider = model.predict_limits(frame, Prevalence.dirichlet([5, 10, 35]))
+    assert ((wider[0] < low) & (high < wider[1])).all()
+
+
+@pytest.mark.long
 def test_odds_ratios_of_a_number_are_for_a_round_step_whatever_its_unit() -> None:
     frame = people()
     years, days = (

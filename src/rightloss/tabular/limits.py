@@ -178,7 +178,7 @@ def _mix_covariance(model: TableModel) -> np.ndarray:
 def _with_survey(logit: np.ndarray, errors: np.ndarray, beta: BetaLogOdds, level: float) -> tuple[np.ndarray, np.ndarray]:
     """Return limits (n, 2) where π ~ Beta: of the log-odds of π plus a normal error, without a normal approximation of π."""
     nodes, weights = (each.numpy() for each in beta.rule())
-    least = 0.25 * np.sqrt(np.cov(nodes, aweights=weights))  # of an error that is smooth between the nodes
+    least = 0.25 * float(np.sqrt(np.cov(nodes, aweights=weights)))  # of an error that is smooth between the nodes
     grid = np.linspace(least, max(float(errors.max(initial=0)), least), _GRID)
     mean, ends = np.log(beta.a) - np.log(beta.b), []
     for share in ((1 - level) / 2, (1 + level) / 2):
