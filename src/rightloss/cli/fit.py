@@ -54,8 +54,8 @@ Unlabelled = Annotated[
 FitPopulation = Annotated[
     str | None,
     typer.Option(
-        help="How frequent the classes are where the model is used: 0.001, 0.1%, 1/1000, '12 of 3000' of a survey, or a=0.9,b=0.09,c=0.01; "
-        "unknown: learn it from the --unlabelled rows.",
+        help="How frequent the classes are where the model is used: 0.001, 0.1%, 1/1000, '12 of 3000' of a survey, or "
+        "a=0.9,b=0.09,c=0.01; unknown: learn it from the --unlabelled rows.",
         show_default=False,
         metavar="RATE",
     ),
