@@ -11,18 +11,9 @@ PACKAGE = ROOT / "src" / "rightloss"
 PAGE = ROOT / "CONTRIBUTING.md"
 BLOCK = re.compile(r"```text\nsrc/rightloss/\n.*?```\n", re.DOTALL)
 ORDER = (  # of data flow, as tests/test_layout.py enforces it
-    *(
-        "atomic_files.py",
-        "lock.py",
-        "rng.py",
-        "log_probs.py",
-        "prevalence",
-        "finding_tables.py",
-        "serialization.py",
-        "sampling",
-        "likelihoods",
-    ),
-    *("marginals", "losses", "inference", "predictive", "shift", "metrics", "check", "sklearn", "boosting", "tabular"),
+    *("extras.py", "atomic_files.py", "lock.py", "rng.py", "log_probs.py", "prevalence", "finding_tables.py"),
+    *("serialization.py", "sampling", "likelihoods", "marginals", "losses", "inference", "predictive", "shift", "metrics"),
+    *("check", "sklearn", "boosting", "tabular"),
     *("lidc", "study", "cli"),
 )
 WIDTH = 34

@@ -32,8 +32,8 @@ predictions, and a report. No Python is needed.
 
 ![The report: predicted against observed risk before and after the correction, and a slider](../pictures/table_report.png)
 
-This is the report of step 2. Its slider moves the prevalence. You need `pip install "rightloss[table]"`. Every
-command ends with the next one to type.
+This is the report of step 2. Its slider moves the prevalence. To install, run
+`pip install -c constraints.txt -e ".[table]"` in a checkout. Every command ends with the next one to type.
 
 The file is a case-control sample of ISLP's *Default*: customers of a bank. Half of those in the file defaulted on
 their debt; of all customers, one in thirty does. This page is written by `.venv/bin/python docs/make_table.py`, which
@@ -61,7 +61,14 @@ and `report.html`: one page, shown above, that works offline.
 {predict}
 
 The file has the table's own columns, `p_No`, `p_Yes` and the predicted class. `--population 0.1` gives the same
-predictions for a population where one in ten defaults. Nothing is trained again.
+predictions for a population where one in ten defaults. Nothing is trained again. Without `--out`, the predictions go to
+standard output, for a pipe, and all messages to standard error.
+
+`--level 0.95` adds `low_Yes` and `high_Yes`, 95 % limits of each risk. They say how much the risk changes if the model
+is fitted without a fifth of the rows, by a jackknife; choice of its penalty or its trees, and calibration, are done
+again each time. With `--group` whole groups are left out. If the population was counted in a survey, write `--population
+"12 of 3000"`: the limits then allow for how few were counted. One number is taken as known. The limits do not allow for
+what no model of these columns could learn.
 
 ## 4. Evaluate
 

@@ -1,6 +1,6 @@
 """Correct a boosting model that was fitted with balanced class weights, and score both at the new prevalence.
 
-pip install 'rightloss[boosting]' ISLP
+pip install -c constraints.txt -e ".[boosting]" ISLP
 python examples/fitted_model.py
 """
 

@@ -2,7 +2,7 @@
 
 The features of the nodules ship with the package. No patient is in both parts.
 
-    pip install 'rightloss[lidc]'
+    pip install -c constraints.txt -e ".[lidc]"
     python examples/network.py
 """
 

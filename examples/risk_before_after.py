@@ -3,7 +3,7 @@
 The data are 10,000 credit card holders, of whom 3.3 % default (ISLP's Default). Training sees as many who default as not;
 the pictures are of 5,000 other customers, as they come.
 
-    pip install 'rightloss[study]' ISLP
+    pip install -c constraints.txt -e ".[study]" ISLP
     python examples/risk_before_after.py risk_before_after.png
 """
 

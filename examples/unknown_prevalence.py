@@ -1,6 +1,6 @@
 """Estimate how many tumours are malignant at a hospital that has sent no labels, and move the predictions there.
 
-pip install 'rightloss[sklearn]'
+pip install -c constraints.txt -e ".[sklearn]"
 python examples/unknown_prevalence.py
 """
 

@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 import rightloss
 from rightloss import cli
+from rightloss.extras import install
 from rightloss.lidc.ct import preparation
 from rightloss.study import toy
 from rightloss.study.methods import FULLY_LABELLED, METHODS
@@ -117,7 +118,7 @@ def test_a_users_mistake_gives_one_line_and_writes_nothing(
     [
         (KeyboardInterrupt(), 130, "interrupted; run again to resume"),
         (PermissionError(13, "Permission denied", "out"), 1, "Permission denied: 'out'"),
-        (ModuleNotFoundError("No module named 'sklearn'", name="sklearn"), 1, 'pip install "rightloss[study]"'),
+        (ModuleNotFoundError("No module named 'sklearn'", name="sklearn"), 1, 'pip install -c constraints.txt -e ".[study]"'),
     ],
 )
 def test_an_error_that_stops_a_study_gives_one_line(
@@ -195,7 +196,7 @@ def test_a_missing_extra_gives_one_line(
     with pytest.raises(SystemExit) as exit_:
         cli.main()
     assert exit_.value.code == 1
-    assert capsys.readouterr().err == f'rightloss: {missing} is needed for this: pip install "rightloss[study]"\n'
+    assert capsys.readouterr().err == f"rightloss: {missing} is needed for this: {install('study')}\n"
 
 
 def test_a_missing_pydicom_gives_one_line(scans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,7 +204,7 @@ def test_a_missing_pydicom_gives_one_line(scans: Path, monkeypatch: pytest.Monke
         monkeypatch.setitem(sys.modules, name, None)
     result = invoke("lidc", "prepare", "--dicom", str(scans / "dicom"), "--out", str(scans / "n.npz"))
     assert result.exit_code == 1
-    assert result.stderr == 'rightloss: pydicom is needed for this: pip install "rightloss[lidc]"\n'
+    assert result.stderr == f"rightloss: pydicom is needed for this: {install('lidc')}\n"
     assert [path.name for path in scans.iterdir()] == ["dicom"]
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from nodule_files import small_archive
 from study_results import fake_study
+from table_files import write_people
 from test_cli import invoke
 
 import rightloss
@@ -98,6 +99,28 @@ def test_letters_without_an_ascii_spelling_become_question_marks(monkeypatch: py
     assert {file.getvalue().rstrip() for file in written.values()} == {"pi of Ångström - ?? ?: -0.3 ±½".encode("latin-1")}
     with pytest.raises(UnicodeDecodeError):
         codecs.decode(b"\xff", "utf-8", "rightloss")
+
+
+@pytest.mark.long
+def test_a_reader_that_ends_early_ends_predictions_quietly(tmp_path: Path) -> None:
+    write_people(tmp_path / "data.csv")
+    write_people(tmp_path / "new.csv", 20_000)
+    assert (
+        invoke(
+            "fit", str(tmp_path / "data.csv"), "--target", "cancer", "--folds", "2", "--out", str(tmp_path / "model")
+        ).exit_code
+        == 0
+    )
+    process = subprocess.Popen(
+        command("predict", str(tmp_path / "model"), str(tmp_path / "new.csv")), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline() == b"patient,age,density,clinic,cancer,p_no,p_yes,predicted\n"
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait() == 1
 
 
 @pytest.mark.parametrize("caught", ["", "Exception", "BaseException"])

@@ -180,7 +180,7 @@ def test_a_package_that_is_not_installed_is_named_before_anything_is_done(
         monkeypatch.setitem(sys.modules, name, None)
     result = invoke("study", *arguments.split(), "--out", str(tmp_path / "out"))
     assert (result.exit_code, len(result.stderr.splitlines())) == (1, 1)
-    assert result.stderr.startswith(f"rightloss: {missing} is needed for this: pip install ")
+    assert result.stderr.startswith(f"rightloss: {missing} is needed for this: in a checkout of rightloss, pip install -c")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -10,13 +10,15 @@ import itertools
 import json
 import re
 import shlex
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from members import assert_refused
+from members import assert_refused, unchecked_types
 from table_files import people, write_people
 from test_cli import invoke
 
@@ -25,6 +27,7 @@ from rightloss.cli.evaluate import _from_predictions
 from rightloss.cli.population import parse_population, population_text
 from rightloss.cli.predict import probability_names, with_predictions
 from rightloss.cli.predictions_file import check_output, read_predictions, without_formulas, write_frame
+from rightloss.cli.terminal import command_line
 from rightloss.metrics import evaluate
 from rightloss.tabular import Finding, load_model, read_table
 
@@ -85,6 +88,41 @@ def test_a_population_in_a_command_is_read_as_it_was_meant(shares: list[float]) 
     found = parse_population(population_text([*(0.5 * each for each in shares), 0.5], ["a", "b", "c"], None))
     assert isinstance(found, dict)
     assert list(found.values()) == pytest.approx([*(0.5 * each for each in shares), 0.5], rel=1e-3)
+
+
+HOSTILE = ["a,b", "c=d, e", '"quoted"', "x=0.5,y", " padded ", "f\x1b[31mg", "two\nlines", "don't", "100%", "…", "12 of 30"]
+
+
+def test_frequencies_of_classes_with_any_name_are_read_as_they_were_written() -> None:
+    shares = [1 / len(HOSTILE)] * len(HOSTILE)
+    assert parse_population(population_text(shares, HOSTILE, None)) == pytest.approx(
+        dict(zip(HOSTILE, shares, strict=True)), rel=1e-3
+    )
+    assert parse_population("other, benign=0.9,malignant=0.1") == {"other, benign": 0.9, "malignant": 0.1}
+
+
+@pytest.mark.parametrize("argument", [*HOSTILE, "\udcff.csv", "\u202eab", "$(touch harm)\x07", "é\x07f1"])
+def test_the_shell_reads_a_command_as_it_was_meant_and_the_terminal_gets_no_control_characters(argument: str) -> None:
+    line = command_line(argument, "end")
+    assert line.isprintable()
+    shell = shutil.which("bash")
+    if shell is None:
+        pytest.skip("needs bash")
+    read = subprocess.run([shell, "-c", line.replace("rightloss", "printf '%s|'", 1)], capture_output=True, check=True).stdout
+    assert read == f"{argument}|end|".encode("utf-8", "surrogateescape")
+
+
+def test_counts_of_a_survey_are_an_uncertain_population() -> None:
+    found = parse_population("12 of 3000")
+    assert isinstance(found, Prevalence)
+    assert found.concentration is not None
+    assert found.concentration.tolist() == [2988.5, 12.5]  # Jeffreys' prior
+    assert_refused(lambda: parse_population("3 of 2"), "counts")
+
+
+@pytest.mark.parametrize("text", ["5e-324", "1e-300", "a=1,b=5e-324", "0.9999999999999"])
+def test_a_population_too_small_for_figures_is_refused(text: str) -> None:
+    assert_refused(lambda: parse_population(text), "population of 1e-12 or more")
 
 
 # Files of predictions.
@@ -218,7 +256,9 @@ def test_fit_prints_the_comparison_and_writes_a_model_with_its_report(folder: Pa
     model = load_model(folder / "model")
     for row in model.comparison.to_dict("records"):
         assert row["candidate"] in printed
-    assert printed.count("✓") == 1
+    assert printed.count(" ✓ ") == 1
+    assert "\n✓ is the model that is kept" in printed
+    assert "Cross-validated at the population 0.01 (yes)" in printed
     assert (folder / "model" / "report.html").read_text().startswith("<!doctype html>")
     assert next_command(printed)[:2] == ["predict", str(folder / "model")]
     assert sorted(path.name for path in folder.iterdir()) == ["data.csv", "model", "printed.txt"]
@@ -365,3 +405,75 @@ def test_three_classes_are_fitted_predicted_and_evaluated(tmp_path: Path) -> Non
     assert found["figures"]["auc"]["value"] > 0.7
     assert invoke("predict", model, data, "--out", out, "--overwrite", "--threshold", "0.5").exit_code == 2
     assert invoke("evaluate", model, data, "--population", "0.1").exit_code == 2
+
+
+# What is said is what can be typed.
+
+
+@pytest.mark.long
+def test_a_number_is_refused_if_no_label_is_plainly_positive_and_the_options_to_type_are_named(tmp_path: Path) -> None:
+    frame = people(60)
+    frame["out"] = np.where(frame["cancer"] == "yes", "default", "paid")
+    frame.drop(columns="cancer").to_csv(tmp_path / "data.csv", index=False)
+    arguments = ["fit", str(tmp_path / "data.csv"), "--target", "out", "--out", str(tmp_path / "model")]
+    refused = invoke(*arguments, "--population", "0.056")
+    assert refused.exit_code == 2
+    assert "--positive 'default' or --positive 'paid', or both frequencies, such as default=0.056,paid=0.944." in refused.stderr
+    assert not (tmp_path / "model").exists()
+    for named in (["--population", "0.056", "--positive", "default"], ["--population", "default=0.056,paid=0.944"]):
+        done = invoke(*arguments, *named, "--folds", "2", "--overwrite")
+        assert done.exit_code == 0, done.stderr
+        model = load_model(tmp_path / "model")
+        assert model.population.population[model.classes_.index("default")] == pytest.approx(0.056)
+
+
+@pytest.mark.long
+def test_advice_names_the_options_of_the_running_command(tmp_path: Path) -> None:
+    rng, sick = np.random.default_rng(0), np.arange(120) % 2
+    frame = pd.DataFrame({"x": rng.normal(30 * sick, 1), "cancer": np.where(sick, "yes", "no")})
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    data, model = str(tmp_path / "data.csv"), str(tmp_path / "model")
+    done = invoke("fit", data, "--target", "cancer", "--population", "0.05", "--folds", "2", "--out", model)
+    assert done.exit_code == 0, done.stderr
+    assert "calibration=" not in done.stdout
+    refused = invoke("prevalence", model, data)
+    assert refused.exit_code == 2
+    assert "--calibration 'mean'" in refused.stderr
+    for advice in (["--calibration", "mean"], ["--method", "bbse"]):
+        assert answer("prevalence", model, data, *advice)["population"] == pytest.approx([0.5, 0.5], abs=0.01)
+    with unchecked_types():
+        assert "Expected --method to be one of em, bbse" in invoke("prevalence", model, data, "--method", "x").stderr
+    three = invoke("check", data, "--target", "x", "--population", "0.1")
+    assert "`" not in three.stderr
+
+
+# Predictions on standard output, and their limits.
+
+
+@pytest.mark.long
+def test_without_out_the_predictions_are_all_of_standard_output(folder: Path, tmp_path: Path) -> None:
+    new = people(40, seed=1).drop(columns="cancer").assign(clinic="zürich")
+    new.to_csv(tmp_path / "new.csv", index=False)
+    arguments = ["predict", str(folder / "model"), str(tmp_path / "new.csv")]
+    printed = invoke(*arguments)
+    assert printed.exit_code == 0, printed.stderr
+    assert invoke(*arguments, "--out", str(tmp_path / "p.csv")).exit_code == 0
+    assert printed.stdout == (tmp_path / "p.csv").read_text()
+    assert "40 rows predicted at the population 0.01 (yes)" in printed.stderr
+    assert "Expected --out with --json" in invoke(*arguments, "--json").stderr
+
+
+@pytest.mark.long
+def test_limits_are_written_beside_the_risks_and_it_is_said_what_they_allow_for(folder: Path, tmp_path: Path) -> None:
+    path, model = write_people(tmp_path / "new.csv", 40, seed=1), load_model(folder / "model")
+    arguments = ["predict", str(folder / "model"), str(path), "--keep", "age", "--out", str(tmp_path / "p.csv"), "--overwrite"]
+    known = answer(*arguments, "--level", "0.9")
+    written = pd.read_csv(tmp_path / "p.csv")
+    assert list(written.columns) == ["age", "p_no", "p_yes", "low_no", "high_no", "low_yes", "high_yes", "predicted"]
+    low, high = model.predict_limits(read_table(path), level=0.9)
+    np.testing.assert_allclose(written[["low_no", "low_yes"]], low, rtol=1e-12)
+    np.testing.assert_allclose(written[["high_no", "high_yes"]], high, rtol=1e-12)
+    assert "the population is taken as known" in known["limits_allow_for"]
+    surveyed = answer(*arguments, "--level", "0.9", "--population", "3 of 300")
+    assert "the uncertainty of the population" in surveyed["limits_allow_for"]
+    assert invoke(*arguments, "--level", "2").exit_code == 2

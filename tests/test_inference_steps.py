@@ -38,7 +38,7 @@ def test_a_bar_that_cannot_be_is_an_error_if_it_was_asked_for(monkeypatch: Any) 
     monkeypatch.setattr(builtins, "__import__", without_rich)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     assert list(steps_of(2, "MAP", None)) == [0, 1]
-    with pytest.raises(ImportError, match="pip install 'rightloss"):
+    with pytest.raises(ImportError, match=r"pip install -c constraints.txt -e \"\.\[bayes"):
         list(steps_of(2, "MAP", True))
 
 

@@ -14,6 +14,7 @@ PACKAGE = ROOT / "src" / "rightloss"
 
 # In the order data flow: a file or folder imports only from those before it. `__init__` gathers them all.
 ORDER = [
+    "extras",
     "atomic_files",
     "lock",
     "rng",

@@ -257,7 +257,7 @@ class TestMissingSlices:
 
 def test_a_missing_scipy_is_told_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy", None)
-    with pytest.raises(ModuleNotFoundError, match=r"scipy is needed for CT: pip install 'rightloss\[lidc\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"scipy is needed for CT: .* pip install .*\.\[lidc\]"):
         cut_patch(scan_of_zeros(), 3, 3, 4.0)
 
 

@@ -232,7 +232,7 @@ def test_each_kind_is_said_once_and_silenced_as_usual() -> None:
 def test_validation_is_not_watched() -> None:
     criterion = rl.InformationGainLoss(rl.Prevalence.binary(0.001)).eval()
     assert warned(lambda: feed(criterion, lambda _: torch.zeros(8, dtype=torch.long), 200)) == []
-    assert criterion.monitor is not None
+    assert isinstance(criterion.monitor, Monitor)
     assert criterion.monitor.batches == 0
 
 
@@ -246,7 +246,7 @@ def test_what_is_watched_changes_no_loss_and_copies_go_on_by_themselves() -> Non
         assert torch.equal(watched(z, y), alone(z, y))
     twin = copy.deepcopy(watched)
     twin(torch.randn(20, 2), y)
-    assert twin.monitor is not None
-    assert watched.monitor is not None
+    assert isinstance(twin.monitor, Monitor)
+    assert isinstance(watched.monitor, Monitor)
     assert (twin.monitor.batches, watched.monitor.batches) == (31, 30)
     assert watched.state_dict().keys() == alone.state_dict().keys()

@@ -6,6 +6,7 @@ import copy
 import pickle
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,12 @@ RATES, SAMPLED = [0.30, 0.05, 0.01], [0.3, 0.4, 0.5]
 LOSSES: dict[str, Callable[..., Any]] = {
     "default": rl.InformationGainLoss,
     "published": rl.InformationGainLoss.as_published,
-    "classwise": lambda *args, **options: rl.InformationGainLoss(*args, marginal=rl.ClasswiseMarginal(), **options),
+    "classwise": partial(rl.InformationGainLoss, marginal=rl.ClasswiseMarginal()),
     "weighted": rl.WeightedLoss,
     "adjusted": rl.LogitAdjustedLoss,
     "plain": rl.LogLikelihoodLoss,
 }
-FUNCTIONS = {
+FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "default": rl.information_gain_loss,
     "weighted": rl.weighted_loss,
     "adjusted": rl.logit_adjusted_loss,
@@ -116,8 +117,10 @@ class TestLosses:
     def test_masks_of_several_findings_are_rows_of_each(self) -> None:
         logits, y = batch(0, rows=24)
         maps = [each.reshape(2, 3, 4, 3).movedim(-1, 1) for each in (logits, y)]
-        torch.testing.assert_close(rl.information_gain_loss(*maps, findings()), rl.information_gain_loss(logits, y, findings()))
-        unreduced = rl.information_gain_loss(*maps, findings(), reduction="none")
+        torch.testing.assert_close(
+            rl.information_gain_loss(maps[0], maps[1], findings()), rl.information_gain_loss(logits, y, findings())
+        )
+        unreduced = rl.information_gain_loss(maps[0], maps[1], findings(), reduction="none")
         assert unreduced.shape == (2, 3, 3, 4)
         rows = rl.information_gain_loss(logits, y, findings(), reduction="none")
         torch.testing.assert_close(unreduced, rows.reshape(2, 3, 4, 3).movedim(-1, 1))

@@ -23,7 +23,7 @@ from rightloss.study.config import Source
 from rightloss.study.engines import OnRay, on_ray
 from rightloss.study.execute import run_study
 
-pytest.importorskip("ray", reason='needs Ray: pip install "rightloss[ray]"')
+pytest.importorskip("ray", reason='needs Ray: pip install -e ".[ray]"')
 MODULES = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
 GROUPS = small_study(Source("slices")).groups()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import re
 from collections.abc import Hashable, Iterator
@@ -207,3 +208,17 @@ def test_another_class_can_be_chosen(page: Page, ratings: TableModel, tmp_path: 
     assert page.evaluate("document.querySelector('.focus-label').textContent") == "early"
     assert page.evaluate("document.getElementById('prevalence-shown').textContent") == "8 %"
     assert page.complaints() == []
+
+
+@pytest.mark.long
+def test_the_page_shows_odds_ratios_with_limits_and_says_what_the_tick_means(model: TableModel, ratings: TableModel) -> None:
+    page = report_page(model)
+    assert model.odds_ratios is not None
+    row = model.odds_ratios.iloc[0]
+    assert f"{row['odds_ratio']:.3g}<span" in page
+    assert f"{row['low']:.3g} to {row['high']:.3g}" in page
+    assert "✓ marks the model that is kept" in page
+    several = report_page(dataclasses.replace(ratings, odds_ratios=model.odds_ratios))
+    assert "each class against early" in several
+    none = report_page(dataclasses.replace(model, odds_ratios=None))
+    assert "Odds ratios" not in none

@@ -8,18 +8,21 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import special, stats
 from tables import people
 
 from rightloss import Prevalence
 from rightloss.cli.predictions_file import check_output
 from rightloss.metrics import evaluate
 from rightloss.tabular import TableModel, TableWarning, check_destination, fit_table, load_model
+from rightloss.tabular.model import matrix_for
 
 NUMBERS = np.random.default_rng(3)
 
@@ -424,3 +427,155 @@ def test_a_prevalence_can_be_given_as_such() -> None:
     model = fit_table(people(100), target="cancer", population=Prevalence.beta(2.0, 98.0), candidates=["linear"], folds=2)
     assert model.population.is_uncertain
     assert float(model.population.population[1]) == pytest.approx(0.02)
+
+
+# Limits of risks.
+
+
+@MODELS
+@pytest.mark.long
+def test_limits_are_those_of_a_jackknife_by_folds(name: str, request: pytest.FixtureRequest) -> None:
+    model: TableModel = request.getfixturevalue(name)
+    frame = people(30, seed=9)
+    assert model.folds is not None
+    logits = []
+    for fold, fitted in enumerate(model.folds.models):
+        table = fitted.log_probs(matrix_for(fitted, frame, model.columns))
+        no, yes = np.bincount(model.held_out.target[model.folds.numbers != fold])
+        logits.append(table[:, 1] - table[:, 0] - np.log(yes / no) + special.logit(0.05))
+    count = len(logits)
+    error = np.sqrt((count - 1) / count * ((logits - np.mean(logits, axis=0)) ** 2).sum(0))
+    middle = special.logit(np.exp(model.predict_log_proba(frame, 0.05)[:, 1]))
+    reach = stats.t.isf(0.05, count - 1) * error
+    low, high = model.predict_limits(frame, 0.05, level=0.9)
+    np.testing.assert_allclose(special.logit(low[:, 1]), middle - reach, rtol=1e-6)
+    np.testing.assert_allclose(special.logit(high[:, 1]), middle + reach, rtol=1e-6)
+    np.testing.assert_allclose(low[:, 0], 1 - high[:, 1], atol=1e-12)
+
+
+@MODELS
+@pytest.mark.long
+def test_limits_are_the_same_from_a_folder_and_an_older_model_has_none(
+    name: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    model: TableModel = request.getfixturevalue(name)
+    frame = people(20, seed=9)
+    model.save(tmp_path / "model")
+    np.testing.assert_array_equal(load_model(tmp_path / "model").predict_limits(frame), model.predict_limits(frame))
+    with pytest.raises(ValueError, match=r"Expected a model with the models of its folds, .*: fit it again"):
+        replace(model, folds=None).predict_limits(frame)
+
+
+@pytest.mark.long
+def test_a_model_that_always_answers_the_population_is_as_uncertain_as_that(linear: TableModel) -> None:
+    frame, nothing = people(3), replace(linear, fitted=None, folds=None, family=None)
+    low, high = nothing.predict_limits(frame, 0.3)
+    np.testing.assert_allclose(np.stack([low, high]), np.broadcast_to([0.7, 0.3], (2, 3, 2)))
+    low, high = nothing.predict_limits(frame, Prevalence.beta(2.5, 48.5))
+    np.testing.assert_allclose([low[0, 1], high[0, 1]], stats.beta(2.5, 48.5).ppf([0.025, 0.975]), rtol=1e-3)
+    own = nothing.predict_limits(frame, Prevalence(linear.sampling, linear.sampling))
+    width = special.logit(own[1][0, 1]) - special.logit(own[0][0, 1])
+    no, yes = np.bincount(linear.held_out.target)
+    assert width == pytest.approx(2 * stats.norm.isf(0.025) * np.sqrt(1 / no + 1 / yes))
+
+
+@pytest.mark.long
+def test_an_uncertain_population_widens_the_limits_as_draws_of_it_do(linear: TableModel) -> None:
+    frame, draws = people(5, seed=9), np.random.default_rng(0).beta(2.5, 48.5, 200_000)
+    mean = 2.5 / 51
+    known, found = linear.predict_limits(frame, mean), linear.predict_limits(frame, Prevalence.beta(2.5, 48.5))
+    z = np.random.default_rng(1).normal(size=len(draws))
+    for row in range(len(frame)):
+        middle, end = special.logit(known[0][row, 1]), special.logit(known[1][row, 1])
+        error = (end - middle) / 2 / stats.norm.isf(0.025)
+        drawn = (middle + end) / 2 + error * z + special.logit(draws) - special.logit(mean)
+        # 200,000 draws: the standard error of a quantile is below 0.01
+        np.testing.assert_allclose(
+            special.logit([found[0][row, 1], found[1][row, 1]]), np.quantile(drawn, [0.025, 0.975]), atol=0.04
+        )
+
+
+# Odds ratios.
+
+
+def cells(counts: dict[tuple[str, str], int]) -> pd.DataFrame:
+    """A table with these numbers of rows by sex and class, in random order."""
+    rows = [pair for pair, count in counts.items() for _ in range(count)]
+    return pd.DataFrame(rows, columns=["sex", "cancer"]).sample(frac=1, random_state=0, ignore_index=True)
+
+
+@pytest.mark.long
+def test_the_odds_ratio_of_two_categories_is_that_of_the_two_by_two_table() -> None:
+    counts = {("m", "yes"): 60, ("f", "yes"): 30, ("m", "no"): 50, ("f", "no"): 90}
+    model = fit_table(cells(counts), target="cancer", population=0.01, candidates=["linear"])
+    assert model.odds_ratios is not None
+    (row,) = model.odds_ratios.to_dict("records")
+    assert (row["class"], row["column"], row["change"]) == ("yes", "sex", "m against f")
+    ratio, error = 60 * 90 / (30 * 50), np.sqrt(sum(1 / count for count in counts.values()))  # Woolf's
+    expected = ratio * np.exp([0, -1.959964 * error, 1.959964 * error])
+    np.testing.assert_allclose([row["odds_ratio"], row["low"], row["high"]], expected, rtol=1e-4)
+
+
+@pytest.mark.long
+def test_three_classes_have_odds_ratios_against_the_first_and_limits_of_each_risk() -> None:
+    counts = {("m", "a"): 60, ("f", "a"): 30, ("m", "b"): 50, ("f", "b"): 90, ("m", "c"): 20, ("f", "c"): 70}
+    mix = {"a": 0.1, "b": 0.2, "c": 0.7}
+    model = fit_table(cells(counts), target="cancer", population=mix, candidates=["linear"])
+    assert model.odds_ratios is not None
+    for label, row in zip("bc", model.odds_ratios.to_dict("records"), strict=True):
+        four = [counts[sex, each] for sex in "mf" for each in (label, "a")]
+        assert (row["class"], row["change"]) == (label, "m against f")
+        ratio, error = four[0] * four[3] / (four[1] * four[2]), np.sqrt(sum(1 / count for count in four))
+        np.testing.assert_allclose([row["odds_ratio"], row["high"]], [ratio, ratio * np.exp(1.959964 * error)], rtol=1e-3)
+    frame = pd.DataFrame({"sex": ["m", "f"]})
+    risk, (low, high) = np.exp(model.predict_log_proba(frame)), model.predict_limits(frame)
+    assert ((low < risk) & (risk < high)).all()
+    wider = model.predict_limits(frame, Prevalence.dirichlet([5, 10, 35]))
+    assert ((wider[0] < low) & (high < wider[1])).all()
+
+
+@pytest.mark.long
+def test_odds_ratios_of_a_number_are_for_a_round_step_whatever_its_unit() -> None:
+    frame = people()
+    years, days = (
+        fit_table(frame.assign(x=60 + 8 * scale * frame["x"]), target="cancer", population=0.01, candidates=["linear"])
+        for scale in (1, 365.25)
+    )
+    assert years.odds_ratios is not None
+    assert days.odds_ratios is not None
+    first, second = years.odds_ratios.iloc[0], days.odds_ratios.iloc[0]
+    assert (first["change"], second["change"]) == ("+10", "+5000")
+    assert np.log(second["low"]) * 365.25 / 5000 == pytest.approx(np.log(first["low"]) / 10, rel=1e-4)
+
+
+@pytest.mark.long
+def test_copies_of_rows_in_one_group_add_nothing_to_odds_ratios() -> None:
+    frame = people(200).assign(site=np.arange(200))
+    twice = pd.concat([frame, frame], ignore_index=True)
+    once, grouped, alone = (
+        fit_table(each, target="cancer", population=0.01, candidates=["linear"], group=group).odds_ratios
+        for each, group in ((frame, "site"), (twice, "site"), (twice.drop(columns="site"), None))
+    )
+    assert once is not None
+    assert grouped is not None
+    assert alone is not None
+    np.testing.assert_allclose(grouped[["odds_ratio", "low", "high"]], once[["odds_ratio", "low", "high"]], rtol=1e-4)
+    assert (np.log(alone["high"] / alone["low"]) < 0.8 * np.log(once["high"] / once["low"])).all()
+
+
+@pytest.mark.long
+def test_classes_that_are_separated_have_no_odds_ratios_and_it_is_said_why() -> None:
+    frame = people(100, distance=40.0)
+    model = fit_table(frame, target="cancer", population=0.01, candidates=["linear"])
+    assert model.odds_ratios is None
+    assert any("no odds ratios, since the columns separate" in finding.message for finding in model.findings)
+
+
+@pytest.mark.long
+def test_columns_that_follow_from_others_have_no_odds_ratio() -> None:
+    frame = people()
+    frame["double"] = 2 * frame["x"] + 1
+    frame["also"] = frame["sex"].map({"f": "here", "m": "there"})
+    model = fit_table(frame, target="cancer", population=0.01, candidates=["linear"])
+    assert model.odds_ratios is not None
+    assert list(model.odds_ratios["column"]) == ["x", "noise", "sex"]

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from . import __version__
 from .atomic_files import whole_path
+from .extras import install
 from .prevalence import MultilabelPrevalence, Prevalence
 
 PREVALENCE: tuple[str, ...] = ("population", "sampling", "evidence", "concentration")  # metadata of a prevalence
@@ -200,4 +201,4 @@ def _safetensors(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ImportError("Saving and loading need safetensors: pip install 'rightloss[export]'.") from error
+        raise ImportError(f"Saving and loading need safetensors: {install('export')}.") from error

@@ -2,9 +2,11 @@
 
 import importlib.util
 
+from ..extras import install
+
 for _name in ("sklearn",):
     if importlib.util.find_spec(_name) is None:
-        raise ModuleNotFoundError(f'rightloss.boosting needs {_name}: pip install "rightloss[boosting]"', name=_name)
+        raise ModuleNotFoundError(f"rightloss.boosting needs {_name}: {install('boosting')}", name=_name)
 
 from .classifier import BoostingClassifier as BoostingClassifier
 from .objectives import BoostingMetric as BoostingMetric

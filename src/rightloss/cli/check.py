@@ -12,6 +12,8 @@ from .population import parse_population, population_text
 from .table_options import Data, Encoding, Group, Json, OptionalTarget, Population, Positive
 from .terminal import (
     command_line,
+    findings_json,
+    path_text,
     percent,
     print_findings,
     print_json,
@@ -59,7 +61,13 @@ def check(
         errors = [finding.message for finding in report.findings if finding.level == "error"]
         following = [] if errors else next_arguments(report, data, target, positive, group, population)
         if json:
-            print_json({**report.to_dict(), "next": command_line(*following) if following else None})
+            print_json(
+                {
+                    **report.to_dict(),
+                    "findings": findings_json(report.findings),
+                    "next": command_line(*following) if following else None,
+                }
+            )
         else:
             _print_report(report, data, target)
             if following:
@@ -74,8 +82,8 @@ def next_arguments(
     """Return the next command: `fit`, or `check` with a target; "…" stands for what the table does not show."""
     if target is None or not report.classes:
         likely = report.likely_targets[0] if report.likely_targets else "…"
-        return ["check", str(data), "--target", likely]
-    arguments = ["fit", str(data), "--target", target]
+        return ["check", path_text(data), "--target", likely]
+    arguments = ["fit", path_text(data), "--target", target]
     if len(report.classes) == 2:
         arguments += ["--positive", str(report.positive if positive is None else positive)]
     arguments += ["--group", group] if group else []

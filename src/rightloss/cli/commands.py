@@ -12,7 +12,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from .errors import quiet_exit
+from .errors import quiet_exit, running_options
 
 _TABLES, _STUDIES = "For a table (CSV or Parquet), in this order", "For the paper's studies"
 
@@ -54,7 +54,10 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command itself, for running it, its help, and the completion of its options."""
         name, command, rest = super().resolve_command(ctx, args)
-        return name, load_command(str(command.name)) if command else None, rest
+        loaded = load_command(str(command.name)) if command else None
+        running_options.clear()
+        running_options.update({each.name: each.opts[0] for each in getattr(loaded, "params", ()) if "--" in each.opts[0]})
+        return name, loaded, rest
 
 
 def load_command(name: str) -> Any:

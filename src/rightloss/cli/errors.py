@@ -5,15 +5,20 @@ Stage: an exception → a line on stderr and an exit code: 2 for a wrong argumen
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import os
 import re
+import shlex
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
+
+from ..extras import install
+from .population import shares_text
 
 # By missing module: the package, and the extra of rightloss that installs it.
 _EXTRA = {
@@ -37,6 +42,9 @@ _EXTRA = {
     "ray": ("ray", "ray"),
     "threadpoolctl": ("threadpoolctl", "study"),
 }
+running_options: dict[str, str] = {}  # of the running command, by the name of the argument: population → --population
+_ARGUMENT = re.compile(r"`(?P<quoted>\w+)`|\b(?P<name>\w+)=(?P<value>'[^']*'|\"[^\"]*\"|[\w.+-]+\b)")
+_SHARES = re.compile(r"\{[^{}]*\}")
 _NO_MEMORY = re.compile("can't allocate memory|not enough memory|out of memory", re.IGNORECASE)  # torch's messages
 
 
@@ -53,7 +61,7 @@ def plain_errors() -> Iterator[None]:
         missing = _EXTRA.get((error.name or "").partition(".")[0])
         if missing is None:
             raise
-        leave(f'{missing[0]} is needed for this: pip install "rightloss[{missing[1]}]"', 1)
+        leave(f"{missing[0]} is needed for this: {install(missing[1])}", 1)
     except ImportError as error:
         if not isinstance(error.__cause__, ModuleNotFoundError):
             raise
@@ -97,6 +105,33 @@ def require(*modules: str) -> None:
 
 def leave(message: str, code: int) -> NoReturn:
     """Print the message to stderr and exit with the code."""
-    print(f"rightloss: {message}", file=sys.stderr)
+    print(f"rightloss: {printable(for_command_line(message))}", file=sys.stderr)
     # Without the cause, which would be shown as a traceback.
     raise SystemExit(code) from None
+
+
+def for_command_line(text: str) -> str:
+    """Return a message of the library with the running command's options in place of Python's arguments.
+
+    `positive` becomes --positive, calibration='mean' becomes --calibration mean, and {'a': 0.9, 'b': 0.1} becomes a=0.9,b=0.1.
+    """
+
+    def option(found: re.Match[str]) -> str:
+        name = running_options.get(found["quoted"] or found["name"])
+        return found[0] if name is None else name if found["quoted"] else f"{name} {found['value']}"
+
+    return _SHARES.sub(_shares, _ARGUMENT.sub(option, text)) if running_options else text
+
+
+def _shares(found: re.Match[str]) -> str:
+    """Return a dict of shares as it is typed."""
+    try:
+        shares = ast.literal_eval(found[0])
+        return shlex.quote(shares_text(shares))
+    except (ValueError, SyntaxError, AttributeError):  # something else in braces
+        return found[0]
+
+
+def printable(text: str) -> str:
+    """Return text without control characters."""
+    return "".join(sign if sign.isprintable() or sign == "\n" else "�" for sign in text)

@@ -5,7 +5,7 @@ Stage: a model and labelled rows, or a table with predictions and labels → eve
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .errors import plain_errors, quiet_exit
-from .population import parse_population, population_text
+from .population import parse_population, population_words
 from .predict import check_threshold
 from .predictions_file import NUMBER, probability_columns, read_predictions
 from .table_options import Encoding, Group, Json, OptionalTarget, Population, Positive, Threshold
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ..metrics import Evaluation
+    from ..prevalence import Prevalence
+    from .population import Parsed
 
 _OFF = 1e-3  # tolerance for the sum of a row of rounded probabilities
 _WORDS = {
@@ -52,14 +54,14 @@ class Labelled:
         log_probs: at the population `(n, k)`.
         codes: the class number of each row, −1 if it has no label.
         classes: the labels; of two, the positive one last.
-        population: π `(k,)`.
+        prevalence: π, with its uncertainty.
         groups: the group of each row, if there is a group column.
     """
 
     log_probs: np.ndarray
     codes: np.ndarray
     classes: Sequence[Any]
-    population: np.ndarray
+    prevalence: Prevalence
     groups: np.ndarray | None
 
 
@@ -108,7 +110,7 @@ def evaluate(
             found = evaluate_predictions(
                 labelled.log_probs[rows],
                 labelled.codes[rows],
-                labelled.population,
+                labelled.prevalence,
                 threshold=threshold,
                 groups=None if labelled.groups is None else labelled.groups[rows],
             )
@@ -119,7 +121,7 @@ def _from_model(
     folder: Path,
     data: Path,
     target: str | None,
-    mix: float | dict[Hashable, float] | None,
+    mix: Parsed | None,
     group: str | None,
     encoding: str | None,
 ) -> Labelled:
@@ -131,14 +133,14 @@ def _from_model(
     groups = _groups(frame, group)
     log_probs = model.predict_log_proba(frame, population=mix)
     prevalence = model.population if mix is None else model.prevalence_of(mix)
-    return Labelled(log_probs, codes, model.classes_, prevalence.population.numpy(), groups)
+    return Labelled(log_probs, codes, model.classes_, prevalence, groups)
 
 
 def _from_predictions(
     path: Path,
     target: str | None,
     positive: str | None,
-    mix: float | dict[Hashable, float] | None,
+    mix: Parsed | None,
     group: str | None,
     encoding: str | None,
 ) -> Labelled:
@@ -169,10 +171,10 @@ def _from_predictions(
         )
     codes = class_numbers(frame, target, classes)
     even = torch.full((len(classes),), 1 / len(classes), dtype=torch.float64)
-    pi = population_of(mix, Labels(classes, codes, second if len(classes) == 2 else None, False), even).population.numpy()
+    prevalence = population_of(mix, Labels(classes, codes, second if len(classes) == 2 else None, False), even)
     with np.errstate(divide="ignore"):
         log_probs = np.log(probabilities / probabilities.sum(1, keepdims=True))
-    return Labelled(log_probs, codes, classes, pi, _groups(frame, group))
+    return Labelled(log_probs, codes, classes, prevalence, _groups(frame, group))
 
 
 def class_numbers(frame: pd.DataFrame, target: str, classes: Sequence[Any]) -> np.ndarray:
@@ -231,7 +233,7 @@ def _groups(frame: pd.DataFrame, group: str | None) -> np.ndarray | None:
 def _print_evaluation(found: Evaluation, labelled: Labelled, threshold: float | None, warned: list[str], json: bool) -> None:
     figures = {name: found[name] for name in _WORDS if threshold is not None or name != "net_benefit"}
     positive = labelled.classes[1] if len(labelled.classes) == 2 else None
-    population = population_text(labelled.population.tolist(), labelled.classes, positive)
+    population = population_words(labelled.prevalence.population.tolist(), labelled.classes, positive)
     if json:
         shown = {
             name: {"value": each.value, "low": each.low, "high": each.high, "note": each.reason}
@@ -239,7 +241,13 @@ def _print_evaluation(found: Evaluation, labelled: Labelled, threshold: float | 
         }
         context = {"classes": list(labelled.classes), "rows": list(found.num_examples), "level": found.level}
         return print_json(
-            {"population": labelled.population, **context, "threshold": threshold, "figures": shown, "warnings": warned}
+            {
+                "population": labelled.prevalence.population,
+                **context,
+                "threshold": threshold,
+                "figures": shown,
+                "warnings": warned,
+            }
         )
     counts = ", ".join(f"{int(rows):,} {label}" for rows, label in zip(found.num_examples, labelled.classes, strict=True))
     decision = "for the more probable class" if threshold is None else f"for {positive} from a probability of {threshold:g} on"

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .errors import plain_errors, quiet_exit, require
-from .population import parse_population, population_text
+from .population import parse_population, population_text, population_words
 from .progress import progress
 from .table_options import Data, Encoding, Group, Json, Overwrite, Positive, Target, complete_column
 from .terminal import (
     command_line,
+    findings_json,
     number,
+    path_text,
     percent,
     print_findings,
     print_json,
@@ -52,12 +54,15 @@ Unlabelled = Annotated[
 FitPopulation = Annotated[
     str | None,
     typer.Option(
-        help="How frequent the classes are where the model is used: 0.001, 0.1%, 1/1000, or a=0.9,b=0.09,c=0.01; "
-        "unknown: learn it from the --unlabelled rows.",
+        help="How frequent the classes are where the model is used: 0.001, 0.1%, 1/1000, '12 of 3000' of a survey, or "
+        "a=0.9,b=0.09,c=0.01; unknown: learn it from the --unlabelled rows.",
         show_default=False,
         metavar="RATE",
     ),
 ]
+
+
+_TICK = "✓ is the model that is kept: the best by log-likelihood, or a simpler one within a standard error of it."
 
 
 def fit(
@@ -145,11 +150,11 @@ def named_folder(out: Path) -> Path:
 def _print_model(model: TableModel, out: Path, own_mix: bool, json: bool) -> None:
     from ..tabular.report import sentences
 
-    following = ["predict", str(out), "new.csv", "--out", "predictions.csv"]
+    following = ["predict", path_text(out), "new.csv", "--out", "predictions.csv"]
     said = sentences(model)
     if own_mix:
         said.append(_own_mix(model, command_line(*following)))
-        following = ["prevalence", str(out), "new.csv"]
+        following = ["prevalence", path_text(out), "new.csv"]
     if json:
         rows = [dict(row) for row in model.comparison.to_dict("records")]
         print_json(
@@ -162,7 +167,8 @@ def _print_model(model: TableModel, out: Path, own_mix: bool, json: bool) -> Non
                 "sampling": model.population.sampling,
                 "unlabelled": None if model.unlabelled is None else vars(model.unlabelled),
                 "comparison": rows,
-                "findings": [vars(finding) for finding in model.findings],
+                "odds_ratios": None if model.odds_ratios is None else model.odds_ratios.to_dict("records"),
+                "findings": findings_json(model.findings),
                 "sentences": said,
                 "next": command_line(*following),
             }
@@ -170,7 +176,7 @@ def _print_model(model: TableModel, out: Path, own_mix: bool, json: bool) -> Non
         return
     print_findings(model.findings)
     print_table(("model", "log-likelihood", "95 % interval", "AUC", "skill", "slope", "seconds"), _rows(model), _title(model))
-    print_sentences(*said, f"The report, with a prevalence slider, is {out / 'report.html'}.")
+    print_sentences(_TICK, *said, f"The report, with a prevalence slider, is {out / 'report.html'}.")
     print_next(*following)
 
 
@@ -187,7 +193,7 @@ def _own_mix(model: TableModel, predict: str) -> str:
 
 
 def _title(model: TableModel) -> str:
-    population = population_text(model.population.population.tolist(), model.classes_, model.positive)
+    population = population_words(model.population.population.tolist(), model.classes_, model.positive)
     learnt = model.unlabelled is not None and model.unlabelled.population_low is not None
     return f"Cross-validated at the population {population}{', learnt from the unlabelled rows' if learnt else ''}"
 

@@ -6,16 +6,17 @@ Stage: a model folder, a table → the table with a probability per class, at th
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .errors import plain_errors, quiet_exit
-from .population import parse_population, population_text
-from .predictions_file import PREDICTED, check_output, in_order, write_frame
+from .population import parse_population, population_text, population_words
+from .predictions_file import PREDICTED, check_output, in_order, print_frame, write_frame
 from .table_options import Data, Encoding, Json, ModelFolder, Overwrite, Population, Threshold, complete_column
-from .terminal import command_line, print_json, print_next, print_sentences, warnings_on_stderr
+from .terminal import command_line, path_text, print_json, print_next, print_sentences, warnings_on_stderr
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,9 +38,18 @@ Keep = Annotated[
 def predict(
     model: ModelFolder,
     data: Data,
-    out: Annotated[Path, typer.Option(help="File to write: .csv, .csv.gz, .tsv or .parquet.", show_default=False)],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="File to write: .csv, .csv.gz, .tsv or .parquet; by default CSV on standard output.", show_default=False
+        ),
+    ] = None,
     population: Population = None,
     threshold: Threshold = None,
+    level: Annotated[
+        float | None,
+        typer.Option(help="Add limits of the probabilities, low_… and high_…, at this level: 0.95, say.", show_default=False),
+    ] = None,
     keep: Keep = [],  # noqa: B006 (typer's way to say "none given")
     encoding: Encoding = None,
     overwrite: Overwrite = False,
@@ -51,6 +61,14 @@ def predict(
     p_… per class, and the predicted class; if the table's last columns are
     called p_…, they follow. It is written whole or not at all. Text that a
     spreadsheet would run gets an apostrophe in front.
+    Without --out it goes to standard output, and messages to standard error.
+
+    \b
+    With --level there are also columns low_… and high_… per class: limits of
+    its probability. They say how far it could be off had the model learnt
+    from other rows of the same kind (a jackknife by folds), and how uncertain
+    the population is, if it is a survey's ('12 of 3000'), learnt, or the mix
+    of the training rows. A population stated as one number is taken as known.
 
     \b
     At the population that the model was fitted for:
@@ -60,9 +78,17 @@ def predict(
     In a clinic where 1 in 50 has the disease, with the rows' numbers alone, flagged from a risk of 10 % on:
       rightloss predict model clinic.parquet --population 2% \\
         --keep patient --threshold 0.1 --out clinic.csv
+
+    \b
+    With 95 % limits, where a survey found the disease in 12 of 3,000, in a pipe:
+      rightloss predict model new.csv --population "12 of 3000" \\
+        --level 0.95 | head
     """
     with plain_errors():
-        check_output(out, overwrite)
+        if out is not None:
+            check_output(out, overwrite)
+        elif json:
+            raise ValueError("Expected --out with --json, but got none: predictions and JSON would mix on standard output.")
         mix = None if population is None else parse_population(population)
         with quiet_exit():
             from ..tabular import load_model, read_table
@@ -70,15 +96,18 @@ def predict(
             fitted = load_model(model)
             check_threshold(threshold, len(fitted.classes_))
             frame = read_table(data, encoding=encoding)
-            kept = kept_columns(frame, keep, fitted)
+            kept = kept_columns(frame, keep, fitted, level is not None)
             log_probs = fitted.predict_log_proba(frame, population=mix)
-            predicted = with_predictions(frame[kept], log_probs, fitted, threshold)
-            changed = write_frame(predicted, out)
+            limits = None if level is None else fitted.predict_limits(frame, mix, level)
+            predicted = with_predictions(frame[kept], log_probs, fitted, threshold, limits)
+            changed = print_frame(predicted) if out is None else write_frame(predicted, out)
         for column, cells in changed.items():
             text = f"column {column!r}: {cells} cells begin like a formula and got an apostrophe in front"
             print(f"rightloss: warning: {text}", file=sys.stderr)
-        following = ["prevalence", str(model), str(data)] if population is None else []
-        _print_done(fitted, predicted, out, population, changed, following, json)
+        following = ["prevalence", path_text(model), path_text(data)] if population is None and out is not None else []
+        covers = None if level is None else fitted.limits_cover(mix)
+        with redirect_stdout(sys.stderr) if out is None else nullcontext():
+            _print_done(fitted, predicted, out, population, level, covers, changed, following, json)
 
 
 def check_threshold(threshold: float | None, num_classes: int) -> None:
@@ -91,13 +120,14 @@ def check_threshold(threshold: float | None, num_classes: int) -> None:
         raise ValueError(f"Expected a threshold between 0 and 1, but got {threshold}: 0.1, say.")
 
 
-def kept_columns(frame: pd.DataFrame, keep: list[str], model: TableModel) -> list[str]:
+def kept_columns(frame: pd.DataFrame, keep: list[str], model: TableModel, with_limits: bool = False) -> list[str]:
     """Return the columns to keep: those named, or all; raise ValueError if one has the name of a new column."""
     missing = [name for name in keep if name not in frame.columns]
     if missing:
         raise ValueError(f"Expected columns of the table with --keep, but got {missing}: write them as they stand there.")
     kept = list(dict.fromkeys(keep)) or list(frame.columns)
-    taken = sorted({*probability_names(model), PREDICTED} & set(kept))
+    limits = [name for pair in limit_names(model) for name in pair] if with_limits else []
+    taken = sorted({*probability_names(model), *limits, PREDICTED} & set(kept))
     if taken:
         raise ValueError(f"Expected a table without columns named {taken}, but it has them: choose others with --keep.")
     return kept
@@ -108,37 +138,59 @@ def probability_names(model: TableModel) -> list[str]:
     return [f"p_{label}".strip() for label in model.classes_]
 
 
-def with_predictions(frame: pd.DataFrame, log_probs: np.ndarray, model: TableModel, threshold: float | None) -> pd.DataFrame:
-    """Return the columns with a probability per class, and the predicted class."""
+def limit_names(model: TableModel) -> list[tuple[str, str]]:
+    """Return the names of each class's columns of limits."""
+    return [(f"low_{label}", f"high_{label}") for label in model.classes_]
+
+
+def with_predictions(
+    frame: pd.DataFrame,
+    log_probs: np.ndarray,
+    model: TableModel,
+    threshold: float | None,
+    limits: tuple[np.ndarray, np.ndarray] | None = None,
+) -> pd.DataFrame:
+    """Return the columns with a probability per class, its limits, and the predicted class."""
     import numpy as np
 
     probabilities = np.exp(log_probs)
     best = probabilities.argmax(1) if threshold is None else (probabilities[:, 1] >= threshold).astype(int)
     classes = np.array(model.classes_, dtype=object)
     names = probability_names(model)
-    table = frame.assign(**{name: probabilities[:, k] for k, name in enumerate(names)}, **{PREDICTED: classes[best]})
-    return table[in_order(list(frame.columns), names)]
+    added = {name: probabilities[:, k] for k, name in enumerate(names)} | {PREDICTED: classes[best]}
+    ends: list[str] = []
+    if limits is not None:
+        for k, pair in enumerate(limit_names(model)):
+            added |= {name: side[:, k] for name, side in zip(pair, limits, strict=True)}
+            ends += pair
+    return frame.assign(**added)[in_order(list(frame.columns), names, ends)]
 
 
 def _print_done(
     model: TableModel,
     predicted: pd.DataFrame,
-    out: Path,
+    out: Path | None,
     population: str | None,
+    level: float | None,
+    covers: str | None,
     changed: dict[str, int],
     following: list[str],
     json: bool,
 ) -> None:
     means = predicted[probability_names(model)].mean()
-    at = population or population_text(model.population.population.tolist(), model.classes_, model.positive)
+    shares = model.population.population.tolist()
+    at = population or population_text(shares, model.classes_, model.positive)
     if json:
         content = {"out": str(out), "rows": len(predicted), "population": at, "mean": means.to_dict(), "neutralised": changed}
+        content |= {} if level is None else {"level": level, "limits_allow_for": covers}
         return print_json({**content, "next": command_line(*following) if following else None})
     found = ", ".join(f"{name} {value:.4g}" for name, value in means.items())
-    print_sentences(
-        f"{len(predicted):,} rows predicted at the population {at}. Mean predictions: {found}.",
-        f"Written to {out}.",
-    )
+    at = population or population_words(shares, model.classes_, model.positive)
+    print_sentences(f"{len(predicted):,} rows predicted at the population {at}. Mean predictions: {found}.")
+    if level is not None:
+        print_sentences(f"Columns low_… and high_… are {100 * level:g} % limits. They allow for {covers}.")
+    if out is not None:
+        print_sentences(f"Written to {out}.")
     if following:
         print_sentences("Do these rows have the model's population? Compare it with the estimate of `rightloss prevalence`.")
         print_next(*following)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import csv
 import re
+import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..atomic_files import check_writable, whole_path
 from .errors import require
@@ -51,12 +52,19 @@ def write_frame(frame: pd.DataFrame, path: Path) -> dict[str, int]:
             _for_parquet(frame).to_parquet(temporary, index=False)
         return {}
     safe, changed = without_formulas(frame)
-    # The csv module quotes a carriage return only if lines end in one, and readers would end a row there.
-    quoting = csv.QUOTE_NONNUMERIC if _has_return(frame) else csv.QUOTE_MINIMAL
     with whole_path(path) as temporary:
         compression = "gzip" if name.endswith(".gz") else None
         sep = "\t" if name.endswith(".tsv") else ","
-        safe.to_csv(temporary, index=False, sep=sep, compression=compression, quoting=quoting)
+        safe.to_csv(temporary, index=False, sep=sep, compression=compression, quoting=_quoting(frame))
+    return changed
+
+
+def print_frame(frame: pd.DataFrame) -> dict[str, int]:
+    """Print the frame as CSV, in UTF-8, on standard output; return what `write_frame` does."""
+    safe, changed = without_formulas(frame)
+    sys.stdout.flush()
+    safe.to_csv(sys.stdout.buffer, index=False, quoting=_quoting(frame))
+    sys.stdout.buffer.flush()
     return changed
 
 
@@ -75,12 +83,12 @@ def read_predictions(path: Path, target: str, encoding: str | None = None) -> pd
     return frame.rename(columns=_without_apostrophe)
 
 
-def in_order(columns: Sequence[str], probabilities: Sequence[str]) -> list[str]:
+def in_order(columns: Sequence[str], probabilities: Sequence[str], limits: Sequence[str] = ()) -> list[str]:
     """Return the columns of a file of predictions: kept ones that could be taken for probabilities come after `predicted`."""
     last = len(columns)
     while last and columns[last - 1].startswith("p_"):
         last -= 1
-    return [*columns[:last], *probabilities, PREDICTED, *columns[last:]]
+    return [*columns[:last], *probabilities, PREDICTED, *limits, *columns[last:]]
 
 
 def probability_columns(columns: Sequence[str]) -> list[str]:
@@ -114,6 +122,11 @@ def _text_columns(frame: pd.DataFrame) -> list[str]:
 
     others = (is_numeric_dtype, is_bool_dtype, is_datetime64_any_dtype)
     return [name for name in frame.columns if not any(is_other(frame[name]) for is_other in others)]
+
+
+def _quoting(frame: pd.DataFrame) -> Literal[0, 2]:
+    """Return the csv module's option; by itself it leaves carriage returns unquoted, where readers would end a row."""
+    return csv.QUOTE_NONNUMERIC if _has_return(frame) else csv.QUOTE_MINIMAL
 
 
 def _has_return(frame: pd.DataFrame) -> bool:

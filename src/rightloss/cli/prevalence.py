@@ -6,12 +6,24 @@ Stage: a model, rows without labels → estimated class frequencies with interva
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from .errors import plain_errors, quiet_exit
 from .population import population_text
 from .table_options import Data, Encoding, Json, ModelFolder
-from .terminal import command_line, number, percent, print_json, print_next, print_sentences, print_table, warnings_on_stderr
+from .terminal import (
+    command_line,
+    number,
+    path_text,
+    percent,
+    print_json,
+    print_next,
+    print_sentences,
+    print_table,
+    warnings_on_stderr,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,11 +32,29 @@ if TYPE_CHECKING:
 
     from ..shift import LabelShiftTest, PrevalenceEstimate
     from ..tabular import TableModel
+    from ..tabular.model import ComparableRows
 
 _SMALLEST = 1e-6  # frequency of an unseen class in the next command
 
 
-def prevalence(model: ModelFolder, data: Data, encoding: Encoding = None, json: Json = False) -> None:
+Calibration = Annotated[
+    str | None,
+    typer.Option(
+        help="How held-out rows calibrate the predictions: bias-corrected, vector, temperature or mean (not at all).",
+        show_default="bias-corrected",
+        metavar="KIND",
+    ),
+]
+
+
+def prevalence(
+    model: ModelFolder,
+    data: Data,
+    method: Annotated[str, typer.Option(help="em, bbse, bbse-soft, rlls or rlls-soft; all but em need no calibration.")] = "em",
+    calibration: Calibration = None,
+    encoding: Encoding = None,
+    json: Json = False,
+) -> None:
     """Estimate the class frequencies of unlabelled rows, with intervals, and test what the estimate rests on.
 
     It holds if each class looks as it did in the training table and only
@@ -51,10 +81,10 @@ def prevalence(model: ModelFolder, data: Data, encoding: Encoding = None, json: 
                     f"Expected a model that tells the classes apart, but {model} always answers its population, as nothing "
                     "better was found: fit one with more rows or other columns."
                 )
-            log_probs = fitted.predict_log_proba(read_table(data, encoding=encoding))
-            held_out = (fitted.held_out.log_probs, fitted.held_out.target)
-            test = _test(log_probs, fitted)
-            estimate = estimate_prevalence(log_probs, fitted.population.population, held_out=held_out)
+            rows, labels = fitted.comparable_rows(read_table(data, encoding=encoding)), fitted.held_out.target
+            test = _test(rows, labels)
+            options: dict[str, Any] = {"method": method, "calibration": calibration}
+            estimate = estimate_prevalence(rows.log_probs, rows.sampling, held_out=(rows.held_out, labels), **options)
         following = _next_arguments(estimate, fitted, model, data)
         if json:
             _print_json(estimate, test, fitted, following)
@@ -63,23 +93,23 @@ def prevalence(model: ModelFolder, data: Data, encoding: Encoding = None, json: 
             print_next(*following)
 
 
-def _test(log_probs: np.ndarray, fitted: TableModel) -> LabelShiftTest:
+def _test(rows: ComparableRows, labels: np.ndarray) -> LabelShiftTest:
     """Test for label shift at equal class frequencies, so that a class is predicted even if it is rare at the population."""
     from ..predictive.retarget import retarget
     from ..shift import LabelShiftWarning, label_shift_test
 
-    equal = [1 / len(fitted.classes_)] * len(fitted.classes_)
-    ours, theirs = (retarget(table, fitted.population, equal) for table in (fitted.held_out.log_probs, log_probs))
+    equal = [1 / len(rows.sampling)] * len(rows.sampling)
+    ours, theirs = (retarget(table, rows.sampling, equal) for table in (rows.held_out, rows.log_probs))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LabelShiftWarning)  # its complaints are printed
-        return label_shift_test(theirs, (ours, fitted.held_out.target))
+        return label_shift_test(theirs, (ours, labels))
 
 
 def _next_arguments(estimate: PrevalenceEstimate, fitted: TableModel, folder: Path, data: Path) -> list[str]:
     shares = [max(_SMALLEST, each) for each in estimate.population.tolist()]
     shares = [each / sum(shares) for each in shares]
     text = population_text(shares, fitted.classes_, fitted.positive)
-    return ["predict", str(folder), str(data), "--population", text, "--out", "predictions.csv"]
+    return ["predict", path_text(folder), path_text(data), "--population", text, "--out", "predictions.csv"]
 
 
 def _print_estimate(estimate: PrevalenceEstimate, test: LabelShiftTest, fitted: TableModel, data: Path) -> None:

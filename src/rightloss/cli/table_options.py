@@ -50,7 +50,8 @@ Group = Annotated[str | None, _column("A column of patients or sites; rows of on
 Population = Annotated[
     str | None,
     typer.Option(
-        help="How frequent the classes are where the model is used: 0.001, 0.1%, 1/1000, or a=0.9,b=0.09,c=0.01.",
+        help="How frequent the classes are where the model is used: 0.001, 0.1%, 1/1000, '12 of 3000' of a survey, or "
+        "a=0.9,b=0.09,c=0.01.",
         show_default=False,
         metavar="RATE",
     ),

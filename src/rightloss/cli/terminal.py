@@ -8,11 +8,15 @@ from __future__ import annotations
 import json
 import math
 import shlex
+import string
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from .errors import for_command_line, printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
 
 WIDTH = 110  # of the output without a terminal
 _ROUNDING = 1e-12  # smaller numbers are shown as 0
+_PLAIN = set(string.ascii_letters + string.digits + " _-.,=/%+:@")  # in the shell's $'…'
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 
 
@@ -30,7 +35,8 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: st
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    shown = None if title is None else Text(printable(title))
+    table = Table(title=shown, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
     for number, name in enumerate(columns):
         table.add_column(name, justify="left" if number < left else "right", overflow="fold")
     for row in rows:
@@ -44,7 +50,13 @@ def print_findings(findings: Iterable[Finding]) -> None:
 
     order = list(_STYLES)
     for finding in sorted(findings, key=lambda each: order.index(each.level)):
-        _show(Text(finding.level, _STYLES[finding.level]) + Text(printable(str(finding)).removeprefix(finding.level)))
+        words = for_command_line(str(finding)).removeprefix(finding.level)
+        _show(Text(finding.level, _STYLES[finding.level]) + Text(printable(words)))
+
+
+def findings_json(findings: Iterable[Finding]) -> list[dict[str, Any]]:
+    """Return the findings for JSON."""
+    return [{**vars(each), "message": for_command_line(each.message)} for each in findings]
 
 
 def print_sentences(*sentences: str) -> None:
@@ -62,17 +74,26 @@ def print_next(*arguments: str) -> None:
 
 def command_line(*arguments: str) -> str:
     """Return the shell command for these arguments; "…" stands for what the user has to fill in."""
-    return shlex.join(["rightloss", *arguments]).replace("'…'", "…")
+    return " ".join(_quoted(each) for each in ("rightloss", *arguments))
+
+
+def _quoted(argument: str) -> str:
+    """Return an argument for the shell; one with control characters as bash, zsh and POSIX write them: $'\\x1b'."""
+    if argument.isprintable():
+        return argument if argument == "…" else shlex.quote(argument)
+    octets = argument.encode("utf-8", "surrogateescape")
+    return "$'" + "".join(chr(each) if chr(each) in _PLAIN else f"\\x{each:02x}" for each in octets) + "'"
+
+
+def path_text(path: Path) -> str:
+    """Return a path as an argument; it is never read as an option."""
+    return f"./{path}" if str(path).startswith("-") else str(path)
 
 
 def print_json(content: Any) -> None:
-    """Print one JSON document; numbers that are not finite become null."""
-    print(json.dumps(_plain(content), indent=2, ensure_ascii=False, allow_nan=False))
-
-
-def printable(text: str) -> str:
-    """Return text without control characters."""
-    return "".join(sign if sign.isprintable() or sign == "\n" else "�" for sign in text)
+    """Print one JSON document; numbers that are not finite become null, and control characters are escaped."""
+    text = json.dumps(_plain(content), indent=2, ensure_ascii=False, allow_nan=False)
+    print("".join(sign if sign.isprintable() or sign == "\n" else json.dumps(sign)[1:-1] for sign in text))
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -80,7 +101,7 @@ def number(value: float | None, digits: int = 3) -> str:
     if value is None or not math.isfinite(value):
         return "–"
     value = value if abs(value) > _ROUNDING else 0.0
-    return f"{value:.{digits}g}".replace("-", "−") if abs(value) < 1e5 else f"{value:,.0f}".replace("-", "−")
+    return f"{value:.{digits}g}".replace("-", "−") if not 1e5 <= abs(value) < 1e12 else f"{value:,.0f}".replace("-", "−")
 
 
 def percent(value: float) -> str:
@@ -98,7 +119,7 @@ def warnings_on_stderr() -> Iterator[list[str]]:
             yield seen
         finally:
             for each in caught:
-                text = " ".join(printable(str(each.message)).split())
+                text = " ".join(printable(for_command_line(str(each.message))).split())
                 if text not in seen and issubclass(each.category, UserWarning):
                     seen.append(text)
                     print(f"rightloss: warning: {text}", file=sys.stderr)

@@ -16,6 +16,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from ..extras import install
 from ..log_probs import tensor_of
 from .distributions import Particles
 from .posterior import Posterior
@@ -144,4 +145,4 @@ def _arviz() -> Any:
     try:
         return import_module("arviz_stats.base").array_stats
     except ImportError as error:
-        raise ImportError("R̂ and effective sample sizes need arviz-stats: pip install 'rightloss[bayes]'.") from error
+        raise ImportError(f"R̂ and effective sample sizes need arviz-stats: {install('bayes')}.") from error

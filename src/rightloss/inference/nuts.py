@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..extras import install
 from ..losses import InformationGainLoss, LogitAdjustedLoss, LogLikelihoodLoss, WeightedLoss
 from ..marginals import BatchMarginal
 from ..prevalence import Prevalence
@@ -233,4 +234,4 @@ def _pyro(name: str) -> ModuleType:
         try:
             return importlib.import_module(name)
         except ImportError as error:
-            raise ImportError("nuts needs Pyro: pip install 'rightloss[bayes]'.") from error
+            raise ImportError(f"nuts needs Pyro: {install('bayes')}.") from error

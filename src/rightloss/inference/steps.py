@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..extras import install
 from ..rng import checked_level as checked_level
 from .distributions import Diverged
 
@@ -31,7 +32,7 @@ def steps_of(total: int, label: str, progress: bool | None) -> Iterator[int]:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
     except ImportError as error:
         if progress:
-            raise ImportError("A progress bar needs rich: pip install 'rightloss[bayes]', or progress=False.") from error
+            raise ImportError(f"A progress bar needs rich: progress=False, or {install('bayes')}.") from error
         yield from range(total)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..extras import install
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -34,7 +36,7 @@ def montage(images: ArrayLike, titles: Sequence[str] | None = None, columns: int
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError("Plots need matplotlib: pip install 'rightloss[study]'") from error
+        raise ImportError(f"Plots need matplotlib: {install('study')}") from error
     planes = np.asarray(images, np.float32)
     if planes.ndim not in (3, 4) or not len(planes):
         raise ValueError(f"Expected patches (n, d, h, w) or (n, h, w), but got {planes.shape}: give rows of `.images()`.")

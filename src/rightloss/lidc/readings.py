@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float32
 
+from ..extras import install
 from .bundled_tables import DATA, READINGS, SCANS, shipped_outlines
 
 if TYPE_CHECKING:
@@ -132,7 +133,5 @@ def _pandas() -> ModuleType:
     try:
         import pandas
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "pandas is needed for the tables of LIDC-IDRI: pip install 'rightloss[lidc]'", name="pandas"
-        ) from error
+        raise ModuleNotFoundError(f"pandas is needed for the tables of LIDC-IDRI: {install('lidc')}", name="pandas") from error
     return pandas

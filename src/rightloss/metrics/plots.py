@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
+from ..extras import install
 from .calibration import ReliabilityCurve
 from .curves import PrecisionRecallCurve, ProbabilityHistogram, RocCurve
 from .one_vs_rest import Array, expit, logit
@@ -294,7 +295,7 @@ def axes(ax: Axes | None) -> Axes:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError("Plots need matplotlib: pip install 'rightloss[study]'") from error
+        raise ImportError(f"Plots need matplotlib: {install('study')}") from error
     ax = Figure(figsize=(4, 3.5), dpi=150, layout="constrained").subplots() if ax is None else ax
     ax.spines[["top", "right"]].set_visible(False)
     ax.tick_params(labelsize=8)

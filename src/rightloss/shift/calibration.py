@@ -230,8 +230,8 @@ def _fitted(table: Tensor, labels: Tensor, design: Tensor) -> Tensor:
             break
     _check_slopes((_plain(size) + design @ point.params)[:size], table, labels)
     raise ValueError(
-        "Expected predictions and labels that can be calibrated, but the likelihood has no maximum: the predictions separate "
-        "the held-out labels perfectly; use more held-out examples, or calibration='mean'."
+        "Expected predictions and labels that can be calibrated, but the predictions separate the held-out labels perfectly, "
+        "so that the likelihood has no maximum: use more held-out examples, or calibration='mean'."
     )
 
 
@@ -321,7 +321,7 @@ def _check_slopes(slopes: Tensor, table: Tensor, labels: Tensor) -> None:
     else:
         remedy = (
             "are rows and labels in the same order, and columns in that of the class numbers? If so, no calibration helps: "
-            "use estimate_prevalence(…, method='bbse'), which needs none, or another model"
+            "estimate with method='bbse', which needs none, or use another model"
         )
     raise ValueError(
         f"Expected held-out labels that the predictions agree with, but the best temperature of class(es) {against} is "

@@ -2,9 +2,11 @@
 
 import importlib.util
 
+from ..extras import install
+
 for _name in ("sklearn", "pandas"):
     if importlib.util.find_spec(_name) is None:
-        raise ModuleNotFoundError(f'rightloss.sklearn needs {_name}: pip install "rightloss[sklearn]"', name=_name)
+        raise ModuleNotFoundError(f"rightloss.sklearn needs {_name}: {install('sklearn')}", name=_name)
 
 from .coefficients import CoefficientTable as CoefficientTable
 from .corrected import PrevalenceCorrectedClassifier as PrevalenceCorrectedClassifier

@@ -2,9 +2,11 @@
 
 import importlib.util
 
+from ..extras import install
+
 for _name in ("sklearn", "pandas", "pyarrow"):
     if importlib.util.find_spec(_name) is None:
-        raise ModuleNotFoundError(f'rightloss.tabular needs {_name}: pip install "rightloss[table]"', name=_name)
+        raise ModuleNotFoundError(f"rightloss.tabular needs {_name}: {install('table')}", name=_name)
 
 from .encode import ColumnSpec as ColumnSpec
 from .encode import column_specs as column_specs

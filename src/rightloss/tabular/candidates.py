@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Float64, Int64
 
+from ..extras import install
 from .encode import ColumnSpec, boosting_matrix, linear_matrix
 from .splits import stratified_rows
 
@@ -215,9 +216,9 @@ def families(names: Sequence[str] | None, specs: Sequence[ColumnSpec], seed: int
     notes, chosen = [], list(known if names is None else dict.fromkeys(names))
     if "boosting" in chosen and not _has_lightgbm():
         if names is not None:
-            raise ImportError("Boosting needs LightGBM: pip install 'rightloss[table]'.")
+            raise ImportError(f"Boosting needs LightGBM: {install('table')}.")
         chosen.remove("boosting")
-        notes.append("boosting was not tried, since LightGBM is not installed: pip install 'rightloss[table]'.")
+        notes.append(f"boosting was not tried, since LightGBM is not installed: {install('table')}.")
     categories = tuple(number for number, spec in enumerate(specs) if spec.is_category)
     made: dict[str, Family] = {"linear": Linear(), "boosting": Boosting(categories, seed)}
     return [made[name] for name in known if name in chosen], notes

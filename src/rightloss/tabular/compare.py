@@ -138,7 +138,8 @@ def candidates_of(
         affine = _cross_fitted(found.log_probs, codes, folds, prevalence)
         made.append(Candidate(f"{family}, affine", family, "affine", affine, found.seconds))
     except ValueError as error:
-        notes.append(f"{family}: no affine correction ({str(error).rstrip('.')}).")
+        why = str(error).rpartition(", but ")[2].partition(": ")[0]  # without what was expected, and the advice
+        notes.append(f"{family}: no affine correction ({why}).")
     if float(prevalence.log_weights.abs().max()) > 1e-6:
         made.append(Candidate(f"{family}, uncorrected", family, "none", found.log_probs, found.seconds))
     return made, notes

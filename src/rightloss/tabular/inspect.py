@@ -343,7 +343,15 @@ def _class_findings(labels: Labels, target: str, population: Population | None) 
         elif rows < _FEW_ROWS:
             words = f"class {label!r} has only {rows} rows: expect wide intervals, and few ways to tell models apart."
             found.append(Finding("warning", target, words))
-    if labels.guessed:
+    if labels.guessed and isinstance(population, int | float):
+        first, second = labels.classes
+        example = {first: population, second: round(1 - population, 10)}
+        words = (
+            f"Expected to know which class has the population's {population:g}, but neither {first!r} nor {second!r} is "
+            f"plainly the positive one: give positive={first!r} or positive={second!r}, or both frequencies, such as {example}."
+        )
+        found.append(Finding("error", target, words))
+    elif labels.guessed:
         words = f"{labels.positive!r} is taken as the positive class: if it is {labels.classes[0]!r}, say so with `positive`."
         found.append(Finding("warning", target, words))
     if population is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,7 +23,8 @@ from .candidates import BoostingModel, Fitted, LinearModel
 from .encode import ColumnSpec, boosting_matrix, check_columns, linear_matrix
 from .findings import Finding, TableWarning
 from .labels import Label, Labels, labels_of, matching_label, population_of
-from .unlabelled import UnlabelledReport
+from .limits import limits_cover, risk_limits
+from .unlabelled import UnlabelledReport, by_fold
 
 _BLOCK = 100_000  # rows encoded at a time
 
@@ -53,6 +54,38 @@ class HeldOutRows:
 
 
 @dataclass(frozen=True, eq=False)
+class FoldModels:
+    """The models of the folds: a row that none was trained on is comparable with a held-out row only if a fold predicts it.
+
+    Attributes:
+        models: one of each fold.
+        log_probs: their predictions of the held-out rows, at the mix of the training table, before any correction `(m, k)`.
+        numbers: the fold of each held-out row `(m,)`.
+    """
+
+    models: list[Fitted]
+    log_probs: Float64[np.ndarray, "m k"]
+    numbers: Int64[np.ndarray, " m"]
+
+
+@dataclass(frozen=True, eq=False)
+class ComparableRows:
+    """Predictions of a table and of the held-out rows by the same models.
+
+    Attributes:
+        log_probs: of the table `(n, k)`.
+        held_out: of the held-out rows `(m, k)`.
+        sampling: the mix (K,) at which both hold.
+        folds: the number of each row's model, of both; None if there is one model.
+    """
+
+    log_probs: Float64[np.ndarray, "n k"]
+    held_out: Float64[np.ndarray, "m k"]
+    sampling: Tensor
+    folds: tuple[np.ndarray, np.ndarray] | None
+
+
+@dataclass(frozen=True, eq=False)
 class TableModel:
     """A classifier of tables at a prevalence, from `fit_table` or `load_model`.
 
@@ -71,6 +104,9 @@ class TableModel:
         calibration: the affine correction, or None for the closed form.
         rows: number of rows that the model was fitted to.
         unlabelled: how unlabelled rows were used; None without any.
+        folds: the models of the folds; None for always answering π, and in models saved by version 0.2.0.
+        odds_ratios: of a linear model's columns, from a fit without penalty to the labelled rows: see `limits.odds_ratios`.
+            None of other models, or if the rows do not determine them.
 
     Examples:
         >>> import numpy as np, pandas as pd
@@ -101,6 +137,8 @@ class TableModel:
     rows: int
     findings: list[Finding] = field(default_factory=list)
     unlabelled: UnlabelledReport | None = None
+    folds: FoldModels | None = None
+    odds_ratios: pd.DataFrame | None = None
 
     @property
     def sampling(self) -> Tensor:
@@ -115,23 +153,59 @@ class TableModel:
                 did not occur in training.
             population: as in `fit_table`; None for the model's own.
         """
-        for finding in self.check(frame):
-            if finding.level == "warning":
-                warnings.warn(str(finding).removeprefix("warning: "), TableWarning, stacklevel=2)
         to = self.population if population is None else self.prevalence_of(population)
         if self.fitted is None:  # exactly π, as out of fold: rounding would look like information
             return np.tile(to.population.log().numpy(), (len(frame), 1))
-        blocks = [self._block(frame.iloc[start : start + _BLOCK]) for start in range(0, len(frame), _BLOCK)]
-        table = np.concatenate(blocks) if blocks else np.empty((0, len(self.classes_)))
+        table = self._in_blocks(frame, self._block)
         if not len(table):
             return table
         from_ = self.population.sampling if self.calibration is None else self.calibration.sampling
         moved: np.ndarray = retarget(table, from_=from_, to=to)
         return moved
 
+    def comparable_rows(self, frame: pd.DataFrame) -> ComparableRows:
+        """Return predictions of a table and of the held-out rows by the same models.
+
+        Each row of the table is predicted by the model of one fold, like each held-out row. The model fitted to all rows is
+        another one: tests and estimates that compare its predictions with those of the folds are wrong.
+        """
+        if self.folds is None:
+            return ComparableRows(self.predict_log_proba(frame), self.held_out.log_probs, self.population.population, None)
+        models, size = self.folds.models, len(self.classes_)
+
+        def block(part: pd.DataFrame) -> np.ndarray:
+            return by_fold(models, matrix_for(models[0], part, self.columns), size)
+
+        folds = np.arange(len(frame)) % _BLOCK % len(models)  # as in `by_fold`
+        table = self._in_blocks(frame, block)
+        return ComparableRows(table, self.folds.log_probs, self.population.sampling, (folds, self.folds.numbers))
+
     def predict(self, frame: pd.DataFrame, population: Population | None = None) -> list[Label]:
         """Return the most probable class of each row at a population."""
         return [self.classes_[number] for number in self.predict_log_proba(frame, population).argmax(1).tolist()]
+
+    def predict_limits(
+        self, frame: pd.DataFrame, population: Population | None = None, level: float = 0.95
+    ) -> tuple[Float64[np.ndarray, "n k"], Float64[np.ndarray, "n k"]]:
+        """Return the lower and upper limits of the probabilities, a column per class; `limits_cover` says what they allow for.
+
+        They are of p(k|x), by a jackknife: by how much predictions differ between the models without a fold each; see
+        `rightloss.tabular.limits`. They also allow for the uncertainty of the population, if it is a survey's, learnt, or the
+        mix of the training rows; one stated number is taken as known. They do not allow for what no such model could learn.
+
+        Args:
+            frame: the table.
+            population: as in `fit_table`; None for the model's own.
+            level: the probability of the limits.
+
+        Raises:
+            ValueError: the model was saved by version 0.2.0, without the models of the folds.
+        """
+        return risk_limits(self, frame, self.population if population is None else self.prevalence_of(population), level)
+
+    def limits_cover(self, population: Population | None = None) -> str:
+        """Return in words what `predict_limits` allows for at a population."""
+        return limits_cover(self, self.population if population is None else self.prevalence_of(population))
 
     def prevalence_of(self, population: Population) -> Prevalence:
         """Return a population in any form as a `Prevalence` over the model's classes."""
@@ -175,6 +249,14 @@ class TableModel:
         from .folder import save_model
 
         save_model(self, folder, overwrite=overwrite, also=also)
+
+    def _in_blocks(self, frame: pd.DataFrame, block: Callable[[pd.DataFrame], np.ndarray]) -> Float64[np.ndarray, "n k"]:
+        """Warn of cells that did not occur in training, and return the predictions of all blocks."""
+        for finding in self.check(frame):
+            if finding.level == "warning":
+                warnings.warn(str(finding).removeprefix("warning: "), TableWarning, stacklevel=3)
+        parts = [block(frame.iloc[start : start + _BLOCK]) for start in range(0, len(frame), _BLOCK)]
+        return np.concatenate(parts) if parts else np.empty((0, len(self.classes_)))
 
     def _block(self, frame: pd.DataFrame) -> Float64[np.ndarray, "n k"]:
         """Return predictions at the mix of the fitted model, or of its calibration."""

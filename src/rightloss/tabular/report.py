@@ -61,6 +61,7 @@ def report_page(model: TableModel) -> str:
         "slider": slider_data(model),
         "people": list(_PEOPLE),
         "comparison": _comparison(model),
+        "odds_ratios": _odds_ratios(model),
         "findings": model.findings,
         "columns": _columns(model),
         "commands": _commands(model),
@@ -212,6 +213,20 @@ def _comparison(model: TableModel) -> dict[str, Any]:
     return {"heads": heads, "rows": rows, "folds": "on parts of the table by cross-validation", "grouped": grouped}
 
 
+def _odds_ratios(model: TableModel) -> dict[str, Any] | None:
+    if model.odds_ratios is None:
+        return None
+    rows = [
+        {"column": row["column"], "label": row["class"], "change": row["change"], "value": _number(row["odds_ratio"])}
+        | {"range": f"{_number(row['low'])} to {_number(row['high'])}"}
+        for row in model.odds_ratios.to_dict("records")
+    ]
+    several = len(model.classes_) > 2
+    of = f"each class against {model.classes_[0]}" if several else str(model.classes_[1])
+    grouped = "" if model.held_out.groups is None else ", with the rows of a group as one draw"
+    return {"rows": rows, "several": several, "of": of, "grouped": grouped}
+
+
 def _columns(model: TableModel) -> list[dict[str, str]]:
     return [{"name": each.name, "kind": each.kind, "about": _about(each)} for each in model.columns]
 
@@ -255,7 +270,7 @@ def _where(label: object, share: float) -> str:
 
 def _share(value: float) -> str:
     """Return a frequency as text: "1 in 1,000" for round numbers, or "2.5 %"."""
-    whole = round(1 / value) if value > 0 else 0
+    whole = round(1 / value) if value > 1e-12 else 0
     is_round = whole >= 5 and float(f"{whole:.1g}") == whole and abs(whole * value - 1) < 0.005
     return f"1 in {whole:,}" if is_round else f"{100 * value:.3g} %"
 

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ...extras import install
 from ..minibatches import Data, Device
 from ..posterior import Posterior
 from ..priors import Params
@@ -104,7 +105,7 @@ def posteriors_rule(name: str) -> ModuleType:
             warnings.simplefilter("ignore", FutureWarning)  # tensordict's, on each of its states
             return import_module(f"posteriors.sgmcmc.{name}")
     except ImportError as error:
-        raise ImportError("Markov chains need posteriors: pip install 'rightloss[bayes]'.") from error
+        raise ImportError(f"Markov chains need posteriors: {install('bayes')}.") from error
 
 
 class _Overdamped:

@@ -22,6 +22,7 @@ import numpy as np
 from jaxtyping import Float64
 from numpy.typing import NDArray
 
+from ...extras import install
 from .workers import Failure, Isolated
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def require(*packages: str) -> None:
         try:
             import_module(name)
         except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(f"{name} is needed for CT: pip install 'rightloss[lidc]'", name=name) from error
+            raise ModuleNotFoundError(f"{name} is needed for CT: {install('lidc')}", name=name) from error
 
 
 def printable(text: object) -> str:

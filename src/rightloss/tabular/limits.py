@@ -1,0 +1,344 @@
+"""Limits of a table model's risks, and odds ratios of its columns.
+
+Stage: models of the folds, a table, a population → limits `(n, k)`; columns, classes → odds ratios with limits.
+
+The limits are those of a jackknife by folds. The procedure that made the model was run without each fold in turn: fit, and
+calibration. With η_j(x) the log-odds of a class by the model without fold j of F, and η̄ their mean, the model's variance is
+
+    v(x) = (F − 1)/F Σ_j (η_j(x) − η̄(x))²,        with F − 1 degrees of freedom.
+
+It needs no standard errors, so it serves trees too, and where folds are made of whole groups it allows for the likeness of
+their rows. To it comes the variance of the population, where that is a survey's, learnt, or the mix of the table itself.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float64
+from scipy import special, stats
+from scipy.linalg import solve_triangular
+
+from ..predictive.interval import BetaLogOdds
+from ..rng import checked_level
+from ..sklearn.coefficients import FittedRows, inverse_or_none, is_separated, prevalence_variance, sum_of_products
+from .candidates import log_softmax
+from .compare import calibration_of
+from .encode import ColumnSpec, linear_matrix
+
+if TYPE_CHECKING:
+    from ..prevalence import Prevalence
+    from ..shift import Calibration
+    from .model import TableModel
+
+_MOST_COEFFICIENTS = 1000  # with more, there are no odds ratios
+_MOST_CELLS = 10_000_000  # numbers of the features from which odds ratios are computed
+_BLOCK = 20_000  # rows predicted at a time
+_GRID = 65  # standard errors at which a quantile is computed, between which it is interpolated
+_DEPENDENT = 1e-8  # share of a column's variance that is new, below which it follows from the columns before it
+
+
+# Limits of risks.
+
+
+def risk_limits(
+    model: TableModel, frame: pd.DataFrame, to: Prevalence, level: float
+) -> tuple[Float64[np.ndarray, "n k"], Float64[np.ndarray, "n k"]]:
+    """Return the lower and upper limits of each class's risk at a population; see `TableModel.predict_limits`."""
+    from .model import matrix_for
+
+    level = checked_level(level)
+    if model.fitted is not None and model.folds is None:
+        raise ValueError("Expected a model with the models of its folds, but got one of version 0.2.0: fit it again.")
+    log_pi = np.log(to.population.numpy())
+    of_fold = _corrections(model)
+    low, high = np.empty((len(frame), len(log_pi))), np.empty((len(frame), len(log_pi)))
+    for start in range(0, len(frame), _BLOCK):
+        rows = slice(start, start + _BLOCK)
+        log_probs, without = np.tile(log_pi, (len(low[rows]), 1)), np.empty((0, len(low[rows]), len(log_pi)))
+        if model.fitted is not None and model.folds is not None:
+            matrix = matrix_for(model.fitted, frame.iloc[rows], model.columns)
+            log_probs = _moved(model.fitted.log_probs(matrix), _correction(model), log_pi)
+            parts = zip(model.folds.models, of_fold, strict=True)
+            without = np.stack([_moved(fitted.log_probs(matrix), correction, log_pi) for fitted, correction in parts])
+        low[rows], high[rows] = _limits(log_probs, without, model, to, level)
+    return low, high
+
+
+class _Correction(NamedTuple):
+    """How predictions are corrected: slope · log p + bias, at the mix of classes `mix` (K,)."""
+
+    slope: float
+    bias: np.ndarray
+    mix: np.ndarray
+
+    @classmethod
+    def of(cls, calibration: Calibration) -> _Correction:
+        return cls(float(1 / calibration.temperature[0]), calibration.bias.numpy(), calibration.sampling.numpy())
+
+
+def _moved(log_probs: np.ndarray, correction: _Correction, log_pi: np.ndarray) -> np.ndarray:
+    return log_softmax(correction.slope * log_probs + correction.bias - np.log(correction.mix) + log_pi)
+
+
+def _correction(model: TableModel) -> _Correction:
+    """Return that of the model: its calibration, or the closed form."""
+    if model.calibration is not None:
+        return _Correction.of(model.calibration)
+    return _Correction(1.0, np.zeros(len(model.classes_)), model.population.sampling.numpy())
+
+
+def _corrections(model: TableModel) -> list[_Correction]:
+    """Return that of each fold, by the rows outside of it."""
+    if model.folds is None:
+        return []
+    found, codes, plain = [], model.held_out.target, _correction(model)
+    counts = np.bincount(codes, minlength=len(plain.mix))
+    for fold in range(len(model.folds.models)):
+        others = model.folds.numbers != fold
+        if model.calibration is not None:
+            found.append(_Correction.of(calibration_of(model.folds.log_probs[others], codes[others])))
+        elif model.unlabelled is not None and model.unlabelled.kept:  # such models predict at the same mix in each fold
+            found.append(plain)
+        else:
+            mix = model.population.sampling.numpy() * np.bincount(codes[others], minlength=len(counts)) / counts
+            found.append(plain._replace(mix=mix / mix.sum()))
+    return found
+
+
+def _limits(
+    log_probs: np.ndarray, replicates: np.ndarray, model: TableModel, to: Prevalence, level: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the limits of predictions (n, k), from those of the replicates (F, n, k)."""
+    reach = stats.norm.isf((1 - level) / 2)
+    logit, gradient = _class_logits(log_probs)
+    alpha, k = to.concentration, len(model.classes_)
+    spread = _mix_covariance(model) if is_own_mix(model, to) else np.zeros((k - 1, k - 1))
+    if alpha is not None and k > 2:
+        spread = spread + prevalence_variance(alpha.numpy())
+    of_mix = np.einsum("nci,ij,ncj->nc", gradient, spread, gradient)
+    errors = np.sqrt(of_mix)
+    if len(replicates):
+        count = len(replicates)
+        variance = (count - 1) * np.var([_class_logits(each)[0] for each in replicates], axis=0)
+        variance *= len(model.held_out.target) / model.rows  # the folds may be of some rows only
+        total = np.maximum(variance + of_mix, np.finfo(float).tiny)
+        freedom = (count - 1) * (total / np.maximum(variance, 1e-12 * total)) ** 2  # Satterthwaite's
+        errors = np.sqrt(total) * stats.t.isf((1 - level) / 2, freedom) / reach
+    if alpha is not None and k == 2:
+        return _with_survey(logit[:, 1], errors[:, 1], BetaLogOdds(*alpha.tolist()[::-1]), level)
+    return special.expit(logit - reach * errors), special.expit(logit + reach * errors)
+
+
+def _class_logits(log_probs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the log-odds (n, k) of each class against the others, and their derivatives (n, k, k − 1) by log π_j − log π_0."""
+    k = log_probs.shape[1]
+    logit, gradient = np.empty_like(log_probs), np.empty((len(log_probs), k, k - 1))
+    for c in range(k):
+        rest = special.logsumexp(np.delete(log_probs, c, axis=1), axis=1)
+        logit[:, c] = log_probs[:, c] - rest
+        gradient[:, c] = np.where(np.arange(1, k) == c, 1.0, -np.exp(log_probs[:, 1:] - rest[:, None]))
+    return logit, gradient
+
+
+def limits_cover(model: TableModel, to: Prevalence) -> str:
+    """Return what the limits of the risks at a population allow for, in words."""
+    parts = [] if model.fitted is None else ["what the model would have learnt from other rows of the same kind"]
+    if to.concentration is not None:
+        parts.append("the uncertainty of the population")
+    elif is_own_mix(model, to):
+        parts.append("the training rows' mix of classes being a sample")
+    known = "" if len(parts) == 2 or to.concentration is not None else "; the population is taken as known"
+    return (" and ".join(parts) or "nothing, since the model always answers the population") + known
+
+
+def is_own_mix(model: TableModel, to: Prevalence) -> bool:
+    """Return whether a population is the mix of the training rows, and so as uncertain as that."""
+    return to.concentration is None and bool(np.array_equal(to.population.numpy(), model.population.sampling.numpy()))
+
+
+def _mix_covariance(model: TableModel) -> np.ndarray:
+    """Return the covariance of log π_k − log π_0 for the mix of the training rows, by the held-out ones."""
+    codes, k = model.held_out.target, len(model.classes_)
+    own = np.eye(k)[codes] / np.bincount(codes, minlength=k)
+    moves = own[:, 1:] - own[:, :1]
+    if model.held_out.groups is not None:
+        _, number = np.unique(model.held_out.groups, return_inverse=True)
+        sums = np.zeros((number.max() + 1, k - 1))
+        np.add.at(sums, number, moves)
+        moves = sums
+    found: np.ndarray = moves.T @ moves * len(codes) / model.rows
+    return found
+
+
+def _with_survey(logit: np.ndarray, errors: np.ndarray, beta: BetaLogOdds, level: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return limits (n, 2) where π ~ Beta: of the log-odds of π plus a normal error, without a normal approximation of π."""
+    nodes, weights = (each.numpy() for each in beta.rule())
+    least = 0.25 * float(np.sqrt(np.cov(nodes, aweights=weights)))  # of an error that is smooth between the nodes
+    grid = np.linspace(least, max(float(errors.max(initial=0)), least), _GRID)
+    mean, ends = np.log(beta.a) - np.log(beta.b), []
+    for share in ((1 - level) / 2, (1 + level) / 2):
+        found = np.array([beta.quantile(share), *_sum_quantiles(nodes, weights, grid, share)])
+        ends.append(logit - mean + np.interp(errors**2, np.array([0.0, *grid]) ** 2, found))
+    low, high = ends
+    return special.expit(np.column_stack([-high, low])), special.expit(np.column_stack([-low, high]))
+
+
+def _sum_quantiles(nodes: np.ndarray, weights: np.ndarray, errors: np.ndarray, share: float) -> np.ndarray:
+    """Return the quantile of t + s z for each s, where t has these nodes and weights and z is normal; by bisection."""
+    low, high = (np.full(len(errors), end) for end in (nodes.min() - 10 * errors.max(), nodes.max() + 10 * errors.max()))
+    for _ in range(60):
+        middle = (low + high) / 2
+        below = special.ndtr((middle[:, None] - nodes) / errors[:, None]) @ weights < share
+        low, high = np.where(below, middle, low), np.where(below, high, middle)
+    return (low + high) / 2
+
+
+# Odds ratios.
+
+
+class _Change(NamedTuple):
+    """A change of a column: which column of `linear_matrix` it moves, by how much, and in words."""
+
+    place: int
+    column: str
+    words: str
+    step: float | None
+    move: float
+
+
+def odds_ratios(
+    frame: pd.DataFrame,
+    specs: Sequence[ColumnSpec],
+    codes: np.ndarray,
+    classes: Sequence[object],
+    groups: np.ndarray | None,
+    level: float = 0.95,
+) -> tuple[pd.DataFrame | None, list[str]]:
+    """Return the odds ratios of a logistic regression without penalty on the columns of a table; or None, and a note why.
+
+    They are of the columns together, so each is adjusted for the others. The errors are those for given class counts: odds
+    ratios depend neither on the population nor on how many rows of each class were sampled (Prentice & Pyke 1979).
+
+    Returns:
+        A row for each class but the first and each change of a column: class, column, change, step (of a number, else None),
+        odds_ratio, low and high. Columns that follow from columns before them are left out.
+    """
+    width = sum(spec.linear_width for spec in specs)
+    if width * (len(classes) - 1) > _MOST_COEFFICIENTS:
+        return None, [f"no odds ratios, since there would be {width * (len(classes) - 1):,} of them."]
+    rows = _rows_in_proportion(codes, max(_MOST_CELLS // width, 1000))
+    matrix, codes = linear_matrix(frame.iloc[rows], specs).astype(np.float64), codes[rows]
+    changes = _determined(matrix, _changes(specs))
+    x = matrix[:, [change.place for change in changes]]
+    coefficients, intercepts = _without_penalty(x, codes)
+    odds = x @ coefficients.T + intercepts
+    probs = special.softmax(np.column_stack([np.zeros(len(odds)), odds]), axis=1)
+    if is_separated(FittedRows(x, codes, np.ones(len(codes)), probs, probs, np.ones(len(classes)))):
+        return None, ["no odds ratios, since the columns separate the classes of these rows perfectly: some are infinite."]
+    covariance = _covariance(x, codes, odds, None if groups is None else groups[rows])
+    if covariance is None:
+        return None, ["no odds ratios, since the rows do not determine them."]
+    error = np.sqrt(np.diag(covariance)).reshape(len(coefficients), -1)
+    reach = float(stats.norm.isf((1 - level) / 2))
+    found = []
+    for k, label in enumerate(classes[1:]):
+        for change, middle, s in zip(changes, coefficients[k], error[k], strict=False):  # errors have the intercept, too
+            row = {"class": label, "column": change.column, "change": change.words, "step": change.step}
+            ends = {"odds_ratio": middle, "low": middle - reach * s, "high": middle + reach * s}
+            found.append(row | {name: float(np.exp(change.move * value)) for name, value in ends.items()})
+    return pd.DataFrame(found), []
+
+
+def _without_penalty(x: np.ndarray, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return coefficients (K − 1, d) and intercepts (K − 1,) against class 0, of maximum likelihood."""
+    from ..sklearn.information_gain import InformationGainClassifier
+
+    model = InformationGainClassifier(loss="log_likelihood", penalty=None, tol=1e-8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of separated classes, which the caller checks
+        model.fit(x, codes)
+    if len(model.coef_) == 1:
+        return model.coef_, model.intercept_
+    return model.coef_[1:] - model.coef_[0], model.intercept_[1:] - model.intercept_[0]
+
+
+def _changes(specs: Sequence[ColumnSpec]) -> list[_Change]:
+    """Return the change of each column of `linear_matrix`: a step of a number, or a level against the most frequent one."""
+    found, start = [], 0
+    for spec in specs:
+        if spec.is_category:
+            first, *others = [*spec.categories, "another"]
+            names = {start + number: f"{each} against {first}" for number, each in enumerate(others, 1)}
+            found += [_Change(place, spec.name, words, None, 1.0) for place, words in names.items()]
+        elif spec.kind == "boolean":
+            first = "false"
+            found.append(_Change(start, spec.name, "true against false", None, 1 / spec.scale))
+        else:
+            first, step = f"{spec.fill:.4g}", _round_step(spec.scale)
+            words = f"+{step:g} days" if spec.kind == "date" else f"+{step:g}"
+            found.append(_Change(start, spec.name, words, step, step / spec.scale))
+        if spec.has_missing:
+            found.append(_Change(start + spec.linear_width - 1, spec.name, f"missing against {first}", None, 1.0))
+        start += spec.linear_width
+    return found
+
+
+def _round_step(scale: float) -> float:
+    """Return the round number, 1, 2 or 5 times a power of 10, closest to a standard deviation."""
+    power = 10.0 ** np.floor(np.log10(scale))
+    return float(min((each * power for each in (1, 2, 5, 10)), key=lambda step: abs(np.log(step / scale))))
+
+
+def _determined(matrix: np.ndarray, changes: list[_Change]) -> list[_Change]:
+    """Return the changes whose columns are not constant and do not follow from those before them."""
+    centred = matrix[:, [change.place for change in changes]]
+    centred = centred - centred.mean(0)
+    products = centred.T @ centred
+    kept: list[tuple[int, _Change]] = []
+    factor: np.ndarray = np.zeros((len(changes), len(changes)))  # Cholesky's, of the columns kept
+    for j, change in enumerate(changes):
+        row = solve_triangular(factor[: len(kept), : len(kept)], products[[i for i, _ in kept], j], lower=True)
+        new = products[j, j] - row @ row
+        if new > _DEPENDENT * max(products[j, j], _DEPENDENT):
+            factor[len(kept), : len(kept) + 1] = [*row, np.sqrt(new)]
+            kept.append((j, change))
+    return [change for _, change in kept]
+
+
+def _rows_in_proportion(codes: np.ndarray, most: int) -> np.ndarray:
+    """Return about that many rows at most, each class in proportion."""
+    return np.arange(len(codes)) if len(codes) <= most else np.argsort(codes, kind="stable")[:: -(-len(codes) // most)]
+
+
+def _covariance(features: np.ndarray, codes: np.ndarray, log_odds: np.ndarray, groups: np.ndarray | None) -> np.ndarray | None:
+    """Return the covariance of the coefficients against class 0, class by class, intercept last; None if not determined."""
+    k, size = log_odds.shape[1] + 1, features.shape[1] + 1
+    probs = special.softmax(np.column_stack([np.zeros(len(log_odds)), log_odds]), axis=1)
+    p = probs[:, 1:]
+    bread = inverse_or_none(sum_of_products(features, p[:, :, None] * (np.eye(k - 1) - p[:, None, :])))
+    if bread is None:
+        return None
+    if groups is None:
+        counts = np.bincount(codes, minlength=k)
+        bread[size - 1 :: size, size - 1 :: size] -= np.diag(1 / counts[1:]) + 1 / counts[0]
+        return bread
+    middle = _between_groups(features, (probs - np.eye(k)[codes])[:, 1:], codes, groups)
+    found: np.ndarray = bread @ middle @ bread
+    return found
+
+
+def _between_groups(features: np.ndarray, scores: np.ndarray, codes: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """Return Σ_g s_g s_gᵀ of the groups' sums of gradients, each less the mean of its class."""
+    x = np.column_stack([features, np.ones(len(features))])
+    each = (scores[:, :, None] * x[:, None, :]).reshape(len(x), -1)
+    for c in np.unique(codes):
+        each[codes == c] -= each[codes == c].mean(0)
+    _, number = np.unique(groups, return_inverse=True)
+    sums = np.zeros((number.max() + 1, each.shape[1]))
+    np.add.at(sums, number, each)
+    return sums.T @ sums * len(sums) / max(len(sums) - 1, 1)
