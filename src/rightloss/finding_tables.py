@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -101,27 +101,54 @@ def option_by_name(value: Any, names: Sequence[str], option: str) -> dict[str, A
     return dict(value)
 
 
-def finding_labels(target: Numbers, tables: Tensor, names: Sequence[str], name: str = "target") -> Float64[Tensor, "n l *dense"]:
-    """Return the labels of findings, checked: 0, 1, or NaN where a finding was not read.
+@dataclass(frozen=True)
+class FindingRows:
+    """Labelled predictions of L findings.
 
-    Args:
-        target: `(n, L)`, or dense `(n, L, h, w)`; the columns of a data frame are put in the order of `names`.
-        tables: the predictions, from `finding_tables`.
-        names: of the L findings.
-        name: the argument's name in messages.
+    Attributes:
+        names: of the findings.
+        tables: log p(absent) and log p(present).
+        labels: 0, 1, or NaN where a finding was not read.
+        weights: of rows sampled by findings together, from `pattern_weights`; None if there are none.
     """
-    labels = tensor_of(in_order(target, names), name).detach().to("cpu", torch.float64)
-    expected = (len(tables), *tables.shape[2:])
-    if labels.shape != expected:
-        raise ValueError(
-            f"Expected multi-label `{name}` of shape {expected}, a column for each finding, but got {tuple(labels.shape)}: "
-            "0 is absent, 1 present, NaN not read."
-        )
-    check_findings(labels, name)
-    return labels
+
+    names: tuple[str, ...]
+    tables: Float[Tensor, "n 2 l *dense"]
+    labels: Float64[Tensor, "n l *dense"]
+    weights: Float64[Tensor, "n l"] | None
+
+    @classmethod
+    def of(
+        cls, log_probs: Predictions, target: Numbers, prevalence: Any, name: str = "target", weighted: bool = True
+    ) -> FindingRows:
+        """Check predictions and labels of findings.
+
+        Args:
+            log_probs: as in `finding_tables`.
+            target: `(n, L)`, or dense `(n, L, h, w)`.
+            prevalence: of the findings, or anything by their names. Columns of data frames are put in the order of names.
+            name: the argument's name in messages.
+            weighted: whether rows were sampled as the label matrix of the prevalence.
+        """
+        names = tuple(by_name(prevalence) or ())
+        tables = finding_tables(in_order(log_probs, names), len(names)).detach()
+        labels = tensor_of(in_order(target, names), name).detach().to("cpu", torch.float64)
+        expected = (len(tables), *tables.shape[2:])
+        if labels.shape != expected:
+            raise ValueError(
+                f"Expected multi-label `{name}` of shape {expected}, a column for each finding, but got {tuple(labels.shape)}: "
+                "0 is absent, 1 present, NaN not read."
+            )
+        check_findings(labels, name)
+        return cls(names, tables, labels, pattern_weights(prevalence, labels) if weighted else None)
+
+    def __getitem__(self, number: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return a finding's table of two classes, its class numbers, and the weights of rows."""
+        weights = None if self.weights is None else self.weights[:, number]
+        return self.tables[:, :, number], class_labels(self.labels[:, number]), weights
 
 
-def class_labels(labels: Float64[Tensor, "n *dense"]) -> Tensor:
+def class_labels(labels: Float64[Tensor, n * dense]) -> Tensor:
     """Return the labels of one finding as class numbers, −100 where it was not read; as votes if some are between 0 and 1."""
     unread, known = labels.isnan(), labels.nan_to_num(0.0)
     if bool(((known == 0) | (known == 1)).all()):
@@ -169,9 +196,7 @@ def one_finding(
             "Expected findings that were sampled each by itself, but this prevalence has weights of rows by the findings they "
             "have together, which a table of one finding loses: use `evaluate` or `check` with all findings."
         )
-    tables = finding_tables(in_order(log_probs, names), len(names))
-    labels = finding_labels(target, tables, names)
-    return tables[:, :, names.index(finding)], class_labels(labels[:, names.index(finding)])
+    return FindingRows.of(log_probs, target, prevalence)[names.index(finding)][:2]
 
 
 def pattern_weights(prevalence: Any, labels: Float64[Tensor, "n l *dense"]) -> Float64[Tensor, "n l"] | None:
@@ -215,7 +240,7 @@ def _warn_of_rows(weights: Tensor, own: Tensor) -> None:
 Result = TypeVar("Result")
 
 
-def for_each_finding(names: Iterable[str], call: Callable[[int, str], Result], stacklevel: int = 4) -> dict[str, Result]:
+def for_each_finding(names: Iterable[str], call: Callable[[int, str], Result], stacklevel: int) -> dict[str, Result]:
     """Return `call(number, name)` of each finding; errors and warnings say which."""
     results: dict[str, Result] = {}
     said: dict[tuple[type[Warning], str], list[str]] = {}

@@ -157,7 +157,9 @@ def label_mix(seen: Evidence) -> Diagnosis:
     rho, mix, n = seen.sample.prevalence.sampling, seen.mix, float(seen.sample.totals.sum())
     plain = seen.is_simple or (seen.sample.weighted and seen.sample.groups is None)  # weights do not change the counts
     if plain and n * len(rho) <= _EXACT:
-        tests = [_binomial(round(float(count)), round(n), float(rate)) for count, rate in zip(seen.sample.totals, rho, strict=True)]
+        tests = [
+            _binomial(round(float(count)), round(n), float(rate)) for count, rate in zip(seen.sample.totals, rho, strict=True)
+        ]
     else:
         tests = [_of_share(seen, k, float(rho[k])) for k in range(len(rho))]
     return Diagnosis(

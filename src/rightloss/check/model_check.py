@@ -17,17 +17,16 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, SequentialSampler
 
-from ..finding_tables import ByFinding, class_labels, finding_labels, finding_tables, for_each_finding, in_order, pattern_weights
+from ..finding_tables import ByFinding, FindingRows, finding_tables, for_each_finding, in_order
 from ..inference import Posterior
 from ..likelihoods import Bernoulli, Categorical, Likelihood
 from ..log_probs import HasLogProbs, rows_of, tensor_of
-from ..metrics.sample import Numbers, Predictions, Sample, labelled_sample
+from ..metrics.sample import Numbers, Predictions, Sample, labelled_sample, refuse_multi_hot
 from ..predictive import PrevalenceLayer, predictive
 from ..prevalence import MultilabelPrevalence, Prevalence
 from ..rng import checked_level
 from . import diagnostics
 from .diagnostics import CheckRow
-
 
 Model = nn.Module | Posterior | Callable[[Any], Predictions] | Predictions
 Labelled = Numbers | Dataset[Any] | Iterable[Any]
@@ -119,40 +118,35 @@ def check(  # type: ignore[misc]  # the options of both are the same
     if not isinstance(prevalence, Prevalence | MultilabelPrevalence):
         raise ValueError(
             f"Expected a Prevalence, which has the population and the sampling mix, but got {type(prevalence).__name__}: write "
-            "rightloss.Prevalence([…], sampling=[…])."
+            "rightloss.Prevalence([…], sampling=[…]), or Prevalence.multilabel for several findings (multi-label)."
         )
     level = checked_level(level)
     with torch.no_grad():
         predict = None if _is_table(model) else _Predictor(model, prevalence, likelihood, batch_size)
-        table, labels, may_repeat = (model, data, False) if predict is None else _predict(predict, data)
+        found: tuple[Any, Any, bool] = (model, data, False) if predict is None else _predict(predict, data)
+        table, labels, may_repeat = found
         squashed = None if predict is None else [*predict.squashed]
         there = unlabelled if unlabelled is None or predict is None else predict(unlabelled)
         if isinstance(prevalence, Prevalence):
             table, there = tensor_of(table, "log_probs"), None if there is None else tensor_of(there, "unlabelled")
             sample, repeats = _sample_of(table, labels, prevalence, groups, may_repeat)
             return _tested(sample, repeats, sampled, None if squashed is None else squashed[0], there, level)
-        names, size = prevalence.names, prevalence.num_findings
-        tables = finding_tables(in_order(table, names), size)
-        y = finding_labels(labels, tables, names, "labels")
-        weights = pattern_weights(prevalence, y) if sampled else None
+        rows, size = FindingRows.of(table, labels, prevalence, "labels", weighted=sampled), len(prevalence)
+        repeats = False
         if groups is None and may_repeat:
-            groups, may_repeat = _copies(torch.cat([tables.flatten(1).cpu(), y.flatten(1).nan_to_num(-1.0)], 1))
-        pool = None if there is None else finding_tables(in_order(there, names), size)
+            groups, repeats = _copies(torch.cat([each.flatten(1).cpu() for each in (rows.tables, rows.labels)], 1))
+        pool = None if there is None else finding_tables(in_order(there, rows.names), size).cpu()
 
         def tested(number: int, name: str) -> Check:
-            own = None if weights is None else weights[:, number]
-            target = class_labels(y[:, number])
-            sample, _ = _sample_of(tables[:, :, number], target, prevalence[name], groups, False, own)
+            sample, _ = _sample_of(*rows[number][:2], prevalence[name], groups, False, rows[number][2])
             is_squashed = None if squashed is None else squashed[number]
-            unseen = None if pool is None else pool[:, :, number].cpu()
-            return _tested(sample, may_repeat, sampled, is_squashed, unseen, 1 - (1 - level) / size)
+            unseen = None if pool is None else pool[:, :, number]
+            return _tested(sample, repeats, sampled, is_squashed, unseen, 1 - (1 - level) / size)
 
-        return ChecksByFinding(for_each_finding(names, tested, stacklevel=3), level)
+        return ChecksByFinding(for_each_finding(rows.names, tested, stacklevel=3), level)
 
 
-def _tested(
-    sample: Sample, repeats: bool, sampled: bool, squashed: bool | None, there: Tensor | None, level: float
-) -> Check:
+def _tested(sample: Sample, repeats: bool, sampled: bool, squashed: bool | None, there: Tensor | None, level: float) -> Check:
     """Return the table of a sample, and of the unlabelled predictions `there`; the rest is as in `check`."""
     sample.require_every_class("a check")
     seen = diagnostics.Evidence.of(sample, repeats)
@@ -284,6 +278,7 @@ class _Predictor:
     """Predict log-probabilities at the population for any x.
 
     Attributes:
+        labels: those of the next x, if known.
         squashed: whether all outputs so far could be probabilities used as logits, of the classes, or of each finding; None
             if unknown.
     """
@@ -310,6 +305,7 @@ class _Predictor:
         elif isinstance(model, nn.Module) and not isinstance(model, PrevalenceLayer):
             model, self._at = PrevalenceLayer(model, prevalence, likelihood), None  # the likelihood of the layer
         self.model, self.prevalence, self.batch_size = model, prevalence, batch_size
+        self.labels: Tensor | None = None
         self.squashed: list[bool | None] = [None] * (len(prevalence) if isinstance(prevalence, MultilabelPrevalence) else 1)
 
     def __call__(self, x: Any) -> Tensor:
@@ -334,12 +330,15 @@ class _Predictor:
             hook.remove()
 
     def _look(self, outputs: Any, likelihood: Likelihood) -> None:
+        if isinstance(outputs, Tensor) and self.labels is not None and isinstance(self.prevalence, Prevalence):
+            refuse_multi_hot(self.labels[: len(outputs)], outputs)
         if not isinstance(outputs, Tensor) or not isinstance(likelihood, Categorical | Bernoulli):
             return
-        each, parts = [self.prevalence], (outputs,)
+        parts = [(outputs, self.prevalence)]
         if isinstance(self.prevalence, MultilabelPrevalence):
-            each, parts = [*self.prevalence], outputs.reshape(len(outputs), len(self.prevalence), -1).unbind(1)
-        for number, (part, prevalence) in enumerate(zip(parts, each, strict=True)):
+            by_finding = outputs.reshape(len(outputs), len(self.prevalence), -1).unbind(1)
+            parts = [*zip(by_finding, self.prevalence, strict=True)]
+        for number, (part, prevalence) in enumerate(parts):
             log_pi = prevalence.population.log()
             if isinstance(likelihood, Bernoulli) and 0 <= float(log_pi[1] - log_pi[0]) <= 1:
                 continue  # the logits of a weak model are in this range as well
@@ -361,7 +360,8 @@ def _predict(predict: _Predictor, data: Any) -> tuple[Tensor, Tensor, bool]:
     if isinstance(data, Dataset):
         data = DataLoader(data, predict.batch_size)
     if isinstance(data, tuple | list) and len(data) == 2:
-        return predict(data[0]), tensor_of(data[1], "labels"), False
+        predict.labels = tensor_of(in_order(data[1], getattr(predict.prevalence, "names", ())), "labels")
+        return predict(data[0]), predict.labels, False
     if isinstance(data, Tensor | np.ndarray) or not isinstance(data, Iterable):
         raise ValueError(
             f"Expected `data` to be (x, y) or a loader of such batches, but got {type(data).__name__}: a model needs the "
@@ -374,8 +374,9 @@ def _predict(predict: _Predictor, data: Any) -> tuple[Tensor, Tensor, bool]:
                 f"Expected batches (x, y), but got a {type(batch).__name__}: make pairs of them, or pass log-probabilities and "
                 "labels."
             )
+        predict.labels = tensor_of(batch[1], "labels").detach().cpu()
+        labels.append(predict.labels)
         tables.append(predict(batch[0]))
-        labels.append(tensor_of(batch[1], "labels").detach().cpu())
     if not tables:
         raise ValueError("Expected at least one batch in `data`, but got none: is the loader empty, or used up?")
     return torch.cat(tables), torch.cat(labels), _may_repeat(data)
@@ -390,6 +391,7 @@ def _sample_of(
     weights: Tensor | None = None,
 ) -> tuple[Sample, bool]:
     """Return a `Sample` with the given groups, those of a map's images or of repeated examples, and whether examples repeat."""
+    repeats = False
     labels, rows = tensor_of(labels, "labels").detach().cpu(), rows_of(tensor_of(table, "log_probs")).cpu()
     if table.ndim > 2:
         if labels.shape != (len(table), *table.shape[2:]):
@@ -401,13 +403,13 @@ def _sample_of(
         named = np.arange(len(table)) if groups is None else np.asarray(groups)
         groups = np.repeat(named, cells)
     if groups is None and may_repeat and not labels.is_floating_point():
-        groups, may_repeat = _copies(torch.cat([rows.double(), labels[:, None].double()], 1))
-    return labelled_sample(rows, labels, prevalence, groups, weights=weights), may_repeat and groups is not None
+        groups, repeats = _copies(torch.cat([rows.double(), labels[:, None].double()], 1))
+    return labelled_sample(rows, labels, prevalence, groups, weights=weights), repeats
 
 
 def _copies(rows: Tensor) -> tuple[Tensor | None, bool]:
     """Return which rows are equal, as groups, and whether any are."""
-    found, which = torch.unique(rows, dim=0, return_inverse=True)
+    found, which = torch.unique(rows.nan_to_num(-1.0), dim=0, return_inverse=True)
     return (which, True) if len(found) < len(rows) else (None, False)
 
 

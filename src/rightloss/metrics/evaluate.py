@@ -15,18 +15,7 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
-from ..finding_tables import (
-    ByFinding,
-    Findings,
-    by_name,
-    class_labels,
-    finding_labels,
-    finding_tables,
-    for_each_finding,
-    in_order,
-    option_by_name,
-    pattern_weights,
-)
+from ..finding_tables import ByFinding, FindingRows, Findings, by_name, for_each_finding, option_by_name
 from ..rng import checked_level, own_stream
 from .class_statistics import Statistics, compute_statistics, make_spec
 from .decisions import cost_matrix, decide
@@ -139,16 +128,12 @@ def evaluate(  # type: ignore[misc]  # the options of both are the same
     if findings is None:
         sample = labelled_sample(log_probs, target, prevalence, groups, ignore_index)  # type: ignore[arg-type]
         return _evaluation(sample, costs, threshold, **options)
-    names = list(findings)
-    tables = finding_tables(in_order(log_probs, names), len(names))
-    labels = finding_labels(target, tables, names)
-    weights = pattern_weights(prevalence, labels)
+    names, rows = list(findings), FindingRows.of(log_probs, target, prevalence)
     prices, thresholds = option_by_name(costs, names, "costs"), option_by_name(_named(threshold, names), names, "threshold")
 
     def evaluated(number: int, name: str) -> Evaluation:
-        own = None if weights is None else weights[:, number]
-        table, y = tables[:, :, number], class_labels(labels[:, number])
-        sample = labelled_sample(table, y, findings[name], groups, weights=own)
+        table, labels, weights = rows[number]
+        sample = labelled_sample(table, labels, findings[name], groups, weights=weights)
         return _evaluation(sample, prices[name], thresholds[name], **options)
 
     found = for_each_finding(names, evaluated, stacklevel=3)
@@ -156,7 +141,7 @@ def evaluate(  # type: ignore[misc]  # the options of both are the same
     title += "" if intervals is None else f"; {level:.0%} intervals"
     if threshold is not None:
         title += f"; present from {', '.join(f'{each:g}' for each in dict.fromkeys(map(float, thresholds.values())))} on"
-    title += "; rows weighted by the findings they have together" * (weights is not None)
+    title += "; rows weighted by the findings they have together" * (rows.weights is not None)
     return ByFinding(found, _cells, title, _remarks(found))
 
 
@@ -190,7 +175,9 @@ def _named(threshold: Any, names: list[str]) -> Any:
     if isinstance(threshold, Mapping) or not hasattr(threshold, "__len__") or getattr(threshold, "ndim", 1) == 0:
         return threshold
     if len(threshold) != len(names):
-        raise ValueError(f"Expected `threshold` for {len(names)} findings, but got {len(threshold)}: one number, or one for each.")
+        raise ValueError(
+            f"Expected `threshold` for {len(names)} findings, but got {len(threshold)}: one number, or one for each."
+        )
     return dict(zip(names, threshold, strict=True))
 
 
@@ -355,7 +342,8 @@ def _from_drawn_decisions(
 def _worth(inputs: EvaluationInputs) -> Tensor:
     """Return the effective number of examples of each class, for its decisions `(k,)`.
 
-    With weights it is that of equally weighted examples with the same variance of the decisions, but at most (Σ w)²/Σ w².
+    With weights it is that of equally weighted examples with the same variance of the decisions, at most their number (Korn &
+    Graubard 1998); (Σ w)²/Σ w² if all decisions are equal.
     """
     sample, totals = inputs.sample, inputs.sample.totals
     if not sample.weighted or sample.votes is None:
@@ -365,7 +353,7 @@ def _worth(inputs: EvaluationInputs) -> Tensor:
     gaps = torch.nn.functional.one_hot(decided, sample.num_classes) - shares
     variance = torch.bincount(sample.labels, sample.votes.square() * gaps.square().sum(1), minlength=len(totals)) / totals**2
     binomial = (inputs.statistics.confusion[..., 0] * (1 - inputs.statistics.confusion[..., 0])).sum(1)
-    return torch.where(variance > 0, torch.minimum(binomial / variance, sample.effective_totals), sample.effective_totals)
+    return torch.where(variance > 0, torch.minimum(binomial / variance, totals), sample.effective_totals)
 
 
 def _calibration_error_limits(

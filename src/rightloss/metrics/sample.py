@@ -104,7 +104,7 @@ def labelled_sample(
     """
     refuse_findings(prevalence)
     given = tensor_of(log_probs, "log_probs").detach()
-    _refuse_multi_hot(target, given)
+    refuse_multi_hot(target, given)
     table = log_prob_table(rows_of(given)).cpu()
     at = as_prevalence(prevalence, table.shape[1])
     label = target_rows(target, given.shape).detach().cpu()
@@ -154,7 +154,7 @@ def refuse_findings(prevalence: Any) -> None:
         )
 
 
-def _refuse_multi_hot(target: Any, log_probs: Tensor) -> None:
+def refuse_multi_hot(target: Any, log_probs: Tensor) -> None:
     """Raise a ValueError for labels of several findings: a table of 0 and 1, or NaN, that is no table of votes."""
     labels = tensor_of(target, "target")
     if labels.shape != log_probs.shape or labels.ndim != 2 or labels.shape[1] < 2:
@@ -163,9 +163,9 @@ def _refuse_multi_hot(target: Any, log_probs: Tensor) -> None:
     if bool(((values == 0) | (values == 1) | values.isnan()).all()):
         if not labels.is_floating_point() or not bool((values.sum(1) <= 1).all()):
             raise ValueError(
-                f"Expected int labels of shape (n,), or soft votes, but `target` has 0 and 1 in the shape {tuple(labels.shape)} "
-                "of `log_probs`: for multi-label data, findings that can be present together, use Prevalence.multilabel(rates); "
-                "for classes that exclude each other, take `target.argmax(1)`."
+                f"Expected int labels of shape (n,), or soft votes, but `target` is a table of 0 and 1, {tuple(labels.shape)}, "
+                "as the predictions are: for findings that can be present together (multi-label) use Prevalence.multilabel, for "
+                "classes that exclude each other take `target.argmax(1)`."
             )
 
 

@@ -268,7 +268,7 @@ def _by_finding(
     names = list(findings)
     if isinstance(calibration, Calibration):
         raise ValueError("Expected a calibration of each finding by its name, but got one for all: fit one to each finding.")
-    pairs = None if held_out is None and getattr(sampling, "patterns", None) is None else held_out_by_finding(held_out, sampling)
+    pairs = held_out_by_finding(held_out, sampling)
     predictions = predictions_by_finding(in_order(log_probs, names), len(names))
     calibrations, priors = option_by_name(calibration, names, "calibration"), option_by_name(prior, names, "prior")
 
@@ -277,7 +277,7 @@ def _by_finding(
             predictions[number],
             findings[name],
             method=method,
-            held_out=None if pairs is None else pairs[number],
+            held_out=pairs[number],
             calibration=calibrations[name],
             prior=priors[name],
             region=region,
@@ -285,7 +285,7 @@ def _by_finding(
         )
 
     title = "Prevalence estimates by finding" + ("" if region is None else f", {100 * level:g} % regions")
-    return ByFinding(for_each_finding(names, estimated), _cells, title)
+    return ByFinding(for_each_finding(names, estimated, stacklevel=4), _cells, title)
 
 
 def _cells(found: PrevalenceEstimate) -> dict[str, str]:

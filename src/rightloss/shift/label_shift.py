@@ -14,16 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..finding_tables import (
-    ByFinding,
-    Findings,
-    by_name,
-    class_labels,
-    finding_labels,
-    finding_tables,
-    for_each_finding,
-    in_order,
-)
+from ..finding_tables import ByFinding, FindingRows, Findings, by_name, finding_tables, for_each_finding, in_order
 from ..log_probs import Numbers, Predictions, log_prob_table, rows_of, tensor_of
 from ..prevalence import Frequencies, Prevalence, frequencies
 from ..rng import checked_level
@@ -178,9 +169,8 @@ def _cells(found: LabelShiftTest) -> dict[str, str]:
     return {"p": f"{found.p_value:.3g}", "condition": f"{found.condition:.3g}", "": " ".join(found.complaints) or "tenable"}
 
 
-def held_out_by_finding(held_out: Any, sampling: Any) -> list[tuple[Tensor, Tensor]]:
-    """Return the held-out predictions and labels of each finding, as those of two classes."""
-    names = list(by_name(sampling) or ())
+def held_out_by_finding(held_out: Any, sampling: Any) -> list[Any]:
+    """Return the held-out predictions and labels of each finding, as those of two classes; None for each without them."""
     if getattr(sampling, "patterns", None) is not None:
         raise ValueError(
             "Expected rates of findings that were sampled each by itself, but `sampling` has weights of rows by the findings "
@@ -188,11 +178,12 @@ def held_out_by_finding(held_out: Any, sampling: Any) -> list[tuple[Tensor, Tens
             "predictions hold, dict(zip(prevalence.names, prevalence.population.tolist())) after one of rightloss's losses, "
             "with held-out rows that are a random sample."
         )
+    if held_out is None:
+        return [None] * len(by_name(sampling) or ())
     if not isinstance(held_out, tuple | list) or len(held_out) != 2:
         held_out_set(held_out)  # raises
-    tables = finding_tables(in_order(held_out[0], names), len(names))
-    labels = finding_labels(held_out[1], tables, names, "held_out labels")
-    return [(tables[:, :, number], class_labels(labels[:, number])) for number in range(len(names))]
+    rows = FindingRows.of(held_out[0], held_out[1], sampling, "held_out labels")
+    return [rows[number][:2] for number in range(len(rows.names))]
 
 
 def sampling_mix(sampling: Frequencies | Prevalence, num_classes: int) -> np.ndarray:
