@@ -3,6 +3,7 @@
 import math
 import pickle
 import warnings
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -101,13 +102,9 @@ def test_tables_of_both_log_probabilities_and_dense_maps_give_the_same() -> None
     log_probs = logsigmoid(logits)
     expected = evaluate(log_probs, y, PREVALENCE, intervals=None)
     both = evaluate(finding_tables(log_probs, 3), y, PREVALENCE, intervals=None)
-    maps = evaluate(
-        *(each.view(30, 10, 3).movedim(2, 1) for each in (log_probs, y)),
-        PREVALENCE,
-        intervals=None,
-    )
+    maps, labels = (each.view(30, 10, 3).movedim(2, 1) for each in (log_probs, y))
     assert same(both.to_dict(), expected.to_dict())
-    assert same(maps.to_dict(), expected.to_dict())
+    assert same(evaluate(maps, labels, PREVALENCE, intervals=None).to_dict(), expected.to_dict())
 
 
 @pytest.mark.long
@@ -116,7 +113,7 @@ def test_columns_of_data_frames_are_found_by_name() -> None:
     log_probs = logsigmoid(logits)
     expected = evaluate(log_probs, y, PREVALENCE, intervals=None).to_dict()
     frames = [pd.DataFrame(each.numpy(), columns=NAMES)[NAMES[::-1]] for each in (log_probs, y)]
-    assert same(evaluate(*frames, PREVALENCE, intervals=None).to_dict(), expected)
+    assert same(evaluate(frames[0], frames[1], PREVALENCE, intervals=None).to_dict(), expected)
     checked = rl.check(lambda x: log_probs, (logits, frames[1]), PREVALENCE)
     assert same(checked.to_dict(), rl.check(log_probs, y, PREVALENCE).to_dict())
     with pytest.raises(ValueError, match="none for \\['mass'\\]"):
@@ -137,7 +134,7 @@ def test_the_printed_table_names_every_finding_and_escapes_it() -> None:
     logits, y = findings()
     y[8:, 2] = math.nan
     y[:8, 2] = torch.tensor([0.0, 1.0]).repeat(4)
-    results = [
+    results: list[ByFinding[Any]] = [
         evaluate(logsigmoid(logits), y, PREVALENCE, intervals="analytic"),
         estimate_prevalence(logsigmoid(logits), PREVALENCE, calibration="assumed"),
         rl.check(logsigmoid(logits), findings()[1], PREVALENCE),
@@ -173,12 +170,8 @@ def test_prevalences_are_estimated_finding_by_finding(method: str) -> None:
     for number, name in enumerate(NAMES):
         table, labels, _ = read_rows(*held_out, number)
         two = finding_tables(target, 3)[:, :, number]
-        alone = estimate_prevalence(
-            two,
-            PREVALENCE[name].sampling,
-            method=method,  # type: ignore[arg-type]
-            held_out=(table, labels),
-        )
+        rho = PREVALENCE[name].sampling
+        alone = estimate_prevalence(two, rho, method=method, held_out=(table, labels))  # type: ignore[call-overload]
         assert same(found[name].to_dict(), alone.to_dict())
 
 
@@ -419,8 +412,7 @@ def test_equal_weights_change_nothing() -> None:
     plain = rl.Prevalence.multilabel(dict(zip("AB", equal, strict=True)))
     for intervals in ("analytic", "bootstrap"):
         a, b = (
-            evaluate(joint_predictions(x), y, each, intervals=intervals, draws=100, threshold=0.1)  # type: ignore[arg-type]
-            for each in (equal, plain)
+            evaluate(joint_predictions(x), y, each, intervals=intervals, draws=100, threshold=0.1) for each in (equal, plain)
         )
         assert same(a.to_dict(), b.to_dict())
     assert same(rl.check(joint_predictions(x), y, equal).to_dict(), rl.check(joint_predictions(x), y, plain).to_dict())

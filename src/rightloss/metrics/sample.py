@@ -164,8 +164,8 @@ def refuse_multi_hot(target: Any, log_probs: Tensor) -> None:
         if not labels.is_floating_point() or not bool((values.sum(1) <= 1).all()):
             raise ValueError(
                 f"Expected int labels of shape (n,), or soft votes, but `target` is a table of 0 and 1, {tuple(labels.shape)}, "
-                "as the predictions are: for findings that can be present together (multi-label) use Prevalence.multilabel, for "
-                "classes that exclude each other take `target.argmax(1)`."
+                "as the predictions are: for findings that can be present together (multi-label), use Prevalence.multilabel; "
+                "for classes that exclude each other, take `target.argmax(1)`."
             )
 
 
