@@ -148,7 +148,7 @@ class FindingRows:
         return self.tables[:, :, number], class_labels(self.labels[:, number]), weights
 
 
-def class_labels(labels: Float64[Tensor, n * dense]) -> Tensor:
+def class_labels(labels: Tensor) -> Tensor:
     """Return the labels of one finding as class numbers, −100 where it was not read; as votes if some are between 0 and 1."""
     unread, known = labels.isnan(), labels.nan_to_num(0.0)
     if bool(((known == 0) | (known == 1)).all()):
