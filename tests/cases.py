@@ -88,7 +88,7 @@ each_case = pytest.mark.parametrize("make", CASES.values(), ids=CASES)
 
 
 def figures(case: Case, **options: object) -> Evaluation:
-    return evaluate(case.log_probs, case.target, case.population, **{"intervals": None, **options})  # type: ignore[arg-type]
+    return evaluate(case.log_probs, case.target, case.population, **{"intervals": None, **options})  # type: ignore[call-overload]
 
 
 def assert_close(found: float, expected: float) -> None:

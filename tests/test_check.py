@@ -525,7 +525,7 @@ class TestTheTable:
 
 TABLE, LABELS = right(RARE, 40, 65)
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
-    "a number for a prevalence": (lambda: check(TABLE, LABELS, 0.01), r"sampling mix, but got float"),  # type: ignore[arg-type]
+    "a number for a prevalence": (lambda: check(TABLE, LABELS, 0.01), r"sampling mix, but got float"),  # type: ignore[call-overload]
     "an estimator": (lambda: check(LogisticRegression(), (TABLE, LABELS), RARE), "pass `model.predict_log_proba`"),
     "probabilities": (lambda: check(TABLE.exp(), LABELS, RARE), "look like probabilities"),
     "a function to logits": (lambda: check(lambda x: 3 * x, (TABLE, LABELS), RARE), "are these logits"),

@@ -305,10 +305,10 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: evaluate(LOG_PROBS, LABELS, 0.1, groups=pd.Series(["a"] * 39 + [pd.NA], dtype="string")), "have none"),
     (lambda: evaluate(LOG_PROBS, LABELS, 0.1, groups=np.array(["2020-01-01"] * 39 + ["NaT"], "datetime64[D]")), "have none"),
     (lambda: evaluate(LOG_PROBS, 1, 0.1), "single number"),
-    (lambda: evaluate(LOG_PROBS, LABELS, 0.1, generator=0), "torch.Generator"),  # type: ignore[arg-type]
+    (lambda: evaluate(LOG_PROBS, LABELS, 0.1, generator=0), "torch.Generator"),  # type: ignore[call-overload]
     (lambda: evaluate(LOG_PROBS, LABELS, 0.1, costs=[[0, 1, 1], [1, 0, 1]]), "a decision per class"),
     (lambda: evaluate(LOG_PROBS, LABELS, 0.1, threshold=50), "percentage"),
-    (lambda: evaluate(LOG_PROBS, LABELS, 0.1, intervals="jackknife"), "choose one"),  # type: ignore[arg-type]
+    (lambda: evaluate(LOG_PROBS, LABELS, 0.1, intervals="jackknife"), "choose one"),  # type: ignore[call-overload]
     (lambda: evaluate(LOG_PROBS, LABELS, 0.1, level=95), "write 0.95"),
     (lambda: evaluate(LOG_PROBS, LABELS, 0.1, draws=10), "at least 100"),
     (lambda: evaluate(LOG_PROBS, LABELS, 0.1, bins=0), "at least 1"),

@@ -303,13 +303,13 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a mix of another length": (lambda: estimate_prevalence(TABLE, [0.5, 0.5]), "3 entries"),
     "a mix that does not sum to 1": (lambda: estimate_prevalence(TABLE, [0.5, 0.5, 0.5]), "sum to 1"),
     "a class never sampled": (lambda: estimate_prevalence(TABLE, [0.5, 0.5, 0.0]), "never sampled"),
-    "an unknown method": (lambda: estimate_prevalence(TABLE, equal(3), method="acc"), "`method`"),  # type: ignore[arg-type]
-    "an unknown region": (lambda: estimate_prevalence(TABLE, equal(3), region="bayes"), "`region`"),  # type: ignore[arg-type]
-    "an unknown calibration": (lambda: estimate_prevalence(TABLE, equal(3), calibration="platt"), "`calibration`"),  # type: ignore[arg-type]
+    "an unknown method": (lambda: estimate_prevalence(TABLE, equal(3), method="acc"), "`method`"),  # type: ignore[call-overload]
+    "an unknown region": (lambda: estimate_prevalence(TABLE, equal(3), region="bayes"), "`region`"),  # type: ignore[call-overload]
+    "an unknown calibration": (lambda: estimate_prevalence(TABLE, equal(3), calibration="platt"), "`calibration`"),  # type: ignore[call-overload]
     "a level beyond 1": (lambda: estimate_prevalence(TABLE, equal(3), level=95), "`level`"),
     "no held-out set": (lambda: estimate_prevalence(TABLE, equal(3), method="bbse"), "`held_out` for method='bbse'"),
     "no calibration set": (lambda: estimate_prevalence(TABLE, equal(3), calibration="vector"), "`held_out` for calibration"),
-    "a held-out table alone": (lambda: estimate_prevalence(TABLE, equal(3), method="bbse", held_out=TABLE), "a pair"),  # type: ignore[arg-type]
+    "a held-out table alone": (lambda: estimate_prevalence(TABLE, equal(3), method="bbse", held_out=TABLE), "a pair"),  # type: ignore[call-overload]
     "labels missing": (
         lambda: estimate_prevalence(TABLE, equal(3), held_out=(TABLE, LABELS[:9])),
         "one held-out label per row",
@@ -328,7 +328,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "separable": (lambda: fit_calibration(TABLE, TABLE.argmax(1), "temperature"), "separate the held-out"),
     "labels reversed": (lambda: fit_calibration(TABLE, MOSTLY_WRONG, "temperature"), "negative"),
     "one class reversed": (lambda: fit_calibration(REVERSED, LABELS_600, "vector"), r"class\(es\) \[2\] is negative"),
-    "an array for a calibration": (lambda: estimate_prevalence(TABLE, equal(3), calibration=np.ones(2)), "`calibration`"),  # type: ignore[arg-type]
+    "an array for a calibration": (lambda: estimate_prevalence(TABLE, equal(3), calibration=np.ones(2)), "`calibration`"),  # type: ignore[call-overload]
     "a class missing for a temperature": (lambda: fit_calibration(TABLE, LABELS * 0, "temperature"), r"class\(es\) \[1, 2\]"),
     "a class missing for the mean": (
         lambda: estimate_prevalence(TABLE, equal(3), held_out=(TABLE, LABELS.clamp_max(1)), calibration="mean"),

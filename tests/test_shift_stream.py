@@ -107,7 +107,7 @@ class TestStreams:
         h, y = drawn(equal(3), 600, 46)
         options: dict[str, Any] = {"held_out": (exact(h, equal(3)).half(), y), "calibration": "mean"}
         with unchecked_types():
-            found = estimate_prevalence(table.half(), equal(3), level=np.float32(0.9), **options)  # type: ignore[arg-type]
+            found = estimate_prevalence(table.half(), equal(3), level=np.float32(0.9), **options)  # type: ignore[call-overload]
         assert float(found.prevalence().sampling.sum()) == pytest.approx(1, abs=1e-12)
         assert found.level == pytest.approx(0.9)
 

@@ -1,19 +1,25 @@
 """Predictions of several findings (multi-label): tables of log p(absent) and log p(present), and results by finding.
 
-Stage: predictions `(n, L)` → tables `(n, 2, L)`, the input of every function of predictions; a result for each finding.
+Stage: predictions `(n, L)` → tables `(n, 2, L)`, the input of every function of predictions; a result for each finding. What
+exists for two classes is called for one finding after another: its table, its labels, its prevalence.
 """
 
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, Generic, TypeVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float64
 from torch import Tensor
 
-from .log_probs import Predictions, as_given, full_precision, tensor_of
+from .log_probs import Numbers, Predictions, as_given, full_precision, tensor_of
+from .prevalence import FindingMix, MultilabelPrevalence, PrevalenceWarning, check_findings
+
+UNREAD = -100  # the class number of rows to ignore
 
 
 def finding_tables(log_probs: Predictions, num_findings: int) -> Float[Tensor, "n 2 l *dense"]:
@@ -83,11 +89,189 @@ def multiply_findings(table: Float[Tensor, "n 2 l *dense"], log_factors: Tensor)
     return (moved - change).to(table.dtype)
 
 
+def by_name(value: Any) -> dict[str, Any] | None:
+    """Return the prevalence of each finding by its name; None for a prevalence of classes."""
+    if isinstance(value, MultilabelPrevalence):
+        return dict(zip(value.names, value, strict=True))
+    return {str(name): each for name, each in value.items()} if isinstance(value, Mapping) and value else None
+
+
+def option_by_name(value: Any, names: Sequence[str], option: str) -> dict[str, Any]:
+    """Return the option of each finding, from a dict by name, or one for all."""
+    if not isinstance(value, Mapping):
+        return dict.fromkeys(names, value)
+    if set(value) != set(names):
+        raise ValueError(
+            f"Expected `{option}` for each finding by its name, but got {list(value)}: the findings are {list(names)}."
+        )
+    return dict(value)
+
+
+@dataclass(frozen=True)
+class FindingRows:
+    """Labelled predictions of L findings.
+
+    Attributes:
+        names: of the findings.
+        tables: log p(absent) and log p(present).
+        labels: 0, 1, or NaN where a finding was not read.
+        weights: of rows sampled by findings together, from `pattern_weights`; None if there are none.
+    """
+
+    names: tuple[str, ...]
+    tables: Float[Tensor, "n 2 l *dense"]
+    labels: Float64[Tensor, "n l *dense"]
+    weights: Float64[Tensor, "n l"] | None
+
+    @classmethod
+    def of(
+        cls, log_probs: Predictions, target: Numbers, prevalence: Any, name: str = "target", weighted: bool = True
+    ) -> FindingRows:
+        """Check predictions and labels of findings.
+
+        Args:
+            log_probs: as in `finding_tables`.
+            target: `(n, L)`, or dense `(n, L, h, w)`.
+            prevalence: of the findings, or anything by their names. Columns of data frames are put in the order of names.
+            name: the argument's name in messages.
+            weighted: whether rows were sampled as the label matrix of the prevalence.
+        """
+        names = tuple(by_name(prevalence) or ())
+        tables = finding_tables(in_order(log_probs, names), len(names)).detach()
+        labels = tensor_of(in_order(target, names), name).detach().to("cpu", torch.float64)
+        expected = (len(tables), *tables.shape[2:])
+        if labels.shape != expected:
+            raise ValueError(
+                f"Expected multi-label `{name}` of shape {expected}, a column for each finding, but got {tuple(labels.shape)}: "
+                "0 is absent, 1 present, NaN not read."
+            )
+        check_findings(labels, name)
+        return cls(names, tables, labels, pattern_weights(prevalence, labels) if weighted else None)
+
+    def __getitem__(self, number: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return a finding's table of two classes, its class numbers, and the weights of rows."""
+        weights = None if self.weights is None else self.weights[:, number]
+        return self.tables[:, :, number], class_labels(self.labels[:, number]), weights
+
+
+def class_labels(labels: Tensor) -> Tensor:
+    """Return the labels of one finding as class numbers, −100 where it was not read; as votes if some are between 0 and 1."""
+    unread, known = labels.isnan(), labels.nan_to_num(0.0)
+    if bool(((known == 0) | (known == 1)).all()):
+        return torch.where(unread, UNREAD, known.long())
+    return torch.stack([1 - known, known], 1).masked_fill(unread.unsqueeze(1), 0.0)
+
+
+def in_order(values: Any, names: Sequence[str]) -> Any:
+    """Return a data frame with columns in the order of the findings, if it has their names; anything else unchanged."""
+    columns = [str(column) for column in getattr(values, "columns", ())]
+    if not set(columns) & set(names):
+        return values
+    missing = [name for name in names if name not in columns]
+    if missing:
+        raise ValueError(f"Expected a column for each finding, but got none for {missing}: the columns are {columns}.")
+    return values[list(names)]
+
+
+def one_finding(
+    log_probs: Predictions, target: Numbers, prevalence: FindingMix, finding: str
+) -> tuple[Float[Tensor, "n 2 *dense"], Tensor]:
+    """Return the predictions of one finding as a table of two classes, and its labels, for functions of classes.
+
+    Args:
+        log_probs: of all findings, as in `finding_tables`.
+        target: labels of all findings, NaN where not read: class number −100, which is ignored.
+        prevalence: of all findings.
+        finding: the name of one.
+
+    Examples:
+        >>> import numpy as np
+        >>> import rightloss as rl
+        >>> from rightloss.finding_tables import one_finding
+        >>> prevalence = rl.Prevalence.multilabel({"mass": 0.05, "nodule": 0.01})
+        >>> log_probs = np.log([[0.2, 0.1], [0.6, 0.3], [0.1, 0.1]])
+        >>> table, y = one_finding(log_probs, [[0, 1], [1, 0], [np.nan, 0]], prevalence, "mass")
+        >>> table.exp()[:, 1].tolist(), y.tolist()  # for compare(table, other, y, prevalence["mass"]), or roc_curve(table, y)
+        ([0.2, 0.6, 0.1], [0, 1, -100])
+    """
+    names = list(by_name(prevalence) or ())
+    if finding not in names:
+        raise ValueError(f"Expected `finding` to be one of {names}, but got {finding!r}: give its name.")
+    if getattr(prevalence, "patterns", None) is not None:
+        raise ValueError(
+            "Expected findings that were sampled each by itself, but this prevalence has weights of rows by the findings they "
+            "have together, which a table of one finding loses: use `evaluate` or `check` with all findings."
+        )
+    return FindingRows.of(log_probs, target, prevalence)[names.index(finding)][:2]
+
+
+def pattern_weights(prevalence: Any, labels: Float64[Tensor, "n l *dense"]) -> Float64[Tensor, "n l"] | None:
+    """Return weights of rows that were sampled by findings together, as the label matrix was; None without such weights.
+
+    Within a class of a finding, they are the pattern's frequency in the population over that in the sample, up to a factor.
+    """
+    patterns = getattr(prevalence, "patterns", None)
+    if patterns is None:
+        return None
+    if labels.ndim > 2:
+        raise ValueError(
+            "Expected labels of images (n, L) for weights by the findings of an image, but got maps: use Prevalence.multilabel."
+        )
+    weights = patterns.of_rows(labels)
+    for present in (0, 1):
+        _warn_of_rows(weights, labels == present)
+    unit = patterns.weights[0]  # those of one pattern: its weight over the mean of each class
+    known = labels.nan_to_num(0.0)
+    return weights / (unit[:, 0] * (1 - known) + unit[:, 1] * known)
+
+
+def _warn_of_rows(weights: Tensor, own: Tensor) -> None:
+    """Warn if the mean weight in a class is above 1, as it is in the population, where large weights are more frequent.
+
+    One row of weight 0 is added, so that a few rows with equal weights have an error.
+    """
+    count = own.sum(0) + 1
+    mean = (weights * own).sum(0) / count
+    error = (((weights - mean).square() * own).sum(0) + mean.square()).sqrt() / (count * (count - 1)).sqrt()
+    if bool((mean - 1 > 4 * error).any()):
+        warnings.warn(
+            "These rows were not sampled by findings as the label matrix of the prevalence was: patterns of findings with a "
+            "large weight are too frequent, and the weights are wrong for them. For a random sample of the population, pass a "
+            "prevalence without weights: Prevalence.multilabel(dict(zip(prevalence.names, prevalence))).",
+            PrevalenceWarning,
+            stacklevel=5,
+        )
+
+
 Result = TypeVar("Result")
+
+
+def for_each_finding(names: Iterable[str], call: Callable[[int, str], Result], stacklevel: int) -> dict[str, Result]:
+    """Return `call(number, name)` of each finding; errors and warnings say which."""
+    results: dict[str, Result] = {}
+    said: dict[tuple[type[Warning], str], list[str]] = {}
+    for number, name in enumerate(names):
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            try:
+                results[name] = call(number, name)
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from error
+        for each in heard:
+            said.setdefault((each.category, str(each.message)), []).append(name)
+    for (category, message), by in said.items():
+        warnings.warn(f"{', '.join(dict.fromkeys(by))}: {message}", category, stacklevel=stacklevel)
+    return results
 
 
 class ByFinding(Mapping[str, Result], Generic[Result]):
     """Results by the name of each finding: a mapping that prints itself.
+
+    Args:
+        results: by name.
+        cells: the cells of a result's row in the printed table, by the name of their column; None to print each as it is.
+        title: above the table.
+        remarks: lines below it.
 
     Examples:
         >>> from rightloss.finding_tables import ByFinding
@@ -95,8 +279,15 @@ class ByFinding(Mapping[str, Result], Generic[Result]):
         2
     """
 
-    def __init__(self, results: Mapping[str, Result]) -> None:
+    def __init__(
+        self,
+        results: Mapping[str, Result],
+        cells: Callable[[Result], Mapping[str, str]] | None = None,
+        title: str = "",
+        remarks: Sequence[str] = (),
+    ) -> None:
         self._results = dict(results)
+        self._cells, self._title, self._remarks = cells, title, tuple(remarks)
 
     def __getitem__(self, finding: str) -> Result:
         if finding not in self._results:
@@ -111,13 +302,32 @@ class ByFinding(Mapping[str, Result], Generic[Result]):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers by finding."""
-        return {name: each.to_dict() for name, each in self._results.items()}  # type: ignore[attr-defined]
+        return {
+            name: each.to_dict() if hasattr(each, "to_dict") else asdict(each)  # type: ignore[call-overload]
+            for name, each in self._results.items()
+        }
 
     def __repr__(self) -> str:
-        return "\n".join(f"{name}\n{each!r}" for name, each in self._results.items())
+        if self._cells is None:
+            return "\n".join(f"{name}\n{each!r}" for name, each in self._results.items())
+        lines = self._lines(self._cells)
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        shown = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+        return "\n".join([self._title, *("  " + line for line in shown), *self._remarks])
 
     def _repr_html_(self) -> str:
-        def shown(each: Any) -> str:
-            return each._repr_html_() if hasattr(each, "_repr_html_") else f"<pre>{html.escape(repr(each))}</pre>"
+        if self._cells is None:
+            return "".join(f"<h4>{html.escape(name)}</h4><pre>{html.escape(repr(each))}</pre>" for name, each in self.items())
+        tags = ["th", *["td"] * len(self)]
+        rows = (
+            "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in line) + "</tr>"
+            for tag, line in zip(tags, self._lines(self._cells), strict=True)
+        )
+        remarks = "".join(f"<p>{html.escape(line)}</p>" for line in self._remarks)
+        return f"<p>{html.escape(self._title)}</p><table>{''.join(rows)}</table>{remarks}"
 
-        return "".join(f"<h4>{html.escape(name)}</h4>{shown(each)}" for name, each in self._results.items())
+    def _lines(self, cells: Callable[[Result], Mapping[str, str]]) -> list[list[str]]:
+        """Return the lines of the table, with the names of all columns first; a result without a column has "–" there."""
+        rows = {name: cells(each) for name, each in self._results.items()}
+        columns = list(dict.fromkeys(column for row in rows.values() for column in row))
+        return [["", *columns], *([name, *(row.get(column, "–") for column in columns)] for name, row in rows.items())]

@@ -264,6 +264,8 @@ def _check_rows(block: Tensor, start: int, name: str) -> None:
         remedy = "these look like probabilities; take their logarithm"
     else:
         remedy = "are these logits? Apply torch.log_softmax(logits, 1)"
+        if bool((block[row] <= 0).all()):
+            remedy += "; of findings that can be present together (multi-label)? Pass a Prevalence.multilabel"
     raise ValueError(
         f"Expected the rows of `{name}` to be log-probabilities, whose exponentials sum to 1, but row {start + row} "
         f"is {shown}: {remedy}."

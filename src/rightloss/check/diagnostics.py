@@ -155,8 +155,11 @@ class Evidence:
 def label_mix(seen: Evidence) -> Diagnosis:
     """Test whether the class frequencies of the labels are ρ."""
     rho, mix, n = seen.sample.prevalence.sampling, seen.mix, float(seen.sample.totals.sum())
-    if seen.is_simple and n * len(rho) <= _EXACT:
-        tests = [_binomial(int(count), int(n), float(rate)) for count, rate in zip(seen.sample.totals, rho, strict=True)]
+    plain = seen.is_simple or (seen.sample.weighted and seen.sample.groups is None)  # weights do not change the counts
+    if plain and n * len(rho) <= _EXACT:
+        tests = [
+            _binomial(round(float(count)), round(n), float(rate)) for count, rate in zip(seen.sample.totals, rho, strict=True)
+        ]
     else:
         tests = [_of_share(seen, k, float(rho[k])) for k in range(len(rho))]
     return Diagnosis(
@@ -180,7 +183,7 @@ def mean_prediction(seen: Evidence, remedy: str) -> Diagnosis:
     weights = (pi[seen.sample.labels] * seen.shares)[:, None] * seen.probs
     weights = weights / weights.sum(0).clamp_min(1e-300)
     spreads = (weights.T @ seen.probs.square() - (weights.T @ seen.probs).square()).clamp_min(0)
-    least = ((pi.square() / seen.sample.totals) @ spreads).sqrt()
+    least = ((pi.square() / seen.sample.effective_totals) @ spreads).sqrt()
     figures = []
     for k in _classes(len(pi)):
         error, weight = seen.spread(seen.probs[:, k], pi)
@@ -232,7 +235,7 @@ def label_shift(there: Tensor, seen: Evidence) -> Diagnosis:
     """Test whether unlabelled predictions are a mixture of those of the labelled classes."""
     name, expected, sample = "label shift", "a mixture of the classes", seen.sample
     if not seen.is_simple or there.ndim > 2:
-        return Diagnosis(name, expected, "rows in groups, of maps or with votes are not independent examples")
+        return Diagnosis(name, expected, "rows in groups, of maps, with votes or with weights are not independent examples")
     table, labels = sample.per_entry(sample.log_probs), sample.labels
     if seen.repeats:
         assert sample.groups is not None

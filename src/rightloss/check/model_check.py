@@ -10,28 +10,47 @@ import html
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, SequentialSampler
 
+from ..finding_tables import ByFinding, FindingRows, finding_tables, for_each_finding, in_order
 from ..inference import Posterior
-from ..likelihoods import Bernoulli, Categorical, Likelihood
+from ..likelihoods import Bernoulli, Categorical, Findings, Likelihood
 from ..log_probs import HasLogProbs, rows_of, tensor_of
-from ..metrics.sample import Numbers, Predictions, Sample, labelled_sample
+from ..metrics.sample import Numbers, Predictions, Sample, labelled_sample, refuse_multi_hot
 from ..predictive import PrevalenceLayer, predictive
-from ..prevalence import Prevalence
+from ..prevalence import MultilabelPrevalence, Prevalence
 from ..rng import checked_level
 from . import diagnostics
 from .diagnostics import CheckRow
 
+Model = nn.Module | Posterior | Callable[[Any], Predictions] | Predictions
+Labelled = Numbers | Dataset[Any] | Iterable[Any]
 
+
+@overload
+def check(model: Model, data: Labelled, prevalence: MultilabelPrevalence, **options: Any) -> ChecksByFinding: ...
+@overload
 def check(
-    model: nn.Module | Posterior | Callable[[Any], Predictions] | Predictions,
-    data: Numbers | Dataset[Any] | Iterable[Any],
+    model: Model,
+    data: Labelled,
     prevalence: Prevalence,
+    *,
+    likelihood: Likelihood | None = None,
+    unlabelled: Any = None,
+    groups: Numbers | None = None,
+    sampled: bool = True,
+    level: float = 0.95,
+    batch_size: int = 1024,
+) -> Check: ...
+def check(  # type: ignore[misc]  # the options of both are the same
+    model: Model,
+    data: Labelled,
+    prevalence: Prevalence | MultilabelPrevalence,
     *,
     likelihood: Likelihood | None = None,
     unlabelled: Any = None,  # any input of the model
@@ -39,7 +58,7 @@ def check(
     sampled: bool = True,
     level: float = 0.95,
     batch_size: int = 1024,
-) -> Check:
+) -> Check | ChecksByFinding:
     """Test a trained model for common mistakes, and return a table that says how to fix them.
 
     | row | a correct model |
@@ -61,6 +80,11 @@ def check(
     A correct model gets "ok" in all rows with a probability of at least `level`: each of m tests has the level
     (1 − `level`)/m, and for each of K classes (1 − `level`)/(m K). Figures from few rows are tested with Student's t. Use
     held-out rows: on its training rows an overfitted model looks right.
+
+    **Several findings** (multi-label), with a `Prevalence.multilabel`: the model returns logits `(n, L)`, a function
+    log-probabilities of presence `(n, L)`, and y are 0 and 1, NaN where a finding was not read. The result has a `Check` for
+    each finding, `found["mass"]`, and `found.ok`; each of L findings has the level 1 − (1 − `level`)/L. Rows that were sampled
+    by findings together (`Prevalence.from_label_matrix`) have the weights of their patterns, unless `sampled=False`.
 
     Args:
         model: a module, which is called in eval mode without gradients and then reset to its mode; a `Posterior`; a function
@@ -91,28 +115,49 @@ def check(
         >>> rl.check(rl.retarget(at_sampling, prevalence.sampling, prevalence.population), y, prevalence).ok
         True
     """
-    if not isinstance(prevalence, Prevalence):
+    if not isinstance(prevalence, Prevalence | MultilabelPrevalence):
         raise ValueError(
             f"Expected a Prevalence, which has the population and the sampling mix, but got {type(prevalence).__name__}: write "
-            "rightloss.Prevalence([…], sampling=[…])."
+            "rightloss.Prevalence([…], sampling=[…]), or Prevalence.multilabel for several findings (multi-label)."
         )
     level = checked_level(level)
     with torch.no_grad():
         predict = None if _is_table(model) else _Predictor(model, prevalence, likelihood, batch_size)
-        table, labels, may_repeat = (tensor_of(model, "log_probs"), data, False) if predict is None else _predict(predict, data)
-        sample, repeats = _sample_of(table, labels, prevalence, groups, may_repeat)
-        sample.require_every_class("a check")
-        seen = diagnostics.Evidence.of(sample, repeats)
-        mix = diagnostics.label_mix(seen) if sampled else None
-        squashed = None if predict is None else predict.squashed
-        mix_is_wrong = mix is not None and mix.p_value is not None and mix.p_value < 1e-3
-        slope, intercept, remedy = diagnostics.calibration(seen, mix_is_wrong, bool(squashed))
-        found = [*([mix] if mix else []), diagnostics.mean_prediction(seen, remedy), slope, intercept, *diagnostics.skill(seen)]
-        if squashed is not None:
-            found.append(diagnostics.logits(squashed))
-        if unlabelled is not None:
-            there = tensor_of(unlabelled, "unlabelled") if predict is None else predict(unlabelled)
-            found += [diagnostics.label_shift(there, seen), diagnostics.unlabelled_mean(there, seen)]
+        found: tuple[Any, Any, bool] = (model, data, False) if predict is None else _predict(predict, data)
+        table, labels, may_repeat = found
+        squashed = None if predict is None else [*predict.squashed]
+        there = unlabelled if unlabelled is None or predict is None else predict(unlabelled)
+        if isinstance(prevalence, Prevalence):
+            table, there = tensor_of(table, "log_probs"), None if there is None else tensor_of(there, "unlabelled")
+            sample, repeats = _sample_of(table, labels, prevalence, groups, may_repeat)
+            return _tested(sample, repeats, sampled, None if squashed is None else squashed[0], there, level)
+        rows, size = FindingRows.of(table, labels, prevalence, "labels", weighted=sampled), len(prevalence)
+        repeats = False
+        if groups is None and may_repeat:
+            groups, repeats = _copies(torch.cat([each.flatten(1).cpu() for each in (rows.tables, rows.labels)], 1))
+        pool = None if there is None else finding_tables(in_order(there, rows.names), size).cpu()
+
+        def tested(number: int, name: str) -> Check:
+            sample, _ = _sample_of(*rows[number][:2], prevalence[name], groups, False, rows[number][2])
+            is_squashed = None if squashed is None else squashed[number]
+            unseen = None if pool is None else pool[:, :, number]
+            return _tested(sample, repeats, sampled, is_squashed, unseen, 1 - (1 - level) / size)
+
+        return ChecksByFinding(for_each_finding(rows.names, tested, stacklevel=3), level)
+
+
+def _tested(sample: Sample, repeats: bool, sampled: bool, squashed: bool | None, there: Tensor | None, level: float) -> Check:
+    """Return the table of a sample, and of the unlabelled predictions `there`; the rest is as in `check`."""
+    sample.require_every_class("a check")
+    seen = diagnostics.Evidence.of(sample, repeats)
+    mix = diagnostics.label_mix(seen) if sampled else None
+    mix_is_wrong = mix is not None and mix.p_value is not None and mix.p_value < 1e-3
+    slope, intercept, remedy = diagnostics.calibration(seen, mix_is_wrong, bool(squashed))
+    found = [*([mix] if mix else []), diagnostics.mean_prediction(seen, remedy), slope, intercept, *diagnostics.skill(seen)]
+    if squashed is not None:
+        found.append(diagnostics.logits(squashed))
+    if there is not None:
+        found += [diagnostics.label_shift(there, seen), diagnostics.unlabelled_mean(there, seen)]
     size = (1 - level) / max(1, sum(each.p_value is not None for each in found))
     return Check(tuple(each.row(size) for each in found), level, tuple(sample.totals.tolist()))
 
@@ -178,29 +223,74 @@ class Check:
         return f"{'Look at: ' + ', '.join(bad) if bad else 'No problem found'} (examples by class: {counts})"
 
 
+class ChecksByFinding(ByFinding[Check]):
+    """The result of `check` for several findings: a `Check` by the name of each; print it to see a table.
+
+    Args:
+        results: by name.
+        level: the probability that a correct model gets "ok" in all rows of all findings.
+    """
+
+    def __init__(self, results: dict[str, Check], level: float) -> None:
+        bad = {name: [row for row in each.rows if row.verdict == "look"] for name, each in results.items()}
+        said: dict[str, list[str]] = {}
+        for name, rows in bad.items():
+            for row in rows:
+                said.setdefault(row.remedy, []).append(f"{name}, {row.name}: {row.seen}, expected {row.expected}")
+        remarks = [line for remedy, seen in said.items() for line in (*(f"- {each}" for each in seen), f"  → {remedy}")]
+        look = [name for name, rows in bad.items() if rows]
+        title = f"{'Look at: ' + ', '.join(look) if look else 'No problem found'} ({len(results)} findings)"
+        super().__init__(results, _verdicts, title, remarks)
+        self.level = level
+
+    @property
+    def ok(self) -> bool:
+        """Whether no row of any finding says "look"."""
+        return all(each.ok for each in self.values())
+
+
+def _verdicts(found: Check) -> dict[str, str]:
+    """Return a finding's row of the table."""
+    absent, present = found.num_examples
+    return {"absent": f"{absent:.6g}", "present": f"{present:.6g}", **{row.name: row.verdict for row in found.rows}}
+
+
 class _Predictor:
     """Predict log-probabilities at the population for any x.
 
     Attributes:
-        squashed: whether all outputs so far could be probabilities used as logits; None if unknown.
+        labels: those of the next x, if known.
+        squashed: whether all outputs so far could be probabilities used as logits, of the classes, or of each finding; None
+            if unknown.
     """
 
-    def __init__(self, model: Any, prevalence: Prevalence, likelihood: Likelihood | None, batch_size: int) -> None:
+    def __init__(
+        self, model: Any, prevalence: Prevalence | MultilabelPrevalence, likelihood: Likelihood | None, batch_size: int
+    ) -> None:
         if not callable(model) and not isinstance(model, Posterior):
             raise ValueError(
                 f"Expected `model` to be a module, a Posterior, a function of x or log-probabilities, but got "
                 f"{type(model).__name__}: for a scikit-learn model pass `model.predict_log_proba`."
             )
-        self._at: Prevalence | None = prevalence
+        self._at: Any = prevalence
+        if isinstance(prevalence, MultilabelPrevalence):
+            if isinstance(model, Posterior) or not isinstance(likelihood, Bernoulli | None):
+                what = "a Posterior" if isinstance(model, Posterior) else type(likelihood).__name__
+                raise ValueError(
+                    f"Expected a model of several findings (multi-label) with a logit for each, but got {what}: pass "
+                    "log-probabilities of presence (n, L) instead of the model."
+                )
         if isinstance(model, nn.Module) and not isinstance(model, PrevalenceLayer):
             model, self._at = PrevalenceLayer(model, prevalence, likelihood), None  # the likelihood of the layer
         self.model, self.prevalence, self.batch_size = model, prevalence, batch_size
-        self.squashed: bool | None = None
+        self.labels: Tensor | None = None
+        self.squashed: list[bool | None] = [None] * (len(prevalence) if isinstance(prevalence, MultilabelPrevalence) else 1)
 
     def __call__(self, x: Any) -> Tensor:
         if isinstance(x, DataLoader):
             return torch.cat([self(batch[0] if isinstance(batch, list | tuple) else batch) for batch in x])
         if isinstance(self.model, Posterior):
+            assert isinstance(self.prevalence, Prevalence)
             found = predictive(self.model, x, self.prevalence, batch_size=self.batch_size)
         elif isinstance(self.model, PrevalenceLayer):
             found = self._of_layer(self.model, x)
@@ -218,15 +308,22 @@ class _Predictor:
             hook.remove()
 
     def _look(self, outputs: Any, likelihood: Likelihood) -> None:
-        if not isinstance(outputs, Tensor) or not isinstance(likelihood, Categorical | Bernoulli):
+        if isinstance(outputs, Tensor) and self.labels is not None and isinstance(self.prevalence, Prevalence):
+            refuse_multi_hot(self.labels[: len(outputs)], outputs)
+        if not isinstance(outputs, Tensor) or not isinstance(likelihood, Categorical | Bernoulli | Findings):
             return
-        log_pi = self.prevalence.population.log()
-        if isinstance(likelihood, Bernoulli) and 0 <= float(log_pi[1] - log_pi[0]) <= 1:
-            return  # the logits of a weak model are in this range as well
-        inside = bool(((outputs >= 0) & (outputs <= 1)).all())
-        if isinstance(likelihood, Categorical):
-            inside = inside and bool(((outputs.float().sum(1) - 1).abs() < 1e-2).all())
-        self.squashed = inside and self.squashed is not False
+        parts = [(outputs, self.prevalence)]
+        if isinstance(self.prevalence, MultilabelPrevalence):
+            by_finding = outputs.reshape(len(outputs), len(self.prevalence), -1).unbind(1)
+            parts = [*zip(by_finding, self.prevalence, strict=True)]
+        for number, (part, prevalence) in enumerate(parts):
+            log_pi = prevalence.population.log()
+            if not isinstance(likelihood, Categorical) and 0 <= float(log_pi[1] - log_pi[0]) <= 1:
+                continue  # the logits of a weak model are in this range as well
+            inside = bool(((part >= 0) & (part <= 1)).all())
+            if isinstance(likelihood, Categorical):
+                inside = inside and bool(((part.float().sum(1) - 1).abs() < 1e-2).all())
+            self.squashed[number] = inside and self.squashed[number] is not False
 
 
 def _is_table(model: Any) -> bool:
@@ -241,7 +338,8 @@ def _predict(predict: _Predictor, data: Any) -> tuple[Tensor, Tensor, bool]:
     if isinstance(data, Dataset):
         data = DataLoader(data, predict.batch_size)
     if isinstance(data, tuple | list) and len(data) == 2:
-        return predict(data[0]), tensor_of(data[1], "labels"), False
+        predict.labels = tensor_of(in_order(data[1], getattr(predict.prevalence, "names", ())), "labels")
+        return predict(data[0]), predict.labels, False
     if isinstance(data, Tensor | np.ndarray) or not isinstance(data, Iterable):
         raise ValueError(
             f"Expected `data` to be (x, y) or a loader of such batches, but got {type(data).__name__}: a model needs the "
@@ -254,17 +352,24 @@ def _predict(predict: _Predictor, data: Any) -> tuple[Tensor, Tensor, bool]:
                 f"Expected batches (x, y), but got a {type(batch).__name__}: make pairs of them, or pass log-probabilities and "
                 "labels."
             )
+        predict.labels = tensor_of(batch[1], "labels").detach().cpu()
+        labels.append(predict.labels)
         tables.append(predict(batch[0]))
-        labels.append(tensor_of(batch[1], "labels").detach().cpu())
     if not tables:
         raise ValueError("Expected at least one batch in `data`, but got none: is the loader empty, or used up?")
     return torch.cat(tables), torch.cat(labels), _may_repeat(data)
 
 
 def _sample_of(
-    table: Tensor, labels: Any, prevalence: Prevalence, groups: Numbers | None, may_repeat: bool
+    table: Tensor,
+    labels: Any,
+    prevalence: Prevalence,
+    groups: Numbers | None,
+    may_repeat: bool,
+    weights: Tensor | None = None,
 ) -> tuple[Sample, bool]:
     """Return a `Sample` with the given groups, those of a map's images or of repeated examples, and whether examples repeat."""
+    repeats = False
     labels, rows = tensor_of(labels, "labels").detach().cpu(), rows_of(tensor_of(table, "log_probs")).cpu()
     if table.ndim > 2:
         if labels.shape != (len(table), *table.shape[2:]):
@@ -276,11 +381,14 @@ def _sample_of(
         named = np.arange(len(table)) if groups is None else np.asarray(groups)
         groups = np.repeat(named, cells)
     if groups is None and may_repeat and not labels.is_floating_point():
-        both = torch.cat([rows.double(), labels[:, None].double()], 1)
-        found, which = torch.unique(both, dim=0, return_inverse=True)
-        if len(found) < len(both):
-            return labelled_sample(rows, labels, prevalence, which), True
-    return labelled_sample(rows, labels, prevalence, groups), False
+        groups, repeats = _copies(torch.cat([rows.double(), labels[:, None].double()], 1))
+    return labelled_sample(rows, labels, prevalence, groups, weights=weights), repeats
+
+
+def _copies(rows: Tensor) -> tuple[Tensor | None, bool]:
+    """Return which rows are equal, as groups, and whether any are."""
+    found, which = torch.unique(rows.nan_to_num(-1.0), dim=0, return_inverse=True)
+    return (which, True) if len(found) < len(rows) else (None, False)
 
 
 def _may_repeat(data: Any) -> bool:

@@ -57,7 +57,7 @@ class MetricSpec:
 
     Attributes:
         costs: true class × decision `(k, k)`.
-        weights: π_c / n_c `(k,)`, the weight of an example.
+        weights: π_c / n_c `(k,)`, the weight of an example, with n_c the effective number if examples have weights.
         rankings: the entries ranked by class: class 1 of two, or every class; none if a class has no example.
         edges: for each class with calibration bins, the inner edges of its bins, as log-probabilities.
         bins: the maximum number of bins.
@@ -240,7 +240,7 @@ def make_spec(sample: Sample, costs: Tensor, bins: int, only: str | None = None)
 
     `only` names a single figure to compute; statistics that it does not need are then omitted.
     """
-    k, weights = sample.num_classes, sample.prevalence.population / sample.totals
+    k, weights = sample.num_classes, sample.prevalence.population / sample.effective_totals
     looked_at = [1] if k == 2 else list(range(k))
     no_edges = (torch.empty(0, dtype=torch.float64),) * len(looked_at)
     if sample.missing:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..log_probs import as_given, log_prob_table, row_blocks
 from ..rng import checked_generator, checked_level
-from .sample import Mix, Numbers, Predictions, labelled_sample
+from .sample import Mix, Numbers, Predictions, labelled_sample, refuse_findings
 
 _ENTRIES = 1 << 22  # numbers of the table per block
 
@@ -99,6 +99,7 @@ class ConformalSets:
         level = checked_level(level)
         generator = checked_generator(generator)
         _check_choices(score, per_class, randomised, prevalence)
+        refuse_findings(prevalence)
         classes = log_prob_table(log_probs).shape[1]
         sample = labelled_sample(log_probs, labels, torch.full((classes,), 1 / classes) if prevalence is None else prevalence)
         sample.require_every_class("conformal sets")

@@ -1,22 +1,25 @@
 """Evaluate predictions at a prevalence: every figure with an interval.
 
 Stage: log_probs, target, prevalence → `Sample` → `EvaluationInputs` → limits, by resampling or by the delta method →
-`Evaluation`.
+`Evaluation`; for several findings (multi-label), one for each.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from numbers import Integral
-from typing import Literal
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
 
+from ..finding_tables import ByFinding, FindingRows, by_name, for_each_finding, option_by_name
+from ..prevalence import FindingMix
 from ..rng import checked_level, own_stream
 from .class_statistics import Statistics, compute_statistics, make_spec
-from .decisions import cost_matrix
+from .decisions import cost_matrix, decide
 from .evaluation_inputs import EvaluationInputs, Key, influences, prepare
 from .figures import FIGURES, Evaluation, Figure, calibration_gaps
 from .intervals import (
@@ -31,7 +34,7 @@ from .intervals import (
     resamples,
     unseen_share,
 )
-from .sample import IGNORED, Mix, Numbers, Predictions, labelled_sample
+from .sample import IGNORED, Mix, Numbers, Predictions, Sample, labelled_sample
 
 # entries × classes up to which "auto" draws resamples; with more, both methods agree and the analytic one is fast
 _MOST_RESAMPLED = 50_000
@@ -40,6 +43,9 @@ MOST_DRAWN = 1 << 23  # numbers in the table of drawn decisions
 _FEWEST_GROUPS, _FEW_EXAMPLES, _SMALL_EFFECTIVE_SIZE = 5, 10, 5.0
 
 
+@overload
+def evaluate(log_probs: Predictions, target: Numbers, prevalence: FindingMix, **options: Any) -> ByFinding[Evaluation]: ...
+@overload
 def evaluate(
     log_probs: Predictions,
     target: Numbers,
@@ -54,7 +60,22 @@ def evaluate(
     bins: int = 15,
     generator: torch.Generator | None = None,
     ignore_index: int = IGNORED,
-) -> Evaluation:
+) -> Evaluation: ...
+def evaluate(  # type: ignore[misc]  # the options of both are the same
+    log_probs: Predictions,
+    target: Numbers,
+    prevalence: Mix | FindingMix,
+    *,
+    costs: Numbers | Mapping[str, Numbers] | None = None,
+    threshold: float | Numbers | Mapping[str, float] | None = None,
+    groups: Numbers | None = None,
+    intervals: Literal["auto", "bootstrap", "analytic"] | None = "auto",
+    level: float = 0.95,
+    draws: int = 1000,
+    bins: int = 15,
+    generator: torch.Generator | None = None,
+    ignore_index: int = IGNORED,
+) -> Evaluation | ByFinding[Evaluation]:
     """Evaluate predictions at the class frequencies `prevalence`, for labels with any class frequencies.
 
     Everything is averaged within each class, and the classes are weighted by π. Predictions are not changed: if they are for
@@ -63,6 +84,12 @@ def evaluate(
     With an uncertain prevalence (`Prevalence.beta`, `.dirichlet`) the value is that at the mean of π, and the interval includes
     the uncertainty of π as well as the noise of the sample. An estimate (`estimate_prevalence`) is used as the uncertain
     `Prevalence` from its `prevalence()`: the Dirichlet with its mean and uncertainty.
+
+    **Several findings** (multi-label), with a `Prevalence.multilabel` or a dict by name of rates, prevalences or estimates:
+    log-probabilities of presence `(n, L)`, targets `(n, L)` of 0 and 1, NaN where a finding was not read. The result has an
+    `Evaluation` for each finding, `found["mass"].auc`, over the rows in which it was read. `threshold` is one for all, a list,
+    or a dict by name, `costs` one table or a dict. If images were sampled by findings together
+    (`Prevalence.from_label_matrix`), rows have the weights of their patterns: then they must have been sampled in that way.
 
     Args:
         log_probs: predictions `(n, k)`, or dense maps `(n, k, h, w, …)` with an example per cell, as log-probabilities.
@@ -95,13 +122,45 @@ def evaluate(
         >>> print(f"PPV {found.ppv.value:.3f} ({found.ppv.low:.3f} to {found.ppv.high:.3f})")
         PPV 0.052 (0.029 to 0.102)
     """
-    sample = labelled_sample(log_probs, target, prevalence, groups, ignore_index)
-    matrix = square(cost_matrix(sample.num_classes, costs, threshold))
-    level, stream = checked_level(level), own_stream(generator)
     check_options(intervals, draws, bins)
-    inputs = prepare(sample, make_spec(sample, matrix, int(bins)))
+    options: dict[str, Any] = {"intervals": intervals, "draws": int(draws), "bins": int(bins), "generator": generator}
+    options["level"] = checked_level(level)
+    findings = by_name(prevalence)
+    if findings is None:
+        sample = labelled_sample(log_probs, target, prevalence, groups, ignore_index)  # type: ignore[arg-type]
+        return _evaluation(sample, costs, threshold, **options)
+    names, rows = list(findings), FindingRows.of(log_probs, target, prevalence)
+    prices, thresholds = option_by_name(costs, names, "costs"), option_by_name(_named(threshold, names), names, "threshold")
+
+    def evaluated(number: int, name: str) -> Evaluation:
+        table, labels, weights = rows[number]
+        sample = labelled_sample(table, labels, findings[name], groups, weights=weights)
+        return _evaluation(sample, prices[name], thresholds[name], **options)
+
+    found = for_each_finding(names, evaluated, stacklevel=3)
+    title = "By finding, each at its rate in the population"
+    title += "" if intervals is None else f"; {level:.0%} intervals"
+    if threshold is not None:
+        title += f"; present from {', '.join(f'{each:g}' for each in dict.fromkeys(map(float, thresholds.values())))} on"
+    title += "; rows weighted by the findings they have together" * (rows.weights is not None)
+    return ByFinding(found, _cells, title, _remarks(found))
+
+
+def _evaluation(
+    sample: Sample,
+    costs: Any,
+    threshold: Any,
+    intervals: str | None,
+    draws: int,
+    bins: int,
+    generator: torch.Generator | None,
+    level: float,
+) -> Evaluation:
+    """Return all figures of a sample; the options are those of `evaluate`, checked."""
+    matrix, stream = square(cost_matrix(sample.num_classes, costs, threshold)), own_stream(generator)
+    inputs = prepare(sample, make_spec(sample, matrix, bins))
     how = interval_method(intervals, inputs)
-    limits = {} if how == "none" else _confidence_limits(inputs, how == "bootstrap", level, int(draws), stream)
+    limits = {} if how == "none" else _confidence_limits(inputs, how == "bootstrap", level, draws, stream)
     return Evaluation(
         **{name: _figure(inputs, limits, name) for name in FIGURES},
         level=level,
@@ -110,6 +169,50 @@ def evaluate(
         population=tuple(sample.prevalence.population.tolist()),
         cost_unit=_cost_unit(costs, threshold),
     )
+
+
+def _named(threshold: Any, names: list[str]) -> Any:
+    """Return a list of thresholds by the findings' names; anything else unchanged."""
+    if isinstance(threshold, Mapping) or not hasattr(threshold, "__len__") or getattr(threshold, "ndim", 1) == 0:
+        return threshold
+    if len(threshold) != len(names):
+        raise ValueError(
+            f"Expected `threshold` for {len(names)} findings, but got {len(threshold)}: one number, or one for each."
+        )
+    return dict(zip(names, threshold, strict=True))
+
+
+def _cells(found: Evaluation) -> dict[str, str]:
+    """Return a finding's row of the table."""
+
+    def value(name: str, interval: bool = False) -> str:
+        figure = found[name]
+        if math.isnan(figure.value):
+            return "–"
+        limits = f" ({figure.low:.3g} to {figure.high:.3g})" if interval and not math.isnan(figure.low) else ""
+        return f"{figure.value:.3g}{limits}" + "*" * bool(figure.reason)
+
+    return {
+        "rate": f"{found.population[1]:.3g}",
+        "read": f"{sum(found.num_examples):.6g}",
+        "present": f"{found.num_examples[1]:.6g}",
+        "mean prediction": value("mean_prediction", True),
+        "skill": value("skill", True),
+        "AUC": value("auc", True),
+        "TPR": value("tpr"),
+        "TNR": value("tnr"),
+        "PPV": value("ppv"),
+    }
+
+
+def _remarks(found: Mapping[str, Evaluation]) -> list[str]:
+    """Return the reasons of the figures in the table that have one, with the findings."""
+    said: dict[str, list[str]] = {}
+    for name, each in found.items():
+        for figure in ("mean_prediction", "skill", "auc", "tpr", "tnr", "ppv"):
+            if each[figure].reason:
+                said.setdefault(each[figure].reason, []).append(name)
+    return [f"* {', '.join(dict.fromkeys(names))}: {reason}" for reason, names in said.items()]
 
 
 def _cost_unit(costs: Numbers | None, threshold: float | None) -> str:
@@ -146,7 +249,7 @@ def _confidence_limits(
     make = _by_resampling if bootstrap else _by_delta_method
     limits = make(inputs, added, level, draws, generator)
     examples = design.clusters_by_class(sample.labels, sample.num_classes)
-    moved = _with_unseen(inputs.statistics, examples, level)
+    moved = _with_unseen(inputs.statistics, examples * (sample.effective_totals / sample.totals).nan_to_num(), level)
     for key, formula in inputs.quantities.items():
         counts, size = {c: int(examples[c]) for c in classes[key]}, added[key].effective_size
         limits[key] = qualified(inputs, key, limits[key], size, counts, float(formula(moved)))
@@ -221,10 +324,11 @@ def _from_drawn_decisions(
     """Return intervals of figures of decisions, from draws of each class's decisions: Dirichlet(counts + 1/K), Jeffreys' for
     two.
 
-    Resampling is bad for counts near 0 or n: it never draws a mistake that did not occur.
+    Resampling is bad for counts near 0 or n: it never draws a mistake that did not occur. With weights of rows, the counts are
+    those of an effective number of examples.
     """
     statistics, k = inputs.statistics, inputs.sample.num_classes
-    counts = (statistics.confusion * statistics.averages.totals[:, None]).nan_to_num()
+    counts = (statistics.confusion * _worth(inputs)[:, None, None]).nan_to_num()
     gamma = torch._standard_gamma((counts + 1 / k).expand(k, k, draws).contiguous(), generator=generator)
     drawn = replace(statistics, decided=gamma / gamma.sum(1, keepdim=True))
     if inputs.sample.prevalence.is_uncertain:
@@ -234,6 +338,23 @@ def _from_drawn_decisions(
         for key, formula in inputs.quantities.items()
         if FIGURES[key[0]].of_decisions
     }
+
+
+def _worth(inputs: EvaluationInputs) -> Tensor:
+    """Return the effective number of examples of each class, for its decisions `(k,)`.
+
+    With weights it is that of equally weighted examples with the same variance of the decisions, at most their number (Korn &
+    Graubard 1998); (Σ w)²/Σ w² if all decisions are equal.
+    """
+    sample, totals = inputs.sample, inputs.sample.totals
+    if not sample.weighted or sample.votes is None:
+        return totals
+    decided = decide(sample.per_entry(sample.log_probs), costs=inputs.spec.costs)
+    shares = inputs.statistics.confusion[..., 0][sample.labels]
+    gaps = torch.nn.functional.one_hot(decided, sample.num_classes) - shares
+    variance = torch.bincount(sample.labels, sample.votes.square() * gaps.square().sum(1), minlength=len(totals)) / totals**2
+    binomial = (inputs.statistics.confusion[..., 0] * (1 - inputs.statistics.confusion[..., 0])).sum(1)
+    return torch.where(variance > 0, torch.minimum(binomial / variance, totals), sample.effective_totals)
 
 
 def _calibration_error_limits(
@@ -258,8 +379,9 @@ def _calibration_noise(inputs: EvaluationInputs) -> Tensor:
     """
     statistics, averages = inputs.statistics, inputs.statistics.averages
     squares, products = ((statistics.population[:, None] * each).sum(0)[:, 0] for each in (averages.squares, averages.products))
-    totals = averages.totals[[1] if statistics.num_classes == 2 else slice(None), 0]
-    per_example = 1 / totals + 1 / (averages.totals.sum() - totals)
+    every = inputs.sample.effective_totals
+    totals = every[[1] if statistics.num_classes == 2 else slice(None)]
+    per_example = 1 / totals + 1 / (every.sum() - totals)
     return (squares - products.square() * per_example.repeat_interleave(inputs.spec.bins)).clamp_min(0).sqrt()
 
 

@@ -120,13 +120,14 @@ def design_of(sample: Sample) -> Design:
     A group with several classes belongs to the rarest of them, so that every class occurs in a resample. Strata with a single
     group, which could not vary, are merged. Votes are not strata, because rows were not sampled by votes.
     """
-    if sample.votes is None and sample.groups is None:
+    voted = sample.votes is not None and not sample.weighted
+    if not voted and sample.groups is None:
         return Design(None, sample.labels)
     rows = torch.arange(len(sample.labels)) if sample.rows is None else sample.rows
     named = rows if sample.groups is None else sample.groups[rows]
     _, clusters = torch.unique(named, return_inverse=True)
     size = int(clusters.max()) + 1
-    if sample.votes is not None:
+    if voted:
         return Design(clusters, torch.zeros(size, dtype=torch.int64))
     rarity = torch.argsort(torch.argsort(sample.totals, stable=True))  # 0 for the rarest class
     rarest = torch.full((size,), sample.num_classes).scatter_reduce(0, clusters, rarity[sample.labels], "amin")

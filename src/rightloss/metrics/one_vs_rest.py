@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..log_probs import tensor_of
 from ..prevalence import Prevalence
-from .sample import IGNORED, Mix, Numbers, Predictions, labelled_sample, num_classes_of
+from .sample import IGNORED, Mix, Numbers, Predictions, labelled_sample, num_classes_of, refuse_findings, refuse_multi_hot
 
 Array = NDArray[np.float64]
 
@@ -129,6 +129,8 @@ def scores(
     The arguments are those of `evaluate`; `prevalence` may be None if there are two classes and `purpose`, text for an error
     message, does not depend on it; `positive` is the class, and None means 1 of two.
     """
+    refuse_findings(prevalence)
+    refuse_multi_hot(target, tensor_of(log_probs, "log_probs"))
     classes = num_classes_of(log_probs)
     chosen = positive_class(positive, classes)
     if prevalence is None and classes > 2:

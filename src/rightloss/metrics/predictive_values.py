@@ -15,7 +15,7 @@ from ..prevalence import Prevalence, without_estimate
 from ..rng import checked_level, own_stream
 from .decisions import threshold_log_odds
 from .one_vs_rest import Array, Scores, against_rest, expit, logit, scores, shares_of, with_limits
-from .sample import IGNORED, Mix, Numbers, Predictions
+from .sample import IGNORED, Mix, Numbers, Predictions, refuse_findings
 
 
 @dataclass(frozen=True)
@@ -147,6 +147,7 @@ def predictive_value_curve(
     """
     level, stream = checked_level(level), own_stream(generator)
     _check_choice(threshold, tpr, tnr, retarget, from_)
+    refuse_findings(prevalences)
     rates = without_estimate(prevalences)  # or a single prevalence
     at = rates if isinstance(rates, Prevalence) else None
     found = scores(log_probs, target, at if from_ is None else from_, positive, "predictive values", groups, ignore_index)

@@ -124,7 +124,7 @@ def held_out_set(held_out: Any, num_classes: int | None = None) -> HeldOut:
         what = "row" if given.ndim == 2 else "cell"
         raise ValueError(
             f"Expected one held-out label per {what}, {expected}, but got shape {tuple(labels.shape)}: "
-            "were some examples dropped from one of the two?"
+            "were some examples dropped from one of the two? For multi-label data, pass a Prevalence.multilabel as `sampling`."
         )
     class_frequencies(labels, table.shape[1], ignore_index=-100)  # raises for labels that are not class numbers
     index = labels.flatten().long()

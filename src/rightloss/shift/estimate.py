@@ -7,23 +7,24 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, overload
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..finding_tables import ByFinding, by_name, for_each_finding, in_order, option_by_name
 from ..log_probs import Numbers, Predictions
-from ..prevalence import Frequencies, Prevalence, PrevalenceWarning
+from ..prevalence import FindingMix, Frequencies, Prevalence, PrevalenceWarning
 from ..rng import checked_level
 from .bbse_rlls import bbse, covariance, fieller_region, prediction_moments, rlls
 from .calibration import KINDS, Calibration, CalibrationKind, HeldOut, calibrate, held_out_set, require_every_class
-from .label_shift import LabelShiftWarning, goodness_of_fit, sampling_mix
+from .label_shift import LabelShiftWarning, goodness_of_fit, held_out_by_finding, sampling_mix
 from .maximum_likelihood import MixLikelihood, maximise
 from .regions import condition_number, curvature_at, curvature_region, deviance_limit, profile_region, tangent_inverse
-from .stream import PredictionStream, Stream
+from .stream import PredictionStream, Stream, predictions_by_finding
 
 Method = Literal["em", "bbse", "bbse-soft", "rlls", "rlls-soft"]
 METHODS = get_args(Method)
@@ -33,6 +34,9 @@ _FEW = 15  # with fewer held-out examples of a class, regions may cover too litt
 _BLURRED = 1e6  # condition number above which classes cannot be distinguished
 
 
+@overload
+def estimate_prevalence(log_probs: Stream, sampling: FindingMix, **options: Any) -> ByFinding[PrevalenceEstimate]: ...
+@overload
 def estimate_prevalence(
     log_probs: Stream,
     sampling: Frequencies | Prevalence,
@@ -43,7 +47,18 @@ def estimate_prevalence(
     prior: Numbers | None = None,
     region: Literal["auto", "profile", "curvature", "fieller"] | None = "auto",
     level: float = 0.95,
-) -> PrevalenceEstimate:
+) -> PrevalenceEstimate: ...
+def estimate_prevalence(  # type: ignore[misc]  # the options of both are the same
+    log_probs: Stream,
+    sampling: Frequencies | Prevalence | FindingMix,
+    *,
+    method: Method = "em",
+    held_out: tuple[Predictions, Numbers] | list[Any] | None = None,
+    calibration: CalibrationChoice | Mapping[str, CalibrationChoice] = None,
+    prior: Numbers | Mapping[str, Numbers] | None = None,
+    region: Literal["auto", "profile", "curvature", "fieller"] | None = "auto",
+    level: float = 0.95,
+) -> PrevalenceEstimate | ByFinding[PrevalenceEstimate]:
     """Estimate the class frequencies of unlabelled data from predictions on them, if p(x|y) is the same as in training.
 
     - "em" maximises L(π) = Σ_n log Σ_k π_k p(k|x_n)/ρ_k (Saerens et al. 2002), by Newton's method rather than EM. It needs
@@ -61,6 +76,10 @@ def estimate_prevalence(
     noise of both sets. It is that of the system before regularisation, which adds bias but no information. All regions assume
     independent rows. For pixels of an image, or visits of a patient, the estimate is still right on average, but its region
     is too narrow. Then use a bootstrap: repeat the estimate on images (patients) drawn with replacement.
+
+    **Several findings** (multi-label), with a `Prevalence.multilabel` or a dict of rates by name as `sampling`:
+    log-probabilities of presence `(n, L)`, held-out labels `(n, L)` with NaN where a finding was not read. The result has an
+    estimate for each finding, `found["mass"].high`, for `retarget` and `evaluate`. `calibration` and `prior` may be dicts.
 
     Args:
         log_probs: predictions on unlabelled data: a table `(n, k)`, dense maps `(n, k, h, w, …)` with a row per cell,
@@ -94,13 +113,16 @@ def estimate_prevalence(
         >>> bool(estimate.low[1] < 0.1 < estimate.high[1])
         True
     """
+    findings = by_name(sampling)
+    if findings is not None:
+        return _by_finding(log_probs, findings, sampling, held_out, calibration, prior, method, region, level)
     level = checked_level(level)
     _check_options(method, region, calibration, held_out, prior)
     rows = PredictionStream(log_probs, passes=method == "em")
-    rho = sampling_mix(sampling, rows.num_classes)
+    rho = sampling_mix(sampling, rows.num_classes)  # type: ignore[arg-type]
     alpha = None if prior is None else _dirichlet(prior, rows.num_classes)
     data = None if held_out is None else held_out_set(held_out, rows.num_classes)
-    fitted = _fitted_calibration(calibration, method, data, rho)
+    fitted = _fitted_calibration(calibration, method, data, rho)  # type: ignore[arg-type]
     rho = rho if fitted is None else fitted.sampling.numpy()
     if method == "em":
         found = _maximum_likelihood(rows, rho, fitted, alpha, region, level)
@@ -202,6 +224,11 @@ class PrevalenceEstimate:
             return wide
         return torch.where((self.low == 0) | (self.high == 1), wide, errors)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain numbers and strings: the frequencies with their limits, and what they come from."""
+        arrays = {name: getattr(self, name).tolist() for name in ("population", "low", "high", "standard_error", "sampling")}
+        return arrays | {name: getattr(self, name) for name in ("level", "region", "method", "rows", "condition", "converged")}
+
     def __str__(self) -> str:
         how = f"{self.method}, {self.rows:,} predictions" + (f", {self.calibration.kind}" if self.calibration else "")
         lines = [f"Prevalence estimate ({how})"]
@@ -224,6 +251,48 @@ class _Solution:
     iterations: int = 1
     converged: bool = True
     log_likelihood: float | None = None
+
+
+def _by_finding(
+    log_probs: Any,
+    findings: dict[str, Any],
+    sampling: Any,
+    held_out: Any,
+    calibration: Any,
+    prior: Any,
+    method: Method,
+    region: Any,
+    level: float,
+) -> ByFinding[PrevalenceEstimate]:
+    """Estimate the frequency of each finding as that of two classes."""
+    names = list(findings)
+    if isinstance(calibration, Calibration):
+        raise ValueError("Expected a calibration of each finding by its name, but got one for all: fit one to each finding.")
+    pairs = held_out_by_finding(held_out, sampling)
+    predictions = predictions_by_finding(in_order(log_probs, names), len(names))
+    calibrations, priors = option_by_name(calibration, names, "calibration"), option_by_name(prior, names, "prior")
+
+    def estimated(number: int, name: str) -> PrevalenceEstimate:
+        return estimate_prevalence(
+            predictions[number],
+            findings[name],
+            method=method,
+            held_out=pairs[number],
+            calibration=calibrations[name],
+            prior=priors[name],
+            region=region,
+            level=level,
+        )
+
+    title = "Prevalence estimates by finding" + ("" if region is None else f", {100 * level:g} % regions")
+    return ByFinding(for_each_finding(names, estimated, stacklevel=4), _cells, title)
+
+
+def _cells(found: PrevalenceEstimate) -> dict[str, str]:
+    """Return a finding's row of the table."""
+    region = {} if found.region == "none" else {"low": f"{found.low[1]:.4g}", "high": f"{found.high[1]:.4g}"}
+    how = f"{found.method}, {found.rows:,} predictions" + (f", {found.calibration.kind}" if found.calibration else "")
+    return {"present": f"{found.population[1]:.4g}", **region, "": how}
 
 
 def _fitted_calibration(

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..finding_tables import ByFinding, FindingRows, by_name, finding_tables, for_each_finding, in_order
 from ..log_probs import Numbers, Predictions, log_prob_table, rows_of, tensor_of
-from ..prevalence import Frequencies, Prevalence, frequencies
+from ..prevalence import FindingMix, Frequencies, Prevalence, frequencies
 from ..rng import checked_level
 from .bbse_rlls import covariance, prediction_moments
 from .calibration import HeldOut, held_out_set, require_every_class
@@ -79,13 +80,25 @@ class LabelShiftTest:
         return self.message
 
 
+@overload
+def label_shift_test(
+    log_probs: Predictions, held_out: tuple[Predictions, Numbers] | list[Any], sampling: FindingMix, *, level: float = 0.95
+) -> ByFinding[LabelShiftTest]: ...
+@overload
 def label_shift_test(
     log_probs: Predictions,
     held_out: tuple[Predictions, Numbers] | list[Any],
     sampling: Frequencies | Prevalence | None = None,
     *,
     level: float = 0.95,
-) -> LabelShiftTest:
+) -> LabelShiftTest: ...
+def label_shift_test(
+    log_probs: Predictions,
+    held_out: tuple[Predictions, Numbers] | list[Any],
+    sampling: Frequencies | Prevalence | FindingMix | None = None,
+    *,
+    level: float = 0.95,
+) -> LabelShiftTest | ByFinding[LabelShiftTest]:
     """Test whether the target is a mixture of the held-out set's classes; warn with `LabelShiftWarning` if it is not.
 
     Under label shift p(x|y) is the same in both sets. So every function of x, such as the bin of the prediction, has the
@@ -101,7 +114,8 @@ def label_shift_test(
         log_probs: predictions on unlabelled target data `(n, k)`, or dense maps `(n, k, h, w, …)`. Rows and cells are assumed
             to be independent; pixels of an image are not, so p-values are then too small.
         held_out: `(log_probs, labels)` of the same model on labelled data that it was not trained on.
-        sampling: ρ, the mix of the predictions; if given, the held-out labels are tested against it.
+        sampling: ρ, the mix of the predictions; if given, the held-out labels are tested against it. With a
+            `Prevalence.multilabel`, or a dict of rates by finding, each finding is tested, as in `estimate_prevalence`.
         level: a p-value below 1 − level is not tenable.
 
     Examples:
@@ -115,10 +129,20 @@ def label_shift_test(
         True
     """
     level = checked_level(level)
+    findings = by_name(sampling)
+    if findings is not None:
+        tables = finding_tables(in_order(log_probs, list(findings)), len(findings))
+        pairs = held_out_by_finding(held_out, sampling)
+        results = for_each_finding(
+            findings,
+            lambda number, name: label_shift_test(tables[:, :, number], pairs[number], findings[name], level=level),
+            stacklevel=3,
+        )
+        return ByFinding(results, _cells, "Label shift by finding")
     target = log_prob_table(rows_of(tensor_of(log_probs, "log_probs"))).detach().to("cpu", torch.float64)
     data = held_out_set(held_out, target.shape[1])
     require_every_class(data)
-    rho = None if sampling is None else sampling_mix(sampling, target.shape[1])
+    rho = None if sampling is None else sampling_mix(sampling, target.shape[1])  # type: ignore[arg-type]
     counts, by_class = _binned(target, data)
     statistic, population = _distance(counts, by_class)
     means = prediction_moments([target], data, soft=False)
@@ -138,6 +162,28 @@ def label_shift_test(
     return LabelShiftTest(
         p_value, p_value >= 1 - level, statistic, degrees, of_mix, condition, error, fine, message, tuple(complaints)
     )
+
+
+def _cells(found: LabelShiftTest) -> dict[str, str]:
+    """Return a finding's row of the table."""
+    return {"p": f"{found.p_value:.3g}", "condition": f"{found.condition:.3g}", "": " ".join(found.complaints) or "tenable"}
+
+
+def held_out_by_finding(held_out: Any, sampling: Any) -> list[Any]:
+    """Return the held-out predictions and labels of each finding, as those of two classes; None for each without them."""
+    if getattr(sampling, "patterns", None) is not None:
+        raise ValueError(
+            "Expected rates of findings that were sampled each by itself, but `sampling` has weights of rows by the findings "
+            "they have together: rows without a finding are then not those of the population. Pass the rates at which the "
+            "predictions hold, dict(zip(prevalence.names, prevalence.population.tolist())) after one of rightloss's losses, "
+            "with held-out rows that are a random sample."
+        )
+    if held_out is None:
+        return [None] * len(by_name(sampling) or ())
+    if not isinstance(held_out, tuple | list) or len(held_out) != 2:
+        held_out_set(held_out)  # raises
+    rows = FindingRows.of(held_out[0], held_out[1], sampling, "held_out labels")
+    return [rows[number][:2] for number in range(len(rows.names))]
 
 
 def sampling_mix(sampling: Frequencies | Prevalence, num_classes: int) -> np.ndarray:

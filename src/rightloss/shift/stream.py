@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import mmap
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..finding_tables import finding_tables
 from ..log_probs import Predictions, log_prob_table, rows_of, tensor_of
 
 # A table, or a sequence of tables: a list, a loader, or a function that returns a new iterator.
@@ -37,12 +39,8 @@ class PredictionStream:
     def __init__(self, values: Any, passes: bool = True) -> None:
         self._checked = False
         self.is_stream = _is_stream(values)
-        if self.is_stream and passes and isinstance(values, Iterator):
-            raise ValueError(
-                "Expected `log_probs` to be a table, or a stream that can be read more than once, but got a "
-                f"{type(values).__name__} that is used up after one pass: pass a list of tables, a loader, or a function "
-                "that returns a fresh iterator, such as `lambda: (model(x) for x in loader)`."
-            )
+        if self.is_stream and passes:
+            _refuse_single_pass(values)
         if not self.is_stream and not isinstance(values, np.memmap):
             values = tensor_of(values, "log_probs").detach()
             if values.ndim <= 2:  # maps are checked block by block
@@ -117,6 +115,31 @@ class PredictionStream:
         table = log_prob_table(_rows(_unwrapped(first)))
         self._waiting = chain([first], stream)
         return int(table.shape[1])
+
+
+def predictions_by_finding(values: Any, num_findings: int) -> list[Any]:
+    """Return the predictions of each finding as those of two classes: tables, or functions that read the stream again."""
+    if isinstance(values, np.memmap):
+        step = max(1, _ELEMENTS // max(1, math.prod(values.shape[1:])))
+        values = [values[start : start + step] for start in range(0, len(values), step)]
+    if not _is_stream(values):
+        return list(finding_tables(values, num_findings).unbind(2))
+    _refuse_single_pass(values)
+
+    def read(number: int) -> Iterator[Tensor]:
+        for chunk in values() if callable(values) else values:
+            yield finding_tables(_unwrapped(chunk), num_findings)[:, :, number]
+
+    return [partial(read, number) for number in range(num_findings)]
+
+
+def _refuse_single_pass(values: Any) -> None:
+    if isinstance(values, Iterator):
+        raise ValueError(
+            "Expected `log_probs` to be a table, or a stream that can be read more than once, but got a "
+            f"{type(values).__name__} that is used up after one pass: pass a list of tables, a loader, or a function "
+            "that returns a fresh iterator, such as `lambda: (model(x) for x in loader)`."
+        )
 
 
 def _rows(values: Any) -> Tensor:

@@ -1,0 +1,528 @@
+"""Several findings (multi-label) in `evaluate`, `estimate_prevalence`, `label_shift_test` and `check`: one after another."""
+
+import math
+import pickle
+import warnings
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from members import assert_refused, generator, unchecked_types
+from torch import Tensor, nn
+from torch.nn.functional import logsigmoid
+from torch.utils.data import DataLoader, RandomSampler, TensorDataset
+
+import rightloss as rl
+from rightloss.finding_tables import ByFinding, finding_tables, one_finding
+from rightloss.metrics import (
+    ConformalSets,
+    compare,
+    decision_curve,
+    evaluate,
+    operating_point,
+    precision_recall_curve,
+    predictive_value_curve,
+    reliability_curve,
+    roc_curve,
+    smooth_calibration_curve,
+)
+from rightloss.metrics.figures import FIGURES
+from rightloss.metrics.intervals import normal_interval
+from rightloss.shift import LabelShiftWarning, estimate_prevalence, label_shift_test
+
+NAMES = ["mass", "nodule", "<b>"]
+RATES = [0.3, 0.05, 0.01]
+PREVALENCE = rl.Prevalence.multilabel(dict(zip(NAMES, RATES, strict=True)), sampling=[0.5, 0.4, 0.5])
+SINGLE = {"binary": rl.Prevalence.binary(0.1), "classes": rl.Prevalence([0.3, 0.3, 0.4])}
+
+
+def findings(n: int = 300, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Logits `(n, 3)` that are right where half of the rows have each finding, and labels, a tenth of them unread."""
+    random = generator(seed)
+    y = (torch.rand(n, 3, generator=random) < 0.5).double()
+    logits = torch.randn(n, 3, generator=random).double() + 2 * y - 1
+    return 2 * logits, y.masked_fill(torch.rand(n, 3, generator=random) < 0.1, math.nan)
+
+
+def read_rows(log_probs: Tensor, y: Tensor, number: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The two columns of a finding, its class numbers, and which rows they are: those that were read."""
+    read = ~y[:, number].isnan()
+    return finding_tables(log_probs, 3)[read][:, :, number], y[read, number].long(), read
+
+
+def same(a: object, b: object) -> bool:
+    """Whether two results have the same plain numbers, NaN included, up to rounding."""
+    if isinstance(a, dict):
+        return isinstance(b, dict) and a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, float) and isinstance(b, float):
+        return a == pytest.approx(b, rel=1e-9, abs=1e-12, nan_ok=True)
+    return a == b
+
+
+@pytest.mark.parametrize(
+    "intervals", [None, *(pytest.param(each, marks=pytest.mark.long) for each in ("bootstrap", "analytic"))]
+)
+def test_evaluate_is_that_of_each_finding_over_the_rows_that_were_read(intervals: str | None) -> None:
+    logits, y = findings()
+    log_probs, groups = logsigmoid(logits), np.arange(300) // 2
+    thresholds = dict(zip(NAMES, [0.5, 0.3, 0.2], strict=True))
+    found = evaluate(log_probs, y, PREVALENCE, threshold=thresholds, groups=groups, intervals=intervals, draws=100)
+    assert list(found) == NAMES
+    for number, name in enumerate(NAMES):
+        table, labels, read = read_rows(log_probs, y, number)
+        options = {"threshold": thresholds[name], "intervals": intervals, "draws": 100}
+        alone = evaluate(table, labels, RATES[number], groups=groups[read.numpy()], **options)  # type: ignore[call-overload]
+        assert same(found[name].to_dict(), alone.to_dict())
+        assert found[name].num_examples == alone.num_examples
+
+
+@pytest.mark.long
+def test_thresholds_are_one_for_all_a_list_or_by_name_and_costs_by_name() -> None:
+    logits, y = findings()
+    log_probs = logsigmoid(logits)
+
+    def rates(**options: object) -> list[float]:
+        return [each.tpr.value for each in evaluate(log_probs, y, PREVALENCE, intervals=None, **options).values()]
+
+    by_name = dict(zip(reversed(NAMES), [0.2, 0.3, 0.5], strict=True))
+    assert rates(threshold=[0.5, 0.3, 0.2]) == rates(threshold=by_name) != rates(threshold=0.5)
+    assert rates(threshold=[0.2, 0.2, 0.2]) == rates(threshold=0.2)
+    assert rates(threshold=0.2) == rates(costs={name: [[0, 0.25], [1, 0]] for name in NAMES})
+    with pytest.raises(ValueError, match="3 findings, but got 2"):
+        rates(threshold=[0.5, 0.3])
+    with pytest.raises(ValueError, match="by its name"):
+        rates(threshold={"mass": 0.5})
+
+
+@pytest.mark.long
+def test_tables_of_both_log_probabilities_and_dense_maps_give_the_same() -> None:
+    logits, y = findings()
+    log_probs = logsigmoid(logits)
+    expected = evaluate(log_probs, y, PREVALENCE, intervals=None)
+    both = evaluate(finding_tables(log_probs, 3), y, PREVALENCE, intervals=None)
+    maps, labels = (each.view(30, 10, 3).movedim(2, 1) for each in (log_probs, y))
+    assert same(both.to_dict(), expected.to_dict())
+    assert same(evaluate(maps, labels, PREVALENCE, intervals=None).to_dict(), expected.to_dict())
+
+
+@pytest.mark.long
+def test_columns_of_data_frames_are_found_by_name() -> None:
+    logits, y = findings()
+    log_probs = logsigmoid(logits)
+    expected = evaluate(log_probs, y, PREVALENCE, intervals=None).to_dict()
+    frames = [pd.DataFrame(each.numpy(), columns=NAMES)[NAMES[::-1]] for each in (log_probs, y)]
+    assert same(evaluate(frames[0], frames[1], PREVALENCE, intervals=None).to_dict(), expected)
+    checked = rl.check(lambda x: log_probs, (logits, frames[1]), PREVALENCE)
+    assert same(checked.to_dict(), rl.check(log_probs, y, PREVALENCE).to_dict())
+    with pytest.raises(ValueError, match="none for \\['mass'\\]"):
+        evaluate(log_probs, frames[1].rename(columns={"mass": "Mass"}), PREVALENCE)
+
+
+def test_labels_between_0_and_1_are_votes() -> None:
+    logits, y = findings()
+    log_probs, soft = logsigmoid(logits), (0.8 * y + 0.1)
+    found = evaluate(log_probs, soft, PREVALENCE, intervals=None)
+    table, _, read = read_rows(log_probs, y, 0)
+    votes = torch.stack([1 - soft[read, 0], soft[read, 0]], 1)
+    assert same(found["mass"].to_dict(), evaluate(table, votes, 0.3, intervals=None).to_dict())
+
+
+@pytest.mark.long
+def test_the_printed_table_names_every_finding_and_escapes_it() -> None:
+    logits, y = findings()
+    y[8:, 2] = math.nan
+    y[:8, 2] = torch.tensor([0.0, 1.0]).repeat(4)
+    results: list[ByFinding[Any]] = [
+        evaluate(logsigmoid(logits), y, PREVALENCE, intervals="analytic"),
+        estimate_prevalence(logsigmoid(logits), PREVALENCE, calibration="assumed"),
+        rl.check(logsigmoid(logits), findings()[1], PREVALENCE),
+    ]
+    for found in results:
+        assert isinstance(found, ByFinding)
+        assert all(name in repr(found) for name in NAMES)
+        assert "<b>" not in found._repr_html_()
+        assert "&lt;b&gt;" in found._repr_html_()
+        assert repr(pickle.loads(pickle.dumps(found))) == repr(found)
+        assert list(found.to_dict()) == NAMES
+    assert "* <b>: fewer than 10 examples" in repr(results[0])
+    with pytest.raises(KeyError, match="there are mass, nodule"):
+        results[0]["Mass"]
+
+
+def test_an_error_names_the_finding() -> None:
+    logits, y = findings()
+    y[:, 1] = y[:, 1] * 0
+    with pytest.raises(ValueError, match=r"^nodule: Expected examples of every class"):
+        rl.check(logsigmoid(logits), y, PREVALENCE)
+    y[:, 1] = math.nan
+    with pytest.raises(ValueError, match=r"^nodule: Expected at least one label"):
+        evaluate(logsigmoid(logits), y, PREVALENCE)
+
+
+@pytest.mark.parametrize("method", ["em", "bbse-soft"])
+def test_prevalences_are_estimated_finding_by_finding(method: str) -> None:
+    logits, y = findings(600)
+    log_probs = logsigmoid(logits)
+    target, held_out = log_probs[:300], (log_probs[300:], y[300:])
+    found = estimate_prevalence(target, PREVALENCE, method=method, held_out=held_out)
+    for number, name in enumerate(NAMES):
+        table, labels, _ = read_rows(*held_out, number)
+        two = finding_tables(target, 3)[:, :, number]
+        rho = PREVALENCE[name].sampling
+        alone = estimate_prevalence(two, rho, method=method, held_out=(table, labels))  # type: ignore[call-overload]
+        assert same(found[name].to_dict(), alone.to_dict())
+
+
+@pytest.mark.long
+def test_streams_of_several_findings_are_read_again_for_each(tmp_path: object) -> None:
+    logits, _ = findings()
+    log_probs = logsigmoid(logits)
+    whole = estimate_prevalence(log_probs, PREVALENCE, calibration="assumed")
+    mapped = np.memmap(f"{tmp_path}/log_probs", np.float64, "w+", shape=(300, 3))
+    mapped[:] = log_probs.numpy()
+    parts = [log_probs[:100], log_probs[100:]]
+    for stream in (parts, lambda: iter(parts), DataLoader(TensorDataset(log_probs), batch_size=70), mapped):
+        found = estimate_prevalence(stream, PREVALENCE, calibration="assumed")
+        for name in NAMES:
+            assert torch.allclose(found[name].population, whole[name].population, rtol=1e-9)
+            assert found[name].rows == 300
+    with pytest.raises(ValueError, match="used up after one pass"):
+        estimate_prevalence(iter(parts), PREVALENCE)
+
+
+def test_warnings_of_findings_are_said_once_with_their_names() -> None:
+    logits, y = findings()
+    y[20:, 1] = y[20:, 1].where(y[20:, 1] == 0, math.nan)
+    with pytest.warns(rl.PrevalenceWarning, match="^mass, nodule, <b>: The predictions are trusted") as heard:
+        estimate_prevalence(logsigmoid(logits), PREVALENCE)
+    assert len(heard) == 1
+    with pytest.warns(LabelShiftWarning, match="^nodule: .*fewer than 15 held-out"):
+        estimate_prevalence(logsigmoid(logits), PREVALENCE, held_out=(logsigmoid(logits), y))
+
+
+@pytest.mark.long
+def test_rates_estimates_and_uncertain_prevalences_by_name_are_prevalences_of_findings() -> None:
+    logits, y = findings()
+    log_probs = logsigmoid(logits)
+    rates = dict(zip(NAMES, RATES, strict=True))
+    by_rate = evaluate(log_probs, y, rates, intervals=None)
+    assert same(by_rate.to_dict(), evaluate(log_probs, y, PREVALENCE, intervals=None).to_dict())
+    estimates = estimate_prevalence(log_probs, dict.fromkeys(NAMES, 0.5), calibration="assumed")
+    found = evaluate(log_probs, y, estimates, intervals="analytic")
+    table, labels, _ = read_rows(log_probs, y, 0)
+    assert same(found["mass"].to_dict(), evaluate(table, labels, estimates["mass"], intervals="analytic").to_dict())
+    uncertain = rl.Prevalence.multilabel([rl.Prevalence.beta(3.0, 7.0)], names=["mass"])
+    wide, narrow = (
+        evaluate(log_probs[:, :1], y[:, :1], each, intervals="analytic")["mass"].ppv for each in (uncertain, {"mass": 0.3})
+    )
+    assert wide.high - wide.low > 1.5 * (narrow.high - narrow.low)
+
+
+def test_label_shift_is_tested_finding_by_finding() -> None:
+    logits, y = findings(2000)
+    log_probs = logsigmoid(logits)
+    there = log_probs.clone()
+    there[:, 1] = logsigmoid(2 * logits[:, 1])  # not the same p(x|y)
+    with pytest.warns(LabelShiftWarning, match="^nodule: The target is no mixture"):
+        found = label_shift_test(there[:1000], (log_probs[1000:], y[1000:]), dict.fromkeys(NAMES, 0.5))
+    assert [each.tenable for each in found.values()] == [True, False, True]
+    two, (table, labels, _) = finding_tables(there[:1000], 3)[:, :, 1], read_rows(log_probs[1000:], y[1000:], 1)
+    with pytest.warns(LabelShiftWarning):
+        assert found["nodule"].p_value == pytest.approx(label_shift_test(two, (table, labels), 0.5).p_value)
+    assert found.to_dict()["nodule"]["degrees"] == found["nodule"].degrees
+    assert "no mixture" in repr(found)
+
+
+@pytest.mark.long
+def test_check_is_that_of_each_finding_at_a_level_that_holds_for_all() -> None:
+    logits, y = findings()
+    log_probs = logsigmoid(logits)
+    found = rl.check(log_probs, y, PREVALENCE, unlabelled=log_probs)
+    assert not found.ok  # right where half of the rows have each finding
+    for number, name in enumerate(NAMES):
+        table, labels, _ = read_rows(log_probs, y, number)
+        pool = finding_tables(log_probs, 3)[:, :, number]
+        alone = rl.check(table, labels, PREVALENCE[name], unlabelled=pool, level=1 - 0.05 / 3)
+        for row, expected in zip(found[name].rows, alone.rows, strict=True):
+            assert (row.name, row.verdict, row.remedy) == (expected.name, expected.verdict, expected.remedy)
+            assert row.p_value == pytest.approx(expected.p_value, rel=1e-6, abs=1e-12)
+    right = rl.Prevalence.multilabel(dict.fromkeys(NAMES, 0.5), sampling=0.5)
+    assert rl.check(log_probs, y, right).ok
+
+
+@pytest.mark.long
+def test_check_takes_modules_functions_and_loaders_of_findings() -> None:
+    logits, y = findings()
+    half = rl.Prevalence.multilabel(dict.fromkeys(NAMES, 0.4), sampling=0.5)
+    model = nn.Sequential(nn.Identity(), nn.Dropout(0.9))
+    expected = rl.check(logsigmoid(logits), y, half)
+    data = TensorDataset(logits, y)
+    for found in (
+        rl.check(model, (logits, y), half, batch_size=70),
+        rl.check(model, data, half, likelihood=rl.Bernoulli()),
+        rl.check(logsigmoid, DataLoader(data, batch_size=50), half),
+    ):
+        for name in NAMES:
+            assert all(
+                found[name][row.name].p_value == pytest.approx(row.p_value, rel=1e-6, abs=1e-12) for row in expected[name].rows
+            )
+    assert model.training
+    assert rl.check(model, (logits, y), half)["mass"]["logits"].verdict == "ok"
+    squashed = rl.check(nn.Sigmoid(), (logits, y), half)
+    assert [each["logits"].verdict for each in squashed.values()] == ["look"] * 3
+
+
+@pytest.mark.long
+def test_check_recognises_copies_of_rows_that_a_sampler_drew() -> None:
+    logits, y = findings(60)
+    half = rl.Prevalence.multilabel(dict.fromkeys(NAMES, 0.5), sampling=0.5)
+    sampler = RandomSampler(range(60), replacement=True, num_samples=2000, generator=torch.Generator().manual_seed(0))
+    found = rl.check(logsigmoid, DataLoader(TensorDataset(logits, y), batch_size=500, sampler=sampler), half)
+    few = rl.check(logsigmoid(logits), y, half)
+    for name in NAMES:  # as uncertain as the rows that were drawn, not as 2,000 rows
+        assert found[name]["mean prediction"].p_value == pytest.approx(few[name]["mean prediction"].p_value, abs=0.35)
+        assert found[name]["mean prediction"].verdict == "ok"
+
+
+def test_one_finding_gives_what_functions_of_classes_take() -> None:
+    logits, y = findings()
+    log_probs = logsigmoid(logits)
+    table, labels = one_finding(log_probs, y, PREVALENCE, "nodule")
+    found = evaluate(log_probs, y, PREVALENCE, intervals=None)["nodule"]
+    assert roc_curve(table, labels, prevalence=PREVALENCE["nodule"]).auc == pytest.approx(found.auc.value)
+    assert compare(table, table, labels, PREVALENCE["nodule"], intervals=None).auc.a == pytest.approx(found.auc.value)
+    with pytest.raises(ValueError, match="one of \\['mass'"):
+        one_finding(log_probs, y, PREVALENCE, "Mass")
+
+
+# Images sampled by whether they have any finding: 4 in 10 have B where A is present, 2 in 100 elsewhere. Then the rows without
+# B are not those of the population, because half of them have A.
+
+
+def joint_population(n: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
+    """x `(n, 2)` and labels of A and B `(n, 2)`; A also moves the x that shows B."""
+    a = (torch.rand(n, generator=random) < 0.1).double()
+    b = (torch.rand(n, generator=random) < torch.where(a == 1, 0.4, 0.02)).double()
+    noise = torch.randn(n, 2, generator=random).double()
+    return torch.stack([1.5 * a, 1.2 * b + 0.8 * a], 1) + noise, torch.stack([a, b], 1)
+
+
+def joint_predictions(x: Tensor) -> Tensor:
+    """The exact log-probabilities of A and of B given x, in the population."""
+    log_p = torch.empty(len(x), 2, 2, dtype=torch.float64)
+    for a, rate in enumerate((0.9, 0.1)):
+        for b in (0, 1):
+            of_b = (0.02, 0.4)[a]
+            gap = x - torch.tensor([1.5 * a, 1.2 * b + 0.8 * a])
+            log_p[:, a, b] = math.log(rate * (of_b if b else 1 - of_b)) - gap.square().sum(1) / 2
+    log_p -= torch.logsumexp(log_p, (1, 2), keepdim=True)
+    return torch.stack([log_p[:, 1].logsumexp(1), log_p[:, :, 1].logsumexp(1)], 1)
+
+
+def sampled_by_any(n: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Rows of which half have a finding."""
+    x, y = joint_population(12 * n, random)
+    some = y.any(1)
+    rows = torch.cat([torch.nonzero(some).flatten()[: n // 2], torch.nonzero(~some).flatten()[: n // 2]])
+    return x[rows], y[rows]
+
+
+JOINT = {"A": 0.1, "B": 0.1 * 0.4 + 0.9 * 0.02}
+
+
+def joint_prevalence(random: torch.Generator) -> rl.prevalence.MultilabelPrevalence:
+    labels = sampled_by_any(20_000, random)[1]
+    return rl.Prevalence.from_label_matrix(labels, population=JOINT, sampled_by="any", names=["A", "B"])
+
+
+@pytest.mark.long
+def test_rows_sampled_by_any_finding_give_the_figures_of_the_population() -> None:
+    random = generator(0)
+    prevalence = joint_prevalence(random)
+    x, y = joint_population(200_000, random)
+    truth = evaluate(joint_predictions(x), y, JOINT, intervals="analytic", threshold=0.1)
+    x, y = sampled_by_any(20_000, random)
+    found = evaluate(joint_predictions(x), y, prevalence, intervals="analytic", threshold=0.1, level=0.999)
+    plain = evaluate(joint_predictions(x), y, JOINT, intervals="analytic", threshold=0.1, level=0.999)
+    for name in ("A", "B"):
+        for figure in ("mean_prediction", "skill", "brier", "auc", "tnr", "ppv", "calibration_slope", "expected_cost"):
+            here = found[name][figure]
+            error = (truth[name][figure].high - truth[name][figure].low) / 2
+            assert here.low - error < truth[name][figure].value < here.high + error, (name, figure)
+            if name == "B":
+                wrong = plain[name][figure]
+                assert not wrong.low - error < truth[name][figure].value < wrong.high + error, figure
+    assert found["B"].num_examples == pytest.approx(plain["B"].num_examples)
+    assert "weighted by the findings" in repr(found)
+    assert rl.check(joint_predictions(x), y, prevalence).ok
+    assert not rl.check(joint_predictions(x), y, rl.Prevalence.multilabel(dict(zip("AB", prevalence, strict=True)))).ok
+
+
+@pytest.mark.long
+def test_limits_of_weighted_rows_are_those_of_the_jackknife() -> None:
+    random = generator(1)
+    prevalence = joint_prevalence(random)
+    x, y = sampled_by_any(60, random)
+    log_probs = joint_predictions(x)
+    found = evaluate(log_probs, y, prevalence, intervals="analytic")
+    figures = ["mean_prediction", "brier", "expected_log_likelihood", "auc"]
+
+    def values(rows: Tensor) -> list[list[float]]:
+        with unchecked_types():
+            there = evaluate(log_probs[rows], y[rows], prevalence, intervals=None)
+        return [[there[name][figure].value for figure in figures] for name in "AB"]
+
+    without = torch.tensor([values(torch.arange(60) != row) for row in range(60)], dtype=torch.float64)
+    for number, name in enumerate("AB"):
+        variance = torch.zeros(len(figures), dtype=torch.float64)
+        for label in (0, 1):  # the classes are strata
+            own = without[y[:, number] == label, number]
+            variance += (len(own) - 1) / len(own) * (own - own.mean(0)).square().sum(0)
+        for figure, error in zip(figures, variance.sqrt().tolist(), strict=True):
+            here = found[name][figure]
+            limits = normal_interval(here.value, error, 0.95, FIGURES[figure].bounds)
+            # the two differ in the order of 1/n
+            assert here.high - here.low == pytest.approx(limits[1] - limits[0], rel=0.1), (name, figure)
+
+
+@pytest.mark.long
+def test_limits_of_decisions_of_weighted_rows_are_as_wide_as_their_weighted_variance() -> None:
+    random = generator(2)
+    prevalence = joint_prevalence(random)
+    x, y = sampled_by_any(2000, random)
+    log_probs = joint_predictions(x)
+    found = evaluate(log_probs, y, prevalence, threshold=0.1, intervals="analytic", draws=10_000)["B"].tnr
+    absent = y[:, 1] == 0
+    assert prevalence.patterns is not None
+    weight, right = prevalence.patterns.of_rows(y)[absent, 1], (log_probs[absent, 1] < math.log(0.1)).double()
+    value = float((weight * right).sum() / weight.sum())
+    error = float((weight * (right - value)).square().sum().sqrt() / weight.sum())
+    assert found.value == pytest.approx(value)
+    assert (found.high - found.low) / (2 * 1.96) == pytest.approx(error, rel=0.05)
+
+
+@pytest.mark.long
+def test_equal_weights_change_nothing() -> None:
+    x, y = sampled_by_any(400, generator(2))
+    matrix = torch.cat([y, y, y])
+    equal = rl.Prevalence.from_label_matrix(matrix, population=matrix, names=["A", "B"])
+    assert equal.patterns is not None
+    plain = rl.Prevalence.multilabel(dict(zip("AB", equal, strict=True)))
+    for intervals in ("analytic", "bootstrap"):
+        a, b = (
+            evaluate(joint_predictions(x), y, each, intervals=intervals, draws=100, threshold=0.1) for each in (equal, plain)
+        )
+        assert same(a.to_dict(), b.to_dict())
+    assert same(rl.check(joint_predictions(x), y, equal).to_dict(), rl.check(joint_predictions(x), y, plain).to_dict())
+
+
+@pytest.mark.long
+def test_rows_of_the_population_are_not_weighted_without_a_word() -> None:
+    random = generator(3)
+    prevalence = joint_prevalence(random)
+    x, y = joint_population(2000, random)
+    log_probs = joint_predictions(x)
+    with pytest.warns(rl.PrevalenceWarning, match="not sampled by findings as the label matrix"):
+        evaluate(log_probs, y, prevalence, intervals=None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plain = rl.Prevalence.multilabel(dict(zip(prevalence.names, prevalence, strict=True)))
+        evaluate(log_probs, y, plain, intervals=None)
+        assert rl.check(log_probs, y, prevalence, sampled=False).ok
+        for _ in range(5):  # those sampled in the same way, of any number
+            for n in (20, 200):
+                x, y = sampled_by_any(n, random)
+                evaluate(joint_predictions(x), y, prevalence, intervals=None)
+
+
+def test_weights_that_a_function_cannot_use_are_refused() -> None:
+    random = generator(4)
+    prevalence = joint_prevalence(random)
+    x, y = sampled_by_any(200, random)
+    log_probs = joint_predictions(x)
+    for call in (
+        lambda: estimate_prevalence(log_probs, prevalence),
+        lambda: estimate_prevalence(log_probs, prevalence, held_out=(log_probs, y)),
+        lambda: label_shift_test(log_probs, (log_probs, y), prevalence),
+        lambda: one_finding(log_probs, y, prevalence, "A"),
+    ):
+        assert_refused(call, "findings")
+    y[0] = torch.tensor([0.0, math.nan])
+    with pytest.raises(ValueError, match="every finding to be read"):
+        evaluate(log_probs, y, prevalence)
+
+
+@pytest.mark.parametrize("single", SINGLE)
+@pytest.mark.parametrize("kind", ["float", "int", "bool", "unread"])
+@pytest.mark.parametrize("predictions", ["presence", "softmax"])
+def test_tables_of_findings_with_a_prevalence_of_classes_are_refused(single: str, kind: str, predictions: str) -> None:
+    logits, unread = findings()
+    known = unread.nan_to_num(1.0)
+    y = {"float": known, "int": known.long(), "bool": known.bool(), "unread": unread}[kind]
+    log_probs = logsigmoid(logits) if predictions == "presence" else logits.log_softmax(1)
+    at = SINGLE[single]
+    calls = [
+        lambda: evaluate(log_probs, y, at),
+        lambda: compare(log_probs, log_probs, y, at),
+        lambda: roc_curve(log_probs, y, prevalence=at),
+        lambda: reliability_curve(log_probs, y, at),
+        lambda: rl.check(log_probs, y, at),
+        lambda: rl.check(nn.Identity(), (logits, y), at),
+    ]
+    if single == "classes" or predictions == "presence":
+        calls.append(lambda: estimate_prevalence(log_probs, at, held_out=(log_probs, y)))
+    for call in calls:
+        assert_refused(call, "multi-label|multilabel")
+
+
+@pytest.mark.parametrize("prevalence", [PREVALENCE, dict(zip(NAMES, RATES, strict=True))], ids=["prevalence", "dict"])
+def test_functions_of_one_finding_say_how_to_select_it(prevalence: object) -> None:
+    logits, y = findings()
+    log_probs = logsigmoid(logits)
+    calls = [
+        lambda: compare(log_probs, log_probs, y, prevalence),  # type: ignore[arg-type]
+        lambda: roc_curve(log_probs, y, prevalence=prevalence),  # type: ignore[arg-type]
+        lambda: reliability_curve(log_probs, y, prevalence),  # type: ignore[arg-type]
+        lambda: operating_point(log_probs, y, prevalence, recall=0.9),  # type: ignore[arg-type]
+        lambda: decision_curve(log_probs, y, prevalence),  # type: ignore[arg-type]
+        lambda: predictive_value_curve(log_probs, y, threshold=0.5, prevalences=prevalence),  # type: ignore[arg-type]
+        lambda: precision_recall_curve(log_probs, y, prevalence),  # type: ignore[arg-type]
+        lambda: smooth_calibration_curve(log_probs, y, prevalence),  # type: ignore[arg-type]
+        lambda: ConformalSets.fit(log_probs, y, prevalence),  # type: ignore[arg-type]
+    ]
+    for call in calls:
+        assert_refused(call, r"multi-label\): select one, such as 'mass' by .*one_finding")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda p, y: (p[:, :2], y), r"of shape \(n, 3\)"),
+        (lambda p, y: (p, y[:, :2]), r"shape \(300, 3\).*got \(300, 2\)"),
+        (lambda p, y: (p, y[:, 0]), r"got \(300,\)"),
+        (lambda p, y: (p, y[:200]), r"got \(200, 3\)"),
+        (lambda p, y: (p.exp(), y), "take the logarithm"),
+        (lambda p, y: (p, y * 2), "0 is absent, 1 present"),
+        (lambda p, y: (p, torch.where(y == 1, -1.0, y)), "-1, uncertain"),
+        (lambda p, y: (torch.where(y == 1, math.nan, p), y), "without NaN"),
+        (lambda p, y: (torch.stack([p, p], 1), y), "sum to 1"),
+    ],
+)
+def test_predictions_and_labels_that_are_not_of_these_findings_are_refused(change: object, message: str) -> None:
+    logits, y = findings()
+    log_probs, target = change(logsigmoid(logits), y)  # type: ignore[operator]
+    for call in (evaluate, rl.check):
+        assert_refused(lambda call=call: call(log_probs, target, PREVALENCE), message)  # type: ignore[misc]
+
+
+def test_models_that_are_not_of_these_findings_are_refused() -> None:
+    logits, y = findings()
+    with pytest.raises(ValueError, match=r"\(n, 3\), a logit for each finding"):
+        rl.check(nn.Linear(3, 2).double(), (logits, y), PREVALENCE)
+    with pytest.raises(ValueError, match=r"multi-label.*got Categorical"):
+        rl.check(nn.Linear(3, 3).double(), (logits, y), PREVALENCE, likelihood=rl.Categorical(2))
+    calibration = rl.shift.fit_calibration(*read_rows(logsigmoid(logits), y, 0)[:2])
+    with pytest.raises(ValueError, match="one for all"):
+        estimate_prevalence(logsigmoid(logits), PREVALENCE, calibration=calibration)
