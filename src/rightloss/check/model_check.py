@@ -314,6 +314,8 @@ class _Predictor:
             return
         parts = [(outputs, self.prevalence)]
         if isinstance(self.prevalence, MultilabelPrevalence):
+            if outputs.shape[1:2] != (len(self.prevalence),):
+                return  # the layer refuses them
             by_finding = outputs.reshape(len(outputs), len(self.prevalence), -1).unbind(1)
             parts = [*zip(by_finding, self.prevalence, strict=True)]
         for number, (part, prevalence) in enumerate(parts):
