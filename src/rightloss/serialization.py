@@ -120,7 +120,7 @@ def prevalence_facts(prevalence: Prevalence) -> dict[str, Any]:
     return {
         "population": prevalence.population.tolist(),
         "sampling": prevalence.sampling.tolist(),
-        "evidence": prevalence.given_evidence,
+        "evidence": prevalence.evidence,
         "concentration": None if alpha is None else alpha.tolist(),
     }
 
@@ -132,7 +132,8 @@ def saved_prevalence(facts: Mapping[str, Any], path: str | os.PathLike[str]) -> 
             return Prevalence.positive_unlabelled(facts["population"][1]).with_evidence(facts["evidence"])
         if facts["concentration"] is None:
             return Prevalence(facts["population"], facts["sampling"], facts["evidence"])
-        return Prevalence.dirichlet(facts["concentration"], facts["sampling"], facts["evidence"])
+        kappa = 1.0 if facts["evidence"] is None else facts["evidence"]  # None in files of versions up to 0.1
+        return Prevalence.dirichlet(facts["concentration"], facts["sampling"], kappa)
     except OverflowError as error:
         raise too_large(path, error) from error
 

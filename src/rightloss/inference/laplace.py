@@ -116,7 +116,7 @@ def laplace(
     _check(target, covariance, curvature, layer, mode, linearised)
     with own_random(seed) as generator:
         whole = Minibatches(data, None, generator, device, target.prevalence, target.model)
-        target = target.with_data(whole.num_data)
+        target = target.with_data(whole.num_data, whole.few)
         batch, names = whole.whole(), _inferred(target, covariance, layer)
 
         def expand(at: Posterior | Params) -> Expansion:
@@ -370,7 +370,7 @@ def _state(target: LogPosterior, mode: Posterior | Params, device: Device) -> di
     if isinstance(mode, Posterior) and isinstance(mode.distribution, Particles) and len(mode.distribution) > 1:
         raise ValueError(
             f"Expected `mode` to be one set of weights, but got {len(mode.distribution)} draws: use map_estimate, or "
-            "mode=posterior.mean if their mean is a mode."
+            "mode=posterior.module().state_dict() if their mean is a mode."
         )
     given = JointModel(mode.model, mode.likelihood).own() if isinstance(mode, Posterior) else mode
     for name, value in given.items():

@@ -93,7 +93,7 @@ def nuts(
     runs: list[_Chain] = []
     with own_random(seed), in_mode(target.model, False), _pyro("pyro").validation_enabled(False):
         batches = Minibatches(data, None, None, device, target.prevalence, target.model)
-        target = target.with_data(batches.num_data)
+        target = target.with_data(batches.num_data, batches.few)
         potential, space = _potential(target, batches.whole(), layout), _space(target, layout, start, device)
         for step in steps_of(chains * (warmup + draws), "nuts", progress):
             if step % (warmup + draws) == 0:

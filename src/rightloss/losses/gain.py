@@ -136,7 +136,7 @@ def composed_loss(
     return -information_gain(log_probs, log_marginal, batch.labels, terms)
 
 
-def class_terms(prevalence: Prevalence, reference: Any, like: Tensor, num_data: int | None = None) -> PriorTerms:
+def class_terms(prevalence: Prevalence, reference: Any, like: Tensor) -> PriorTerms:
     """Return the prior terms for classes, computed in float64, then cast to the dtype and device of `like`."""
     pi, rho = prevalence.population, prevalence.sampling
     reference = pi if isinstance(reference, str) and reference == "population" else reference
@@ -148,7 +148,7 @@ def class_terms(prevalence: Prevalence, reference: Any, like: Tensor, num_data: 
         log_offset=None if at_population else r.log() - pi.log(),
         log_adjust=rho.log() - pi.log(),
         log_importance=pi.log() - rho.log(),
-        evidence=prevalence.evidence_for(num_data, r),
+        evidence=prevalence.evidence,
         plain=plain,
         at_population=at_population,
     ).to(like.device, like.dtype)

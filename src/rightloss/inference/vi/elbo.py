@@ -106,7 +106,7 @@ def variational(
         kept, passing = on_device(untrained_state(target), device), unsaved_buffers(target, device)
         fixed = kept | passing
         start, batch = layout.unflatten(q.leaves[0].detach()) | fixed, batches.next()
-        target = reset_marginal(target.with_data(batches.num_data), batches.at_once, device)
+        target = reset_marginal(target.with_data(batches.num_data, batches.few), batches.at_once, device)
         target = following(target, start, batch, stream)
         local = local_noise_for(target, estimator, isinstance(q, MeanField), start, batch[0])
         bound = _Bound(target, q, layout, fixed, local, temperature, samples, stream)
