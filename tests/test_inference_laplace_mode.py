@@ -315,9 +315,7 @@ def test_the_curvature_is_computed_once_unless_there_is_a_search(monkeypatch: py
 
 @pytest.mark.long
 @pytest.mark.parametrize("scale", [1.0, 50.0])
-def test_newtons_method_finds_the_mode_of_one_layer_without_an_optimiser(
-    scale: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_newtons_method_finds_the_mode_of_one_layer_without_an_optimiser(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also from saturated predictions, and at the mode that Adam and L-BFGS find from a good start."""
     model, prevalence, (x, y) = _at_its_mode(2, 1.0)
     best = map_estimate(_pooled(model, prevalence, (x, y)), (x, y), batch_size=None)

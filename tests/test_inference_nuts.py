@@ -24,9 +24,10 @@ from rightloss.inference.distributions import DenseGaussian, DiagonalGaussian, L
 from rightloss.inference.nuts import _by_target, _potential, _space, nuts
 from rightloss.inference.posterior import Posterior, posterior_of
 
-nuts_file = sys.modules["rightloss.inference.nuts"]
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 import posterior_calibration as calibration
+
+nuts_file = sys.modules["rightloss.inference.nuts"]  # the name in the package is that of the function
 
 PREVALENCE = rl.Prevalence.binary(0.05)
 PROBLEM = Logistic(1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import scipy.stats
 import torch
 from layers import inputs, network
+from logistic import Logistic
 from members import (
     ClassLikelihood,
     assert_mean_is,
@@ -22,7 +24,6 @@ from members import (
     population,
     unchecked_types,
 )
-from logistic import Logistic
 from posterior_fixtures import DISTRIBUTIONS, normal, parameters_of, posterior_of_net
 from torch import Tensor, nn
 from torch.distributions import Normal
@@ -401,6 +402,7 @@ def survey_target(likelihood: Any = None, **options: Any) -> LogPosterior:
     return log_posterior(model, SURVEY, likelihood, prior=gaussian_prior(10.0, {"bias": model.bias}), **options)
 
 
+@cache
 def by_importance(draws: int = 40_000) -> tuple[Tensor, Tensor, Tensor]:
     """Draws of slope, intercept and logit π, and their weights: the likelihood of rows sampled by class, by hand.
 
@@ -426,7 +428,9 @@ METHODS: dict[str, Callable[[LogPosterior, Any], Posterior]] = {
     "variational": lambda target, data: variational(target, data, family="full-rank", steps=300, lr=0.05, batch_size=None),
     "expectation propagation": lambda target, data: expectation_propagation(target, data),
     "nuts": lambda target, data: nuts(target, data, draws=200, warmup=50, chains=1),
-    "sghmc": lambda target, data: sghmc(target, data, start=laplace(target, data), chains=2, steps=1000, batch_size=None),
+    "sghmc": lambda target, data: sghmc(
+        target, data, start=laplace(target, data), chains=2, steps=600, thin=4, batch_size=None
+    ),
 }
 
 
@@ -445,7 +449,8 @@ class TestAnUncertainPrevalence:
             assert float(posterior.standard_deviation[name]) == pytest.approx(spread, rel=0.05 if name == "bias" else 0.15)
             assert float(posterior.mean[name]) == pytest.approx(float(mean), abs=0.25 * spread)
         order = intercept.argsort()
-        limits = torch.sigmoid(intercept[order][torch.searchsorted(weights[order].cumsum(0), torch.tensor([0.025, 0.975]).double())])
+        ends = torch.searchsorted(weights[order].cumsum(0), torch.tensor([0.025, 0.975]).double())
+        limits = torch.sigmoid(intercept[order][ends])
         found = posterior.predict(torch.zeros(1, 1).double(), level=0.95)
         for ours, limit in zip((found.low[0, 1], found.high[0, 1]), limits, strict=True):
             assert float(torch.logit(ours)) == pytest.approx(float(torch.logit(limit)), abs=0.15)
@@ -512,9 +517,7 @@ class TestAnUncertainPrevalence:
     @pytest.mark.long
     def test_a_known_population_leaves_out_the_survey_and_a_file_keeps_it(self, tmp_path: Path) -> None:
         posterior, x = laplace(survey_target(), CASE_CONTROL.data), torch.zeros(1, 1).double()
-        known = Posterior(
-            posterior.model, Prevalence(SURVEY.population), Bernoulli(), posterior.distribution, posterior.layout
-        )
+        known = Posterior(posterior.model, Prevalence(SURVEY.population), Bernoulli(), posterior.distribution, posterior.layout)
         for one, two in zip(
             (posterior.predict(x, population=0.03, level=0.9).low, posterior.predict(x, population=SURVEY, level=0.9).low),
             (known.predict(x, population=0.03, level=0.9).low, known.predict(x, population=SURVEY, level=0.9).low),

@@ -87,8 +87,9 @@ def laplace(
             layer and it is positive definite, else "fisher".
         layer: the module of "last-layer"; None for the last one with trainable parameters.
         mode: where to expand. "model" for the model's current weights. "search" to search from there: by Newton's method for
-            one layer of at most 300 weights and without `batch_size`, else by `map_estimate`, with the arguments below. Or a result of `map_estimate`, or weights by name. None for "model" if the weights are near a mode,
-            as after training, else "search".
+            one layer of at most 300 weights and without `batch_size`, else by `map_estimate`, with the arguments below. Or a
+            result of `map_estimate`, or weights by name. None for "model" if the weights are near a mode, as after training,
+            else "search".
         linearised: whether to predict with the model linearised in the weights around the mode. The Gauss–Newton curvature is
             that of the linearised model; the network itself predicts worse at weights so far from the mode (Immer et al.,
             2021). None for True with "fisher", if torch supports forward-mode derivatives of the model.

@@ -201,7 +201,7 @@ class Posterior:
         batch_size: int | None = None,
         population: Any = None,
     ) -> Iterator[Float[Tensor, "m n k *dense"]]:
-        """Yield log p(y|x,w) of blocks of draws, at the mean of an uncertain population; the arguments are those of `predict`."""
+        """Yield log p(y|x,w) of blocks of draws, at the mean of an uncertain population; arguments as in `predict`."""
         if population is not None and not isinstance(self.prevalence, Prevalence):
             raise ValueError("Expected classes to move to `population`, but the likelihood is a density: leave it out.")
         stream = own_stream(generator)

@@ -142,8 +142,8 @@ def log_posterior(
     if unlabelled is not None and isinstance(prevalence, Prevalence) and prevalence.is_uncertain:
         warnings.warn(
             "Unlabelled rows say something about an uncertain prevalence, but a log posterior uses them at its mean: the "
-            "intercept's standard deviation will be too large, and wrong if the rows contradict the mean. For a linear model use "
-            "InformationGainClassifier, which learns both.",
+            "intercept's standard deviation will be too large, and wrong if the rows contradict the mean. For a linear model "
+            "use InformationGainClassifier, which learns both.",
             PrevalenceWarning,
             stacklevel=3,
         )

@@ -92,8 +92,8 @@ class AuxiliaryMarginal(nn.Module):
         vector: Any = self.source()
         if not isinstance(vector, Tensor):
             raise ValueError(
-                f"Expected `weights` to return a vector of the weights, but got {type(vector).__name__}: the loss asks for it when "
-                "it is made, before the first draw; return the means of the weights until then."
+                f"Expected `weights` to return a vector of the weights, but got {type(vector).__name__}: the loss asks for it "
+                "when it is made, before the first draw; return the means of the weights until then."
             )
         if vector.ndim != 1:
             raise ValueError(f"Expected `weights` to return a vector, but got shape {tuple(vector.shape)}: flatten it.")

@@ -66,8 +66,8 @@ def retarget_interval(
     The mean is the average prediction over π. For a decision about one new person use another probability,
     [`retarget`][rightloss.predictive.retarget.retarget].
 
-    A prediction of a [`Posterior`][rightloss.inference.Posterior] is an average over weights, whose uncertainty this interval leaves
-    out, with a warning. `posterior.predict(x, population=to, level=0.95)` has both.
+    A prediction of a [`Posterior`][rightloss.inference.Posterior] is an average over weights. This interval leaves out their
+    uncertainty, with a warning; `posterior.predict(x, population=to, level=0.95)` has both.
 
     For two classes, p(1|x,π) = σ(logit π + c(x)) increases with π, so its quantiles follow from those of π; quantiles and
     mean are computed without draws. For more classes they are computed from draws of π, the same for all rows.
@@ -100,9 +100,9 @@ def retarget_interval(
     if not isinstance(to, Prevalence) or to.concentration is None:
         same = multiply_classes(table.detach(), target - start).exp()
         return PredictionInterval(*(as_given(same.clone(), log_probs) for _ in range(3)))
-    if isinstance(log_probs, Prediction) and log_probs.model_entropy is not None and float(log_probs.model_entropy.max()) > 1e-6:
+    if isinstance(log_probs, Prediction) and float(log_probs.model_entropy.max()) > 1e-6:
         warnings.warn(
-            "This interval leaves out the uncertainty of the weights of a posterior: posterior.predict(x, population=…, level=…) "
+            "This interval leaves out the uncertainty of a posterior's weights: posterior.predict(x, population=…, level=…) "
             "has that and the population's in one interval.",
             PrevalenceWarning,
             stacklevel=2,

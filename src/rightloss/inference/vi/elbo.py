@@ -143,8 +143,8 @@ def variational(
             record["distance"] = slope.distance(q.distribution(), bound.share)
         if record.get("distance", 0.0) > _FAR:
             warnings.warn(
-                f"Variational inference has not converged: a mean is about {record['distance']:.2g} standard deviations from its "
-                "optimum, or a variance off by that fraction. Raise `steps` or `lr`, or scale the features.",
+                f"Variational inference has not converged: a mean is about {record['distance']:.2g} standard deviations from "
+                "its optimum, or a variance off by that fraction. Raise `steps` or `lr`, or scale the features.",
                 stacklevel=3,
             )
         return result()
