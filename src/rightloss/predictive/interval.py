@@ -100,7 +100,8 @@ def retarget_interval(
     if not isinstance(to, Prevalence) or to.concentration is None:
         same = multiply_classes(table.detach(), target - start).exp()
         return PredictionInterval(*(as_given(same.clone(), log_probs) for _ in range(3)))
-    if isinstance(log_probs, Prediction) and float(log_probs.model_entropy.max()) > 1e-6:
+    spread = log_probs.model_entropy if isinstance(log_probs, Prediction) else None
+    if spread is not None and bool((spread > 1e-6).any()):
         warnings.warn(
             "This interval leaves out the uncertainty of a posterior's weights: posterior.predict(x, population=…, level=…) "
             "has that and the population's in one interval.",
