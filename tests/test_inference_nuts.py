@@ -27,6 +27,8 @@ from rightloss.inference.posterior import Posterior, posterior_of
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 import posterior_calibration as calibration
 
+nuts_file = sys.modules["rightloss.inference.nuts"]  # the name in the package is that of the function
+
 PREVALENCE = rl.Prevalence.binary(0.05)
 PROBLEM = Logistic(1)
 SHORT: dict[str, Any] = {"draws": 4, "warmup": 20, "chains": 1}
@@ -231,6 +233,23 @@ def test_a_start_may_be_weights_or_a_posterior_even_one_without_spread() -> None
     assert torch.equal(space.origin, at)
     torch.testing.assert_close(space.weights(torch.ones(2).double()), at + spread)
     assert space.spread == 1
+
+
+@pytest.mark.long
+@unchecked_types()
+def test_features_on_any_scale_and_redundant_weights_need_no_long_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two logits share a direction that only the wide prior limits, and an age of 55 ± 12 is confounded with the intercept."""
+    (x, y), calls = PROBLEM.data, list[int]()
+    one_by_one = nuts_file._potential
+
+    def counted(*args: Any) -> Callable[[Tensor], Tensor]:
+        potential = one_by_one(*args)
+        return lambda vector: (calls.append(1), potential(vector))[1]  # type: ignore[func-returns-value]
+
+    monkeypatch.setattr(nuts_file, "_potential", counted)
+    target = log_posterior(nn.Linear(1, 2).double(), rl.Prevalence.beta(2.5, 48.5), prior=gaussian_prior(10.0))
+    nuts(target, (55 + 12 * x, y), draws=20, warmup=40, chains=1)
+    assert len(calls) < 60 * 20
 
 
 def test_what_cannot_be_sampled_is_refused() -> None:

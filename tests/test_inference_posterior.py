@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 import scipy.stats
 import torch
 from layers import inputs, network
+from logistic import Logistic
 from members import (
     ClassLikelihood,
     assert_mean_is,
@@ -19,16 +22,39 @@ from members import (
     each_likelihood,
     generator,
     population,
+    unchecked_types,
 )
 from posterior_fixtures import DISTRIBUTIONS, normal, parameters_of, posterior_of_net
 from torch import Tensor, nn
 from torch.distributions import Normal
 
-from rightloss import Bernoulli, Categorical, ContinuousPrevalence, CumulativeLogit, Gaussian, Prevalence
-from rightloss.inference import log_posterior
+from rightloss import (
+    Bernoulli,
+    Categorical,
+    ContinuousPrevalence,
+    CumulativeLogit,
+    Gaussian,
+    Prevalence,
+    PrevalenceWarning,
+    start_at_prevalence,
+)
+from rightloss.inference import (
+    ensemble,
+    expectation_propagation,
+    gaussian_prior,
+    laplace,
+    log_posterior,
+    map_estimate,
+    nuts,
+    sghmc,
+    variational,
+)
 from rightloss.inference import posterior as posterior_file
 from rightloss.inference.distributions import DenseGaussian, DiagonalGaussian, Layout, Particles
 from rightloss.inference.posterior import Posterior, posterior_of
+from rightloss.inference.target import LogPosterior
+from rightloss.predictive import retarget_interval
+from rightloss.sklearn import InformationGainClassifier
 
 X = inputs().double()
 each_kind = pytest.mark.parametrize("kind", DISTRIBUTIONS)
@@ -361,3 +387,143 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
 @pytest.mark.parametrize("what", BAD)
 def test_bad_input_is_refused_with_a_remedy(what: str) -> None:
     assert_refused(*BAD[what])
+
+
+SURVEY = Prevalence.beta(2.5, 48.5)  # 0.8 to 12 %
+CASE_CONTROL = Logistic(1, n=240, population=2.5 / 51)
+
+
+def survey_target(likelihood: Any = None, **options: Any) -> LogPosterior:
+    """240 case-control rows and a survey of 51 people, under a wide prior of the weights."""
+    likelihood = Bernoulli() if likelihood is None else likelihood
+    model = nn.Linear(1, likelihood.num_outputs or 2).double()
+    nn.init.zeros_(model.weight)
+    start_at_prevalence(model, SURVEY, likelihood)
+    return log_posterior(model, SURVEY, likelihood, prior=gaussian_prior(10.0, {"bias": model.bias}), **options)
+
+
+@cache
+def by_importance(draws: int = 40_000) -> tuple[Tensor, Tensor, Tensor]:
+    """Draws of slope, intercept and logit π, and their weights: the likelihood of rows sampled by class, by hand.
+
+    p(1|x) in the sample, of equal classes, has the logit slope x + intercept − logit π.
+    """
+    (x, y), stream = CASE_CONTROL.data, generator(31)
+    t = 0.75 * torch.randn(draws, 2, dtype=torch.float64, generator=stream) / torch.tensor([1.0, 3.0]).double()
+    t = t / torch.randn(draws, 6, dtype=torch.float64, generator=stream).square().mean(1, keepdim=True).sqrt()
+    log_proposal = -4 * torch.log1p((t * torch.tensor([1.0, 3.0]).double() / 0.75).square().sum(1) / 6)
+    slope = 1 + 0.25 * torch.randn(draws, dtype=torch.float64, generator=stream)
+    log_proposal = log_proposal - 0.5 * ((slope - 1) / 0.25).square()
+    log_odds, intercept = math.log(2.5 / 48.5) + t[:, 0], math.log(2.5 / 48.5) + t[:, 0] + t[:, 1] - 0.4
+    z = slope[:, None] * x[:, 0] + (intercept - log_odds)[:, None]
+    likelihood = torch.nn.functional.logsigmoid(torch.where(y == 1, z, -z)).sum(1)
+    survey = 2.5 * torch.nn.functional.logsigmoid(log_odds) + 48.5 * torch.nn.functional.logsigmoid(-log_odds)
+    weights = torch.softmax(likelihood + survey - 0.5 * (slope / 10).square() - log_proposal, 0)
+    assert float(1 / weights.square().sum()) > 5000, "too few draws count"
+    return slope, intercept, weights
+
+
+METHODS: dict[str, Callable[[LogPosterior, Any], Posterior]] = {
+    "laplace": lambda target, data: laplace(target, data),
+    "variational": lambda target, data: variational(target, data, family="full-rank", steps=300, lr=0.05, batch_size=None),
+    "expectation propagation": lambda target, data: expectation_propagation(target, data),
+    "nuts": lambda target, data: nuts(target, data, draws=200, warmup=50, chains=1),
+    "sghmc": lambda target, data: sghmc(
+        target, data, start=laplace(target, data), chains=2, steps=600, thin=4, batch_size=None
+    ),
+}
+
+
+class TestAnUncertainPrevalence:
+    """Rows sampled by class say nothing about π, so its uncertainty is that of the survey."""
+
+    @pytest.mark.long
+    @unchecked_types()
+    @pytest.mark.parametrize("method", METHODS)
+    def test_every_method_has_the_intercept_and_the_risk_of_importance_sampling(self, method: str) -> None:
+        slope, intercept, weights = by_importance()
+        posterior = METHODS[method](survey_target(), CASE_CONTROL.data)
+        for name, drawn in (("weight", slope), ("bias", intercept)):
+            mean = weights @ drawn
+            spread = float((weights @ (drawn - mean).square()).sqrt())
+            assert float(posterior.standard_deviation[name]) == pytest.approx(spread, rel=0.05 if name == "bias" else 0.15)
+            assert float(posterior.mean[name]) == pytest.approx(float(mean), abs=0.25 * spread)
+        order = intercept.argsort()
+        ends = torch.searchsorted(weights[order].cumsum(0), torch.tensor([0.025, 0.975]).double())
+        limits = torch.sigmoid(intercept[order][ends])
+        found = posterior.predict(torch.zeros(1, 1).double(), level=0.95)
+        for ours, limit in zip((found.low[0, 1], found.high[0, 1]), limits, strict=True):
+            assert float(torch.logit(ours)) == pytest.approx(float(torch.logit(limit)), abs=0.15)
+
+    @pytest.mark.long
+    def test_its_intercept_is_as_uncertain_as_the_classifiers(self) -> None:
+        """Which knows that the class counts are fixed by design: a difference of 1/n₀ + 1/n₁ in the variance."""
+        x, y = CASE_CONTROL.data
+        classifier = InformationGainClassifier(population=SURVEY, penalty=None).fit(x.numpy(), y.numpy())
+        error = classifier.summary().frame.loc["intercept", "std_err"]
+        variance = float(laplace(survey_target(), (x, y)).standard_deviation["bias"]) ** 2
+        assert variance - error**2 == pytest.approx(2 / 120, rel=0.2)
+
+    @pytest.mark.long
+    def test_the_draws_have_the_stated_moments(self) -> None:
+        for likelihood in (Bernoulli(), Categorical(2)):
+            posterior = laplace(survey_target(likelihood), CASE_CONTROL.data)
+            draws = posterior.sample(20_000)
+            for name, mean in posterior.mean.items():
+                assert_mean_is(draws[name].flatten(1), mean.flatten())
+                assert_mean_is((draws[name] - mean).square().flatten(1), posterior.standard_deviation[name].square().flatten())
+
+    @pytest.mark.long
+    def test_the_bias_that_moves_is_found_in_any_network_and_only_there(self) -> None:
+        class Net(nn.Module):
+            def __init__(self, bias: bool) -> None:
+                super().__init__()
+                self.last, self.first = nn.Linear(2, 2, bias=bias), nn.Linear(1, 2)  # not in the order of use
+
+            def forward(self, x: Tensor) -> Tensor:
+                outputs: Tensor = self.last(torch.tanh(self.first(x)))
+                return outputs
+
+        for bias, name in ((True, "last.bias"), (False, None)):
+            target = log_posterior(Net(bias).double(), SURVEY)
+            found = map_estimate(target, CASE_CONTROL.data, steps=5)
+            assert found.record.get("intercept") == name
+            spread = found.standard_deviation
+            assert [each for each, value in spread.items() if bool((value > 0).any())] == ([name] if name else [])
+            limits = found.predict(torch.zeros(1, 1).double(), level=0.9)
+            width = torch.logit(limits.high) - torch.logit(limits.low)
+            survey = torch.logit(SURVEY.sample(20_000, generator(1))[:, 1])
+            assert float(width[0, 1]) == pytest.approx(float(survey.quantile(0.95) - survey.quantile(0.05)), rel=0.1)
+
+    @pytest.mark.long
+    def test_one_set_of_weights_has_the_interval_of_retarget_interval(self) -> None:
+        posterior = ensemble(survey_target(), CASE_CONTROL.data, members=1, steps=20)
+        x = torch.linspace(-2, 2, 5).double()[:, None]
+        found = posterior.predict(x, level=0.9)
+        log_probs = posterior.predict(x).log_probs
+        exact = retarget_interval(log_probs, SURVEY, SURVEY, level=0.9)
+        torch.testing.assert_close(found.log_probs, log_probs)
+        torch.testing.assert_close(torch.logit(found.low), torch.logit(exact.low), rtol=0, atol=0.1)
+        torch.testing.assert_close(torch.logit(found.high), torch.logit(exact.high), rtol=0, atol=0.1)
+
+    @pytest.mark.long
+    def test_a_posteriors_prediction_is_not_silently_treated_as_certain(self) -> None:
+        posterior, x = laplace(survey_target(), CASE_CONTROL.data), torch.zeros(1, 1).double()
+        with pytest.warns(PrevalenceWarning, match="leaves out the uncertainty of the weights"):
+            of_survey = retarget_interval(posterior.predict(x), SURVEY, SURVEY)
+        both = posterior.predict(x, population=SURVEY, level=0.95)
+        assert float(both.low[0, 1]) < float(of_survey.low[0, 1]) < float(of_survey.high[0, 1]) < float(both.high[0, 1])
+
+    @pytest.mark.long
+    def test_a_known_population_leaves_out_the_survey_and_a_file_keeps_it(self, tmp_path: Path) -> None:
+        posterior, x = laplace(survey_target(), CASE_CONTROL.data), torch.zeros(1, 1).double()
+        known = Posterior(posterior.model, Prevalence(SURVEY.population), Bernoulli(), posterior.distribution, posterior.layout)
+        for one, two in zip(
+            (posterior.predict(x, population=0.03, level=0.9).low, posterior.predict(x, population=SURVEY, level=0.9).low),
+            (known.predict(x, population=0.03, level=0.9).low, known.predict(x, population=SURVEY, level=0.9).low),
+            strict=True,
+        ):
+            assert torch.equal(one, two)
+        posterior.save(tmp_path / "posterior.safetensors")
+        again = Posterior.load(tmp_path / "posterior.safetensors", nn.Linear(1, 1).double(), Bernoulli())
+        assert torch.equal(again.sample(3)["bias"], posterior.sample(3)["bias"])

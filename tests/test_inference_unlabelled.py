@@ -32,6 +32,7 @@ from rightloss import (
     LogLikelihoodLoss,
     PoolMarginal,
     Prevalence,
+    PrevalenceWarning,
     RunningMarginal,
     WeightedLoss,
     information_gain_loss,
@@ -178,16 +179,15 @@ class TestTarget:
         )
         torch.testing.assert_close(two(params, batch)[0] - two.log_prior(params) / NUM_DATA, -loss)
 
-    def test_an_uncertain_prevalence_has_the_evidence_of_its_concentration(self) -> None:
+    def test_an_uncertain_prevalence_counts_with_its_mean_and_a_warning(self) -> None:
         small = Small()
         uncertain = Prevalence.dirichlet([6.0, 3.0, 1.0], sampling=small.prevalence.sampling)
-        options = {"marginal": BatchMarginal(), "unlabelled": rows(), "num_data": NUM_DATA, "prior": gaussian_prior(2.0)}
-        kappa = uncertain.evidence_for(NUM_DATA)
-        firm = Prevalence(uncertain.population, uncertain.sampling, kappa)
-        one, two = (log_posterior(small.model(), each, **options) for each in (uncertain, firm))  # type: ignore[arg-type]
+        options: Any = {"marginal": BatchMarginal(), "unlabelled": rows(), "num_data": NUM_DATA, "prior": gaussian_prior(2.0)}
+        with pytest.warns(PrevalenceWarning, match="uses them at its mean"):
+            one = log_posterior(small.model(), uncertain, **options)
+        two = log_posterior(small.model(), Prevalence(uncertain.population, uncertain.sampling), **options)
         params, batch = random_weights(one), small.batch()
-        assert 0 < kappa < 1
-        torch.testing.assert_close(one(params, batch)[0], two(params, batch)[0])
+        assert torch.equal(one(params, batch)[0], two(params, batch)[0])
 
 
 class TestManyWeights:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -421,3 +422,15 @@ def test_a_large_model_is_refused_a_full_covariance() -> None:
 def test_mean_field_leaves_are_flat() -> None:
     q = MeanField(torch.zeros(4), 0.1)
     assert [leaf.shape for leaf in q.leaves] == [(4,), (4,)]
+
+
+@pytest.mark.long
+@unchecked_types()
+def test_a_run_that_stops_far_from_the_optimum_says_so() -> None:
+    problem = Logistic(1)
+    for lr, far in ((0.03, False), (1e-4, True)):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            record = variational(problem.target(), problem.data, steps=300, lr=lr, batch_size=64).record
+        assert [("not converged" in str(each.message)) for each in caught] == [True] * far
+        assert (record["distance"] > 0.3) == far

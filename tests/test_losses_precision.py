@@ -229,10 +229,9 @@ def test_the_paper_s_loss_is_one_word_away() -> None:
     assert isinstance(criterion.marginal, rl.BatchMarginal)
 
 
-def test_the_number_of_examples_sets_the_evidence_of_an_uncertain_prevalence() -> None:
+def test_an_uncertain_prevalence_is_trained_at_its_mean() -> None:
     uncertain, z, y = rl.Prevalence.beta(3.0, 27.0), torch.randn(30, 2, dtype=torch.float64), torch.arange(30) % 2
-    kappa = uncertain.evidence_for(1000)
-    assert 0 < kappa < 0.1
-    given = rl.InformationGainLoss(uncertain.with_evidence(kappa))(z, y)
-    assert torch.equal(rl.InformationGainLoss(uncertain, num_data=1000)(z, y), given)
-    assert not torch.equal(rl.InformationGainLoss(uncertain)(z, y), given)
+    known = rl.InformationGainLoss(rl.Prevalence.binary(0.1))(z, y)
+    assert torch.equal(rl.InformationGainLoss(uncertain)(z, y), known)
+    with pytest.warns(DeprecationWarning, match="num_data"):
+        assert torch.equal(rl.InformationGainLoss(uncertain, num_data=1000)(z, y), known)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from members import LIKELIHOODS, assert_mean_is, population
+from members import LIKELIHOODS, assert_mean_is, assert_refused, population
 from torch import Tensor, nn
 from torch.distributions import Laplace, Normal
 
@@ -401,6 +401,14 @@ def test_the_auxiliary_network_learns_the_marginal_of_weights_that_are_sampled(k
             divergences.append(float((exact * (exact.log() - marginal.log_marginal(vector))).sum()))
         marginal.learn(vector, probs[torch.randint(2000, (128,))].mean(0))
     assert sum(divergences) / len(divergences) < 1e-2
+
+
+def test_weights_without_a_first_draw_are_refused_with_the_remedy() -> None:
+    drawn: Any = None
+    assert_refused(
+        lambda: rl.InformationGainLoss(rl.Prevalence.binary(0.1), marginal=rl.AuxiliaryMarginal(lambda: drawn)),
+        "a vector of the weights, but got NoneType: the loss asks for it when it is made",
+    )
 
 
 def test_the_auxiliary_network_is_not_trained_by_the_models_loss_nor_by_its_optimiser() -> None:

@@ -88,7 +88,7 @@ class TestWhatItHolds:
     def test_a_known_prevalence_has_an_evidence_of_one(self) -> None:
         labels = [0, 1, 1]
         for known in (Prevalence([0.9, 0.1]), Prevalence.binary(0.1), Prevalence.from_labels(labels, 0.1)):
-            assert known.evidence == known.given_evidence == known.evidence_for(50) == 1
+            assert known.evidence == 1
         assert ContinuousPrevalence(torch.distributions.Normal(0.0, 1.0)).evidence == 1
 
     def test_with_evidence_changes_nothing_else(self, prevalence: Prevalence) -> None:
@@ -102,7 +102,7 @@ class TestWhatItHolds:
         rho = population(prevalence.num_classes, 77)
         other = prevalence.with_sampling(rho)
         torch.testing.assert_close(other.sampling, rho, rtol=1e-14, atol=0)
-        assert other.given_evidence == prevalence.given_evidence
+        assert other.evidence == prevalence.evidence
         assert other.with_sampling(prevalence.sampling) == prevalence
 
     @pytest.mark.parametrize("form", FORMS)
@@ -180,37 +180,19 @@ class TestFromLabels:
 
 
 class TestTheEvidenceOfAnUncertainPrevalence:
-    def test_in_the_population_it_is_the_concentration_per_training_example(self) -> None:
-        uncertain = Prevalence.dirichlet([60.0, 30.0, 10.0])
-        assert uncertain.evidence_for(1000, uncertain.population) == pytest.approx(100 / 1000, rel=1e-14)
+    def test_is_one_as_for_a_known_one(self) -> None:
+        """Rows sampled by class say nothing about π, so they count it neither more nor less."""
+        assert Prevalence.beta(3.0, 7.0).evidence == Prevalence.dirichlet([60.0, 30.0, 10.0]).evidence == 1
 
-    @pytest.mark.parametrize("rate", [0.5, 0.2])
-    def test_it_gives_the_log_odds_of_a_constant_prediction_their_variance(self, rate: float) -> None:
-        """κ N people counted in the mix r: the curvature by autograd, against the variance of the Beta's own draws."""
-        uncertain, n = Prevalence.beta(30.0, 570.0, sampling=rate), 5000
-        r = uncertain.sampling
-        kappa = uncertain.evidence_for(n, r)
-        log_odds = torch.logit(r[1]).requires_grad_()
+    def test_a_given_one_is_kept(self) -> None:
+        assert Prevalence.beta(3.0, 7.0, evidence=0.25).evidence == 0.25
 
-        def counted(z: Tensor) -> Tensor:
-            return n * kappa * (r[0] * torch.nn.functional.logsigmoid(-z) + r[1] * torch.nn.functional.logsigmoid(z))
-
-        variance = -1 / float(torch.autograd.functional.hessian(counted, log_odds))
-        draws = torch.logit(uncertain.sample(200_000, torch.Generator().manual_seed(0))[:, 1])
-        spread = float(draws.var())
-        error = float(((draws - draws.mean()) ** 2).std()) / len(draws) ** 0.5
-        assert abs(variance - spread) < 3 * error + 0.02 * spread  # Σ 1/α is the leading term of the draws' own variance
-
-    def test_it_is_never_firmer_than_a_known_one(self) -> None:
-        assert Prevalence.beta(1e6, 1e7).evidence_for(100) == 1
-
-    def test_without_a_number_of_examples_the_mean_counts_as_known(self) -> None:
-        uncertain = Prevalence.beta(3.0, 7.0)
-        assert uncertain.given_evidence is None
-        assert uncertain.evidence == uncertain.evidence_for(None) == 1
-
-    def test_a_given_evidence_is_kept(self) -> None:
-        assert Prevalence.beta(3.0, 7.0, evidence=0.25).evidence_for(10**6) == 0.25
+    def test_the_old_names_say_what_to_write(self) -> None:
+        uncertain = Prevalence.beta(3.0, 7.0, evidence=0.25)
+        with pytest.warns(DeprecationWarning, match="write `evidence`"):
+            assert uncertain.evidence_for(10) == 0.25
+        with pytest.warns(DeprecationWarning, match="write `evidence`"):
+            assert uncertain.given_evidence == 0.25
 
 
 class TestRetarget:

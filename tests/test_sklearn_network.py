@@ -37,7 +37,7 @@ def test_steps_are_those_of_autograd_and_torchs_adam(activation: str, loss: Any,
     x, y = rows()
     target = torch.eye(3, dtype=torch.float64)[y] * 0.8 + 0.2 / 3 if soft else y
     weight = torch.rand(len(x), dtype=torch.float64, generator=generator()) + 0.5 if weighted else None
-    criteria = [make_criterion(loss, PREVALENCE, None, rl.Categorical(), len(x), True).double() for _ in range(2)]
+    criteria = [make_criterion(loss, PREVALENCE, None, rl.Categorical(), True).double() for _ in range(2)]
     network = Network([3, 5, 4, 3], PREVALENCE.population.log(), settings(activation), criteria[0], x.dtype, generator())
     layers = [nn.Linear(a, b, dtype=torch.float64) for a, b in ((3, 5), (5, 4), (4, 3))]
     weights, biases = network.arrays()
@@ -77,7 +77,7 @@ def test_the_loss_of_weighted_rows_is_that_of_repeated_rows(loss: Any, kappa: fl
     repeated = torch.repeat_interleave(torch.arange(len(x)), weight)
 
     def value(chosen: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
-        criterion = make_criterion(loss, PREVALENCE.with_evidence(kappa), reference, rl.Categorical(), 20, True).double()
+        criterion = make_criterion(loss, PREVALENCE.with_evidence(kappa), reference, rl.Categorical(), True).double()
         few = LabelledRows(x[chosen].numpy(), np.arange(3), y[chosen].numpy(), None, None)
         return loss_of_rows(criterion, outputs[chosen], soft_row_labels(few, x.dtype), weights)
 
@@ -88,6 +88,6 @@ def test_the_default_gain_over_all_rows_is_the_logit_adjusted_loss_it_is_trained
     x, y = rows()
     prevalence = rl.Prevalence.from_labels(y, [0.7, 0.2, 0.1])
     gain = rl.information_gain_loss(2 * x, y, prevalence)
-    trained_as = make_criterion("information_gain", prevalence, None, rl.Categorical(), len(x), False).double()
+    trained_as = make_criterion("information_gain", prevalence, None, rl.Categorical(), False).double()
     difference = gain - trained_as(2 * x, y)
     torch.testing.assert_close(difference, torch.zeros_like(difference), rtol=0, atol=1e-12)

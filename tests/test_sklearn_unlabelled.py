@@ -434,7 +434,7 @@ def test_the_gradient_of_a_step_is_that_of_the_loss_by_autograd(kind: str) -> No
     x, y, others = study(each=20, m=30)
     y = np.ones_like(y) if kind == "positive" else y
     prevalence = rl.Prevalence.positive_unlabelled(0.1) if kind == "positive" else rl.Prevalence.from_labels(y, 0.1)
-    criterion = make_criterion("information_gain", prevalence, None, rl.Categorical(), len(y), False, 0.7, 2.0)
+    criterion = make_criterion("information_gain", prevalence, None, rl.Categorical(), False, 0.7, 2.0)
     network = Network([2, 5, 2], torch.zeros(2), settings(), criterion, torch.float64, torch.Generator().manual_seed(0))
     weight = np.random.default_rng(0).integers(1, 4, len(y)) if kind == "weights" else None
     target = torch.from_numpy(np.eye(2)[y] if kind == "votes" else y)

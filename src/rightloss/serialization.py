@@ -121,7 +121,7 @@ def prevalence_facts(prevalence: Prevalence | MultilabelPrevalence) -> dict[str,
     if isinstance(prevalence, MultilabelPrevalence):
         return {**rates, "evidence": prevalence.evidence, "concentration": None}
     alpha = prevalence.concentration
-    return {**rates, "evidence": prevalence.given_evidence, "concentration": None if alpha is None else alpha.tolist()}
+    return {**rates, "evidence": prevalence.evidence, "concentration": None if alpha is None else alpha.tolist()}
 
 
 def saved_prevalence(facts: Mapping[str, Any], path: str | os.PathLike[str]) -> Prevalence:
@@ -131,7 +131,8 @@ def saved_prevalence(facts: Mapping[str, Any], path: str | os.PathLike[str]) -> 
             return Prevalence.positive_unlabelled(facts["population"][1]).with_evidence(facts["evidence"])
         if facts["concentration"] is None:
             return Prevalence(facts["population"], facts["sampling"], facts["evidence"])
-        return Prevalence.dirichlet(facts["concentration"], facts["sampling"], facts["evidence"])
+        kappa = 1.0 if facts["evidence"] is None else facts["evidence"]  # None in files of versions up to 0.1
+        return Prevalence.dirichlet(facts["concentration"], facts["sampling"], kappa)
     except OverflowError as error:
         raise too_large(path, error) from error
 

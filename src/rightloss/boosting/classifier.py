@@ -50,7 +50,7 @@ class BoostingClassifier(ClassifierMixin, BaseEstimator):
             training rows.
         library: "lightgbm", "xgboost" or "catboost".
         loss: "information_gain", "logit_adjusted" or "weighted".
-        evidence: κ of the information gain; None for that of an uncertain `population`, see `Prevalence.evidence_for`.
+        evidence: κ of the information gain; None for that of `population`, if it is a `Prevalence`.
         reference: r of the information gain: None or "sampling" for ρ, "population" for π, or K frequencies.
         n_estimators: maximum number of rounds.
         learning_rate: the step size of each round.

@@ -109,8 +109,7 @@ class InformationGainObjective:
         return exact[1] if one_score else exact.T
 
     def _terms(self, rows: Rows) -> ClassTerms:
-        evidence = self.prevalence.evidence_for(len(rows.labels), self._reference)
-        return ClassTerms(self._reference.numpy(), self._offset, self._weights, evidence)
+        return ClassTerms(self._reference.numpy(), self._offset, self._weights, self.prevalence.evidence)
 
     def _check_mix(self, rows: Rows) -> None:
         """Warn once if the class frequencies of the rows are not the declared ones."""

@@ -79,7 +79,7 @@ def ensemble(
     with own_random(seed) as generator, in_mode(target.model, True):
         starts = [_start(target, initial, member) for member in range(whole_number(members, "members"))]
         batches = Minibatches(data, batch_size, generator, device, target.prevalence, target.model, target.unlabelled)
-        target = reset_marginal(target.with_data(batches.num_data), batches.at_once, device)
+        target = reset_marginal(target.with_data(batches.num_data, batches.few), batches.at_once, device)
         if _can_go_together(target, starts, batches):
             return _together(target, starts, batches, search)
         plain = data if batches.loader is not None else (batches.x, batches.y)

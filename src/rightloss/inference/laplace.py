@@ -31,7 +31,8 @@ _COVARIANCES = ("full", "diagonal", "last-layer")
 _MODES = ("model", "search")
 _CURVATURES = ("hessian", "fisher")
 _LARGEST = 20_000  # maximum number of weights for a full covariance: 3 GB
-_SEARCHED = "found by map_estimate"
+_SEARCHED = "found by a search"
+_NEWTON = 300  # maximum number of weights for a search by Newton's method, which needs about ten Hessians
 _NEARER = 0.05  # at most this fraction of the Gaussian's draws may be closer to the peak than weights that are near it
 _DEVIATIONS = 2.0  # posterior standard deviations by which a Newton step may change log p(k|w)
 # Nats by which these weights must predict better than a constant. If x had no information about y, weights independent of the
@@ -85,9 +86,10 @@ def laplace(
             matrix, so it is valid at any weights of any network. None for the Hessian, if the inferred weights are those of one
             layer and it is positive definite, else "fisher".
         layer: the module of "last-layer"; None for the last one with trainable parameters.
-        mode: where to expand. "model" for the model's current weights. "search" to run `map_estimate` from there, with the
-            arguments below. Or a result of `map_estimate`, or weights by name. None for "model" if the weights are near a mode,
-            as after training, else "search".
+        mode: where to expand. "model" for the model's current weights. "search" to search from there: by Newton's method for
+            one layer of at most 300 weights and without `batch_size`, else by `map_estimate`, with the arguments below. Or a
+            result of `map_estimate`, or weights by name. None for "model" if the weights are near a mode, as after training,
+            else "search".
         linearised: whether to predict with the model linearised in the weights around the mode. The Gauss–Newton curvature is
             that of the linearised model; the network itself predicts worse at weights so far from the mode (Immer et al.,
             2021). None for True with "fisher", if torch supports forward-mode derivatives of the model.
@@ -99,7 +101,7 @@ def laplace(
         progress: whether to show a progress bar; None for only on a terminal.
 
     Returns:
-        A posterior with a `record`: the `mode`, which is "the model's own weights", "found by map_estimate" or "as given";
+        A posterior with a `record`: the `mode`, which is "the model's own weights", "found by a search" or "as given";
         `log_evidence`, Laplace's estimate of log ∫ p(w) p(Y|X,w) dw, to compare priors; `decrement`, ½ gᵀH⁻¹g, the distance of
         the log posterior from its peak; the `curvature` used; and `repaired`. If H is not positive definite (a warning says
         so), curvatures below the prior's are set to the prior's, and `repaired` is their number.
@@ -111,22 +113,23 @@ def laplace(
         >>> target = rl.inference.log_posterior(torch.nn.Linear(1, 2), rl.Prevalence.binary(population=0.1))
         >>> posterior = rl.inference.laplace(target, (x, y))
         >>> posterior.record["mode"], posterior.record["curvature"]
-        ('found by map_estimate', 'hessian')
+        ('found by a search', 'hessian')
     """
     _check(target, covariance, curvature, layer, mode, linearised)
     with own_random(seed) as generator:
         whole = Minibatches(data, None, generator, device, target.prevalence, target.model)
-        target = target.with_data(whole.num_data)
+        target = target.with_data(whole.num_data, whole.few)
         batch, names = whole.whole(), _inferred(target, covariance, layer)
+        expand = _expander(target, batch, names, covariance == "diagonal", curvature, device)
 
-        def expand(at: Posterior | Params) -> Expansion:
-            with in_mode(target.model, False):
-                point = _point(target, _state(target, at, device), batch, names)
-                return expand_at(point, covariance == "diagonal", curvature)
-
-        def search() -> Posterior:
-            return map_estimate(
-                target, data, steps=steps, batch_size=batch_size, lr=lr, seed=seed, device=device, progress=progress
+        def search() -> Expansion:
+            found = _newton(target, expand) if batch_size is None and covariance == "full" else None
+            if found is not None:
+                return found
+            return expand(
+                map_estimate(
+                    target, data, steps=steps, batch_size=batch_size, lr=lr, seed=seed, device=device, progress=progress
+                )
             )
 
         expansion, where = _at_mode(mode, target.parameters(), expand, search)
@@ -139,6 +142,12 @@ def laplace(
             stacklevel=3,
         )
     return found
+
+
+def gaussian_of_layer(target: LogPosterior, batch: Pair, device: Device) -> Posterior | None:
+    """Return Laplace's approximation at the mode by Newton's method; None if the weights are not those of one small layer."""
+    found = _newton(target, _expander(target, batch, tuple(target.parameters()), False, "hessian", device))
+    return None if found is None else found.posterior(_SEARCHED, False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,16 +209,20 @@ class Expansion:
     total: SecondOrder
     root: Tensor | None
 
+    @property
+    def log_joint(self) -> float:
+        """The log posterior, up to a constant."""
+        return self.terms.log_likelihood + float(self.point.target.log_prior(self.point.wide))
+
     def posterior(self, where: str, linearised: bool | None) -> Posterior:
         """Return the Gaussian, repaired if necessary."""
         point, narrow = self.point, self.point.layout.flatten(self.point.state)
         check_finite(self.total.matrix, 0, lambda: point.found(Particles(narrow[None]), {}), "the curvature")
         factor, repaired = (self.root, 0) if self.root is not None else _repaired(self.total.matrix, self.prior)
-        log_joint = self.terms.log_likelihood + float(point.target.log_prior(point.wide))
         log_volume = float((factor if factor.ndim == 1 else factor.diagonal()).log().sum())
         record = {
             "mode": where,
-            "log_evidence": log_joint + 0.5 * len(factor) * math.log(2 * math.pi) + log_volume,
+            "log_evidence": self.log_joint + 0.5 * len(factor) * math.log(2 * math.pi) + log_volume,
             "decrement": _nats(factor, self.total.gradient),
             "curvature": self.curvature,
             "repaired": repaired,
@@ -233,19 +246,64 @@ class Expansion:
         return nearer <= _NEARER and float(moved.max()) <= _DEVIATIONS and gained >= max(_GAINED, _TIMES * left)
 
 
+Expand = Callable[[Posterior | Params], Expansion]
+
+
 def expand_at(point: ExpansionPoint, diagonal: bool, curvature: str | None) -> Expansion:
     """Return the expansion of the log posterior at the weights of `point`."""
     target, vector = point.target, point.vector
     terms = likelihood_terms(target, point.weights, vector, point.data)
     prior = prior_hessian(lambda at: target.log_prior(point.weights(at)), vector, diagonal)
-    layers = {name.rpartition(".")[0] for name in point.layout.names if not name.startswith(LIKELIHOOD)}
-    if curvature == "hessian" or (curvature is None and len(layers) <= 1):
+    if curvature == "hessian" or (curvature is None and _is_one_layer(point.layout.names)):
         # outputs that are linear in the weights lack the terms that make the Hessian of a network negative
         found = _expansion(point, terms, "hessian", hessian(terms, diagonal), prior)
         if curvature is not None or found.root is not None:
             return found
         del found  # before the second one
     return _expansion(point, terms, "fisher", fisher_information(terms, diagonal), prior)
+
+
+def _is_one_layer(names: tuple[str, ...]) -> bool:
+    return len({name.rpartition(".")[0] for name in names if not name.startswith(LIKELIHOOD)}) <= 1
+
+
+def _expander(
+    target: LogPosterior, batch: Pair, names: tuple[str, ...], diagonal: bool, curvature: str | None, device: Device
+) -> Expand:
+    """Return a function: weights → the expansion there, over the weights of these names."""
+
+    def expand(at: Posterior | Params) -> Expansion:
+        with in_mode(target.model, False):
+            return expand_at(_point(target, _state(target, at, device), batch, names), diagonal, curvature)
+
+    return expand
+
+
+def _newton(target: LogPosterior, expand: Expand) -> Expansion | None:
+    """Return the expansion at the mode, by Newton's method with step halving from the model's weights.
+
+    None if it does not arrive, as for a log posterior that is not concave, or if the weights are not those of one small layer.
+    """
+    own = target.parameters()
+    layout = Layout.of(own)
+    if not _is_one_layer(layout.names) or layout.size > _NEWTON:
+        return None
+    here = expand(own)
+    for _ in range(50):
+        if here.root is None:
+            return None
+        nats, step = _nats(here.root, here.total.gradient), here.root @ _whitened(here.root, here.total.gradient)
+        if nats < 1e-9:
+            return here
+        for halvings in range(40):
+            moved = layout.unflatten(here.point.vector - step / 2**halvings)
+            there = expand({name: value.to(own[name].dtype) for name, value in moved.items()})
+            if there.log_joint > here.log_joint:
+                break
+        else:
+            return here if nats < 1e-5 else None  # as close as float32 weights can be, or stuck
+        here = there
+    return None
 
 
 def _expansion(
@@ -330,8 +388,8 @@ def _raised(matrix: Tensor, floor: Float[Tensor, " d"]) -> tuple[Tensor, int]:
 def _at_mode(
     mode: str | Posterior | Params | None,
     own: Params,
-    expand: Callable[[Posterior | Params], Expansion],
-    search: Callable[[], Posterior],
+    expand: Expand,
+    search: Callable[[], Expansion],
 ) -> tuple[Expansion, str]:
     """Return the expansion at the mode, and a description of the mode."""
     if mode is not None and not isinstance(mode, str):
@@ -341,7 +399,7 @@ def _at_mode(
         if mode == "model" or here.is_near():
             return here, "the model's own weights"
         del here  # before the second one
-    return expand(search()), _SEARCHED
+    return search(), _SEARCHED
 
 
 def _point(target: LogPosterior, state: dict[str, Tensor], data: Pair, names: tuple[str, ...]) -> ExpansionPoint:
@@ -370,7 +428,7 @@ def _state(target: LogPosterior, mode: Posterior | Params, device: Device) -> di
     if isinstance(mode, Posterior) and isinstance(mode.distribution, Particles) and len(mode.distribution) > 1:
         raise ValueError(
             f"Expected `mode` to be one set of weights, but got {len(mode.distribution)} draws: use map_estimate, or "
-            "mode=posterior.mean if their mean is a mode."
+            "mode=posterior.module().state_dict() if their mean is a mode."
         )
     given = JointModel(mode.model, mode.likelihood).own() if isinstance(mode, Posterior) else mode
     for name, value in given.items():

@@ -101,7 +101,7 @@ def most_probable(
     device = search.device
     with own_random(search.seed) as generator, in_mode(target.model, True):
         batches = Minibatches(data, search.batch_size, generator, device, target.prevalence, target.model, target.unlabelled)
-        target = reset_marginal(target.with_data(batches.num_data), batches.at_once, device)
+        target = reset_marginal(target.with_data(batches.num_data, batches.few), batches.at_once, device)
         polish = _polished(polish, target, batches)
         weights = on_device({**target.parameters(), **(start or {})}, device)
         buffers = on_device(untrained_state(target), device)

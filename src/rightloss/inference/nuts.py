@@ -21,8 +21,9 @@ from ..losses import InformationGainLoss, LogitAdjustedLoss, LogLikelihoodLoss, 
 from ..marginals import BatchMarginal
 from ..prevalence import Prevalence
 from .diagnostics import worst_of
-from .distributions import Layout, Particles
+from .distributions import DenseGaussian, Distribution, Layout, Particles
 from .fisher import likelihood_terms
+from .laplace import gaussian_of_layer
 from .map import rows_on
 from .minibatches import Data, Device, Minibatches, Pair
 from .posterior import Posterior, posterior_of
@@ -67,8 +68,9 @@ def nuts(
         draws: number of draws per chain, after its warm-up.
         warmup: number of steps that adapt the step size and the mass matrix; they are discarded.
         chains: number of chains, run one after the other.
-        start: weights by name, around which chains start; None for the model's own. Or a `Posterior`, such as Laplace's: then
-            each chain starts at a draw of it, and because it gives the covariance, a warm-up of 150 is enough.
+        start: a `Posterior`, such as Laplace's: each chain starts at a draw of it, and because it gives the covariance, a
+            warm-up of 150 is enough. Or weights by name, around which chains start. None for Laplace's approximation if the
+            weights are those of one layer of at most 300, else for the model's own weights.
         max_tree_depth: a step evaluates the log posterior at most 2^depth times.
         target_accept: the acceptance rate to adapt the step size to; closer to 1 if there are divergences.
         seed: seed of all random numbers.
@@ -94,8 +96,11 @@ def nuts(
     runs: list[_Chain] = []
     with own_random(seed), in_mode(target.model, False), _pyro("pyro").validation_enabled(False):
         batches = Minibatches(data, None, None, device, target.prevalence, target.model)
-        target = target.with_data(batches.num_data)
-        potential, space = _potential(target, batches.whole(), layout), _space(target, layout, start, device)
+        target = target.with_data(batches.num_data, batches.few)
+        batch = batches.whole()
+        if start is None and _has_terms(target):
+            start = gaussian_of_layer(target, batch, device)
+        potential, space = _potential(target, batch, layout), _space(target, layout, start, device)
         for step in steps_of(chains * (warmup + draws), "nuts", progress):
             if step % (warmup + draws) == 0:
                 runs.append(_Chain(space, potential, warmup, options))
@@ -177,7 +182,7 @@ def _by_target(target: LogPosterior, weights: Weights, batch: Pair) -> Potential
 
 def _in_one_pass(target: LogPosterior, weights: Weights, begin: Tensor, batch: Pair) -> Potential | None:
     """Return the same by the formula of `LikelihoodTerms`, with data and pool in one pass; None if it does not apply."""
-    if not isinstance(target.prevalence, Prevalence) or not isinstance(target.criterion, LOSSES):
+    if not _has_terms(target):
         return None
     terms = likelihood_terms(target, weights, begin, batch)
     parts = terms.parts if target.pool is None else terms.parts[-1:]  # over which p(y|w) is taken
@@ -196,6 +201,11 @@ def _in_one_pass(target: LogPosterior, weights: Weights, begin: Tensor, batch: P
     return likelihood
 
 
+def _has_terms(target: LogPosterior) -> bool:
+    """Return whether `likelihood_terms` has the formula of this likelihood."""
+    return isinstance(target.prevalence, Prevalence) and isinstance(target.criterion, LOSSES)
+
+
 def _still(target: LogPosterior) -> dict[str, Tensor]:
     frozen = {name: value.detach().clone() for name, value in target.model.named_parameters() if not value.requires_grad}
     return {**frozen, **target.buffers()}
@@ -210,7 +220,7 @@ def _exact(target: LogPosterior, device: torch.device) -> LogPosterior:
 
 def _space(target: LogPosterior, layout: Layout, start: Posterior | Params | None, device: Device) -> _Space:
     if isinstance(start, Posterior) and start.layout == layout:
-        origin, factor = start.distribution.mean.double().to(device), _factor(start.distribution.covariance().double())
+        origin, factor = start.distribution.mean.double().to(device), _factor(start.distribution)
         return _Space(origin, None, SPREAD) if factor is None else _Space(origin, factor.to(device), 1.0)
     given = target.parameters() if start is None else start
     if not isinstance(given, Mapping) or Layout.of(given) != layout:
@@ -221,8 +231,12 @@ def _space(target: LogPosterior, layout: Layout, start: Posterior | Params | Non
     return _Space(layout.flatten(given).detach().double().to(device), None, SPREAD)
 
 
-def _factor(covariance: Float[Tensor, "d d"]) -> Float[Tensor, "d d"] | None:
-    """Return its Cholesky factor, or None if it is (nearly) singular, as for few draws."""
+def _factor(q: Distribution) -> Float[Tensor, "d d"] | None:
+    """Return F with F Fᵀ = its covariance, or None if it is (nearly) singular, as for few draws."""
+    if isinstance(q, DenseGaussian):  # its own, because a float32 covariance has half of the digits
+        scaled = q.factor.double() / q.standard_deviation.double()[:, None]
+        return q.factor.double() if float(torch.linalg.svdvals(scaled.nan_to_num()).min()) > 1e-6 else None
+    covariance = q.covariance().double()
     factor, failed = torch.linalg.cholesky_ex(covariance)
     singular = factor.diagonal() <= 1e-3 * covariance.diagonal().clamp_min(0).sqrt()
     return None if int(failed) or bool(singular.any()) else factor

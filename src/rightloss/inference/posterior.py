@@ -9,25 +9,26 @@ import copy
 import json
 import os
 from collections.abc import Iterator, Mapping
+from functools import partial
 from numbers import Integral
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float64
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from ..likelihoods import Categorical, Likelihood
 from ..log_probs import as_input, first_float, multiply_classes, tensor_of
 from ..losses.batch import check_pair
-from ..prevalence import ContinuousPrevalence, Prevalence, log_mix
+from ..prevalence import ContinuousPrevalence, Prevalence, log_mix, without_estimate
 from ..rng import own_stream
 from ..serialization import PREVALENCE, Format, check_fit, prevalence_facts, read_file, saved_prevalence, write_file
 from .distributions import SAVED, Distribution, Layout, Particles, saved_distribution
 from .joint_model import AveragedModel, JointModel, LinearisedModel, Runner, check_weights
 from .prediction import Prediction, averaged
 from .steps import checked_level, ordinary, whole_number
-from .target import LogPosterior
+from .target import LogPosterior, output_shift
 
 _DRAWS = 100  # if the distribution has no number of draws
 _WEIGHTS, _INPUTS = 1 << 24, 1 << 20  # numbers in memory at a time: of stacked weights, and of x times draws
@@ -43,6 +44,12 @@ _FORMAT = Format(
 
 class Posterior:
     """A distribution over a model's weights, and its predictions.
+
+    **An uncertain prevalence**, π ~ Dirichlet(α) with mean π̄. Rows sampled by class say nothing about π, so
+    p(w, π|X,Y) = p(w|X,Y,π) p(π), and the weights at π are those at π̄ with log π_k − log π̄_k added to the intercept of class
+    k. So `distribution`, `model` and `module` are at π̄, and `mean`, `standard_deviation` and `sample` include π, if the output
+    layer has a random bias: `record["intercept"]` is its name. In `predict`, the interval includes π with any model, and the
+    probabilities are those at π̄, which is exact for one new person (see [`retarget`][rightloss.predictive.retarget.retarget]).
 
     It can also be made and used under `torch.no_grad()` and `torch.inference_mode()`, with the same results.
 
@@ -93,7 +100,7 @@ class Posterior:
                 "the layout must be that of its vectors."
             )
         self._net = JointModel(copy.deepcopy(model), copy.deepcopy(likelihood)).eval()
-        self._net.put({**(fixed or {}), **self.mean})
+        self._net.put({**(fixed or {}), **layout.unflatten(distribution.mean)})
         if dropout and self._net.wake_dropout() == 0:
             raise ValueError("Expected a model that drops out, but it has no such module: nn.Dropout(0.1) between layers.")
         if linearised:
@@ -102,28 +109,38 @@ class Posterior:
 
     @property
     def model(self) -> nn.Module:
-        """A copy of the model, at the posterior mean."""
+        """A copy of the model, at the mean of the distribution."""
         return self._net.model
 
     @property
     def likelihood(self) -> Likelihood:
-        """A copy of the likelihood, its own parameters at the posterior mean."""
+        """A copy of the likelihood, its own parameters at the mean of the distribution."""
         return self._net.likelihood
 
     @property
     def mean(self) -> dict[str, Tensor]:
         """Mean of the random weights, by name."""
-        return self.layout.unflatten(self.distribution.mean)
+        mean, moments = self.layout.unflatten(self.distribution.mean), self._intercept_moments()
+        return mean if moments is None else self._add(mean, moments[0])
 
     @property
     def standard_deviation(self) -> dict[str, Tensor]:
         """Standard deviation of the random weights, by name."""
-        return self.layout.unflatten(self.distribution.standard_deviation)
+        own, moments = self.layout.unflatten(self.distribution.standard_deviation), self._intercept_moments()
+        if moments is None:
+            return own
+        variance = self._add({name: value.square() for name, value in own.items()}, moments[1])
+        return {name: value.sqrt() for name, value in variance.items()}
 
     @torch.inference_mode(False)
     def sample(self, n: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         """Return n draws of the random weights, `(n, …)` by name; without a generator the same ones in every call."""
-        return self.layout.unflatten(self.distribution.sample(whole_number(n, "n"), own_stream(generator)))
+        stream = own_stream(generator)
+        draws = self.layout.unflatten(self.distribution.sample(whole_number(n, "n"), stream))
+        if self._intercept is None:
+            return draws
+        assert isinstance(self.prevalence, Prevalence)
+        return self._add(draws, output_shift(self.likelihood, _log_ratios(self.prevalence, n, stream)))
 
     @torch.inference_mode(False)
     def module(self, index: int | None = None) -> nn.Module:
@@ -155,7 +172,8 @@ class Posterior:
         """Return probabilities averaged over draws of the weights, p(y|x,X,Y) = ∫ p(y|x,w) p(w|X,Y) dw, at any population.
 
         The prediction of each draw is moved to the new mix with `retarget`, then averaged: see
-        [`predictive`][rightloss.predictive.predictive]. Entropies and the interval are those of the moved draws.
+        [`predictive`][rightloss.predictive.predictive]. Entropies and the interval are those of the moved draws. The interval
+        also includes the uncertainty of the population, if it has one.
 
         Args:
             x: the model's input; an array is converted to a tensor of the model's dtype, and the results to arrays.
@@ -163,14 +181,16 @@ class Posterior:
             generator: for the draws; one with a fixed seed by default, so that equal input gives equal predictions.
             support: in regression, the values of y at which to evaluate the density.
             batch_size: rows of x per call of the model; all by default. (Dropout masks depend on it.)
-            population: the population of the predictions, as `to` of `retarget`: 0.001, K frequencies, a `Prevalence` (its mean
-                if uncertain) or a `PrevalenceEstimate`. None for that of the posterior.
+            population: the population of the predictions, as `to` of `retarget`: 0.001, K frequencies, a `Prevalence` or a
+                `PrevalenceEstimate`. None for that of the posterior. If it is uncertain, the probabilities are at its mean.
             level: level of `Prediction.low` and `.high`, such as 0.95. None for no interval; an interval needs the predictions
                 of all draws in memory.
         """
-        level = None if level is None else checked_level(level)
-        tables = self.tables(x, samples, generator, support, batch_size, population)
-        return averaged(tables, self.likelihood.over_classes, level).as_given(x)
+        level, stream = None if level is None else checked_level(level), own_stream(generator)
+        tables = self.tables(x, samples, stream, support, batch_size, population)
+        mix = without_estimate(self.prevalence if population is None else population)
+        drawn = partial(_log_ratios, mix, stream=stream) if isinstance(mix, Prevalence) and mix.is_uncertain else None
+        return averaged(tables, self.likelihood.over_classes, level, drawn).as_given(x)
 
     def tables(
         self,
@@ -181,7 +201,7 @@ class Posterior:
         batch_size: int | None = None,
         population: Any = None,
     ) -> Iterator[Float[Tensor, "m n k *dense"]]:
-        """Yield log p(y|x,w) of blocks of draws; the arguments are those of `predict`."""
+        """Yield log p(y|x,w) of blocks of draws, at the mean of an uncertain population; arguments as in `predict`."""
         if population is not None and not isinstance(self.prevalence, Prevalence):
             raise ValueError("Expected classes to move to `population`, but the likelihood is a density: leave it out.")
         stream = own_stream(generator)
@@ -244,6 +264,30 @@ class Posterior:
         ways = ", dropout" * self.dropout + ", linearised" * self.linearised
         weights = f"{self.layout.size} random weights of {type(self.model).__name__}"
         return f"Posterior({self._kind()} over {weights}{ways}, {type(self.likelihood).__name__}, {self.prevalence!r})"
+
+    @property
+    def _intercept(self) -> str | None:
+        """The name of the random bias that moves with an uncertain π."""
+        name = self.record.get("intercept")
+        uncertain = isinstance(self.prevalence, Prevalence) and self.prevalence.is_uncertain
+        return name if uncertain and name in self.layout.names else None
+
+    def _intercept_moments(self) -> tuple[Float[Tensor, " j"], Float[Tensor, " j"]] | None:
+        """Return mean and variance of what an uncertain π adds to the intercept; None if it adds nothing."""
+        if self._intercept is None:
+            return None
+        assert isinstance(self.prevalence, Prevalence)
+        alpha = self.prevalence.concentration
+        assert alpha is not None
+        log_mean = alpha.digamma() - alpha.sum().digamma() - self.prevalence.population.log()
+        covariance = torch.diag(torch.polygamma(1, alpha)) - torch.polygamma(1, alpha.sum())  # of log π
+        by_output = output_shift(self.likelihood, output_shift(self.likelihood, covariance).T)
+        return output_shift(self.likelihood, log_mean), by_output.diagonal()
+
+    def _add(self, weights: dict[str, Tensor], to_intercept: Float[Tensor, "*n j"]) -> dict[str, Tensor]:
+        assert self._intercept is not None
+        value = weights[self._intercept]
+        return {**weights, self._intercept: value + to_intercept.to(value)}
 
     def _kind(self) -> str:
         if not isinstance(self.distribution, Particles):
@@ -330,8 +374,15 @@ def posterior_of(
 ) -> Posterior:
     """Return the posterior of a method; `layout` is by default that of all parameters of the target."""
     layout = Layout.of(target.parameters()) if layout is None else layout
+    record = {**(record or {}), "intercept": target.intercept} if target.intercept in layout.names else record
     how = (dropout, record, linearised)
     return Posterior(target.model, target.prevalence, target.likelihood, distribution, layout, fixed, *how)
+
+
+def _log_ratios(prevalence: Prevalence, n: int, stream: torch.Generator) -> Float64[Tensor, "n k"]:
+    """Return log π − log π̄ of n draws of π, independent of what else is drawn from `stream`, on any device."""
+    seed = int(torch.randint(2**62, (), generator=stream, device=stream.device))
+    return prevalence.sample(n, torch.Generator().manual_seed(seed)).log() - prevalence.population.log()
 
 
 def _write(path: str | os.PathLike[str], posterior: Posterior) -> None:

@@ -6,7 +6,7 @@ Stage: `log_probs (s, n, k)` of s draws, in blocks → `Prediction`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -16,6 +16,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..log_probs import as_given
+
+_MOST = 1 << 20  # draws of π
+_NUMBERS = 1 << 24  # numbers in memory at a time
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,8 @@ class Prediction:
         data_entropy: avg_s H[p_s], the uncertainty that remains if the weights are known (aleatoric).
         model_entropy: I, the uncertainty due to unknown weights (epistemic).
         low: lower limit of the central interval of p_s(k|x) over the draws, a probability, class by class, in the shape of
-            `log_probs`; None if no interval was requested. For one draw, such as MAP, it is p itself.
+            `log_probs`; None if no interval was requested. With an uncertain population, π is drawn as well. For one draw, such
+            as MAP, and a certain population, it is p itself.
         high: upper limit.
 
     Examples:
@@ -65,10 +69,16 @@ class Prediction:
         return Prediction(*(None if part is None else as_given(part, x) for part in parts))
 
 
-def averaged(tables: Iterable[Float[Tensor, "m n k *dense"]], over_classes: bool, level: float | None = None) -> Prediction:
+def averaged(
+    tables: Iterable[Float[Tensor, "m n k *dense"]],
+    over_classes: bool,
+    level: float | None = None,
+    log_ratios: Callable[[int], Float[Tensor, "d k"]] | None = None,
+) -> Prediction:
     """Return the prediction of all draws in `tables`, in blocks of any size; sums are in float64.
 
     With `level`, also return the limits of the interval with this fraction of the draws; then all tables stay in memory.
+    `log_ratios` draws log π − log π̄ for an uncertain population, to which the interval moves the draws, each several times.
     """
     log_sum, entropies, count, kept = None, torch.zeros(()), 0, []
     for table in tables:
@@ -81,7 +91,7 @@ def averaged(tables: Iterable[Float[Tensor, "m n k *dense"]], over_classes: bool
         count += len(table)
     assert log_sum is not None, "no draws"
     log_probs = log_sum - math.log(count)
-    ends = (None, None) if level is None else _central(torch.cat(kept).exp(), level)
+    ends = (None, None) if level is None else _central(torch.cat(kept), level, log_ratios)
     if not over_classes:
         return Prediction(log_probs.to(dtype), low=ends[0], high=ends[1])
     total, data = _entropy(log_probs, 1), entropies / count
@@ -91,10 +101,24 @@ def averaged(tables: Iterable[Float[Tensor, "m n k *dense"]], over_classes: bool
     return Prediction(*(each.to(dtype) for each in (log_probs, total, data, gain)), *ends)
 
 
-def _central(probs: Float[Tensor, "s n k *dense"], level: float) -> tuple[Tensor, Tensor]:
+def _central(
+    tables: Float[Tensor, "s n k *dense"], level: float, log_ratios: Callable[[int], Tensor] | None
+) -> tuple[Tensor, Tensor]:
     """Return the quantiles (1 ± level)/2 over the draws, interpolated; torch.quantile fails for large tables."""
-    low, high = np.quantile(probs.cpu().numpy(), [(1 - level) / 2, (1 + level) / 2], axis=0)
-    return torch.from_numpy(low).to(probs), torch.from_numpy(high).to(probs)
+    rows = tables.cpu().movedim(2, -1)
+    shape, rows = rows.shape[1:], rows.flatten(1, -2)
+    moves = torch.zeros(1, len(rows), 1, 1)
+    if log_ratios is not None:
+        times = math.ceil(min(200 / (1 - level), _MOST) / len(rows))  # a hundred beyond each limit, as in retarget_interval
+        moves = log_ratios(times * len(rows)).to(rows).view(times, len(rows), 1, -1)
+
+    def quantiles(block: Tensor) -> Tensor:
+        drawn = block.exp() if log_ratios is None else torch.softmax(block + moves, -1).flatten(0, 1)
+        return torch.from_numpy(np.quantile(drawn.numpy(), [(1 - level) / 2, (1 + level) / 2], axis=0))
+
+    blocks = rows.split(max(1, _NUMBERS // (moves.shape[0] * rows[:, 0].numel())), 1)
+    low, high = torch.cat([quantiles(block) for block in blocks], 1).unflatten(1, shape[:-1]).movedim(-1, 2).to(tables)
+    return low, high
 
 
 def _entropy(log_probs: Tensor, dim: int) -> Tensor:

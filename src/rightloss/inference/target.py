@@ -5,6 +5,7 @@ Stage: model, prevalence, likelihood, marginal, prior → `LogPosterior`, the in
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import wraps
@@ -13,11 +14,12 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from ..likelihoods import Categorical, Likelihood
+from ..likelihoods import Bernoulli, Categorical, Likelihood
 from ..losses import InformationGainLoss
 from ..losses.batch import LabelledBatch, class_batch, full_precision
 from ..losses.functional import batch_and_terms, class_log_sum, gain_loss, measure_of
@@ -25,11 +27,12 @@ from ..losses.gain import PriorTerms, at_reference, example_log_weights, informa
 from ..losses.streams import stream_batch, stream_columns, stream_terms, tables_of
 from ..marginals import Marginal, MinibatchEstimate, PoolMarginal, log_mean, sharing_group
 from ..marginals.pool import Pool
-from ..prevalence import ContinuousPrevalence, Density, Frequencies, Prevalence
+from ..prevalence import ContinuousPrevalence, Density, Frequencies, Prevalence, PrevalenceWarning
 from .joint_model import JointModel
 from .marginals import RecordingMarginal, fresh_marginal
 from .minibatches import UnlabelledRows
 from .priors import LIKELIHOOD, Params, Prior, layer_prior
+from .steps import in_mode
 from .target_options import check_source, checked_criterion, checked_rows
 
 Arguments = ParamSpec("Arguments")
@@ -82,6 +85,10 @@ def log_posterior(
     With `unlabelled` rows it is log p(w|X,Y,X_u): the sums are over labelled and unlabelled rows, and "unlabelled" is one more
     class, as in the losses.
 
+    **An uncertain prevalence** enters with its mean π̄: data sampled by class depend on the weights only through
+    p(k|x,w)/π_k, so they say nothing about π, and p(w, π|X,Y) = p(w|X,Y,π) p(π). The weights at another π are those at π̄ with
+    another intercept; this assumes that the prior moves with it. `Posterior` adds the uncertainty of π.
+
     Args:
         model: x → the likelihood's outputs. Its trainable parameters are w; the model is never changed.
         prevalence: π, ρ and κ.
@@ -132,6 +139,14 @@ def log_posterior(
         raise ValueError(f"Expected `prior` to be a function of the weights, but got {prior!r}: write gaussian_prior(1.0).")
     if num_data is not None and not _is_count(num_data):
         raise ValueError(f"Expected `num_data` to be how many training examples there are, but got {num_data!r}: len(y).")
+    if unlabelled is not None and isinstance(prevalence, Prevalence) and prevalence.is_uncertain:
+        warnings.warn(
+            "Unlabelled rows say something about an uncertain prevalence, but a log posterior uses them at its mean: the "
+            "intercept's standard deviation will be too large, and wrong if the rows contradict the mean. For a linear model "
+            "use InformationGainClassifier, which learns both.",
+            PrevalenceWarning,
+            stacklevel=3,
+        )
     pool, rows = checked_rows(pool, unlabelled, unlabelled_weight, unlabelled_batch_size, criterion, model, marginal)
     return LogPosterior(model, criterion, prior, None if num_data is None else int(num_data), pool, rows)
 
@@ -150,6 +165,7 @@ class LogPosterior:
         num_data: N.
         pool: x and labels (or None) of the data over which p(y|w) is exact.
         unlabelled: unlabelled rows, one more stream of the likelihood.
+        intercept: the name of the output layer's bias, if the prevalence is uncertain and `with_data` found one.
 
     Examples:
         >>> import torch, rightloss as rl
@@ -167,6 +183,7 @@ class LogPosterior:
     num_data: int | None = None
     pool: Pool | None = None
     unlabelled: UnlabelledRows | None = None
+    intercept: str | None = None
     _joint: _Joint = field(init=False, repr=False)
     _names: frozenset[str] = field(init=False, repr=False)
     _known: frozenset[str] = field(init=False, repr=False)
@@ -218,11 +235,13 @@ class LogPosterior:
         """Return copies of the model's buffers; passed with the weights, they are updated by a step in training mode."""
         return {name: value.detach().clone() for name, value in self.model.named_buffers()}
 
-    def with_data(self, num_data: int | None) -> LogPosterior:
-        """Return a copy with N set, if it was not given."""
-        if self.num_data is None and num_data is None:
+    def with_data(self, num_data: int | None, few: Callable[[], Tensor] | None = None) -> LogPosterior:
+        """Return a copy with N set, if it was not given, and with the `intercept`, found from a few x, if π is uncertain."""
+        num_data = num_data if self.num_data is None else self.num_data
+        if num_data is None:
             raise ValueError("Expected `num_data` in log_posterior, but got none: a loader without a data set has no size.")
-        return self if self.num_data is not None else replace(self, num_data=num_data)
+        uncertain = isinstance(self.prevalence, Prevalence) and self.prevalence.is_uncertain
+        return replace(self, num_data=num_data, intercept=_output_bias(self, few()) if uncertain and few is not None else None)
 
     def with_rows(self, move: Callable[[Tensor], Tensor]) -> LogPosterior:
         """Return a copy with `move(x)`, on another device or in another dtype, of the pool and of the unlabelled rows."""
@@ -317,12 +336,9 @@ class LogPosterior:
         return {f"model.{name}": value.clone() for name, value in buffers.items()}
 
     def class_terms(self, like: Tensor) -> PriorTerms:
-        """Return the prior terms of the classes: r, ρ, κ for N examples, and offsets."""
+        """Return the prior terms of the classes: r, ρ, κ and offsets."""
         terms: PriorTerms = self.criterion.terms(like)
-        assert isinstance(self.prevalence, Prevalence)
-        if self.prevalence.given_evidence is not None:
-            return terms
-        return replace(terms, evidence=self.prevalence.evidence_for(self.num_data, terms.reference))
+        return terms
 
     def terms(self, like: Tensor) -> PriorTerms:
         """Return the prior terms of the likelihood: those of the classes, or with unlabelled rows those of the streams."""
@@ -462,6 +478,30 @@ def _trainable(model: nn.Module, criterion: Any) -> dict[str, nn.Parameter]:
 def _all_named(joint: nn.Module) -> list[tuple[str, Tensor]]:
     """Return parameters and buffers, tied ones by each of their names."""
     return [*joint.named_parameters(remove_duplicate=False), *joint.named_buffers(remove_duplicate=False)]
+
+
+def output_shift(likelihood: Likelihood, log_ratio: Float[Tensor, "*n k"]) -> Float[Tensor, "*n j"]:
+    """Return what to add to the outputs so that predictions move from π to π′, from log π′ − log π."""
+    return log_ratio if isinstance(likelihood, Categorical) else log_ratio[..., 1:] - log_ratio[..., :1]
+
+
+@torch.no_grad()
+def _output_bias(target: LogPosterior, x: Tensor) -> str | None:
+    """Return the name of the weight to which `output_shift` can be added instead; None if there is none."""
+    assert isinstance(target.prevalence, Prevalence)
+    if not isinstance(target.likelihood, Categorical | Bernoulli):
+        return None
+    own, log_ratio = target.parameters(), torch.linspace(-1, 1, target.prevalence.num_classes)
+    shift = output_shift(target.likelihood, log_ratio)
+    with in_mode(target.model, False):
+        x = x.to(next(iter(own.values())).device)
+        table = target.table(own, x)
+        wanted = F.log_softmax(table + log_ratio.to(table), 1)
+        for name, value in own.items():
+            moved = target.table({**own, name: value + shift.to(value)}, x) if value.shape == shift.shape else table
+            if torch.allclose(moved, wanted, rtol=0, atol=1e-3):
+                return name
+    return None
 
 
 def _is_count(value: Any) -> bool:

@@ -151,12 +151,12 @@ def composed_loss(
     return -information_gain(log_probs, log_marginal, batch.labels, terms)
 
 
-def class_terms(prevalence: Prevalence, reference: Any, like: Tensor, num_data: int | None = None) -> PriorTerms:
+def class_terms(prevalence: Prevalence, reference: Any, like: Tensor) -> PriorTerms:
     """Return the prior terms for classes, computed in float64, then cast to the dtype and device of `like`."""
     pi, rho = prevalence.population, prevalence.sampling
     reference = pi if isinstance(reference, str) and reference == "population" else reference
     r = rho if reference is None else frequencies(reference, "reference", prevalence.num_classes)
-    return _terms(r, rho, pi, prevalence.evidence_for(num_data, r)).to(like.device, like.dtype)
+    return _terms(r, rho, pi, prevalence.evidence).to(like.device, like.dtype)
 
 
 def finding_terms(prevalence: MultilabelPrevalence, reference: Any, like: Tensor) -> PriorTerms:

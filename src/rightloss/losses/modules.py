@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, Literal
@@ -95,7 +96,6 @@ class _Loss(nn.Module):
         ignore_index: int | None,
         nonfinite: NonFinite,
         reference: Any = None,
-        num_data: int | None = None,
     ) -> None:
         super().__init__()
         likelihood = likelihood_of(likelihood, prevalence)
@@ -106,7 +106,7 @@ class _Loss(nn.Module):
         if isinstance(prevalence, Prevalence) and reference is not None:
             reference = prevalence.start if self._at_population else reference
             reference = frequencies(reference, "reference", prevalence.num_classes)
-        self._reference, self._num_data = reference, num_data
+        self._reference = reference
         self._terms: dict[tuple[torch.device, torch.dtype], PriorTerms] = {}
         self.population_marginal: RunningMarginal | None = None
         self.evidence_marginal: RunningMarginal | None = None
@@ -185,8 +185,7 @@ class _Loss(nn.Module):
         assert isinstance(self._prevalence, Prevalence)
         known = self._prevalence.retarget(population) if self._prevalence.is_unknown else self._prevalence
         reference = population if self._at_population else self._reference
-        double = class_terms(known, reference, torch.empty(0, dtype=torch.float64), self._num_data)
-        self._set_terms(double)
+        self._set_terms(class_terms(known, reference, torch.empty(0, dtype=torch.float64)))
 
     def _set_terms(self, double: PriorTerms) -> None:
         """Keep the prior terms in float64, and in float32."""
@@ -275,7 +274,7 @@ class InformationGainLoss(_Loss):
         nonfinite: "raise" an error for logits that are not finite, or "nan" to return a loss of NaN.
         process_group: the ranks that share the batch under `torch.distributed`; all by default.
         fused: False to compose the softmax path from torch operations.
-        num_data: N, the number of training examples. It sets κ of an uncertain prevalence, see `Prevalence.evidence_for`.
+        num_data: deprecated, without effect.
         unlabelled_weight: λ, the weight of unlabelled relative to labelled rows, used with `unlabelled=`; None for the ratio
             of their numbers.
         unlabelled_evidence: ε, people counted by class per unlabelled row. It keeps the mean prediction over the unlabelled
@@ -313,7 +312,10 @@ class InformationGainLoss(_Loss):
                     f"Expected `reference` to be 'population', a mix or None, but got {reference!r}: write the mix."
                 )
             reference = prevalence.population if isinstance(prevalence, ContinuousPrevalence) else reference
-        super().__init__(prevalence, likelihood, reduction, ignore_index, nonfinite, reference, num_data)
+        if num_data is not None:
+            message = "`num_data` is deprecated, and has no effect: an uncertain prevalence has κ = 1. Leave it out."
+            warnings.warn(message, DeprecationWarning, stacklevel=2)
+        super().__init__(prevalence, likelihood, reduction, ignore_index, nonfinite, reference)
         classes = None if isinstance(prevalence, ContinuousPrevalence) else getattr(prevalence, "num_classes", 2)
         if marginal is None:
             marginal = BatchMarginal() if classes is None else RunningMarginal()

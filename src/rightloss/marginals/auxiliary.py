@@ -27,7 +27,8 @@ class AuxiliaryMarginal(nn.Module):
     fixed.
 
     Args:
-        weights: the output layer, whose parameters are the vector; or a function that returns a vector made from w.
+        weights: the output layer, whose parameters are the vector; or a function that returns a vector made from w. The loss
+            calls it when it is made, for the size, and then in each step, so it must have a vector before the first draw.
         hidden: width of the network's nonlinear part, which is added to a linear part.
         lr: step size of its Adam optimiser.
         memory: the number of latest pairs (w, m) to store.
@@ -88,10 +89,15 @@ class AuxiliaryMarginal(nn.Module):
         """Return the vector of w, the input of q_ψ."""
         if isinstance(self.source, nn.Module):
             return torch.cat([parameter.detach().flatten() for parameter in self.source.parameters()])
-        vector = self.source().detach()
+        vector: Any = self.source()
+        if not isinstance(vector, Tensor):
+            raise ValueError(
+                f"Expected `weights` to return a vector of the weights, but got {type(vector).__name__}: the loss asks for it "
+                "when it is made, before the first draw; return the means of the weights until then."
+            )
         if vector.ndim != 1:
             raise ValueError(f"Expected `weights` to return a vector, but got shape {tuple(vector.shape)}: flatten it.")
-        return vector
+        return vector.detach()
 
     def sampling_frequencies(self, sampling: Tensor, realised: Callable[[], Tensor]) -> Tensor:
         return sampling

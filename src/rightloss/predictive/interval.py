@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +17,9 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from ..inference.prediction import Prediction
 from ..log_probs import Predictions, as_given, map_of, multiply_classes, row_blocks, rows_of
-from ..prevalence import Mix, Prevalence, log_mix, without_estimate
+from ..prevalence import Mix, Prevalence, PrevalenceWarning, log_mix, without_estimate
 from ..rng import checked_generator, checked_level
 from .retarget import class_table
 
@@ -64,6 +66,9 @@ def retarget_interval(
     The mean is the average prediction over π. For a decision about one new person use another probability,
     [`retarget`][rightloss.predictive.retarget.retarget].
 
+    A prediction of a [`Posterior`][rightloss.inference.Posterior] is an average over weights. This interval leaves out their
+    uncertainty, with a warning; `posterior.predict(x, population=to, level=0.95)` has both.
+
     For two classes, p(1|x,π) = σ(logit π + c(x)) increases with π, so its quantiles follow from those of π; quantiles and
     mean are computed without draws. For more classes they are computed from draws of π, the same for all rows.
 
@@ -95,6 +100,14 @@ def retarget_interval(
     if not isinstance(to, Prevalence) or to.concentration is None:
         same = multiply_classes(table.detach(), target - start).exp()
         return PredictionInterval(*(as_given(same.clone(), log_probs) for _ in range(3)))
+    spread = log_probs.model_entropy if isinstance(log_probs, Prediction) else None
+    if spread is not None and bool((spread > 1e-6).any()):
+        warnings.warn(
+            "This interval leaves out the uncertainty of a posterior's weights: posterior.predict(x, population=…, level=…) "
+            "has that and the population's in one interval.",
+            PrevalenceWarning,
+            stacklevel=2,
+        )
     logits = rows_of(table.detach().to("cpu", torch.float64) - start.reshape(*start.shape, *[1] * (table.ndim - 2)))
     if num_classes == 2:
         b, a = to.concentration.tolist()

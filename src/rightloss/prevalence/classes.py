@@ -5,6 +5,7 @@ Stage: class frequencies in any form → `Prevalence`, the input of every later 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
@@ -56,7 +57,7 @@ class Prevalence:
 
     _population: Tensor
     _sampling: Tensor
-    _evidence: float | None
+    _evidence: float
     _concentration: Tensor | None
     _unknown: bool
 
@@ -69,7 +70,7 @@ class Prevalence:
         self,
         population: Tensor,
         sampling: Tensor,
-        evidence: float | None,
+        evidence: float,
         concentration: Tensor | None,
         unknown: bool = False,
     ) -> None:
@@ -112,21 +113,21 @@ class Prevalence:
         return cls(pi, mix_of_every_class(given, len(pi), ignore_index), evidence)
 
     @classmethod
-    def beta(cls, a: float, b: float, sampling: float = 0.5, evidence: float | None = None) -> Prevalence:
-        """Make a prevalence of two classes, with class 1's frequency ~ Beta(a, b). `population` is the mean, a / (a + b).
-
-        `evidence` is as in `dirichlet`.
-        """
+    def beta(cls, a: float, b: float, sampling: float = 0.5, evidence: float = 1.0) -> Prevalence:
+        """Make a prevalence of two classes, with class 1's frequency ~ Beta(a, b). `population` is the mean, a / (a + b)."""
         return cls.dirichlet([b, a], _pair(sampling, "sampling"), evidence)
 
     @classmethod
-    def dirichlet(cls, alpha: Frequencies, sampling: Frequencies | None = None, evidence: float | None = None) -> Prevalence:
+    def dirichlet(cls, alpha: Frequencies, sampling: Frequencies | None = None, evidence: float = 1.0) -> Prevalence:
         """Make a prevalence of K classes, with π ~ Dirichlet(alpha). `population` is the mean, alpha / Σ alpha.
+
+        Losses train at the mean. Rows sampled by class say nothing about π, so its uncertainty is added afterwards: see
+        [`Posterior`][rightloss.inference.Posterior] and [`retarget_interval`][rightloss.predictive.retarget_interval].
 
         Args:
             alpha: the K parameters, comparable to counts of people by class.
             sampling: ρ, as in `Prevalence`.
-            evidence: κ. None means the weight of the Dirichlet relative to the N training examples, `evidence_for(N)`.
+            evidence: κ, as in `Prevalence`.
         """
         concentration = _vector(alpha, "alpha")
         if not bool((concentration > 0).all()) or not bool(torch.isfinite(concentration).all()):
@@ -135,8 +136,7 @@ class Prevalence:
                 f"but got {concentration.tolist()}: use the counts of people seen per class, plus one half."
             )
         certain = cls(concentration / concentration.sum(), sampling)
-        kappa = None if evidence is None else _kappa(evidence)
-        return _rebuild(certain._population, certain._sampling, kappa, concentration)
+        return _rebuild(certain._population, certain._sampling, _kappa(evidence), concentration)
 
     @classmethod
     def unknown(cls, num_classes: int, sampling: Frequencies | None = None, start: Frequencies | None = None) -> Prevalence:
@@ -258,32 +258,18 @@ class Prevalence:
 
     @property
     def evidence(self) -> float:
-        """κ; 1 for an uncertain prevalence without a given κ, as if the mean were known: see `evidence_for`."""
-        return 1.0 if self._evidence is None else self._evidence
+        """κ."""
+        return self._evidence
 
     def evidence_for(self, num_data: int | None, reference: Tensor | None = None) -> float:
-        """Return κ for N training examples with class frequencies r.
-
-        A given κ is returned unchanged. An uncertain prevalence, Dirichlet(α), has no κ by default. Its log-odds have a
-        variance of Σ_k 1/α_k; those of κN people counted at frequencies r have a variance of Σ_k 1/(κ N r_k). So
-
-            κ = min(1, Σ_k 1/(N r_k) / Σ_k 1/α_k),
-
-        which at r = π is the concentration per training example, Σα/N. The maximum, κ = 1, is that of a known prevalence.
-
-        Args:
-            num_data: N; None, if it is not known, returns `evidence`.
-            reference: r (K,); ρ by default.
-        """
-        if self._evidence is not None or self._concentration is None or num_data is None:
-            return self.evidence
-        r = self._sampling if reference is None else reference.to("cpu", torch.float64)
-        of_data, of_dirichlet = float((1 / (num_data * r)).sum()), float((1 / self._concentration).sum())
-        return min(1.0, of_data / of_dirichlet)
+        """Return `evidence`. Deprecated: an uncertain prevalence has κ = 1 for any number of examples."""
+        warnings.warn("Prevalence.evidence_for is deprecated: write `evidence`.", DeprecationWarning, stacklevel=2)
+        return self._evidence
 
     @property
-    def given_evidence(self) -> float | None:
-        """κ as given; None for an uncertain prevalence without a given κ."""
+    def given_evidence(self) -> float:
+        """`evidence`. Deprecated."""
+        warnings.warn("Prevalence.given_evidence is deprecated: write `evidence`.", DeprecationWarning, stacklevel=2)
         return self._evidence
 
     def with_sampling(self, sampling: Frequencies) -> Prevalence:
@@ -338,8 +324,8 @@ class Prevalence:
                     f"Expected a prevalence of {self.num_classes} classes, but got {population.num_classes}: "
                     "the classes of a trained model cannot change."
                 )
-            own = None if population._evidence is None else self.evidence
-            return _rebuild(population._population, self._sampling, own, population._concentration, population._unknown)
+            kept = self._sampling, self._evidence
+            return _rebuild(population._population, *kept, population._concentration, population._unknown)
         pi = _pair(population, "population") if _is_number(population) else population
         return _rebuild(frequencies(pi, "population", self.num_classes), self._sampling, self.evidence, None)
 
@@ -365,7 +351,7 @@ class Prevalence:
 
         name = "start" if self._unknown else "population"
         parts = [f"{name}={show(self._population)}", f"sampling={show(self._sampling)}"]
-        parts += [f"evidence={self._evidence:g}"] if self._evidence not in (None, 1.0) else []
+        parts += [f"evidence={self._evidence:g}"] if self._evidence != 1.0 else []
         parts += [f"concentration={show(self._concentration)}"] if self._concentration is not None else []
         return f"Prevalence{'.unknown' * self._unknown}({', '.join(parts)})"
 
@@ -619,5 +605,6 @@ def _rebuild(
     population: Tensor, sampling: Tensor, evidence: float | None, concentration: Tensor | None, unknown: bool = False
 ) -> Prevalence:
     prevalence = Prevalence.__new__(Prevalence)
-    prevalence._assign(population, sampling, evidence, concentration, unknown)
+    kappa = 1.0 if evidence is None else evidence  # None in old pickles of an uncertain prevalence
+    prevalence._assign(population, sampling, kappa, concentration, unknown)
     return prevalence

@@ -41,7 +41,6 @@ def make_criterion(
     prevalence: Prevalence,
     reference: Tensor | None,
     likelihood: Likelihood,
-    num_data: int,
     full_batch: bool,
     unlabelled_weight: float | None = None,
     unlabelled_evidence: float = 0.0,
@@ -53,13 +52,11 @@ def make_criterion(
     """
     criterion: Criterion
     options: dict[str, Any] = {"unlabelled_weight": unlabelled_weight, "unlabelled_evidence": unlabelled_evidence}
-    if loss == "logit_adjusted" or (
-        loss == "information_gain" and reference is None and prevalence.evidence_for(num_data) == 1
-    ):
+    if loss == "logit_adjusted" or (loss == "information_gain" and reference is None and prevalence.evidence == 1):
         criterion = LogitAdjustedLoss(prevalence, likelihood, **options)
     elif loss == "information_gain":
         marginal = BatchMarginal() if full_batch else RunningMarginal()
-        criterion = InformationGainLoss(prevalence, likelihood, marginal, reference, num_data=num_data, **options)
+        criterion = InformationGainLoss(prevalence, likelihood, marginal, reference, **options)
     elif loss == "as_published":
         criterion = InformationGainLoss.as_published(prevalence, likelihood, **options)
     else:

@@ -79,8 +79,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
             to learn it from `X_unlabelled`; `rightloss.shift.joint_prevalence` returns intervals of it.
         loss: "information_gain"; "as_published", the paper's form, r = π and κ = 0; "logit_adjusted"; "weighted";
             "log_likelihood", plain cross-entropy moved to the population afterwards.
-        evidence: κ of the information gain. None: 1 for a known population, that of `Prevalence.evidence_for` for an
-            uncertain one.
+        evidence: κ of the information gain; None for 1, or that of `population`, if it is a `Prevalence`.
         reference: r of the information gain: None for the training mix, "population", or a mix in the form of `population`.
         hidden_layer_sizes: () is a linear model; (100,) one hidden layer.
         activation: activation of hidden layers: "relu", "tanh" or "logistic".
@@ -379,7 +378,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         found = stated if weighted else moved(stated, to_population)
         if not (plain or weighted):
             likelihood = Bernoulli() if len(pi) == 2 else Categorical()
-            criterion = make_criterion(self.loss, prevalence, reference, likelihood, round(rows.total), True)
+            criterion = make_criterion(self.loss, prevalence, reference, likelihood, True)
             loss = OutputLoss(criterion, rows)
             fit = lbfgs(rows.features, loss, ridge, found, self.max_iter, self.tol, weight=rows.weight)
             found = fit.coefficients
@@ -394,13 +393,13 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         """Fit the likelihood of all rows, starting from the optimum of the labelled ones."""
         ridge = 1 / (self.C * rows.total) if self.penalty == "l2" else 0.0
         begin = start[0] if start is not None else self._optimum_of_labelled(rows, prevalence, ridge)
-        open_evidence = prevalence.given_evidence in (None, 1.0) or self.loss == "logit_adjusted"
+        open_evidence = prevalence.evidence == 1 or self.loss == "logit_adjusted"
         plain = _is_plain(self.loss, prevalence, reference) and open_evidence
         if plain:
             fit, fitted = fit_streams(rows, others, prevalence, begin, ridge, self.max_iter, self.tol)
         else:
             likelihood = Bernoulli() if len(rows.classes) == 2 else Categorical()
-            options: tuple[Any, ...] = (likelihood, round(rows.total), True, others.mass)
+            options: tuple[Any, ...] = (likelihood, True, others.mass)
             loss = OutputLoss(make_criterion(self.loss, prevalence, reference, *options), rows)
             fit = lbfgs(np.vstack([rows.features, others.features]), loss, ridge, begin, self.max_iter, self.tol)
         self._keep(fit, fit.coefficients)
@@ -523,7 +522,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         to_population = prevalence.start.log().numpy() - stated.start.log().numpy()
         likelihood, known = Categorical(), stated if prevalence.is_unknown else prevalence
         counts: tuple[Any, ...] = () if others is None else (others.mass, others.evidence)
-        criterion = make_criterion(self.loss, known, reference, likelihood, round(rows.total), False, *counts)
+        criterion = make_criterion(self.loss, known, reference, likelihood, False, *counts)
         dtype = torch.from_numpy(rows.features[:0]).dtype
         sizes = [rows.features.shape[1], *settings.hidden_layer_sizes, len(rows.classes)]
         network = Network(sizes, likelihood.starting_outputs(stated), settings, criterion, dtype, generator)
@@ -573,7 +572,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
 
         def learn(unlabelled: EndlessRows) -> None:
             pi = most_likely(unlabelled.take(_ROWS_FOR_POPULATION))
-            options = (None, Categorical(), round(rows.total), False, others.mass)
+            options = (None, Categorical(), False, others.mass)
             network.criterion = make_criterion(self.loss, stated.retarget(pi), *options).to(network.vector.dtype)
             network.to_population = torch.from_numpy(np.log(pi) - np.log(rho)).to(network.vector.dtype)
 
@@ -591,7 +590,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         sizes, settings = hidden_sizes(self), network_settings(self, len(rows.features), float(self.class_totals_.sum()))
         likelihood = Bernoulli() if len(rows.classes) == 2 and not sizes else Categorical()
         loss = "logit_adjusted" if self.loss == "log_likelihood" else self.loss  # the outputs remain those of the population
-        criterion = make_criterion(loss, prevalence, reference, likelihood, round(self.class_totals_.sum()), False)
+        criterion = make_criterion(loss, prevalence, reference, likelihood, False)
         self.n_iter_ = getattr(self, "n_iter_", 0) + 1
         generator, dtype = self._generator(self.n_iter_), torch.from_numpy(rows.features[:0]).dtype
         network = getattr(self, "_network", None)

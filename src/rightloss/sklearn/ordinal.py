@@ -134,7 +134,7 @@ class OrdinalClassifier(ClassifierMixin, BaseEstimator):
         likelihood: OrdinalLikelihood = LIKELIHOODS[self.likelihood](len(rows.classes))
         likelihood.double()
         reference = reference_mix(self.reference, prevalence, rows.classes)
-        criterion = make_criterion(self.loss, prevalence, reference, likelihood, round(rows.total), not sizes)
+        criterion = make_criterion(self.loss, prevalence, reference, likelihood, not sizes)
         start = likelihood.starting_outputs(stated)
         if sizes:
             self._fit_network(rows, criterion, start)

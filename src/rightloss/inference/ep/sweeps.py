@@ -100,7 +100,7 @@ def expectation_propagation(
     if not isinstance(target.prevalence, Prevalence):
         raise ValueError("Expected classes for expectation propagation, but got a density: use laplace, variational or sghmc.")
     batches = Minibatches(data, None, device=device, prevalence=target.prevalence, like=target.model)
-    target = target.with_data(batches.num_data)
+    target = target.with_data(batches.num_data, batches.few)
     net = _settled(target, data, layer, mode, seed, device, progress)
     head = head_of(net.model, layer, target.parameters())
     fixed = {name: value.clone() for name, value in net.own().items() if name not in head.names}

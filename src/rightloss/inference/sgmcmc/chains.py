@@ -121,7 +121,7 @@ def run_chains(target: LogPosterior, data: Data, kernel: TransitionKernel, optio
         batches = Minibatches(
             data, options.batch_size, generator, options.device, target.prevalence, target.model, target.unlabelled
         )
-        target = reset_marginal(target.with_data(batches.num_data), batches.at_once, options.device)
+        target = reset_marginal(target.with_data(batches.num_data, batches.few), batches.at_once, options.device)
         weights, fixed = _placed(target, start, options, generator)
         posterior = _Run(ChainGradients(target, batches, options.chains, fixed), kernel, options).go(weights)
         judge_chains(posterior, batches.next()[0] if batches.loader is not None else batches.x)
@@ -245,12 +245,13 @@ def _placed(
 
 def _start_draws(start: Posterior, own: Params, chains: int, generator: torch.Generator) -> dict[str, Tensor]:
     """Return all weights of the start: random ones once for each chain, shared ones once."""
-    whole, drawn = JointModel(start.model, start.likelihood).own(), start.sample(chains, generator)
+    whole = JointModel(start.model, start.likelihood).own()
+    drawn = start.layout.unflatten(start.distribution.sample(chains, generator))  # at the mean of an uncertain prevalence
     missing = [name for name in own if name not in whole]
     if missing:
         raise ValueError(
             f"Expected `start` to have the target's weights, but got a Posterior without {missing[:5]}: take one of the same "
-            "model and likelihood, or weights by name, such as its `mean`."
+            "model and likelihood, or weights by name."
         )
     shared = {name: value for name, value in drawn.items() if name not in own}
     if any(bool((value != value[0]).any()) for value in shared.values()):

@@ -6,6 +6,7 @@ Stage: target, data → `Posterior` over a `DiagonalGaussian`, `DenseGaussian` o
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -27,6 +28,8 @@ from .local_reparametrisation import LocalNoise, local_noise_for
 _ANCHORS = 32  # number of examples whose predictions are the inputs of q_ψ
 _CELLS = 512  # maximum number of these predictions, because dense maps have many
 _KEPT = 100  # number of values of the bound in the record
+_LAST, _FEWEST = 5, 30  # the last fifth of the steps shows whether q has arrived, if it has at least 30
+_FAR = 0.3  # distance from the optimum that causes a warning
 
 # `posteriors` has vi.diag and vi.dense with the same bound. On a small MLP a step of vi.diag took nearly four times as long as
 # one of MAP, a step here as long as one of MAP; and under its transforms q_ψ cannot learn from the very draw it is asked about.
@@ -83,8 +86,10 @@ def variational(
         watch: called with the step and the current q, after each step.
 
     Returns:
-        The posterior. Its record has `elbo`, the bound per example during the run (up to 100 averages),
-        and the names of the `family`, `estimator` and `marginal` used.
+        The posterior. Its record has `elbo`, the bound per example during the run (up to 100 averages); `distance`, how
+        far q is from its optimum, as far as the gradients of the last steps can tell: of a mean in its standard deviations, or
+        relatively of a variance; and the names of the `family`, `estimator` and `marginal` used. A warning says if the distance
+        is above 0.3: q has not converged. Fewer than 150 steps are too few to tell.
 
     Raises:
         Diverged: if a step is not finite; the error's `.posterior` is the q before it.
@@ -106,7 +111,7 @@ def variational(
         kept, passing = on_device(untrained_state(target), device), unsaved_buffers(target, device)
         fixed = kept | passing
         start, batch = layout.unflatten(q.leaves[0].detach()) | fixed, batches.next()
-        target = reset_marginal(target.with_data(batches.num_data), batches.at_once, device)
+        target = reset_marginal(target.with_data(batches.num_data, batches.few), batches.at_once, device)
         target = following(target, start, batch, stream)
         local = local_noise_for(target, estimator, isinstance(q, MeanField), start, batch[0])
         bound = _Bound(target, q, layout, fixed, local, temperature, samples, stream)
@@ -118,6 +123,7 @@ def variational(
         def result() -> Posterior:
             return posterior_of(target, q.distribution(), layout, kept, record=record | {"elbo": _course(course)})
 
+        slope = _Slope()
         good = _Checkpoint([*q.leaves, *fixed.values()])
         # the second moments of the gradients change as q widens, so Adam must forget them quickly
         optimizer = torch.optim.Adam(q.leaves, lr=lr, betas=(0.9, 0.99), fused=True)
@@ -127,11 +133,41 @@ def variational(
             bound.landing = 2 * step >= steps
             course.append(bound.climb(batch, step, lambda: good.restored(result)))
             good.keep()
+            if step >= steps - steps // _LAST:
+                slope.add(q)
             optimizer.step()
             if watch is not None:
                 watch(step, q.distribution())
             batch = batches.next()
+        if slope.count >= _FEWEST:
+            record["distance"] = slope.distance(q.distribution(), bound.share)
+        if record.get("distance", 0.0) > _FAR:
+            warnings.warn(
+                f"Variational inference has not converged: a mean is about {record['distance']:.2g} standard deviations from "
+                "its optimum, or a variance off by that fraction. Raise `steps` or `lr`, or scale the features.",
+                stacklevel=3,
+            )
         return result()
+
+
+class _Slope:
+    """The gradients of the negative bound by the means and by the logarithms of the scales, in sums over steps."""
+
+    def __init__(self) -> None:
+        self.count, self.total, self.squares = 0, torch.zeros(()), torch.zeros(())
+
+    def add(self, q: Family) -> None:
+        """Add the gradients of one step."""
+        grad = torch.stack([leaf.grad for leaf in q.leaves[:2] if leaf.grad is not None])
+        self.count, self.total, self.squares = self.count + 1, self.total + grad, self.squares + grad.square()
+
+    def distance(self, q: Distribution, share: float) -> float:
+        """Return the largest length of a Newton step beyond the noise: |g| σ for a mean, |g| for a variance, times N/T."""
+        mean = self.total / self.count
+        error = (self.squares / self.count - mean.square()).clamp_min(0).sqrt() / math.sqrt(self.count - 1)
+        beyond = mean.abs() - (3 + math.sqrt(2 * math.log(mean.numel()))) * error  # of the largest of many
+        units = torch.stack([q.standard_deviation, torch.ones_like(q.standard_deviation)])
+        return float((units * beyond.clamp_min(0)).max()) / share
 
 
 class _Bound:
