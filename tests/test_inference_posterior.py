@@ -509,7 +509,7 @@ class TestAnUncertainPrevalence:
     @pytest.mark.long
     def test_a_posteriors_prediction_is_not_silently_treated_as_certain(self) -> None:
         posterior, x = laplace(survey_target(), CASE_CONTROL.data), torch.zeros(1, 1).double()
-        with pytest.warns(PrevalenceWarning, match="leaves out the uncertainty of the weights"):
+        with pytest.warns(PrevalenceWarning, match="leaves out the uncertainty of a posterior"):
             of_survey = retarget_interval(posterior.predict(x), SURVEY, SURVEY)
         both = posterior.predict(x, population=SURVEY, level=0.95)
         assert float(both.low[0, 1]) < float(of_survey.low[0, 1]) < float(of_survey.high[0, 1]) < float(both.high[0, 1])
