@@ -17,6 +17,7 @@ ORDER = [
     "atomic_files",
     "lock",
     "rng",
+    "solve",
     "log_probs",
     "prevalence",
     "serialization",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import linalg
 
+from ..solve import intercepts_for_mean
 from .linear import CrossEntropy, LinearFit, blocks, second_moments
 
 
@@ -75,12 +76,6 @@ def _leverage(features: np.ndarray, inverse: np.ndarray, weights: np.ndarray) ->
 def _with_right_mean(features: np.ndarray, loss: CrossEntropy, coefficients: np.ndarray) -> np.ndarray:
     """Return the coefficients with the intercept of maximum likelihood, given the slopes."""
     fixed = features @ coefficients[:-1]
-    intercept = coefficients[-1, 0]
-    for _ in range(100):
-        _, probs = loss.value_and_probs(fixed + intercept)
-        p = probs[:, 0]
-        step = (loss.targets[:, 0] - loss.row_weights * p).sum() / (loss.row_weights * p * (1 - p)).sum()
-        intercept += np.clip(step, -2, 2)
-        if abs(step) < 1e-12:
-            break
-    return np.vstack([coefficients[:-1], [[intercept]]])
+    share = float(loss.targets.sum() / loss.row_weights.sum())
+    found = intercepts_for_mean(np.hstack([0 * fixed, fixed]), np.array([1 - share, share]), loss.row_weights)
+    return np.vstack([coefficients[:-1], [[found[1] - found[0]]]])
