@@ -54,15 +54,14 @@ def fit_streams(
     )
     features = np.vstack([rows.features, others.features])
     weight = np.concatenate([rows.table().sum(1), np.full(len(others.features), loss.multiple)])
-    starts = [np.empty(0)]
+    own = np.empty(0)
     if learnt:
         begin = moved(begin, np.log(rho) - np.log(first))
         log_probs = special.log_softmax(class_logits(others.features @ begin[:-1] + begin[-1]), axis=1)
-        # the likelihood is flat in φ where π is 0, so a search must come from inside
-        inside = [0.9 * mixture_proportions(log_probs, rho) + 0.1 * rho]
-        starts = [loss.own_of(pi) for pi in ([first] if prevalence.is_uncertain else inside)]
-    fits = (lbfgs(features, loss, ridge, begin, max_iter, tol, own, weight=weight) for own in starts)
-    fit = min(fits, key=lambda each: each.loss_curve[-1])
+        # where a class is at 0 the likelihood is flat in φ, so a search must come from inside
+        inside = np.maximum(mixture_proportions(log_probs, rho), 0.1 * rho)
+        own = loss.own_of(first if prevalence.is_uncertain else inside / inside.sum())
+    fit = lbfgs(features, loss, ridge, begin, max_iter, tol, own, weight=weight)
     pi = loss.population_of(fit.own)
     found = moved(fit.coefficients, np.log(pi) - np.log(rho)) if learnt else fit.coefficients
     logits = class_logits(features @ found[:-1] + found[-1])
