@@ -6,7 +6,7 @@ Stage: a function, or logits and a mean → the point of its minimum, or interce
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,11 +14,12 @@ _ROUNDING = 1e-13  # changes of a value that are smaller than this, relatively, 
 
 
 class Quadratic(NamedTuple):
-    """A function to second order at a point: its value, gradient `(p,)` and second derivatives `(p, p)`."""
+    """A function to second order at a point: its value, gradient `(p,)`, second derivatives `(p, p)`, and what else was found."""
 
     value: float
     gradient: np.ndarray
     hessian: np.ndarray
+    detail: Any = None
 
 
 class Minimum(NamedTuple):
@@ -33,6 +34,7 @@ def minimise(
     function: Callable[[np.ndarray], Quadratic],
     start: np.ndarray,
     lower: float | np.ndarray = -np.inf,
+    enough: float = 0.0,
     max_steps: int = 500,
 ) -> Minimum:
     """Minimise a function by Newton steps within a radius, which grows while the function behaves as its second-order model.
@@ -44,6 +46,7 @@ def minimise(
         function: smooth; convex for a global minimum. The coordinates should have similar scales.
         start: the first point `(p,)`, at least `lower`.
         lower: bounds of the coordinates.
+        enough: the expected gain of a step below which none is taken; 0 for all digits.
         max_steps: maximum number of evaluations.
     """
     point, at, radius = start, function(start), 1.0
@@ -56,6 +59,8 @@ def minimise(
         trial = np.maximum(trial, lower)
         step = trial - point
         expected = -float(at.gradient @ step + step @ at.hessian @ step / 2)
+        if abs(expected) < enough:
+            return Minimum(point, at, True)
         found = function(trial)
         gain, length = at.value - found.value, float(np.linalg.norm(step))
         if abs(expected) <= _ROUNDING * abs(at.value):
