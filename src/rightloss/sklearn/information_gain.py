@@ -478,6 +478,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
             special.softmax(outputs, axis=1),
             special.softmax(outputs + to_sampling, axis=1),
             class_weight,
+            few=self.penalty == "firth",
         )
         if self.penalty is None and is_separated(fitted):
             self._no_covariances = _SEPARATED
