@@ -276,7 +276,7 @@ def unlabelled_mean(there: Tensor, seen: Evidence) -> Diagnosis:
 
 
 def _slope(seen: Evidence, there: Sample) -> Diagnosis:
-    name, expected = "calibration slope", "1"
+    name, expected = "calibration slope", "1 at the rows' mix"  # `evaluate` fits it at π
     model, reason = fit_recalibration(there)
     if model is None:
         return Diagnosis(name, expected, reason)
