@@ -401,3 +401,11 @@ def test_with_each_row_weighted_alike_the_sandwich_widens_intervals_by_nothing_b
     np.testing.assert_allclose(weighted.population, plain.population, atol=1e-8)
     np.testing.assert_allclose(weighted.covariance, plain.covariance, rtol=0.1)
     np.testing.assert_allclose(weighted.high - weighted.low, plain.high - plain.low, rtol=0.05)
+
+
+@pytest.mark.long
+def test_with_other_weights_an_interval_is_as_wide_as_the_sandwich_says() -> None:
+    data = two_classes(0.2, 400, 4000, 0)
+    plain, found = joint_prevalence(*data), joint_prevalence(*data, unlabelled_weight=0.05)
+    assert float(found.covariance[0, 0]) > 1.1 * float(plain.covariance[0, 0])
+    np.testing.assert_allclose(found.high - found.low, 2 * 1.96 * found.covariance.diagonal().sqrt(), rtol=0.04)

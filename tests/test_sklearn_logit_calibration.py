@@ -163,7 +163,9 @@ def test_a_mean_is_matched_where_all_predictions_are_certain(classes: int) -> No
 
 
 @pytest.mark.parametrize(("k", "seeds"), [(2, (0, 9, 13)), (3, (0, 2, 11)), (4, (5, 6, 18))])
-def test_no_other_solver_finds_better_slopes_for_certain_predictions_that_are_often_wrong(k: int, seeds: tuple[int, ...]) -> None:
+def test_no_other_solver_finds_better_slopes_for_certain_predictions_that_are_often_wrong(
+    k: int, seeds: tuple[int, ...]
+) -> None:
     for seed in seeds:
         random = np.random.default_rng(seed)
         y = np.concatenate([np.arange(k), random.choice(k, 60 - k)])

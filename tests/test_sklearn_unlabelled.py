@@ -632,7 +632,7 @@ def test_an_unknown_population_is_not_left_at_0_where_another_is_likelier() -> N
 
 @pytest.mark.parametrize(("population", "evidence"), [(None, 0.0), (None, 3.0), ([0.9, 0.1], 0.0), ([0.9, 0.1], 3.0)])
 def test_evidence_counts_people_of_a_known_population_only(population: list[float] | None, evidence: float) -> None:
-    x, y, _ = study(each=5, m=20)
+    _, y, _ = study(each=5, m=20)
     pi = None if population is None else np.array(population)
     table, rho = np.eye(2)[y], np.bincount(y) / len(y)
     outputs, own = np.random.default_rng(0).normal(size=(len(y) + 20, 1)), np.full(1 if pi is None else 0, -1.0)

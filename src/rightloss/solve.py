@@ -14,7 +14,7 @@ _ROUNDING = 1e-13  # changes of a value that are smaller than this, relatively, 
 
 
 class Quadratic(NamedTuple):
-    """A function to second order at a point: its value, gradient `(p,)`, second derivatives `(p, p)`, and what else was found."""
+    """A function to second order at a point: its value, gradient `(p,)`, second derivatives `(p, p)`, and more."""
 
     value: float
     gradient: np.ndarray
@@ -39,7 +39,7 @@ def minimise(
 ) -> Minimum:
     """Minimise a function by Newton steps within a radius, which grows while the function behaves as its second-order model.
 
-    So it neither stops nor jumps where the curvature is almost 0 but the slope is not. Where the value changes by rounding only,
+    So it neither stops nor jumps where the curvature is almost 0 but the slope is not. Where the value changes by rounding,
     steps go on as long as they halve the gradient: no tolerance has the function's units.
 
     Args:
@@ -64,7 +64,9 @@ def minimise(
         found = function(trial)
         gain, length = at.value - found.value, float(np.linalg.norm(step))
         if abs(expected) <= _ROUNDING * abs(at.value):
-            now, then = (((vectors.T @ each.gradient[free]) ** 2 / np.maximum(np.abs(values), 1e-300)).sum() for each in (at, found))
+            now, then = (
+                ((vectors.T @ each.gradient[free]) ** 2 / np.maximum(np.abs(values), 1e-300)).sum() for each in (at, found)
+            )
             if not then < now / 4:
                 return Minimum(point, at, True)
             point, at = trial, found
