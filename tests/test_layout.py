@@ -18,6 +18,7 @@ ORDER = [
     "atomic_files",
     "lock",
     "rng",
+    "solve",
     "log_probs",
     "prevalence",
     "finding_tables",

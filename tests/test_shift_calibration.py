@@ -180,3 +180,16 @@ class TestColumnsInAnotherOrder:
         table = torch.log_softmax(exact(h, equal(3)) * torch.tensor([1.5, 1.5, -1.0]), 1)
         assert_refused(lambda: fit_calibration(table, y, "vector"), "one temperature, 'bias-corrected'")
         fit_calibration(table, y, "bias-corrected")
+
+
+def test_the_mean_alone_leaves_slopes_without_variance_and_a_fit_does_not() -> None:
+    h, y = drawn(population(2, 50), 400, 52)
+    table = overconfident(h)
+    probs = table.exp().double()
+    for kind in ("mean", "temperature", "bias-corrected", "vector"):
+        found = fit_calibration(table, y, kind)  # type: ignore[arg-type]
+        assert bool((found.covariance.diagonal()[:2] > 0).all()) == (kind != "mean")
+    of_log_odds = fit_calibration(table, y, "mean").covariance[2:, 2:]
+    relative = probs[:, 1] / probs[:, 1].mean() - probs[:, 0] / probs[:, 0].mean()
+    contrast = float(of_log_odds[0, 0] + of_log_odds[1, 1] - 2 * of_log_odds[0, 1])
+    assert contrast == pytest.approx(float(relative.square().mean()) / 400, rel=0.02)

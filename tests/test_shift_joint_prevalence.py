@@ -367,3 +367,45 @@ class TestBadInput:
     def test_features_without_any_spread_are_refused(self) -> None:
         with pytest.raises(ValueError, match="Expected features that vary"):
             joint_prevalence(0 * self.x, self.y, 0 * self.unlabelled)
+
+
+def far_apart(seed: int) -> Data:
+    """Ten labelled rows of each of three classes, which a linear model nearly separates."""
+    rng = np.random.default_rng(seed)
+    y, corners, hidden = np.arange(30) % 3, 3.0 * rng.normal(size=(3, 2)), rng.choice(3, size=60, p=[0.5, 0.4, 0.1])
+    return rng.normal(size=(30, 2)) + corners[y], y, rng.normal(size=(60, 2)) + corners[hidden]
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore::rightloss.shift.LabelShiftWarning")
+def test_other_names_of_the_classes_change_no_limit() -> None:
+    x, y, unlabelled = far_apart(3)
+    names = np.array([1, 2, 0])
+    first, second = joint_prevalence(x, y, unlabelled), joint_prevalence(x, names[y], unlabelled)
+    for figure in ("population", "low", "high"):
+        np.testing.assert_allclose(getattr(first, figure), getattr(second, figure)[names], atol=1e-5)
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore::rightloss.shift.LabelShiftWarning")
+def test_separated_rows_have_limits_without_a_penalty() -> None:
+    found = joint_prevalence(*far_apart(1), penalty=0.0)
+    assert bool(((found.low <= found.population) & (found.population <= found.high)).all())
+    np.testing.assert_allclose(np.exp(found.log_probs(far_apart(1)[2])).mean(0), found.population, atol=1e-6)
+
+
+@pytest.mark.long
+def test_with_each_row_weighted_alike_the_sandwich_widens_intervals_by_nothing_but_noise() -> None:
+    data = two_classes(0.2, 400, 4000, 0)
+    plain, weighted = joint_prevalence(*data), joint_prevalence(*data, unlabelled_weight=4000 / 800)
+    np.testing.assert_allclose(weighted.population, plain.population, atol=1e-8)
+    np.testing.assert_allclose(weighted.covariance, plain.covariance, rtol=0.1)
+    np.testing.assert_allclose(weighted.high - weighted.low, plain.high - plain.low, rtol=0.05)
+
+
+@pytest.mark.long
+def test_with_other_weights_an_interval_is_as_wide_as_the_sandwich_says() -> None:
+    data = two_classes(0.2, 400, 4000, 0)
+    plain, found = joint_prevalence(*data), joint_prevalence(*data, unlabelled_weight=0.05)
+    assert float(found.covariance[0, 0]) > 1.1 * float(plain.covariance[0, 0])
+    np.testing.assert_allclose(found.high - found.low, 2 * 1.96 * found.covariance.diagonal().sqrt(), rtol=0.04)

@@ -72,3 +72,14 @@ def test_dependent_features_and_three_classes_are_refused() -> None:
     model = InformationGainClassifier(penalty="firth")
     assert_refused(lambda: model.fit(np.column_stack([x, x[:, 0]]), y), "linearly independent")
     assert_refused(lambda: model.fit(x, np.arange(len(y)) % 3), "3 classes")
+
+
+def test_robust_errors_divide_residuals_by_one_minus_the_leverage() -> None:
+    x, y = rows()
+    model = fitted(x, y)
+    design = np.column_stack([x, np.ones(len(y))])
+    p = model.predict_proba(x)[:, 1]
+    root = np.sqrt(p * (1 - p))[:, None] * design
+    bread = np.linalg.inv(root.T @ root)
+    scores = design * ((y - p) / (1 - np.diag(root @ bread @ root.T)))[:, None]
+    np.testing.assert_allclose(model.summary("robust").covariance, bread @ scores.T @ scores @ bread, rtol=1e-6)

@@ -530,3 +530,15 @@ def test_decision_function_and_probabilities_say_the_same() -> None:
     for hidden in ((), (4,)):
         model = trained(network(0.05, hidden_layer_sizes=hidden), x, y)
         np.testing.assert_allclose(special.expit(model.decision_function(x)), model.predict_proba(x)[:, 1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("population", [1e-2, 1e-4, 1e-6])
+@pytest.mark.parametrize("d", [3, 15])
+def test_a_rare_class_does_not_end_a_weighted_fit_early(population: float, d: int) -> None:
+    rng = np.random.default_rng(SEED)
+    y = np.arange(400) % 2
+    x = rng.normal(size=(400, d)) + np.eye(d)[0] * y[:, None]
+    found = InformationGainClassifier(population, loss="weighted", C=1e4).fit(x, y)
+    weight = np.where(y == 1, 2 * population, 2 * (1 - population))
+    theirs = LogisticRegression(C=1e4, solver="newton-cholesky", tol=1e-13).fit(x, y, sample_weight=weight)
+    np.testing.assert_allclose(found.coef_, theirs.coef_, atol=1e-3 * np.abs(theirs.coef_).max())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from members import SEED
+from scipy.optimize import minimize
 from scipy.special import log_softmax
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
@@ -149,3 +150,33 @@ def test_a_mean_is_matched_where_predictions_are_nearly_certain_and_a_class_is_r
         found = match_mean(log_probs, mean / mean.sum(), np.ones(rows))
         moved = np.exp(log_softmax(log_probs + found.intercept, axis=1))
         np.testing.assert_allclose(moved.mean(0), mean / mean.sum(), rtol=1e-9)
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_a_mean_is_matched_where_all_predictions_are_certain(classes: int) -> None:
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        log_probs = log_softmax(400 * random.normal(size=(100, classes)), axis=1)
+        mean = random.dirichlet(np.full(classes, 0.3)).clip(1e-4)
+        found = match_mean(log_probs, mean / mean.sum(), np.ones(100))
+        np.testing.assert_allclose(np.exp(found(log_probs)).mean(0), mean / mean.sum(), rtol=1e-9)
+
+
+@pytest.mark.parametrize(("k", "seeds"), [(2, (0, 9, 13)), (3, (0, 2, 11)), (4, (5, 6, 18))])
+def test_no_other_solver_finds_better_slopes_for_certain_predictions_that_are_often_wrong(
+    k: int, seeds: tuple[int, ...]
+) -> None:
+    for seed in seeds:
+        random = np.random.default_rng(seed)
+        y = np.concatenate([np.arange(k), random.choice(k, 60 - k)])
+        log_probs = log_softmax(300 * (random.normal(size=(60, k)) + random.normal(size=k)), axis=1).clip(np.log(1e-16))
+
+        def loss(both: np.ndarray, log_probs: np.ndarray = log_probs, y: np.ndarray = y) -> float:
+            calibrated = log_softmax(both[:k] * log_probs + both[k:], axis=1)
+            return float(((both[:k] - 1) ** 2).sum() / 2 - calibrated[np.arange(60), y].sum())
+
+        found = fit_logits(log_probs, y, np.ones(60), "beta")
+        bounds = [(0.0, None)] * k + [(None, None)] * k
+        flat = np.concatenate([np.full(k, 1e-3), np.zeros(k)])
+        best = minimize(loss, flat, bounds=bounds, method="SLSQP", options={"ftol": 1e-12, "maxiter": 1000})
+        assert loss(np.concatenate([found.slope, found.intercept])) < best.fun + 1e-6

@@ -11,6 +11,7 @@ from members import SEED, generator
 from torch import nn
 
 import rightloss as rl
+from rightloss.sklearn import InformationGainClassifier
 from rightloss.sklearn.criteria import LOSSES, loss_of_rows, make_criterion
 from rightloss.sklearn.labelled_rows import LabelledRows, soft_row_labels
 from rightloss.sklearn.network import Network, NetworkSettings, forward
@@ -91,3 +92,13 @@ def test_the_default_gain_over_all_rows_is_the_logit_adjusted_loss_it_is_trained
     trained_as = make_criterion("information_gain", prevalence, None, rl.Categorical(), False).double()
     difference = gain - trained_as(2 * x, y)
     torch.testing.assert_close(difference, torch.zeros_like(difference), rtol=0, atol=1e-12)
+
+
+@pytest.mark.long
+def test_early_stopping_waits_as_long_for_a_rarer_class() -> None:
+    rng = np.random.default_rng(0)
+    y = np.arange(1000) % 2
+    x = rng.normal(size=(1000, 5)) + 2 * np.eye(5)[0] * y[:, None]
+    options: dict[str, Any] = {"hidden_layer_sizes": (20,), "early_stopping": True, "random_state": 0, "max_iter": 1000}
+    rare, rarer = (InformationGainClassifier(population, **options).fit(x, y).n_iter_ for population in (1e-2, 1e-4))
+    assert rarer > rare / 2

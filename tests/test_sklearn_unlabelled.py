@@ -616,3 +616,29 @@ def test_of_many_rows_some_of_every_class_are_tested() -> None:
     chosen = some_rows(np.repeat([0, 1, 2], [1000, 10, 400]), most=300)
     assert np.bincount(np.repeat([0, 1, 2], [1000, 10, 400])[chosen]).tolist() == [100, 10, 100]
     assert len(np.unique(chosen)) == len(chosen)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_unknown_population_is_not_left_at_0_where_another_is_likelier() -> None:
+    rng = np.random.default_rng(16)
+    y, means = np.arange(30) % 2, 0.8 * rng.normal(size=(2, 2))
+    hidden = rng.choice(2, p=rng.dirichlet([0.5, 0.5]), size=200)
+    x, others = rng.normal(size=(30, 2)) + means[y], rng.normal(size=(200, 2)) + means[hidden]
+    learnt = InformationGainClassifier("unknown").fit(x, y, X_unlabelled=others).loss_curve_[-1]
+    for population in (1e-6, 0.01, 0.04, 0.1, 0.3):
+        given = InformationGainClassifier(population, unlabelled_evidence=0.0).fit(x, y, X_unlabelled=others)
+        assert learnt < given.loss_curve_[-1] + 1e-5
+
+
+@pytest.mark.parametrize(("population", "evidence"), [(None, 0.0), (None, 3.0), ([0.9, 0.1], 0.0), ([0.9, 0.1], 3.0)])
+def test_evidence_counts_people_of_a_known_population_only(population: list[float] | None, evidence: float) -> None:
+    _, y, _ = study(each=5, m=20)
+    pi = None if population is None else np.array(population)
+    table, rho = np.eye(2)[y], np.bincount(y) / len(y)
+    outputs, own = np.random.default_rng(0).normal(size=(len(y) + 20, 1)), np.full(1 if pi is None else 0, -1.0)
+    without, given = (StreamLikelihood(table, 20, 1.0, rho, pi, None, people)(outputs, own) for people in (0.0, evidence))
+    expected = 0.0
+    if pi is not None:
+        mean = special.expit(outputs[len(y) :, 0]).mean()
+        expected = -evidence * float(pi @ np.log([1 - mean, mean]))
+    assert given[0] - without[0] == pytest.approx(expected, abs=1e-12)

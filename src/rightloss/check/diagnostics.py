@@ -22,6 +22,7 @@ from ..metrics.intervals import Design, InfluenceSum, design_of
 from ..metrics.sample import Sample
 from ..prevalence import Prevalence
 from ..shift import LabelShiftWarning, label_shift_test
+from ..solve import intercepts_for_mean
 
 _EXACT = 10_000_000  # labels × classes up to which a mix is tested by the exact binomial distribution
 _ROUNDING = 1e-5  # relative error of figures computed from float32 predictions
@@ -278,7 +279,7 @@ def unlabelled_mean(there: Tensor, seen: Evidence) -> Diagnosis:
 
 
 def _slope(seen: Evidence, there: Sample) -> Diagnosis:
-    name, expected = "calibration slope", "1"
+    name, expected = "calibration slope", "1 at the rows' mix"  # `evaluate` fits it at π
     model, reason = fit_recalibration(there)
     if model is None:
         return Diagnosis(name, expected, reason)
@@ -294,21 +295,15 @@ def _slope(seen: Evidence, there: Sample) -> Diagnosis:
 
 
 def _intercept(seen: Evidence, there: Sample) -> tuple[Float64[Tensor, " k"] | None, Diagnosis]:
-    """Return offsets a, of mean 0, for which avg softmax(log q + a) is the labels' frequencies, by Newton's method."""
+    """Return offsets a, of mean 0, for which avg softmax(log q + a) is the labels' frequencies."""
     mix, table = there.prevalence.population, there.per_entry(there.log_probs)
-    a = torch.zeros_like(mix)
-    for _ in range(100):
-        probs = torch.softmax(table + a, 1)
-        weighted = (mix[there.labels] * seen.shares)[:, None] * probs
-        curvature = torch.diag(weighted.sum(0)) - weighted.T @ probs
-        inverse = torch.linalg.pinv(curvature, rtol=1e-12, hermitian=True)
-        step = inverse @ (mix - weighted.sum(0))
-        step = step / max(1.0, float(step.abs().max()) / 2)
-        a = a + step - step.mean()
-        if float(step.abs().max()) < 1e-9:
-            break
-    else:
+    share = mix[there.labels] * seen.shares
+    a = torch.from_numpy(intercepts_for_mean(table.numpy(), mix.numpy(), share.numpy()))
+    probs = torch.softmax(table + a, 1)
+    weighted = share[:, None] * probs
+    if not torch.allclose(weighted.sum(0), mix, rtol=1e-6, atol=0):  # rows with probability 0 keep it
         return None, Diagnosis("calibration intercept", "0", "no intercept makes up for these predictions")
+    inverse = torch.linalg.pinv(torch.diag(weighted.sum(0)) - weighted.T @ probs, rtol=1e-12, hermitian=True)
     figures = []
     for k in _classes(len(mix)):
         moves = inverse[k] if len(mix) > 2 else inverse[1] - inverse[0]

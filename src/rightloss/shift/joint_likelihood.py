@@ -10,13 +10,14 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from scipy import linalg
 from torch import Tensor
 
+from ..solve import Quadratic, minimise
 from .maximum_likelihood import QuadraticModel
 
 _BLOCK = 1 << 15  # rows per product, so that its factors stay in the cache
 _ENOUGH = 1e-13  # tolerance in nats of the maximum over the weights
-_STEPS = 100
 _RANK = 1e-10  # fraction of the largest variance below which a direction of the features counts as constant
 _LEAST = 1e-300  # probability used for one too small to be represented
 
@@ -61,6 +62,14 @@ class Weights(NamedTuple):
         return Weights(gamma, v)
 
 
+class Last(NamedTuple):
+    """The π of an evaluation, the best weights there, and the derivatives of (Γ, v) by π."""
+
+    population: np.ndarray
+    weights: Weights
+    slope: np.ndarray
+
+
 @dataclass(frozen=True)
 class _Derivatives:
     """L at one point: its value, its derivatives by the free rows of Γ and by v, and each row's probabilities in columns."""
@@ -75,14 +84,6 @@ class _Derivatives:
     pooled: Tensor  # T `(K, m)` of the unlabelled rows
     shares: Tensor  # s `(K, m)`: predictions in the population
     ratios: Tensor  # q `(K, m)`: s/π
-
-    def newton_step(self) -> tuple[np.ndarray, float]:
-        """Return the step over Γ and its expected gain; directions in which L is not concave are mirrored."""
-        matrix = self.gamma_v @ np.linalg.solve(self.v_v, self.gamma_v.T) - self.gamma_gamma
-        values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
-        values = np.maximum(np.abs(values), 1e-12 * np.abs(values).max())
-        step = vectors @ ((vectors.T @ self.by_gamma) / values)
-        return step, float(self.by_gamma @ step)
 
     def saddle(self) -> np.ndarray:
         """Return the second derivatives by (Γ, v), negative in Γ and positive in v."""
@@ -112,24 +113,30 @@ class JointLikelihood:
         slopes = np.eye(len(rows.labelled))
         slopes[0, 0] = 0.0
         self._penalty = penalty * np.kron((np.eye(self._size) - 1 / self._size)[1:, 1:], slopes)
-        self._slope: np.ndarray | None = None
-        self._at = rows.counts / rows.counts.sum()
-        start = Weights(np.zeros((self._size, len(slopes))), -np.log(self._at))
+        self.last: Last | None = None
+        mix = rows.counts / rows.counts.sum()
+        start = Weights(np.zeros((self._size, len(slopes))), -np.log(mix))
         alone = Rows(rows.labelled, rows.labels, rows.unlabelled[:, :0], rows.weight, rows.counts)
-        self.weights = self._maximised(alone, self._at, start).weights
+        self.weights = self._maximised(alone, mix, start).weights
 
     def __call__(self, population: np.ndarray) -> QuadraticModel:
-        """Return L, its gradient and its curvature at π; the search starts from the weights at the last π."""
-        found = self._maximised(self._rows, population, self._expected(population))
-        mixed = self._mixed(found)
+        """Return L, its gradient and its curvature at π; the search for the weights starts from those at the last π."""
+        found, mixed, slope = self._found(population)
         fixed = self._rows.weight * (found.ratios @ found.ratios.T).numpy()
-        self._slope = -np.linalg.solve(found.saddle(), mixed)
-        self.weights, self._at = found.weights, population
-        curvature = fixed - mixed.T @ self._slope
+        with np.errstate(over="ignore", invalid="ignore"):
+            curvature = fixed - mixed.T @ slope
+        gradient = self._rows.weight * found.ratios.sum(1).numpy()
+        if not np.isfinite(curvature).all():  # a row of a class that π excludes
+            return QuadraticModel(population, -np.inf, gradient, fixed)
+        self.weights, self.last = found.weights, Last(population, found.weights, slope)
         curvature = (curvature + curvature.T) / 2
         usable = np.linalg.eigvalsh(curvature)[0] > 0  # otherwise L is not concave here, but with fixed weights it is
-        gradient = self._rows.weight * found.ratios.sum(1).numpy()
         return QuadraticModel(population, found.value, gradient, curvature if usable else fixed)
+
+    def go_back(self, last: Last | None) -> None:
+        """Make an earlier `last` the start of the next search, so that it does not depend on those in between."""
+        if last is not None:
+            self.last, self.weights = last, last.weights
 
     def class_densities(self) -> Tensor:
         """Return p(x|k) of the unlabelled rows `(K, m)`, up to a factor for each row, at the current weights."""
@@ -139,8 +146,8 @@ class JointLikelihood:
     def score_variance(self, population: np.ndarray) -> np.ndarray:
         """Return the variance `(K, K)` of the gradient by π, with Γ and v profiled out, for class counts fixed by design."""
         rows = self._rows
-        found = self._maximised(rows, population, self.weights)
-        adjust = torch.from_numpy(np.linalg.solve(found.saddle(), self._mixed(found)))
+        found, _, slope = self._found(population)
+        adjust = torch.from_numpy(-slope)
         own = torch.eye(self._size, dtype=torch.float64)[:, rows.labels]
         labelled = -_score(rows.labelled, own - found.own, own, adjust)
         unlabelled = found.ratios - _score(rows.unlabelled, found.shares - found.pooled, found.shares, adjust)
@@ -148,30 +155,42 @@ class JointLikelihood:
         centred = [scores - scores.mean(1, keepdim=True) for scores in by_stream]
         return torch.stack([scores @ scores.T for scores in centred]).sum(0).numpy()
 
+    def _found(self, population: np.ndarray) -> tuple[_Derivatives, np.ndarray, np.ndarray]:
+        """Return L at π with its second derivatives by (Γ, v) and π, and the derivatives of the best (Γ, v) by π.
+
+        If classes are separated, L has no curvature in some directions, nor does π move the weights along them.
+        """
+        found = self._maximised(self._rows, population, self._expected(population))
+        mixed = self._mixed(found)
+        if not np.isfinite(mixed).all():
+            return found, mixed, np.full_like(mixed, np.nan)
+        return found, mixed, -np.linalg.lstsq(found.saddle(), mixed, rcond=1e-14)[0]
+
     def _expected(self, population: np.ndarray) -> Weights:
         """Return the weights to expect at π from the last ones and their derivative."""
-        if self._slope is None:
+        if self.last is None:
             return self.weights
-        step = self._slope @ (population - self._at)
-        # otherwise too far for a linear extrapolation
-        return self.weights.moved(step) if np.abs(step).max() < 1 else self.weights
+        at, weights, slope = self.last
+        moved = weights.moved(slope @ (population - at))
+        far = max(float(np.ptp(new - old, axis=0).max()) for new, old in zip(moved, weights, strict=True))
+        return moved if far < 2 else weights  # further is too far for a linear extrapolation
 
     def _maximised(self, rows: Rows, population: np.ndarray, start: Weights) -> _Derivatives:
-        """Return max_Γ min_v, by Newton's method over Γ; steps are shortened until L increases."""
-        now = self._derivatives(rows, population, start)
-        for _ in range(_STEPS):
-            step, gain = now.newton_step()
-            share, rounding = 1.0, 1e-14 * (abs(now.value) + 1)
-            if gain < max(_ENOUGH, rounding):
-                break
-            found = self._derivatives(rows, population, now.weights.moved(step))
-            while not found.value >= now.value + 1e-4 * share * gain - rounding and share > 1e-9:
-                share /= 4
-                found = self._derivatives(rows, population, now.weights.moved(share * step))
-            if not found.value >= now.value - rounding:
-                break
-            now = found
-        return now
+        """Return max_Γ min_v, by Newton's method over Γ in coordinates in which all classes are alike."""
+        contrasts = np.kron(_contrasts(self._size), np.eye(len(rows.labelled)))
+        v = start.log_multipliers
+
+        def loss(point: np.ndarray) -> Quadratic:
+            nonlocal v
+            gamma = np.vstack([np.zeros(len(rows.labelled)), (contrasts @ point).reshape(self._size - 1, -1)])
+            found = self._derivatives(rows, population, Weights(gamma, v))
+            v = found.weights.log_multipliers
+            curvature = found.gamma_v @ np.linalg.solve(found.v_v, found.gamma_v.T) - found.gamma_gamma
+            return Quadratic(-found.value, -contrasts.T @ found.by_gamma, contrasts.T @ curvature @ contrasts, found)
+
+        first = np.linalg.solve(contrasts, start.gamma[1:].ravel())
+        found: _Derivatives = minimise(loss, first, enough=_ENOUGH).at.detail
+        return found
 
     def _derivatives(self, rows: Rows, population: np.ndarray, weights: Weights) -> _Derivatives:
         """Return L and its derivatives at Γ and π, with v at its minimum."""
@@ -219,27 +238,24 @@ def _least(rows: Rows, population: np.ndarray, pooled: Tensor, start: np.ndarray
 
     Returns v, Σ_k π_k exp(v_k) T_k of each row, and the second derivatives by v_1 … v_K−1.
     """
-    total, v = rows.total, start - start[0]
+    contrasts = _contrasts(len(start))
 
-    def evaluated(v: np.ndarray) -> tuple[float, Tensor]:
+    def function(point: np.ndarray) -> Quadratic:
+        v = np.append(0.0, contrasts @ point)
         mixed = torch.from_numpy(population * np.exp(v)) @ pooled
-        return float(rows.counts @ v + total * np.log(np.exp(-v).sum()) + rows.weight * float(mixed.log().sum())), mixed
-
-    value, mixed = evaluated(v)
-    for _ in range(_STEPS):
+        value = rows.counts @ v + rows.total * np.log(np.exp(-v).sum()) + rows.weight * float(mixed.log().sum())
         gradient, curved = _slopes_by_multipliers(rows, population * np.exp(v), pooled, mixed, v)
-        step = np.append(0.0, -np.linalg.solve(curved, gradient))
-        gain, rounding = -float(gradient @ step[1:]), 1e-14 * (abs(value) + 1)
-        share = 1 / max(1.0, float(np.abs(step).max()) / 3)
-        if gain < max(1e-2 * _ENOUGH, 1e-3 * rounding):
-            break
-        lower, moved = evaluated(v + share * step)
-        while not lower <= value - 1e-4 * share * gain + rounding and share > 1e-9:
-            share /= 4
-            lower, moved = evaluated(v + share * step)
-        v, value, mixed = v + share * step, lower, moved
+        return Quadratic(float(value), contrasts.T @ gradient, contrasts.T @ curved @ contrasts, (v, mixed, curved))
+
+    v, mixed, curved = minimise(function, np.linalg.solve(contrasts, (start - start[0])[1:]), enough=1e-2 * _ENOUGH).at.detail
     scale = float(np.exp(-v).sum())
     return v + np.log(scale), mixed * scale, curved
+
+
+def _contrasts(size: int) -> np.ndarray:
+    """Return the map (K−1, K−1) from coordinates in which all classes are alike to differences from class 0."""
+    basis = linalg.helmert(size).T
+    return basis[1:] - basis[0]
 
 
 def _slopes_by_multipliers(

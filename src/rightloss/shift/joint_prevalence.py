@@ -118,6 +118,8 @@ def joint_prevalence(
     likelihood = JointLikelihood(rows, _checked_penalty(penalty))
     _warn_of_rows(rows, likelihood)
     best = maximise(likelihood, _start(likelihood, rows))
+    likelihood(best.point)
+    go_back = partial(likelihood.go_back, likelihood.last)
     curvature = curvature_at(best, level)
     plain = full = tangent_inverse(curvature)
     widening = np.ones(len(best.point))
@@ -125,8 +127,8 @@ def joint_prevalence(
         full = plain @ likelihood.score_variance(best.point) @ plain
         widening = np.divide(np.diag(full), np.diag(plain), out=widening, where=np.diag(plain) > 0)
     limit = partial(boundary_limit, level=level, degrees=_degrees(rows))
-    low, high = profile_region(likelihood, best, np.sqrt(np.diag(plain)), limit, widening)
-    likelihood(best.point)  # restores the weights at π̂
+    low, high = profile_region(likelihood, best, np.sqrt(np.diag(plain)), limit, widening, go_back)
+    go_back()  # to the weights at π̂
     if not best.converged:
         warnings.warn("Do not rely on the estimated prevalence: its search did not converge.", LabelShiftWarning, stacklevel=2)
     return _estimate(best, likelihood, rows, (mean, whiten), low, high, full, condition_number(curvature), level)

@@ -26,6 +26,7 @@ def profile_region(
     errors: np.ndarray,
     limit: float | Limit,
     widening: np.ndarray,
+    before: Callable[[], None] = lambda: None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the limits of all π_k with 2 (L(π̂) − max L given π_k) ≤ limit · widening_k.
 
@@ -38,6 +39,7 @@ def profile_region(
         limit: limit of the deviance, such as `deviance_limit(level)`, or `boundary_limit` as a function of the distance to 0 or
             1, in the smaller of the standard errors at π̂ and at π_k.
         widening: the variance of π̂_k relative to that of the curvature (K,); 1 if predictions are assumed to be exact.
+        before: called before each search, for a likelihood that remembers its last evaluation.
     """
     size = len(best.point)
     low, high = np.empty(size), np.empty(size)
@@ -46,8 +48,9 @@ def profile_region(
             low[1], high[1] = 1 - high[0], 1 - low[0]
             continue
         reach = _Reach(limit, best, k, float(widening[k]))
-        low[k] = _bound(likelihood, best, k, -1, reach, float(errors[k]))
-        high[k] = _bound(likelihood, best, k, +1, reach, float(errors[k]))
+        for bounds, side in ((low, -1), (high, +1)):
+            before()
+            bounds[k] = _bound(likelihood, best, k, side, reach, float(errors[k]))
     return low, high
 
 

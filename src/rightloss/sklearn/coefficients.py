@@ -12,7 +12,8 @@ of rows of each class was fixed, as in a case-control study, only x given the cl
 where p_ρ is the fitted prediction at the sampled mix; "model" also uses the expected H. For the logit-adjusted loss the first
 sum is H and H⁻¹ n_c μ_c is the unit vector of class c's intercept, so that the slopes' covariance is that of ordinary logistic
 regression and the intercept's variance is smaller by Σ_c 1/n_c: Prentice & Pyke (1979). For the weighted loss neither holds,
-and H⁻¹ alone is wrong.
+and H⁻¹ alone is wrong. With Firth's penalty, made for few rows, "robust" divides each ψ_n by 1 − h_n, with h_n the row's
+leverage (HC3, MacKinnon & White 1985): residuals at the solution are smaller than the errors.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from scipy import special, stats
 
+from .firth import leverage
 from .linear import blocks, second_moments
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ class FittedRows:
         probs: p(k|x_n) at the fitted coefficients, at the mix of the loss (n, K).
         sampled_probs: p_ρ(k|x_n), the same at the sampled mix (n, K).
         class_weight: the loss's weight of each class (K,).
+        few: whether rows may be few, for two classes: "robust" residuals are divided by 1 − the row's leverage.
     """
 
     features: np.ndarray
@@ -52,6 +55,7 @@ class FittedRows:
     probs: np.ndarray
     sampled_probs: np.ndarray
     class_weight: np.ndarray
+    few: bool = False
 
 
 def covariances(fitted: FittedRows) -> dict[str, np.ndarray] | None:
@@ -237,6 +241,10 @@ def _residuals(fitted: FittedRows, label: np.ndarray | int) -> np.ndarray:
 def _observed_moments(fitted: FittedRows) -> tuple[np.ndarray, np.ndarray]:
     """Return Σ ψψᵀ (K, p, p) and the mean of ψ (K, p) by class."""
     residuals = _residuals(fitted, fitted.index)
+    bread = _bread(fitted, fitted.class_weight[fitted.index]) if fitted.few else None
+    if bread is not None:
+        p = fitted.probs[:, 1]
+        residuals = residuals / (1 - leverage(fitted.features, bread, p * (1 - p)).clip(0, 0.9))[:, None]
     chosen = [fitted.weight * (fitted.index == c) for c in range(fitted.probs.shape[1])]
     return _moments(fitted, [residuals] * len(chosen), chosen)
 

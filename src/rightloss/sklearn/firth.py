@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import linalg
 
+from ..solve import intercepts_for_mean
 from .linear import CrossEntropy, LinearFit, blocks, second_moments
 
 
@@ -24,17 +25,17 @@ def firth(features: np.ndarray, table: np.ndarray, start: np.ndarray, max_iter: 
         table: each row's weight by class (n, 2).
         start: coefficients (d + 1, 1).
         max_iter: maximum number of steps.
-        tol: stop when half the squared Newton decrement per row is at most tol².
+        tol: stop when half the squared Newton decrement is at most tol² times the sum of absolute residuals.
     """
     loss = CrossEntropy.of(table, float(table.sum()))
     found, curve, converged = start, [], False
     value, probs, inverse = _penalised_loss(features, loss, found)
     for _ in range(max_iter):
-        leverage = _leverage(features, inverse, loss.row_weights * probs * (1 - probs))
-        residual = loss.targets[:, 0] - loss.row_weights * probs + leverage * (0.5 - probs)
+        h = leverage(features, inverse, loss.row_weights * probs * (1 - probs))
+        residual = loss.targets[:, 0] - loss.row_weights * probs + h * (0.5 - probs)
         score = np.append(features.T @ residual, residual.sum())
         step = inverse @ score
-        converged = float(score @ step) / (2 * loss.total) <= tol**2
+        converged = float(score @ step) / 2 <= tol**2 * float(np.abs(loss.targets[:, 0] - loss.row_weights * probs).sum())
         step *= min(1.0, 5 / max(np.abs(features @ step[:-1] + step[-1]).max(), 1e-300))  # logits change by at most 5
         for size in 0.5 ** np.arange(40):
             trial = found + size * step[:, None]
@@ -65,7 +66,7 @@ def _penalised_loss(features: np.ndarray, loss: CrossEntropy, coefficients: np.n
     return mean * loss.total - log_det / 2, p, linalg.inv(information)
 
 
-def _leverage(features: np.ndarray, inverse: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def leverage(features: np.ndarray, inverse: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Return h_n = weights_n x_nᵀ I⁻¹ x_n."""
     size = inverse[-1, -1] + 2 * features @ inverse[:-1, -1]
     found: np.ndarray = weights * (size + np.einsum("nd,nd->n", features @ inverse[:-1, :-1], features))
@@ -75,12 +76,6 @@ def _leverage(features: np.ndarray, inverse: np.ndarray, weights: np.ndarray) ->
 def _with_right_mean(features: np.ndarray, loss: CrossEntropy, coefficients: np.ndarray) -> np.ndarray:
     """Return the coefficients with the intercept of maximum likelihood, given the slopes."""
     fixed = features @ coefficients[:-1]
-    intercept = coefficients[-1, 0]
-    for _ in range(100):
-        _, probs = loss.value_and_probs(fixed + intercept)
-        p = probs[:, 0]
-        step = (loss.targets[:, 0] - loss.row_weights * p).sum() / (loss.row_weights * p * (1 - p)).sum()
-        intercept += np.clip(step, -2, 2)
-        if abs(step) < 1e-12:
-            break
-    return np.vstack([coefficients[:-1], [[intercept]]])
+    share = float(loss.targets.sum() / loss.row_weights.sum())
+    found = intercepts_for_mean(np.hstack([0 * fixed, fixed]), np.array([1 - share, share]), loss.row_weights)
+    return np.vstack([coefficients[:-1], [[found[1] - found[0]]]])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -87,8 +88,9 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
         C: inverse of the strength of "l2": minimises `C Σ_n loss_n + ½ ‖weights‖²`, as in `LogisticRegression`.
         max_iter: maximum number of iterations, or of epochs.
         tol: linear models stop when no derivative of the mean loss, by standardised features, is above tol, or, for few
-            features and without "l2", when the expected improvement of a Newton step is below tol². With hidden layers it is
-            the smallest improvement that counts.
+            features and without "l2", when the expected improvement of a Newton step is below tol²; both relative to the mean
+            absolute residual. With hidden layers it is the smallest improvement that counts, relative to the entropy of
+            the population if the loss is "weighted" or with early stopping.
         batch_size: rows of a minibatch; "auto" is min(200, n). Only for hidden layers and `partial_fit`.
         learning_rate_init: learning rate of Adam. Only for hidden layers and `partial_fit`.
         early_stopping: hold out a stratified fraction of the rows, stop by the expected log-likelihood in the population on
@@ -477,6 +479,7 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
             special.softmax(outputs, axis=1),
             special.softmax(outputs + to_sampling, axis=1),
             class_weight,
+            few=self.penalty == "firth",
         )
         if self.penalty is None and is_separated(fitted):
             self._no_covariances = _SEPARATED
@@ -530,6 +533,8 @@ class InformationGainClassifier(ClassifierMixin, BaseEstimator):
             weights, biases = start
             network.set_arrays(weights, [*biases[:-1], biases[-1] - to_population])
         mix = prevalence.sampling.numpy() if prevalence.is_unknown else prevalence.population.numpy()
+        if self.loss == "weighted" or settings.early_stopping:  # the figure that must improve is in the units of the mix
+            settings = replace(settings, tol=settings.tol * float(special.entr(mix).sum() / np.log(len(mix))))
 
         def score(outputs: Tensor, held: LabelledRows) -> float:
             """Return the score at the population, or at the sampled mix while the population is being learned."""

@@ -107,7 +107,8 @@ def newton(features: np.ndarray, loss: CrossEntropy, ridge: float, start: np.nda
     """Minimise `loss + ½ ridge ‖slopes‖²` by Newton's method with step halving.
 
     It stops after a step for which half the squared Newton decrement, the expected decrease of the objective, is at most
-    tol². This criterion is scale-free, and the remaining error is of the order of its square.
+    tol² times the mean absolute residual at the start: a loss of small weights is fitted as well as one of large weights. The
+    remaining error is of the order of its square.
 
     Args:
         features: X (n, d).
@@ -120,12 +121,13 @@ def newton(features: np.ndarray, loss: CrossEntropy, ridge: float, start: np.nda
     m = start.shape[1]
     found, curve, converged = start, [], False
     value, gradient, probs = _penalised(features, loss, ridge, found)
+    enough = tol**2 * _mean_residual(loss.gradient(probs.copy()))
     for _ in range(max_iter):
         hessian = loss.hessian(features, probs)
         hessian += np.kron(np.eye(m), np.diag(np.append(np.full(len(start) - 1, ridge), 0.0)))
         step = -_solve(_pinned(hessian, m), gradient.T.ravel()).reshape(m, -1).T
         slope = float(np.vdot(gradient, step))
-        converged = -slope / 2 <= tol**2
+        converged = -slope / 2 <= enough
         size = 1.0
         for _ in range(40):
             trial = found + size * step
@@ -155,7 +157,8 @@ def lbfgs(
 ) -> LinearFit:
     """Minimise `loss + ½ ridge ‖slopes‖²` by L-BFGS, with standardised features.
 
-    It stops when no derivative by the coefficients of standardised features is above tol.
+    It stops when no derivative by the coefficients of standardised features is above tol times the mean absolute residual at
+    the start, the derivative by the outputs: by this the objective is divided, so that no tolerance has its units.
 
     Args:
         features: X (n, d).
@@ -186,20 +189,27 @@ def lbfgs(
         if intercept:
             by_slopes = by_slopes - np.outer(mean, by_intercept)
         gradient = np.vstack([by_slopes / scale[:, None], by_intercept * intercept])
-        return value + ridge / 2 * float(np.vdot(found[:-1], found[:-1])), np.concatenate([gradient.ravel(), by_own])
+        value += ridge / 2 * float(np.vdot(found[:-1], found[:-1]))
+        return value / unit, np.concatenate([gradient.ravel(), by_own]) / unit
 
     first = np.vstack([start[:-1] * scale[:, None], start[-1] + (mean @ start[:-1] if intercept else 0.0)])
+    unit = _mean_residual(loss(features @ start[:-1] + start[-1], own)[1])
     curve: list[float] = []
     result = optimize.minimize(
         value_and_gradient,
         np.concatenate([first.ravel(), own]),
         jac=True,
         method="L-BFGS-B",
-        callback=lambda intermediate_result: curve.append(float(intermediate_result.fun)),
+        callback=lambda intermediate_result: curve.append(unit * float(intermediate_result.fun)),
         options={"maxiter": max_iter, "maxfun": 20 * max_iter, "gtol": tol, "ftol": 1e-15, "maxls": 50},
     )
-    curve = curve or [float(result.fun)]
+    curve = curve or [unit * float(result.fun)]
     return LinearFit(coefficients_of(result.x), result.x[start.size :], curve, result.status != 1)
+
+
+def _mean_residual(by_output: np.ndarray) -> float:
+    """Return the largest Σ_n |derivative by the output of row n| (n, m), at most 1; 1 where all are 0."""
+    return min(1.0, float(np.abs(by_output).sum(0).max())) or 1.0
 
 
 def _mean_and_scale(features: np.ndarray, weight: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy.optimize import minimize
+from scipy import linalg
 from scipy.special import log_softmax
+
+from ..solve import Quadratic, intercepts_for_mean, minimise, softmax_columns
 
 CalibrationMethod = Literal["affine", "beta"]
 _SLOPE_SPREAD = 1.0  # standard deviation of the slopes' prior, a normal distribution around 1
@@ -74,27 +76,32 @@ def fit_logits(log_probs: np.ndarray, labels: np.ndarray, weights: np.ndarray, m
         method: "affine" or "beta".
     """
     size = log_probs.shape[1]
-    slopes = 1 if method == "affine" else size
     table, total = np.ascontiguousarray(log_probs.T), weights.sum()
     share = weights / total
     scale = max(1.0, float(np.sqrt(share @ table.var(axis=0))))  # so that slopes and intercepts have steps of the same size
-    own_log = np.bincount(labels, weights=share * table[labels, np.arange(len(labels))], minlength=size)
     own = np.bincount(labels, weights=share, minlength=size)
+    own_log = np.bincount(labels, weights=share * table[labels, np.arange(len(labels))], minlength=size)
+    slopes = np.ones((size, 1)) if method == "affine" else np.eye(size)
+    count = slopes.shape[1]
+    # from the free parameters to (a, b) of all classes; the intercept of the most frequent one stays at 0
+    design = linalg.block_diag(slopes / scale, np.delete(np.eye(size), own.argmax(), axis=1))
+    penalty = np.zeros(design.shape[1])
+    penalty[:count] = 1 / (total * (scale * _SLOPE_SPREAD) ** 2)
 
-    def loss(params: np.ndarray) -> tuple[float, np.ndarray]:
-        change, bias = params[:slopes] / scale, params[slopes:]
-        slope = np.broadcast_to(1 + change, (size,))
-        log_total, probs = _normalised(table, slope, bias)
-        value = share @ log_total - slope @ own_log - bias @ own + change @ change / (2 * total * _SLOPE_SPREAD**2)
-        by_slope = np.einsum("n,kn,kn->k", share, probs, table) - own_log
-        by_change = (by_slope if slopes > 1 else by_slope.sum(keepdims=True)) + change / (total * _SLOPE_SPREAD**2)
-        return float(value), np.concatenate([by_change / scale, probs @ share - own])
+    def loss(params: np.ndarray) -> Quadratic:
+        slope, bias = np.split(np.repeat([1.0, 0.0], size) + design @ params, 2)
+        log_total, probs = softmax_columns(slope[:, None] * table + bias[:, None])
+        value = share @ log_total - slope @ own_log - bias @ own + penalty @ params**2 / 2
+        seen = np.concatenate([probs * table, probs])
+        mean = seen @ share
+        squared, crossed, predicted = (np.diag(each) for each in ((probs * table**2) @ share, *np.split(mean, 2)))
+        curvature = np.block([[squared, crossed], [crossed, predicted]]) - (seen * share) @ seen.T
+        gradient = design.T @ (mean - np.concatenate([own_log, own])) + penalty * params
+        return Quadratic(float(value), gradient, design.T @ curvature @ design + np.diag(penalty))
 
-    bounds = [(-scale, None)] * slopes + [(None, None)] * size
-    options = {"ftol": 1e-14, "gtol": 1e-9, "maxiter": 500}
-    found = minimize(loss, np.zeros(slopes + size), jac=True, bounds=bounds, method="L-BFGS-B", options=options)
-    slope = np.broadcast_to(1 + found.x[:slopes] / scale, (size,)).copy()
-    return LogitCalibration(slope, found.x[slopes:] - found.x[slopes:].mean())
+    lower = np.concatenate([np.full(count, -scale), np.full(size - 1, -np.inf)])
+    slope, bias = np.split(design @ minimise(loss, np.zeros(len(lower)), lower).point, 2)
+    return LogitCalibration(1 + slope, bias - bias.mean())
 
 
 def flattened(log_probs: np.ndarray, mean: np.ndarray, weights: np.ndarray) -> LogitCalibration:
@@ -107,9 +114,6 @@ def match_mean(
 ) -> LogitCalibration:
     """Return the intercepts b with which the mean prediction is `mean`; no labels are needed.
 
-    They minimise the convex F(b) = avg_n log Σ_k exp(a_k log p(k|x_n) + b_k) − Σ_k mean_k b_k, whose gradient is the mean
-    prediction minus `mean`, by Newton's method with step halving.
-
     Args:
         log_probs: finite, `(n, k)`.
         mean: positive, sums to 1 (K,).
@@ -117,30 +121,7 @@ def match_mean(
         slope: a (K,); 1 by default.
     """
     slopes = np.ones(len(mean)) if slope is None else slope
-    table, share = np.ascontiguousarray(log_probs.T), weights / weights.sum()
-
-    def at(bias: np.ndarray) -> tuple[float, np.ndarray, np.ndarray, float]:
-        """Return F, the probabilities, their mean, and how far that is from `mean`, relatively."""
-        totals, probs = _normalised(table, slopes, bias)
-        average = probs @ share
-        return float(share @ totals - mean @ bias), probs, average, float(np.abs(average / mean - 1).max())
-
-    bias = np.log(mean) - np.log(at(np.zeros(len(mean)))[2])
-    value, probs, average, error = at(bias)
-    for _ in range(100):
-        if error < 1e-12:
-            break
-        curvature = np.diag(average) - (probs * share) @ probs.T
-        step = np.linalg.pinv(curvature, rcond=1e-14, hermitian=True) @ (average - mean)
-        scaling = np.log(average) - np.log(mean)  # iterative scaling, slower: the last try, where Newton's step is of no use
-        for change in (*(step * 0.5**halvings for halvings in range(20)), scaling):
-            found = at(bias - change)
-            if found[0] < value or found[3] < error:  # near the end F is rounding, and the error still falls
-                break
-        else:
-            break
-        bias, (value, probs, average, error) = bias - change, found
-    return LogitCalibration(slopes, bias - bias.mean())
+    return LogitCalibration(slopes, intercepts_for_mean(slopes * log_probs, mean, weights))
 
 
 def smooth_likelihoods(log_probs: np.ndarray, population: np.ndarray, counts: np.ndarray) -> np.ndarray:
@@ -158,12 +139,3 @@ def smooth_likelihoods(log_probs: np.ndarray, population: np.ndarray, counts: np
     prior = np.log(population)
     shares = np.exp(log_softmax(log_probs - prior, axis=1)) + 1 / (1 + counts)
     return log_softmax(np.log(shares) + prior, axis=1)
-
-
-def _normalised(table: np.ndarray, slope: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return log Σ_k exp(a_k t_k + b_k) of each column of `table` `(k, n)`, and the probabilities `(k, n)`."""
-    logits = slope[:, None] * table + bias[:, None]
-    top = logits.max(axis=0)
-    probs = np.exp(logits - top)
-    total = probs.sum(axis=0)
-    return np.log(total) + top, probs / total

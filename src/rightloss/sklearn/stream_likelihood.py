@@ -58,8 +58,9 @@ def fit_streams(
     if learnt:
         begin = moved(begin, np.log(rho) - np.log(first))
         log_probs = special.log_softmax(class_logits(others.features @ begin[:-1] + begin[-1]), axis=1)
-        pi = first if prevalence.is_uncertain else mixture_proportions(log_probs, rho)
-        own = loss.own_of(pi)
+        # where a class is at 0 the likelihood is flat in φ, so a search must come from inside
+        inside = np.maximum(mixture_proportions(log_probs, rho), 0.1 * rho)
+        own = loss.own_of(first if prevalence.is_uncertain else inside / inside.sum())
     fit = lbfgs(features, loss, ridge, begin, max_iter, tol, own, weight=weight)
     pi = loss.population_of(fit.own)
     found = moved(fit.coefficients, np.log(pi) - np.log(rho)) if learnt else fit.coefficients
