@@ -11,7 +11,7 @@ PACKAGE = ROOT / "src" / "rightloss"
 PAGE = ROOT / "CONTRIBUTING.md"
 BLOCK = re.compile(r"```text\nsrc/rightloss/\n.*?```\n", re.DOTALL)
 ORDER = (  # of data flow, as tests/test_layout.py enforces it
-    *("extras.py", "atomic_files.py", "lock.py", "rng.py", "log_probs.py", "prevalence", "finding_tables.py"),
+    *("extras.py", "atomic_files.py", "lock.py", "rng.py", "solve.py", "log_probs.py", "prevalence", "finding_tables.py"),
     *("serialization.py", "sampling", "likelihoods", "marginals", "losses", "inference", "predictive", "shift", "metrics"),
     *("check", "sklearn", "boosting", "tabular"),
     *("lidc", "study", "cli"),

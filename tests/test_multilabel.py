@@ -14,9 +14,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from members import unchecked_types
 from torch import Tensor, nn
 
 import rightloss as rl
+from rightloss.inference import log_posterior
 from rightloss.prevalence import MultilabelPrevalence
 
 RATES, SAMPLED = [0.30, 0.05, 0.01], [0.3, 0.4, 0.5]
@@ -217,6 +219,8 @@ class TestRefusals:
             rl.InformationGainLoss(findings())(logits, y, unlabelled=logits)
         with pytest.raises(ValueError, match="Bernoulli"):
             rl.InformationGainLoss(findings(), rl.Categorical())
+        with unchecked_types(), pytest.raises(ValueError, match="multi-label"):
+            log_posterior(nn.Linear(3, 3), findings())  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="RunningMarginal"):
             rl.InformationGainLoss(findings(), marginal=rl.PoolMarginal(nn.Linear(1, 1), []))
 

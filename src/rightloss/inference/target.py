@@ -27,7 +27,7 @@ from ..losses.gain import PriorTerms, at_reference, example_log_weights, informa
 from ..losses.streams import stream_batch, stream_columns, stream_terms, tables_of
 from ..marginals import Marginal, MinibatchEstimate, PoolMarginal, log_mean, sharing_group
 from ..marginals.pool import Pool
-from ..prevalence import ContinuousPrevalence, Density, Frequencies, Prevalence, PrevalenceWarning
+from ..prevalence import ContinuousPrevalence, Density, Frequencies, MultilabelPrevalence, Prevalence, PrevalenceWarning
 from .joint_model import JointModel
 from .marginals import RecordingMarginal, fresh_marginal
 from .minibatches import UnlabelledRows
@@ -130,6 +130,12 @@ def log_posterior(
         raise ValueError(f"Expected `model` to be an nn.Module, but got {type(model).__name__}: wrap it in one.")
     if any(name.startswith(LIKELIHOOD) for name, _ in (*model.named_parameters(), *model.named_buffers())):
         raise ValueError("Expected a model without a part named `likelihood`, but it has one: rename it.")
+    given: Any = prevalence
+    if isinstance(given, MultilabelPrevalence):
+        raise ValueError(
+            "Expected a prevalence of classes for a posterior, but got one of several findings (multi-label): infer one posterior "
+            "for each finding, log_posterior(model_of_one_logit, prevalence['name'], Bernoulli())."
+        )
     criterion = checked_criterion(loss, prevalence, likelihood, marginal, reference, pool)
     if not _trainable(model, criterion):
         raise ValueError("Expected weights to infer, but no parameter has requires_grad: unfreeze some.")
