@@ -187,7 +187,7 @@ def test_the_mean_alone_leaves_slopes_without_variance_and_a_fit_does_not() -> N
     table = overconfident(h)
     probs = table.exp().double()
     for kind in ("mean", "temperature", "bias-corrected", "vector"):
-        found = fit_calibration(table, y, kind)  # type: ignore[arg-type]
+        found = fit_calibration(table, y, kind)
         assert bool((found.covariance.diagonal()[:2] > 0).all()) == (kind != "mean")
     of_log_odds = fit_calibration(table, y, "mean").covariance[2:, 2:]
     relative = probs[:, 1] / probs[:, 1].mean() - probs[:, 0] / probs[:, 0].mean()

@@ -133,8 +133,8 @@ def log_posterior(
     given: Any = prevalence
     if isinstance(given, MultilabelPrevalence):
         raise ValueError(
-            "Expected a prevalence of classes for a posterior, but got one of several findings (multi-label): infer one posterior "
-            "for each finding, log_posterior(model_of_one_logit, prevalence['name'], Bernoulli())."
+            "Expected a prevalence of classes for a posterior, but got one of several findings (multi-label): infer one "
+            "posterior for each finding, log_posterior(model_of_one_logit, prevalence['name'], Bernoulli())."
         )
     criterion = checked_criterion(loss, prevalence, likelihood, marginal, reference, pool)
     if not _trainable(model, criterion):
