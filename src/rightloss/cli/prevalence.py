@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import numpy as np
+    from torch import Tensor
 
     from ..shift import LabelShiftTest, PrevalenceEstimate
     from ..tabular import TableModel
@@ -46,10 +47,9 @@ def prevalence(model: ModelFolder, data: Data, encoding: Encoding = None, json: 
             from ..tabular import load_model, read_table
         with warnings_on_stderr():
             fitted = load_model(model)
-            log_probs = fitted.predict_log_proba(read_table(data, encoding=encoding))
-            held_out = (fitted.held_out.log_probs, fitted.held_out.target)
-            test = _test(log_probs, fitted)
-            estimate = estimate_prevalence(log_probs, fitted.population.population, held_out=held_out)
+            log_probs, ours, mix = fitted.comparable_log_proba(read_table(data, encoding=encoding))
+            test = _test(log_probs, ours, mix, fitted.held_out.target)
+            estimate = estimate_prevalence(log_probs, mix, held_out=(ours, fitted.held_out.target))
         following = _next_arguments(estimate, fitted, model, data)
         if json:
             _print_json(estimate, test, fitted, following)
@@ -58,16 +58,16 @@ def prevalence(model: ModelFolder, data: Data, encoding: Encoding = None, json: 
             print_next(*following)
 
 
-def _test(log_probs: np.ndarray, fitted: TableModel) -> LabelShiftTest:
+def _test(log_probs: np.ndarray, ours: np.ndarray, mix: Tensor, labels: np.ndarray) -> LabelShiftTest:
     """Test for label shift at equal class frequencies, so that a class is predicted even if it is rare at the population."""
     from ..predictive.retarget import retarget
     from ..shift import LabelShiftWarning, label_shift_test
 
-    equal = [1 / len(fitted.classes_)] * len(fitted.classes_)
-    ours, theirs = (retarget(table, fitted.population, equal) for table in (fitted.held_out.log_probs, log_probs))
+    equal = [1 / len(mix)] * len(mix)
+    ours, theirs = (retarget(table, mix, equal) for table in (ours, log_probs))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LabelShiftWarning)  # its complaints are printed
-        return label_shift_test(theirs, (ours, fitted.held_out.target))
+        return label_shift_test(theirs, (ours, labels))
 
 
 def _next_arguments(estimate: PrevalenceEstimate, fitted: TableModel, folder: Path, data: Path) -> list[str]:

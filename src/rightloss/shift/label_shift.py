@@ -44,7 +44,7 @@ class LabelShiftTest:
     Attributes:
         p_value: of the hypothesis that only the class frequencies differ. If it is small, something else differs as well.
         tenable: whether the p-value is at least 1 − level.
-        statistic: Pearson's statistic of the best fit of the target's predictions by a mixture of the held-out classes.
+        statistic: the deviance of the best fit of the target's predictions by a mixture of the held-out classes.
         degrees: its degrees of freedom.
         sampling_p_value: of the hypothesis that the held-out labels have the mix `sampling`; None if none was given.
         condition: condition number of the confusion matrix p(predicted|true), the largest factor of errors of the mean
@@ -91,7 +91,9 @@ def label_shift_test(
     Under label shift p(x|y) is the same in both sets. So every function of x, such as the bin of the prediction, has the
     distribution Σ_k π_k P_k in the target, with P_k its distribution over held-out examples of class k. With more bins than
     classes this can be tested. π and P are fitted to the counts of both sets by maximum likelihood, which includes the noise
-    of both. Pearson's statistic is then χ² with (bins − 1) − (K − 1) degrees of freedom. A class that may be absent (its
+    of both. The deviance, 2 Σ observed · log(observed / expected), is then χ² with (bins − 1) − (K − 1) degrees of freedom. It
+    stays so with few held-out rows of a class, where Pearson's statistic does not: one row where hardly any is expected
+    decides that. A class that may be absent (its
     frequency is within 2 standard errors of 0) does not reduce the degrees of freedom: if it is absent, the statistic is a
     mixture of χ² with and without its degree, and the larger number keeps the size below 1 − level, with some loss of power. A
     bin is a predicted class and a range of that class's probability. So p depends on the model, and on the mix of its
@@ -186,12 +188,12 @@ def _edges(score: Tensor, is_target: Tensor, parts: int) -> Tensor:
 
 
 def _distance(counts: np.ndarray, by_class: np.ndarray) -> tuple[float, np.ndarray]:
-    """Return Pearson's statistic over the cells of both sets, and the π of the fit."""
+    """Return the deviance over the cells of both sets, and the π of the fit."""
     shares, population = _fitted(counts, by_class)
     observed = np.concatenate([counts[:, None], by_class], 1)
     expected = np.concatenate([counts.sum() * (shares @ population)[:, None], by_class.sum(0) * shares], 1)
-    gap = np.divide((observed - expected) ** 2, expected, out=np.zeros_like(expected), where=expected > 1e-9)
-    return float(gap.sum()), population
+    ratio = np.divide(observed, expected, out=np.ones_like(expected), where=observed > 0)
+    return max(0.0, 2 * float((observed * np.log(ratio)).sum())), population
 
 
 def _fitted(counts: np.ndarray, by_class: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

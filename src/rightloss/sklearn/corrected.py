@@ -29,6 +29,7 @@ from .out_of_fold import (
     folds_of,
     log_prob_rows,
     out_of_fold,
+    predict_by_fold,
     probability_floor,
     response_method,
     sample_of_predictions,
@@ -242,21 +243,22 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
 
         The estimate (`estimate_`) is from `rightloss.shift.estimate_prevalence`, calibrated on out-of-fold predictions if there
         are some ("auto", "affine", "beta"). These are also used to test for label shift, with a
-        `rightloss.shift.LabelShiftWarning` if more than the mix has changed. Otherwise the classifier is assumed to be
-        calibrated at ρ, and a `PrevalenceWarning` says so.
+        `rightloss.shift.LabelShiftWarning` if more than the mix has changed. For both, each unlabelled row is predicted by the
+        classifier of one fold, as each labelled row was: the one fitted to all rows is another classifier, and not comparable.
+        Without out-of-fold predictions the classifier is assumed to be calibrated at ρ, and a `PrevalenceWarning` says so.
         """
         check_is_fitted(self)
-        table = self._log_probs(X_unlabelled)
         if self._held_out is None:
-            self.estimate_ = estimate_prevalence(table, self.sampling_)
+            self.estimate_ = estimate_prevalence(self._log_probs(X_unlabelled), self.sampling_)
         else:
+            table = self._table(predict_by_fold(self._fold_models, X_unlabelled))
             label_shift_test(table, self._held_out)
             self.estimate_ = estimate_prevalence(table, self.sampling_, held_out=self._held_out)
         return self.set_population(self.estimate_)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a classifier; those of version 0.2.0 are without smoothing."""
-        fitted = {"smoothing_": False} if "method_" in state else {}
+        """Restore a classifier; those of version 0.2.0 are without smoothing and models of folds."""
+        fitted = {"smoothing_": False, "_fold_models": [state["estimator_"]]} if "method_" in state else {}
         super().__setstate__({"smoothing": False, **fitted, **state})
 
     def __sklearn_tags__(self) -> Any:
@@ -346,6 +348,7 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         """Choose the method and fit it. Calibrations take predictions at the labels' mix and return them at `_stated_at`."""
         rows = None if folded is None else self._held_out_rows(folded)
         self._held_out = None if folded is None else (self._table(folded.values), folded.labels)
+        self._fold_models = [] if folded is None else folded.models
         matched = self._matched(X_unlabelled)
         self.comparison_: dict[str, dict[str, float]] = {}
         self.method_, self.smoothing_ = self.method, False

@@ -16,7 +16,7 @@ from sklearn.model_selection import StratifiedKFold, check_cv
 from sklearn.utils import _safe_indexing
 from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.parallel import Parallel, delayed
-from sklearn.utils.validation import _check_method_params
+from sklearn.utils.validation import _check_method_params, _num_samples
 
 _ROWS_FOR_FLOOR = 10_000
 
@@ -30,12 +30,14 @@ class OutOfFold:
         labels: class numbers `(n,)`.
         weights: of the rows `(n,)`.
         folds: the number of the fold that left out the row `(n,)`.
+        models: the classifier of each fold; a frozen one alone.
     """
 
     values: np.ndarray
     labels: np.ndarray
     weights: np.ndarray
     folds: np.ndarray
+    models: list[Any]
 
 
 def response_method(estimator: Any) -> str:
@@ -136,24 +138,42 @@ def out_of_fold(
     for number, (_, test) in enumerate(splits):
         folds[test] = number
     if isinstance(estimator, FrozenEstimator):
-        return OutOfFold(np.asarray(getattr(estimator, method)(X)), labels, weights, folds)
+        return OutOfFold(np.asarray(getattr(estimator, method)(X)), labels, weights, folds, [estimator])
     parts = Parallel(n_jobs=n_jobs)(delayed(_predict_fold)(estimator, X, y, *split, method, params) for split in splits)
-    values = np.concatenate(parts)
+    values = np.concatenate([part for part, _ in parts])
     values[np.concatenate([test for _, test in splits])] = values.copy()
-    return OutOfFold(values, labels, weights, folds)
+    return OutOfFold(values, labels, weights, folds, [fitted for _, fitted in parts])
+
+
+def predict_by_fold(models: list[Any], X: Any, seed: int = 0) -> np.ndarray:
+    """Return predictions of new rows, each by the classifier of one fold, drawn at random.
+
+    These are comparable with out-of-fold predictions. Those of a classifier fitted to all rows are not: it is another one.
+    """
+    drawn = np.random.default_rng(seed).integers(len(models), size=_num_samples(X))
+    rows = [np.flatnonzero(drawn == fold) for fold in range(len(models))]
+    values = np.concatenate(
+        [np.asarray(_response(each, _safe_indexing(X, own))) for each, own in zip(models, rows, strict=True) if len(own)]
+    )
+    values[np.concatenate(rows)] = values.copy()
+    return values
+
+
+def _response(estimator: Any, X: Any) -> Any:
+    return getattr(estimator, response_method(estimator))(X)
 
 
 def _predict_fold(
     estimator: Any, X: Any, y: np.ndarray, train: np.ndarray, test: np.ndarray, method: str, params: dict[str, Any]
-) -> np.ndarray:
-    """Return the predictions on `test` of a copy fitted on `train`.
+) -> tuple[np.ndarray, Any]:
+    """Return the predictions on `test` of a copy fitted on `train`, and that copy.
 
     scikit-learn's `cross_val_predict` replaces labels by numbers, which breaks a dict of class weights by label.
     """
     fitted = clone(estimator)
     rows, labels = _safe_split(fitted, X, y, train)
     fitted.fit(rows, labels, **_check_method_params(X, params, train))
-    return np.asarray(getattr(fitted, method)(_safe_split(fitted, X, None, test, train)[0]))
+    return np.asarray(getattr(fitted, method)(_safe_split(fitted, X, None, test, train)[0])), fitted
 
 
 def _check_folds(labels: np.ndarray, weights: np.ndarray, splits: list[tuple[np.ndarray, np.ndarray]]) -> None:

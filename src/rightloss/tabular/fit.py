@@ -36,7 +36,7 @@ from .encode import ColumnSpec, column_specs, linear_matrix
 from .findings import Finding, TableWarning, raise_errors
 from .inspect import inspect_table
 from .labels import Label, labels_of, population_of
-from .model import HeldOutRows, TableModel
+from .model import FoldModels, HeldOutRows, TableModel
 from .splits import stratified_rows
 from .unlabelled import (
     WITH_UNLABELLED,
@@ -150,6 +150,7 @@ def fit_table(
         rows=len(frame),
         findings=[*report.findings, *odd, *(Finding("note", None, words) for words in notes), *result.findings],
         unlabelled=result.unlabelled,
+        folds=result.folds,
     )
     return model if others is None else _with_mean_predictions(model, others)
 
@@ -179,6 +180,7 @@ class _Result:
     findings: list[Finding]
     prevalence: Prevalence
     unlabelled: UnlabelledReport | None
+    folds: FoldModels | None
 
 
 def _compare(
@@ -216,19 +218,21 @@ def _compare(
     step("figures of the candidates")
     comparison = comparison_table(compared, some.codes, prevalence, some.groups, chosen)
     step("fit to all rows")
-    fitted, raw = None, chosen.log_probs
+    fitted, raw, of_folds = None, chosen.log_probs, None
     if chosen.family is None:
         findings.append(Finding("warning", None, _NOTHING_BETTER))
     else:
         family = next(each for each in chosen_families if each.name == chosen.family)
-        fitted, raw = _refit(family, table, crossed[family.name].setting, seed), crossed[family.name].log_probs
+        found = crossed[family.name]
+        fitted, raw = _refit(family, table, found.setting, seed), found.log_probs
+        of_folds = FoldModels(found.models, raw)
     step("done")
     brought = None
     if table.others is not None:
         of_test = (p_value, warned, gain)
         brought = what_they_brought(table.others, *of_test, estimate, compared, chosen, some.codes, prevalence, some.groups)
     held = HeldOutRows(chosen.log_probs, some.codes, some.groups, some.rows)
-    return _Result(chosen, fitted, raw, comparison, held, some.notes + notes, findings, prevalence, brought)
+    return _Result(chosen, fitted, raw, comparison, held, some.notes + notes, findings, prevalence, brought, of_folds)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,8 @@ Stage: `TableModel` → folder, written atomically → `TableModel`, with everyt
 | file | content |
 |---|---|
 | model.json | format and version, columns, classes, population, comparison, findings, digests of the other files |
-| arrays.safetensors | predictions out of fold, coefficients, calibration | | boosting.txt | the trees, if the model has some |
+| arrays.safetensors | predictions out of fold, coefficients, calibration, the models of the folds |
+| boosting.txt | the trees, if the model has some |
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from .columns import Kind
 from .encode import ColumnSpec
 from .findings import Finding, Level
 from .labels import MOST_CLASSES, Label
-from .model import HeldOutRows, TableModel
+from .model import FoldModels, HeldOutRows, TableModel
 from .unlabelled import UnlabelledReport
 
 FORMAT, VERSION = "rightloss.table-model", 1
@@ -132,12 +133,13 @@ def _write(model: TableModel, folder: Path, others: Mapping[str, str]) -> None:
         tensors["held_out.groups"] = model.held_out.groups
     if isinstance(model.fitted, LinearModel):
         tensors |= {"coefficients": model.fitted.coefficients, "intercepts": model.fitted.intercepts}
+    tensors |= _fold_arrays(model.folds)
     arrays = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in tensors.items()}
     if model.calibration is not None:
         arrays |= {f"calibration.{name}": getattr(model.calibration, name).double() for name in _CALIBRATION}
     write_file(_ARRAYS_FORMAT, folder / _ARRAYS, arrays, {})
     if isinstance(model.fitted, BoostingModel):
-        (folder / _TREES).write_text(model.fitted.booster.model_to_string(), encoding="utf-8")
+        (folder / _TREES).write_bytes(_trees(model.fitted))
     for name, text in others.items():
         (folder / name).write_text(text, encoding="utf-8")
     facts = _facts(model) | {
@@ -145,6 +147,23 @@ def _write(model: TableModel, folder: Path, others: Mapping[str, str]) -> None:
     }
     facts["sha256"] = _digest(facts)
     (folder / _JSON).write_text(json.dumps(facts, indent=1, ensure_ascii=False, allow_nan=False), encoding="utf-8")
+
+
+def _fold_arrays(folds: FoldModels | None) -> dict[str, np.ndarray]:
+    """Return the models of the folds as arrays, trees as the bytes of their text."""
+    if folds is None:
+        return {}
+    arrays = {"folds.log_probs": folds.log_probs}
+    for number, fitted in enumerate(folds.models):
+        if isinstance(fitted, LinearModel):
+            arrays |= {f"folds.{number}.{name}": getattr(fitted, name) for name in ("coefficients", "intercepts")}
+        elif isinstance(fitted, BoostingModel):
+            arrays[f"folds.{number}.trees"] = np.frombuffer(_trees(fitted), dtype=np.uint8).copy()
+    return arrays
+
+
+def _trees(fitted: BoostingModel) -> bytes:
+    return str(fitted.booster.model_to_string()).encode()
 
 
 def _facts(model: TableModel) -> dict[str, Any]:
@@ -236,6 +255,7 @@ def _assemble(facts: dict[str, Any], tensors: Mapping[str, Tensor], folder: Path
         held_out=_held_out(tensors, len(classes), folder),
         family=facts["family"],
         fitted=_fitted(facts["family"], tensors, columns, len(classes), folder),
+        folds=_folds(facts["family"], tensors, columns, len(classes), folder),
         calibration=_calibration(tensors, prevalence, folder) if facts["correction"] == "affine" else None,
         rows=facts["rows"],
         findings=[_finding(each, folder) for each in _list(facts, "findings")],
@@ -304,25 +324,48 @@ def _held_out(tensors: Mapping[str, Tensor], num_classes: int, folder: Path) -> 
 
 
 def _fitted(
-    family: Any, tensors: Mapping[str, Tensor], columns: list[ColumnSpec], num_classes: int, folder: Path
+    family: Any,
+    tensors: Mapping[str, Tensor],
+    columns: list[ColumnSpec],
+    num_classes: int,
+    folder: Path,
+    prefix: str = "",
 ) -> Fitted | None:
     if family == "linear":
         width = sum(column.linear_width for column in columns)
-        coefficients = _array(tensors, "coefficients", np.float64, (num_classes, width), folder)
-        return LinearModel(coefficients, _array(tensors, "intercepts", np.float64, (num_classes,), folder))
+        coefficients = _array(tensors, f"{prefix}coefficients", np.float64, (num_classes, width), folder)
+        return LinearModel(coefficients, _array(tensors, f"{prefix}intercepts", np.float64, (num_classes,), folder))
     if family == "boosting":
-        return BoostingModel(_booster(folder, len(columns), num_classes), num_classes)
+        trees = _array(tensors, f"{prefix}trees", np.uint8, (-1,), folder).tobytes() if prefix else None
+        return BoostingModel(_booster(folder, trees, len(columns), num_classes), num_classes)
     _require(family is None, folder, f"the family {family!r} is not known")
     return None
 
 
-def _booster(folder: Path, num_columns: int, num_classes: int) -> Any:
+def _folds(
+    family: Any, tensors: Mapping[str, Tensor], columns: list[ColumnSpec], num_classes: int, folder: Path
+) -> FoldModels | None:
+    """Return the models of the folds; None in models of version 0.2.0."""
+    if "folds.log_probs" not in tensors:
+        return None
+    shape = (len(tensors["held_out.target"]), num_classes)
+    log_probs = _array(tensors, "folds.log_probs", np.float64, shape, folder)
+    models: list[Fitted] = []
+    while any(name.startswith(f"folds.{len(models)}.") for name in tensors):
+        fitted = _fitted(family, tensors, columns, num_classes, folder, f"folds.{len(models)}.")
+        _require(fitted is not None, folder, "models of folds without a family")
+        models += [] if fitted is None else [fitted]
+    _require(len(models) > 1, folder, "the models of the folds are missing")
+    return FoldModels(models, log_probs)
+
+
+def _booster(folder: Path, trees: bytes | None, num_columns: int, num_classes: int) -> Any:
     try:
         import lightgbm
     except ImportError as error:
         raise ImportError("This model needs LightGBM: pip install 'rightloss[boosting]'.") from error
     try:
-        booster = lightgbm.Booster(model_str=(folder / _TREES).read_text(encoding="utf-8"))
+        booster = lightgbm.Booster(model_str=((folder / _TREES).read_bytes() if trees is None else trees).decode())
     except (lightgbm.basic.LightGBMError, OSError, ValueError) as error:
         raise _damaged(folder, f"{_TREES} cannot be read: {error}") from error
     outputs = 1 if num_classes == 2 else num_classes

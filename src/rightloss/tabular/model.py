@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,7 +23,7 @@ from .candidates import BoostingModel, Fitted, LinearModel
 from .encode import ColumnSpec, boosting_matrix, check_columns, linear_matrix
 from .findings import Finding, TableWarning
 from .labels import Label, Labels, labels_of, matching_label, population_of
-from .unlabelled import UnlabelledReport
+from .unlabelled import UnlabelledReport, by_fold
 
 _BLOCK = 100_000  # rows encoded at a time
 
@@ -53,6 +53,19 @@ class HeldOutRows:
 
 
 @dataclass(frozen=True, eq=False)
+class FoldModels:
+    """The models of the folds: a row that none was trained on is comparable with a held-out row only if a fold predicts it.
+
+    Attributes:
+        models: one of each fold.
+        log_probs: their predictions of the held-out rows, at the mix of the training table, before any correction `(m, k)`.
+    """
+
+    models: list[Fitted]
+    log_probs: Float64[np.ndarray, "m k"]
+
+
+@dataclass(frozen=True, eq=False)
 class TableModel:
     """A classifier of tables at a prevalence, from `fit_table` or `load_model`.
 
@@ -71,6 +84,7 @@ class TableModel:
         calibration: the affine correction, or None for the closed form.
         rows: number of rows that the model was fitted to.
         unlabelled: how unlabelled rows were used; None without any.
+        folds: the models of the folds; None for always answering π, and in models saved by version 0.2.0.
 
     Examples:
         >>> import numpy as np, pandas as pd
@@ -101,6 +115,7 @@ class TableModel:
     rows: int
     findings: list[Finding] = field(default_factory=list)
     unlabelled: UnlabelledReport | None = None
+    folds: FoldModels | None = None
 
     @property
     def sampling(self) -> Tensor:
@@ -115,17 +130,30 @@ class TableModel:
                 did not occur in training.
             population: as in `fit_table`; None for the model's own.
         """
-        for finding in self.check(frame):
-            if finding.level == "warning":
-                warnings.warn(f"column {finding.column!r}: {finding.message}", TableWarning, stacklevel=2)
         to = self.population if population is None else self.prevalence_of(population)
-        blocks = [self._block(frame.iloc[start : start + _BLOCK]) for start in range(0, len(frame), _BLOCK)]
-        table = np.concatenate(blocks) if blocks else np.empty((0, len(self.classes_)))
+        table = self._in_blocks(frame, self._block)
         if not len(table):
             return table
         from_ = self.population.sampling if self.calibration is None else self.calibration.sampling
         moved: np.ndarray = retarget(table, from_=from_, to=to)
         return moved
+
+    def comparable_log_proba(
+        self, frame: pd.DataFrame
+    ) -> tuple[Float64[np.ndarray, "n k"], Float64[np.ndarray, "m k"], Tensor]:
+        """Return predictions of a table and of the held-out rows by the same models, and the mix (K,) at which both hold.
+
+        Each row of the table is predicted by the model of one fold, like each held-out row. The model fitted to all rows is
+        another one: tests and estimates that compare its predictions with those of the folds are wrong.
+        """
+        if self.folds is None:
+            return self.predict_log_proba(frame), self.held_out.log_probs, self.population.population
+        models, size = self.folds.models, len(self.classes_)
+
+        def block(part: pd.DataFrame) -> np.ndarray:
+            return by_fold(models, matrix_for(models[0], part, self.columns), size)
+
+        return self._in_blocks(frame, block), self.folds.log_probs, self.population.sampling
 
     def predict(self, frame: pd.DataFrame, population: Population | None = None) -> list[Label]:
         """Return the most probable class of each row at a population."""
@@ -170,6 +198,14 @@ class TableModel:
         from .folder import save_model
 
         save_model(self, folder, overwrite=overwrite, also=also)
+
+    def _in_blocks(self, frame: pd.DataFrame, block: Callable[[pd.DataFrame], np.ndarray]) -> Float64[np.ndarray, "n k"]:
+        """Warn of cells that did not occur in training, and return the predictions of all blocks."""
+        for finding in self.check(frame):
+            if finding.level == "warning":
+                warnings.warn(f"column {finding.column!r}: {finding.message}", TableWarning, stacklevel=3)
+        parts = [block(frame.iloc[start : start + _BLOCK]) for start in range(0, len(frame), _BLOCK)]
+        return np.concatenate(parts) if parts else np.empty((0, len(self.classes_)))
 
     def _block(self, frame: pd.DataFrame) -> Float64[np.ndarray, "n k"]:
         """Return predictions at the mix of the fitted model, or of its calibration."""
