@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import numpy as np
-    from torch import Tensor
 
     from ..shift import LabelShiftTest, PrevalenceEstimate
     from ..tabular import TableModel
+    from ..tabular.model import ComparableRows
 
 _SMALLEST = 1e-6  # frequency of an unseen class in the next command
 
@@ -47,9 +47,9 @@ def prevalence(model: ModelFolder, data: Data, encoding: Encoding = None, json: 
             from ..tabular import load_model, read_table
         with warnings_on_stderr():
             fitted = load_model(model)
-            log_probs, ours, mix = fitted.comparable_log_proba(read_table(data, encoding=encoding))
-            test = _test(log_probs, ours, mix, fitted.held_out.target)
-            estimate = estimate_prevalence(log_probs, mix, held_out=(ours, fitted.held_out.target))
+            rows, labels = fitted.comparable_rows(read_table(data, encoding=encoding)), fitted.held_out.target
+            test = _test(rows, labels)
+            estimate = estimate_prevalence(rows.log_probs, rows.sampling, held_out=(rows.held_out, labels))
         following = _next_arguments(estimate, fitted, model, data)
         if json:
             _print_json(estimate, test, fitted, following)
@@ -58,16 +58,16 @@ def prevalence(model: ModelFolder, data: Data, encoding: Encoding = None, json: 
             print_next(*following)
 
 
-def _test(log_probs: np.ndarray, ours: np.ndarray, mix: Tensor, labels: np.ndarray) -> LabelShiftTest:
+def _test(rows: ComparableRows, labels: np.ndarray) -> LabelShiftTest:
     """Test for label shift at equal class frequencies, so that a class is predicted even if it is rare at the population."""
     from ..predictive.retarget import retarget
     from ..shift import LabelShiftWarning, label_shift_test
 
-    equal = [1 / len(mix)] * len(mix)
-    ours, theirs = (retarget(table, mix, equal) for table in (ours, log_probs))
+    equal = [1 / len(rows.sampling)] * len(rows.sampling)
+    ours, theirs = (retarget(table, rows.sampling, equal) for table in (rows.held_out, rows.log_probs))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LabelShiftWarning)  # its complaints are printed
-        return label_shift_test(theirs, (ours, labels))
+        return label_shift_test(theirs, (ours, labels), folds=rows.folds)
 
 
 def _next_arguments(estimate: PrevalenceEstimate, fitted: TableModel, folder: Path, data: Path) -> list[str]:

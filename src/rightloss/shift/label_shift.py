@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -85,6 +85,7 @@ def label_shift_test(
     sampling: Frequencies | Prevalence | None = None,
     *,
     level: float = 0.95,
+    folds: tuple[Numbers, Numbers] | None = None,
 ) -> LabelShiftTest:
     """Test whether the target is a mixture of the held-out set's classes; warn with `LabelShiftWarning` if it is not.
 
@@ -105,6 +106,9 @@ def label_shift_test(
         held_out: `(log_probs, labels)` of the same model on labelled data that it was not trained on.
         sampling: ρ, the mix of the predictions; if given, the held-out labels are tested against it.
         level: a p-value below 1 − level is not tenable.
+        folds: if several models of a cross-validation predicted the rows, the number of each row's model: of the target `(n,)`,
+            and of the held-out rows `(m,)`. Each model's rows are tested alone, and the statistics added: a model was trained
+            on the rows that the others are tested on, so all held-out predictions together vary more than independent ones.
 
     Examples:
         >>> import torch
@@ -121,11 +125,13 @@ def label_shift_test(
     data = held_out_set(held_out, target.shape[1])
     require_every_class(data)
     rho = None if sampling is None else sampling_mix(sampling, target.shape[1])
-    counts, by_class = _binned(target, data)
-    statistic, population = _distance(counts, by_class)
     means = prediction_moments([target], data, soft=False)
+    fits = [_distance(*_binned(*part)) for part in _parts(target, data, folds)]
+    population = np.average([fit.population for fit in fits], axis=0, weights=[fit.rows for fit in fits])
     errors = np.sqrt(np.diag(covariance(means, population)))
-    degrees = len(counts) - max(1, int((population > 2 * errors).sum()))
+    present = max(1, int((population > 2 * errors).sum()))
+    used = [fit for fit in fits if fit.bins > present]
+    statistic, degrees = float(sum(fit.statistic for fit in used)), sum(fit.bins - present for fit in used)
     p_value = _tail(statistic, degrees) if degrees > 0 else 1.0
     of_mix = None if rho is None else goodness_of_fit(data.counts, rho)
     condition, error = float(np.linalg.cond(means.by_class)), float(errors.max())
@@ -187,13 +193,36 @@ def _edges(score: Tensor, is_target: Tensor, parts: int) -> Tensor:
     return edges[edges < score.max()]
 
 
-def _distance(counts: np.ndarray, by_class: np.ndarray) -> tuple[float, np.ndarray]:
-    """Return the deviance over the cells of both sets, and the π of the fit."""
+def _parts(target: Tensor, data: HeldOut, folds: tuple[Numbers, Numbers] | None) -> list[tuple[Tensor, HeldOut]]:
+    """Return the rows of each model that has some of both sets, with every class in the second."""
+    if folds is None:
+        return [(target, data)]
+    ours, theirs = (tensor_of(each, "folds").cpu() for each in folds)
+    if ours.shape != (len(target),) or theirs.shape != data.labels.shape:
+        raise ValueError(
+            f"Expected `folds` to be the model of each target row, ({len(target)},), and of each held-out row, "
+            f"({len(data.labels)},), but got shapes {tuple(ours.shape)} and {tuple(theirs.shape)}: give a number for every row."
+        )
+    both = [(target[ours == j], HeldOut(data.log_probs[theirs == j], data.labels[theirs == j])) for j in theirs.unique()]
+    return [(rows, held) for rows, held in both if len(rows) and held.counts.all()] or [(target, data)]
+
+
+class _Fit(NamedTuple):
+    """A fitted mixture: its deviance, π, and the number of bins and target rows."""
+
+    statistic: float
+    population: np.ndarray
+    bins: int
+    rows: float
+
+
+def _distance(counts: np.ndarray, by_class: np.ndarray) -> _Fit:
+    """Fit a mixture, and return its deviance over the cells of both sets."""
     shares, population = _fitted(counts, by_class)
     observed = np.concatenate([counts[:, None], by_class], 1)
     expected = np.concatenate([counts.sum() * (shares @ population)[:, None], by_class.sum(0) * shares], 1)
     ratio = np.divide(observed, expected, out=np.ones_like(expected), where=observed > 0)
-    return max(0.0, 2 * float((observed * np.log(ratio)).sum())), population
+    return _Fit(max(0.0, 2 * float((observed * np.log(ratio)).sum())), population, len(counts), float(counts.sum()))
 
 
 def _fitted(counts: np.ndarray, by_class: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -251,8 +251,9 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         if self._held_out is None:
             self.estimate_ = estimate_prevalence(self._log_probs(X_unlabelled), self.sampling_)
         else:
-            table = self._table(predict_by_fold(self._fold_models, X_unlabelled))
-            label_shift_test(table, self._held_out)
+            values, folds = predict_by_fold(self._fold_models, X_unlabelled)
+            table = self._table(values)
+            label_shift_test(table, self._held_out, folds=(folds, self._folds) if len(self._fold_models) > 1 else None)
             self.estimate_ = estimate_prevalence(table, self.sampling_, held_out=self._held_out)
         return self.set_population(self.estimate_)
 
@@ -348,7 +349,7 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         """Choose the method and fit it. Calibrations take predictions at the labels' mix and return them at `_stated_at`."""
         rows = None if folded is None else self._held_out_rows(folded)
         self._held_out = None if folded is None else (self._table(folded.values), folded.labels)
-        self._fold_models = [] if folded is None else folded.models
+        self._fold_models, self._folds = ([], None) if folded is None else (folded.models, folded.folds)
         matched = self._matched(X_unlabelled)
         self.comparison_: dict[str, dict[str, float]] = {}
         self.method_, self.smoothing_ = self.method, False

@@ -145,18 +145,18 @@ def out_of_fold(
     return OutOfFold(values, labels, weights, folds, [fitted for _, fitted in parts])
 
 
-def predict_by_fold(models: list[Any], X: Any, seed: int = 0) -> np.ndarray:
-    """Return predictions of new rows, each by the classifier of one fold, drawn at random.
+def predict_by_fold(models: list[Any], X: Any, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Return predictions of new rows, each by the classifier of one fold, drawn at random, and the numbers of the folds.
 
     These are comparable with out-of-fold predictions. Those of a classifier fitted to all rows are not: it is another one.
     """
     drawn = np.random.default_rng(seed).integers(len(models), size=_num_samples(X))
-    rows = [np.flatnonzero(drawn == fold) for fold in range(len(models))]
-    values = np.concatenate(
-        [np.asarray(_response(each, _safe_indexing(X, own))) for each, own in zip(models, rows, strict=True) if len(own)]
-    )
-    values[np.concatenate(rows)] = values.copy()
-    return values
+    order = np.argsort(drawn, kind="stable")
+    parts = [np.flatnonzero(drawn == fold) for fold in range(len(models))]
+    found = [np.asarray(_response(each, _safe_indexing(X, own))) for each, own in zip(models, parts, strict=True) if len(own)]
+    values = np.concatenate(found)
+    values[order] = values.copy()
+    return values, drawn
 
 
 def _response(estimator: Any, X: Any) -> Any:

@@ -225,7 +225,7 @@ def _compare(
         family = next(each for each in chosen_families if each.name == chosen.family)
         found = crossed[family.name]
         fitted, raw = _refit(family, table, found.setting, seed), found.log_probs
-        of_folds = FoldModels(found.models, raw)
+        of_folds = FoldModels(found.models, raw, some.folds)
     step("done")
     brought = None
     if table.others is not None:

@@ -153,7 +153,7 @@ def _fold_arrays(folds: FoldModels | None) -> dict[str, np.ndarray]:
     """Return the models of the folds as arrays, trees as the bytes of their text."""
     if folds is None:
         return {}
-    arrays = {"folds.log_probs": folds.log_probs}
+    arrays = {"folds.log_probs": folds.log_probs, "folds.numbers": folds.numbers}
     for number, fitted in enumerate(folds.models):
         if isinstance(fitted, LinearModel):
             arrays |= {f"folds.{number}.{name}": getattr(fitted, name) for name in ("coefficients", "intercepts")}
@@ -355,8 +355,9 @@ def _folds(
         fitted = _fitted(family, tensors, columns, num_classes, folder, f"folds.{len(models)}.")
         _require(fitted is not None, folder, "models of folds without a family")
         models += [] if fitted is None else [fitted]
-    _require(len(models) > 1, folder, "the models of the folds are missing")
-    return FoldModels(models, log_probs)
+    numbers = _array(tensors, "folds.numbers", np.int64, shape[:1], folder)
+    _require(len(models) > 1 and set(numbers.tolist()) == set(range(len(models))), folder, "the models of the folds are odd")
+    return FoldModels(models, log_probs, numbers)
 
 
 def _booster(folder: Path, trees: bytes | None, num_columns: int, num_classes: int) -> Any:

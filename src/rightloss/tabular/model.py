@@ -59,10 +59,29 @@ class FoldModels:
     Attributes:
         models: one of each fold.
         log_probs: their predictions of the held-out rows, at the mix of the training table, before any correction `(m, k)`.
+        numbers: the fold of each held-out row `(m,)`.
     """
 
     models: list[Fitted]
     log_probs: Float64[np.ndarray, "m k"]
+    numbers: Int64[np.ndarray, " m"]
+
+
+@dataclass(frozen=True, eq=False)
+class ComparableRows:
+    """Predictions of a table and of the held-out rows by the same models.
+
+    Attributes:
+        log_probs: of the table `(n, k)`.
+        held_out: of the held-out rows `(m, k)`.
+        sampling: the mix (K,) at which both hold.
+        folds: the number of each row's model, of both; None if there is one model.
+    """
+
+    log_probs: Float64[np.ndarray, "n k"]
+    held_out: Float64[np.ndarray, "m k"]
+    sampling: Tensor
+    folds: tuple[np.ndarray, np.ndarray] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,22 +157,22 @@ class TableModel:
         moved: np.ndarray = retarget(table, from_=from_, to=to)
         return moved
 
-    def comparable_log_proba(
-        self, frame: pd.DataFrame
-    ) -> tuple[Float64[np.ndarray, "n k"], Float64[np.ndarray, "m k"], Tensor]:
-        """Return predictions of a table and of the held-out rows by the same models, and the mix (K,) at which both hold.
+    def comparable_rows(self, frame: pd.DataFrame) -> ComparableRows:
+        """Return predictions of a table and of the held-out rows by the same models.
 
         Each row of the table is predicted by the model of one fold, like each held-out row. The model fitted to all rows is
         another one: tests and estimates that compare its predictions with those of the folds are wrong.
         """
         if self.folds is None:
-            return self.predict_log_proba(frame), self.held_out.log_probs, self.population.population
+            return ComparableRows(self.predict_log_proba(frame), self.held_out.log_probs, self.population.population, None)
         models, size = self.folds.models, len(self.classes_)
 
         def block(part: pd.DataFrame) -> np.ndarray:
             return by_fold(models, matrix_for(models[0], part, self.columns), size)
 
-        return self._in_blocks(frame, block), self.folds.log_probs, self.population.sampling
+        folds = np.arange(len(frame)) % _BLOCK % len(models)  # as in `by_fold`
+        table = self._in_blocks(frame, block)
+        return ComparableRows(table, self.folds.log_probs, self.population.sampling, (folds, self.folds.numbers))
 
     def predict(self, frame: pd.DataFrame, population: Population | None = None) -> list[Label]:
         """Return the most probable class of each row at a population."""
