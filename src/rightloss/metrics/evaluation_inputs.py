@@ -13,6 +13,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from .class_statistics import (
+    MOST_CLASSES_SHOWN,
     Block,
     ClassAverages,
     MeanGradient,
@@ -26,8 +27,6 @@ from .figures import FIGURES
 from .intervals import Design, Influence, InfluenceSum, design_of
 from .sample import Sample
 
-_MOST_CLASSES_SHOWN = 50
-
 Key = tuple[str, int | None]  # a figure's name, and its class for figures by class
 
 
@@ -40,6 +39,7 @@ class EvaluationInputs:
         design: which entries are drawn together.
         statistics: the inputs of the figures.
         reasons: the figures without a value, and why.
+        by_class: the classes without a value, for figures that only some classes lack.
         quantities: the formulas of the others.
         values: their values.
         impossible: the number of entries with probability 0 for their class.
@@ -49,6 +49,7 @@ class EvaluationInputs:
     design: Design
     statistics: Statistics
     reasons: dict[str, str]
+    by_class: dict[str, list[int]]
     quantities: dict[Key, Callable[[Statistics], Tensor]]
     values: dict[Key, float]
     impossible: int
@@ -65,26 +66,28 @@ class EvaluationInputs:
 def prepare(sample: Sample, spec: MetricSpec, only: str | None = None) -> EvaluationInputs:
     """Return the statistics of a sample, and the values of all defined figures, or of one."""
     k, statistics = sample.num_classes, compute_statistics(sample, spec)
-    reasons = _undefined(sample, statistics)
+    reasons, lacking = _undefined(sample, statistics)
     quantities: dict[Key, Callable[[Statistics], Tensor]] = {}
     for name, formula in FIGURES.items():
-        if name in reasons or only not in (None, name):
+        if only not in (None, name):
             continue
-        quantities[name, None] = formula.compute
-        if formula.by_class is not None and 2 < k <= _MOST_CLASSES_SHOWN:
-            for j in range(k):
+        if name not in reasons:
+            quantities[name, None] = formula.compute
+        shown = name not in reasons or name in lacking
+        if formula.by_class is not None and shown and 2 < k <= MOST_CLASSES_SHOWN:
+            for j in sorted(set(range(k)) - set(lacking.get(name, ()))):
                 quantities[name, j] = _of_class(formula.by_class, j)
     values = {key: float(formula(statistics)) for key, formula in quantities.items()}
     impossible = int(sample.per_entry(sample.log_probs).gather(1, sample.labels[:, None]).isneginf().sum())
-    return EvaluationInputs(sample, design_of(sample), statistics, reasons, quantities, values, impossible)
+    return EvaluationInputs(sample, design_of(sample), statistics, reasons, lacking, quantities, values, impossible)
 
 
 def _of_class(by_class: Callable[[Statistics], Tensor], j: int) -> Callable[[Statistics], Tensor]:
     return lambda statistics: by_class(statistics)[j]
 
 
-def _undefined(sample: Sample, statistics: Statistics) -> dict[str, str]:
-    """Return the figures that are undefined for this sample, with the reason."""
+def _undefined(sample: Sample, statistics: Statistics) -> tuple[dict[str, str], dict[str, list[int]]]:
+    """Return the figures that are undefined for this sample, with the reason, and the classes of those that others have."""
     reasons: dict[str, str] = {}
     spec, two = statistics.averages.spec, sample.num_classes == 2
     if spec.recalibration is None:
@@ -99,7 +102,7 @@ def _undefined(sample: Sample, statistics: Statistics) -> dict[str, str]:
         kept = ["accuracy"]
         if two:
             kept.append("tnr" if sample.missing == [1] else "tpr")
-        return reasons | {name: f"no example of class(es) {sample.missing}" for name in FIGURES if name not in kept}
+        return reasons | {name: f"no example of class(es) {sample.missing}" for name in FIGURES if name not in kept}, {}
     confusion = statistics.confusion[:, :, 0]
     never = torch.nonzero(confusion.sum(0) == 0).flatten().tolist()
     always = torch.nonzero((confusion == 1).all(0)).flatten().tolist()
@@ -107,7 +110,7 @@ def _undefined(sample: Sample, statistics: Statistics) -> dict[str, str]:
         reasons["ppv"] = f"class(es) {never} are never decided"
     if 1 in always if two else always:
         reasons["npv"] = f"class {always[0]} is always decided"
-    return reasons
+    return reasons, {name: classes for name, classes in (("ppv", never), ("npv", always)) if name in reasons and not two}
 
 
 @dataclass(frozen=True)
