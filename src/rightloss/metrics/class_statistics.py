@@ -189,13 +189,14 @@ class Statistics:
 
 @dataclass(frozen=True)
 class Block:
-    """Some entries and their vectors: dense values, and for each group of positions the one that is not 0."""
+    """Some entries and their vectors: dense values, and for each group of positions, within its span, the one that is not 0."""
 
     entries: slice
     labels: Int64[Tensor, " m"]
     votes: Float64[Tensor, " m"] | None
     dense: Float64[Tensor, "m d"]
     places: tuple[Int64[Tensor, " m"], ...]
+    spans: tuple[tuple[int, int], ...]
     values: tuple[Float64[Tensor, " m"] | None, ...]
 
 
@@ -230,8 +231,8 @@ class MeanGradient:
         for j in range(self.first, min(self.first + width, block.dense.shape[1])):
             result += self.values[:, j - self.first][block.labels] * block.dense[:, j]
         flat = self.values.flatten()
-        for place, value in zip(block.places, block.values, strict=True):
-            low, high = (int(each) - self.first for each in torch.aminmax(place))
+        for place, span, value in zip(block.places, block.spans, block.values, strict=True):
+            low, high = (each - self.first for each in span)
             if high < 0 or low >= width:
                 continue
             at = place - self.first
@@ -380,7 +381,8 @@ def _block(entries: slice, log_probs: Tensor, labels: Tensor, votes: Tensor | No
         places += [bin_, bin_ + spec.num_cells, bin_ + 2 * spec.num_cells]
         squares = (total_weight - weight * p) * p.square() + weight * p * (1 - p).square()
         values += [p - (labels == j).double(), squares, p * (1 - p)]
-    return Block(entries, labels, votes, torch.cat(dense, 1), tuple(places), tuple(values))
+    spans = tuple((int(low), int(high)) for low, high in map(torch.aminmax, places))
+    return Block(entries, labels, votes, torch.cat(dense, 1), tuple(places), spans, tuple(values))
 
 
 def _equal_weight_edges(sample: Sample, ranking: Ranking, bins: int) -> Tensor:
