@@ -62,6 +62,7 @@ class TestLabelShift:
             refused.append(not shift_test_quietly(x, h, labels).tenable)
         assert np.mean(refused) > 0.8
 
+    @pytest.mark.long
     def test_its_statistic_is_twice_what_the_likelihood_lacks(self) -> None:
         """Also where one of few held-out rows of a class is where hardly any is expected, which decides Pearson's statistic."""
         (x, _), (h, _) = drawn(mix(0.99, 0.01), 400, 66), drawn(mix(1 - 1e-9, 1e-9), 400, 67)

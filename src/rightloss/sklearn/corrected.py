@@ -349,7 +349,8 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         """Choose the method and fit it. Calibrations take predictions at the labels' mix and return them at `_stated_at`."""
         rows = None if folded is None else self._held_out_rows(folded)
         self._held_out = None if folded is None else (self._table(folded.values), folded.labels)
-        self._fold_models, self._folds = ([], None) if folded is None else (folded.models, folded.folds)
+        self._fold_models: list[Any] = [] if folded is None else folded.models
+        self._folds: Any = None if folded is None else folded.folds
         matched = self._matched(X_unlabelled)
         self.comparison_: dict[str, dict[str, float]] = {}
         self.method_, self.smoothing_ = self.method, False
