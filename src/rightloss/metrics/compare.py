@@ -193,7 +193,7 @@ def compare(
         >>> one, both = x[:, 0] - 5.1, x.sum(1) - 5.6  # log-odds at 1 in 100, from one measurement and from two
         >>> a, b = (torch.log_softmax(torch.stack([torch.zeros(400), odds], 1), 1) for odds in (both, one))
         >>> print(compare(a, b, y, prevalence=0.01).auc)
-        0.0438 (0.005346 to 0.08), a ahead
+        0.0438 (0.008101 to 0.0795), a ahead
     """
     pair = [labelled_sample(each, target, prevalence, groups, ignore_index) for each in (a, b)]
     if pair[0].log_probs.shape != pair[1].log_probs.shape:
