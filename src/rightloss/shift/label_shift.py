@@ -109,6 +109,7 @@ def label_shift_test(
         folds: if several models of a cross-validation predicted the rows, the number of each row's model: of the target `(n,)`,
             and of the held-out rows `(m,)`. Each model's rows are tested alone, and the statistics added: a model was trained
             on the rows that the others are tested on, so all held-out predictions together vary more than independent ones.
+            If no model has enough rows for that, all rows are tested together.
 
     Examples:
         >>> import torch
@@ -127,6 +128,8 @@ def label_shift_test(
     rho = None if sampling is None else sampling_mix(sampling, target.shape[1])
     means = prediction_moments([target], data, soft=False)
     fits = [_distance(*_binned(*part)) for part in _parts(target, data, folds)]
+    if max(fit.bins for fit in fits) <= target.shape[1]:  # no model has enough rows to be tested alone
+        fits = [_distance(*_binned(target, data))]
     population = np.average([fit.population for fit in fits], axis=0, weights=[fit.rows for fit in fits])
     errors = np.sqrt(np.diag(covariance(means, population)))
     present = max(1, int((population > 2 * errors).sum()))
