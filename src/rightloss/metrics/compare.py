@@ -177,7 +177,7 @@ def compare(
         threshold: for two classes, instead of `costs`: decide 1 from this probability on.
         groups: ids of patients (or sites) `(n,)`: rows with the same id are drawn together.
         intervals: "analytic" for the delta method (for AUC DeLong's paired one), which is also "auto"; "bootstrap" for BCa,
-            which covers no better where rows are few, and is slower; None for no intervals. In both, differences of decisions
+            which covers about as often, and is slower; None for no intervals. In both, differences of decisions
             use draws of the joint decisions of both models in each class, unless there are groups or votes.
         level: coverage of the intervals.
         draws: number of resamples.
