@@ -240,3 +240,12 @@ def test_a_comparison_can_be_stored_and_read_as_a_table() -> None:
         found["f1"]
     with pytest.raises(AttributeError, match="its figures are"):
         found.f1  # noqa: B018
+
+
+def test_it_is_analytic_unless_asked_and_no_way_of_resampling_shortens_the_calibration_errors_interval() -> None:
+    a, b, y = two_and_one(0.1, 40, 91)
+    asked, found, drawn = (compare(a, b, y, 0.1, intervals=each) for each in ("analytic", "auto", "bootstrap"))
+    assert found.intervals == "analytic"
+    assert found.to_dict() == asked.to_dict()
+    lengths = [each.calibration_error.high - each.calibration_error.low for each in (drawn, asked)]
+    assert lengths[0] >= lengths[1] * (1 - 1e-9)

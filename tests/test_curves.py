@@ -15,6 +15,7 @@ from members import assert_refused, generator, population
 from sklearn import metrics as reference
 from torch import Tensor
 
+from rightloss.metrics import evaluate
 from rightloss.metrics.calibration import reliability_curve
 from rightloss.metrics.class_statistics import pairwise_areas, rank
 from rightloss.metrics.curves import precision_recall_curve, probability_histogram, roc_curve
@@ -350,3 +351,28 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
 @pytest.mark.parametrize("what", BAD)
 def test_bad_input_is_refused_with_what_came_and_what_to_do(what: str) -> None:
     assert_refused(*BAD[what])
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_limits_of_a_roc_curves_area_are_those_of_evaluate(grouped: bool) -> None:
+    log_probs, labels = predictions(400, 2, 81)
+    groups = np.arange(400) // 4 if grouped else None
+    found = roc_curve(log_probs, labels, groups=groups)
+    wanted = evaluate(log_probs, labels, 0.1, groups=groups, intervals="analytic").auc
+    assert found.auc == pytest.approx(wanted.value, rel=1e-12)
+    assert found.high - found.low == pytest.approx(wanted.high - wanted.low, rel=0.03)  # other factors n/(n − 1)
+    assert found.low == pytest.approx(wanted.low, abs=2e-3)
+
+
+def test_copies_of_a_patient_do_not_shorten_the_limits_of_the_area() -> None:
+    log_probs, labels = predictions(200, 2, 82)
+    once = roc_curve(log_probs, labels)
+    copied = roc_curve(log_probs.repeat(5, 1), labels.repeat(5), groups=torch.arange(200).repeat(5))
+    assert (copied.low, copied.high) == pytest.approx((once.low, once.high), rel=1e-9)
+
+
+def test_a_histogram_of_equal_log_odds_has_bins_around_them() -> None:
+    log_probs = torch.tensor([[0.2, 0.8]] * 4).double().log()
+    found = probability_histogram(log_probs, [0, 1, 0, 1], 4, scale="log-odds")
+    np.testing.assert_allclose(found.edges, np.linspace(math.log(4) - 1, math.log(4) + 1, 5))
+    np.testing.assert_allclose(found.share.sum(1), 1)

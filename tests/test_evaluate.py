@@ -318,3 +318,31 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
 @pytest.mark.parametrize(("call", "words"), REFUSED, ids=[words for _, words in REFUSED])
 def test_bad_input_is_refused_with_a_remedy(call: Callable[[], object], words: str) -> None:
     assert_refused(call, words)
+
+
+def test_a_class_that_is_never_decided_takes_only_its_own_ppv() -> None:
+    y = torch.arange(60) % 3
+    logit = torch.randn(60, 3, dtype=torch.float64, generator=generator(5)) + 2 * torch.nn.functional.one_hot(y, 3)
+    logit[:, 2] = -5.0
+    found = evaluate(torch.log_softmax(logit, 1), y, [0.5, 0.3, 0.2], intervals="analytic")
+    assert math.isnan(found.ppv.value)
+    assert found.ppv.by_class is not None
+    decided, weight = logit.argmax(1).numpy(), (np.array([0.5, 0.3, 0.2]) / 20)[y]
+    for k in (0, 1):
+        said = decided == k
+        assert_close(found.ppv.by_class[k].value, np.average(y[said] == k, weights=weight[said]))
+        assert found.ppv.by_class[k].low < found.ppv.by_class[k].value < found.ppv.by_class[k].high
+    assert math.isnan(found.ppv.by_class[2].value)
+    assert "never decided" in found.ppv.by_class[2].reason
+
+
+def test_mean_predictions_by_class_are_weighted_means_and_sum_to_1() -> None:
+    y = torch.arange(60) % 3
+    table = torch.log_softmax(torch.randn(60, 3, dtype=torch.float64, generator=generator(6)), 1)
+    pi = [0.5, 0.3, 0.2]
+    found = evaluate(table, y, pi).mean_prediction
+    assert found.by_class is not None
+    wanted = np.average(table.exp().numpy(), axis=0, weights=(np.array(pi) / 20)[y])
+    np.testing.assert_allclose([each.value for each in found.by_class], wanted, rtol=1e-12)
+    assert found.by_class[-1].value == found.value
+    assert found.by_class[0].low < wanted[0] < found.by_class[0].high

@@ -18,6 +18,8 @@ from normal_classes import (
     overconfident,
     shift_test_quietly,
 )
+from scipy.optimize import minimize
+from scipy.special import softmax, xlogy
 from scipy.stats import chi2, chisquare, kstest
 from torch import Tensor
 
@@ -25,6 +27,8 @@ from rightloss.shift import (
     LabelShiftWarning,
     label_shift_test,
 )
+from rightloss.shift.calibration import HeldOut
+from rightloss.shift.label_shift import _binned
 
 pytestmark = pytest.mark.filterwarnings("ignore:The predictions are trusted to be calibrated:rightloss.PrevalenceWarning")
 
@@ -57,6 +61,39 @@ class TestLabelShift:
                 x[:200] = torch.tensor([3.0, -3.0], dtype=torch.float64)
             refused.append(not shift_test_quietly(x, h, labels).tenable)
         assert np.mean(refused) > 0.8
+
+    @pytest.mark.long
+    def test_its_statistic_is_twice_what_the_likelihood_lacks(self) -> None:
+        """Also where one of few held-out rows of a class is where hardly any is expected, which decides Pearson's statistic."""
+        (x, _), (h, _) = drawn(mix(0.99, 0.01), 400, 66), drawn(mix(1 - 1e-9, 1e-9), 400, 67)
+        y = (torch.arange(400) < 4).long()
+        h[1:4, 1] += 2 * DISTANCE
+        target, held = exact(x, equal(2)), exact(h, equal(2))
+        counts, by_class = _binned(target, HeldOut(held, y))
+
+        def log_likelihood(theta: np.ndarray) -> float:
+            shares = softmax(theta[:-1].reshape(2, -1), axis=1).T
+            mixed = shares @ np.array([1 / (1 + np.exp(theta[-1])), 1 / (1 + np.exp(-theta[-1]))])
+            return float(xlogy(counts, mixed).sum() + xlogy(by_class, shares).sum())
+
+        pooled = np.log((counts + by_class.sum(1)) / 800)
+        start = np.concatenate([pooled, pooled, [-3.0]])
+        best = minimize(lambda theta: -log_likelihood(theta), start, method="BFGS").fun
+        saturated = xlogy(counts, counts / 400).sum() + xlogy(by_class, by_class / by_class.sum(0)).sum()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", LabelShiftWarning)
+            found = label_shift_test(target, (held, y))
+        assert found.statistic == pytest.approx(2 * (saturated + best), abs=0.05)
+
+    def test_models_of_folds_are_tested_one_by_one(self) -> None:
+        (x, _), (h, y) = drawn(mix(0.8, 0.2), 900, 68), drawn(equal(2), 900, 69)
+        target, held, folds = exact(x, equal(2)), exact(h, equal(2)), torch.arange(900) % 3
+        both = label_shift_test(target, (held, y), folds=(folds, folds), level=0.9999)
+        alone = [label_shift_test(target[folds == j], (held[folds == j], y[folds == j]), level=0.9999) for j in range(3)]
+        assert both.statistic == pytest.approx(sum(each.statistic for each in alone), rel=1e-9)
+        assert both.degrees == sum(each.degrees for each in alone)
+        with pytest.raises(ValueError, match="a number for every row"):
+            label_shift_test(target, (held, y), folds=(folds, folds[:5]))
 
     def test_it_warns_rather_than_guesses(self) -> None:
         (x, _), (h, y) = drawn(mix(0.8, 0.2), 3000, 60), drawn(equal(2), 3000, 61)

@@ -92,3 +92,8 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
 @pytest.mark.parametrize("what", BAD)
 def test_bad_input_is_refused_with_what_came_and_what_to_do(what: str) -> None:
     assert_refused(*BAD[what])
+
+
+def test_a_table_of_another_number_of_classes_is_refused_and_of_the_same_is_not() -> None:
+    assert_refused(lambda: log_prob_table(TABLE, 2), "to have 2 columns.*but got 3")
+    assert log_prob_table(TABLE, 3).shape == (2, 3)

@@ -30,6 +30,17 @@ from rightloss.shift import (
 
 
 class TestCalibration:
+    def test_its_variance_is_that_of_residuals_without_their_own_row(self) -> None:
+        """HC3 of a logistic regression, written out: residuals over 1 − leverage."""
+        h, y = drawn(equal(2), 60, 52)
+        table, found = overconfident(h), fit_calibration(overconfident(h), y)
+        design = np.stack([(table[:, 1] - table[:, 0]).numpy(), np.ones(60)], 1)
+        p = found(table).exp()[:, 1].numpy()
+        bread = np.linalg.inv((design.T * (p * (1 - p))) @ design)
+        leverage = p * (1 - p) * np.einsum("ni,ij,nj->n", design, bread, design)
+        moves = (design * ((y.numpy() - p) / (1 - leverage))[:, None]) @ bread
+        assert float(found.covariance[0, 0]) == pytest.approx(float(moves[:, 0] @ moves[:, 0]), rel=1e-6)
+
     def test_two_classes_with_biases_are_logistic_regression_on_the_log_odds(self) -> None:
         h, y = drawn(population(2, 50), 800, 51)
         table = overconfident(h)

@@ -20,7 +20,7 @@ from imblearn.under_sampling import RandomUnderSampler
 from lightgbm import LGBMClassifier
 from members import SEED, assert_mean_is, assert_refused
 from scipy import sparse
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier, StackingClassifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression, Perceptron
@@ -821,3 +821,28 @@ class TestSmoothing:
     def test_another_word_is_refused(self) -> None:
         with pytest.raises(ValueError, match="`smoothing` to be True, False or 'auto', but got 'yes'"):
             corrected(balanced(), 0.1, smoothing="yes").fit(*rows(100, 0.3, 0))
+
+
+class _KnowsItsRows(ClassifierMixin, BaseEstimator):
+    """A classifier whose predictions show what it was fitted to: a small bias by the number and the sum of its rows."""
+
+    def fit(self, X: np.ndarray, y: np.ndarray) -> _KnowsItsRows:
+        self.classes_, self.seen_ = np.unique(y), 0.01 * np.tanh(len(y) * X.mean())
+        return self
+
+    def predict_proba(self, X: np.ndarray) -> np.ndarray:
+        p = 1 / (1 + np.exp(-(X[:, 0] > SHIFT / 2).astype(float))) - 0.15 + self.seen_
+        return np.stack([1 - p, p], 1)
+
+
+def test_adapt_predicts_unlabelled_rows_with_the_models_of_the_labelled_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr("rightloss.sklearn.corrected.label_shift_test", lambda *args, **options: seen.append((args, options)))
+    X, y = rows(400, 0.3, 71)
+    PrevalenceCorrectedClassifier(_KnowsItsRows(), population=0.3).fit(X, y).adapt(rows(300, 0.1, 72)[0])
+    (table, (held_out, _)), options = seen[0]
+    ours, theirs = options["folds"]
+    for fold in range(5):
+        assert set(table[ours == fold, 1].round(12)) == set(held_out[theirs == fold, 1].round(12))

@@ -156,3 +156,9 @@ def test_curves_that_do_not_exist_are_refused() -> None:
     assert_refused(lambda: smooth_calibration_curve(table, y, 0.3, knots=9), "knots")
     assert_refused(lambda: smooth_calibration_curve(table, y, 0.3, grid=[0.1, 1.5]), "grid")
     assert_refused(lambda: smooth_calibration_curve(table, y, 0.3, level=95), "level")
+
+
+def test_a_fit_that_does_not_converge_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rightloss.metrics.smooth_calibration._STEPS", 1)
+    odds, y = true_odds(0.3, (40, 40), 95)
+    assert_refused(lambda: smooth_calibration_curve(table_of(3 * odds), y, 0.3), "almost separated: use fewer `knots`")

@@ -579,3 +579,23 @@ def test_columns_that_follow_from_others_have_no_odds_ratio() -> None:
     model = fit_table(frame, target="cancer", population=0.01, candidates=["linear"])
     assert model.odds_ratios is not None
     assert list(model.odds_ratios["column"]) == ["x", "noise", "sex"]
+
+
+@MODELS
+def test_a_row_of_a_table_is_comparable_with_a_held_out_row_of_the_same_fold(
+    name: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """The model of a fold gives a row of its test part the same prediction as out of fold, the one of all rows does not."""
+    model: TableModel = request.getfixturevalue(name)
+    model.save(tmp_path / "model")
+    frame = people().assign(site=np.arange(400) % 50)
+    if name == "trees":
+        frame["x"] = frame["x"] ** 2 * np.where(frame["cancer"] == "yes", 1, -1)
+    for each in (model, load_model(tmp_path / "model")):
+        found = each.comparable_rows(frame)
+        assert found.folds is not None
+        same = found.folds[0][each.held_out.rows] == found.folds[1]
+        assert same.any()
+        np.testing.assert_allclose(found.log_probs[each.held_out.rows][same], found.held_out[same], rtol=1e-6, atol=1e-9)
+        other = found.log_probs[each.held_out.rows][~same] - found.held_out[~same]
+        assert np.abs(other).max() > 1e-3

@@ -6,6 +6,7 @@ error: the library never guesses which of the three an array holds. `rows_of` tu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, Protocol, runtime_checkable
@@ -13,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -195,6 +196,39 @@ def first_float(model: nn.Module, default: Tensor) -> Tensor:
 def is_missing(value: Any) -> bool:
     """Return True for missing values: None, NaN, NaT and pandas' NA."""
     return value is None or not any((value != value) is no for no in (False, np.False_))
+
+
+def clusters_of(groups: Numbers | None, shape: Sequence[int]) -> Int64[Tensor, " n"] | None:
+    """Return the group of each row as a number: the given one, or for a dense map its image."""
+    images = _group_numbers(groups, shape[0])
+    if len(shape) == 2:
+        return images
+    return (torch.arange(shape[0]) if images is None else images).repeat_interleave(math.prod(shape[2:]))
+
+
+def _group_numbers(groups: Any, rows: int) -> Tensor | None:
+    if groups is None:
+        return None
+    names: Any = np.asarray(groups.detach().cpu() if isinstance(groups, Tensor) else groups)
+    if names.shape != (rows,):
+        raise ValueError(
+            f"Expected one group id per row, ({rows},), or per image of a dense map, but got shape {names.shape}: "
+            "give each example its patient's id."
+        )
+    if names.dtype.kind in "biuf":
+        without = np.flatnonzero(names != names)
+    else:  # NumPy would convert missing values in a list of strings to strings
+        names = list(groups)
+        without = np.flatnonzero([is_missing(name) for name in names])
+    if len(without):
+        raise ValueError(
+            f"Expected a group id for every row, but row(s) {without[:5].tolist()} have none: "
+            "give each such row an id of its own."
+        )
+    if isinstance(names, np.ndarray):
+        return torch.from_numpy(np.unique(names, return_inverse=True)[1].astype(np.int64))
+    numbers: dict[Any, int] = {}
+    return torch.tensor([numbers.setdefault(name, len(numbers)) for name in names])
 
 
 def row_blocks(table: Tensor, rows: int = _BLOCK) -> list[tuple[int, Tensor]]:

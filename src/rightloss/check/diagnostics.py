@@ -140,8 +140,10 @@ class Evidence:
     def spread(self, values: Float64[Tensor, " m"], mix: Tensor, design: Design | None = None) -> tuple[float, float]:
         """Return the standard error of Σ_c mix_c avg_c(values), and its effective sample size."""
         labels = self.sample.labels
-        total = InfluenceSum(design or self.design)
-        total.add(slice(None), mix[labels] * self.shares * (values - self.by_class(values)[labels]))
+        design = design or self.design
+        total = InfluenceSum(design)
+        where = design.strata if design.clusters is None else design.clusters
+        total.add(where, mix[labels] * self.shares * (values - self.by_class(values)[labels]))
         influence = total.summary()
         return influence.error, influence.effective_size
 

@@ -102,7 +102,7 @@ def _test(rows: ComparableRows, labels: np.ndarray) -> LabelShiftTest:
     ours, theirs = (retarget(table, rows.sampling, equal) for table in (rows.held_out, rows.log_probs))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LabelShiftWarning)  # its complaints are printed
-        return label_shift_test(theirs, (ours, labels))
+        return label_shift_test(theirs, (ours, labels), folds=rows.folds)
 
 
 def _next_arguments(estimate: PrevalenceEstimate, fitted: TableModel, folder: Path, data: Path) -> list[str]:

@@ -162,13 +162,27 @@ def fit_recalibration(sample: Sample) -> tuple[Recalibration | None, str]:
     if _separated(sample):
         return None, "the classes are separated, so the slope has no bound"
     mix = sample.prevalence.population.log()
-    model = Recalibration(torch.cat([torch.zeros(1, dtype=torch.float64), mix[1:] - mix[0]]), centre, scale)
+    start = Recalibration(torch.cat([torch.zeros(1, dtype=torch.float64), mix[1:] - mix[0]]), centre, scale)
+    if len(sample.labels) > BLOCK and not (some := _every_16th(sample)).missing:  # saves most passes over all entries
+        start = _newton(some, start) or start
+    model = _newton(sample, start)
+    return model, "" if model else "its fit did not converge: the classes are almost separated"
+
+
+def _every_16th(sample: Sample) -> Sample:
+    some = slice(None, None, 16)
+    rows = torch.arange(len(sample.labels))[some] if sample.rows is None else sample.rows[some]
+    return replace(sample, rows=rows, labels=sample.labels[some], votes=None if sample.votes is None else sample.votes[some])
+
+
+def _newton(sample: Sample, model: Recalibration) -> Recalibration | None:
+    """Maximise the log-likelihood from `model` on; None if that does not converge."""
     value, score, curvature = _derivatives(sample, model)
     for _ in range(_STEPS):
         step = _newton_step(curvature, score)
         gain = float(step @ score)
         if gain <= -_CONVERGED * value:
-            return replace(model, theta=model.theta + step), ""
+            return replace(model, theta=model.theta + step)
         for _ in range(_HALVINGS):
             tried = replace(model, theta=model.theta + step)
             found = _derivatives(sample, tried)
@@ -178,7 +192,7 @@ def fit_recalibration(sample: Sample) -> tuple[Recalibration | None, str]:
         else:
             break
         model, (value, score, curvature) = tried, found
-    return None, "its fit did not converge: the classes are almost separated"
+    return None
 
 
 def score_influence(sample: Sample, model: Recalibration) -> Float64[Tensor, " m"]:

@@ -23,6 +23,8 @@ from .calibration_intercept import Intercepts, fit_intercepts
 from .decisions import decide
 from .sample import Sample
 
+MOST_CLASSES_SHOWN = 50  # classes up to which there are figures by class
+
 
 @dataclass(frozen=True)
 class Ranking:
@@ -82,6 +84,11 @@ class MetricSpec:
         return self.costs.shape[0]
 
     @property
+    def num_shown(self) -> int:
+        """The number of classes with a mean prediction: the last of two or of very many, else all."""
+        return self.num_classes if 2 < self.num_classes <= MOST_CLASSES_SHOWN else 1
+
+    @property
     def num_cells(self) -> int:
         """The number of bins of all classes."""
         return len(self.edges) * self.bins
@@ -91,7 +98,7 @@ class MetricSpec:
         """Return the length of each field of `ClassAverages` in an entry's vector, in order."""
         parameters = 0 if self.recalibration is None else self.num_classes
         shifts = 0 if self.intercepts is None else len(self.intercepts.classes)
-        return [1, 1, 1, parameters, parameters**2, shifts, shifts, self.num_classes, *[self.num_cells] * 3]
+        return [1, 1, self.num_shown, parameters, parameters**2, shifts, shifts, self.num_classes, *[self.num_cells] * 3]
 
     @property
     def size(self) -> int:
@@ -114,7 +121,7 @@ class ClassAverages:
         totals: examples of each class × resample.
         log_likelihood: E[log p(c|x) | c], (k, b).
         brier: of the squared error of the probabilities (k, b).
-        last: E[p(last class|x) | c], (k, b).
+        probs: E[p(j|x) | c] of the classes j with a mean prediction, (k, j, b).
         score: gradient of the recalibration's log-likelihood at the fit, (k, parameters, b).
         curvature: its negative Hessian, (k, parameters, parameters, b).
         shifted: E[σ(l_j + a_j) | c], of each class j whose intercept is fitted, (k, j, b).
@@ -132,7 +139,7 @@ class ClassAverages:
     totals: Float64[Tensor, "k b"]
     log_likelihood: Tensor
     brier: Tensor
-    last: Tensor
+    probs: Tensor
     score: Tensor
     curvature: Tensor
     shifted: Tensor
@@ -145,9 +152,9 @@ class ClassAverages:
     @classmethod
     def of(cls, spec: MetricSpec, means: Tensor, totals: Tensor) -> ClassAverages:
         """Return the means, split into their parts."""
-        ell, brier, last, score, curvature, *rest = means.split(spec.sizes, 1)
+        ell, brier, probs, score, curvature, *rest = means.split(spec.sizes, 1)
         square = curvature.unflatten(1, (score.shape[1], score.shape[1]))
-        return cls(spec, means, totals, ell[:, 0], brier[:, 0], last[:, 0], score, square, *rest)
+        return cls(spec, means, totals, ell[:, 0], brier[:, 0], probs, score, square, *rest)
 
 
 @dataclass(frozen=True)
@@ -182,13 +189,14 @@ class Statistics:
 
 @dataclass(frozen=True)
 class Block:
-    """Some entries and their vectors: dense values, and for each group of positions the one that is not 0."""
+    """Some entries and their vectors: dense values, and for each group of positions, within its span, the one that is not 0."""
 
     entries: slice
     labels: Int64[Tensor, " m"]
     votes: Float64[Tensor, " m"] | None
     dense: Float64[Tensor, "m d"]
     places: tuple[Int64[Tensor, " m"], ...]
+    spans: tuple[tuple[int, int], ...]
     values: tuple[Float64[Tensor, " m"] | None, ...]
 
 
@@ -223,8 +231,8 @@ class MeanGradient:
         for j in range(self.first, min(self.first + width, block.dense.shape[1])):
             result += self.values[:, j - self.first][block.labels] * block.dense[:, j]
         flat = self.values.flatten()
-        for place, value in zip(block.places, block.values, strict=True):
-            low, high = (int(each) - self.first for each in torch.aminmax(place))
+        for place, span, value in zip(block.places, block.spans, block.values, strict=True):
+            low, high = (each - self.first for each in span)
             if high < 0 or low >= width:
                 continue
             at = place - self.first
@@ -357,7 +365,7 @@ def _block(entries: slice, log_probs: Tensor, labels: Tensor, votes: Tensor | No
     miss = 1 - probs.gather(1, labels[:, None]).squeeze(1)
     brier = miss.square() if k == 2 else probs.square().sum(1) - (1 - miss).square() + miss.square()
     # a probability of 0 for the true class makes the figure infinite, which `evaluate` reports
-    dense = [own.masked_fill(own.isneginf(), 0.0)[:, None], brier[:, None], probs[:, -1:]]
+    dense = [own.masked_fill(own.isneginf(), 0.0)[:, None], brier[:, None], probs[:, -spec.num_shown :]]
     if spec.recalibration is not None:
         dense += spec.recalibration.terms(table, labels)[1:]
     if spec.intercepts is not None:
@@ -373,7 +381,8 @@ def _block(entries: slice, log_probs: Tensor, labels: Tensor, votes: Tensor | No
         places += [bin_, bin_ + spec.num_cells, bin_ + 2 * spec.num_cells]
         squares = (total_weight - weight * p) * p.square() + weight * p * (1 - p).square()
         values += [p - (labels == j).double(), squares, p * (1 - p)]
-    return Block(entries, labels, votes, torch.cat(dense, 1), tuple(places), tuple(values))
+    spans = tuple((int(low), int(high)) for low, high in map(torch.aminmax, places))
+    return Block(entries, labels, votes, torch.cat(dense, 1), tuple(places), spans, tuple(values))
 
 
 def _equal_weight_edges(sample: Sample, ranking: Ranking, bins: int) -> Tensor:

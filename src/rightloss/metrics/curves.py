@@ -5,6 +5,7 @@ Stage: log_probs, target, π → a frozen curve of arrays, ready to plot. One cl
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,6 +13,8 @@ import numpy as np
 import torch
 
 from ..log_probs import tensor_of
+from ..rng import checked_level
+from .intervals import normal_interval, unseen_share
 from .one_vs_rest import Array, Scores, scores
 from .sample import IGNORED, Mix, Numbers, Predictions, num_classes_of
 
@@ -27,6 +30,8 @@ class RocCurve:
             same probability, but differ in their logarithms, have separate points with the same threshold.
         auc: area under the curve: the probability that a positive has a higher prediction than another, with ties as one half.
         positive: the class.
+        low: lower limit of the area, by DeLong's variance, that of Obuchowski for groups; π is taken as known.
+        high: upper limit.
 
     Examples:
         >>> import numpy as np
@@ -42,6 +47,8 @@ class RocCurve:
     threshold: Array
     auc: float
     positive: int
+    low: float = math.nan
+    high: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -104,6 +111,9 @@ def roc_curve(
     positive: int | None = None,
     prevalence: Mix | None = None,
     ignore_index: int = IGNORED,
+    *,
+    groups: Numbers | None = None,
+    level: float = 0.95,
 ) -> RocCurve:
     """Return true and false positive rates over all thresholds. For two classes they are the same at every prevalence.
 
@@ -113,6 +123,9 @@ def roc_curve(
         positive: the positive class; 1 for two classes by default.
         prevalence: π, which weights the other classes in "the rest"; needed for more than two classes.
         ignore_index: the int label of examples to ignore.
+        groups: ids of patients (or sites) `(n,)`, for the limits of the area: rows with the same id may be correlated. For
+            dense maps they are the images' patients; without them each image is a group.
+        level: coverage of these limits.
 
     Examples:
         >>> import numpy as np
@@ -123,10 +136,10 @@ def roc_curve(
         >>> curve.auc, curve.true_positive_rate.tolist()
         (0.75, [0.0, 0.5, 0.5, 1.0, 1.0])
     """
-    found = scores(log_probs, target, prevalence, positive, "a ROC curve", ignore_index=ignore_index)
+    found = scores(log_probs, target, prevalence, positive, "a ROC curve", groups, ignore_index)
     fpr, tpr, threshold = _rates(found)
     auc = float(np.sum(np.diff(fpr) * (tpr[1:] + tpr[:-1])) / 2)
-    return RocCurve(fpr, tpr, threshold, auc, found.positive)
+    return RocCurve(fpr, tpr, threshold, auc, found.positive, *_area_limits(found, fpr, tpr, auc, checked_level(level)))
 
 
 def precision_recall_curve(
@@ -211,6 +224,26 @@ def _rates(found: Scores) -> tuple[Array, Array, Array]:
     own = found.labels == found.positive
     true, false = (np.append(0.0, np.bincount(found.place, found.weights * each)[::-1].cumsum()) for each in (own, ~own))
     return false / false[-1], true / true[-1], np.minimum.accumulate(np.append(np.inf, lowest[::-1]))
+
+
+def _area_limits(found: Scores, fpr: Array, tpr: Array, auc: float, level: float) -> tuple[float, float]:
+    """Return limits of the area on the scale of log-odds; NaN if a class is in a single group, or has a single row."""
+    own = found.labels == found.positive
+    at = len(fpr) - 1 - found.place  # the curve's point at which an entry is called positive
+    placed = np.where(own, 1 - (fpr[at] + fpr[at - 1]) / 2, (tpr[at] + tpr[at - 1]) / 2)
+    moves = (placed - auc) * found.weights
+    for each in (own, ~own):
+        moves[each] /= found.weights[each].sum()
+    groups = np.arange(len(moves)) if found.groups is None else found.groups
+    sizes = [len(np.unique(groups[found.labels == c])) for c in range(len(found.totals))]
+    if min(sizes) < 2:
+        return math.nan, math.nan
+    if auc in (0.0, 1.0):  # no resample can change it
+        unseen = float(unseen_share(torch.tensor(min(sizes)), level))
+        return (1 - unseen, 1.0) if auc else (0.0, unseen)
+    sums = np.bincount(groups, moves)
+    count = len(np.unique(groups))
+    return normal_interval(auc, math.sqrt(sums @ sums * count / (count - 1)), level, (0.0, 1.0))
 
 
 def _edges(bins: int | Numbers, values: Array, scale: str) -> Array:

@@ -222,9 +222,9 @@ def _cost_unit(costs: Numbers | None, threshold: float | None) -> str:
 
 
 def _figure(inputs: EvaluationInputs, limits: dict[Key, ConfidenceLimits], name: str) -> Figure:
-    by_class = None
-    if (name, 0) in inputs.quantities:
-        by_class = tuple(_single_figure(inputs, limits, (name, j)) for j in range(inputs.sample.num_classes))
+    by_class, classes = None, range(inputs.sample.num_classes)
+    if any((name, j) in inputs.quantities for j in classes):
+        by_class = tuple(_single_figure(inputs, limits, (name, j)) for j in classes)
     return replace(_single_figure(inputs, limits, (name, None)), by_class=by_class)
 
 

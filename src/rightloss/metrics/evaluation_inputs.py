@@ -13,6 +13,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from .class_statistics import (
+    MOST_CLASSES_SHOWN,
     Block,
     ClassAverages,
     MeanGradient,
@@ -22,11 +23,12 @@ from .class_statistics import (
     blocks,
     compute_statistics,
 )
+from .decisions import decide
 from .figures import FIGURES
 from .intervals import Design, Influence, InfluenceSum, design_of
 from .sample import Sample
 
-_MOST_CLASSES_SHOWN = 50
+_MOST_CELLS = 1 << 22  # groups × classes × decisions counted at a time
 
 Key = tuple[str, int | None]  # a figure's name, and its class for figures by class
 
@@ -40,6 +42,7 @@ class EvaluationInputs:
         design: which entries are drawn together.
         statistics: the inputs of the figures.
         reasons: the figures without a value, and why.
+        by_class: the classes without a value, for figures that only some classes lack.
         quantities: the formulas of the others.
         values: their values.
         impossible: the number of entries with probability 0 for their class.
@@ -49,6 +52,7 @@ class EvaluationInputs:
     design: Design
     statistics: Statistics
     reasons: dict[str, str]
+    by_class: dict[str, list[int]]
     quantities: dict[Key, Callable[[Statistics], Tensor]]
     values: dict[Key, float]
     impossible: int
@@ -65,26 +69,28 @@ class EvaluationInputs:
 def prepare(sample: Sample, spec: MetricSpec, only: str | None = None) -> EvaluationInputs:
     """Return the statistics of a sample, and the values of all defined figures, or of one."""
     k, statistics = sample.num_classes, compute_statistics(sample, spec)
-    reasons = _undefined(sample, statistics)
+    reasons, lacking = _undefined(sample, statistics)
     quantities: dict[Key, Callable[[Statistics], Tensor]] = {}
     for name, formula in FIGURES.items():
-        if name in reasons or only not in (None, name):
+        if only not in (None, name):
             continue
-        quantities[name, None] = formula.compute
-        if formula.by_class is not None and 2 < k <= _MOST_CLASSES_SHOWN:
-            for j in range(k):
+        if name not in reasons:
+            quantities[name, None] = formula.compute
+        shown = name not in reasons or name in lacking
+        if formula.by_class is not None and shown and 2 < k <= MOST_CLASSES_SHOWN:
+            for j in sorted(set(range(k)) - set(lacking.get(name, ()))):
                 quantities[name, j] = _of_class(formula.by_class, j)
     values = {key: float(formula(statistics)) for key, formula in quantities.items()}
     impossible = int(sample.per_entry(sample.log_probs).gather(1, sample.labels[:, None]).isneginf().sum())
-    return EvaluationInputs(sample, design_of(sample), statistics, reasons, quantities, values, impossible)
+    return EvaluationInputs(sample, design_of(sample), statistics, reasons, lacking, quantities, values, impossible)
 
 
 def _of_class(by_class: Callable[[Statistics], Tensor], j: int) -> Callable[[Statistics], Tensor]:
     return lambda statistics: by_class(statistics)[j]
 
 
-def _undefined(sample: Sample, statistics: Statistics) -> dict[str, str]:
-    """Return the figures that are undefined for this sample, with the reason."""
+def _undefined(sample: Sample, statistics: Statistics) -> tuple[dict[str, str], dict[str, list[int]]]:
+    """Return the figures that are undefined for this sample, with the reason, and the classes of those that others have."""
     reasons: dict[str, str] = {}
     spec, two = statistics.averages.spec, sample.num_classes == 2
     if spec.recalibration is None:
@@ -99,7 +105,7 @@ def _undefined(sample: Sample, statistics: Statistics) -> dict[str, str]:
         kept = ["accuracy"]
         if two:
             kept.append("tnr" if sample.missing == [1] else "tpr")
-        return reasons | {name: f"no example of class(es) {sample.missing}" for name in FIGURES if name not in kept}
+        return reasons | {name: f"no example of class(es) {sample.missing}" for name in FIGURES if name not in kept}, {}
     confusion = statistics.confusion[:, :, 0]
     never = torch.nonzero(confusion.sum(0) == 0).flatten().tolist()
     always = torch.nonzero((confusion == 1).all(0)).flatten().tolist()
@@ -107,7 +113,7 @@ def _undefined(sample: Sample, statistics: Statistics) -> dict[str, str]:
         reasons["ppv"] = f"class(es) {never} are never decided"
     if 1 in always if two else always:
         reasons["npv"] = f"class {always[0]} is always decided"
-    return reasons
+    return reasons, {name: classes for name, classes in (("ppv", never), ("npv", always)) if name in reasons and not two}
 
 
 @dataclass(frozen=True)
@@ -156,6 +162,15 @@ class Gradients:
         # then the class frequencies vary as well
         return added + self.by_total[key][block.labels] * (1 if block.votes is None else block.votes)
 
+    def of_cells(self, key: Key, cells: Tensor, labels: Tensor) -> Tensor:
+        """Return the influence of an entry in each cell, class · K + decision, on a figure of decisions."""
+        gradient, k = self.by_mean[key], self.inputs.sample.num_classes
+        at = self.inputs.spec.num_dense + cells % k - gradient.first
+        inside = (at >= 0) & (at < gradient.values.shape[1])
+        value = torch.where(inside, gradient.values[labels, at.clamp(0, gradient.values.shape[1] - 1)], 0.0)
+        added = (value - gradient.base[labels]) * self.per_example[labels]
+        return added if self.inputs.design.clusters is None else added + self.by_total[key][labels]
+
     def of_areas(self, key: Key) -> Tensor | float:
         """Return the influence of each entry through the areas `(m,)`."""
         if not bool(self.by_area[key].any()):
@@ -175,21 +190,51 @@ def influences(
     models = [Gradients.of(each) for each in ([inputs] if other is None else [inputs, other])]
     keys = [key for key in inputs.quantities if all(key in model.by_area for model in models)]
     sums = {key: InfluenceSum(inputs.design) for key in keys}
+    counted = _add_decisions(models[0], sums) if other is None else set()
+    where = inputs.design.strata if inputs.design.clusters is None else inputs.design.clusters
     for same in zip(*(blocks(model.inputs.sample, model.inputs.spec) for model in models), strict=True):
         for key in keys:
-            added = [model.of_block(key, block) for model, block in zip(models, same, strict=True)]
-            _add(sums[key], same[0].entries, added)
+            if key not in counted:
+                added = [model.of_block(key, block) for model, block in zip(models, same, strict=True)]
+                _add(sums[key], where[same[0].entries], added)
     for key in keys:
-        _add(sums[key], slice(None), [model.of_areas(key) for model in models])
+        _add(sums[key], where, [model.of_areas(key) for model in models])
     classes = {key: sorted(set().union(*(model.classes[key] for model in models))) for key in keys}
     return {key: each.summary() for key, each in sums.items()}, classes
 
 
-def _add(sums: InfluenceSum, entries: slice, added: Sequence[Tensor | float]) -> None:
+def _add_decisions(model: Gradients, sums: dict[Key, InfluenceSum]) -> set[Key]:
+    """Add the influences on figures of decisions, equal for all entries of one class and decision, and return these figures.
+
+    With very many classes and groups there are more such cells than entries; then nothing is added. Nor for rows with
+    weights of their own, whose influences differ.
+    """
+    sample, design, k = model.inputs.sample, model.inputs.design, model.inputs.sample.num_classes
+    if sample.weighted and design.clusters is None:
+        return set()
+    if len(design.strata) * k**2 > max(_MOST_CELLS, len(sample.labels)) and design.clusters is not None:
+        return set()
+    cells = sample.labels * k + sample.per_entry(decide(sample.log_probs, costs=model.inputs.spec.costs))
+    groups = torch.zeros_like(cells) if design.clusters is None else design.clusters
+    mass = torch.bincount(groups * k**2 + cells, weights=sample.votes).double()
+    mass = torch.nn.functional.pad(mass, (0, -len(mass) % k**2)).view(-1, k**2)
+    met = torch.nonzero(mass.sum(0)).flatten()
+    labels, mass = met // k, mass[:, met]
+    chosen = {key for key in sums if FIGURES[key[0]].of_decisions and key in model.by_mean}
+    for key in chosen:
+        each = model.of_cells(key, met, labels)
+        if design.clusters is None:
+            sums[key].add(labels, each, mass[0])
+        else:
+            sums[key].add(torch.arange(len(mass)), mass @ each)
+    return chosen
+
+
+def _add(sums: InfluenceSum, where: Tensor, added: Sequence[Tensor | float]) -> None:
     """Add the first model's influences, minus the second's if there are two."""
     difference = added[0] if len(added) == 1 else added[0] - added[1]
     if isinstance(difference, Tensor):
-        sums.add(entries, difference)
+        sums.add(where, difference)
 
 
 @torch.inference_mode(False)

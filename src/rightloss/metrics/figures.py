@@ -34,7 +34,12 @@ def brier(s: Statistics) -> Tensor:
 
 def mean_prediction(s: Statistics) -> Tensor:
     """E[p(last class|x)]: equal to that class's π in a correct model."""
-    return s.at_population(s.averages.last)
+    return s.at_population(s.averages.probs[:, -1])
+
+
+def mean_prediction_by_class(s: Statistics) -> Tensor:
+    """E[p(k|x)], (k, b): equal to π in a correct model."""
+    return (s.population[:, None] * s.averages.probs).sum(0)
 
 
 def accuracy(s: Statistics) -> Tensor:
@@ -197,7 +202,12 @@ FIGURES: dict[str, Formula] = {
     "skill": Formula(skill, "skill against always answering the prevalence", (-math.inf, 1.0)),
     "brier": Formula(brier, "Brier score", POSITIVE, better="lower"),
     "mean_prediction": Formula(
-        mean_prediction, "mean prediction of the last class", UNIT, better="nearer", ideal=lambda s: s.population[-1]
+        mean_prediction,
+        "mean prediction of the last class",
+        UNIT,
+        by_class=mean_prediction_by_class,
+        better="nearer",
+        ideal=lambda s: s.population[-1],
     ),
     "accuracy": Formula(accuracy, "accuracy in the sample", UNIT, True),
     "weighted_accuracy": Formula(weighted_accuracy, "accuracy in the population", UNIT, True),
@@ -253,7 +263,9 @@ class Figure:
         low: lower limit of the interval; NaN if there is none.
         high: upper limit.
         reason: why a value is NaN, or why the interval is not reliable; empty otherwise.
-        by_class: with more than two classes, the figure of each against the rest.
+        by_class: with three to fifty classes, the figure of each against the rest, for the figures that have it (PPV, NPV, TPR,
+            TNR, mean prediction, calibration intercept); NaN with a reason for a class without it, as the PPV of one that is
+            never decided.
     """
 
     value: float

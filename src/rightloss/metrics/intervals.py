@@ -75,18 +75,17 @@ class InfluenceSum:
         self.cubes = self.fourths = 0.0
         self.unit = 0.0  # the largest influence so far, the unit of all sums, because powers could overflow
 
-    def add(self, entries: slice, contributions: Float64[Tensor, " m"]) -> None:
-        """Add the influences of some entries."""
+    def add(self, where: Int64[Tensor, " m"], contributions: Float64[Tensor, " m"], times: Tensor | None = None) -> None:
+        """Add influences, of entries of these clusters, or without clusters of these strata, each as often as in `times`."""
         self._raise_unit(float(contributions.abs().max()))
         if self.unit == 0:
             return
         contributions = contributions / self.unit
-        if self.design.clusters is not None:
-            where, what = self.design.clusters[entries], contributions
-        else:
-            where, what = self.design.strata[entries], contributions.square()
+        what = contributions if times is None else contributions * times
+        if self.design.clusters is None:
+            what, square = what * contributions, contributions.square()
             self.cubes += float(what @ contributions)
-            self.fourths += float(what @ what)
+            self.fourths += float(what @ square)
         self.sums += torch.bincount(where, weights=what, minlength=len(self.sums))
 
     def _raise_unit(self, largest: float) -> None:

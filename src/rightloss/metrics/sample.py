@@ -5,11 +5,9 @@ Stage: log_probs, target, prevalence → entries of one class each, with the wei
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
@@ -17,7 +15,7 @@ from torch import Tensor
 from ..finding_tables import by_name
 from ..log_probs import Numbers as Numbers
 from ..log_probs import Predictions as Predictions
-from ..log_probs import is_missing, log_prob_table, rows_of, target_rows, tensor_of
+from ..log_probs import clusters_of, log_prob_table, rows_of, target_rows, tensor_of
 from ..losses.batch import hard_labels, soft_labels
 from ..prevalence import Mix as Mix
 from ..prevalence import Prevalence, frequencies, without_estimate
@@ -108,7 +106,7 @@ def labelled_sample(
     table = log_prob_table(rows_of(given)).cpu()
     at = as_prevalence(prevalence, table.shape[1])
     label = target_rows(target, given.shape).detach().cpu()
-    clusters = _clusters(groups, given.shape)
+    clusters = clusters_of(groups, given.shape)
     if label.ndim == 0:
         raise ValueError(f"Expected one label per row of `log_probs`, but got the single number {label}: give (n,) labels.")
     if len(label) != len(table):
@@ -187,36 +185,3 @@ def as_prevalence(value: Mix, num_classes: int) -> Prevalence:
             f"but got {prevalence.num_classes}: both list the same classes in the same order."
         )
     return prevalence
-
-
-def _clusters(groups: Numbers | None, shape: torch.Size) -> Int64[Tensor, " n"] | None:
-    """Return the group of each row as a number: the given one, or for a dense map its image."""
-    images = _numbered(groups, shape[0])
-    if len(shape) == 2:
-        return images
-    return (torch.arange(shape[0]) if images is None else images).repeat_interleave(math.prod(shape[2:]))
-
-
-def _numbered(groups: Any, rows: int) -> Tensor | None:
-    if groups is None:
-        return None
-    names: Any = np.asarray(groups.detach().cpu() if isinstance(groups, Tensor) else groups)
-    if names.shape != (rows,):
-        raise ValueError(
-            f"Expected one group id per row, ({rows},), or per image of a dense map, but got shape {names.shape}: "
-            "give each example its patient's id."
-        )
-    if names.dtype.kind in "biuf":
-        without = np.flatnonzero(names != names)
-    else:  # NumPy would convert missing values in a list of strings to strings
-        names = list(groups)
-        without = np.flatnonzero([is_missing(name) for name in names])
-    if len(without):
-        raise ValueError(
-            f"Expected a group id for every row, but row(s) {without[:5].tolist()} have none: "
-            "give each such row an id of its own."
-        )
-    if isinstance(names, np.ndarray):
-        return torch.from_numpy(np.unique(names, return_inverse=True)[1].astype(np.int64))
-    numbers: dict[Any, int] = {}
-    return torch.tensor([numbers.setdefault(name, len(numbers)) for name in names])

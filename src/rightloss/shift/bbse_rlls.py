@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .calibration import HeldOut
 from .maximum_likelihood import QuadraticModel, maximise_model
-from .regions import deviance_limit, within_simplex
+from .regions import boundary_limit, within_simplex
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def covariance(data: PredictionMoments, population: np.ndarray) -> np.ndarray:
 
 
 def fieller_region(data: PredictionMoments, population: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return, per class, the limits of all v in [0, 1] with (v − (P⁻¹ μ)_k)² ≤ z² σ_k²(v).
+    """Return, per class, the limits of all v in [0, 1] with (v − (P⁻¹ μ)_k)² ≤ z² σ_k²(v), where z is Student's.
 
     σ_k² is `covariance` at π_k = v, with the others in proportion: A + Q v² + R (1 − v)². For two classes this is Fieller's
     region, which is valid even if P is very uncertain; it can be all of [0, 1]. If the region has two pieces, their hull is
@@ -125,7 +125,11 @@ def fieller_region(data: PredictionMoments, population: np.ndarray, level: float
     by_class = np.einsum("ki,lij,kj->kl", inverse, data.spreads, inverse)
     others = np.where(np.eye(len(population), dtype=bool), 0.0, population + 1e-12)
     others = others / others.sum(1, keepdims=True)
-    z2, centre = deviance_limit(level), _unconstrained(data)
+    centre = _unconstrained(data)
+    of_held_out = by_class @ population**2
+    share = of_held_out / (of_held_out + by_target).clip(1e-300)
+    degrees = max(float(data.counts.min()) - 1, 1) / share.clip(1e-9) ** 2  # Welch's: few held-out rows show their own spread
+    z2 = np.array([boundary_limit(math.inf, level, float(each)) for each in degrees])
     own, rest = z2 * np.diag(by_class), z2 * (others**2 * by_class).sum(1)
     square, linear, constant = 1 - own - rest, rest - centre, centre**2 - z2 * by_target - rest
     root = np.sqrt((linear**2 - square * constant).clip(0))

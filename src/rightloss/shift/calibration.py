@@ -13,11 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..log_probs import Numbers, Predictions, as_given, log_prob_table, map_of, rows_of, tensor_of
+from ..log_probs import Numbers, Predictions, as_given, clusters_of, log_prob_table, map_of, rows_of, tensor_of
 from ..prevalence import class_frequencies
 
 CalibrationKind = Literal["mean", "temperature", "bias-corrected", "vector"]
 KINDS = get_args(CalibrationKind)
+_MOST_LEVERAGE = 0.9  # of a row on its own prediction, in the covariance of a fit
 
 
 @dataclass(frozen=True)
@@ -97,10 +98,11 @@ def fit_calibration(log_probs: Predictions, labels: Numbers, kind: CalibrationKi
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Labelled predictions: log-probabilities `(n, k)` in float64, and labels `(n,)`."""
+    """Labelled predictions: log-probabilities `(n, k)` in float64, labels and, if rows are correlated, their groups `(n,)`."""
 
     log_probs: Tensor
     labels: Tensor
+    groups: Tensor | None = None
 
     @property
     def counts(self) -> np.ndarray:
@@ -108,7 +110,7 @@ class HeldOut:
         return torch.bincount(self.labels, minlength=self.log_probs.shape[1]).double().numpy()
 
 
-def held_out_set(held_out: Any, num_classes: int | None = None) -> HeldOut:
+def held_out_set(held_out: Any, num_classes: int | None = None, groups: Any = None) -> HeldOut:
     """Return checked `(log_probs, labels)`, dense maps with a row per cell, without the rows labelled −100."""
     if not isinstance(held_out, tuple | list) or len(held_out) != 2:
         raise ValueError(
@@ -129,7 +131,10 @@ def held_out_set(held_out: Any, num_classes: int | None = None) -> HeldOut:
     class_frequencies(labels, table.shape[1], ignore_index=-100)  # raises for labels that are not class numbers
     index = labels.flatten().long()
     kept = index != -100
-    return HeldOut(table, index) if bool(kept.all()) else HeldOut(table[kept], index[kept])
+    clusters = None if groups is None else clusters_of(groups, given.shape)
+    if bool(kept.all()):
+        return HeldOut(table, index, clusters)
+    return HeldOut(table[kept], index[kept], None if clusters is None else torch.unique(clusters[kept], return_inverse=True)[1])
 
 
 def require_every_class(data: HeldOut) -> None:
@@ -159,7 +164,7 @@ def calibrate(data: HeldOut, kind: CalibrationKind) -> Calibration:
             "held-out set: leave such a class out."
         )
     slope, bias = both[:size], both[size:] - both[size:].mean()
-    covariance = _of_mean(probs) if kind == "mean" else _covariance(table, data.labels, probs, design)
+    covariance = _of_mean(probs) if kind == "mean" else _covariance(table, data, probs, design)
     mean = probs.mean(1)  # with predictions in half precision it sums to 1 only roughly
     return Calibration(kind, 1 / slope, bias, mean / mean.sum(), torch.from_numpy(data.counts), covariance)
 
@@ -290,23 +295,38 @@ def _of_mean(probs: Tensor) -> Tensor:
     return spread
 
 
-def _covariance(table: Tensor, labels: Tensor, probs: Tensor, design: Tensor) -> Tensor:
+def _covariance(table: Tensor, data: HeldOut, probs: Tensor, design: Tensor) -> Tensor:
     """Return the covariance of (a, b − log mean prediction), from the influence of each held-out row: valid for any model.
 
     A row changes (a, b) by A times its score. It changes the mean prediction by its own prediction, and by the effect of
-    (a, b) on all predictions, whose derivative is the lower half of the information matrix.
+    (a, b) on all predictions, whose derivative is the lower half of the information matrix. A row pulls the fit towards itself,
+    so its residual is divided by 1 − its leverage, which gives what the fit without it leaves (HC3, MacKinnon and White 1985).
     """
     size, rows = table.shape
     information = _sums(table, probs)[1]
     moves = design @ torch.linalg.pinv(design.T @ information @ design, rtol=1e-12, hermitian=True) @ design.T
     mean = probs.mean(1, keepdim=True)
-    left = (-probs).scatter_add_(0, labels[None], torch.ones(1, rows, dtype=torch.float64))
+    left = (-probs).scatter_add_(0, data.labels[None], torch.ones(1, rows, dtype=torch.float64))
+    left /= 1 - _leverage(table, probs, moves).clamp(0, _MOST_LEVERAGE)
     seen = torch.cat([left * table, left, probs - mean])  # scores, and predictions
     by_scores = moves.clone()
     by_scores[size:] -= information[size:] @ moves / (rows * mean)
     by_prediction = torch.cat([torch.zeros(size, size).double(), torch.diag(-1 / (rows * mean.squeeze(1)))])
     influence = torch.cat([by_scores, by_prediction], 1)
+    if data.groups is not None:  # rows of a group add up
+        seen = torch.zeros(len(seen), int(data.groups.max()) + 1, dtype=seen.dtype).index_add_(1, data.groups, seen)
     return influence @ (seen @ seen.T) @ influence.T
+
+
+def _leverage(table: Tensor, probs: Tensor, moves: Tensor) -> Tensor:
+    """Return the share of each row in its own fitted logits (n,): tr(W_n X_n A X_nᵀ), with W_n = diag(p_n) − p_n p_nᵀ."""
+    size = len(table)
+    both = torch.cat([probs * table, probs])
+    by_slope, crossed, by_bias = (
+        torch.diag(each)[:, None] for each in (moves[:size, :size], moves[:size, size:], moves[size:, size:])
+    )
+    own = probs * (table.square() * by_slope + 2 * table * crossed + by_bias)
+    return own.sum(0) - (both * (moves @ both)).sum(0)
 
 
 def _check_slopes(slopes: Tensor, table: Tensor, labels: Tensor) -> None:

@@ -16,14 +16,23 @@ import torch
 from torch import Tensor
 
 from ..finding_tables import ByFinding, by_name, for_each_finding, in_order, option_by_name
-from ..log_probs import Numbers, Predictions
+from ..log_probs import Numbers, Predictions, clusters_of, tensor_of
 from ..prevalence import FindingMix, Frequencies, Prevalence, PrevalenceWarning
 from ..rng import checked_level
 from .bbse_rlls import bbse, covariance, fieller_region, prediction_moments, rlls
 from .calibration import KINDS, Calibration, CalibrationKind, HeldOut, calibrate, held_out_set, require_every_class
 from .label_shift import LabelShiftWarning, goodness_of_fit, held_out_by_finding, sampling_mix
-from .maximum_likelihood import MixLikelihood, maximise
-from .regions import condition_number, curvature_at, curvature_region, deviance_limit, profile_region, tangent_inverse
+from .maximum_likelihood import MixLikelihood, QuadraticModel, maximise
+from .regions import (
+    Widening,
+    boundary_limit,
+    condition_number,
+    curvature_at,
+    curvature_region,
+    deviance_limit,
+    profile_region,
+    tangent_inverse,
+)
 from .stream import PredictionStream, Stream, predictions_by_finding
 
 Method = Literal["em", "bbse", "bbse-soft", "rlls", "rlls-soft"]
@@ -31,6 +40,7 @@ METHODS = get_args(Method)
 CalibrationChoice = CalibrationKind | Literal["assumed"] | Calibration | None
 _PROFILE_WORK = 1e10  # operations a profile may take; with more, use the curvature
 _FEW = 15  # with fewer held-out examples of a class, regions may cover too little
+_ENOUGH = 200  # examples (groups) from which a variance is taken at π̂ alone
 _BLURRED = 1e6  # condition number above which classes cannot be distinguished
 
 
@@ -47,6 +57,8 @@ def estimate_prevalence(
     prior: Numbers | None = None,
     region: Literal["auto", "profile", "curvature", "fieller"] | None = "auto",
     level: float = 0.95,
+    groups: Numbers | None = None,
+    held_out_groups: Numbers | None = None,
 ) -> PrevalenceEstimate: ...
 def estimate_prevalence(  # type: ignore[misc]  # the options of both are the same
     log_probs: Stream,
@@ -58,6 +70,8 @@ def estimate_prevalence(  # type: ignore[misc]  # the options of both are the sa
     prior: Numbers | Mapping[str, Numbers] | None = None,
     region: Literal["auto", "profile", "curvature", "fieller"] | None = "auto",
     level: float = 0.95,
+    groups: Numbers | None = None,
+    held_out_groups: Numbers | None = None,
 ) -> PrevalenceEstimate | ByFinding[PrevalenceEstimate]:
     """Estimate the class frequencies of unlabelled data from predictions on them, if p(x|y) is the same as in training.
 
@@ -70,12 +84,13 @@ def estimate_prevalence(  # type: ignore[misc]  # the options of both are the sa
 
     Regions per class: "profile" is that of the profile likelihood (χ² with 1 degree of freedom), and includes 0 if 0 is
     probable enough. With a fitted calibration its limit is scaled by Var/Var_0, where Var = H⁻¹ (H + J Var(calibration) Jᵀ) H⁻¹
-    and Var_0 = H⁻¹. "curvature" is π̂ ± z s.e. on the scale of log-odds and needs no further pass over the data; it is rough
-    for a class within two standard errors of 0. "auto" is "profile" for tables in memory that are not huge and for classes
-    near 0, else "curvature". For linear systems the region is "fieller": all π_k that are compatible with P⁻¹ μ, given the
-    noise of both sets. It is that of the system before regularisation, which adds bias but no information. All regions assume
-    independent rows. For pixels of an image, or visits of a patient, the estimate is still right on average, but its region
-    is too narrow. Then use a bootstrap: repeat the estimate on images (patients) drawn with replacement.
+    and Var_0 = H⁻¹, and is that of Student's t, because few held-out examples show Var(calibration) only roughly. "curvature"
+    is π̂ ± t s.e. on the scale of log-odds and needs no further pass over the data; it is rough for a class within two standard
+    errors of 0. "auto" is "profile" for tables in memory that are not huge and for classes near 0, else "curvature". For linear
+    systems the region is "fieller": all π_k that are compatible with P⁻¹ μ, given the noise of both sets. It is that of the
+    system before regularisation, which adds bias but no information. All regions assume independent rows, or independent
+    `groups` of rows. For pixels of an image, or visits of a patient, the estimate without groups is still right on average,
+    but its region is too narrow.
 
     **Several findings** (multi-label), with a `Prevalence.multilabel` or a dict of rates by name as `sampling`:
     log-probabilities of presence `(n, L)`, held-out labels `(n, L)` with NaN where a finding was not read. The result has an
@@ -101,6 +116,9 @@ def estimate_prevalence(  # type: ignore[misc]  # the options of both are the sa
         prior: Dirichlet parameters (K,), all ≥ 1, for the maximum a posteriori ("em").
         region: "auto", "profile", "curvature", "fieller", or None for no regions.
         level: the level of the regions.
+        groups: ids of patients (or sites) of the rows of `log_probs` `(n,)`, for dense maps of the images: rows with the same
+            id may be correlated. Only for "em" and a table in memory.
+        held_out_groups: the same of the held-out rows, for a calibration fitted here.
 
     Examples:
         >>> import torch
@@ -115,17 +133,20 @@ def estimate_prevalence(  # type: ignore[misc]  # the options of both are the sa
     """
     findings = by_name(sampling)
     if findings is not None:
-        return _by_finding(log_probs, findings, sampling, held_out, calibration, prior, method, region, level)
+        return _by_finding(
+            log_probs, findings, sampling, held_out, calibration, prior, method, region, level, groups, held_out_groups
+        )
     level = checked_level(level)
     _check_options(method, region, calibration, held_out, prior)
     rows = PredictionStream(log_probs, passes=method == "em")
     rho = sampling_mix(sampling, rows.num_classes)  # type: ignore[arg-type]
     alpha = None if prior is None else _dirichlet(prior, rows.num_classes)
-    data = None if held_out is None else held_out_set(held_out, rows.num_classes)
+    data = None if held_out is None else held_out_set(held_out, rows.num_classes, held_out_groups)
+    clusters = None if groups is None else _clusters_of(groups, rows, log_probs, method)
     fitted = _fitted_calibration(calibration, method, data, rho)  # type: ignore[arg-type]
     rho = rho if fitted is None else fitted.sampling.numpy()
     if method == "em":
-        found = _maximum_likelihood(rows, rho, fitted, alpha, region, level)
+        found = _maximum_likelihood(rows, rho, fitted, alpha, region, level, clusters)
     else:
         assert data is not None
         require_every_class(data)
@@ -263,6 +284,8 @@ def _by_finding(
     method: Method,
     region: Any,
     level: float,
+    groups: Numbers | None,
+    held_out_groups: Numbers | None,
 ) -> ByFinding[PrevalenceEstimate]:
     """Estimate the frequency of each finding as that of two classes."""
     names = list(findings)
@@ -282,6 +305,8 @@ def _by_finding(
             prior=priors[name],
             region=region,
             level=level,
+            groups=groups,
+            held_out_groups=held_out_groups,
         )
 
     title = "Prevalence estimates by finding" + ("" if region is None else f", {100 * level:g} % regions")
@@ -326,6 +351,7 @@ def _maximum_likelihood(
     prior: np.ndarray | None,
     region: str | None,
     level: float,
+    clusters: Tensor | None,
 ) -> _Solution:
     likelihood = MixLikelihood(rows, rho, calibration, prior)
     some = likelihood.of_some_rows()
@@ -333,12 +359,19 @@ def _maximum_likelihood(
     guess = rho if some is None else 0.999 * maximise(some, rho).point + 0.001 * rho
     best = maximise(likelihood, guess)
     curvature = curvature_at(best, level)
-    by_calibration = None
-    if calibration is not None:
-        moved = likelihood.by_calibration(best.point)
-        by_calibration = moved @ calibration.covariance.numpy() @ moved.T
-    plain, full = _covariances(curvature, by_calibration)
+
+    def added(point: np.ndarray) -> np.ndarray:
+        return _added_variance(likelihood, point, calibration, clusters)
+
+    def widening(model: QuadraticModel) -> np.ndarray:
+        # without fixing classes at 0: the calibration is as uncertain for a class at 0 as for one close to 0
+        alone, together = (np.diag(each) for each in _covariances(model.curvature, added(model.point)))
+        return np.divide(together, alone, out=np.ones_like(alone), where=alone > 0) * _stretch(alone, together, sets, level)
+
+    sets = _independent_examples(calibration, clusters)
+    plain, full = _covariances(curvature, added(best.point))
     errors, wide = (np.sqrt(np.diag(each).clip(0)) for each in (plain, full))
+    wide = wide * np.sqrt(_stretch(np.diag(plain), np.diag(full), sets, level))
     low, high = (best.point, best.point) if region is None else curvature_region(best.point, wide, level)
     if region == "auto":
         cheap = likelihood.is_kept and 24.0 * (rows.count or 0) * rows.num_classes**3 <= _PROFILE_WORK
@@ -346,18 +379,60 @@ def _maximum_likelihood(
         near = bool((low <= 0).any() or (high >= 1).any()) and rows.num_classes <= 10
         region = "profile" if cheap or near else "curvature"
     if region == "profile":
-        # without fixing classes at 0: the calibration is as uncertain for a class at 0 as for one close to 0
-        alone, together = (np.diag(each) for each in _covariances(best.model.curvature, by_calibration))
-        widening = np.divide(together, alone, out=np.ones_like(alone), where=alone > 0)
-        low, high = profile_region(likelihood, best, errors, deviance_limit(level), widening)
+        wider: Widening = widening if sets < _ENOUGH else widening(best.model)
+        low, high = profile_region(likelihood, best, errors, deviance_limit(level), wider)
     condition = condition_number(curvature)
     return _Solution(best.point, low, high, region or "none", full, condition, best.iterations, best.converged, best.value)
 
 
-def _covariances(curvature: np.ndarray, by_calibration: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return H⁻¹, and H⁻¹ (H + J Var(calibration) Jᵀ) H⁻¹."""
+def _covariances(curvature: np.ndarray, added: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return H⁻¹, and H⁻¹ (H + `added`) H⁻¹."""
     plain = tangent_inverse(curvature)
-    return plain, plain if by_calibration is None else plain + plain @ by_calibration @ plain
+    return plain, plain + plain @ added @ plain
+
+
+def _added_variance(
+    likelihood: MixLikelihood, point: np.ndarray, calibration: Calibration | None, clusters: Tensor | None
+) -> np.ndarray:
+    """Return the variance of the gradient of L beyond its curvature `(K, K)`: by the calibration, and by groups of rows."""
+    added = np.zeros((len(point), len(point)))
+    if calibration is not None:
+        moved = likelihood.by_calibration(point)
+        added += moved @ calibration.covariance.numpy() @ moved.T
+    if clusters is not None:
+        added += likelihood.by_cluster(point, clusters)
+    return added
+
+
+def _independent_examples(calibration: Calibration | None, clusters: Tensor | None) -> float:
+    """Return the smaller of the held-out examples of the rarest class and the groups: what the added variance is from."""
+    counts = math.inf if calibration is None else float(calibration.counts.min())
+    return counts if clusters is None else min(counts, float(clusters.max()) + 1)
+
+
+def _stretch(alone: np.ndarray, together: np.ndarray, examples: float, level: float) -> np.ndarray:
+    """Return Student's limit of the deviance relative to the normal one (K,), with Welch's degrees of freedom.
+
+    Of the variance, the part beyond `alone` is estimated from few examples, with as many degrees of freedom, less one.
+    """
+    share = np.divide(together - alone, together, out=np.zeros_like(alone), where=together > 0).clip(1e-9, 1)
+    if not math.isfinite(examples):
+        return np.ones_like(alone)
+    degrees = max(examples - 1, 1) / share**2
+    return np.array([boundary_limit(math.inf, level, float(each)) for each in degrees]) / deviance_limit(level)
+
+
+def _clusters_of(groups: Any, rows: PredictionStream, log_probs: Any, method: str) -> Tensor:
+    """Return the number of each row's group, for a table in memory."""
+    if method != "em" or rows.is_stream:
+        what = f"method={method!r}" if method != "em" else "a stream of predictions"
+        raise ValueError(
+            f"Expected no `groups` for {what}, but got some: use method='em' and a table in memory, or repeat the estimate on "
+            "groups drawn with replacement."
+        )
+    clusters = clusters_of(groups, tensor_of(log_probs, "log_probs").shape)
+    assert clusters is not None
+    return clusters
 
 
 def _linear_system(

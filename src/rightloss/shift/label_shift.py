@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import torch
@@ -45,7 +45,7 @@ class LabelShiftTest:
     Attributes:
         p_value: of the hypothesis that only the class frequencies differ. If it is small, something else differs as well.
         tenable: whether the p-value is at least 1 − level.
-        statistic: Pearson's statistic of the best fit of the target's predictions by a mixture of the held-out classes.
+        statistic: the deviance of the best fit of the target's predictions by a mixture of the held-out classes.
         degrees: its degrees of freedom.
         sampling_p_value: of the hypothesis that the held-out labels have the mix `sampling`; None if none was given.
         condition: condition number of the confusion matrix p(predicted|true), the largest factor of errors of the mean
@@ -91,6 +91,7 @@ def label_shift_test(
     sampling: Frequencies | Prevalence | None = None,
     *,
     level: float = 0.95,
+    folds: tuple[Numbers, Numbers] | None = None,
 ) -> LabelShiftTest: ...
 def label_shift_test(
     log_probs: Predictions,
@@ -98,13 +99,16 @@ def label_shift_test(
     sampling: Frequencies | Prevalence | FindingMix | None = None,
     *,
     level: float = 0.95,
+    folds: tuple[Numbers, Numbers] | None = None,
 ) -> LabelShiftTest | ByFinding[LabelShiftTest]:
     """Test whether the target is a mixture of the held-out set's classes; warn with `LabelShiftWarning` if it is not.
 
     Under label shift p(x|y) is the same in both sets. So every function of x, such as the bin of the prediction, has the
     distribution Σ_k π_k P_k in the target, with P_k its distribution over held-out examples of class k. With more bins than
     classes this can be tested. π and P are fitted to the counts of both sets by maximum likelihood, which includes the noise
-    of both. Pearson's statistic is then χ² with (bins − 1) − (K − 1) degrees of freedom. A class that may be absent (its
+    of both. The deviance, 2 Σ observed · log(observed / expected), is then χ² with (bins − 1) − (K − 1) degrees of freedom. It
+    stays so with few held-out rows of a class, where Pearson's statistic does not: one row where hardly any is expected
+    decides that. A class that may be absent (its
     frequency is within 2 standard errors of 0) does not reduce the degrees of freedom: if it is absent, the statistic is a
     mixture of χ² with and without its degree, and the larger number keeps the size below 1 − level, with some loss of power. A
     bin is a predicted class and a range of that class's probability. So p depends on the model, and on the mix of its
@@ -117,6 +121,10 @@ def label_shift_test(
         sampling: ρ, the mix of the predictions; if given, the held-out labels are tested against it. With a
             `Prevalence.multilabel`, or a dict of rates by finding, each finding is tested, as in `estimate_prevalence`.
         level: a p-value below 1 − level is not tenable.
+        folds: if several models of a cross-validation predicted the rows, the number of each row's model: of the target `(n,)`,
+            and of the held-out rows `(m,)`. Each model's rows are tested alone, and the statistics added: a model was trained
+            on the rows that the others are tested on, so all held-out predictions together vary more than independent ones.
+            If no model has enough rows for that, all rows are tested together.
 
     Examples:
         >>> import torch
@@ -135,7 +143,9 @@ def label_shift_test(
         pairs = held_out_by_finding(held_out, sampling)
         results = for_each_finding(
             findings,
-            lambda number, name: label_shift_test(tables[:, :, number], pairs[number], findings[name], level=level),
+            lambda number, name: label_shift_test(
+                tables[:, :, number], pairs[number], findings[name], level=level, folds=folds
+            ),
             stacklevel=3,
         )
         return ByFinding(results, _cells, "Label shift by finding")
@@ -143,11 +153,15 @@ def label_shift_test(
     data = held_out_set(held_out, target.shape[1])
     require_every_class(data)
     rho = None if sampling is None else sampling_mix(sampling, target.shape[1])  # type: ignore[arg-type]
-    counts, by_class = _binned(target, data)
-    statistic, population = _distance(counts, by_class)
     means = prediction_moments([target], data, soft=False)
+    fits = [_distance(*_binned(*part)) for part in _parts(target, data, folds)]
+    if max(fit.bins for fit in fits) <= target.shape[1]:  # no model has enough rows to be tested alone
+        fits = [_distance(*_binned(target, data))]
+    population = np.average([fit.population for fit in fits], axis=0, weights=[fit.rows for fit in fits])
     errors = np.sqrt(np.diag(covariance(means, population)))
-    degrees = len(counts) - max(1, int((population > 2 * errors).sum()))
+    present = max(1, int((population > 2 * errors).sum()))
+    used = [fit for fit in fits if fit.bins > present]
+    statistic, degrees = float(sum(fit.statistic for fit in used)), sum(fit.bins - present for fit in used)
     p_value = _tail(statistic, degrees) if degrees > 0 else 1.0
     of_mix = None if rho is None else goodness_of_fit(data.counts, rho)
     condition, error = float(np.linalg.cond(means.by_class)), float(errors.max())
@@ -231,13 +245,36 @@ def _edges(score: Tensor, is_target: Tensor, parts: int) -> Tensor:
     return edges[edges < score.max()]
 
 
-def _distance(counts: np.ndarray, by_class: np.ndarray) -> tuple[float, np.ndarray]:
-    """Return Pearson's statistic over the cells of both sets, and the π of the fit."""
+def _parts(target: Tensor, data: HeldOut, folds: tuple[Numbers, Numbers] | None) -> list[tuple[Tensor, HeldOut]]:
+    """Return the rows of each model that has some of both sets, with every class in the second."""
+    if folds is None:
+        return [(target, data)]
+    ours, theirs = (tensor_of(each, "folds").cpu() for each in folds)
+    if ours.shape != (len(target),) or theirs.shape != data.labels.shape:
+        raise ValueError(
+            f"Expected `folds` to be the model of each target row, ({len(target)},), and of each held-out row, "
+            f"({len(data.labels)},), but got shapes {tuple(ours.shape)} and {tuple(theirs.shape)}: give a number for every row."
+        )
+    both = [(target[ours == j], HeldOut(data.log_probs[theirs == j], data.labels[theirs == j])) for j in theirs.unique()]
+    return [(rows, held) for rows, held in both if len(rows) and held.counts.all()] or [(target, data)]
+
+
+class _Fit(NamedTuple):
+    """A fitted mixture: its deviance, π, and the number of bins and target rows."""
+
+    statistic: float
+    population: np.ndarray
+    bins: int
+    rows: float
+
+
+def _distance(counts: np.ndarray, by_class: np.ndarray) -> _Fit:
+    """Fit a mixture, and return its deviance over the cells of both sets."""
     shares, population = _fitted(counts, by_class)
     observed = np.concatenate([counts[:, None], by_class], 1)
     expected = np.concatenate([counts.sum() * (shares @ population)[:, None], by_class.sum(0) * shares], 1)
-    gap = np.divide((observed - expected) ** 2, expected, out=np.zeros_like(expected), where=expected > 1e-9)
-    return float(gap.sum()), population
+    ratio = np.divide(observed, expected, out=np.ones_like(expected), where=observed > 0)
+    return _Fit(max(0.0, 2 * float((observed * np.log(ratio)).sum())), population, len(counts), float(counts.sum()))
 
 
 def _fitted(counts: np.ndarray, by_class: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -97,6 +97,21 @@ class MixLikelihood:
             by_offset += torch.diag(shares.sum(1)) - weights * (shares @ shares.T)
         return torch.cat([by_slope, by_offset], 1).numpy()
 
+    def by_cluster(self, population: np.ndarray, clusters: Tensor) -> np.ndarray:
+        """Return the variance of the gradient `(K, K)` beyond the curvature, for rows correlated within `clusters` (n,).
+
+        It is Σ_g s_g s_gᵀ of the sums s_g of the rows' centred shares, times G/(G − 1) for G clusters, minus Σ_n s_n s_nᵀ.
+        """
+        weights, start, size = torch.from_numpy(population), 0, len(population)
+        count = int(clusters.max()) + 1
+        sums, products = (torch.zeros(size, width, dtype=torch.float64) for width in (count, size))
+        for ratios in self._blocks():
+            shares = ratios / (weights @ ratios) - 1  # a constant for all classes does not move π
+            sums.index_add_(1, clusters[start : start + shares.shape[1]], shares)
+            products += shares @ shares.T
+            start += shares.shape[1]
+        return (sums @ sums.T * (count / max(1, count - 1)) - products).numpy()
+
     def _blocks(self) -> Iterator[Tensor]:
         if self._kept is not None:
             return iter([self._kept])

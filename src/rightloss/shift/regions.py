@@ -18,6 +18,7 @@ _AT_THE_END = 1e-12  # a bound this close to 0 or 1 counts as 0 or 1
 
 
 Limit = Callable[[float], float]  # distance of π_k from 0 or 1, in standard errors → the limit of the deviance of π_k
+Widening = np.ndarray | Callable[[QuadraticModel], np.ndarray]  # factor of that limit (K,), or what it is at another π
 
 
 def profile_region(
@@ -25,7 +26,7 @@ def profile_region(
     best: Maximum,
     errors: np.ndarray,
     limit: float | Limit,
-    widening: np.ndarray,
+    widening: Widening,
     before: Callable[[], None] = lambda: None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the limits of all π_k with 2 (L(π̂) − max L given π_k) ≤ limit · widening_k.
@@ -38,16 +39,18 @@ def profile_region(
         errors: standard errors (K,) from the curvature, to start the search.
         limit: limit of the deviance, such as `deviance_limit(level)`, or `boundary_limit` as a function of the distance to 0 or
             1, in the smaller of the standard errors at π̂ and at π_k.
-        widening: the variance of π̂_k relative to that of the curvature (K,); 1 if predictions are assumed to be exact.
+        widening: the variance of π̂_k relative to that of the curvature (K,); 1 if predictions are assumed to be exact. As a
+            function of L's model at π it is the larger of those at π̂ and at π: π̂ may be where the variance is small.
         before: called before each search, for a likelihood that remembers its last evaluation.
     """
-    size = len(best.point)
+    size, at = len(best.point), widening if callable(widening) else None
+    own = widening(best.model) if callable(widening) else widening
     low, high = np.empty(size), np.empty(size)
     for k in range(size):
         if size == 2 and k == 1:  # the second class is 1 minus the first
             low[1], high[1] = 1 - high[0], 1 - low[0]
             continue
-        reach = _Reach(limit, best, k, float(widening[k]))
+        reach = _Reach(limit, best, k, float(own[k]), at)
         for bounds, side in ((low, -1), (high, +1)):
             before()
             bounds[k] = _bound(likelihood, best, k, side, reach, float(errors[k]))
@@ -158,8 +161,15 @@ def _units(curvature: np.ndarray) -> np.ndarray:
 class _Reach:
     """The limit of the root of the deviance of π_k, √(limit · widening), as a function of π_k and the curvature there."""
 
-    def __init__(self, limit: float | Limit, best: Maximum, k: int, widening: float) -> None:
-        self._limit, self._k, self._widening = limit, k, widening
+    def __init__(
+        self,
+        limit: float | Limit,
+        best: Maximum,
+        k: int,
+        widening: float,
+        elsewhere: Callable[[QuadraticModel], np.ndarray] | None = None,
+    ) -> None:
+        self._limit, self._k, self._widening, self._elsewhere = limit, k, widening, elsewhere
         self._error = math.inf if isinstance(limit, float) else self._error_of(best.model)
         self.most = self._root(math.inf)
 
@@ -167,7 +177,8 @@ class _Reach:
         """Return the limit at π_k = `value`, and its derivative."""
         error = 0.0 if isinstance(self._limit, float) else min(self._error, self._error_of(model))
         if error == 0:
-            return self.most, 0.0
+            more = 1.0 if self._elsewhere is None else float(self._elsewhere(model)[self._k]) / self._widening
+            return self.most * math.sqrt(max(1.0, more)), 0.0
         distance, step = min(value, 1 - value) / error, 1e-4
         slope = (self._root(distance + step) - self._root(distance)) / (step * error)
         return self._root(distance), slope if value < 0.5 else -slope

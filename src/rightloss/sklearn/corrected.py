@@ -37,6 +37,7 @@ from .out_of_fold import (
     Split,
     log_prob_rows,
     out_of_fold,
+    predict_by_fold,
     probability_floor,
     response_method,
     rows_by_weight,
@@ -279,21 +280,24 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
 
         The estimate (`estimate_`) is from `rightloss.shift.estimate_prevalence`, calibrated on out-of-fold predictions if there
         are some ("auto", "affine", "beta"). These are also used to test for label shift, with a
-        `rightloss.shift.LabelShiftWarning` if more than the mix has changed. Otherwise the classifier is assumed to be
-        calibrated at ρ, and a `PrevalenceWarning` says so.
+        `rightloss.shift.LabelShiftWarning` if more than the mix has changed. For both, each unlabelled row is predicted by the
+        classifier of one fold, as each labelled row was: the one fitted to all rows is another classifier, and not comparable.
+        Without out-of-fold predictions the classifier is assumed to be calibrated at ρ, and a `PrevalenceWarning` says so.
         """
         check_is_fitted(self)
-        table = self._log_probs(X_unlabelled)
         if self._held_out is None:
-            self.estimate_ = estimate_prevalence(table, self.sampling_)
+            self.estimate_ = estimate_prevalence(self._log_probs(X_unlabelled), self.sampling_)
         else:
-            label_shift_test(table, self._held_out)
+            values, folds = predict_by_fold(self._fold_models, X_unlabelled)
+            table = self._table(values)
+            label_shift_test(table, self._held_out, folds=(folds, self._folds) if len(self._fold_models) > 1 else None)
             self.estimate_ = estimate_prevalence(table, self.sampling_, held_out=self._held_out)
         return self.set_population(self.estimate_)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a classifier; those of version 0.2.0 are without smoothing, and calibrated at the mix of the labels."""
-        fitted = {"smoothing_": False, "_calibrated_at": state["_data"]} if "method_" in state else {}
+        """Restore a classifier; those of version 0.2.0 have no smoothing or models of folds, and are calibrated at `_data`."""
+        older = {"smoothing_": False, "_calibrated_at": state.get("_data"), "_fold_models": [state.get("estimator_")]}
+        fitted = older if "method_" in state else {}
         super().__setstate__({"smoothing": False, **fitted, **state})
 
     def __sklearn_tags__(self) -> Any:
@@ -421,6 +425,8 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         rows = None if folded is None else self._held_out_rows(folded)
         chosen = None if folded is None else rows_by_weight(folded.labels, folded.weights)
         self._held_out = None if folded is None else (self._table(folded.values)[chosen], folded.labels[chosen])
+        self._fold_models: list[Any] = [] if folded is None else folded.models
+        self._folds: Any = None if folded is None else folded.folds[chosen]
         matched = self._matched(X_unlabelled)
         self.comparison_: dict[str, dict[str, float]] = {}
         self.method_, self.smoothing_ = self.method, False

@@ -19,7 +19,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils import _safe_indexing
 from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.parallel import Parallel, delayed
-from sklearn.utils.validation import _check_method_params
+from sklearn.utils.validation import _check_method_params, _num_samples
 
 Split = tuple[np.ndarray, np.ndarray]
 
@@ -35,12 +35,14 @@ class OutOfFold:
         labels: class numbers `(n,)`.
         weights: of the rows `(n,)`.
         folds: the number of the fold that left out the row `(n,)`.
+        models: the classifier of each fold; a frozen one alone.
     """
 
     values: np.ndarray
     labels: np.ndarray
     weights: np.ndarray
     folds: np.ndarray
+    models: list[Any]
 
 
 def response_method(estimator: Any) -> str:
@@ -233,25 +235,44 @@ def out_of_fold(
     tested = np.concatenate([test for _, test in splits])
     folds = np.concatenate([np.full(len(test), number) for number, (_, test) in enumerate(splits)])
     if isinstance(estimator, FrozenEstimator):
-        values = np.asarray(getattr(estimator, method)(X))[tested]
+        values, models = np.asarray(getattr(estimator, method)(X))[tested], [estimator]
     else:
         run = Parallel(n_jobs=n_jobs)
-        values = np.concatenate(run(delayed(_predict_fold)(estimator, X, y, *split, method, params) for split in splits))
+        parts = run(delayed(_predict_fold)(estimator, X, y, *split, method, params) for split in splits)
+        values, models = np.concatenate([part for part, _ in parts]), [fitted for _, fitted in parts]
     order = np.argsort(tested)
-    return OutOfFold(values[order], labels[tested[order]], weights[tested[order]], folds[order])
+    return OutOfFold(values[order], labels[tested[order]], weights[tested[order]], folds[order], models)
+
+
+def predict_by_fold(models: list[Any], X: Any, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Return predictions of new rows, each by the classifier of one fold, drawn at random, and the numbers of the folds.
+
+    These are comparable with out-of-fold predictions. Those of a classifier fitted to all rows are not: it is another one.
+    """
+    drawn = np.random.default_rng(seed).integers(len(models), size=_num_samples(X))
+    order = np.argsort(drawn, kind="stable")
+    parts = [np.flatnonzero(drawn == fold) for fold in range(len(models))]
+    found = [np.asarray(_response(each, _safe_indexing(X, own))) for each, own in zip(models, parts, strict=True) if len(own)]
+    values = np.concatenate(found)
+    values[order] = values.copy()
+    return values, drawn
+
+
+def _response(estimator: Any, X: Any) -> Any:
+    return getattr(estimator, response_method(estimator))(X)
 
 
 def _predict_fold(
     estimator: Any, X: Any, y: np.ndarray, train: np.ndarray, test: np.ndarray, method: str, params: dict[str, Any]
-) -> np.ndarray:
-    """Return the predictions on `test` of a copy fitted on `train`.
+) -> tuple[np.ndarray, Any]:
+    """Return the predictions on `test` of a copy fitted on `train`, and that copy.
 
     scikit-learn's `cross_val_predict` replaces labels by numbers, which breaks a dict of class weights by label.
     """
     fitted = clone(estimator)
     rows, labels = _safe_split(fitted, X, y, train)
     fitted.fit(rows, labels, **_check_method_params(X, params, train))
-    return np.asarray(getattr(fitted, method)(_safe_split(fitted, X, None, test, train)[0]))
+    return np.asarray(getattr(fitted, method)(_safe_split(fitted, X, None, test, train)[0])), fitted
 
 
 def _check_folds(labels: np.ndarray, weights: np.ndarray, splits: list[Split], groups: Any) -> None:
