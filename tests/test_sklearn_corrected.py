@@ -456,6 +456,18 @@ class TestGroups:
         guess = 0.1 * np.log(0.1) + 0.9 * np.log(0.9)
         assert expected_log_likelihood(shuffled, *new, 0.1) < guess < expected_log_likelihood(grouped, *new, 0.1)
 
+    def test_copies_of_a_person_do_not_shorten_the_interval_of_adapt(self) -> None:
+        X, y = rows(300, 0.5, 0, features=2)
+        new = rows(1500, 0.1, 1, features=2)[0]
+        model = corrected(LogisticRegression(), 0.1, method="affine", random_state=0)
+        lengths = []
+        for times in (1, 4):
+            whose, whose_new = np.repeat(np.arange(len(y)), times), np.repeat(np.arange(len(new)), times)
+            fitted = clone(model).fit(np.repeat(X, times, 0), np.repeat(y, times), groups=whose)
+            found = fitted.adapt(np.repeat(new, times, 0), groups=whose_new).estimate_
+            lengths.append(float(found.high[1] - found.low[1]))
+        assert lengths[1] == pytest.approx(lengths[0], rel=0.2)  # without groups it would be half as long
+
     @pytest.mark.parametrize("routing", [False, True])
     def test_a_splitter_gets_them_with_and_without_routing(self, routing: bool) -> None:
         X, y, whose = copies(60, 4, 0)

@@ -57,15 +57,24 @@ def finding_tables(log_probs: Predictions, num_findings: int) -> Float[Tensor, "
             "Expected `log_probs` to be log-probabilities that each finding is present, at most 0, but some are above: are "
             "these logits? Take torch.nn.functional.logsigmoid(logits); of probabilities take the logarithm."
         )
+    if (
+        given.shape == (len(given), 2)
+        and len(given) > 1
+        and bool((torch.logsumexp(given.detach().double(), 1).abs() < 1e-4).all())
+    ):
+        raise ValueError(
+            "Expected `log_probs` of two findings (multi-label), but each row's probabilities sum to 1, as those of two "
+            "classes that exclude each other: use Prevalence.binary for these; for two findings give tables (n, 2, 2)."
+        )
     return torch.stack([log_complement(given), given], 1)
 
 
-def map_findings(log_probs: Predictions, num_findings: int, call: Callable[[Tensor, int], Tensor]) -> Any:
+def map_findings(log_probs: Predictions, names: Sequence[str], call: Callable[[Tensor, int], Tensor]) -> Any:
     """Return `call(table (n, 2), number)` of each finding, in the shape and type of the predictions."""
-    table = finding_tables(log_probs, num_findings)
-    moved = torch.stack([call(table[:, :, number], number) for number in range(num_findings)], 2)
-    given = tensor_of(log_probs, "log_probs")
-    return as_given(moved if is_table(given, num_findings) else moved[:, 1], log_probs)
+    given = tensor_of(in_order(log_probs, names), "log_probs")
+    table = finding_tables(given, len(names))
+    moved = torch.stack([call(table[:, :, number], number) for number in range(len(names))], 2)
+    return as_given(moved if is_table(given, len(names)) else moved[:, 1], log_probs)
 
 
 def is_table(log_probs: Tensor, num_findings: int) -> bool:

@@ -239,6 +239,7 @@ def finding_batch(
             f"{tuple(outputs.shape)} and {tuple(target.shape)}: the target is 0 or 1, and NaN where a finding was not read."
         )
     values = rows_of(target).detach()
+    values = values if values.is_floating_point() else values.long()
     read = ~values.isnan() if values.is_floating_point() else values != (NO_LABEL if ignore_index is None else ignore_index)
     values, readable, like = wide(torch.where(read, values, 0)), not cannot_be_read(values), full_precision(outputs[:0])
     if readable:

@@ -23,6 +23,7 @@ from ..losses.functional import likelihood_of
 from ..marginals import in_transform
 from ..prevalence import Frequencies, Mix, MultilabelPrevalence, PopulationEstimate, Prevalence, frequencies, log_mix
 from ..serialization import PREVALENCE, Format, copy_state, prevalence_facts, read_file, saved_prevalence, too_large, write_file
+from .retarget import refuse_patterns
 
 _FORMAT = Format(
     "rightloss.PrevalenceLayer",
@@ -90,7 +91,11 @@ class PrevalenceLayer(nn.Module):
             likelihood = Categorical(prevalence.num_classes) if likelihood is None else likelihood
             self.classes = _class_names(classes, prevalence.num_classes)
         else:
-            self.classes = prevalence.names if classes is None else _class_names(classes, len(prevalence))
+            self.classes = prevalence.names
+            if classes is not None and tuple(classes) != prevalence.names:
+                raise ValueError(f"Expected the names of the prevalence, {list(prevalence.names)}, but got {list(classes)}.")
+            if outputs_at == "sampling" and prevalence.patterns is not None:
+                refuse_patterns(prevalence, prevalence.sampling)
         self.likelihood = likelihood_of(likelihood, prevalence)
         self.model, self.prevalence = model, prevalence
         self.outputs_at, log_mix = _outputs_at(outputs_at, prevalence)
@@ -141,7 +146,7 @@ class PrevalenceLayer(nn.Module):
         """Write weights and prevalence to one safetensors file, whole or not at all. Needs `rightloss[export]`.
 
         `load` detects damage by the SHA-256 digest in the file. It does not detect a forgery, which can have a new digest; sign
-        the file if that matters.
+        the file if that matters. Weights by pattern of a multi-label prevalence are not needed to predict, and not written.
         """
         write_file(_FORMAT, Path(path), self.state_dict(), self._facts())
 

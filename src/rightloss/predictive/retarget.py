@@ -6,6 +6,7 @@ Stage: `log_probs` at one mix → `log_probs` at another.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 from jaxtyping import Float
@@ -69,9 +70,27 @@ def retarget(log_probs: Predictions, from_: Mix | FindingMix, to: Mix | FindingM
 
 def _retarget_findings(log_probs: Predictions, from_: Any, to: Any) -> Any:
     names = from_.names if isinstance(from_, MultilabelPrevalence) else to.names
+    refuse_patterns(to, from_)
     rows = len(tensor_of(log_probs, "log_probs"))
     start, end = by_finding(from_, "from_", names, rows), by_finding(to, "to", names, rows)
-    return map_findings(log_probs, len(names), lambda table, number: retarget(table, start[number], end[number]))
+    return map_findings(log_probs, names, lambda table, number: retarget(table, start[number], end[number]))
+
+
+def refuse_patterns(prevalence: Any, predicted_at: Any) -> None:
+    """Raise a ValueError for predictions at the mix of images that were sampled by their findings together."""
+    patterns = getattr(prevalence, "patterns", None)
+    if patterns is None or isinstance(predicted_at, MultilabelPrevalence):
+        return
+    at = by_finding(predicted_at, "from_", prevalence.names)
+    if all(
+        isinstance(rate, Real | Tensor) and abs(float(rate) - rho) < 1e-6
+        for rate, rho in zip(at, prevalence.sampling.tolist(), strict=True)
+    ):
+        raise ValueError(
+            "Expected predictions at the population, but got those of images sampled by their findings together: rates cannot "
+            "correct them, because images without a finding show too many others; train with one of rightloss's losses and "
+            "this prevalence, or with sample weights by pattern, `prevalence.patterns.of_rows(y)`."
+        )
 
 
 def one_mix(mix: Any, name: str) -> Any:

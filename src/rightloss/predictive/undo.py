@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from ..finding_tables import map_findings
+from ..finding_tables import in_order, map_findings
 from ..log_probs import Numbers, Predictions, as_given, multiply_classes, tensor_of
 from ..prevalence import (
     FindingMix,
@@ -142,6 +142,11 @@ def undo_sampling(
 def _undo_findings(log_probs: Predictions, pos_weight: Any, sampling: Any, population: Any, labels: Any) -> Any:
     """Return `undo_sampling` of each finding (multi-label)."""
     given = [each for each in (population, sampling) if isinstance(each, MultilabelPrevalence)]
+    if any(each.patterns is not None for each in given):
+        raise ValueError(
+            "Expected findings that were sampled each by itself, but the prevalence has weights of images by the findings they "
+            "have together: rates cannot undo that; train with one of rightloss's losses and this prevalence."
+        )
     if not given and _numbers(pos_weight) == 2 and _is_two_classes(log_probs):
         raise ValueError(
             "Expected `pos_weight` to be one number for two classes, but got 2: write class_weight=[…] for both classes; for "
@@ -150,15 +155,17 @@ def _undo_findings(log_probs: Predictions, pos_weight: Any, sampling: Any, popul
     names = given[0].names if given else tuple(f"finding {number}" for number in range(_numbers(pos_weight)))
     if isinstance(sampling, MultilabelPrevalence):
         sampling = sampling.sampling
-    matrix = None if labels is None else label_matrix(labels, "labels", len(names))
+    matrix = None if labels is None else label_matrix(in_order(labels, names), "labels", len(names))
 
     def options(number: int) -> dict[str, Any]:
         read = None if matrix is None else matrix[:, number][~matrix[:, number].isnan()].long()
         return {"labels": read, **{name: None if part is None else part[number] for name, part in by_name.items()}}
 
+    if _numbers(pos_weight) == 1:
+        pos_weight = [pos_weight] * len(names)
     both = {"pos_weight": pos_weight, "sampling": sampling, "population": population}
     by_name = {name: None if value is None else by_finding(value, name, names) for name, value in both.items()}
-    return map_findings(log_probs, len(names), lambda table, number: undo_sampling(table, **options(number)))
+    return map_findings(log_probs, names, lambda table, number: undo_sampling(table, **options(number)))
 
 
 def _numbers(pos_weight: Any) -> int:

@@ -60,12 +60,12 @@ class MultilabelPrevalence:
         patterns: PatternWeights | None = None,
     ) -> None:
         if isinstance(population, Mapping):
-            if names is not None and list(names) != list(population):
-                raise ValueError("Expected names once, but got a dict of rates and other `names`: leave out `names`.")
-            names, population = list(population), list(population.values())
+            names = list(population) if names is None else list(names)
+            population = _by_name(population, "population", names)
         given = _entries(population, "population")
         labels = _names(names, len(given))
-        if all(isinstance(each, Prevalence) for each in given):
+        if any(isinstance(each, Prevalence) for each in given):
+            given = [each if isinstance(each, Prevalence) else Prevalence.binary(float(each)) for each in given]
             findings = tuple(_binary(each, name) for each, name in zip(given, labels, strict=True))
             if sampling is not None:
                 rates = _rates(sampling, "sampling", labels)
@@ -276,7 +276,8 @@ def pattern_codes(target: Float[Tensor, "n l"], by: Pattern) -> Tensor:
         row = int(torch.nonzero(unknown)[0])
         raise ValueError(
             f"Expected every finding to be read where images were sampled by their findings together, but row {row} has NaN: "
-            "its weight depends on them; leave such rows out, or use Prevalence.multilabel(population, sampling)."
+            "its weight depends on them; leave such rows out of training. For a random sample of the population, which needs "
+            "no weights, pass Prevalence.multilabel(rates)."
         )
     if by == "any":
         return present.any(1).long()
@@ -349,7 +350,9 @@ def _normalised(codes: Tensor, place: Tensor, weights: Tensor, matrix: Tensor, b
 def _warn_of_patterns(matrix: Tensor, simple: MultilabelPrevalence) -> None:
     """Warn where the mix of associated findings is not the population's: then the sampling went by several of them."""
     off = (simple.population.log() - simple.sampling.log()).abs()
-    if simple.num_findings < 2 or not bool((off > _FAR).any()) or not _associated(matrix):
+    error = ((1 - simple.sampling) / (simple.sampling * len(matrix))).sqrt()
+    far = off > torch.maximum(torch.tensor(_FAR / 2), 4 * error)
+    if simple.num_findings < 2 or not bool(far.any()) or not _associated(matrix):
         return
     warnings.warn(
         "The findings are associated, and their rates in `labels` are not those of the population: images that were sampled by "

@@ -100,7 +100,8 @@ def estimate_prevalence(  # type: ignore[misc]  # the options of both are the sa
         log_probs: predictions on unlabelled data: a table `(n, k)`, dense maps `(n, k, h, w, …)` with a row per cell,
             `np.memmap` (read in blocks), or a stream of these that can be read repeatedly: a list, a loader, or a function
             that returns a new iterator.
-        sampling: ρ, the mix of the predictions: K frequencies, for two classes that of class 1, or a `Prevalence`. With a
+        sampling: ρ, the mix of the predictions: K frequencies, for two classes that of class 1, or a `Prevalence` (its
+            `sampling`; predictions of a model trained with one of rightloss's losses are at its `population`). With a
             calibration, "em" uses the mean of the calibrated predictions over the held-out set instead. With biases this is
             the label frequencies of that set. "mean" and "temperature" need a held-out set at the mix ρ; if its labels
             contradict that (p < 0.001), there is a warning. Linear systems use only the held-out labels.
@@ -453,9 +454,10 @@ def _linear_system(
 
 def _warn_of_trust(stacklevel: int) -> None:
     warnings.warn(
-        "The predictions are trusted to be calibrated, which unlabelled rows cannot show. If they are not, as often with "
-        "trees, the estimate is wrong and its region too narrow: pass held_out=(log_probs, labels) of rows that the model was "
-        "not trained on, or calibration='assumed' if this was checked.",
+        "The predictions are trusted to be calibrated at the mix `sampling`, which unlabelled rows cannot show; those of a "
+        "model trained with one of rightloss's losses are at its population. If they are not, as often with trees, the estimate is "
+        "wrong and its region too narrow: pass held_out=(log_probs, labels) of rows that the model was not trained on, or "
+        "calibration='assumed' if this was checked.",
         PrevalenceWarning,
         stacklevel=stacklevel,
     )

@@ -221,6 +221,7 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
             kept, place = np.flatnonzero(weights), np.cumsum(weights > 0) - 1
             params = _check_method_params(X, params, kept)
             X, y, labels, weights = _safe_indexing(X, kept), y[kept], labels[kept], weights[kept]
+            groups = None if groups is None else _safe_indexing(groups, kept)
             splits = None if splits is None else [(place[train], place[test]) for train, test in splits]
 
         self.estimator_ = clone(estimator).fit(X, y, **params)
@@ -243,7 +244,7 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
                 stacklevel=2,
             )
         self.floor_ = None if by_score else self._floor(X, folded, len(labels))
-        self._choose(folded, X_unlabelled)
+        self._choose(folded, X_unlabelled, groups)
         self._warn_of(mix)
         if self.population is None and X_unlabelled is not None and self.method_ != "mean_matching":
             self.adapt(X_unlabelled)
@@ -275,7 +276,7 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         self._set_prevalence(self._data if population is None else population)
         return self
 
-    def adapt(self, X_unlabelled: Any) -> PrevalenceCorrectedClassifier:
+    def adapt(self, X_unlabelled: Any, groups: Any = None) -> PrevalenceCorrectedClassifier:
         """Estimate the population's class frequencies from unlabelled rows, and move the predictions to them.
 
         The estimate (`estimate_`) is from `rightloss.shift.estimate_prevalence`, calibrated on out-of-fold predictions if there
@@ -283,6 +284,11 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         `rightloss.shift.LabelShiftWarning` if more than the mix has changed. For both, each unlabelled row is predicted by the
         classifier of one fold, as each labelled row was: the one fitted to all rows is another classifier, and not comparable.
         Without out-of-fold predictions the classifier is assumed to be calibrated at ρ, and a `PrevalenceWarning` says so.
+
+        Args:
+            X_unlabelled: rows of the population.
+            groups: unlabelled rows that belong together `(n,)`, such as those of one person. With them, or with `groups` in
+                `fit`, the interval is for independent groups, and the test uses one row of each.
         """
         check_is_fitted(self)
         if self._held_out is None:
@@ -290,13 +296,23 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         else:
             values, folds = predict_by_fold(self._fold_models, X_unlabelled)
             table = self._table(values)
-            label_shift_test(table, self._held_out, folds=(folds, self._folds) if len(self._fold_models) > 1 else None)
-            self.estimate_ = estimate_prevalence(table, self.sampling_, held_out=self._held_out)
+            ours, theirs = (_one_of_each(each) for each in (self._held_out_groups, groups))
+            held_out = self._held_out[0][ours], self._held_out[1][ours]
+            by_fold = (folds[theirs], self._folds[ours]) if len(self._fold_models) > 1 else None
+            label_shift_test(table[theirs], held_out, folds=by_fold)
+            self.estimate_ = estimate_prevalence(
+                table, self.sampling_, held_out=self._held_out, groups=groups, held_out_groups=self._held_out_groups
+            )
         return self.set_population(self.estimate_)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a classifier; those of version 0.2.0 have no smoothing or models of folds, and are calibrated at `_data`."""
-        older = {"smoothing_": False, "_calibrated_at": state.get("_data"), "_fold_models": [state.get("estimator_")]}
+        older = {
+            "smoothing_": False,
+            "_calibrated_at": state.get("_data"),
+            "_fold_models": [state.get("estimator_")],
+            "_held_out_groups": None,
+        }
         fitted = older if "method_" in state else {}
         super().__setstate__({"smoothing": False, **fitted, **state})
 
@@ -402,12 +418,15 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
                 "Expected at least 2 rows of every class to calibrate on, of 2 groups if there are `groups`, but one class has "
                 "a single one: use method='closed_form', or collect more."
             )
-        if splits is None or by_group is not None or isinstance(self._estimator(), FrozenEstimator):
+        if splits is None or isinstance(self._estimator(), FrozenEstimator):
             return splits
         if share_of_copies(rows[0], splits) > _MANY_COPIES:
+            remedy = "If some rows belong together, such as those of one person, call `fit` with `groups`."
+            if by_group is not None:
+                remedy = "Check that `groups` has the same number for rows that belong together, in the order of the rows."
             warnings.warn(
                 "Many rows have a near-copy in another fold, so held-out rows look easier than new ones, and the correction is "
-                "too sure. If some rows belong together, such as those of one person, call `fit` with `groups`.",
+                f"too sure. {remedy}",
                 PrevalenceWarning,
                 stacklevel=3,
             )
@@ -420,13 +439,16 @@ class PrevalenceCorrectedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEst
         """Return the classifier's own predictions as finite log-probabilities `(n, k)`."""
         return self._table(self.estimator_.decision_function(X) if self.floor_ is None else self.estimator_.predict_proba(X))
 
-    def _choose(self, folded: OutOfFold | None, X_unlabelled: Any) -> None:
+    def _choose(self, folded: OutOfFold | None, X_unlabelled: Any, groups: Any) -> None:
         """Choose the method and fit it. Calibrations take predictions at the labels' mix and return them at `_stated_at`."""
         rows = None if folded is None else self._held_out_rows(folded)
         chosen = None if folded is None else rows_by_weight(folded.labels, folded.weights)
         self._held_out = None if folded is None else (self._table(folded.values)[chosen], folded.labels[chosen])
         self._fold_models: list[Any] = [] if folded is None else folded.models
         self._folds: Any = None if folded is None else folded.folds[chosen]
+        self._held_out_groups = None
+        if folded is not None and groups is not None:
+            self._held_out_groups = np.unique(np.asarray(groups), return_inverse=True)[1][folded.rows[chosen]]
         matched = self._matched(X_unlabelled)
         self.comparison_: dict[str, dict[str, float]] = {}
         self.method_, self.smoothing_ = self.method, False
@@ -519,6 +541,11 @@ def _with_weights(estimator: Any, weights: np.ndarray | None, fit_params: dict[s
         stacklevel=4,
     )
     return fit_params
+
+
+def _one_of_each(groups: Any) -> Any:
+    """Return the numbers of one row of each group; all rows without groups."""
+    return slice(None) if groups is None else np.sort(np.unique(np.asarray(groups), return_index=True)[1])
 
 
 def _name_of_argument(estimator: Any, name: str) -> str | None:

@@ -36,6 +36,7 @@ class OutOfFold:
         weights: of the rows `(n,)`.
         folds: the number of the fold that left out the row `(n,)`.
         models: the classifier of each fold; a frozen one alone.
+        rows: the number of each row in X `(n,)`.
     """
 
     values: np.ndarray
@@ -43,6 +44,7 @@ class OutOfFold:
     weights: np.ndarray
     folds: np.ndarray
     models: list[Any]
+    rows: np.ndarray
 
 
 def response_method(estimator: Any) -> str:
@@ -241,7 +243,7 @@ def out_of_fold(
         parts = run(delayed(_predict_fold)(estimator, X, y, *split, method, params) for split in splits)
         values, models = np.concatenate([part for part, _ in parts]), [fitted for _, fitted in parts]
     order = np.argsort(tested)
-    return OutOfFold(values[order], labels[tested[order]], weights[tested[order]], folds[order], models)
+    return OutOfFold(values[order], labels[tested[order]], weights[tested[order]], folds[order], models, tested[order])
 
 
 def predict_by_fold(models: list[Any], X: Any, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
