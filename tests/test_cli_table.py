@@ -469,7 +469,7 @@ def test_limits_are_written_beside_the_risks_and_it_is_said_what_they_allow_for(
     arguments = ["predict", str(folder / "model"), str(path), "--keep", "age", "--out", str(tmp_path / "p.csv"), "--overwrite"]
     known = answer(*arguments, "--level", "0.9")
     written = pd.read_csv(tmp_path / "p.csv")
-    assert list(written.columns) == ["age", "p_no", "p_yes", "low_no", "high_no", "low_yes", "high_yes", "predicted"]
+    assert list(written.columns) == ["age", "p_no", "p_yes", "predicted", "low_no", "high_no", "low_yes", "high_yes"]
     low, high = model.predict_limits(read_table(path), level=0.9)
     np.testing.assert_allclose(written[["low_no", "low_yes"]], low, rtol=1e-12)
     np.testing.assert_allclose(written[["high_no", "high_yes"]], high, rtol=1e-12)

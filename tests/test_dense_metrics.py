@@ -63,7 +63,7 @@ CURVES: dict[str, Callable[..., Any]] = {
     ),
     "evaluate": lambda t, y, pi, **o: metrics.evaluate(t, y, pi, intervals="analytic", **o),
 }
-WITH_LIMITS = ["reliability_curve", "decision_curve", "predictive_value_curve"]
+WITH_LIMITS = ["roc_curve", "reliability_curve", "decision_curve", "predictive_value_curve"]
 
 
 @pytest.mark.long

@@ -206,7 +206,16 @@ def class_batch(
     shape = outputs.shape[:1] + outputs.shape[2:]
     if target.is_floating_point() and target.shape == (*shape[:1], num_classes, *shape[1:]):
         votes = target.movedim(1, -1).flatten(0, -2) if target.ndim > 2 else target
-        return LabelledBatch(outputs, soft_labels(votes, full_precision(outputs)), None, shape, nonfinite)
+        labels = soft_labels(votes, full_precision(outputs))
+        if labels.valid is not None and not cannot_be_read(votes) and bool(((votes == 0) | (votes == 1)).all()):
+            warnings.warn(
+                "Rows of zeros among one-hot labels are left out, as examples without a vote: if they are images without a "
+                "finding, the labels are multi-label; use Prevalence.multilabel(…). For rows to ignore use class numbers and "
+                "ignore_index.",
+                PrevalenceWarning,
+                stacklevel=2,
+            )
+        return LabelledBatch(outputs, labels, None, shape, nonfinite)
     if target.shape != shape:
         remedy = "do they come from one batch?"
         if target.shape == (*shape[:1], num_classes, *shape[1:]):
@@ -448,13 +457,5 @@ def soft_labels(target: Tensor, like: Tensor) -> Labels:
         count = int(torch.count_nonzero(sums))
         if count == 0:
             raise ValueError("Expected at least one example with votes, but every row is zero: skip such a batch.")
-        if count < len(votes) and bool(((target == 0) | (target == 1)).all()):
-            warnings.warn(
-                "Rows of zeros among one-hot labels are left out, as examples without a vote: if they are images without a "
-                "finding, the labels are multi-label; use Prevalence.multilabel(…). For rows to ignore use class numbers and "
-                "ignore_index.",
-                PrevalenceWarning,
-                stacklevel=2,
-            )
         return Labels(None, votes, None if count == votes.shape[0] else sums != 0, votes.shape[1], count)
     return Labels(None, votes, sums != 0, votes.shape[1], torch.count_nonzero(sums))

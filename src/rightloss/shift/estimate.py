@@ -455,9 +455,9 @@ def _linear_system(
 def _warn_of_trust(stacklevel: int) -> None:
     warnings.warn(
         "The predictions are trusted to be calibrated at the mix `sampling`, which unlabelled rows cannot show; those of a "
-        "model trained with one of rightloss's losses are at its population. If they are not, as often with trees, the estimate is "
-        "wrong and its region too narrow: pass held_out=(log_probs, labels) of rows that the model was not trained on, or "
-        "calibration='assumed' if this was checked.",
+        "model trained with one of rightloss's losses are at its population. If they are not, as often with trees, the "
+        "estimate is wrong and its region too narrow: pass held_out=(log_probs, labels) of rows that the model was not "
+        "trained on, or calibration='assumed' if this was checked.",
         PrevalenceWarning,
         stacklevel=stacklevel,
     )
