@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
@@ -117,6 +118,9 @@ class TestLosses:
         hole = y.clone()
         hole[3, 1] = torch.nan
         ints = torch.where(hole.isnan(), -100, hole).long()
+        bytes_ = torch.full_like(ints, 156).to(torch.uint8)  # -100 as a byte
+        with pytest.raises(ValueError, match="0 is absent"):
+            rl.logit_adjusted_loss(logits, bytes_, findings())
         torch.testing.assert_close(
             rl.logit_adjusted_loss(logits, ints, findings()), rl.logit_adjusted_loss(logits, hole, findings())
         )
@@ -383,6 +387,29 @@ class TestPredictions:
         moved = rl.undo_sampling(F.logsigmoid(logits), pos_weight=weights, labels=y, population=findings())
         offset = torch.logit(findings().population) - torch.logit(y.mean(0)) - weights.log()
         torch.testing.assert_close(moved, F.logsigmoid(logits + offset))
+
+    def test_columns_of_a_frame_are_taken_by_their_names(self) -> None:
+        log_probs = F.logsigmoid(batch(0)[0]).detach().numpy()
+        frame = pd.DataFrame(log_probs, columns=findings().names)[["nodule", "edema", "mass"]]
+        to = [0.1, 0.2, 0.3]
+        np.testing.assert_array_equal(rl.retarget(frame, findings(), to), rl.retarget(log_probs, findings(), to))
+
+    def test_a_table_of_two_classes_is_not_one_of_two_findings(self) -> None:
+        two, table = rl.Prevalence.multilabel([0.1, 0.2]), np.log([[0.2, 0.8], [0.7, 0.3]])
+        with pytest.raises(ValueError, match="exclude each other"):
+            rl.retarget(table, two, [0.5, 0.5])
+
+    def test_rates_do_not_correct_predictions_of_images_sampled_by_findings_together(self) -> None:
+        _, y = associated(4000, 2)
+        together = rl.Prevalence.from_label_matrix(torch.cat([y, y[y.any(1)]]), population=y)
+        log_probs = torch.full((3, 2), 0.2).log()
+        for call in (
+            lambda: rl.retarget(log_probs, together.sampling, together),
+            lambda: rl.undo_sampling(log_probs, pos_weight=[2.0, 3.0], labels=y, population=together),
+            lambda: rl.PrevalenceLayer(nn.Linear(2, 2), together, outputs_at="sampling"),
+        ):
+            with pytest.raises(ValueError, match=r"findings .*together"):
+                call()
 
     def test_two_weights_for_two_classes_are_not_two_findings(self) -> None:
         with pytest.raises(ValueError, match="class_weight"):
