@@ -476,4 +476,5 @@ def test_limits_are_written_beside_the_risks_and_it_is_said_what_they_allow_for(
     assert "the population is taken as known" in known["limits_allow_for"]
     surveyed = answer(*arguments, "--level", "0.9", "--population", "3 of 300")
     assert "the uncertainty of the population" in surveyed["limits_allow_for"]
+    assert "3 of 300, a mean of 0.01163" in " ".join(invoke(*arguments, "--population", "3 of 300").stdout.split())
     assert invoke(*arguments, "--level", "2").exit_code == 2

@@ -34,6 +34,7 @@ from rightloss import (
     ContinuousPrevalence,
     CumulativeLogit,
     Gaussian,
+    LogLikelihoodLoss,
     Prevalence,
     PrevalenceWarning,
     start_at_prevalence,
@@ -463,6 +464,13 @@ class TestAnUncertainPrevalence:
         error = classifier.summary().frame.loc["intercept", "std_err"]
         variance = float(laplace(survey_target(), (x, y)).standard_deviation["bias"]) ** 2
         assert variance - error**2 == pytest.approx(2 / 120, rel=0.2)
+
+    @pytest.mark.long
+    def test_plain_cross_entropy_leaves_it_out(self) -> None:
+        known = log_posterior(nn.Linear(1, 1).double(), Prevalence(SURVEY.population), Bernoulli(), loss=LogLikelihoodLoss)
+        unsure = log_posterior(known.model, SURVEY, Bernoulli(), loss=LogLikelihoodLoss)
+        spreads = [laplace(each, CASE_CONTROL.data).standard_deviation["bias"] for each in (known, unsure)]
+        torch.testing.assert_close(*spreads)
 
     @pytest.mark.long
     def test_the_draws_have_the_stated_moments(self) -> None:

@@ -186,6 +186,9 @@ def _print_done(
         return print_json({**content, "next": command_line(*following) if following else None})
     found = ", ".join(f"{name} {value:.4g}" for name, value in means.items())
     at = population or population_words(shares, model.classes_, model.positive)
+    survey = None if population is None else parse_population(population)
+    if survey is not None and not isinstance(survey, int | float | dict):  # a distribution, whose mean the predictions are for
+        at = f"{population}, a mean of {float(survey.population[1]):.4g}"
     print_sentences(f"{len(predicted):,} rows predicted at the population {at}. Mean predictions: {found}.")
     if level is not None:
         print_sentences(f"Columns low_… and high_… are {100 * level:g} % limits. They allow for {covers}.")

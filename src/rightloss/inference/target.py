@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from ..likelihoods import Bernoulli, Categorical, Likelihood
-from ..losses import InformationGainLoss
+from ..losses import InformationGainLoss, LogLikelihoodLoss
 from ..losses.batch import LabelledBatch, class_batch, full_precision
 from ..losses.functional import batch_and_terms, class_log_sum, gain_loss, measure_of
 from ..losses.gain import PriorTerms, at_reference, example_log_weights, information_gain, log_sum, table_of
@@ -136,6 +136,8 @@ def log_posterior(
             "Expected a prevalence of classes for a posterior, but got one of several findings (multi-label): infer one "
             "posterior for each finding, log_posterior(model_of_one_logit, prevalence['name'], Bernoulli())."
         )
+    if loss is LogLikelihoodLoss and isinstance(prevalence, Prevalence) and prevalence.is_uncertain:
+        prevalence = prevalence.retarget(prevalence.population)  # plain cross-entropy does not use π, nor its uncertainty
     criterion = checked_criterion(loss, prevalence, likelihood, marginal, reference, pool)
     if not _trainable(model, criterion):
         raise ValueError("Expected weights to infer, but no parameter has requires_grad: unfreeze some.")
