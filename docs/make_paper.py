@@ -35,21 +35,21 @@ from rightloss.study.summary.across_studies import checks_across
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "docs" / "results"
 RESULTS = ROOT / "results" / "paper"
-SLICES = Path(os.environ.get("RIGHTLOSS_DATA", ROOT.parent / "shared" / "data")) / "lidc_slices.npz"
-SMALLER = "--folds 5 --steps 300 --views 3 --checkpoints 6 --averaging 0.98"  # than the presets
-THREE = "--loss information-gain --loss published --loss weighted"
-SEEDS = 3
-NETS = f"{THREE} {SMALLER} --learning-rate 0.003 --small"
-STUDIES = {  # name of the folder → preset and options; with "slices" in the name on CT slices, else on outlines
-    "prevalence-sweep": f"prevalence-sweep {NETS}",
-    "prevalence-sweep-slices": f"prevalence-sweep {NETS} --prevalence 0.5 --prevalence 0.3 --prevalence 0.03 "
-    "--prevalence 0.001",
-    "table2": f"table2 {NETS} --loss plain",
-    "table2-slices": f"table2 {NETS} --loss plain",
-    "ratings": f"ratings {NETS}",
-    "ratings-slices": f"ratings {NETS}",
-    "metadata": f"metadata {NETS} --prevalence 0.5 --prevalence 0.03 --prevalence 0.001",
-    "features": f"features {THREE} {SMALLER} --learning-rate 0.01 --prevalence 0.3 --prevalence 0.001",
+DATA = Path(os.environ.get("RIGHTLOSS_DATA", ROOT.parent / "shared" / "data"))
+SLICES, SLABS = "lidc_slices.npz", "lidc_slabs.npz"
+SMALLER = "--folds 5 --steps 300 --checkpoints 6 --averaging 0.98"  # than the presets
+THREE = "--loss information-gain --loss published --loss published-network --loss weighted"
+BOTH = "--start population --start equal"
+SMALL = f"{SMALLER} {BOTH} --views 3 --learning-rate 0.003 --small"
+STUDIES = {  # name of the folder → preset and options
+    "table1": f"table1 {THREE} --loss published-running {SMALL} --data {SLABS} --data contours --data {SLICES}",
+    "table2": f"table2 {THREE} --loss plain {SMALL} --data {SLABS} --data contours",
+    "ratings": f"ratings {THREE} {SMALL} --likelihood onion-peeling --likelihood categorical "
+    f"--data {SLABS} --data contours --data {SLICES}",
+    "prevalence-sweep": f"prevalence-sweep {THREE} {SMALL} --prevalence 0.3 --prevalence 0.1 --prevalence 0.03 "
+    f"--prevalence 0.01 --prevalence 0.001 --data {SLABS} --data contours",
+    "metadata": f"metadata {THREE} {SMALL} --prevalence 0.5 --prevalence 0.03 --prevalence 0.001",
+    "full": f"table1 {THREE} --folds 1 --net convnet --steps 600 --views 9 --learning-rate 0.001 --checkpoints 6 --data {SLABS}",
 }
 VERDICTS = {"does not": "does not reproduce"}
 LOWER_AUC = "the weighted loss has a lower AUC at a prevalence of 0.001"
@@ -124,9 +124,9 @@ class Study:
 def run(name: str, seeds: int, workers: int | None) -> None:
     """Run a study or what is missing of it, and note the commit and the processor time, with that of earlier runs."""
     folder = RESULTS / name
-    options = [*STUDIES[name].split(), "--seeds", str(seeds), "--out", str(folder)]
+    options = [str(DATA / word) if word in (SLICES, SLABS) else word for word in STUDIES[name].split()]
+    options += ["--seeds", str(seeds), "--out", str(folder)]
     options += ["--workers", str(workers)] if workers else []
-    options += ["--data", str(SLICES)] if "slices" in name else []
     made = folder / "made.json"
     earlier = json.loads(made.read_text(encoding="utf-8")) if made.exists() else {"commit": "", "cpu_minutes": 0.0}
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -309,14 +309,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"with --run: some of {', '.join(STUDIES)}; all by default")
     parser.add_argument("--run", action="store_true", help="run the studies, and write no page")
-    parser.add_argument("--seeds", type=int, default=SEEDS, help="with --run: repetitions; more can be added later")
+    parser.add_argument("--seeds", type=int, default=1, help="with --run: repetitions; more can be added later")
     parser.add_argument("--workers", type=int, help="with --run: processes; one per processor by default")
     chosen = parser.parse_args()
     if chosen.names and not chosen.run:
         parser.error("names of studies are for --run: the page shows all of them")
     if chosen.run:
-        if not SLICES.exists():
-            parser.error(f"expected the archive of CT slices at {SLICES}: name its folder by RIGHTLOSS_DATA")
+        missing = [name for name in (SLICES, SLABS) if not (DATA / name).exists()]
+        if missing:
+            parser.error(f"expected {', '.join(missing)} in {DATA}: name the folder by RIGHTLOSS_DATA")
         for name in chosen.names or STUDIES:
             run(name, chosen.seeds, chosen.workers)
         return

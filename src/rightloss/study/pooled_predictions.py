@@ -22,7 +22,7 @@ class CellKey(NamedTuple):
     minibatches: str
     net: str
     likelihood: str
-    marginal: str
+    start: str
     inference: str
     population: float | None
     loss: str

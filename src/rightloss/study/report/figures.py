@@ -268,7 +268,7 @@ def rating_figures(results: StudyResults, summary: Summary) -> list[Drawing]:
     if results.config.task != "rating":
         return []
     config = results.config
-    own = [cell for cell in cells(results) if (cell.key.loss, cell.key.marginal) == (main_loss(config), config.marginals[0])]
+    own = [cell for cell in cells(results) if (cell.key.loss, cell.key.start) == (main_loss(config), config.starts[0])]
     return [_rating_figure(some, summary) for some in grouped(own, "data", "minibatches", "net", "inference")]
 
 

@@ -28,6 +28,8 @@ LOSSES = {
     "prevalence counts as evidence. The default of rightloss.",
     "published": "the paper's loss (bayesIG): the same gain, with the average in the population's proportions and without "
     "evidence.",
+    "published-running": "the same, with the average over recent minibatches as its value.",
+    "published-network": "the same, with the paper's network that reads the output layer's weights and learns the average.",
     "weighted": "cross-entropy in which each example has the weight π/ρ of its class; ρ is its share in training (the paper's "
     "wLoss).",
     "logit-adjusted": "cross-entropy of log-odds that were moved from π to the proportions of training; the net itself answers "

@@ -200,7 +200,7 @@ def sections(
     groups: dict[CellKey, list[CellSummary]] = {}
     for row in summary.rows if rows is None else rows:
         if row.key.loss != CONSTANT:
-            groups.setdefault(row.key._replace(loss="", marginal=""), []).append(row)
+            groups.setdefault(row.key._replace(loss=""), []).append(row)
     found = []
     for key, some in groups.items():
         constant = [_constant(key, summary, names)] if with_constant else []
@@ -297,7 +297,7 @@ def _metadata(summary: Summary, columns: Mapping[str, str]) -> Table:
     groups: dict[CellKey, list[CellSummary]] = {}
     for row in summary.rows:
         if row.key.loss != CONSTANT:
-            groups.setdefault(row.key._replace(loss="", marginal="", net=""), []).append(row)
+            groups.setdefault(row.key._replace(loss="", net=""), []).append(row)
     found = []
     config = summary.config
     for key, rows in groups.items():

@@ -15,7 +15,7 @@ from ..methods import DEFAULT, METHODS
 from ..paper import POPULATIONS, TABLES
 from ..pooled_predictions import CellKey
 from . import wording
-from .comparisons import BOTH, PUBLISHED, WEIGHTED, is_default
+from .comparisons import BOTH, PUBLISHED, WEIGHTED
 from .contract import AUC, LOG_LIKELIHOOD, CellSummary, Comparison, Difference, PaperCheck, Standing, Verdict
 from .rating_checks import rating_checks
 
@@ -92,7 +92,7 @@ def _contexts(rows: Sequence[CellSummary], comparisons: Sequence[Comparison], co
     rates = [rate for rate in config.populations if rate is not None]
     for start in dict.fromkeys(_start(row.key) for row in shown):
         mine = [each for each in comparisons if _start(each.ours) == start and _is_shown(each.ours, config)]
-        rivals = {"loss": (WEIGHTED, "own"), "published": (WEIGHTED, "own"), "plain": ("plain", "own")}
+        rivals = {"loss": WEIGHTED, "published": WEIGHTED, "plain": "plain"}
         table = TABLES[start.minibatches] if config.task == "binary" else {}
         yield _Context(
             wording.where(start, config, without=["population"]),
@@ -102,7 +102,7 @@ def _contexts(rows: Sequence[CellSummary], comparisons: Sequence[Comparison], co
             {
                 (each.ours.population, each.ours.loss): each.differences
                 for each in mine
-                if rivals.get(each.about) == (each.theirs.loss, each.theirs.marginal)
+                if rivals.get(each.about) == each.theirs.loss
             },
             {each.ours.loss: each.differences[AUC] for each in mine if each.about == "population"},
             (min(rates), max(rates)),
@@ -110,15 +110,11 @@ def _contexts(rows: Sequence[CellSummary], comparisons: Sequence[Comparison], co
 
 
 def _is_shown(key: CellKey, config: StudyConfig) -> bool:
-    return is_default(key, config) or (key.loss in (PUBLISHED, WEIGHTED) and key.marginal == _first(config, key.loss))
-
-
-def _first(config: StudyConfig, loss: str) -> str:
-    return "own" if "own" in config.marginals or not METHODS[loss].takes_marginal else config.marginals[0]
+    return key.loss in (DEFAULT, PUBLISHED, WEIGHTED)
 
 
 def _start(key: CellKey) -> CellKey:
-    return key._replace(population=None, loss="", marginal="")
+    return key._replace(population=None, loss="")
 
 
 # The claims, each a function of a context.

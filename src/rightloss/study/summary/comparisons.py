@@ -33,7 +33,7 @@ def pairs(keys: Sequence[CellKey], config: StudyConfig) -> Iterator[tuple[str, C
     for ours in keys:
         if is_default(ours, config):
             yield from (("loss", ours, theirs) for theirs in keys if theirs != ours and _context(theirs) == _context(ours))
-        if ours.loss == PUBLISHED and (theirs := ours._replace(loss=WEIGHTED, marginal="own")) in have:
+        if ours.loss == PUBLISHED and (theirs := ours._replace(loss=WEIGHTED)) in have:
             yield "published", ours, theirs
         if ours.loss == WEIGHTED and (theirs := ours._replace(loss=PLAIN)) in have:
             yield "plain", ours, theirs
@@ -48,9 +48,8 @@ def pairs(keys: Sequence[CellKey], config: StudyConfig) -> Iterator[tuple[str, C
 
 
 def is_default(key: CellKey, config: StudyConfig) -> bool:
-    """Return whether this is the information gain as users get it: with its own marginal, or the first of the study."""
-    usual = "own" if "own" in config.marginals else config.marginals[0]
-    return key.loss == DEFAULT and key.marginal == usual
+    """Return whether this is the information gain as users get it, from any start."""
+    return key.loss == DEFAULT
 
 
 def main_loss(config: StudyConfig) -> str:
@@ -72,7 +71,7 @@ def compare(about: str, ours: Cell, theirs: Cell, areas: tuple[Areas, Areas] | N
 
 
 def _context(key: CellKey) -> CellKey:
-    return key._replace(loss="", marginal="")
+    return key._replace(loss="")
 
 
 def _shared(ours: Cell, theirs: Cell) -> tuple[np.ndarray, np.ndarray]:

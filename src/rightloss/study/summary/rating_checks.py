@@ -62,7 +62,7 @@ def _contexts(rows: Sequence[CellSummary], comparisons: Sequence[Comparison], wh
 
 
 def _start(key: CellKey) -> CellKey:
-    return key._replace(likelihood="", loss="", marginal="")
+    return key._replace(likelihood="", loss="")
 
 
 def _exact(context: _Context) -> PaperCheck | None:
