@@ -513,7 +513,12 @@ _FULL = Training(steps=2000, views=9, learning_rates=(1e-3, 3e-4), checkpoints=2
 _TABLE = StudyConfig("table1", nets=_BOTH_NETS, training=_FULL)
 
 PRESETS: dict[str, StudyConfig] = {
-    "quick": StudyConfig("quick", folds=4),
+    "quick": StudyConfig(
+        "quick",
+        losses=("information-gain", "published", "published-network", "weighted", "corrected"),
+        starts=("population", "equal"),
+        folds=4,
+    ),
     "table1": _TABLE,
     "table2": StudyConfig("table2", nets=_BOTH_NETS, minibatches=("raw",), training=_FULL),
     "prevalence-sweep": StudyConfig("prevalence-sweep", populations=(0.5, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001), training=_FULL),

@@ -98,7 +98,8 @@ class ToyFigures:
 def run(config: ToyRun) -> ToyFigures:
     """Train and test a network; the same config gives the same figures."""
     corrected = METHODS[config.method].corrected
-    with one_thread():
+    with one_thread(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.problem.seed)  # of the auxiliary network's weights, and of what it is trained on
         name = "plain" if corrected else config.method  # one network, corrected or not
         network = _trained(config.problem, name, config.start)
         return _test(network, config.problem, corrected)
