@@ -14,7 +14,7 @@ BLIND = 0.999 * math.log(0.999) + 0.001 * math.log(0.001)
 
 
 def key(loss: str, population: float) -> CellKey:
-    return CellKey("contours", "rebalanced", "convnet", "categorical", "own", "map", population, loss)
+    return CellKey("contours", "rebalanced", "convnet", "categorical", "population", "map", population, loss)
 
 
 def row(loss: str, population: float, skill: Figure, tpr: Figure | None = None, **others: Figure) -> CellSummary:

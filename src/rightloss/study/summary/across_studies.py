@@ -1,11 +1,13 @@
-"""Claims of the paper that need several studies, or cannot be tested.
+"""Claims of the paper over several studies: those that need them, those that cannot be tested, and what became of each.
 
-Stage: `Summary`s of several studies → `PaperCheck`s.
+Stage: `Summary`s of several studies → `PaperCheck`s; `PaperCheck`s → `ClaimVerdict`s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from ..config import IMAGE_NETS
 from ..paper import TABLE_2
@@ -26,6 +28,66 @@ def checks_across(summaries: Sequence[Summary]) -> tuple[PaperCheck, ...]:
         ['cannot be tested', 'cannot be tested', 'cannot be tested']
     """
     return (*_less_degraded_when_raw(summaries), *_every_net(summaries), *_UNTESTABLE)
+
+
+class ClaimVerdict(NamedTuple):
+    """What became of a claim in all settings in which it was checked.
+
+    Attributes:
+        claim: in a few words.
+        counts: checks by verdict.
+        overall: "reproduces" or "does not" if all decided checks say so, "mixed" if they differ, else "undecided" or "cannot be
+            tested".
+        depends_on: if mixed, the field of `PaperCheck.setting` that alone explains it: "start", "net" or "data", say; or "".
+    """
+
+    claim: str
+    counts: Mapping[Verdict, int]
+    overall: str
+    depends_on: str = ""
+
+
+def by_claim(checks: Iterable[PaperCheck], *, trivial: bool = False) -> list[ClaimVerdict]:
+    """Return what became of each claim.
+
+    Args:
+        checks: of one study or of several.
+        trivial: whether to return the claims that always answering π fulfils, which no headline counts, or the others.
+
+    Examples:
+        >>> from rightloss.study.summary import PaperCheck
+        >>> from rightloss.study.summary.across_studies import by_claim
+        >>> settings = ({"start": "population"}, {"start": "equal"})
+        >>> checks = [PaperCheck("it ranks", "", word, "", setting=each) for word, each in zip(("reproduces", "does not"), settings)]
+        >>> by_claim(checks)
+        [ClaimVerdict(claim='it ranks', counts={'reproduces': 1, 'does not': 1}, overall='mixed', depends_on='start')]
+    """
+    own: dict[str, list[PaperCheck]] = {}
+    for check in checks:
+        if check.trivial == trivial:
+            own.setdefault(check.about.partition(": ")[0], []).append(check)
+    return [_claim_verdict(claim, some) for claim, some in own.items()]
+
+
+def _claim_verdict(claim: str, checks: Sequence[PaperCheck]) -> ClaimVerdict:
+    counts: Mapping[Verdict, int] = dict(Counter(check.verdict for check in checks))
+    decided = [word for word in ("reproduces", "does not") if word in counts]
+    if len(decided) == 2:
+        return ClaimVerdict(claim, counts, "mixed", _explaining(checks))
+    return ClaimVerdict(claim, counts, (*decided, *(word for word in ("undecided", "cannot be tested") if word in counts))[0])
+
+
+def _explaining(checks: Sequence[PaperCheck]) -> str:
+    """Return the field of the settings by which decided checks agree within each of its values; "" if none or several do."""
+    decided = [check for check in checks if check.verdict in ("reproduces", "does not")]
+    found = []
+    for name in dict.fromkeys(name for check in decided for name in check.setting):
+        verdicts: dict[str, set[str]] = {}
+        for check in decided:
+            verdicts.setdefault(check.setting.get(name, ""), set()).add(check.verdict)
+        if all(len(each) == 1 for each in verdicts.values()):
+            found.append(name)
+    return found[0] if len(found) == 1 else ""
 
 
 def _less_degraded_when_raw(summaries: Sequence[Summary]) -> Iterable[PaperCheck]:

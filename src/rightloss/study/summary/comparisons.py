@@ -12,28 +12,30 @@ import numpy as np
 
 from ...metrics import Figure
 from ..config import StudyConfig
-from ..methods import ADJUSTED, ADJUSTED_LABELLED, DEFAULT
+from ..methods import ADJUSTED, ADJUSTED_LABELLED, DEFAULT, METHODS
 from ..pooled_predictions import Cell, CellKey
-from .contract import AUC, LOG_LIKELIHOOD, Comparison, Difference
-from .resampling import Areas, Resamples, expected_at, expected_in_folds, mean_area, votes_of
+from .cell_figures import paired_figures
+from .contract import AUC, Comparison, Difference
+from .resampling import Areas, GroupMeans, Resamples, mean_area
 
 PUBLISHED, WEIGHTED, PLAIN, BOTH = "published", "weighted", "plain", "both"
+PUBLISHED_FORMS = tuple(name for name, method in METHODS.items() if method.published)
 
 
 def pairs(keys: Sequence[CellKey], config: StudyConfig) -> Iterator[tuple[str, CellKey, CellKey]]:
     """Yield the respect in which two cells differ, ours, and theirs.
 
-    The default against every rival; the published form against the weighted loss, as in the paper, and the weighted loss
-    against plain cross-entropy; logit adjustment with unlabelled patients against without; the lowest population against the
-    highest; image and metadata against either alone; each inference against a single net, and each likelihood against the
-    softmax.
+    From the same start: the default against every rival; each published form against the weighted loss, as in the paper, and
+    the weighted loss against plain cross-entropy; logit adjustment with unlabelled patients against without; the lowest
+    population against the highest; image and metadata against either alone; each inference against a single net, and each
+    likelihood against the softmax. A start at equal classes against one at π.
     """
     have = set(keys)
     rates = [rate for rate in config.populations if rate is not None]
     for ours in keys:
         if is_default(ours, config):
             yield from (("loss", ours, theirs) for theirs in keys if theirs != ours and _context(theirs) == _context(ours))
-        if ours.loss == PUBLISHED and (theirs := ours._replace(loss=WEIGHTED)) in have:
+        if ours.loss in PUBLISHED_FORMS and (theirs := ours._replace(loss=WEIGHTED)) in have:
             yield "published", ours, theirs
         if ours.loss == WEIGHTED and (theirs := ours._replace(loss=PLAIN)) in have:
             yield "plain", ours, theirs
@@ -43,7 +45,8 @@ def pairs(keys: Sequence[CellKey], config: StudyConfig) -> Iterator[tuple[str, C
             yield "unlabelled", ours, theirs
         if ours.net == BOTH:
             yield from (("net", ours, theirs) for theirs in keys if theirs != ours and ours._replace(net=theirs.net) == theirs)
-        plain = {"inference": ours._replace(inference="map"), "likelihood": ours._replace(likelihood="categorical")}
+        usual = {"start": "population", "inference": "map", "likelihood": "categorical"}
+        plain = {about: ours._replace(**{about: name}) for about, name in usual.items()}
         yield from ((about, ours, theirs) for about, theirs in plain.items() if theirs in have and theirs != ours)
 
 
@@ -58,13 +61,16 @@ def main_loss(config: StudyConfig) -> str:
 
 
 def compare(about: str, ours: Cell, theirs: Cell, areas: tuple[Areas, Areas] | None, resamples: Resamples) -> Comparison | None:
-    """Compare two cells on their common runs; None if there are none. Likelihoods of different populations are not compared."""
+    """Compare two cells on their common runs; None if there are none. Between populations the AUC alone is compared."""
     own, other = _shared(ours, theirs)
     if len(own) == 0:
         return None
     found = {}
     if ours.key.population == theirs.key.population:
-        found[LOG_LIKELIHOOD] = _likelihood_difference(ours, theirs, own, other, resamples)
+        mine, yours = paired_figures(ours), paired_figures(theirs)
+        patient, fold = resamples.patient[ours.rows[own]], ours.fold[own]
+        differences = {name: mine[name].at(own) - yours[name].at(other) for name in mine}
+        found = {name: _difference(each, patient, fold, resamples) for name, each in differences.items()}
     if areas is not None:
         found[AUC] = _area_difference(*areas, resamples)
     return Comparison(about, ours.key, theirs.key, found)
@@ -85,14 +91,10 @@ def _shared(ours: Cell, theirs: Cell) -> tuple[np.ndarray, np.ndarray]:
     return own, other
 
 
-def _likelihood_difference(ours: Cell, theirs: Cell, own: np.ndarray, other: np.ndarray, resamples: Resamples) -> Difference:
-    votes, patient = votes_of(ours)[own], resamples.patient[ours.rows[own]]
-    with np.errstate(invalid="ignore"):
-        values = ours.log_probs[own] - theirs.log_probs[other]
-    if not np.isfinite(values[votes > 0]).all():
+def _difference(means: GroupMeans, patient: np.ndarray, fold: np.ndarray, resamples: Resamples) -> Difference:
+    if not np.isfinite(means.counted).all():
         return Difference(Figure(math.nan, reason="a probability of 0 was given to what happened"), 0, 0, 0)
-    figure = expected_at(values, votes, patient, ours.population, resamples).figure("a class has no nodule")
-    return _counted(figure, expected_in_folds(values, votes, ours.fold[own], ours.population))
+    return _counted(means.figure(patient, resamples, "a class has no nodule"), means.in_folds(fold))
 
 
 def _area_difference(ours: Areas, theirs: Areas, resamples: Resamples) -> Difference:
