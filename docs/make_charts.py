@@ -31,7 +31,7 @@ def rows(page: str) -> list[dict[str, str]]:
 
 
 def toy(page: str) -> Figure:
-    """Draw what each loss loses to the best possible answer, a panel for each population; hollow if started at equal classes."""
+    """Draw what each loss loses to the best possible answer, by population; hollow if started at equal classes."""
     table = [row for row in rows(page) if row["method"] != BEST]
     populations = list(dict.fromkeys(row["prevalence"] for row in table))
     always = {row["prevalence"]: row[LOST] for row in table if row["method"] == ALWAYS}

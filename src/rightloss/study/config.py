@@ -478,8 +478,8 @@ class StudyConfig:
         other = [loss for loss in self.losses if METHODS[loss].marginal is not None]
         if other and self.unlabelled and (slow or "published-network" in other):
             raise ValueError(
-                f"Expected the loss 'published' with unlabelled patients, but got {', '.join(other)}: there the marginal is that "
-                "over the unlabelled patients."
+                f"Expected the loss 'published' with unlabelled patients, but got {', '.join(other)}: there the marginal "
+                "is that over the unlabelled patients."
             )
 
 
@@ -518,6 +518,7 @@ PRESETS: dict[str, StudyConfig] = {
         losses=("information-gain", "published", "published-network", "weighted", "corrected"),
         starts=("population", "equal"),
         folds=4,
+        training=Training(steps=200),
     ),
     "table1": _TABLE,
     "table2": StudyConfig("table2", nets=_BOTH_NETS, minibatches=("raw",), training=_FULL),

@@ -161,9 +161,9 @@ def _without(key: CellKey, dimension: Dimension) -> CellKey:
 
 
 def _first(panels: Sequence[Sequence[CellSummary]]) -> list[int]:
-    """Return the places of the panels shown first: of the first data set and net, the highest and the lowest prevalence."""
+    """Return the places of the panels shown first: the highest and the lowest prevalence of the first data set, net, start."""
     start = panels[0][0].key
-    shared = ("data", "minibatches", "net", "likelihood", "inference")
+    shared = ("data", "minibatches", "net", "likelihood", "start", "inference")
     same = [
         place for place, rows in enumerate(panels) if all(getattr(rows[0].key, name) == getattr(start, name) for name in shared)
     ]

@@ -219,7 +219,7 @@ def legend(results: Results) -> list[str]:
     """Return the legend of the table."""
     settings = results.settings
     return [
-        "Start: what the untrained network predicts, π or equal classes; for cross-entropy both are the mix of its minibatches.",
+        "Start: what the untrained network predicts, π or equal classes; for cross-entropy the two coincide.",
         f"Means over {settings['seeds']} seed(s). Expected log-likelihood: higher is better, 0 would be certainty.",
         f"s.e.: from the test examples alone ({settings['test_examples']} per seed), pooled over seeds. "
         "Spread: standard deviation between seeds, which differ in training and test examples.",
@@ -272,8 +272,8 @@ def _against_others(rows: list[ToyRow], default: str, figure: str) -> str:
     won, lost = [each for each in leads if each.mean < 0], [each for each in leads if each.mean > 0]
     clearly_won, clearly_lost = ([each for each in some if abs(each.mean) > CLEAR * each.error] for some in (won, lost))
     text = (
-        f"In {name}, on the same seeds and from the same start, {default} is ahead in {len(won)} of {len(leads)} comparisons, clearly (by more than "
-        f"{CLEAR} standard errors of the difference) in {len(clearly_won)}, and behind in {len(lost)}, "
+        f"In {name}, on the same seeds and from the same start, {default} is ahead in {len(won)} of {len(leads)} comparisons, "
+        f"clearly (by more than {CLEAR} standard errors of the difference) in {len(clearly_won)}, and behind in {len(lost)}, "
         f"clearly in {len(clearly_lost)}."
     )
     if clearly_lost:
