@@ -165,8 +165,8 @@ def _no_sensitivity(context: _Context) -> PaperCheck | None:
 
 def _some_sensitivity(context: _Context) -> PaperCheck | None:
     """Check that the published form finds more of the malignant than the weighted loss does at a low prevalence."""
-    found = context.differences.get((RARE, context.key.loss))
-    if found is None:
+    found = context.differences.get((RARE, context.key.loss), {})
+    if TPR not in found:
         return None
     difference = found[TPR].figure
     verdict: Verdict = "does not" if difference.high <= NEAR_ZERO else when_above(difference)
@@ -266,9 +266,9 @@ def _worse_than_constant(context: _Context) -> PaperCheck | None:
 
 
 def _never_worse(context: _Context) -> PaperCheck | None:
-    """Check our own claim for the default, at every prevalence."""
+    """Check our own claim for the default, at every prevalence, where the paper's are checked."""
     skills = {rate: row.figures["skill"] for (rate, loss), row in context.rows.items() if loss == DEFAULT}
-    if not skills:
+    if RARE not in skills:
         return None
     opposite: Mapping[Verdict, Verdict] = {"reproduces": "does not", "does not": "reproduces"}
     shown = "; ".join(f"π = {rate:g} {wording.with_interval(skill, 2)}" for rate, skill in skills.items())
