@@ -14,10 +14,10 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from rightloss.inference import Posterior, variational
 from rightloss.predictive import retarget
-from rightloss.study.config import IMAGE_NETS, LIKELIHOODS, MARGINALS, Group, RunConfig, Source, StudyConfig, Training
+from rightloss.study.config import IMAGE_NETS, LIKELIHOODS, Group, RunConfig, Source, StudyConfig, Training
 from rightloss.study.datasets import StudyData, study_data
 from rightloss.study.methods import FULLY_LABELLED, METHODS
-from rightloss.study.results import RunResult
+from rightloss.study.results import RunResult, trace_steps
 from rightloss.study.training import Hardware, loop, posteriors, train_group
 from rightloss.study.training.batches import Batches
 from rightloss.study.training.candidates import AdamW, Candidate, Net, RunningMean, tables_of
@@ -310,15 +310,58 @@ def test_ratings_are_learnt_from_votes_under_every_likelihood_and_loss(source: S
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("marginal", MARGINALS)
-def test_every_marginal_trains_whatever_random_numbers_the_user_has_drawn(source: Source, marginal: str) -> None:
-    group = group_of(source, losses=("information-gain", "published"), nets=("mlp",), marginals=(marginal,))
-    default, published = train_group(group)
-    assert np.isfinite(default.log_probs).all()
-    assert not np.array_equal(default.log_probs, published.log_probs)
-    torch.manual_seed(12345)
-    (again,) = train_group(Group(source, (published.config,)))
-    assert_same(published, again)
+def test_every_marginal_trains_whatever_random_numbers_the_user_has_drawn(source: Source) -> None:
+    forms = [name for name, method in METHODS.items() if method.published]
+    found = train_group(group_of(source, losses=tuple(forms), nets=("mlp",)))
+    assert len({result.log_probs.tobytes() for result in found}) == len(forms) == 3
+    for result in found:
+        torch.manual_seed(12345)
+        (again,) = train_group(Group(source, (result.config,)))
+        assert_same(result, again)
+
+
+# Where a net starts, and what its intercept does afterwards.
+
+STARTS = ("population", "equal")
+
+
+@pytest.mark.parametrize("loss", FULLY_LABELLED)
+def test_starts_differ_in_the_output_bias_alone_which_gives_their_classes(loss: str) -> None:
+    population, sampling = torch.tensor([0.9, 0.1]).double(), torch.tensor([0.6, 0.4]).double()
+    nets = {}
+    for start in STARTS:
+        (group,) = StudyConfig("quick", losses=(loss,), starts=(start,), nets=("mlp",), populations=(0.1,), folds=1).groups()
+        nets[start] = Candidate(group.runs[0], 1e-2, sampling, population, 4, loop.OneCPU()).nets[0].module
+    one, other = (dict(net.named_parameters()) for net in nets.values())
+    assert one.keys() == other.keys()
+    assert {name for name in one if not torch.equal(one[name], other[name])} == {"head.bias"}
+    classes = {start: torch.softmax(net.head.bias.detach().double(), 0)[1].item() for start, net in nets.items()}
+    own = population if METHODS[loss].mix == "population" else sampling
+    assert classes == pytest.approx({"population": own[1].item(), "equal": 0.5}, rel=1e-5)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("loss", ["information-gain", "published-network", "weighted"])
+def test_the_trace_begins_where_the_net_started(source: Source, loss: str) -> None:
+    training = dataclasses.replace(SHORT, learning_rates=(1e-4,))
+    group = group_of(source, training, losses=(loss,), starts=STARTS, nets=("mlp",), populations=(0.02,))
+    for result, start in zip(train_group(group), (0.02, 0.5), strict=True):
+        assert len(result.trace) == len(trace_steps(training.steps)) == 6
+        odds, expected = (math.log(each / (1 - each)) for each in (result.trace[0], start))
+        assert odds == pytest.approx(expected, abs=0.5)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("inference", ["map", "laplace"])
+def test_matched_predictions_have_the_prevalence_as_their_mean_on_the_validation_part(source: Source, inference: str) -> None:
+    choices: dict[str, Any] = {"inferences": (inference,), "minibatches": ("raw",), "losses": ("published", "corrected")}
+    group = group_of(source, starts=("equal",), nets=("mlp",), **choices)
+    data = study_data(source, "binary")
+    parts = data.parts(0, 4)
+    for result in train_group(group):
+        (valid,) = train_group(Group(source, (result.config,)))
+        assert_same(result, valid)
+        assert all(map(math.isfinite, result.matched))
 
 
 @pytest.mark.long

@@ -478,8 +478,8 @@ class StudyConfig:
         other = [loss for loss in self.losses if METHODS[loss].marginal is not None]
         if other and self.unlabelled and (slow or "published-network" in other):
             raise ValueError(
-                f"Expected the loss 'published' with unlabelled patients, but got {', '.join(other)}: there the marginal "
-                "is that over the unlabelled patients."
+                f"Expected the loss 'published' with unlabelled patients, but got {', '.join(other)}: its marginal is then over"
+                " the unlabelled patients."
             )
 
 

@@ -81,9 +81,9 @@ def judging_loss(results: StudyResults) -> str | None:
 
 
 def nodule_cards(results: StudyResults) -> dict[str, list[NoduleCard]]:
-    """Return the cards of each data set and side, by title."""
+    """Return the cards of each data set and side, by title; none of data sets that came without pictures."""
     found = {}
-    for name, data in results.data.items():
+    for name, data in ((name, data) for name, data in results.data.items() if data.pictures.size):
         for side, cases in hardest_cases(results, name).items():
             title = f"{capitalised(_SIDES[side])}, taken for {_SIDES[1 - side]}"
             title += f" ({source(name)})" if len(results.data) > 1 else ""

@@ -3,12 +3,13 @@
 Stage: `Cell` → `GroupMeans` by name.
 
 Of two classes: `expected_log_likelihood`, `mean_prediction`, `tpr` and `tnr` at ½, and for each cost C of a missed cancer
-`tpr_cost_C`, `tnr_cost_C` and `net_benefit_cost_C`, true positives per person minus false ones at their cost. Of ratings 1 to 5:
+`tpr_cost_C`, `tnr_cost_C` and `net_benefit_cost_C`, true positives per person minus false ones at their cost. Of ratings:
 
     expected_log_likelihood                                     readers' votes as soft labels, at the shares of the votes
     RULE_accuracy, RULE_balanced_accuracy                       the answer is the readers'
     RULE_off_by_one, RULE_balanced_off_by_one                   … or beside it
     RULE_off_by_one_recall_1 … _5                               … of the nodules that readers rated so
+    RULE_off_by_one_margin                                      … the least of 2 to 4, minus 1
     RULE_malignant_accuracy, _tpr, _tnr, _ppv, _npv             4 and 5 against 1 and 2, nodules rated 3 left out
     score_within_half, score_within_one, score_error            the mean rating, and how far off it is
 
@@ -34,6 +35,7 @@ RULES: dict[str, Callable[[np.ndarray], Int64[np.ndarray, " n"]]] = {
     "mean": lambda votes: rounded_mean(votes).numpy(),
 }
 RULE_FIGURES = ("accuracy", "balanced_accuracy", "off_by_one", "balanced_off_by_one", "malignant_accuracy")
+MARGIN = "off_by_one_margin"
 _MIDDLE = 2  # rating 3, counted from 0
 
 

@@ -15,11 +15,13 @@ from ..config import StudyConfig
 from ..methods import ADJUSTED, ADJUSTED_LABELLED, DEFAULT, METHODS
 from ..pooled_predictions import Cell, CellKey
 from .cell_figures import paired_figures
-from .contract import AUC, Comparison, Difference
-from .resampling import Areas, GroupMeans, Resamples, mean_area
+from .contract import AUC, MEAN, Comparison, Difference
+from .resampling import Areas, BootstrapEstimate, GroupMeans, Resamples, combined, mean_area
 
 PUBLISHED, WEIGHTED, PLAIN, BOTH = "published", "weighted", "plain", "both"
 PUBLISHED_FORMS = tuple(name for name, method in METHODS.items() if method.published)
+LOG_MEAN_OFF = "log_mean_off"  # mean over prevalences of |log(mean prediction/π)|
+FEW = 3  # prevalences for that mean
 
 
 def pairs(keys: Sequence[CellKey], config: StudyConfig) -> Iterator[tuple[str, CellKey, CellKey]]:
@@ -45,8 +47,11 @@ def pairs(keys: Sequence[CellKey], config: StudyConfig) -> Iterator[tuple[str, C
             yield "unlabelled", ours, theirs
         if ours.net == BOTH:
             yield from (("net", ours, theirs) for theirs in keys if theirs != ours and ours._replace(net=theirs.net) == theirs)
-        usual = {"start": "population", "inference": "map", "likelihood": "categorical"}
-        plain = {about: ours._replace(**{about: name}) for about, name in usual.items()}
+        plain = {
+            "start": ours._replace(start="population"),
+            "inference": ours._replace(inference="map"),
+            "likelihood": ours._replace(likelihood="categorical"),
+        }
         yield from ((about, ours, theirs) for about, theirs in plain.items() if theirs in have and theirs != ours)
 
 
@@ -74,6 +79,32 @@ def compare(about: str, ours: Cell, theirs: Cell, areas: tuple[Areas, Areas] | N
     if areas is not None:
         found[AUC] = _area_difference(*areas, resamples)
     return Comparison(about, ours.key, theirs.key, found)
+
+
+def calibration_difference(ours: Sequence[Cell], theirs: Sequence[Cell], resamples: Resamples) -> Difference | None:
+    """Compare |log(mean prediction/π)|, averaged over populations; None if fewer than three have common runs."""
+    estimates: list[BootstrapEstimate] = []
+    folds: list[dict[int, float]] = []
+    rates = []
+    for one, other in zip(ours, theirs, strict=True):
+        shared = _shared(one, other)
+        if len(shared[0]):
+            means = [paired_figures(cell)[MEAN].at(rows) for cell, rows in zip((one, other), shared, strict=True)]
+            patient, fold = resamples.patient[one.rows[shared[0]]], one.fold[shared[0]]
+            estimates += [each.estimate(patient, resamples) for each in means]
+            folds += [each.in_folds(fold) for each in means]
+            rates.append(one.population[1])
+    if len(rates) < FEW:
+        return None
+
+    def off(means: np.ndarray) -> np.ndarray:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            gaps = np.abs(np.log(means / np.repeat(rates, 2)[:, None]))
+        return np.asarray((gaps[::2] - gaps[1::2]).mean(0))
+
+    common = set(folds[0]).intersection(*folds)
+    by_fold = {fold: float(off(np.array([[each[fold]] for each in folds]))[0]) for fold in common}
+    return _counted(combined(off, estimates).figure("a class has no nodule"), by_fold)
 
 
 def _context(key: CellKey) -> CellKey:

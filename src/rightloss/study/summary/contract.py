@@ -95,7 +95,8 @@ class Comparison:
             π), "net", "inference" or "likelihood".
         ours, theirs: the cells.
         differences: by figure, for two classes `expected_log_likelihood`, `auc`, those of decisions and `mean_prediction`;
-            between populations `auc` alone.
+            of a published form at the lowest population also `log_mean_off`, |log(mean prediction/π)| averaged over all of
+            them; between populations `auc` alone.
 
     Examples:
         >>> from rightloss.metrics import Figure

@@ -93,7 +93,7 @@ class BootstrapEstimate:
         low, high = bca(torch.from_numpy(defined.round(12)), round(self.value, 12), self._acceleration(), LEVEL)
         return rounded(Figure(self.value, min(low, self.value), max(high, self.value)))
 
-    def share(self, patients: int, missing: str = "", lowest: int = 0) -> Figure:
+    def share(self, patients: int, missing: str = "", lowest: float = 0.0) -> Figure:
         """Return the figure of a share, or of a difference of shares, among this many patients; if it does not vary, Wilson's
         limit says what may have been missed."""
         figure = self.figure(missing)
@@ -180,11 +180,11 @@ class GroupMeans:
     members: Float64[np.ndarray, "n g"]
     weights: Float64[np.ndarray, " g"]
     share: bool = False
-    lowest: int = 0
+    lowest: float = 0.0
 
     def __sub__(self, other: GroupMeans) -> GroupMeans:
         with np.errstate(invalid="ignore"):
-            return replace(self, values=self.values - other.values, lowest=-1)
+            return replace(self, values=self.values - other.values, lowest=-1.0)
 
     def at(self, rows: Int64[np.ndarray, " m"]) -> GroupMeans:
         return replace(self, values=self.values[rows], members=self.members[rows])

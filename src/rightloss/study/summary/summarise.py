@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,11 +18,11 @@ from ...metrics import Figure, evaluate
 from ..pooled_predictions import Cell, CellKey, cells, matched
 from ..results import StudyResults
 from . import narrative
-from .cell_figures import decision_figures, is_binary, paired_figures, rating_figures, votes_of
+from .cell_figures import MARGIN, RULES, decision_figures, is_binary, paired_figures, rating_figures, votes_of
 from .checks import paper_checks
-from .comparisons import compare, pairs
+from .comparisons import LOG_MEAN_OFF, calibration_difference, compare, pairs
 from .contract import AUC, CONSTANT, COSTS, LOG_LIKELIHOOD, MEAN, CellSummary, Comparison, Summary
-from .resampling import DRAWS, LEVEL, Areas, Resamples, areas_of, mean_area, resamples_of, rounded
+from .resampling import DRAWS, LEVEL, Areas, Resamples, areas_of, combined, mean_area, resamples_of, rounded
 
 BINARY_FIGURES = (
     LOG_LIKELIHOOD,
@@ -67,18 +68,19 @@ def summarise(results: StudyResults) -> Summary:
     comparisons = tuple(_comparisons(results, found, areas, resamples))
     moved = cells(matched(results)) if binary else []
     kept = {cell.key: _of_cell(areas[cell.key], cell) for cell in moved}  # an offset changes no ranks within a run
+    matched_comparisons = tuple(_comparisons(results, moved, kept, resamples))
     checks = paper_checks(rows, comparisons, results.config)
     return Summary(
         results.config,
         results.missing,
         narrative.question(results),
-        narrative.answer(rows, comparisons, results.config),
+        narrative.answer(rows, results.config),
         rows,
         comparisons,
         checks,
-        narrative.findings(rows, comparisons, checks, results.config, results.missing),
+        narrative.findings(rows, comparisons, checks, results.config, results.missing, matched_comparisons),
         tuple(_row(cell, cell.key, _matched_figures(cell, kept[cell.key], resamples[cell.key.data])) for cell in moved),
-        tuple(_comparisons(results, moved, kept, resamples)),
+        matched_comparisons,
     )
 
 
@@ -108,7 +110,22 @@ def _comparisons(
         both = (areas[ours], areas[theirs]) if areas else None
         comparison = compare(about, by_key[ours], by_key[theirs], both, resamples[ours.data])
         if comparison is not None:
-            yield comparison
+            yield _with_calibration(comparison, by_key, resamples[ours.data])
+
+
+def _with_calibration(comparison: Comparison, by_key: Mapping[CellKey, Cell], resamples: Resamples) -> Comparison:
+    """Add `log_mean_off` over all populations to the published form's comparison at the lowest."""
+    pairs = [
+        (ours, theirs)
+        for key, ours in by_key.items()
+        if key == comparison.ours._replace(population=key.population)
+        if (theirs := by_key.get(comparison.theirs._replace(population=key.population))) is not None
+    ]
+    rates = [ours.key.population for ours, _ in pairs if ours.key.population is not None]
+    if comparison.about != "published" or not rates or comparison.ours.population != min(rates):
+        return comparison
+    found = calibration_difference([ours for ours, _ in pairs], [theirs for _, theirs in pairs], resamples)
+    return comparison if found is None else replace(comparison, differences={**comparison.differences, LOG_MEAN_OFF: found})
 
 
 def _of_cell(areas: Areas, cell: Cell) -> Areas:
@@ -165,12 +182,12 @@ def _rating_figures(cell: Cell, resamples: Resamples) -> Mapping[str, Figure]:
     """Return every figure of ratings. Brier score and calibration error have the delta method's intervals, which takes a tenth
     of the time of resampling with five classes."""
     found = evaluate(cell.log_probs, votes_of(cell), cell.population, groups=cell.patients, level=LEVEL, intervals="analytic")
-    patient = resamples.patient[cell.rows]
-    return {
-        **_likelihood_figures(cell, resamples),
-        **{name: rounded(found[name]) for name in _RATING_FIGURES},
-        **{name: each.figure(patient, resamples, "there is no such nodule") for name, each in rating_figures(cell).items()},
-    }
+    patient, shares = resamples.patient[cell.rows], rating_figures(cell)
+    figures = {name: each.figure(patient, resamples, "there is no such nodule") for name, each in shares.items()}
+    for rule in RULES:
+        recalls = [shares[f"{rule}_off_by_one_recall_{rating}"].estimate(patient, resamples) for rating in range(1, 5)]
+        figures[f"{rule}_{MARGIN}"] = combined(lambda each: each[1:].min(0) - each[0], recalls).figure("a rating is missing")
+    return {**_likelihood_figures(cell, resamples), **{name: rounded(found[name]) for name in _RATING_FIGURES}, **figures}
 
 
 def _likelihood_figures(cell: Cell, resamples: Resamples) -> dict[str, Figure]:
