@@ -181,9 +181,7 @@ def test_every_option_replaces_what_the_preset_has(archive: Path, monkeypatch: p
 
 def test_the_command_in_a_report_asks_for_the_same_study(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(archive.parent)
-    given = (
-        "table1 --data discs.npz --small --steps 300 --seeds 2 --prevalence 0.3 --start equal --evidence 0.1 --num-folds 4"
-    )
+    given = "table1 --data discs.npz --small --steps 300 --seeds 2 --prevalence 0.3 --start equal --evidence 0.1 --num-folds 4"
     config = asked(monkeypatch, *given.split(), "--folds", "3")
     program, study, *again = shlex.split(command(config))
     at = again.index("--out")
