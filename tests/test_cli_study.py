@@ -143,7 +143,7 @@ def test_a_report_needs_a_run(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     write_config(tmp_path, CONFIG)
     file = tmp_path / "study.json"
-    cases = {tmp_path: "Expected a finished run in", tmp_path / "runs": "has no study.json", file: "is a file"}
+    cases = {tmp_path: "Expected a finished run in", tmp_path / "runs": "has no study.json", file: "add --out DIR"}
     for folder, words in cases.items():
         result = invoke("report", str(folder))
         assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)

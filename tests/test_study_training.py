@@ -415,7 +415,7 @@ def test_predictions_of_a_posterior_are_corrected_draw_by_draw(source: Source, m
 @pytest.mark.long
 def test_a_prior_whose_predictions_are_nan_is_left_for_another(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = posteriors._log_probs
-    told = iter([True, False, False])
+    told = iter([True, False, False, False])  # each scale, then the best on both parts
 
     def log_probs(*given: Any) -> torch.Tensor:
         return honest(*given) * (math.nan if next(told) else 1)

@@ -33,7 +33,7 @@ from rightloss.study.training.batches import Batches
 from rightloss.study.training.models import Model
 
 SHARE = 0.5
-LEARNING = tuple(name for name, method in METHODS.items() if method.takes_unlabelled)
+LEARNING = tuple(name for name, method in METHODS.items() if method.takes_unlabelled and method.marginal is None)
 OTHERS = ("weighted", ADJUSTED_LABELLED, "corrected", "plain")
 
 
