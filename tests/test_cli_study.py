@@ -143,7 +143,7 @@ def test_a_report_needs_a_run(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     write_config(tmp_path, CONFIG)
     file = tmp_path / "study.json"
-    cases = {tmp_path: "Expected a finished run in", tmp_path / "runs": "has no study.json", file: "is a file"}
+    cases = {tmp_path: "Expected a finished run in", tmp_path / "runs": "has no study.json", file: "add --out DIR"}
     for folder, words in cases.items():
         result = invoke("report", str(folder))
         assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
@@ -181,9 +181,7 @@ def test_every_option_replaces_what_the_preset_has(archive: Path, monkeypatch: p
 
 def test_the_command_in_a_report_asks_for_the_same_study(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(archive.parent)
-    given = (
-        "table1 --data discs.npz --small --steps 300 --seeds 2 --prevalence 0.3 --start equal --evidence 0.1 --num-folds 4"
-    )
+    given = "table1 --data discs.npz --small --steps 300 --seeds 2 --prevalence 0.3 --start equal --evidence 0.1 --num-folds 4"
     config = asked(monkeypatch, *given.split(), "--folds", "3")
     program, study, *again = shlex.split(command(config))
     at = again.index("--out")

@@ -23,7 +23,7 @@ from rightloss.lidc.splits import split_labels
 from rightloss.study.config import PRESETS, Group, RunConfig, Source, StudyConfig, Training, label_draw
 from rightloss.study.datasets import StudyData, check_sources, study_data
 from rightloss.study.execute import run_study
-from rightloss.study.methods import ADJUSTED, ADJUSTED_LABELLED, FULLY_LABELLED, METHODS
+from rightloss.study.methods import ADJUSTED, ADJUSTED_LABELLED, METHODS
 from rightloss.study.report import write_report, write_tables
 from rightloss.study.report.methods_section import command, methods
 from rightloss.study.results import RunResult, read_study
@@ -33,8 +33,9 @@ from rightloss.study.training.batches import Batches
 from rightloss.study.training.models import Model
 
 SHARE = 0.5
-LEARNING = tuple(name for name, method in METHODS.items() if method.takes_unlabelled)
+LEARNING = tuple(name for name, method in METHODS.items() if method.takes_unlabelled and method.marginal is None)
 OTHERS = ("weighted", ADJUSTED_LABELLED, "corrected", "plain")
+LOSSES = (*LEARNING, *OTHERS)
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +122,7 @@ class TestTheGrid:
         assert_refused(lambda: StudyConfig("quick", unlabelled=0.8, unlabelled_weight=weight), f"got {weight!r}.*such as 3")
 
     def test_without_a_weight_names_of_files_are_what_they_were_and_with_one_only_of_losses_that_it_matters_to(self) -> None:
-        losses = (*FULLY_LABELLED, ADJUSTED_LABELLED)
+        losses = LOSSES
         plain, weighed = (StudyConfig("quick", losses=losses, unlabelled=0.8, unlabelled_weight=each) for each in (None, 3.0))
         assert "unlabelled_weight" not in plain.to_dict()
         assert StudyConfig.from_dict(json.loads(json.dumps(weighed.to_dict()))) == weighed
@@ -419,7 +420,7 @@ def test_a_study_that_was_stopped_ends_with_the_same_bytes_and_another_share_reu
     }
 
 
-CONFIG = StudyConfig("quick", losses=(*FULLY_LABELLED, ADJUSTED_LABELLED), unlabelled=0.8, folds=2, num_folds=4, seeds=2)
+CONFIG = StudyConfig("quick", losses=LOSSES, unlabelled=0.8, folds=2, num_folds=4, seeds=2)
 
 
 @pytest.fixture(scope="module")

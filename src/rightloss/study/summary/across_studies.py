@@ -18,7 +18,7 @@ from ..pooled_predictions import CellKey
 from . import wording
 from .checks import RARE
 from .comparisons import PUBLISHED, WEIGHTED
-from .contract import AUC, PaperCheck, Summary, Verdict
+from .contract import AUC, OURS, PaperCheck, Summary, Verdict
 from .verdicts import check_at, when_above
 
 
@@ -53,7 +53,7 @@ class ClaimVerdict(NamedTuple):
 
 
 def by_claim(checks: Iterable[PaperCheck], *, trivial: bool = False) -> list[ClaimVerdict]:
-    """Return what became of each claim.
+    """Return what became of each of the paper's claims; our own are left out.
 
     Args:
         checks: of one study or of several.
@@ -68,7 +68,7 @@ def by_claim(checks: Iterable[PaperCheck], *, trivial: bool = False) -> list[Cla
     """
     own: dict[str, list[PaperCheck]] = {}
     for check in checks:
-        if check.trivial == trivial:
+        if check.trivial == trivial and check.place != OURS:
             own.setdefault(check.about.partition(": ")[0], []).append(check)
     return [_claim_verdict(claim, some) for claim, some in own.items()]
 

@@ -25,7 +25,6 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
 from ...lidc.votes import expected_score, majority, rounded_mean
-from ...metrics import decide
 from ..pooled_predictions import Cell
 from .contract import COSTS, LOG_LIKELIHOOD, MEAN
 from .resampling import GroupMeans
@@ -61,10 +60,10 @@ def decision_figures(cell: Cell) -> dict[str, GroupMeans]:
     """Return the mean prediction, and the figures of decisions at ½ and by cost."""
     classes = np.eye(2)[cell.labels]
     prob = np.exp(cell.log_probs[:, 1:])
+    log_odds = cell.log_probs[:, 1:] - cell.log_probs[:, :1]
     found = {MEAN: GroupMeans(np.hstack([prob, prob]), classes, cell.population)}
     for name, cost in (("", 1), *((f"_cost_{cost}", cost) for cost in COSTS)):
-        threshold = 1 / (1 + cost) if name else None  # without one, the more probable class
-        called = np.asarray(decide(cell.log_probs, threshold=threshold), dtype=np.float64)[:, None]
+        called = (log_odds >= -np.log(cost) if name else log_odds > 0).astype(np.float64)
         found[f"tpr{name}"] = GroupMeans(called, classes[:, 1:], np.ones(1), share=True)
         found[f"tnr{name}"] = GroupMeans(1 - called, classes[:, :1], np.ones(1), share=True)
         if name:

@@ -19,7 +19,7 @@ from ..paper import POPULATIONS, TABLES
 from ..pooled_predictions import CellKey
 from . import wording
 from .comparisons import LOG_MEAN_OFF, PLAIN, PUBLISHED, PUBLISHED_FORMS, WEIGHTED
-from .contract import AUC, LOG_LIKELIHOOD, TPR, CellSummary, Comparison, Difference, PaperCheck, Verdict
+from .contract import AUC, LOG_LIKELIHOOD, OURS, TPR, CellSummary, Comparison, Difference, PaperCheck, Verdict
 from .rating_checks import rating_checks
 from .verdicts import check_at, every, forms, in_order, verdict_of, when_above, when_below, when_within
 
@@ -276,7 +276,7 @@ def _never_worse(context: _Context) -> PaperCheck | None:
         "the default is never worse than always answering π",
         every(opposite.get(_worse(skill), "undecided") for skill in skills.values()),
         f"Skill by prevalence: {shown}.",
-        "ours, not the paper's",
+        OURS,
         "",
         f"least skill {wording.with_interval(min(skills.values(), key=lambda each: each.value), 2)}",
     )

@@ -17,6 +17,7 @@ from ...metrics import Figure
 from ..config import StudyConfig
 from ..pooled_predictions import CellKey
 
+OURS = "ours, not the paper's"  # place of a check of our own claim
 CONSTANT = "constant"  # in place of a loss: always answering π
 LOG_LIKELIHOOD, AUC, TPR, MEAN = "expected_log_likelihood", "auc", "tpr", "mean_prediction"
 COSTS = (100, 1000)  # of a missed cancer, in needless actions: act from 1/(1 + C) on

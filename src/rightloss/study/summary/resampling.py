@@ -26,7 +26,6 @@ _MOST_UNDEFINED = 0.05  # share of resamples in which a figure may be undefined 
 _FEWEST = 5  # patients for an interval
 
 PatientWeights = Float64[np.ndarray, "b p"]
-Statistic = Callable[[PatientWeights], Float64[np.ndarray, " b"]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,12 +51,6 @@ class Resamples:
     def size(self) -> int:
         """Number of patients."""
         return len(self.fold)
-
-    def estimate(self, statistic: Statistic) -> BootstrapEstimate:
-        """Evaluate a statistic that takes weights of the patients, a row per resample."""
-        value = float(statistic(np.ones((1, self.size)))[0])
-        without = statistic(1 - np.eye(self.size))
-        return BootstrapEstimate(value, statistic(self.counts), without - value, self.strata)
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,11 +194,15 @@ class GroupMeans:
             for table in (self.counted, self.members)
         )
 
-        def statistic(weights: PatientWeights) -> Float64[np.ndarray, " b"]:
+        def value(top: PatientWeights, bottom: PatientWeights) -> Float64[np.ndarray, " b"]:
             with np.errstate(invalid="ignore", divide="ignore"):
-                return ((weights @ sums) / (weights @ totals)) @ self.weights
+                return np.asarray((top / bottom) @ self.weights)
 
-        return resamples.estimate(statistic)
+        with np.errstate(invalid="ignore"):
+            whole, everybody = sums.sum(0, keepdims=True), totals.sum(0, keepdims=True)
+            draws = value(resamples.counts @ sums, resamples.counts @ totals)
+            found = float(value(whole, everybody)[0])
+            return BootstrapEstimate(found, draws, value(whole - sums, everybody - totals) - found, resamples.strata)
 
     def figure(self, patient: Int64[np.ndarray, " n"], resamples: Resamples, missing: str = "no such nodule") -> Figure:
         """Return the value with its interval."""
