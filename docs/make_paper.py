@@ -30,10 +30,11 @@ from rightloss.atomic_files import write_whole
 from rightloss.study import PRESETS, StudyResults, read_one_file, read_study, write_one_file
 from rightloss.study.config import StudyConfig, options_of
 from rightloss.study.report.export import markdown_rows, to_markdown
-from rightloss.study.report.figures import Drawing, prevalence_figures, rating_figures, trace_figures
+from rightloss.study.report.figures import Drawing, prevalence_figures, rating_figures
 from rightloss.study.report.methods_section import command
 from rightloss.study.report.panel_figures import panels_of, roc_figure
 from rightloss.study.report.tables import tables
+from rightloss.study.report.trace_figure import trace_figures
 from rightloss.study.summary import CellSummary, PaperCheck, Summary, summarise, wording
 from rightloss.study.summary.across_studies import by_claim, checks_across
 from rightloss.study.summary.contract import AUC, CONSTANT, LOG_LIKELIHOOD, Comparison
@@ -156,12 +157,19 @@ def _place(study: Study, check: PaperCheck) -> str:
 
 
 def claims_table(checks: Sequence[PaperCheck]) -> str:
-    """Return a row per claim: its settings by verdict, and the verdict over all."""
-    lines = [["the paper's claim", "settings", *ORDER[:3], "over all"], ["---", "--:", "--:", "--:", "--:", "---"]]
+    """Return a row per claim: verdicts over settings, for nets started at π and at equal classes, and over all."""
+    lines = [["the paper's claim", "from π", "from equal classes", "over all"], ["---"] * 4]
     for claim in by_claim(checks):
-        counts = [str(claim.counts.get(verdict, 0)) for verdict in ORDER[:3]]
-        lines.append([wording.capitalised(claim.about), str(sum(claim.counts.values())), *counts, f"**{claim.overall}**"])
+        own = [check for check in checks if check.about.partition(": ")[0] == claim.claim]
+        starts = [_counts([each for each in own if each.setting.get("start", "population") == name]) for name in wording.STARTS]
+        because = f", by {claim.depends_on}" if claim.depends_on else ""
+        lines.append([wording.capitalised(claim.claim), *starts, f"**{claim.overall}**{because}"])
     return markdown_rows(lines) + "\n"
+
+
+def _counts(checks: Sequence[PaperCheck]) -> str:
+    verdicts = [check.verdict for check in checks]
+    return ", ".join(f"{verdict} {verdicts.count(verdict)}" for verdict in ORDER if verdict in verdicts) or "–"
 
 
 def checks_table(checks: Sequence[tuple[str, PaperCheck]]) -> str:
@@ -319,7 +327,7 @@ def write_pages(studies: Sequence[Study]) -> None:
         "studies": [
             {"name": each.name, "command": command(each.config), "seeds": each.config.seeds, **each.made} for each in studies
         ],
-        "claims": [asdict(claim) for claim in by_claim(alone)],
+        "claims": [claim._asdict() for claim in by_claim(alone)],
         "checks": [{**asdict(check), "where": place} for place, check in checks],
     }
     write_whole(OUT / "paper.json", json.dumps(content, indent=1, ensure_ascii=False) + "\n")

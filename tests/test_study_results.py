@@ -194,7 +194,7 @@ def test_one_file_gives_the_same_figures_and_verdicts(tmp_path: Path) -> None:
         for row, same in zip(ours.rows, theirs.rows, strict=True):
             assert row.key == same.key
             values = [[figures[name].value for name in row.figures] for figures in (row.figures, same.figures)]
-            np.testing.assert_allclose(*values, rtol=2e-6, atol=1e-9)
+            np.testing.assert_allclose(values[0], values[1], rtol=2e-6, atol=1e-9)
         for run, same_run in zip(results.runs, again.runs, strict=True):
             assert (run.config, run.chosen, run.validation) == (same_run.config, same_run.chosen, same_run.validation)
 

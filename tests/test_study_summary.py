@@ -503,16 +503,16 @@ def test_runs_without_finite_offsets_are_left_out_of_what_is_matched(few: StudyR
 def test_matched_rows_and_comparisons_are_those_of_the_moved_predictions(few: StudyResults, tmp_path: Path) -> None:
     found = summarise(off(few, 3.0))
     expected = summarise(few)
-    assert expected.matched_rows == expected.matched_comparisons == ()
+    assert (expected.matched_rows, expected.matched_comparisons) == ((), ())
     for row in found.matched_rows:
         plain = row_of(expected, row.key.loss, row.key.population)
         assert {"expected_log_likelihood", "skill", "auc", "tpr", "tnr", "mean_prediction"} <= row.figures.keys()
         for name, figure in row.figures.items():
             assert figure.value == pytest.approx(plain.figures[name].value, rel=1e-7)
     assert [each.about for each in found.matched_comparisons] == [each.about for each in expected.comparisons]
-    for each, plain in zip(found.matched_comparisons, expected.comparisons, strict=True):
+    for each, same in zip(found.matched_comparisons, expected.comparisons, strict=True):
         for name, difference in each.differences.items():
-            assert difference.figure.low == pytest.approx(plain.differences[name].figure.low, rel=1e-6, abs=1e-9)
+            assert difference.figure.low == pytest.approx(same.differences[name].figure.low, rel=1e-6, abs=1e-9)
     path = tmp_path / "summary.json"
     path.write_text(found.to_json(), encoding="utf-8")
     assert Summary.read(path).to_json() == found.to_json()
