@@ -518,7 +518,7 @@ PRESETS: dict[str, StudyConfig] = {
         losses=("information-gain", "published", "published-network", "weighted", "corrected"),
         starts=("population", "equal"),
         folds=4,
-        training=Training(steps=200),
+        training=Training(steps=160, checkpoints=5),
     ),
     "table1": _TABLE,
     "table2": StudyConfig("table2", nets=_BOTH_NETS, minibatches=("raw",), training=_FULL),
