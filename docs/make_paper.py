@@ -25,6 +25,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure as Picture
+from matplotlib.ticker import NullLocator
 
 from rightloss.atomic_files import write_whole
 from rightloss.study import PRESETS, StudyResults, read_one_file, read_study, write_one_file
@@ -59,6 +60,8 @@ STUDIES = {  # name → preset and options; they share runs in one folder
     "full": "table1 --loss information-gain --loss published-network --loss weighted --folds 1 --net convnet --steps 300 "
     f"--views 9 --learning-rate 0.001 --checkpoints 6 --data {SLABS}",
 }
+SOURCES = {"lidc_slabs": "CT slabs", "contours": "readers' outlines", "lidc_slices": "CT slices"}
+TICKS = (0.7, 1, 2, 5, 10, 20)
 ORDER = ("reproduces", "does not", "undecided", "cannot be tested")
 COLOURS = {
     "information-gain": "#0072b2",
@@ -91,7 +94,7 @@ class Study:
             yield from prevalence_figures(self.summary)[:2]
         else:
             yield from [roc_figure(panel) for panel in panels_of(self.results)][:1]
-        yield from trace_figures(self.results)[:1]
+        yield from trace_figures(self.results)[1:2]  # the lowest prevalence
 
 
 def run(name: str, seeds: int, workers: int | None) -> None:
@@ -156,10 +159,15 @@ def _place(study: Study, check: PaperCheck) -> str:
     return ", ".join(filter(None, [data, stand_in, raw, check.where]))
 
 
-def claims_table(checks: Sequence[PaperCheck]) -> str:
-    """Return a row per claim: verdicts over settings, for nets started at π and at equal classes, and over all."""
+def claims_table(checks: Sequence[PaperCheck], trivial: bool) -> str:
+    """Return a row per claim: verdicts over settings, for nets started at π and at equal classes, and over all.
+
+    Args:
+        checks: of all studies.
+        trivial: whether to show the claims that always answering π fulfils, or the others.
+    """
     lines = [["the paper's claim", "from π", "from equal classes", "over all"], ["---"] * 4]
-    for claim in by_claim(checks):
+    for claim in by_claim(checks, trivial=trivial):
         own = [check for check in checks if check.about.partition(": ")[0] == claim.claim]
         starts = [_counts([each for each in own if each.setting.get("start", "population") == name]) for name in wording.STARTS]
         because = f", by {claim.depends_on}" if claim.depends_on else ""
@@ -202,7 +210,7 @@ def starts_table(summary: Summary, population: float) -> str:
     for row in summary.rows:
         if row.key.population != population or row.key.loss == CONSTANT:
             continue
-        where = f"{wording.source(row.key.data)}, {wording.NETS[row.key.net]}"
+        where = f"{SOURCES[row.key.data]}, {wording.NETS[row.key.net]}"
         if where != title:
             lines.append([f"**{where}**", *("" for _ in head)])
             title = where
@@ -252,8 +260,10 @@ def starts_picture(summary: Summary, population: float) -> Picture:
             axis.plot(1 - skill.value, height, "o", color=colour, mfc=filled, ms=5)
         axis.axvline(1, color="#555555", lw=1, ls=":")
         axis.set(xscale="log", title=title)
+        axis.set_xticks(TICKS, [f"{each:g}" for each in TICKS], minor=False)
+        axis.xaxis.set_minor_locator(NullLocator())
         axis.grid(axis="x", alpha=0.25)
-    axes[0].set_yticks(range(len(places)), [f"{wording.source(data)},\n{wording.NETS[net]}" for data, net in places])
+    axes[0].set_yticks(range(len(places)), [f"{SOURCES[data]},\n{wording.NETS[net]}" for data, net in places])
     axes[0].invert_yaxis()
     label = f"expected loss at π = {population:g}, relative to always answering π (log scale; left is better, 1 is no better)"
     picture.supxlabel(label, fontsize=9)
@@ -309,7 +319,11 @@ def write_pages(studies: Sequence[Study]) -> None:
             old.unlink()
     checks = all_checks(studies)
     alone = [check for _, check in checks]
-    parts = {"claims": claims_table(alone), "checks": checks_table(checks)}
+    parts = {
+        "claims": claims_table(alone, trivial=False),
+        "trivial": claims_table(alone, trivial=True),
+        "checks": checks_table(checks),
+    }
     for study in studies:
         drawings = list(study.pictures())
         for drawing in drawings:
