@@ -12,6 +12,7 @@ paper-NAME.md (pictures, a short table) and paper-NAME-details.md.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import resource
@@ -30,6 +31,7 @@ from matplotlib.ticker import NullLocator
 from rightloss.atomic_files import write_whole
 from rightloss.study import PRESETS, StudyResults, read_one_file, read_study, write_one_file
 from rightloss.study.config import StudyConfig, options_of
+from rightloss.study.methods import METHODS
 from rightloss.study.report.export import markdown_rows, to_markdown
 from rightloss.study.report.figures import Drawing, prevalence_figures, rating_figures
 from rightloss.study.report.methods_section import command
@@ -233,6 +235,28 @@ def starts_table(summary: Summary, population: float) -> str:
     return markdown_rows(lines) + "\n"
 
 
+def standings_table(summary: Summary, population: float) -> str:
+    """Return how each loss stands against the default from the same start, counted over data sets and nets."""
+    columns = {
+        "log-lik., as trained": (summary.comparisons, LOG_LIKELIHOOD),
+        "log-lik., matched to π": (summary.matched_comparisons, LOG_LIKELIHOOD),
+        "AUC": (summary.comparisons, AUC),
+    }
+    lines = [["loss, start: ahead of the default / level / behind", *columns], ["---", *("--:" for _ in columns)]]
+    for loss, start in itertools.product(summary.config.losses[1:], summary.config.starts):
+        cells = []
+        for comparisons, name in columns.values():
+            found = [
+                each.differences[name].standing  # of the default
+                for each in comparisons
+                if each.about == "loss"
+                and (each.theirs.loss, each.theirs.start, each.theirs.population) == (loss, start, population)
+            ]
+            cells.append(" / ".join(str(found.count(word)) for word in ("behind", "undecided", "ahead")))
+        lines.append([f"{METHODS[loss].title}, {wording.STARTS[start]}", *cells])
+    return markdown_rows(lines) + "\n"
+
+
 def _shown(row: CellSummary, name: str) -> str:
     return wording.with_interval(row.figures[name], wording.decimals(name, row.key.population))
 
@@ -334,6 +358,7 @@ def write_pages(studies: Sequence[Study]) -> None:
             for population in study.config.populations:
                 assert population is not None
                 parts[f"starts-{population:g}"] = starts_table(study.summary, population)
+                parts[f"standings-{population:g}"] = standings_table(study.summary, population)
             starts_picture(study.summary, 0.001).savefig(OUT / "paper-starts.png", dpi=130)
     for name, text in parts.items():
         write_whole(OUT / f"paper-{name}.md", text)
