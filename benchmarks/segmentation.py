@@ -45,7 +45,7 @@ import matplotlib.pyplot as plt
 
 SLABS = Path(os.environ.get("RIGHTLOSS_DATA", ROOT.parent / "shared" / "data")) / "lidc_slabs.npz"
 OUT, DOCS = ROOT / "benchmarks" / "out", ROOT / "docs" / "benchmarks"
-FOLDS, TESTED, SIZE, WIDTH, BATCH, RESAMPLES = 5, 2, 32, 8, 16, 2000
+FOLDS, TESTED, SIZE, WIDTH, BATCH, RESAMPLES = 5, 3, 32, 8, 16, 2000
 COSTS = (1, 3, 9)  # of a missed voxel, in false ones
 EDGES = torch.tensor([0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.5, 0.7, 0.9])  # of the bins of predictions
 FINE, FAR = 100, 400  # bins of log-odds per unit, and the largest, where an intercept is matched
@@ -431,8 +431,8 @@ def picture(data: dict[str, Any]) -> plt.Figure:
     found = all_figures(data)
     panels = {
         "mean": "mean prediction ÷ π (1 is right)",
-        "skill": "skill (0: always answering π)",
-        DICE[-1]: "Dice where a miss costs 9",
+        "skill": "skill, cut at −1 (0: always answering π)",
+        DICE[-1]: "Dice where a miss costs 9:1",
     }
     figure, axes = plt.subplots(1, 3, figsize=(11, 4.4), layout="constrained", sharey=True)
     for axis, (name, title) in zip(axes, panels.items(), strict=True):
@@ -442,7 +442,8 @@ def picture(data: dict[str, Any]) -> plt.Figure:
         axis.grid(axis="x", color="0.9")
         axis.set_axisbelow(True)
     axes[0].invert_yaxis()
-    axes[0].set_xscale("log")
+    axes[0].set(xscale="log", xticks=[1, 2, 5, 10], xticklabels=["1", "2", "5", "10"])
+    axes[0].minorticks_off()
     axes[0].axvline(1, color="0.5", lw=0.8)
     axes[1].set_xlim(-1, 0.7)
     axes[1].axvline(0, color="0.5", lw=0.8)
