@@ -431,14 +431,15 @@ def picture(data: dict[str, Any]) -> plt.Figure:
     found = all_figures(data)
     panels = {
         "mean": "mean prediction ÷ π (1 is right)",
-        "skill": "skill, cut at −1 (0: always answering π)",
+        "skill": "skill, cut at −1 (0: always π)",
         DICE[-1]: "Dice where a miss costs 9:1",
     }
     figure, axes = plt.subplots(1, 3, figsize=(11, 4.4), layout="constrained", sharey=True)
     for axis, (name, title) in zip(axes, panels.items(), strict=True):
         for cell, each in found.items():
             _bar(axis, cell, *interval(each[name]))
-        axis.set(title=title, yticks=range(len(METHODS)), yticklabels=METHODS)
+        axis.set_title(title, fontsize=10)
+        axis.set(yticks=range(len(METHODS)), yticklabels=METHODS)
         axis.grid(axis="x", color="0.9")
         axis.set_axisbelow(True)
     axes[0].invert_yaxis()
