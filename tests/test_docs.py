@@ -6,8 +6,10 @@ A ```text block after the line "It prints:" is what the block before it must pri
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
+import math
 import re
 import runpy
 import subprocess
@@ -18,6 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from dicom_series import Scan, write_scan
@@ -198,3 +201,35 @@ def test_the_likelihood_that_contributing_adds_keeps_the_contract_and_learns() -
     started = likelihood.table(likelihood.starting_outputs(prevalence)[None])[0]
     torch.testing.assert_close(started.exp(), prevalence.population)
     assert names["losses"][-1] < names["losses"][0] - 0.2
+
+
+@pytest.fixture
+def segmentation(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module("segmentation")
+
+
+def test_the_page_on_segmentation_follows_from_its_stored_sums(segmentation: Any) -> None:
+    data = dict(np.load(segmentation.DOCS / "segmentation.npz"))
+    assert segmentation.page(data) == text_of(segmentation.DOCS / "segmentation.md")
+    data["sums"] = data["sums"] * np.float32(1.1)
+    assert segmentation.page(data) != text_of(segmentation.DOCS / "segmentation.md")
+
+
+def test_figures_of_segmentation_are_known_for_the_prevalence_and_for_the_truth(segmentation: Any) -> None:
+    masks = torch.zeros(3, 64, 64, dtype=torch.bool)
+    masks[:, :4, :16], pi = True, 1 / 64
+    test = segmentation.Planes(torch.zeros(3, 64, 64), masks, np.array(["a", "b", "b"]))
+    data = {"voxels": np.array([4096, 8192]), "inside": np.array([64, 128]), "pi": np.full(2, pi)}
+
+    def found(odds: torch.Tensor) -> dict[str, float]:
+        figures = segmentation.figures(data, segmentation.sums_by_patient(odds, test), np.ones((1, 2)))
+        return {name: float(value[0]) for name, value in figures.items()}
+
+    guess, truth = found(torch.full(masks.shape, -math.log(63))), found(40 * (2 * masks - 1.0))
+    expected = {"skill": (0, 1), "mean": (1, 1), "calibration": (0, 0), "Dice 1": (0, 1), "Dice 9": (0, 1), "cost 9": (1, 0)}
+    for name, values in expected.items():
+        assert (guess[name], truth[name]) == pytest.approx(values, abs=1e-4), name
+    everywhere = found(torch.full(masks.shape, 40.0))
+    assert everywhere["Dice 3"] == pytest.approx(2 / 65)
+    assert everywhere["cost 3"] == pytest.approx(63 / 3)
