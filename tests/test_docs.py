@@ -29,7 +29,9 @@ from study_results import fake_study
 
 import rightloss as rl
 from rightloss.likelihoods import Likelihood
+from rightloss.study import StudyResults, read_one_file
 from rightloss.study.config import PRESETS
+from rightloss.study.summary import summarise
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -179,6 +181,24 @@ def test_the_charts_show_every_row_of_the_toy_study_and_every_check_of_the_paper
     (axis,) = charts["verdicts"](checks).axes
     tested = [check for check in checks if check["verdict"] != "cannot be tested"]
     assert sum(bar.get_width() for bar in axis.patches) == len(tested)
+
+
+def test_the_papers_verdicts_follow_from_the_stored_predictions() -> None:
+    """For a part: Table 1 on CT slabs with the ConvNet. Everything is `python docs/make_paper.py`, which trains nothing."""
+    folder = ROOT / "docs" / "results"
+    assert sum(path.stat().st_size for path in (folder / "paper").iterdir()) < 20e6
+    stored = read_one_file(folder / "paper" / "table1.npz")
+    config = replace(stored.config, sources=stored.config.sources[:1], nets=("convnet",))
+    part = StudyResults(config, stored.data, tuple(run for run in stored.runs if run.config in config.runs()))
+    found = {(check.about, check.setting["loss"], check.setting["start"]): check.verdict for check in summarise(part).checks}
+    here = {"data": config.sources[0].name, "net": "convnet", "minibatches": "rebalanced"}
+    listed = {
+        (check["about"], check["setting"]["loss"], check["setting"]["start"]): check["verdict"]
+        for check in json.loads((folder / "paper.json").read_text(encoding="utf-8"))["checks"]
+        if here.items() <= check["setting"].items() and check["verdict"] != "cannot be tested"
+    }
+    assert len(found) > 20
+    assert found.items() <= listed.items()
 
 
 def test_results_of_a_study_that_was_not_run_are_refused(tmp_path: Path) -> None:
