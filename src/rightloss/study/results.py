@@ -123,7 +123,7 @@ class StudyResults:
     Examples:
         >>> from rightloss.study import PRESETS, StudyResults
         >>> StudyResults(PRESETS["quick"], data={}, runs=()).missing
-        40
+        80
     """
 
     config: StudyConfig

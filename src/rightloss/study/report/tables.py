@@ -255,7 +255,8 @@ def _matched(summary: Summary) -> Table:
             for name in ("skill", LOG_LIKELIHOOD)
             for rows in (given, matched)
         ]
-        against = [TableEntry(wording.difference(some[key]) if key in some else "–") for some in differences]
+        texts = [wording.difference(some[key]) if key in some else "–" for some in differences]
+        against = [TableEntry(value, ends.rstrip(")")) for value, _, ends in (text.partition(" (") for text in texts)]
         entries = (*pairs, _entry(given[key].figures.get(AUC), 3), *against)
         origin: Literal["main", "other"] = "main" if key.loss == main_loss(summary.config) else "other"
         line = TableLine(wording.method(key, summary.config), entries, origin)

@@ -57,7 +57,7 @@ def summarise(results: StudyResults) -> Summary:
         >>> from rightloss.study.summary import summarise
         >>> summary = summarise(StudyResults(PRESETS["quick"], data={}, runs=()))
         >>> summary.findings[0]
-        'The study is incomplete: 40 of 40 runs are missing, and this report covers the others. Run it again to go on.'
+        'The study is incomplete: 80 of 80 runs are missing, and this report covers the others. Run it again to go on.'
     """
     found = cells(results)
     names = dict.fromkeys(cell.key.data for cell in found)
