@@ -13,10 +13,10 @@ BENCHMARKS := $(sort $(wildcard benchmarks/*.py))
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
 
-study: $(VENV)/.study ## the quick study of lung nodules into results/quick: under ten minutes on two cores
+study: $(VENV)/.study ## the quick study of lung nodules into results/quick: under three minutes on two cores
 	$(BIN)/rightloss study quick --out results/quick
 
-toy: $(VENV)/.study ## the study of synthetic populations into results/toy: two minutes
+toy: $(VENV)/.study ## the study of synthetic populations into results/toy: minutes
 	$(BIN)/rightloss study toy --out results/toy
 
 test: lint $(VENV)/.pylidc ## lint, then the tests, a file at a time in each of up to four processes

@@ -14,6 +14,7 @@ import re
 import runpy
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from functools import cache
@@ -183,21 +184,26 @@ def test_the_charts_show_every_row_of_the_toy_study_and_every_check_of_the_paper
     assert sum(bar.get_width() for bar in axis.patches) == len(tested)
 
 
+@pytest.mark.long
 def test_the_papers_verdicts_follow_from_the_stored_predictions() -> None:
-    """For a part: Table 1 on CT slabs with the ConvNet. Everything is `python docs/make_paper.py`, which trains nothing."""
+    """For a part: Table 1 on CT slabs, the ConvNet started at π. Everything is `python docs/make_paper.py`, which trains nothing."""
     folder = ROOT / "docs" / "results"
     assert sum(path.stat().st_size for path in (folder / "paper").iterdir()) < 20e6
     stored = read_one_file(folder / "paper" / "table1.npz")
-    config = replace(stored.config, sources=stored.config.sources[:1], nets=("convnet",))
+    config = replace(stored.config, sources=stored.config.sources[:1], nets=("convnet",), starts=("population",))
     part = StudyResults(config, stored.data, tuple(run for run in stored.runs if run.config in config.runs()))
-    found = {(check.about, check.setting["loss"], check.setting["start"]): check.verdict for check in summarise(part).checks}
+
+    def _of(setting: Mapping[str, str]) -> tuple[str | None, ...]:
+        return tuple(setting.get(name) for name in ("loss", "start"))
+
+    found = {(check.about, _of(check.setting)): check.verdict for check in summarise(part).checks}
     here = {"data": config.sources[0].name, "net": "convnet", "minibatches": "rebalanced"}
     listed = {
-        (check["about"], check["setting"]["loss"], check["setting"]["start"]): check["verdict"]
+        (check["about"], _of(check["setting"])): check["verdict"]
         for check in json.loads((folder / "paper.json").read_text(encoding="utf-8"))["checks"]
         if here.items() <= check["setting"].items() and check["verdict"] != "cannot be tested"
     }
-    assert len(found) > 20
+    assert len(found) > 10
     assert found.items() <= listed.items()
 
 

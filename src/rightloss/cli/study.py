@@ -90,9 +90,9 @@ def study(
 ) -> None:
     """Run a study, print its table, and write tables and a report to a folder.
 
-    toy: each loss on small synthetic populations with a known optimum; two minutes.
+    toy: each loss on small synthetic populations with a known optimum; minutes.
 
-    quick: lung nodules by their outlines, one small net, every loss; under ten minutes on two cores.
+    quick: lung nodules by their outlines, one small net, five losses from two starts; under three minutes on two cores.
 
     table1, table2: the paper's tables, with rebalanced and with raw minibatches. prevalence-sweep: seven prevalences.
 

@@ -175,8 +175,8 @@ _UNTESTABLE = (
         "with 64³ patches of CT, nine views and the full nets, the same figures",
         "Tables 1 and 2",
         "cannot be tested",
-        "LIDC-IDRI's CT volumes do not come with the package: readers' outlines and single CT slices stand in for them, and "
-        "the nets are small.",
+        "LIDC-IDRI's CT volumes do not come with the package: slabs of CT, single slices and readers' outlines stand in for "
+        "them, and most nets are small.",
         "Section 4, data sets",
     ),
 )
