@@ -57,14 +57,17 @@ def _fit(run: RunConfig, scale: float, batches: Batches, prevalence: Prevalence)
     model = Model(run.net, likelihood, batches.metadata.shape[1], training.small, 0.0, weights)
     if method.start == "sampling":  # its logits are at the sampling frequencies, and predictions are corrected from there
         prevalence = Prevalence(prevalence.sampling, sampling=prevalence.sampling, evidence=run.evidence)
-    if method.start != "torch":
-        start_at_prevalence(model.head, prevalence, likelihood)
+    first = {name: value.clone() for name, value in model.head.state_dict().items()}
+    start_at_prevalence(model.head, prevalence, likelihood)
+    prior = layer_prior(model.net, scale, likelihood)  # centred at the mix that the logits are for, wherever the loss starts
+    if method.start == "torch":
+        model.head.load_state_dict(first)
     settings: dict[str, Any] = {"loss": method.rival}
     if method.rival is None:
         settings = {"marginal": MARGINAL_OF[run.marginal](model.head), "reference": method.reference(prevalence)}
     if run.learns_from_unlabelled:
         settings |= _unlabelled(run, batches)
-    target = log_posterior(model.net, prevalence, likelihood, prior=layer_prior(model.net, scale, likelihood), **settings)
+    target = log_posterior(model.net, prevalence, likelihood, prior=prior, **settings)
     steps = {"steps": _CHAIN * training.steps} if run.inference == "sghmc" else {"steps": training.steps, "lr": 1e-2}
     seed = seed_of("posterior", run.data, run.fold, run.seed)
     with warnings.catch_warnings():
