@@ -14,7 +14,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -29,19 +29,20 @@ from scipy.ndimage import zoom
 from rightloss.lidc.ct import cut_patch, find_series, read_series
 
 SLICES, SIDE, PIXEL, DISTANCE, SIZE, REPEATS = 130, 512, 0.7, 2.5, 64, 5
+POSITIONS = tuple((DISTANCE * np.arange(SLICES)).tolist())
 CENTRE = (250.3, 240.8, 160.2)  # column, row, z
 UID = "1.2.826.0.1.3680043.8.498.1"
 Calls = Mapping[str, Callable[[], object]]
 
 
-def write_series(at: Path) -> None:
+def write_series(at: Path, uid: str = UID, positions: Sequence[float] = POSITIONS) -> None:
     """Write slices of smooth waves, for which all interpolations agree."""
     wave = 300 * np.sin(np.arange(SIDE) / 40)
-    for k in range(SLICES):
+    for k, z in enumerate(positions):
         made = Dataset()
-        made.SOPClassUID, made.SOPInstanceUID, made.Modality = CTImageStorage, f"{UID}.{k + 1}", "CT"
-        made.SeriesInstanceUID, made.StudyInstanceUID, made.PatientID, made.InstanceNumber = UID, "1.2.3", "A", k + 1
-        made.ImagePositionPatient, made.ImageOrientationPatient = [0, 0, DISTANCE * k], [1, 0, 0, 0, 1, 0]
+        made.SOPClassUID, made.SOPInstanceUID, made.Modality = CTImageStorage, f"1.2.4.{k + 1}", "CT"
+        made.SeriesInstanceUID, made.StudyInstanceUID, made.PatientID, made.InstanceNumber = uid, "1.2.3", "A", k + 1
+        made.ImagePositionPatient, made.ImageOrientationPatient = [0, 0, f"{z:.9g}"], [1, 0, 0, 0, 1, 0]
         made.PixelSpacing, made.SamplesPerPixel, made.PhotometricInterpretation = [PIXEL, PIXEL], 1, "MONOCHROME2"
         made.Rows, made.Columns, made.PixelRepresentation = SIDE, SIDE, 1
         made.BitsAllocated, made.BitsStored, made.HighBit = 16, 16, 15

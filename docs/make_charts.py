@@ -20,7 +20,7 @@ from matplotlib.ticker import LogLocator
 FOLDER = Path(__file__).resolve().parent / "results"
 COLOURS = {"reproduces": "#0072b2", "undecided": "#bbbbbb", "does not": "#d55e00", "cannot be tested": "#ffffff"}
 NAMES = {"does not": "does not reproduce"}
-NONE, BEST, ALWAYS = "any", "best possible", "always saying the prevalence"
+BEST, ALWAYS, BOTH, LOST = "best possible", "always saying the prevalence", "both", "lost to best possible"
 
 
 def rows(page: str) -> list[dict[str, str]]:
@@ -31,21 +31,21 @@ def rows(page: str) -> list[dict[str, str]]:
 
 
 def toy(page: str) -> Figure:
-    """Draw what each loss loses to the best possible answer, a panel for each population."""
+    """Draw what each loss loses to the best possible answer, by population; hollow if started at equal classes."""
     table = [row for row in rows(page) if row["method"] != BEST]
     populations = list(dict.fromkeys(row["prevalence"] for row in table))
+    always = {row["prevalence"]: row[LOST] for row in table if row["method"] == ALWAYS}
     methods = [name for name in dict.fromkeys(row["method"] for row in table) if name != ALWAYS]
     figure, grid = plt.subplots(-(-len(populations) // 2), 2, figsize=(7, 5.2), sharey=True, layout="constrained")
     axes = grid.flatten()
     for axis, population in zip(axes, populations, strict=True):
-        own = {
-            (row["model"], row["method"]): float(row["lost to best possible"])
-            for row in table
-            if row["prevalence"] == population
-        }
-        for model, marker in {"linear": "o", "MLP": "s"}.items():
-            axis.plot([own[model, name] for name in methods], range(len(methods)), marker, label=model, ms=6)
-        axis.axvline(own[NONE, ALWAYS], color="#777777", ls=":", label=ALWAYS)
+        for model, (marker, colour) in {"linear": ("o", "#0072b2"), "MLP": ("s", "#d55e00")}.items():
+            for start, fill in {"equal": "none", "π": "full"}.items():
+                own = [row for row in table if row["prevalence"] == population and row["model"] == model]
+                own = [row for row in own if row["start"] in (start, BOTH)]
+                lost, places = zip(*((float(row[LOST]), methods.index(row["method"])) for row in own), strict=True)
+                axis.plot(lost, places, marker, color=colour, fillstyle=fill, label=f"{model}, from {start}", ms=6)
+        axis.axvline(float(always[population]), color="#777777", ls=":", label=ALWAYS)
         axis.set(xscale="log", title=f"prevalence {population}" if population[0] == "0" else population)
         axis.xaxis.set_major_locator(LogLocator(numticks=4))
         axis.grid(alpha=0.25)

@@ -1,148 +1,132 @@
 """Run the studies that check the paper's claims, and write docs/results/paper-*, which docs/paper.md includes.
 
-    .venv/bin/python docs/make_paper.py --run     # about three hours of one core; stop and resume at will
-    .venv/bin/python docs/make_paper.py           # writes the pages from finished studies, trains nothing
+    .venv/bin/python docs/make_paper.py --run     # hours of one core; stop and resume at will
+    .venv/bin/python docs/make_paper.py           # everything again from the stored predictions; trains nothing
 
-Figures and verdicts are those of each study's `summary.json`; `made.json` beside it has the commit and the time. Writes
-paper.json (commands, commits, seeds, times, checks), paper-checks.md (the table of all claims), and for each study
+Finished studies are stored as docs/results/paper/NAME.npz (predictions, offsets and traces of every run), and how they were
+made in made.json beside them. From these files alone come paper.json (commands, commits, seeds, times, checks),
+paper-claims.md and paper-checks.md (verdicts), paper-starts.md and .png (every loss from both starts), and for each study
 paper-NAME.md (pictures, a short table) and paper-NAME-details.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import resource
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rightloss.atomic_files import whole_file
-from rightloss.study import PRESETS
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure as Picture
+from matplotlib.ticker import NullLocator
+
+from rightloss.atomic_files import write_whole
+from rightloss.study import PRESETS, StudyResults, read_one_file, read_study, write_one_file
 from rightloss.study.config import StudyConfig, options_of
-from rightloss.study.pooled_predictions import CellKey
-from rightloss.study.report.export import to_markdown
+from rightloss.study.methods import METHODS
+from rightloss.study.report.export import markdown_rows, to_markdown
+from rightloss.study.report.figures import Drawing, prevalence_figures, rating_figures
 from rightloss.study.report.methods_section import command
+from rightloss.study.report.panel_figures import panels_of, roc_figure
 from rightloss.study.report.tables import tables
-from rightloss.study.summary import PaperCheck, Summary, wording
-from rightloss.study.summary.across_studies import checks_across
+from rightloss.study.report.trace_figure import trace_figures
+from rightloss.study.summary import CellSummary, PaperCheck, Summary, summarise, wording
+from rightloss.study.summary.across_studies import by_claim, checks_across
+from rightloss.study.summary.contract import AUC, CONSTANT, LOG_LIKELIHOOD, Comparison
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "docs" / "results"
+STORED = OUT / "paper"
 RESULTS = ROOT / "results" / "paper"
-SLICES = Path(os.environ.get("RIGHTLOSS_DATA", ROOT.parent / "shared" / "data")) / "lidc_slices.npz"
-SMALLER = "--folds 5 --steps 300 --views 3 --checkpoints 6 --averaging 0.98"  # than the presets
-THREE = "--loss information-gain --loss published --loss weighted"
-SEEDS = 3
-NETS = f"{THREE} {SMALLER} --learning-rate 0.003 --small"
-STUDIES = {  # name of the folder → preset and options; with "slices" in the name on CT slices, else on outlines
-    "prevalence-sweep": f"prevalence-sweep {NETS}",
-    "prevalence-sweep-slices": f"prevalence-sweep {NETS} --prevalence 0.5 --prevalence 0.3 --prevalence 0.03 "
-    "--prevalence 0.001",
-    "table2": f"table2 {NETS} --loss plain",
-    "table2-slices": f"table2 {NETS} --loss plain",
-    "ratings": f"ratings {NETS}",
-    "ratings-slices": f"ratings {NETS}",
-    "metadata": f"metadata {NETS} --prevalence 0.5 --prevalence 0.03 --prevalence 0.001",
-    "features": f"features {THREE} {SMALLER} --learning-rate 0.01 --prevalence 0.3 --prevalence 0.001",
+DATA = Path(os.environ.get("RIGHTLOSS_DATA", ROOT.parent / "shared" / "data"))
+SLICES, SLABS = "lidc_slices.npz", "lidc_slabs.npz"
+THREE = "--loss information-gain --loss published --loss published-network --loss weighted"
+SMALL = "--folds 5 --steps 300 --views 3 --learning-rate 0.003 --checkpoints 6 --averaging 0.98 --small"  # than the presets
+BOTH = f"{SMALL} --start population --start equal"
+STUDIES = {  # name → preset and options; they share runs in one folder
+    "table1": f"table1 {THREE} --loss published-running {BOTH} --data {SLABS} --data contours --data {SLICES}",
+    "table2": f"table2 {THREE} --loss plain {BOTH} --data {SLABS} --data contours",
+    "ratings": f"ratings {THREE} {BOTH} --likelihood onion-peeling --likelihood categorical "
+    f"--data {SLABS} --data contours --data {SLICES}",
+    "prevalence-sweep": f"prevalence-sweep {THREE} {SMALL} --prevalence 0.3 --prevalence 0.1 --prevalence 0.03 "
+    f"--prevalence 0.01 --prevalence 0.001 --data {SLABS} --data contours",
+    "metadata": f"metadata {THREE} {SMALL} --prevalence 0.5 --prevalence 0.03 --prevalence 0.001",
+    "full": "table1 --loss information-gain --loss published-network --loss weighted --folds 1 --net convnet --steps 300 "
+    f"--views 9 --learning-rate 0.001 --checkpoints 6 --data {SLABS}",
 }
-VERDICTS = {"does not": "does not reproduce"}
-LOWER_AUC = "the weighted loss has a lower AUC at a prevalence of 0.001"
+SOURCES = {"lidc_slabs": "CT slabs", "contours": "readers' outlines", "lidc_slices": "CT slices"}
+TICKS = (0.7, 1, 2, 5, 10, 20)
 ORDER = ("reproduces", "does not", "undecided", "cannot be tested")
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How a study is shown.
-
-    Attributes:
-        pictures: the first files that match, one per pattern.
-        by: fields of a row's label.
-        figures: of the short table, by name, with their titles; a column for each loss.
-        rare: whether the short table has the lowest prevalence alone.
-        nets: whose claims about losses are listed among all claims; none for a net without images.
-        claims: of other nets, that are listed, too.
-    """
-
-    pictures: tuple[str, ...]
-    by: tuple[str, ...]
-    figures: dict[str, str]
-    rare: bool = False
-    nets: tuple[str, ...] = ("convnet", "inception", "fully-convolutional", "gated")
-    claims: tuple[str, ...] = ()
-
-
-LIKELIHOOD = {"expected_log_likelihood": "exp. log-lik."}
-LAYOUTS = {
-    "features": Layout(("inferences-*.png",), ("inference",), {**LIKELIHOOD, "auc": "AUC"}, True, (), (LOWER_AUC,)),
-    "ratings": Layout(("ratings-*.png",), ("data", "likelihood"), {**LIKELIHOOD, "mean_off_by_one": "Acc. ±1"}),
-    "metadata": Layout(
-        ("nets-*.png", "prevalences-*image-and-metadata*.png"),
-        ("population", "net"),
-        {"auc": "AUC", "skill": "skill"},
-        nets=("both",),
-    ),
-    "table1": Layout(("roc-*.png",), ("data", "net", "population"), {**LIKELIHOOD, "tpr": "TPR"}),
-    "table2": Layout(("roc-*.png",), ("data", "net", "population"), {**LIKELIHOOD, "tpr": "TPR"}),
-    "prevalence-sweep": Layout(("roc-*.png", "prevalences-*.png"), ("data", "population"), {"skill": "skill", "tpr": "TPR"}),
+COLOURS = {
+    "information-gain": "#0072b2",
+    "published": "#d55e00",
+    "published-running": "#e69f00",
+    "published-network": "#cc79a7",
+    "weighted": "#009e73",
 }
-SHOWN = ("information-gain", "published", "weighted")  # losses of the short tables
 
 
 @dataclass(frozen=True)
 class Study:
-    """A study's folder, its summary, and how it was made."""
+    """A stored study, its summary, and how it was made."""
 
-    folder: Path
+    name: str
+    results: StudyResults
     summary: Summary
     made: dict[str, Any]
-
-    @property
-    def name(self) -> str:
-        return self.folder.name
 
     @property
     def config(self) -> StudyConfig:
         return self.summary.config
 
-    @property
-    def layout(self) -> Layout:
-        return LAYOUTS[self.config.preset]
-
-    def pictures(self) -> list[Path]:
-        """Return the first picture of each data set that matches a pattern."""
-        found = [sorted((self.folder / "figures").glob(pattern)) for pattern in self.layout.pictures]
-        several = len(self.config.sources) > 1
-        return [path for some in found for path in (some if several else some[:1])]
+    def pictures(self) -> Iterator[Drawing]:
+        """Yield ROC curves and traces of tables, figures over prevalences, and ratings."""
+        if self.config.task == "rating":
+            yield from rating_figures(self.results, self.summary)[:1]
+            return
+        if len(self.config.populations) > 2:
+            yield from prevalence_figures(self.summary)[:2]
+        else:
+            yield from [roc_figure(panel) for panel in panels_of(self.results)][:1]
+        yield from trace_figures(self.results)[1:2]  # the lowest prevalence
 
 
 def run(name: str, seeds: int, workers: int | None) -> None:
-    """Run a study or what is missing of it, and note the commit and the processor time, with that of earlier runs."""
-    folder = RESULTS / name
-    options = [*STUDIES[name].split(), "--seeds", str(seeds), "--out", str(folder)]
+    """Run a study or what is missing of it, store its predictions, and note the commit and the processor time."""
+    made = STORED / "made.json"
+    options = [str(DATA / word) if word in (SLICES, SLABS) else word for word in STUDIES[name].split()]
+    options += ["--seeds", str(seeds), "--out", str(RESULTS)]
     options += ["--workers", str(workers)] if workers else []
-    options += ["--data", str(SLICES)] if "slices" in name else []
-    made = folder / "made.json"
-    earlier = json.loads(made.read_text(encoding="utf-8")) if made.exists() else {"commit": "", "cpu_minutes": 0.0}
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
-    commits = dict.fromkeys([*filter(None, earlier["commit"].split(", ")), commit.stdout.strip()])
-    done, before = _finished_runs(folder), _seconds_of_children()
+    done, before = _finished_runs(), _seconds_of_children()
     try:
         subprocess.run([Path(sys.executable).with_name("rightloss"), "study", *options], check=True)
     finally:
-        if _finished_runs(folder) != done:
-            minutes = earlier["cpu_minutes"] + (_seconds_of_children() - before) / 60
-            with whole_file(made) as file:
-                file.write(json.dumps({"commit": ", ".join(commits), "cpu_minutes": round(minutes, 1)}).encode())
+        if _finished_runs() != done:
+            STORED.mkdir(exist_ok=True)
+            notes = json.loads(made.read_text(encoding="utf-8")) if made.exists() else {}
+            earlier = notes.get(name, {"commit": "", "cpu_minutes": 0.0})
+            commits = dict.fromkeys([*filter(None, earlier["commit"].split(", ")), _commit()])
+            minutes = round(earlier["cpu_minutes"] + (_seconds_of_children() - before) / 60, 1)
+            notes[name] = {"commit": ", ".join(commits), "cpu_minutes": minutes}
+            write_whole(made, json.dumps(notes, indent=1) + "\n")
+    write_one_file(read_study(RESULTS), STORED / f"{name}.npz")
 
 
-def _finished_runs(folder: Path) -> int:
-    return len([*folder.glob("runs/*.npz")])
+def _commit() -> str:
+    found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return found.stdout.strip()
+
+
+def _finished_runs() -> int:
+    return len([*RESULTS.glob("runs/*.npz")])
 
 
 def _seconds_of_children() -> float:
@@ -150,101 +134,182 @@ def _seconds_of_children() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def read(folder: Path) -> Study:
-    """Read a finished study."""
-    if not (folder / "summary.json").exists() or not (folder / "made.json").exists():
-        raise ValueError(f"Expected a finished study in {folder}, but there is none: run it with `--run`.")
-    summary = Summary.read(folder / "summary.json")
-    if summary.missing:
-        raise ValueError(f"Expected a finished study in {folder}, but {summary.missing} runs are missing: let it end.")
-    return Study(folder, summary, json.loads((folder / "made.json").read_text(encoding="utf-8")))
+def stored_studies() -> list[Study]:
+    """Return every stored study, summarised in parallel."""
+    made = json.loads((STORED / "made.json").read_text(encoding="utf-8"))
+    names = [name for name in STUDIES if (STORED / f"{name}.npz").exists()]
+    results = [read_one_file(STORED / f"{name}.npz") for name in names]
+    with ProcessPoolExecutor() as pool:
+        summaries = list(pool.map(summarise, results))
+    return [Study(name, found, summary, made[name]) for name, found, summary in zip(names, results, summaries, strict=True)]
 
 
-# The table of all claims.
+# Claims.
 
 
 def all_checks(studies: Sequence[Study]) -> list[tuple[str, PaperCheck]]:
     """Return each check with the words that say where it was made."""
-    found = [(_place(study, check), check) for study in studies for check in study.summary.checks if _is_listed(study, check)]
+    found = [(_place(study, check), check) for study in studies if study.name != "full" for check in study.summary.checks]
     return found + [(check.where, check) for check in checks_across([study.summary for study in studies])]
-
-
-def _is_listed(study: Study, check: PaperCheck) -> bool:
-    """Leave claims about losses to nets of images, and in the study of metadata to the net that sees both."""
-    own = "standard strategy" in check.about or "together" in check.about or study.config.task == "rating"
-    own = own or check.about in study.layout.claims
-    return own or any(wording.NETS[net] in check.where for net in study.layout.nets)
 
 
 def _place(study: Study, check: PaperCheck) -> str:
     config = study.config
     data = "" if len(config.sources) > 1 else wording.source(config.sources[0].name)
     stand_in = "balanced set" if config.task == "balanced" else ""
-    raw = "raw" if config.minibatches == ("raw",) and config.task == "binary" and "mlp" not in config.nets else ""
+    raw = "raw" if config.minibatches == ("raw",) else ""
     return ", ".join(filter(None, [data, stand_in, raw, check.where]))
+
+
+def claims_table(checks: Sequence[PaperCheck], trivial: bool) -> str:
+    """Return a row per claim: verdicts over settings, for nets started at π and at equal classes, and over all.
+
+    Args:
+        checks: of all studies.
+        trivial: whether to show the claims that always answering π fulfils, or the others.
+    """
+    lines = [["the paper's claim", "from π", "from equal classes", "over all"], ["---"] * 4]
+    for claim in by_claim(checks, trivial=trivial):
+        own = [check for check in checks if check.about.partition(": ")[0] == claim.claim]
+        starts = [_counts([each for each in own if each.setting.get("start", "population") == name]) for name in wording.STARTS]
+        because = f", by {claim.depends_on}" if claim.depends_on else ""
+        lines.append([wording.capitalised(claim.claim), *starts, f"**{claim.overall}**{because}"])
+    return markdown_rows(lines) + "\n"
+
+
+def _counts(checks: Sequence[PaperCheck]) -> str:
+    verdicts = [check.verdict for check in checks]
+    return ", ".join(f"{verdict} {verdicts.count(verdict)}" for verdict in ORDER if verdict in verdicts) or "–"
 
 
 def checks_table(checks: Sequence[tuple[str, PaperCheck]]) -> str:
     """Return a row per check, those of one claim below each other."""
-    lines = ["| the paper's claim | where we checked | the paper | ours | verdict |", "| --- | --- | --- | --- | --- |"]
-    for about in dict.fromkeys(_claim(check) for _, check in checks):
-        own = [(place, check) for place, check in checks if _claim(check) == about]
+    lines = [["the paper's claim", "where we checked", "the paper", "ours", "verdict"], ["---"] * 5]
+    for about in dict.fromkeys(check.about for _, check in checks):
+        own = [(place, check) for place, check in checks if check.about == about]
         where = "; ".join(dict.fromkeys(part for _, check in own for part in check.place.split("; ")))
         claim = f"{wording.capitalised(about)} *({where})*"
         for place, check in own:
-            entries = [claim, _specific(place, check), check.paper or "–", check.ours or check.sentence]
-            lines.append("| " + " | ".join([*entries, f"**{VERDICTS.get(check.verdict, check.verdict)}**"]) + " |")
+            lines.append([claim, place, check.paper or "–", check.ours or check.sentence, f"**{check.verdict}**"])
             claim = ""
-    return "\n".join(lines) + "\n"
+    return markdown_rows(lines) + "\n"
 
 
-def _claim(check: PaperCheck) -> str:
-    return check.about.partition(": ")[0]
+# Every loss from both starts.
 
 
-def _specific(place: str, check: PaperCheck) -> str:
-    return ", ".join(filter(None, [check.about.partition(": ")[2], place]))
+def starts_table(summary: Summary, population: float) -> str:
+    """Return a row per data set, net, start and loss, as trained and matched to π, with differences to the default."""
+    matched = {row.key: row for row in summary.matched_rows}
+    given, after = (
+        {each.theirs: each for each in some if each.about == "loss"}
+        for some in (summary.comparisons, summary.matched_comparisons)
+    )
+    head = ["exp. log-lik.", "skill", "AUC", "TPR/TNR at ½", "mean prediction", "log-lik. minus the default's", "AUC minus"]
+    head += ["skill, matched", "log-lik. minus, matched"]
+    lines = [["loss, start", *head], ["---", *("--:" for _ in head)]]
+    title = ""
+    for row in summary.rows:
+        if row.key.population != population or row.key.loss == CONSTANT:
+            continue
+        where = f"{SOURCES[row.key.data]}, {wording.NETS[row.key.net]}"
+        if where != title:
+            lines.append([f"**{where}**", *("" for _ in head)])
+            title = where
+        figures, moved = row.figures, matched[row.key].figures
+        rates = [wording.number(figures[name].value, 3) for name in ("tpr", "tnr")]
+        lines.append(
+            [
+                f"{wording.method(row.key)}, {wording.STARTS[row.key.start]}",
+                _shown(row, LOG_LIKELIHOOD),
+                wording.with_interval(figures["skill"], 2),
+                wording.with_interval(figures[AUC], 3),
+                "/".join(rates),
+                _shown(row, "mean_prediction"),
+                _difference(given.get(row.key), LOG_LIKELIHOOD),
+                _difference(given.get(row.key), AUC),
+                wording.with_interval(moved["skill"], 2),
+                _difference(after.get(row.key), LOG_LIKELIHOOD),
+            ]
+        )
+    return markdown_rows(lines) + "\n"
 
 
-def counts(checks: Sequence[tuple[str, PaperCheck]]) -> str:
-    """Say how many checks had which verdict."""
-    verdicts = [check.verdict for _, check in checks]
-    parts = [f"{VERDICTS.get(each, each)} {verdicts.count(each)}" for each in ORDER if each in verdicts]
-    return f"{len({_claim(check) for _, check in checks})} claims in {len(verdicts)} checks: {', '.join(parts)}."
+def standings_table(summary: Summary, population: float) -> str:
+    """Return how each loss stands against the default from the same start, counted over data sets and nets."""
+    columns = {
+        "log-lik., as trained": (summary.comparisons, LOG_LIKELIHOOD),
+        "log-lik., matched to π": (summary.matched_comparisons, LOG_LIKELIHOOD),
+        "AUC": (summary.comparisons, AUC),
+    }
+    lines = [["loss, start: ahead of the default / level / behind", *columns], ["---", *("--:" for _ in columns)]]
+    for loss, start in itertools.product(summary.config.losses[1:], summary.config.starts):
+        cells = []
+        for comparisons, name in columns.values():
+            found = [
+                each.differences[name].standing  # of the default
+                for each in comparisons
+                if each.about == "loss"
+                and (each.theirs.loss, each.theirs.start, each.theirs.population) == (loss, start, population)
+            ]
+            cells.append(" / ".join(str(found.count(word)) for word in ("behind", "undecided", "ahead")))
+        lines.append([f"{METHODS[loss].title}, {wording.STARTS[start]}", *cells])
+    return markdown_rows(lines) + "\n"
+
+
+def _shown(row: CellSummary, name: str) -> str:
+    return wording.with_interval(row.figures[name], wording.decimals(name, row.key.population))
+
+
+def _difference(comparison: Comparison | None, name: str) -> str:
+    """Return theirs minus the default."""
+    if comparison is None or name not in comparison.differences:
+        return "–"
+    found = comparison.differences[name].figure
+    return wording.difference(type(found)(-found.value, -found.high, -found.low))
+
+
+def starts_picture(summary: Summary, population: float) -> Picture:
+    """Draw the loss of likelihood relative to always answering π, as trained and matched: filled from π, hollow from ½."""
+    places = list(dict.fromkeys((row.key.data, row.key.net) for row in summary.rows if row.key.net))
+    losses = [loss for loss in COLOURS if loss in summary.config.losses]
+    picture, axes = plt.subplots(1, 2, figsize=(9, 0.95 * len(places) + 1.4), sharey=True, sharex=True, layout="constrained")
+    for axis, rows, title in zip(axes, (summary.rows, summary.matched_rows), ("as trained", "matched to π"), strict=True):
+        for row in (row for row in rows if row.key.population == population and row.key.loss in COLOURS):
+            number = 2 * losses.index(row.key.loss) + (row.key.start == "equal")
+            height = places.index((row.key.data, row.key.net)) + 0.075 * (number - len(losses) + 0.5)
+            skill, colour = row.figures["skill"], COLOURS[row.key.loss]
+            axis.plot([1 - skill.high, 1 - skill.low], [height, height], color=colour, lw=1.2)
+            filled = colour if row.key.start == "population" else "white"
+            axis.plot(1 - skill.value, height, "o", color=colour, mfc=filled, ms=5)
+        axis.axvline(1, color="#555555", lw=1, ls=":")
+        axis.set(xscale="log", title=title)
+        axis.set_xticks(TICKS, [f"{each:g}" for each in TICKS], minor=False)
+        axis.xaxis.set_minor_locator(NullLocator())
+        axis.grid(axis="x", alpha=0.25)
+    axes[0].set_yticks(range(len(places)), [f"{SOURCES[data]},\n{wording.NETS[net]}" for data, net in places])
+    axes[0].invert_yaxis()
+    label = f"expected loss at π = {population:g}, relative to always answering π (log scale; left is better, 1 is no better)"
+    picture.supxlabel(label, fontsize=9)
+    handles = [plt.Line2D([], [], color=COLOURS[loss], marker="o", ls="", label=wording.SHORT_LOSSES[loss]) for loss in losses]
+    for start, face in (("started at π", "#555555"), ("started at ½", "white")):
+        handles.append(plt.Line2D([], [], color="#555555", marker="o", ls="", mfc=face, label=start))
+    picture.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False, fontsize=9)
+    return picture
 
 
 # A study's part of the page.
 
 
-def picture_and_table(study: Study) -> str:
-    """Return the pictures, and below them the short table."""
-    pictures = [f"![{_alt(study, path)}](results/paper-{study.name}-{path.name})" for path in study.pictures()]
-    return "\n\n".join([*pictures, short_table(study)]) + "\n"
-
-
 def details(study: Study) -> str:
     """Return command, time and what was reduced, then every check and figure, folded."""
-    seeds = wording.counted(study.config.seeds, "seed")
     made = (
         f"Made by `{command(study.config)}` in {study.made['cpu_minutes']:g} minutes of one core, commit "
-        f"{study.made['commit']}, {seeds}. Reduced from the preset: {'; '.join(reductions(study.config)) or 'nothing'}."
+        f"{study.made['commit']}, {wording.counted(study.config.seeds, 'seed')}. Reduced from the preset: "
+        f"{'; '.join(reductions(study.config)) or 'nothing'}."
     )
     full = [to_markdown(table) for table in tables(study.summary)]
-    checks = [
-        f"- *{each.about} ({each.where}): {VERDICTS.get(each.verdict, each.verdict)}.* {each.sentence}"
-        for each in study.summary.checks
-    ]
-    findings = [f"- {sentence}" for sentence in study.summary.findings]
-    parts = [
-        folded("Every check of this study, with its figures", "\n".join(checks)),
-        folded("All figures, with intervals", "\n\n".join(full)),
-        folded("What the report says", "\n\n".join([study.summary.answer, study.summary.question, "\n".join(findings)])),
-    ]
-    return "\n\n".join([made, *parts]) + "\n"
-
-
-def _alt(study: Study, path: Path) -> str:
-    return f"{study.name}: {path.stem.replace('-', ' ')}"
+    return f"{made}\n\n{folded('All figures, with intervals', (chr(10) * 2).join(full))}\n"
 
 
 def folded(title: str, content: str) -> str:
@@ -271,72 +336,59 @@ def _words(value: Any) -> str:
     )
 
 
-def short_table(study: Study) -> str:
-    """Return figures without intervals, a column per figure and loss of those that the paper is about."""
-    layout, config = study.layout, study.config
-    rows = [row for row in study.summary.rows if row.key.loss in SHOWN]
-    if layout.rare:
-        rows = [row for row in rows if row.key.population == min(config.populations)]  # type: ignore[type-var]
-    losses = list(dict.fromkeys(row.key.loss for row in rows))
-    head = [f"{title}, {wording.SHORT_LOSSES[loss]}" for title in layout.figures.values() for loss in losses]
-    lines = ["| " + " | ".join(["", *head]) + " |", "| --- |" + " --: |" * len(head)]
-    by_label: dict[str, dict[str, Any]] = {}
-    for row in rows:
-        by_label.setdefault(_label(row.key, study), {})[row.key.loss] = row
-    for label, own in by_label.items():
-        entries = []
-        for name in layout.figures:
-            for loss in losses:
-                places = wording.decimals(name, own[loss].key.population)
-                entries.append(wording.number(own[loss].figures[name].value, places))
-        lines.append("| " + " | ".join([label, *entries]) + " |")
-    return "\n".join(lines)
-
-
-def _label(key: CellKey, study: Study) -> str:
-    config = study.config
-    words = {
-        "data": wording.source(key.data) if len(config.sources) > 1 else "",
-        "net": wording.net(key, config),
-        "population": "" if key.population is None else f"π = {key.population:g}",
-        "likelihood": wording.LIKELIHOODS[key.likelihood],
-        "inference": wording.INFERENCES[key.inference],
+def write_pages(studies: Sequence[Study]) -> None:
+    """Write every part of the page."""
+    for old in OUT.glob("paper-*"):
+        if old.name != "paper-verdicts.png":
+            old.unlink()
+    checks = all_checks(studies)
+    alone = [check for _, check in checks]
+    parts = {
+        "claims": claims_table(alone, trivial=False),
+        "trivial": claims_table(alone, trivial=True),
+        "checks": checks_table(checks),
     }
-    return ", ".join(filter(None, (words[field] for field in study.layout.by)))
+    for study in studies:
+        drawings = list(study.pictures())
+        for drawing in drawings:
+            (OUT / f"paper-{study.name}-{drawing.name}.png").write_bytes(drawing.png)
+        shown = [f"![{drawing.title}](results/paper-{study.name}-{drawing.name}.png)" for drawing in drawings]
+        parts |= {study.name: "\n\n".join(shown) + "\n", f"{study.name}-details": details(study)}
+        if study.name == "table1":
+            for population in study.config.populations:
+                assert population is not None
+                parts[f"starts-{population:g}"] = starts_table(study.summary, population)
+                parts[f"standings-{population:g}"] = standings_table(study.summary, population)
+            starts_picture(study.summary, 0.001).savefig(OUT / "paper-starts.png", dpi=130)
+    for name, text in parts.items():
+        write_whole(OUT / f"paper-{name}.md", text)
+    content = {
+        "studies": [
+            {"name": each.name, "command": command(each.config), "seeds": each.config.seeds, **each.made} for each in studies
+        ],
+        "claims": [claim._asdict() for claim in by_claim(alone)],
+        "checks": [{**asdict(check), "where": place} for place, check in checks],
+    }
+    write_whole(OUT / "paper.json", json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"with --run: some of {', '.join(STUDIES)}; all by default")
     parser.add_argument("--run", action="store_true", help="run the studies, and write no page")
-    parser.add_argument("--seeds", type=int, default=SEEDS, help="with --run: repetitions; more can be added later")
+    parser.add_argument("--seeds", type=int, default=1, help="with --run: repetitions; more can be added later")
     parser.add_argument("--workers", type=int, help="with --run: processes; one per processor by default")
     chosen = parser.parse_args()
     if chosen.names and not chosen.run:
         parser.error("names of studies are for --run: the page shows all of them")
-    if chosen.run:
-        if not SLICES.exists():
-            parser.error(f"expected the archive of CT slices at {SLICES}: name its folder by RIGHTLOSS_DATA")
-        for name in chosen.names or STUDIES:
-            run(name, chosen.seeds, chosen.workers)
+    if not chosen.run:
+        write_pages(stored_studies())
         return
-    studies = [read(RESULTS / name) for name in STUDIES]
-    for old in OUT.glob("paper-*"):
-        old.unlink()
-    checks = all_checks(studies)
-    (OUT / "paper-checks.md").write_text(f"{counts(checks)}\n\n{checks_table(checks)}", encoding="utf-8")
-    for study in studies:
-        (OUT / f"paper-{study.name}.md").write_text(picture_and_table(study), encoding="utf-8")
-        (OUT / f"paper-{study.name}-details.md").write_text(details(study), encoding="utf-8")
-        for picture in study.pictures():
-            shutil.copyfile(picture, OUT / f"paper-{study.name}-{picture.name}")
-    content = {
-        "studies": [
-            {"name": each.name, "command": command(each.config), "seeds": each.config.seeds, **each.made} for each in studies
-        ],
-        "checks": [{**asdict(check), "where": place} for place, check in checks],
-    }
-    (OUT / "paper.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    missing = [name for name in (SLICES, SLABS) if not (DATA / name).exists()]
+    if missing:
+        parser.error(f"expected {', '.join(missing)} in {DATA}: name the folder by RIGHTLOSS_DATA")
+    for name in chosen.names or STUDIES:
+        run(name, chosen.seeds, chosen.workers)
 
 
 if __name__ == "__main__":

@@ -26,18 +26,17 @@ Row = dict[str, Any]
 
 
 def readme_table(rows: list[Row], model: str = "MLP") -> str:
-    """Return a table of what each method loses to the best possible answer with one network, and its mean prediction."""
+    """Return a table of what each method loses to the best possible answer with one network, from each start."""
     populations = [each for each in dict.fromkeys(row["prevalence"] for row in rows) if _is_number(each)]
-    methods = list(dict.fromkeys((row["model"], row["method"]) for row in rows if row["method"] != BEST))
-    found = {(row["prevalence"], row["model"], row["method"]): row for row in rows}
+    shown = [row for row in rows if row["model"] in (model, ANY) and row["method"] != BEST]
+    found = {(row["prevalence"], row["method"], row["start"]): row for row in shown}
     rarest = min(populations, key=float)
-    header = ["loss", *(f"prevalence {each}" for each in populations), f"mean prediction at {rarest}"]
-    lines = [header, ["---"] + ["--:"] * (len(header) - 1)]
-    for own, method in methods:
-        if own in (model, ANY):
-            lost = [found[population, own, method]["lost"] for population in populations]
-            mean = found[rarest, own, method]["mean_prediction"]
-            lines.append([method, *(_figure(value, 6) for value in lost), _figure(mean, 5)])
+    header = ["loss", "start", *(f"prevalence {each}" for each in populations), f"mean prediction at {rarest}"]
+    lines = [header, ["---"] * 2 + ["--:"] * (len(header) - 2)]
+    for method, start in dict.fromkeys((row["method"], row["start"]) for row in shown):
+        lost = [found[population, method, start]["lost"] for population in populations]
+        mean = found[rarest, method, start]["mean_prediction"]
+        lines.append([method, start or NONE, *(f"{value:.6f}" for value in lost), f"{mean:.5f}"])
     return _markdown(lines)
 
 
@@ -45,7 +44,8 @@ def readme_block(rows: list[Row]) -> str:
     """Return the table between its two marks, with a line on how to read it."""
     lead = (
         "A small network, trained on equal classes and used at the prevalence of the column: expected log-likelihood lost to "
-        "the best possible answer, in nats; lower is better."
+        "the best possible answer, in nats; lower is better. Start: what it predicts before training, π or equal classes; for "
+        "cross-entropy the two coincide."
     )
     return f"{BEGIN}\n{lead}\n\n{readme_table(rows)}\n{END}"
 
@@ -117,10 +117,6 @@ def _mean(row: dict[str, str]) -> str:
 
 def _markdown(lines: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
-
-
-def _figure(value: float | None, digits: int) -> str:
-    return NONE if value is None else f"{value:.{digits}f}"
 
 
 def _is_number(text: str) -> bool:

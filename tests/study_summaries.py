@@ -14,7 +14,7 @@ BLIND = 0.999 * math.log(0.999) + 0.001 * math.log(0.001)
 
 
 def key(loss: str, population: float) -> CellKey:
-    return CellKey("contours", "rebalanced", "convnet", "categorical", "own", "map", population, loss)
+    return CellKey("contours", "rebalanced", "convnet", "categorical", "population", "map", population, loss)
 
 
 def row(loss: str, population: float, skill: Figure, tpr: Figure | None = None, **others: Figure) -> CellSummary:
@@ -29,13 +29,18 @@ def row(loss: str, population: float, skill: Figure, tpr: Figure | None = None, 
     return CellSummary(key(loss, population), figures, 5, 1, 700, 400)
 
 
-def comparison(ours: str, theirs: str, population: float, likelihood: Figure, auc: Figure) -> Comparison:
+def comparison(
+    ours: str, theirs: str, population: float, likelihood: Figure, auc: Figure, tpr: Figure | None = None, **others: Figure
+) -> Comparison:
     about = "loss" if ours == "information-gain" else "published"
+    figures = {"tpr": Figure(0.0, -0.1, 0.1) if tpr is None else tpr, **others}
     differences = {"expected_log_likelihood": Difference(likelihood, 5, 3, 2), "auc": Difference(auc, 5, 4, 1)}
+    differences |= {name: Difference(figure, 5, 3, 2) for name, figure in figures.items()}
     return Comparison(about, key(ours, population), key(theirs, population), differences)
 
 
 BETTER, EVEN, WORSE = Figure(0.2, 0.1, 0.3), Figure(0.0, -0.1, 0.1), Figure(-0.2, -0.3, -0.1)
+NEAR = Figure(0.0, -0.01, 0.01)
 NONE = Figure(0.1, reason="no interval")
 
 
@@ -46,11 +51,11 @@ def all_rows(**skills: Figure) -> list[CellSummary]:
     return [row(loss, rate, skill) for rate in (0.3, 0.001) for loss, skill in default.items()]
 
 
-def all_comparisons(common: Figure = EVEN, rare: Figure = BETTER, rare_published: Figure = BETTER) -> list[Comparison]:
+def all_comparisons(common: Figure = NEAR, rare: Figure = BETTER, rare_published: Figure = BETTER) -> list[Comparison]:
     return [
         comparison("information-gain", "published", 0.3, EVEN, EVEN),
         comparison("information-gain", "weighted", 0.3, common, EVEN),
-        comparison("published", "weighted", 0.3, EVEN, common),
+        comparison("published", "weighted", 0.3, common, NEAR),
         comparison("information-gain", "weighted", 0.001, EVEN, rare),
         comparison("published", "weighted", 0.001, EVEN, rare_published),
     ]

@@ -127,7 +127,7 @@ def test_a_file_that_is_no_data_set_is_refused(name: str, tmp_path: Path, monkey
         ("--loss focal", "choose among information-gain, published"),
         ("--inference sghmc", "mlp"),
         ("--likelihood onion-peeling", "ratings have these"),
-        ("--loss weighted --marginal batch", "--marginal own"),
+        ("--start zero", "choose among population, equal"),
         ("--members 3", "leave it out"),
         ("--prior-scale 0.5", "laplace, variational, sghmc"),
         ("--engine=", "choose among in-process, processes, ray"),

@@ -143,7 +143,7 @@ def test_a_report_needs_a_run(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     write_config(tmp_path, CONFIG)
     file = tmp_path / "study.json"
-    cases = {tmp_path: "Expected a finished run in", tmp_path / "runs": "has no study.json", file: "is a file"}
+    cases = {tmp_path: "Expected a finished run in", tmp_path / "runs": "has no study.json", file: "add --out DIR"}
     for folder, words in cases.items():
         result = invoke("report", str(folder))
         assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
@@ -159,14 +159,14 @@ def test_without_options_a_preset_is_as_it_is(name: str, monkeypatch: pytest.Mon
 
 @pytest.mark.long
 def test_every_option_replaces_what_the_preset_has(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    grid = "--net mlp --net metadata --loss weighted --loss information-gain --prevalence 0.2 --prevalence 1e-4 --marginal own "
-    grid += "--marginal running --inference map --inference ensemble --minibatches raw --minibatches rebalanced --folds 2 "
+    grid = "--net mlp --net metadata --loss weighted --loss information-gain --prevalence 0.2 --prevalence 1e-4 --start equal "
+    grid += "--start population --inference map --inference ensemble --minibatches raw --minibatches rebalanced --folds 2 "
     grid += "--num-folds 6 --seeds 3 --evidence 0.5 --steps 40 --batch-size 16 --views 6 --test-views 3 --learning-rate 0.01 "
     grid += "--learning-rate 1e-4 --checkpoints 4 --members 7 --weight-decay 0 --averaging 0.5 --full"
     config = asked(monkeypatch, "quick", "--data", "contours", "--data", str(archive), *grid.split())
     assert [source.name for source in config.sources] == ["contours", "discs"]
     assert (config.nets, config.losses) == (("mlp", "metadata"), ("weighted", "information-gain"))
-    assert (config.populations, config.marginals, config.inferences) == ((0.2, 1e-4), ("own", "running"), ("map", "ensemble"))
+    assert (config.populations, config.starts, config.inferences) == ((0.2, 1e-4), ("equal", "population"), ("map", "ensemble"))
     assert (config.minibatches, config.folds, config.num_folds) == (("raw", "rebalanced"), 2, 6)
     assert (config.seeds, config.evidence) == (3, 0.5)
     training = dataclasses.asdict(config.training)
@@ -181,9 +181,7 @@ def test_every_option_replaces_what_the_preset_has(archive: Path, monkeypatch: p
 
 def test_the_command_in_a_report_asks_for_the_same_study(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(archive.parent)
-    given = (
-        "table1 --data discs.npz --small --steps 300 --seeds 2 --prevalence 0.3 --marginal batch --evidence 0.1 --num-folds 4"
-    )
+    given = "table1 --data discs.npz --small --steps 300 --seeds 2 --prevalence 0.3 --start equal --evidence 0.1 --num-folds 4"
     config = asked(monkeypatch, *given.split(), "--folds", "3")
     program, study, *again = shlex.split(command(config))
     at = again.index("--out")

@@ -6,8 +6,10 @@ A ```text block after the line "It prints:" is what the block before it must pri
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
+import math
 import re
 import runpy
 import subprocess
@@ -18,6 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from dicom_series import Scan, write_scan
@@ -26,7 +29,9 @@ from study_results import fake_study
 
 import rightloss as rl
 from rightloss.likelihoods import Likelihood
+from rightloss.study import StudyResults, read_one_file
 from rightloss.study.config import PRESETS
+from rightloss.study.summary import summarise
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -158,7 +163,7 @@ def test_the_readmes_figures_are_those_of_the_results_page() -> None:
     block = README.read_text(encoding="utf-8").split("<!-- begin toy -->")[1].split("<!-- end toy -->")[0]
     page = text_of(ROOT / "docs" / "results" / "toy.md")
     figures = re.findall(r"\d\.\d+(?= \|)", block)
-    assert len(figures) >= 28
+    assert len(figures) >= 60
     for figure in figures:
         assert f" {figure} |" in page, f"{figure} is not in docs/results/toy.md: run docs/make_results.py"
 
@@ -168,15 +173,32 @@ def test_the_charts_show_every_row_of_the_toy_study_and_every_check_of_the_paper
     page, results = text_of(ROOT / "docs" / "results" / "toy.md"), ROOT / "docs" / "results" / "paper.json"
     lost = {float(row["lost to best possible"]) for row in charts["rows"](page)}
     panels = charts["toy"](page).axes
-    drawn = [
-        float(x) for axis in panels for line in axis.lines if line.get_label() in ("linear", "MLP") for x in line.get_xdata()
-    ]
-    assert len(drawn) == sum(row["model"] in ("linear", "MLP") for row in charts["rows"](page))
+    drawn = [float(x) for axis in panels for line in axis.lines if " from " in line.get_label() for x in line.get_xdata()]
+    twice = sum(row["start"] == "both" for row in charts["rows"](page))
+    assert len(drawn) == sum(row["model"] in ("linear", "MLP") for row in charts["rows"](page)) + twice
     assert {*drawn} <= lost
     checks = json.loads(results.read_text(encoding="utf-8"))["checks"]
     (axis,) = charts["verdicts"](checks).axes
     tested = [check for check in checks if check["verdict"] != "cannot be tested"]
     assert sum(bar.get_width() for bar in axis.patches) == len(tested)
+
+
+def test_the_papers_verdicts_follow_from_the_stored_predictions() -> None:
+    """For a part: Table 1 on CT slabs with the ConvNet. Everything is `python docs/make_paper.py`, which trains nothing."""
+    folder = ROOT / "docs" / "results"
+    assert sum(path.stat().st_size for path in (folder / "paper").iterdir()) < 20e6
+    stored = read_one_file(folder / "paper" / "table1.npz")
+    config = replace(stored.config, sources=stored.config.sources[:1], nets=("convnet",))
+    part = StudyResults(config, stored.data, tuple(run for run in stored.runs if run.config in config.runs()))
+    found = {(check.about, check.setting["loss"], check.setting["start"]): check.verdict for check in summarise(part).checks}
+    here = {"data": config.sources[0].name, "net": "convnet", "minibatches": "rebalanced"}
+    listed = {
+        (check["about"], check["setting"]["loss"], check["setting"]["start"]): check["verdict"]
+        for check in json.loads((folder / "paper.json").read_text(encoding="utf-8"))["checks"]
+        if here.items() <= check["setting"].items() and check["verdict"] != "cannot be tested"
+    }
+    assert len(found) > 20
+    assert found.items() <= listed.items()
 
 
 def test_results_of_a_study_that_was_not_run_are_refused(tmp_path: Path) -> None:
@@ -199,3 +221,35 @@ def test_the_likelihood_that_contributing_adds_keeps_the_contract_and_learns() -
     started = likelihood.table(likelihood.starting_outputs(prevalence)[None])[0]
     torch.testing.assert_close(started.exp(), prevalence.population)
     assert names["losses"][-1] < names["losses"][0] - 0.2
+
+
+@pytest.fixture
+def segmentation(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module("segmentation")
+
+
+def test_the_page_on_segmentation_follows_from_its_stored_sums(segmentation: Any) -> None:
+    data = dict(np.load(segmentation.DOCS / "segmentation.npz"))
+    assert segmentation.page(data) == text_of(segmentation.DOCS / "segmentation.md")
+    data["sums"] = data["sums"] * np.float32(1.1)
+    assert segmentation.page(data) != text_of(segmentation.DOCS / "segmentation.md")
+
+
+def test_figures_of_segmentation_are_known_for_the_prevalence_and_for_the_truth(segmentation: Any) -> None:
+    masks = torch.zeros(3, 64, 64, dtype=torch.bool)
+    masks[:, :4, :16], pi = True, 1 / 64
+    test = segmentation.Planes(torch.zeros(3, 64, 64), masks, np.array(["a", "b", "b"]))
+    data = {"voxels": np.array([4096, 8192]), "inside": np.array([64, 128]), "pi": np.full(2, pi)}
+
+    def found(odds: torch.Tensor) -> dict[str, float]:
+        figures = segmentation.figures(data, segmentation.sums_by_patient(odds, test), np.ones((1, 2)))
+        return {name: float(value[0]) for name, value in figures.items()}
+
+    guess, truth = found(torch.full(masks.shape, -math.log(63))), found(40 * (2 * masks - 1.0))
+    expected = {"skill": (0, 1), "mean": (1, 1), "calibration": (0, 0), "Dice 1": (0, 1), "Dice 9": (0, 1), "cost 9": (1, 0)}
+    for name, values in expected.items():
+        assert (guess[name], truth[name]) == pytest.approx(values, abs=1e-4), name
+    everywhere = found(torch.full(masks.shape, 40.0))
+    assert everywhere["Dice 3"] == pytest.approx(2 / 65)
+    assert everywhere["cost 3"] == pytest.approx(63 / 3)

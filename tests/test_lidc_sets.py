@@ -7,7 +7,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
 from statistics import mean, multimode
@@ -64,15 +64,35 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class TestRules:
-    def test_the_binary_set_is_the_lowest_most_frequent_rating_other_than_three(self) -> None:
-        made, frame = binary_set(), nodules().set_index("nodule")
-        expected = {}
+    @pytest.mark.parametrize(("rule", "counts"), [("majority", [1068, 344]), ("mean", [1162, 557])])
+    def test_the_binary_set_has_another_rating_than_three_by_its_rule(
+        self, rule: str, counts: list[int], prepared: Path
+    ) -> None:
+        answer_of = {"majority": lambda ratings: min(multimode(ratings)), "mean": mean}[rule]
+        frame, expected = nodules().set_index("nodule"), {}
         for nodule, ratings in readings().items():
-            answer = min(multimode(ratings))
+            answer = answer_of(ratings)
             if frame.slice_thickness[nodule] <= 2.5 and frame.diameter_mm[nodule] >= 3 and answer != 3:
                 expected[nodule] = int(answer > 3)
-        assert dict(zip(made.nodules.tolist(), made.labels.tolist(), strict=True)) == expected
-        assert torch.bincount(made.labels).tolist() == [1068, 344]
+        for made in (binary_set(rule=rule), binary_set(prepared, rule=rule)):
+            assert dict(zip(made.nodules.tolist(), made.labels.tolist(), strict=True)) == expected
+            assert torch.bincount(made.labels).tolist() == counts
+
+    def test_the_rules_differ_where_readers_do(self) -> None:
+        majority, average = (
+            dict(zip(made.nodules.tolist(), made.labels.tolist(), strict=True))
+            for made in (binary_set(), binary_set(rule="mean"))
+        )
+        assert {mean(readings()[nodule]) for nodule in majority.keys() - average.keys()} == {3}
+        assert {min(multimode(readings()[nodule])) for nodule in average.keys() - majority.keys()} == {3}
+        assert len(majority.keys() - average.keys()) == 69
+        assert len(average.keys() - majority.keys()) == 376
+        moved = [(majority[nodule], average[nodule]) for nodule in majority.keys() & average.keys()]
+        assert (moved.count((0, 1)), moved.count((1, 0))) == (36, 0)
+
+    def test_another_rule_is_refused(self) -> None:
+        for make in (binary_set, balanced_set):
+            assert_refused(partial(make, rule="median"), r"\('majority', 'mean'\), but got 'median'")
 
     def test_the_rating_set_is_the_mean_of_three_readers_or_more_rounded_half_up(self) -> None:
         made, frame = rating_set(), nodules().set_index("nodule")
@@ -95,8 +115,9 @@ class TestRules:
     def test_the_diameter_rule_would_leave_the_rating_set_as_it_is(self) -> None:
         assert bool((nodules().set_index("nodule").diameter_mm[rating_set().nodules.tolist()] >= 3).all())
 
-    def test_the_balanced_set_is_half_malignant_and_out_of_the_binary_one(self) -> None:
-        made, binary = balanced_set(), binary_set()
+    @pytest.mark.parametrize("rule", ["majority", "mean"])
+    def test_the_balanced_set_is_half_malignant_and_out_of_the_binary_one(self, rule: str) -> None:
+        made, binary = balanced_set(rule=rule), binary_set(rule=rule)
         assert torch.bincount(made.labels).tolist() == [340, 339]
         known = dict(zip(binary.nodules.tolist(), binary.labels.tolist(), strict=True))
         assert [known[nodule] for nodule in made.nodules.tolist()] == made.labels.tolist()

@@ -55,6 +55,11 @@ class TestOneAnswer:
         assert binary_labels(COUNTS).tolist() == [sides[mode] for mode in MODES]
 
     @each_form
+    def test_or_the_mean_decides_unless_it_is_exactly_three(self, form: Callable[[Tensor], Any]) -> None:
+        sides = [UNDECIDED if sum(each) == 3 * len(each) else int(sum(each) > 3 * len(each)) for each in READINGS]
+        assert binary_labels(form(COUNTS), "mean").tolist() == sides
+
+    @each_form
     def test_the_majority_is_scipys_mode(self, form: Callable[[Tensor], Any]) -> None:
         assert majority(form(COUNTS)).tolist() == MODES
 

@@ -6,18 +6,22 @@ import dataclasses
 import math
 
 import pytest
-from study_summaries import BETTER, BLIND, CONFIG, EVEN, NONE, WORSE, all_comparisons, all_rows, comparison, key, row
+from study_summaries import BETTER, BLIND, CONFIG, EVEN, NEAR, NONE, WORSE, all_comparisons, all_rows, comparison, key, row
 
 from rightloss.metrics import Figure
 from rightloss.study.config import StudyConfig
 from rightloss.study.summary import CellSummary, Comparison, Difference, PaperCheck, Summary
-from rightloss.study.summary.across_studies import checks_across
+from rightloss.study.summary.across_studies import by_claim, checks_across
 from rightloss.study.summary.checks import paper_checks
 from rightloss.study.summary.contract import Verdict
 
 SIMILAR, RANKING = "the losses are similar", "the weighted loss has a lower AUC"
 SENSITIVITY, SOME = "the weighted loss has a sensitivity of 0", "has a sensitivity above 0"
-CONSTANT, LIKELIHOOD = "worse than always answering", "has the lower expected log-likelihood"
+CONSTANT, NEVER, LIKELIHOOD = (
+    "as published, worse than always answering",
+    "never worse",
+    "has the lower expected log-likelihood",
+)
 FALLING, STEADY, CALIBRATED = "of the weighted loss falls", "does not fall", "calibrated more consistently"
 
 
@@ -30,47 +34,53 @@ def verdict(about: str, rows: list[CellSummary], comparisons: list[Comparison], 
     return check(about, rows, comparisons, config).verdict
 
 
+def rare(**figures: Figure) -> list[Comparison]:
+    """The published form minus the weighted loss at 0.001."""
+    return [comparison("published", "weighted", 0.001, **{"likelihood": EVEN, "auc": EVEN, **figures})]
+
+
 def test_the_papers_own_pattern_reproduces_in_every_check() -> None:
-    rows = [each for each in all_rows() if each.key != key("published", 0.001)]
-    rows.append(row("published", 0.001, WORSE, Figure(0.33, 0.2, 0.4)))
-    comparisons = [*all_comparisons()[:-1], comparison("published", "weighted", 0.001, WORSE, BETTER), *falls(WORSE, EVEN)]
-    narrow = [
-        dataclasses.replace(each, differences={"auc": Difference(Figure(0.0, -0.005, 0.005), 5, 2, 3)})
-        for each in falls(EVEN, EVEN)[1:]
-    ]
-    found = paper_checks(rows, [*comparisons[:-1], *narrow], CONFIG)
-    assert len(found) == 8
+    published = comparison("published", "weighted", 0.001, WORSE, BETTER, BETTER, log_mean_off=WORSE)
+    found = paper_checks(all_rows(), [*all_comparisons()[:-1], published, *falls(WORSE, Figure(0.0, -0.005, 0.005))], CONFIG)
+    assert len(found) == 10
     assert {each.verdict for each in found} == {"reproduces"}
+
+
+# Each verdict by where the interval lies: reproduces, undecided, does not.
 
 
 @pytest.mark.parametrize(
     ("difference", "expected"),
     [
-        (EVEN, "reproduces"),
-        (Figure(0.025, 0.013, 0.037), "reproduces"),
-        (Figure(-0.05, -0.08, -0.02), "does not"),
-        (Figure(-0.05, -0.11, 0.01), "undecided"),
+        (Figure(0.0, -0.03, 0.03), "reproduces"),
+        (Figure(0.02, 0.01, 0.029), "reproduces"),
+        (Figure(0.02, 0.01, 0.04), "undecided"),
+        (Figure(-0.05, -0.08, -0.02), "undecided"),
+        (Figure(-0.05, -0.08, -0.031), "does not"),
         (BETTER, "does not"),
         (NONE, "undecided"),
     ],
 )
-def test_similar_is_within_three_hundredths(difference: Figure, expected: str) -> None:
+def test_similar_is_an_interval_within_three_hundredths(difference: Figure, expected: str) -> None:
     assert verdict(SIMILAR, all_rows(), all_comparisons(common=difference)) == expected
+    in_auc = comparison("published", "weighted", 0.3, NEAR, difference)
+    assert verdict(SIMILAR, all_rows(), [in_auc]) == expected
 
 
 @pytest.mark.parametrize(
     ("tpr", "expected"),
     [
-        (Figure(0.0, 0.0, 0.03), "reproduces"),
-        (Figure(0.05, 0.02, 0.08), "reproduces"),
-        (Figure(0.06, 0.02, 0.09), "undecided"),
-        (Figure(0.3, 0.2, 0.4), "does not"),
+        (Figure(0.0, 0.0, 0.05), "reproduces"),
+        (Figure(0.03, 0.02, 0.08), "undecided"),
+        (Figure(0.3, 0.051, 0.4), "does not"),
         (Figure(math.nan, reason="no such nodule"), "undecided"),
     ],
 )
-def test_near_zero_is_up_to_a_twentieth(tpr: Figure, expected: str) -> None:
+def test_near_zero_is_an_interval_up_to_a_twentieth_and_trivial(tpr: Figure, expected: str) -> None:
     rows = [*all_rows()[:-1], row("weighted", 0.001, BETTER, tpr)]
-    assert verdict(SENSITIVITY, rows, all_comparisons()) == expected
+    found = check(SENSITIVITY, rows, all_comparisons())
+    assert (found.verdict, found.trivial) == (expected, True)
+    assert [each.trivial for each in paper_checks(rows, all_comparisons(), CONFIG)].count(True) == 1
 
 
 def test_the_sensitivity_of_the_default_is_given_beside_that_of_the_weighted_loss() -> None:
@@ -83,59 +93,78 @@ def test_the_sensitivity_of_the_default_is_given_beside_that_of_the_weighted_los
 
 
 @pytest.mark.parametrize(
-    ("tpr", "expected"),
+    ("difference", "expected"),
     [
         (Figure(0.3, 0.2, 0.4), "reproduces"),
-        (Figure(0.1, 0.01, 0.2), "undecided"),
-        (Figure(0.02, 0.0, 0.04), "does not"),
-        (Figure(math.nan, reason="no such nodule"), "undecided"),
+        (Figure(0.06, 0.01, 0.2), "reproduces"),
+        (Figure(0.1, -0.01, 0.2), "undecided"),
+        (Figure(0.03, 0.01, 0.04), "does not"),
+        (WORSE, "does not"),
+        (NONE, "undecided"),
     ],
 )
-def test_a_sensitivity_above_0_is_above_that_of_the_weighted_loss(tpr: Figure, expected: str) -> None:
-    rows = [each for each in all_rows() if each.key != key("published", 0.001)]
-    found = check(SOME, [*rows, row("published", 0.001, WORSE, tpr)], all_comparisons())
+def test_a_sensitivity_above_0_is_above_that_of_the_weighted_loss_on_the_same_nodules(
+    difference: Figure, expected: str
+) -> None:
+    found = check(SOME, all_rows(), rare(tpr=difference))
     assert found.verdict == expected
     assert (found.place, found.paper) == ("Table 1", "TPR bayesIG 0.33, wLoss 0")
 
 
 @pytest.mark.parametrize(("difference", "expected"), [(WORSE, "reproduces"), (EVEN, "undecided"), (BETTER, "does not")])
-def test_the_lower_likelihood_is_that_of_the_published_form(difference: Figure, expected: str) -> None:
-    found = [*all_comparisons()[:-1], comparison("published", "weighted", 0.001, difference, EVEN)]
-    assert verdict(LIKELIHOOD, all_rows(), found) == expected
+def test_lower_and_nearer_are_below_the_weighted_loss_and_a_better_ranking_above(difference: Figure, expected: str) -> None:
+    assert verdict(LIKELIHOOD, all_rows(), rare(likelihood=difference)) == expected
+    assert verdict(CALIBRATED, all_rows(), rare(log_mean_off=difference)) == expected
+    opposite = Figure(-difference.value, -difference.high, -difference.low)
+    assert verdict(RANKING, all_rows(), rare(auc=opposite)) == expected
+
+
+def test_calibration_over_prevalences_is_not_checked_without_its_difference() -> None:
+    assert not any(CALIBRATED in each.about for each in paper_checks(all_rows(), rare(), CONFIG))
 
 
 @pytest.mark.parametrize(
-    ("default", "published", "expected"),
+    ("skill", "worse", "never"),
     [
-        (BETTER, EVEN, "reproduces"),
-        (EVEN, BETTER, "reproduces"),
-        (EVEN, EVEN, "undecided"),
-        (BETTER, WORSE, "undecided"),
-        (WORSE, EVEN, "does not"),
-        (WORSE, WORSE, "does not"),
-        (NONE, NONE, "undecided"),
+        (WORSE, "reproduces", "does not"),
+        (EVEN, "undecided", "undecided"),
+        (BETTER, "does not", "reproduces"),
+        (NONE, "undecided", "undecided"),
+        (Figure(-math.inf, reason="a probability of 0"), "reproduces", "does not"),
     ],
 )
-def test_the_weighted_loss_ranks_worse_if_one_form_is_ahead_and_none_behind(
-    default: Figure, published: Figure, expected: str
+def test_worse_than_always_answering_the_prevalence_is_by_interval_and_the_default_is_apart(
+    skill: Figure, worse: str, never: str
 ) -> None:
-    assert verdict(RANKING, all_rows(), all_comparisons(rare=default, rare_published=published)) == expected
+    assert verdict(CONSTANT, all_rows(published=skill), []) == worse
+    rows = [*(each for each in all_rows() if each.key != key("information-gain", 0.3)), row("information-gain", 0.3, skill)]
+    assert verdict(NEVER, rows, []) == never, "at one prevalence of two"
 
 
-@pytest.mark.parametrize(
-    ("default", "published", "expected"),
-    [
-        (BETTER, WORSE, "reproduces"),
-        (EVEN, WORSE, "reproduces"),
-        (WORSE, WORSE, "does not"),
-        (BETTER, BETTER, "does not"),
-        (BETTER, EVEN, "undecided"),
-        (BETTER, NONE, "undecided"),
-    ],
-)
-def test_worse_than_always_answering_the_prevalence_is_by_interval(default: Figure, published: Figure, expected: str) -> None:
-    rows = all_rows(**{"information_gain": default, "published": published})
-    assert verdict(CONSTANT, rows, all_comparisons()) == expected
+@pytest.mark.parametrize("form", ["published", "published-running", "published-network"])
+def test_each_published_form_and_start_has_checks_of_its_own(form: str) -> None:
+    losses = ("information-gain", "published", "published-running", "published-network", "weighted")
+    config = dataclasses.replace(CONFIG, losses=losses, starts=("population", "equal"))
+    found = []
+    for start, skill in (("population", BETTER), ("equal", WORSE)):
+        for loss in losses:
+            each = row(loss, 0.001, skill if loss == form else EVEN)
+            found.append(dataclasses.replace(each, key=each.key._replace(start=start)))
+    checks = [each for each in paper_checks(found, [], config) if CONSTANT in each.about]
+    assert len({each.where for each in checks}) == len(checks) == 6
+    decided = {each.setting["start"]: each for each in checks if each.setting["loss"] == form}
+    assert {start: each.verdict for start, each in decided.items()} == {"population": "does not", "equal": "reproduces"}
+    assert "started at equal classes" in decided["equal"].where
+    assert {each.verdict for each in checks if each.setting["loss"] != form} == {"undecided"}
+
+
+def test_without_a_published_form_the_default_stands_in_where_the_claim_allows_it() -> None:
+    config = dataclasses.replace(CONFIG, losses=("information-gain", "weighted"))
+    rows = [each for each in all_rows() if each.key.loss != "published"]
+    found = paper_checks(rows, [each for each in all_comparisons() if each.ours.loss == "information-gain"], config)
+    assert not any("as published" in each.about for each in found)
+    ranking = next(each for each in found if RANKING in each.about)
+    assert (ranking.verdict, ranking.where) == ("reproduces", "ConvNet, information gain")
 
 
 def falls(weighted: Figure, published: Figure) -> list[Comparison]:
@@ -162,28 +191,7 @@ def test_an_auc_that_falls_by_less_than_a_hundredth_is_steady(change: Figure, fa
     assert verdict(STEADY, all_rows(), found) == steady
 
 
-@pytest.mark.parametrize(("published", "weighted", "expected"), [(3, 1, "reproduces"), (2, 2, "undecided"), (0, 3, "does not")])
-def test_consistent_calibration_is_a_count_of_prevalences_at_which_the_mean_prediction_agrees(
-    published: int, weighted: int, expected: str
-) -> None:
-    rates = (0.5, 0.03, 0.001)
-    config = dataclasses.replace(CONFIG, populations=rates)
-
-    def mean(agrees: bool, rate: float) -> Figure:
-        return Figure(rate, 0.9 * rate, 1.1 * rate) if agrees else Figure(2 * rate, 1.5 * rate, 3 * rate)
-
-    rows = [
-        row(loss, rate, BETTER, mean_prediction=mean(place < count, rate))
-        for loss, count in (("published", published), ("weighted", weighted))
-        for place, rate in enumerate(rates)
-    ]
-    found = check(CALIBRATED, rows, [], config)
-    assert found.verdict == expected
-    assert found.ours == f"as published {published} of 3, weighted {weighted} of 3"
-    assert not any(CALIBRATED in each.about for each in paper_checks(rows[:2], [], config)), "two prevalences are too few"
-
-
-@pytest.mark.parametrize(("difference", "expected"), [(EVEN, "reproduces"), (BETTER, "does not")])
+@pytest.mark.parametrize(("difference", "expected"), [(NEAR, "reproduces"), (EVEN, "undecided"), (BETTER, "does not")])
 def test_with_raw_minibatches_the_weighted_loss_is_held_against_plain_cross_entropy(difference: Figure, expected: str) -> None:
     def raw(loss: str) -> CellSummary:
         found = row(loss, 0.3, BETTER)
@@ -198,7 +206,8 @@ def test_with_raw_minibatches_the_weighted_loss_is_held_against_plain_cross_entr
 def test_a_check_gives_its_figures() -> None:
     ranking = check(RANKING, all_rows(), all_comparisons())
     assert ranking.where == "ConvNet"
-    assert "information gain (default) +0.200 (+0.100 to +0.300), ahead in 4 of 5 folds" in ranking.sentence
+    assert "weighted loss: AUC +0.200 (+0.100 to +0.300), larger in 4 of 5 folds" in ranking.sentence
+    assert ranking.setting["net"] == "convnet"
     constant = check(CONSTANT, all_rows(), all_comparisons())
     blind = f"{BLIND:.5f}".replace("-", "−")
     assert f"always answering π {blind}" in constant.sentence
@@ -218,14 +227,16 @@ def against(about: str, populations: tuple[float, ...], figures: list[Figure]) -
 @pytest.mark.parametrize(
     ("figures", "together", "approximated"),
     [
-        ([BETTER, EVEN], "reproduces", "reproduces"),
-        ([EVEN, EVEN], "undecided", "reproduces"),
+        ([BETTER, EVEN], "reproduces", "undecided"),
+        ([BETTER, Figure(0.0, -0.0002, 0.1)], "reproduces", "reproduces"),
+        ([BETTER, Figure(0.0, -0.0003, 0.1)], "reproduces", "undecided"),
+        ([EVEN, EVEN], "undecided", "undecided"),
         ([BETTER, WORSE], "undecided", "undecided"),
         ([WORSE, EVEN], "does not", "undecided"),
         ([WORSE, WORSE], "does not", "does not"),
     ],
 )
-def test_together_is_better_if_ahead_and_an_approximation_holds_if_not_behind(
+def test_together_is_better_if_ahead_and_an_approximation_holds_if_less_than_three_hundredths_of_skill_behind(
     figures: list[Figure], together: str, approximated: str
 ) -> None:
     balanced = dataclasses.replace(CONFIG, task="balanced", nets=("convnet", "metadata", "both"))
@@ -253,9 +264,12 @@ def study(minibatches: str, auc: Figure) -> Summary:
 
 
 @pytest.mark.parametrize(
-    ("raw", "rebalanced", "expected"), [(EVEN, BETTER, "undecided"), (WORSE, BETTER, "reproduces"), (BETTER, WORSE, "does not")]
+    ("raw", "rebalanced", "expected"),
+    [(EVEN, Figure(0.1, 0.0, 0.2), "undecided"), (WORSE, BETTER, "reproduces"), (BETTER, WORSE, "does not")],
 )
-def test_less_degraded_when_raw_needs_both_studies_and_intervals_apart(raw: Figure, rebalanced: Figure, expected: str) -> None:
+def test_less_degraded_when_raw_needs_both_studies_and_an_interval_of_their_difference_above_0(
+    raw: Figure, rebalanced: Figure, expected: str
+) -> None:
     (found, *_) = checks_across([study("raw", raw), study("rebalanced", rebalanced)])
     assert (found.verdict, found.where) == (expected, "readers' outlines, ConvNet")
     assert {each.verdict for each in checks_across([study("raw", raw)])} == {"cannot be tested"}
@@ -263,10 +277,7 @@ def test_less_degraded_when_raw_needs_both_studies_and_intervals_apart(raw: Figu
 
 def nets(**verdicts: Verdict) -> Summary:
     config = dataclasses.replace(CONFIG, nets=("convnet", "inception"))
-    checks = tuple(
-        PaperCheck("a claim", {"convnet": "ConvNet", "inception": "InceptionNet"}[net], each, "")
-        for net, each in verdicts.items()
-    )
+    checks = tuple(PaperCheck("a claim", "", each, "", setting={"net": net}) for net, each in verdicts.items())
     return Summary(config, 0, "", "", (), (), checks, ())
 
 
@@ -285,3 +296,40 @@ def test_nets_that_never_disagree_within_a_study_are_similar() -> None:
 
 def test_every_claim_that_cannot_be_tested_says_why() -> None:
     assert all(each.sentence and each.place for each in checks_across([]))
+
+
+def checked(*verdicts: Verdict, **settings: str) -> list[PaperCheck]:
+    """A check for each verdict; its settings are a letter each."""
+    return [
+        PaperCheck("a claim", "", verdict, "", setting={name: each[place] for name, each in settings.items()})
+        for place, verdict in enumerate(verdicts)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("checks", "overall", "depends_on"),
+    [
+        (checked("reproduces", "undecided", "undecided"), "reproduces", ""),
+        (checked("does not", "undecided"), "does not", ""),
+        (checked("undecided", "undecided"), "undecided", ""),
+        (checked("cannot be tested"), "cannot be tested", ""),
+        (checked("reproduces", "does not", start="ab", net="cc"), "mixed", "start"),
+        (checked("reproduces", "does not", "undecided", start="aba", net="cde"), "mixed", ""),
+        (checked("reproduces", "does not", "reproduces", "does not", start="abab", net="ccdd"), "mixed", "start"),
+        (checked("reproduces", "does not", "does not", "does not", start="abab", net="ccdd"), "mixed", ""),
+    ],
+)
+def test_a_claim_is_decided_by_all_its_decided_checks_and_mixed_by_the_one_factor_that_explains_it(
+    checks: list[PaperCheck], overall: str, depends_on: str
+) -> None:
+    (found,) = by_claim(checks)
+    assert (found.overall, found.depends_on) == (overall, depends_on)
+    assert sum(found.counts.values()) == len(checks)
+
+
+def test_trivial_claims_are_counted_apart_and_our_own_not_at_all() -> None:
+    checks = paper_checks(all_rows(), all_comparisons(), CONFIG)
+    counted, trivial = by_claim(checks), by_claim(checks, trivial=True)
+    assert [each.overall for each in trivial if SENSITIVITY in each.claim] == ["reproduces"]
+    assert {each.claim for each in (*counted, *trivial)} == {each.about for each in checks if NEVER not in each.about}
+    assert any(NEVER in each.about for each in checks)

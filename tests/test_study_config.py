@@ -18,7 +18,7 @@ OTHER: dict[str, Any] = {
     "net": "inception",
     "likelihood": "onion-peeling",
     "loss": "weighted",
-    "marginal": "batch",
+    "start": "equal",
     "inference": "ensemble",
     "population": 0.25,
     "evidence": 0.5,
@@ -93,14 +93,10 @@ def test_the_grid_is_the_product_of_its_choices() -> None:
     assert len(config.runs()) == 2 * 2 * 2 * 3 * 2
 
 
-def test_marginals_multiply_only_the_losses_that_have_one() -> None:
-    config = StudyConfig(
-        "quick", losses=("information-gain", "weighted"), marginals=("own", "batch"), populations=(0.1,), folds=1
-    )
-    assert [(run.loss, run.marginal) for run in config.runs()] == [
-        ("information-gain", "own"),
-        ("information-gain", "batch"),
-        ("weighted", "own"),
+def test_every_loss_has_every_start() -> None:
+    config = StudyConfig("quick", losses=("published", "plain"), starts=("population", "equal"), populations=(0.1,), folds=1)
+    assert [(run.loss, run.start) for run in config.runs()] == [
+        (loss, start) for loss in ("published", "plain") for start in ("population", "equal")
     ]
 
 
@@ -141,8 +137,7 @@ def test_the_papers_tables_have_both_nets_both_prevalences_and_five_of_ten_folds
         ({"inferences": ("laplace",)}, "laplace"),
         ({"nets": ("mlp",), "inferences": ("laplace",)}, "rebalanced"),
         ({"populations": (None,)}, "two classes"),
-        ({"marginals": ("classwise",), "minibatches": ("raw",)}, "classwise"),
-        ({"marginals": ("classwise",), "task": "rating", "populations": (None,)}, "classwise"),
+        ({"starts": ("zero",)}, "'zero'"),
     ],
 )
 def test_a_grid_that_makes_no_sense_is_refused(changes: dict[str, Any], came: str) -> None:

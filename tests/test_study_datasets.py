@@ -42,10 +42,10 @@ def test_names_of_files_are_no_longer_than_a_disk_takes(tmp_path: Path) -> None:
         task="rating",
         sources=(source,),
         nets=("fully-convolutional",),
-        losses=("information-gain",),
+        losses=("published-network",),
         populations=(None,),
         likelihoods=("cumulative-logit",),
-        marginals=("auxiliary",),
+        starts=("equal",),
         inferences=("mc-dropout",),
         minibatches=("raw",),
     )

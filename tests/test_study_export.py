@@ -35,12 +35,12 @@ CONFIGS = {
     "features": replace(BASE, nets=("mlp",), inferences=("map", "laplace"), minibatches=("raw",), losses=TWO[:1]),
 }
 EXPECTED = {
-    "table1": ["table1"],
-    "table2": ["table2"],
-    "sweep": ["table1", "populations"],
+    "table1": ["table1", "costs"],
+    "table2": ["table2", "costs"],
+    "sweep": ["table1", "populations", "costs"],
     "ratings": ["ratings", "ratings_by_class"],
-    "metadata": ["metadata"],
-    "features": ["populations"],
+    "metadata": ["metadata", "costs"],
+    "features": ["populations", "costs"],
 }
 
 
@@ -200,7 +200,7 @@ def test_markdown_has_a_cell_per_column(summaries: dict[str, Summary], name: str
 
 
 def test_the_papers_figures_stand_beside_ours_in_its_order(summaries: dict[str, Summary]) -> None:
-    (table,) = tables(summaries["table1"])
+    table, _ = tables(summaries["table1"])
     titles = [section.title for section in table.sections]
     nets, rates = ("ConvNet", "InceptionNet"), ("0.3", "0.001")
     assert titles == [f"{net}, π = {rate}" for rate in rates for net in nets]
@@ -216,7 +216,7 @@ def test_the_papers_figures_stand_beside_ours_in_its_order(summaries: dict[str, 
 
 def test_a_figure_in_a_table_is_that_of_its_row(summaries: dict[str, Summary]) -> None:
     summary = summaries["table2"]
-    (table,) = tables(summary)
+    table, _ = tables(summary)
     line = table.sections[1].lines[-1]
     row = summary.rows[-1]
     assert (line.label, row.key.loss, row.key.population) == ("weighted loss", "weighted", 0.001)
@@ -224,6 +224,23 @@ def test_a_figure_in_a_table_is_that_of_its_row(summaries: dict[str, Summary]) -
     figure = row.figures["expected_log_likelihood"]
     assert float(shown["exp. log-lik."].value.replace("−", "-")) == pytest.approx(figure.value, abs=5e-6)
     assert shown["AUC"].interval == f"{row.figures['auc'].low:.3f} to {row.figures['auc'].high:.3f}"
+
+
+def test_decisions_by_cost_are_shown_where_malignancy_is_rare_with_the_benefit_per_1000_people(
+    summaries: dict[str, Summary],
+) -> None:
+    summary = summaries["table2"]
+    table = tables(summary)[-1]
+    assert [section.title for section in table.sections] == ["ConvNet, π = 0.001"]
+    assert [line.label for line in table.sections[0].lines] == [
+        "always answering π",
+        "information gain (default)",
+        "weighted loss",
+    ]
+    shown = dict(zip(table.columns, table.sections[0].lines[-1].entries, strict=True))
+    figures = summary.rows[-1].figures
+    assert shown["TPR at 1/101"].value == f"{figures['tpr_cost_100'].value:.3f}"
+    assert float(shown["benefit at 1/1,001"].value) == pytest.approx(1000 * figures["net_benefit_cost_1000"].value, abs=5e-4)
 
 
 def test_the_papers_ratings_stand_beside_its_own_likelihood_alone(summaries: dict[str, Summary]) -> None:
@@ -236,7 +253,7 @@ def test_the_papers_ratings_stand_beside_its_own_likelihood_alone(summaries: dic
 
 
 def test_image_metadata_and_both_stand_below_each_other(summaries: dict[str, Summary]) -> None:
-    (table,) = tables(summaries["metadata"])
+    table, _ = tables(summaries["metadata"])
     labels = [line.label for line in table.sections[0].lines[1:4]]
     nets = ("image alone (ConvNet)", "metadata alone", "image and metadata")
     assert labels == [f"information gain (default): {net}" for net in nets]

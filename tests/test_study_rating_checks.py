@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -11,7 +12,8 @@ from rightloss.study import PRESETS
 from rightloss.study.paper import RATINGS
 from rightloss.study.pooled_predictions import CellKey
 from rightloss.study.summary import CellSummary, Comparison, Difference, PaperCheck
-from rightloss.study.summary.rating_checks import rating_checks
+from rightloss.study.summary.cell_figures import RULE_FIGURES
+from rightloss.study.summary.rating_checks import RULES, rating_checks
 
 CONFIG = PRESETS["ratings"]
 EXACT, NEAR, EXTREMES, MALIGNANT = (
@@ -34,9 +36,11 @@ def row(
     others: Mapping[str, Figure] | None = None,
 ) -> CellSummary:
     """The paper's figures, each changed by so much, by rule; some replaced by `others`."""
-    figures = {f"majority_{name}": around(value + majority) for name, value in RATINGS.items()}
+    figures = {f"{rule}_off_by_one_margin": around(0.2) for rule in RULES} | {
+        f"majority_{name}": around(value + majority) for name, value in RATINGS.items()
+    }
     figures |= {f"mean_{name}": around(value + mean) for name, value in RATINGS.items()}
-    key = CellKey("contours", "rebalanced", "convnet", likelihood, "own", "map", None, loss)
+    key = CellKey("contours", "rebalanced", "convnet", likelihood, "population", "map", None, loss)
     return CellSummary(key, {**figures, **(others or {})}, 5, 1, 600, 300)
 
 
@@ -65,30 +69,38 @@ def test_accuracies_reproduce_if_by_one_rule_their_intervals_reach_the_papers(
     assert found.ours.startswith(f"by {rule}")
 
 
-def test_both_forms_of_the_information_gain_are_checked_and_no_other_loss() -> None:
-    rows = [row(), row("information-gain", majority=-0.5, mean=-0.5), row("weighted")]
-    found = [each for each in rating_checks(rows, [], CONFIG) if NEAR in each.about]
+def test_a_figure_without_an_interval_decides_nothing() -> None:
+    none = {f"{rule}_balanced_accuracy": Figure(0.5, reason="too few patients") for rule in RULES}
+    assert check(EXACT, [row(others=none)]).verdict == "undecided"
+
+
+def test_every_published_form_is_checked_and_no_other_loss() -> None:
+    config = dataclasses.replace(CONFIG, losses=("information-gain", "published", "published-network", "weighted"))
+    rows = [row(), row("published-network", majority=-0.5, mean=-0.5), row("information-gain"), row("weighted")]
+    found = [each for each in rating_checks(rows, [], config) if NEAR in each.about]
     assert [(each.where, each.verdict) for each in found] == [
         ("ConvNet, as published", "reproduces"),
-        ("ConvNet, by default", "does not"),
+        ("ConvNet, as published, network", "does not"),
     ]
     assert found[0].paper == "Acc. ±1 0.94, BA ±1 0.94"
     assert "By mean Acc. ±1 0.44 (0.42 to 0.46)" in found[1].sentence
+    assert "the paper gives no interval" in found[1].sentence
 
 
-@pytest.mark.parametrize(("one", "expected"), [(around(0.76), "reproduces"), (around(0.97), "undecided")])
-def test_rating_1_is_the_hardest_if_its_interval_is_below_those_of_2_to_4(one: Figure, expected: str) -> None:
-    rows = [row(others={f"{rule}_off_by_one_recall_1": one for rule in ("majority", "mean")})]
-    assert check(EXTREMES, rows).verdict == expected
-
-
-def test_rating_1_is_not_the_hardest_where_it_is_above_the_others_by_both_rules() -> None:
-    easy = {
-        f"{rule}_off_by_one_recall_{rating}": around(0.9 if rating == 1 else 0.5)
-        for rule in ("majority", "mean")
-        for rating in range(1, 6)
-    }
-    assert check(EXTREMES, [row(others=easy)]).verdict == "does not"
+@pytest.mark.parametrize(
+    ("mean", "majority", "expected"),
+    [
+        (0.1, -0.1, "reproduces"),
+        (0.0, 0.1, "reproduces"),
+        (0.0, -0.1, "undecided"),
+        (-0.1, -0.1, "does not"),
+    ],
+)
+def test_rating_1_is_the_hardest_if_by_one_rule_its_distance_to_2_to_4_is_above_0(
+    mean: float, majority: float, expected: str
+) -> None:
+    margins = {"mean_off_by_one_margin": around(mean), "majority_off_by_one_margin": around(majority)}
+    assert check(EXTREMES, [row(others=margins)]).verdict == expected
 
 
 @pytest.mark.parametrize(("value", "expected"), [(0.1, "reproduces"), (0.0, "undecided"), (-0.1, "does not")])
@@ -104,9 +116,12 @@ def test_onion_peeling_is_better_if_ahead_of_the_softmax(value: float, expected:
     [(0.1, 0.1, "reproduces"), (0.1, 0.0, "undecided"), (0.1, -0.1, "does not"), (-0.1, -0.1, "reproduces")],
 )
 def test_rules_show_the_same_trends_if_what_both_decide_is_decided_alike(majority: float, mean: float, expected: str) -> None:
-    found = check("the same trends", [row(), row("information-gain", majority=majority, mean=mean)])
-    assert found.verdict == expected
-    assert f"of {5}, opposed" in found.ours
+    found = {"majority": around(majority), "mean": around(mean)}
+    differences = {f"{rule}_{name}": Difference(each, 5, 3, 2) for rule, each in found.items() for name in RULE_FIGURES}
+    against = Comparison("loss", row("information-gain").key, row().key, differences)
+    check_of = check("the same trends", [row(), row("information-gain")], [against])
+    assert check_of.verdict == expected
+    assert f"of {len(RULE_FIGURES)}, opposed" in check_of.ours
 
 
 def test_each_data_set_has_checks_of_its_own() -> None:

@@ -38,8 +38,9 @@ from rightloss.study.report.methods_section import LOSSES, command, facts, gloss
 from rightloss.study.report.overview import OverviewRow, overview
 from rightloss.study.report.panel_figures import Panel, mean_roc, panels_of, roc_figure
 from rightloss.study.report.slider import grid, slider_data
-from rightloss.study.report.tables import comparison_table, tables
-from rightloss.study.results import StudyResults, read_study
+from rightloss.study.report.tables import beyond_intercept, comparison_table, tables
+from rightloss.study.report.trace_figure import CAPTION, mean_and_range, trace_figures
+from rightloss.study.results import StudyResults, read_study, trace_steps
 from rightloss.study.summary import CellSummary, Comparison, PaperCheck, Summary, summarise
 from rightloss.study.summary.checks import LOWER_LIKELIHOOD, NO_SENSITIVITY, paper_checks
 from rightloss.study.summary.headline import headline
@@ -265,7 +266,7 @@ def test_ratings_are_described_in_words() -> None:
 @pytest.mark.long
 def test_the_page_has_every_table_with_our_figures_and_the_papers(small: tuple[StudyResults, Summary], tmp_path: Path) -> None:
     _, summary = small
-    (table,) = tables(summary, more=True)
+    table, costs = tables(summary, more=True)
     assert table.title.startswith("The paper's Table 1")
     lines = [line for section in table.sections for line in section.lines]
     values = {line.label: [entry.value for entry in line.entries] for line in lines}
@@ -277,16 +278,17 @@ def test_the_page_has_every_table_with_our_figures_and_the_papers(small: tuple[S
     assert compared is not None
     page = Elements(write_report(*small, tmp_path).read_text(encoding="utf-8"))
     text = "".join(page.text)
-    shown = [line for each in (table, compared) for section in each.sections for line in section.lines]
+    every = (table, costs, compared)
+    shown = [line for each in every for section in each.sections for line in section.lines]
     for line in shown:
         assert line.label in text
         assert all(entry.value in text for entry in line.entries)
         assert all(entry.interval in text or entry.interval.replace(" to ", "–") in text for entry in line.entries)
-    sections = len(table.sections) + len(compared.sections)
+    sections = sum(len(each.sections) for each in every)
     rows = [name for name, _ in page.found if name == "tr"]
     losses, found = len(summary.rows) - 2, claims(summary)
-    # The heads of both tables, of the claims, and of the slider's two; a row of the picture for each loss.
-    assert len(rows) == len(shown) + sections + 5 + losses + len(found)
+    # The heads of the tables, of the claims, and of the slider's two; a row of the picture for each loss.
+    assert len(rows) == len(shown) + sections + 6 + losses + len(found)
 
 
 @pytest.mark.long
@@ -389,7 +391,7 @@ CONFIGS = [
     PRESETS["quick"],
     dataclasses.replace(PRESETS["quick"], folds=2, seeds=3, losses=("weighted", "plain"), populations=(0.25, 1e-5)),
     dataclasses.replace(PRESETS["features"], inferences=("map", "ensemble"), evidence=0.5),
-    dataclasses.replace(PRESETS["table1"], marginals=("own", "auxiliary"), minibatches=("raw", "rebalanced")),
+    dataclasses.replace(PRESETS["table1"], starts=("equal", "population"), minibatches=("raw", "rebalanced")),
     dataclasses.replace(
         PRESETS["ratings"],
         training=dataclasses.replace(PRESETS["ratings"].training, steps=7, checkpoints=3, learning_rates=(0.1,)),
@@ -540,8 +542,15 @@ def test_a_claim_checked_in_several_places_is_one_row_with_counts() -> None:
     found = claims(Summary(SMALL, 0, "", "", (), (), (one, other, alone), ()))
     assert [each.about for each in found] == ["it falls", "it rises"]
     assert found[0].verdicts == {"does not": "does not reproduce in 1 of 2", "undecided": "undecided in 1 of 2"}
-    assert (found[0].paper, found[0].ours) == ("0.3", "several: see every check below")
-    assert (found[1].verdicts, found[1].ours) == ({"does not": "does not reproduce"}, "0.2")
+    assert (found[0].paper, found[0].ours) == ("0.3", ("net 1: 0.2 – does not reproduce", "net 2: 0.1 – undecided"))
+    assert (found[1].verdicts, found[1].ours) == ({"does not": "does not reproduce"}, ("0.2",))
+    starts = tuple(
+        dataclasses.replace(one, setting={"net": "convnet", "start": start}, ours=start) for start in ("population", "equal")
+    )
+    (by_start,) = claims(Summary(SMALL, 0, "", "", (), (), starts, ()))
+    assert [line.partition(":")[0] for line in by_start.ours] == ["started at π", "started at equal classes"]
+    many = claims(Summary(SMALL, 0, "", "", (), (), (one, other, one, other, one), ()))
+    assert many[0].ours == ("several: see every check below",)
 
 
 @pytest.mark.long
@@ -640,8 +649,9 @@ def test_claims_say_what_a_reader_needs_to_judge_them() -> None:
     found = {claim.about: claim for claim in claims(summary)}
     (sensitivity,) = (claim for about, claim in found.items() if about.startswith(NO_SENSITIVITY))
     assert sensitivity.about.endswith("from a probability of ½ on")
-    assert sensitivity.ours == "TPR 0.000 (0.000 to 0.020); by default 0.000 (0.000 to 0.020)"
-    assert sensitivity.note.startswith("Right probabilities must do so")
+    assert sensitivity.ours == ("TPR 0.000 (0.000 to 0.020); by default 0.000 (0.000 to 0.020)",)
+    assert sensitivity.note.startswith("Always answering π does the same")
+    assert {claim.about for claim in found.values() if claim.note} == {sensitivity.about}
     by_figures = {about for about, claim in found.items() if claim.by_figures}
     assert LOWER_LIKELIHOOD in by_figures
     assert len(by_figures) == 2
@@ -718,17 +728,17 @@ def luminance(colour: str) -> float:
 
 
 @pytest.mark.parametrize(
-    ("losses", "marginals", "reference"),
+    ("losses", "starts", "reference"),
     [
-        (("information-gain", "weighted"), ("batch", "own"), "information gain (default)"),
-        (("information-gain", "weighted"), ("running",), "information gain (default), running marginal"),
-        (("weighted", "plain"), ("own",), "weighted loss"),
+        (("information-gain", "weighted"), ("population", "equal"), "information gain (default)"),
+        (("information-gain", "weighted"), ("equal",), "information gain (default)"),
+        (("weighted", "plain"), ("population",), "weighted loss"),
     ],
 )
 def test_every_study_with_a_run_has_a_first_picture(
-    losses: tuple[str, ...], marginals: tuple[str, ...], reference: str, tmp_path: Path
+    losses: tuple[str, ...], starts: tuple[str, ...], reference: str, tmp_path: Path
 ) -> None:
-    options: dict[str, Any] = {"losses": losses, "marginals": marginals, "folds": 1, "num_folds": 3, "populations": (0.3,)}
+    options: dict[str, Any] = {"losses": losses, "starts": starts, "folds": 1, "num_folds": 3, "populations": (0.3,)}
     by_inference = dataclasses.replace(PRESETS["features"], inferences=("ensemble", "map"), **options)
     one = overview(study(by_inference, tmp_path / "one", skip=len(by_inference.runs()) - 1)[1])
     assert one is not None
@@ -736,3 +746,80 @@ def test_every_study_with_a_run_has_a_first_picture(
     found = overview(study(dataclasses.replace(PRESETS["quick"], **options), tmp_path / "losses")[1])
     assert found is not None
     assert [row.label for panel in found.shown for row in panel.rows if row.main] == [reference]
+    assert len(found.more) == len(starts) - 1
+
+
+STARTED = dataclasses.replace(SMALL, losses=("information-gain", "published"), starts=("population", "equal"))
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyResults, Summary]:
+    """A study from two starts: nets from equal classes differ from the others by their intercept, and can be matched."""
+    results, _ = study(STARTED, tmp_path_factory.mktemp("started"))
+    runs, usual = [], {run.config: run.log_probs for run in results.runs if run.config.start == "population"}
+    for run in results.runs:
+        assert run.config.population is not None
+        away = run.config.start == "equal"
+        offset = -float(np.log(run.config.population / (1 - run.config.population))) if away else 0.0
+        table = usual[dataclasses.replace(run.config, start="population")] + np.array([0.0, offset])
+        table -= np.logaddexp.reduce(table, axis=1, keepdims=True)
+        mean = 0.5 if away else run.config.population
+        steps = len(trace_steps(run.config.training.steps))
+        trace = tuple(mean * (1 + run.config.fold) for _ in range(steps))
+        runs.append(dataclasses.replace(run, log_probs=table, matched=(0.0, -offset), trace=trace))
+    moved = dataclasses.replace(results, runs=tuple(runs))
+    return moved, summarise(moved)
+
+
+def test_traces_are_means_over_folds_with_a_figure_for_each_prevalence(started: tuple[StudyResults, Summary]) -> None:
+    results = started[0]
+    config = dataclasses.replace(STARTED, populations=(0.01, 0.3, 0.001))
+    runs = [dataclasses.replace(run.config, population=rate) for rate in config.populations for run in results.runs]
+    given = [dataclasses.replace(results.runs[0], config=run) for run in runs]
+    drawn = trace_figures(StudyResults(config, results.data, tuple(given)))
+    assert [drawing.title for drawing in drawn] == ["π = 30 %", "π = 1 in 1,000", "π = 1 in 100"]
+    assert all(f">{word}<" in drawn[0].svg for word in ("information gain", "as published", "started at equal classes", "π"))
+    case = ("published", "equal", 0.3)
+    own = [run for run in results.runs if (run.config.loss, run.config.start, run.config.population) == case]
+    short = dataclasses.replace(own[1], trace=own[1].trace[:3])  # its loss was not finite
+    np.testing.assert_allclose(mean_and_range([own[0], short])[:, [0, -1]], [[0.75, 0.5], [0.5, 0.5], [1.0, 0.5]])
+    assert trace_figures(dataclasses.replace(results, runs=(dataclasses.replace(results.runs[0], trace=()),))) == []
+
+
+@pytest.mark.long
+def test_the_page_shows_the_traces_and_what_is_left_once_matched(started: tuple[StudyResults, Summary], tmp_path: Path) -> None:
+    page = Elements(write_report(*started, tmp_path).read_text(encoding="utf-8"))
+    ids = page.all("id")
+    assert ids.index("overview") < ids.index("trace") < ids.index("checks")
+    assert {"#table-matched"} <= set(page.all("href"))
+    assert not page.wrong
+    assert CAPTION in "".join(page.text)
+    assert beyond_intercept(started[1]) in "".join(page.text)
+    assert len(list((tmp_path / "figures").glob("trace-*.svg"))) == 2
+
+
+def test_matching_takes_back_what_a_start_did(started: tuple[StudyResults, Summary]) -> None:
+    summary = started[1]
+    (table,) = (table for table in tables(summary) if table.name == "matched")
+    lines = {section.title: {line.label: line.entries for line in section.lines} for section in table.sections}
+    usual, away = (lines[f"ConvNet, started at {start}, π = 0.001"] for start in ("π", "equal classes"))
+    default = "information gain (default)"
+    assert usual[default][0].value == usual[default][1].value == away[default][1].value != away[default][0].value
+    assert str(usual[default][5]) == "–"
+    rows = {row.key: row.figures["expected_log_likelihood"].value for row in summary.rows}
+    ours = next(key for key in rows if (key.loss, key.start, key.population) == ("information-gain", "population", 0.001))
+    behind = rows[ours._replace(loss="published")] - rows[ours]
+    shown = str(usual["information gain as published"][5]).partition(" ")[0]
+    assert float(shown.replace("−", "-")) == pytest.approx(behind, rel=0.05)
+    assert re.search(r"by their start in 2 of 4 cases as trained, in 0 of 4 once matched to π\.$", beyond_intercept(summary))
+
+
+def test_every_panel_has_one_start_and_the_slider_says_which(started: tuple[StudyResults, Summary]) -> None:
+    shown = panels_of(started[0])
+    assert [panel.title.rpartition(", ")[2] for panel in shown] == ["started at π", "started at equal classes"]
+    assert [len(column.cells) for panel in shown for column in panel.columns] == [2, 2, 2, 2]
+    assert [panel["mix"] for panel in slider_data(shown)["panels"]] == [
+        "half and half, started at π",
+        "half and half, started at equal classes",
+    ]
+    assert slider_data(shown[:1])["panels"][0]["mix"] == "half and half"

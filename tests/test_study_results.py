@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Callable
@@ -14,7 +15,8 @@ from members import assert_refused
 from study_results import fake_study
 
 import rightloss
-from rightloss.study.config import RunConfig, StudyConfig
+from rightloss.study import read_one_file, write_one_file
+from rightloss.study.config import RunConfig, Source, StudyConfig
 from rightloss.study.report import write_tables
 from rightloss.study.results import data_path, read_study
 from rightloss.study.summary import Summary, summarise
@@ -169,3 +171,40 @@ def test_another_version_is_named_with_what_to_do(out: Path) -> None:
     for foreign in ({"version": 3, "preset": "small"}, {"version": "0.0.7"}, {**content, "version": None}):
         (out / "study.json").write_text(json.dumps(foreign))
         assert_refused(lambda: read_study(out), "to hold a study's config, but .*: choose another folder")
+
+
+# In one file.
+
+
+def test_one_file_gives_the_same_figures_and_verdicts(tmp_path: Path) -> None:
+    """Of two data sets and both tasks; float32 costs less than the seventh digit."""
+    for task in ("binary", "rating"):
+        config = dataclasses.replace(
+            CONFIG,
+            task=task,
+            sources=(Source("contours"), Source("other", "digest")),
+            losses=("information-gain", "published", "weighted"),
+            populations=(None,) if task == "rating" else (0.3, 0.001),
+        )
+        fake_study(tmp_path / task, config, NODULES)
+        results = read_study(tmp_path / task)
+        again = read_one_file(write_one_file(results, tmp_path / f"{task}.npz"))
+        ours, theirs = summarise(results), summarise(again)
+        assert [check.verdict for check in ours.checks] == [check.verdict for check in theirs.checks]
+        for row, same in zip(ours.rows, theirs.rows, strict=True):
+            assert row.key == same.key
+            values = [[figures[name].value for name in row.figures] for figures in (row.figures, same.figures)]
+            np.testing.assert_allclose(values[0], values[1], rtol=2e-6, atol=1e-9)
+        for run, same_run in zip(results.runs, again.runs, strict=True):
+            assert (run.config, run.chosen, run.validation) == (same_run.config, same_run.chosen, same_run.validation)
+
+
+def test_one_file_refuses_unfinished_studies_and_foreign_files(out: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"ending in \.npz"):
+        write_one_file(read_study(out), tmp_path / "study.zip")
+    file_of(out, 0, ".json").unlink()
+    with pytest.raises(ValueError, match="1 of its runs are missing"):
+        write_one_file(read_study(out), tmp_path / "study.npz")
+    np.savez(tmp_path / "foreign.npz", content=np.frombuffer(b"{}", np.uint8))
+    with pytest.raises(ValueError, match="does not hold one"):
+        read_one_file(tmp_path / "foreign.npz")

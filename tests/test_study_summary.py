@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from pathlib import Path
 
@@ -14,11 +15,11 @@ from study_results import fake_study
 
 from rightloss.metrics import evaluate
 from rightloss.study.config import Source, StudyConfig
-from rightloss.study.pooled_predictions import Cell, cells
+from rightloss.study.pooled_predictions import Cell, cells, matched
 from rightloss.study.results import StudyResults, read_study
 from rightloss.study.summary import CellSummary, Comparison, Summary, summarise
 from rightloss.study.summary.comparisons import compare
-from rightloss.study.summary.contract import CONSTANT
+from rightloss.study.summary.contract import CONSTANT, COSTS
 from rightloss.study.summary.resampling import areas_of, mean_area, resamples_of, weighted_auc
 from rightloss.study.summary.summarise import BINARY_FIGURES
 
@@ -188,7 +189,7 @@ def test_a_difference_is_as_uncertain_as_a_plain_bootstrap_of_patients_makes_it(
     strata = [np.unique(ours.patients[(ours.fold == fold) & (malignant == kind)]) for fold in range(3) for kind in (0, 1)]
     draws = []
     for _ in range(400):
-        drawn = np.concatenate([generator.choice(stratum, len(stratum)) for stratum in strata])
+        drawn = np.concatenate([generator.choice(stratum, len(stratum) - 1) for stratum in strata])
         rows = np.concatenate([np.flatnonzero(ours.patients == name) for name in drawn])
         if figure == "auc":
             runs = [rows[(ours.fold[rows] == fold) & (ours.seed[rows] == seed)] for fold in range(3) for seed in range(2)]
@@ -312,8 +313,8 @@ def test_loss_against_itself_is_undecided_and_a_clear_lead_is_ahead(results: Stu
     differences = [
         each
         for comparison in summarise(dataclasses.replace(results, runs=tuple(alike))).comparisons
-        for each in comparison.differences.values()
-        if comparison.about != "population"
+        for name, each in comparison.differences.items()
+        if comparison.about != "population" and not name.startswith(("tpr", "tnr"))
     ]
     assert {each.standing for each in differences} == {"undecided"}
     assert {(each.figure.low, each.figure.value, each.figure.high) for each in differences} == {(0.0, 0.0, 0.0)}
@@ -358,7 +359,8 @@ def test_a_class_that_was_never_tested_leaves_figures_undefined_with_a_reason(re
     for row in found.rows:
         for figure in ("expected_log_likelihood", "auc", "tpr"):
             assert row.key.loss == CONSTANT or (math.isnan(row.figures[figure].value) and row.figures[figure].reason)
-    assert all(each.standing == "undecided" for pair in found.comparisons for each in pair.differences.values())
+    for name in ("expected_log_likelihood", "auc", "tpr"):
+        assert all(pair.differences[name].standing == "undecided" for pair in found.comparisons if name in pair.differences)
     assert {check.verdict for check in found.checks} == {"undecided"}
 
 
@@ -422,8 +424,118 @@ def test_nets_and_inferences_are_compared_with_what_they_add_to(tmp_path: Path) 
 
 
 @pytest.mark.long
-def test_another_marginal_is_a_rival_of_the_default(tmp_path: Path) -> None:
-    config = dataclasses.replace(CONFIG, losses=("information-gain", "weighted"), marginals=("own", "auxiliary"), seeds=1)
+def test_losses_are_compared_from_the_same_start_and_starts_within_a_loss(tmp_path: Path) -> None:
+    losses = ("information-gain", "published", "published-network", "weighted")
+    config = dataclasses.replace(CONFIG, losses=losses, starts=("population", "equal"), populations=(0.001,), seeds=1)
     found = summarise(results_of(tmp_path, config, 80)).comparisons
-    rivals = [(each.theirs.loss, each.theirs.marginal) for each in found if each.ours.population == 0.3]
-    assert rivals == [("information-gain", "auxiliary"), ("weighted", "own")]
+    between = [each for each in found if each.about == "start"]
+    assert [(each.ours.loss, each.ours.start, each.theirs.loss, each.theirs.start) for each in between] == [
+        (loss, "equal", loss, "population") for loss in losses
+    ]
+    assert all(each.ours.start == each.theirs.start for each in found if each.about != "start")
+    pairs = [(each.about, each.ours.loss, each.theirs.loss) for each in found if each.ours.start == "equal"]
+    rivals = [("loss", losses[0], loss) for loss in losses[1:]]
+    assert [pair for pair in pairs if pair[0] != "start"] == [
+        *rivals,
+        *(("published", loss, "weighted") for loss in losses[1:3]),
+    ]
+
+
+# Decisions by cost, and predictions matched to π.
+
+
+@pytest.mark.parametrize("cost", COSTS)
+def test_figures_by_cost_are_those_of_acting_from_its_threshold_on(results: StudyResults, summary: Summary, cost: int) -> None:
+    cell = cell_of(results, "published", 0.001)
+    expected = evaluate(cell.log_probs, cell.labels, 0.001, threshold=1 / (1 + cost), groups=cell.patients)
+    figures = row_of(summary, "published", 0.001).figures
+    for name in ("tpr", "tnr", "net_benefit"):
+        found = figures[f"{name}_cost_{cost}"]
+        assert found.value == pytest.approx(expected[name].value, rel=1e-8)
+        assert found.low <= found.value <= found.high
+        if name != "tpr":  # near 1, where methods differ
+            assert found.high - found.low == pytest.approx(expected[name].high - expected[name].low, rel=0.35)
+
+
+@pytest.mark.parametrize("cost", COSTS)
+def test_always_answering_the_prevalence_acts_on_all_or_nobody(summary: Summary, cost: int) -> None:
+    for rate in (0.3, 0.001):
+        found = row_of(summary, CONSTANT, rate).figures
+        acts = rate * cost > 1 - rate
+        assert (found[f"tpr_cost_{cost}"].value, found[f"tnr_cost_{cost}"].value) == (acts, 1 - acts)
+        assert found[f"net_benefit_cost_{cost}"].value == pytest.approx(acts * (rate - (1 - rate) / cost))
+
+
+def test_a_sensitivity_that_never_differs_is_as_uncertain_as_patients_are_few(results: StudyResults) -> None:
+    ours = cell_of(results, "weighted", 0.001)
+    timid = dataclasses.replace(ours, log_probs=np.tile(np.log([0.999, 0.001]), (len(ours.rows), 1)))
+    resamples = resamples_of([ours])
+    found = compare("loss", timid, timid, None, resamples)
+    assert found is not None
+    ill = len(np.unique(ours.patients[ours.labels == 1]))
+    limit = 1.959964**2 / (ill + 1.959964**2)
+    tpr = found.differences["tpr"].figure
+    assert (tpr.low, tpr.value, tpr.high) == pytest.approx((-limit, 0.0, limit), rel=1e-5)
+
+
+def off(results: StudyResults, shift: float) -> StudyResults:
+    """Every run's log-odds moved by a constant, with the offsets that move them back."""
+    moved = []
+    for run in results.runs:
+        odds = run.log_probs[:, 1] - run.log_probs[:, 0] + shift
+        moved.append(dataclasses.replace(run, log_probs=-np.logaddexp(0, np.stack([odds, -odds], 1)), matched=(shift, 0.0)))
+    return dataclasses.replace(results, runs=tuple(moved))
+
+
+def test_matching_undoes_any_shift_of_the_intercept(few: StudyResults) -> None:
+    moved = matched(off(few, 3.0))
+    for run, expected in zip(moved.runs, few.runs, strict=True):
+        np.testing.assert_allclose(run.log_probs, expected.log_probs, atol=1e-9)
+
+
+def test_runs_without_finite_offsets_are_left_out_of_what_is_matched(few: StudyResults) -> None:
+    first, second, *others = off(few, 0.0).runs
+    runs = (dataclasses.replace(first, matched=(math.nan, 0.0)), dataclasses.replace(second, matched=()), *others)
+    assert [run.config for run in matched(dataclasses.replace(few, runs=runs)).runs] == [run.config for run in others]
+
+
+@pytest.mark.long
+def test_matched_rows_and_comparisons_are_those_of_the_moved_predictions(few: StudyResults, tmp_path: Path) -> None:
+    found = summarise(off(few, 3.0))
+    expected = summarise(few)
+    assert (expected.matched_rows, expected.matched_comparisons) == ((), ())
+    for row in found.matched_rows:
+        plain = row_of(expected, row.key.loss, row.key.population)
+        assert {"expected_log_likelihood", "skill", "auc", "tpr", "tnr", "mean_prediction"} <= row.figures.keys()
+        for name, figure in row.figures.items():
+            assert figure.value == pytest.approx(plain.figures[name].value, rel=1e-7)
+    assert [each.about for each in found.matched_comparisons] == [each.about for each in expected.comparisons]
+    for each, same in zip(found.matched_comparisons, expected.comparisons, strict=True):
+        for name, difference in each.differences.items():
+            assert difference.figure.low == pytest.approx(same.differences[name].figure.low, rel=1e-6, abs=1e-9)
+    path = tmp_path / "summary.json"
+    path.write_text(found.to_json(), encoding="utf-8")
+    assert Summary.read(path).to_json() == found.to_json()
+    older = {name: each for name, each in json.loads(found.to_json()).items() if not name.startswith("matched")}
+    path.write_text(json.dumps(older), encoding="utf-8")
+    assert Summary.read(path).matched_rows == ()
+
+
+@pytest.mark.long
+def test_calibration_over_prevalences_is_compared_on_the_same_patients(tmp_path: Path) -> None:
+    rates = (0.3, 0.03, 0.001)
+    config = dataclasses.replace(CONFIG, losses=("published", "weighted"), populations=rates, seeds=1)
+    results = results_of(tmp_path, config, 120)
+    found = [each for each in summarise(results).comparisons if "log_mean_off" in each.differences]
+    assert [(each.about, each.ours.loss, each.ours.population) for each in found] == [("published", "published", 0.001)]
+    gaps = []
+    for loss in ("published", "weighted"):
+        means = [
+            evaluate(cell.log_probs, cell.labels, cell.population[1], intervals=None).mean_prediction.value
+            for cell in cells(results)
+            if cell.key.loss == loss
+        ]
+        gaps.append(np.mean(np.abs(np.log(np.array(means) / rates))))
+    figure = found[0].differences["log_mean_off"].figure
+    assert figure.value == pytest.approx(gaps[0] - gaps[1], rel=1e-6)
+    assert figure.low < figure.value < figure.high

@@ -15,6 +15,7 @@ from rightloss.study.config import StudyConfig
 from rightloss.study.pooled_predictions import Cell, cells
 from rightloss.study.results import StudyResults, read_study
 from rightloss.study.summary import CellSummary, Summary, summarise
+from rightloss.study.summary.cell_figures import RULE_FIGURES
 from rightloss.study.summary.contract import CONSTANT
 
 CONFIG = StudyConfig(
@@ -178,8 +179,22 @@ def test_ratings_have_likelihoods_compared_with_the_softmax_and_no_auc(summary: 
             *(("loss", likelihood, "information-gain", likelihood) for likelihood in CONFIG.likelihoods),
         ]
     )
-    assert all(set(each.differences) == {"expected_log_likelihood"} for each in summary.comparisons)
+    names = {"expected_log_likelihood", *(f"{rule}_{name}" for rule in RULES for name in RULE_FIGURES)}
+    assert all(set(each.differences) == names for each in summary.comparisons)
+    figures = {row.key: row.figures for row in summary.rows}
+    for each in summary.comparisons:
+        for name, difference in each.differences.items():
+            expected = figures[each.ours][name].value - figures[each.theirs][name].value
+            assert difference.figure.value == pytest.approx(expected, abs=1e-8)
     assert all("auc" not in row.figures for row in summary.rows)
+
+
+@EACH_RULE
+def test_the_distance_of_rating_1_is_from_the_worst_of_2_to_4(row: CellSummary, rule: str) -> None:
+    one, *middle = (row.figures[f"{rule}_off_by_one_recall_{rating}"].value for rating in range(1, 5))
+    found = row.figures[f"{rule}_off_by_one_margin"]
+    assert found.value == pytest.approx(min(middle) - one)
+    assert found.low < found.value < found.high
 
 
 def test_always_answering_the_shares_of_ratings_is_its_closed_form(summary: Summary, cell: Cell) -> None:
@@ -188,10 +203,3 @@ def test_always_answering_the_shares_of_ratings_is_its_closed_form(summary: Summ
     population = cell.population
     assert found[0].figures["expected_log_likelihood"].value == pytest.approx(population @ np.log(population), rel=1e-8)
     assert found[0].figures["brier"].value == pytest.approx(1 - population @ population, rel=1e-8)
-
-
-def test_the_papers_figures_stand_beside_ours_in_words(summary: Summary) -> None:
-    sentence = next(each for each in summary.findings if each.startswith("Ratings"))
-    assert "onion peeling" in sentence
-    for number in ("0.55", "0.45", "0.94", "0.85"):
-        assert f"(paper: {number})" in sentence

@@ -15,10 +15,11 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from rightloss.inference import Posterior, variational
 from rightloss.predictive import retarget
 from rightloss.prevalence import Prevalence
-from rightloss.study.config import IMAGE_NETS, LIKELIHOODS, MARGINALS, Group, RunConfig, Source, StudyConfig, Training
-from rightloss.study.datasets import StudyData, study_data
+from rightloss.study.config import IMAGE_NETS, LIKELIHOODS, Group, RunConfig, Source, StudyConfig, Training
+from rightloss.study.datasets import StudyData, study_data, summary_of
 from rightloss.study.methods import FULLY_LABELLED, METHODS
-from rightloss.study.results import RunResult
+from rightloss.study.pooled_predictions import matched
+from rightloss.study.results import RunResult, StudyResults, trace_steps
 from rightloss.study.training import Hardware, loop, posteriors, train_group
 from rightloss.study.training.batches import Batches
 from rightloss.study.training.candidates import AdamW, Candidate, Net, RunningMean, tables_of
@@ -225,11 +226,12 @@ def untrained(run: RunConfig, source: Source) -> tuple[Candidate, Batches]:
 
 
 @pytest.mark.parametrize("loss", FULLY_LABELLED)
-def test_untrained_nets_predict_the_prevalence_that_their_loss_starts_at(source: Source, loss: str) -> None:
-    (run,) = group_of(source, losses=(loss,)).runs
+@pytest.mark.parametrize(("start", "usual"), [("population", 0.1), ("equal", 0.5)])
+def test_untrained_nets_predict_the_classes_of_their_start(source: Source, loss: str, start: str, usual: float) -> None:
+    (run,) = group_of(source, losses=(loss,), starts=(start,)).runs
     candidate, batches = untrained(run, source)
     found = candidate.log_probs(batches.fixed(batches.parts.valid)).exp()[:, 1]
-    expected = 0.5 if loss in ("published", "plain") else 0.1
+    expected = {"plain": 0.5, "corrected": 0.1}.get(loss, usual)  # their logits are for minibatches with equal classes
     torch.testing.assert_close(found, torch.full_like(found, expected), rtol=1e-6, atol=0)
 
 
@@ -311,15 +313,71 @@ def test_ratings_are_learnt_from_votes_under_every_likelihood_and_loss(source: S
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("marginal", MARGINALS)
-def test_every_marginal_trains_whatever_random_numbers_the_user_has_drawn(source: Source, marginal: str) -> None:
-    group = group_of(source, losses=("information-gain", "published"), nets=("mlp",), marginals=(marginal,))
-    default, published = train_group(group)
-    assert np.isfinite(default.log_probs).all()
-    assert not np.array_equal(default.log_probs, published.log_probs)
-    torch.manual_seed(12345)
-    (again,) = train_group(Group(source, (published.config,)))
-    assert_same(published, again)
+def test_every_marginal_trains_whatever_random_numbers_the_user_has_drawn(source: Source) -> None:
+    forms = [name for name, method in METHODS.items() if method.published]
+    found = train_group(group_of(source, losses=tuple(forms), nets=("mlp",)))
+    assert len({result.log_probs.tobytes() for result in found}) == len(forms) == 3
+    for result in found:
+        torch.manual_seed(12345)
+        (again,) = train_group(Group(source, (result.config,)))
+        assert_same(result, again)
+
+
+# Where a net starts, and what its intercept does afterwards.
+
+STARTS = ("population", "equal")
+
+
+@pytest.mark.parametrize("loss", FULLY_LABELLED)
+def test_starts_differ_in_the_output_bias_alone_which_gives_their_classes(loss: str) -> None:
+    population, sampling = torch.tensor([0.9, 0.1]).double(), torch.tensor([0.6, 0.4]).double()
+    nets = {}
+    for start in STARTS:
+        (group,) = StudyConfig("quick", losses=(loss,), starts=(start,), nets=("mlp",), populations=(0.1,), folds=1).groups()
+        nets[start] = Candidate(group.runs[0], 1e-2, sampling, population, 4, loop.OneCPU()).nets[0].module
+    one, other = (dict(net.named_parameters()) for net in nets.values())
+    assert one.keys() == other.keys()
+    differing = [one[name] for name in one if not torch.equal(one[name], other[name])]
+    assert [id(each) for each in differing] in ([id(nets["population"].head.bias)], [])
+    classes = {start: torch.softmax(net.head.bias.detach().double(), 0)[1].item() for start, net in nets.items()}
+    own = population if METHODS[loss].mix == "population" else sampling
+    assert classes == pytest.approx({"population": own[1].item(), "equal": 0.5}, rel=1e-5)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("loss", ["information-gain", "published-network", "weighted"])
+def test_the_trace_begins_where_the_net_started(source: Source, loss: str) -> None:
+    training = dataclasses.replace(SHORT, learning_rates=(1e-4,))
+    group = group_of(source, training, losses=(loss,), starts=STARTS, nets=("mlp",), populations=(0.02,))
+    for result, start in zip(train_group(group), (0.02, 0.5), strict=True):
+        assert len(result.trace) == len(trace_steps(training.steps)) == 6
+        odds, expected = (math.log(each / (1 - each)) for each in (result.trace[0], start))
+        assert odds == pytest.approx(expected, abs=0.5)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("inference", "loss"), [("map", "published"), ("laplace", "corrected")])
+def test_matched_predictions_have_the_prevalence_as_their_mean_on_the_validation_part(
+    source: Source, inference: str, loss: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = StudyData.parts
+
+    def tested_on_validation(data: StudyData, fold: int, num_folds: int) -> Any:
+        found = parts(data, fold, num_folds)
+        return found._replace(test=found.valid)
+
+    monkeypatch.setattr(StudyData, "parts", tested_on_validation)
+    choices: dict[str, Any] = {"inferences": (inference,), "minibatches": ("raw",), "losses": (loss,)}
+    found = train_group(group_of(source, starts=("equal",), nets=("mlp",), **choices))
+    data = summary_of(source, "binary")
+    config = StudyConfig("quick", sources=(source,))
+    moved = matched(StudyResults(config, {source.name: data}, tuple(found)))
+    for result, plain in zip(moved.runs, found, strict=True):
+        means = [np.exp(run.log_probs[:, 1]) for run in (result, plain)]
+        labels = data.labels[result.rows]
+        at_population = [0.9 * mean[labels == 0].mean() + 0.1 * mean[labels == 1].mean() for mean in means]
+        assert at_population[0] == pytest.approx(0.1, rel=1e-6)
+        assert at_population[1] != pytest.approx(0.1, rel=1e-3)
 
 
 @pytest.mark.long
@@ -346,7 +404,8 @@ def test_the_prior_is_centred_at_the_mix_that_the_logits_are_for_wherever_the_lo
         return fit(target, *given, **settings)
 
     monkeypatch.setitem(posteriors.FIT, "laplace", recorded)
-    (run,) = group_of(source, nets=("mlp",), inferences=("laplace",), minibatches=("raw",), losses=(loss,)).runs
+    choices: dict[str, Any] = {"inferences": ("laplace",), "minibatches": ("raw",), "losses": (loss,), "starts": ("equal",)}
+    (run,) = group_of(source, nets=("mlp",), **choices).runs
     batches = Batches(study_data(source, "binary"), None, run, torch.device("cpu"))
     prevalence = Prevalence.binary(0.1, sampling=float(batches.sampling[1]))
     posteriors._fit(run, 1.0, batches, prevalence)
@@ -380,7 +439,7 @@ def test_predictions_of_a_posterior_are_corrected_draw_by_draw(source: Source, m
 @pytest.mark.long
 def test_a_prior_whose_predictions_are_nan_is_left_for_another(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = posteriors._log_probs
-    told = iter([True, False, False])
+    told = iter([True, False, False, False])  # each scale, then the best on both parts
 
     def log_probs(*given: Any) -> torch.Tensor:
         return honest(*given) * (math.nan if next(told) else 1)

@@ -232,10 +232,12 @@ def test_no_example_is_used_twice_by_training_and_testing_or_by_two_seeds(monkey
     assert len(torch.cat(drawn).unique(dim=0)) == sum(map(len, drawn))
 
 
-def test_every_method_gives_figures_of_its_own() -> None:
+def test_every_method_and_start_gives_figures_of_its_own_unless_its_starts_coincide() -> None:
     problem = ToyProblem(FiveRatings(), TINY[0], seed=0, test_examples=500)
-    figures = {method: runs.run(ToyRun(problem, method)).log_likelihood for method in FULLY_LABELLED}
-    assert len(set(figures.values())) == len(FULLY_LABELLED)
+    figures = {each: runs.run(ToyRun(problem, *each)).log_likelihood for each in study.METHODS_AND_STARTS}
+    assert len(set(figures.values())) == len(figures) == 2 * len(FULLY_LABELLED) - 2
+    for method in ("plain", "corrected"):
+        assert runs.run(ToyRun(problem, method, "equal")).log_likelihood == figures[method, "population"]
 
 
 @pytest.mark.long
@@ -243,7 +245,7 @@ def test_a_study_writes_its_files_and_every_row(own: Path) -> None:
     (own / "results.json").unlink()
     results = run_toy(tiny(), own)
     assert sorted(name for name in contents(own) if not name.startswith("runs/")) == sorted(FILES)
-    assert len(results.rows) == 2 * (2 + 2 * len(FULLY_LABELLED))
+    assert len(results.rows) == 2 * (2 + 2 * len(study.METHODS_AND_STARTS))
     lines = list(csv.DictReader(io.StringIO((own / "table.csv").read_text(encoding="utf-8"))))
     assert [line["method"] for line in lines] == [row.method for row in results.rows]
     assert [float(line["log_likelihood"]) for line in lines] == pytest.approx(
@@ -259,8 +261,8 @@ def test_rows_are_means_over_their_own_seeds(finished: Path) -> None:
     config = tiny()
     rows = Results.read(finished / "results.json").rows
     problems = [ToyProblem(FiveRatings(), TINY[1], seed, config.test_examples) for seed in range(2)]
-    figures = [runs.run(ToyRun(problem, "weighted")) for problem in problems]
-    (row,) = [row for row in rows if (row.prevalence, row.model, row.method) == ("5 ratings", "MLP", "weighted loss")]
+    figures = [runs.run(ToyRun(problem, "weighted", "equal")) for problem in problems]
+    (row,) = [row for row in rows if (row.prevalence, row.model, row.name) == ("5 ratings", "MLP", "weighted loss from equal")]
     assert row.log_likelihood_by_seed == [each.log_likelihood for each in figures]
     error = math.sqrt(figures[0].variance + figures[1].variance) / 2
     assert row.standard_error == pytest.approx(error)
@@ -334,7 +336,7 @@ def test_progress_counts_every_run(own: Path) -> None:
     seen: list[tuple[int, int, str]] = []
     run_toy(tiny(), own, lambda done, total, label: seen.append((done, total, label)))
     assert [done for done, _, _ in seen] == list(range(1, len(seen) + 1))
-    assert {total for _, total, _ in seen} == {len(seen)} == {2 * 2 * 2 * len(FULLY_LABELLED) + 2}
+    assert {total for _, total, _ in seen} == {len(seen)} == {2 * 2 * 2 * len(study.METHODS_AND_STARTS) + 2}
 
 
 def a_file_in_place_of_the_folder(out: Path) -> None:
@@ -401,7 +403,7 @@ def test_the_default_reaches_the_best_possible_and_cross_entropy_as_it_is_does_n
     for each in run_toy(ToyConfig(nets=(study.LINEAR,)), tmp_path).rows:
         if each.method in distances:
             assert each.from_best is not None
-            distances[each.method][each.prevalence] = each.from_best
-    assert set(distances[default]) == {"0.3", "0.05", "0.001", "5 ratings"}
+            distances[each.method][f"{each.prevalence} {each.start}"] = each.from_best
+    assert len(distances[default]) == 2 * len(distances[plain]) == 8
     assert all(abs(distance) <= 3 for distance in distances[default].values()), distances
     assert all(distance < -30 for distance in distances[plain].values()), distances

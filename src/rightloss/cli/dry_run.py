@@ -77,7 +77,7 @@ def _grid(config: StudyConfig) -> Iterator[tuple[str, str]]:
     yield "nets", f"{words(config.nets)}, {words(training.small)}"
     yield "losses", "; ".join(METHODS[name].title for name in config.losses)
     yield "prevalences", words(config.populations)
-    for name in ("likelihoods", "marginals", "inferences", "minibatches"):
+    for name in ("likelihoods", "starts", "inferences", "minibatches"):
         yield name, words(getattr(config, name))
     if config.evidence != EVIDENCE:
         yield "evidence", words(config.evidence)

@@ -1,4 +1,4 @@
-"""`rightloss report DIR`: write the tables and the report of a study's folder from its results.
+"""`rightloss report DIR`: write the tables and the report of a study's folder, or of its one file, from its results.
 
 Stage: `StudyResults`, folder → `Summary`, tables and `report.html`; folder → the saved `Summary`, if nothing has changed.
 """
@@ -13,7 +13,7 @@ import typer
 
 from ..atomic_files import write_whole
 from ..study.config import StudyConfig
-from ..study.results import StudyResults, data_path, read_config, read_study
+from ..study.results import StudyResults, data_path, read_config, read_study, write_config
 from .errors import plain_errors, require
 
 if TYPE_CHECKING:
@@ -25,15 +25,39 @@ _PAGES = ("table.csv", "summary.json", "report.html")
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(help="The folder that `rightloss study` wrote to.", show_default=False)],
+    folder: Annotated[
+        Path,
+        typer.Argument(help="The folder that `rightloss study` wrote to, or a file that --keep wrote.", show_default=False),
+    ],
+    out: Annotated[Path | None, typer.Option(help="Folder for the pages; by default that of the study.")] = None,
+    keep: Annotated[
+        Path | None, typer.Option(help="Also store the finished study in this small file (.npz), to make its pages from later.")
+    ] = None,
 ) -> None:
     """Write the tables and the report of a study again from its results, even if the study is not finished."""
     with plain_errors():
         from ..study.execute import check_folder
+        from ..study.one_file import read_one_file, write_one_file
 
         require("rich", "matplotlib")
-        check_folder(folder, PAGES_SIZE)
-        show_pages(make_pages(read_study(folder), folder), folder)
+        if folder.is_file() and out is None:
+            raise ValueError(f"Expected a folder for the pages of {folder}, but got none: add --out DIR.")
+        out = folder if out is None else out
+        check_folder(out, PAGES_SIZE)
+        results = read_one_file(folder) if folder.is_file() else read_study(folder)
+        if out != folder:
+            _claim(out, results.config)
+        if keep is not None:
+            write_one_file(results, keep)
+        show_pages(make_pages(results, out), out)
+
+
+def _claim(out: Path, config: StudyConfig) -> None:
+    """Make the folder that of this study; refuse that of another."""
+    if (out / "study.json").exists() and read_config(out).to_dict() != config.to_dict():
+        raise ValueError(f"Expected an empty folder for the pages, but {out} holds another study: choose another by --out.")
+    out.mkdir(parents=True, exist_ok=True)
+    write_config(out, config)
 
 
 def make_pages(results: StudyResults, out: Path) -> Summary:

@@ -158,8 +158,6 @@ def configured(preset: str, options: Mapping[str, Any]) -> StudyConfig:
     if grid.get("unlabelled") and "losses" not in grid:
         grid["losses"] = (*base.losses, ADJUSTED_LABELLED)  # to show what the unlabelled patients add
     config = replace(base, **grid, training=replace(base.training, **training))
-    if not config.runs():
-        raise ValueError(f"Expected a loss that takes the marginals {config.marginals}, but got none: add --marginal own.")
     for name, inferences in _USED_BY.items():
         if name in options and not set(inferences) & set(config.inferences):
             raise ValueError(

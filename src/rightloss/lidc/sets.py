@@ -31,7 +31,8 @@ FEATURES = (*CHARACTERISTICS, *SIZES)
 # Content of a radiology report: size, solidity, calcification, fat or fluid inside, and contrast.
 # The readers' other characteristics describe the outline, which is visible in the image.
 METADATA = ("diameter_mm", "texture", "calcification", "internal_structure", "contrast")
-COUNTS = {"binary": (1068, 344), "rating": (88, 191, 585, 246, 82), "balanced": (340, 339)}
+COUNTS = {"binary": (1068, 344), "binary by mean": (1162, 557), "rating": (88, 191, 585, 246, 82)}
+COUNTS |= dict.fromkeys(("balanced", "balanced by mean"), (340, 339))
 
 # Columns of an archive that identify the nodule, describe the scan, or reveal the label; readers mark what looks malignant.
 _NO_FEATURES = {"nodule", "nodule_id", "scan", "x", "y", "z", "outside"}
@@ -145,12 +146,12 @@ class NoduleSet:
         return self.places if rows is None else self.places[row_numbers(rows, len(self))]
 
 
-def binary_set(archive: Source = None, features: str | Sequence[str] | None = None) -> NoduleSet:
-    """Return the set of benign (0) and malignant (1) nodules: 1068 and 344.
+def binary_set(archive: Source = None, features: str | Sequence[str] | None = None, rule: str = "majority") -> NoduleSet:
+    """Return the set of benign (0) and malignant (1) nodules: 1068 and 344, or 1162 and 557 by the mean.
 
-    It has nodules with slices of at most 2.5 mm, a mean diameter of at least 3 mm, and a majority of the readers (for ties the
-    lowest rating) for another rating than 3. In `.votes` a reader's 3 counts half for each class. So 28 nodules labelled benign
-    have more votes for malignant, and 79 have equal votes (2, 3, 4, 5 is a tie, and the lowest wins).
+    It has nodules with slices of at most 2.5 mm, a mean diameter of at least 3 mm, and a rating other than 3 by the `rule`.
+    In `.votes` a reader's 3 counts half for each class. So by the majority 28 nodules labelled benign have more votes for
+    malignant, and 79 have equal votes (2, 3, 4, 5 is a tie, and the lowest wins).
 
     Args:
         archive: path of a nodule archive, or the result of `read_archive`, to use instead of the bundled tables and
@@ -159,13 +160,17 @@ def binary_set(archive: Source = None, features: str | Sequence[str] | None = No
             but those that number the nodule, say how it was scanned, or may contain the answer by their names: see
             `.feature_names`. Columns in px become mm where the archive has `spacing_mm`; of sizes (`…_mm`, `…_mm3`) the
             logarithm is taken.
+        rule: "majority", the readers' most frequent rating (the lowest of a tie), which comes close to the paper's counts; or
+            "mean", their average, the paper's words. Below 3 is benign, above 3 malignant; 3 is left out.
 
     Examples:
         >>> from rightloss.lidc import binary_set
         >>> binary_set()
         NoduleSet(binary: 1412 nodules (1068/344), 635 patients, 11 features)
+        >>> binary_set(rule="mean")
+        NoduleSet(binary by mean: 1719 nodules (1162/557), 696 patients, 11 features)
     """
-    return _expected(_binary("binary", _columns_of(archive), features), archive)
+    return _expected(_binary("binary", _columns_of(archive), features, rule), archive)
 
 
 def rating_set(archive: Source = None, features: str | Sequence[str] | None = None) -> NoduleSet:
@@ -185,7 +190,7 @@ def rating_set(archive: Source = None, features: str | Sequence[str] | None = No
     return _expected(_made("rating", table, labels, votes, _feature_columns(table, features)), archive)
 
 
-def balanced_set(archive: Source = None, features: str | Sequence[str] | None = None) -> NoduleSet:
+def balanced_set(archive: Source = None, features: str | Sequence[str] | None = None, rule: str = "majority") -> NoduleSet:
     """Return 340 benign and 339 malignant nodules of the binary set, with the clinical columns `METADATA` as features.
 
     It replaces the paper's private set. The first of each class are chosen, in the order of SHA-256 of "balanced:nodule".
@@ -201,7 +206,7 @@ def balanced_set(archive: Source = None, features: str | Sequence[str] | None = 
     if features is None:
         others = [name for name in _open_columns(table) if name not in FEATURES]
         features = [name for name in METADATA if name in table.columns] + [name for name in others if name not in METADATA]
-    binary = _binary("balanced", table, features)
+    binary = _binary("balanced", table, features, rule)
     available = torch.bincount(binary.labels, minlength=2).tolist()
     wanted = COUNTS["balanced"]
     if any(there < needed for there, needed in zip(available, wanted, strict=True)):
@@ -277,12 +282,12 @@ def _archive_columns(archive: Archive) -> _Columns:
     return _Columns(ids.astype(np.int64), rows, archive.patients, counts, columns, spacing, archive)
 
 
-def _binary(name: str, table: _Columns, features: str | Sequence[str] | None) -> NoduleSet:
-    decided = binary_labels(table.counts).numpy() != UNDECIDED
+def _binary(name: str, table: _Columns, features: str | Sequence[str] | None, rule: str) -> NoduleSet:
+    decided = binary_labels(table.counts, rule).numpy() != UNDECIDED
     large = table.columns.get("diameter_mm", np.full(len(table.ids), SMALLEST)) >= SMALLEST
     table = table.where(_thin(table) & large & decided)
-    labels, votes = binary_labels(table.counts), binary_votes(table.counts)
-    return _made(name, table, labels, votes, _feature_columns(table, features))
+    labels, votes = binary_labels(table.counts, rule), binary_votes(table.counts)
+    return _made(name if rule == "majority" else f"{name} by {rule}", table, labels, votes, _feature_columns(table, features))
 
 
 def _thin(table: _Columns) -> NDArray[np.bool_]:

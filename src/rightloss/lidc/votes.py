@@ -13,9 +13,10 @@ from torch import Tensor
 
 from ..log_probs import tensor_of
 
-__all__ = ["UNDECIDED", "binary_labels", "binary_votes", "expected_score", "majority", "rounded_mean", "vote_shares"]
+__all__ = ["RULES", "UNDECIDED", "binary_labels", "binary_votes", "expected_score", "majority", "rounded_mean", "vote_shares"]
 
 UNDECIDED = -1
+RULES = ("majority", "mean")  # how readers' ratings become benign or malignant
 _ROUNDING = 1e-6  # tolerance of a score: fractions such as 1/6 in float32 must not move a half below itself
 
 
@@ -52,10 +53,14 @@ def binary_votes(votes: ArrayLike) -> Float[Tensor, "n 2"]:
     return torch.stack([1 - malignant, malignant], 1)
 
 
-def binary_labels(votes: ArrayLike) -> Int64[Tensor, " n"]:
-    """Return 0 (benign), 1 (malignant) or `UNDECIDED` (−1) from ratings `(n, 5)`: the majority below, above or at 3."""
-    rating = majority(votes) + 1
-    return torch.where(rating == 3, UNDECIDED, (rating > 3).long())
+def binary_labels(votes: ArrayLike, rule: str = "majority") -> Int64[Tensor, " n"]:
+    """Return 0 (benign), 1 (malignant) or `UNDECIDED` (−1) from ratings `(n, 5)`: majority or mean below, above or at 3."""
+    if rule not in RULES:
+        raise ValueError(
+            f"Expected `rule` in {RULES}, but got {rule!r}: the majority gives the paper's counts, the mean is its text."
+        )
+    above = (majority(votes) + 1 if rule == "majority" else expected_score(votes)) - 3
+    return torch.where(above.abs() < _ROUNDING, UNDECIDED, (above > 0).long())
 
 
 def majority(votes: ArrayLike) -> Int64[Tensor, " n"]:

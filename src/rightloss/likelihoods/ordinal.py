@@ -16,6 +16,7 @@ class OnionPeeling(nn.Module):
     For 5 levels (here 1 to 5) and outputs z: softmax(z_1, z_2, 0) of {1, 5, neither}; if neither, softmax(z_3, z_4, 0)
     of {2, 4, neither}; if neither, 3. With an even number of levels the innermost pair is split by a logistic
     on the last output, its logit for the upper level. So there are levels − 1 outputs, for any number of levels ≥ 2.
+    The paper states the order of these steps; their formula is ours.
 
     Examples:
         >>> import torch

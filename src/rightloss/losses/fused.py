@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from ..likelihoods import Categorical
-from ..log_probs import rows_of
+from ..log_probs import map_of, rows_of
 from .batch import LabelledBatch, Labels, Reduction, full_precision, raise_nonfinite
 from .gain import PriorTerms, composed_loss
 
@@ -200,6 +200,8 @@ def _gradient(probs: Tensor, batch: LabelledBatch, a: Tensor, weights: Tensor | 
             p.mul_((beta * per_class).add_(g_rows - beta * mean_a))
         p.scatter_add_(1, labels, (-g_rows).expand(labels.shape))
     shape, dtype = batch.outputs.shape, batch.outputs.dtype
+    if probs.ndim == 2 < len(shape):  # rows of channels-last maps
+        return map_of(probs, shape).to(dtype)
     return probs if probs.shape == shape and probs.dtype == dtype and not columns else probs.contiguous().view(shape).to(dtype)
 
 

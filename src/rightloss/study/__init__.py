@@ -7,6 +7,7 @@ The grid, in the order data flow:
     datasets              data sets, from the package or from files
     training              a group of runs → their predictions
     results               predictions of runs, on disk
+    one_file              a finished study in one small file, and back
     engines               where groups are run: here, in other processes, on other machines
     execute               runs a study: only what is missing in its folder
     duration              how long that will take
@@ -21,6 +22,8 @@ The grid, in the order data flow:
 from .config import PRESETS as PRESETS
 from .config import StudyConfig as StudyConfig
 from .execute import run_study as run_study
+from .one_file import read_one_file as read_one_file
+from .one_file import write_one_file as write_one_file
 from .results import StudyResults as StudyResults
 from .results import read_study as read_study
 from .toy import FiveRatings as FiveRatings

@@ -18,13 +18,12 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from .. import __version__
-from .methods import ADJUSTED, EVIDENCE, METHODS
+from .methods import ADJUSTED, EVIDENCE, METHODS, STARTS
 
 TASKS = ("binary", "rating", "balanced")
 IMAGE_NETS = ("convnet", "inception", "fully-convolutional", "gated")
 NETS = (*IMAGE_NETS, "both", "metadata", "mlp")  # image and metadata; metadata's block alone; features alone
 LIKELIHOODS = ("categorical", "onion-peeling", "stick-breaking", "cumulative-logit")
-MARGINALS = ("own", "batch", "classwise", "running", "auxiliary")
 INFERENCES = ("map", "ensemble", "mc-dropout", "laplace", "variational", "sghmc")
 OF_TABLES = INFERENCES[3:]  # for nets without images: each takes many passes over the data
 MINIBATCHES = ("rebalanced", "raw")
@@ -162,7 +161,8 @@ class RunConfig:
     Attributes:
         data, digest: of the `Source`.
         task: "binary" (benign or malignant), "rating" (1 to 5), "balanced" (binary, half of each, with metadata).
-        net, likelihood, loss, marginal, inference: by name.
+        net, likelihood, loss, inference: by name.
+        start: of the output bias: "population" (the mix that the loss's logits are for) or "equal" (classes, ½ for two).
         population: π of malignant nodules; None for ratings: the shares of the readers' votes in the whole data set.
         evidence: κ.
         minibatches: "rebalanced" (equal classes, with replacement) or "raw" (class frequencies of the training part).
@@ -179,7 +179,7 @@ class RunConfig:
     net: str
     likelihood: str
     loss: str
-    marginal: str
+    start: str
     inference: str
     population: float | None
     evidence: float
@@ -216,7 +216,7 @@ class RunConfig:
     def _unusual(self) -> list[tuple[str, str]]:
         return [
             (self.likelihood, "categorical"),
-            (self.marginal, "own"),
+            (f"start at {self.start}", "start at population"),
             (self.inference, "map"),
             (self.minibatches, "rebalanced"),
             (f"{100 * self.unlabelled:g} % unlabelled", "0 % unlabelled"),
@@ -251,7 +251,7 @@ class Group:
 class StudyConfig:
     """The grid: every combination of its choices is a run.
 
-    A loss without a marginal is run only with "own"; the evidence of the published form is 0.
+    The evidence of the published form is 0.
 
     Attributes:
         preset: the study's name.
@@ -291,10 +291,10 @@ class StudyConfig:
         "categorical; for ratings also onion-peeling, stick-breaking, cumulative-logit.",
         COMPARED,
     )
-    marginals: tuple[str, ...] = _option(
-        ("own",),
-        "marginal",
-        f"Marginal of the information gain: {', '.join(MARGINALS)}; own is the default of each loss.",
+    starts: tuple[str, ...] = _option(
+        ("population",),
+        "start",
+        "Output bias before training: population (the class frequencies that the loss's logits are for) or equal (½ for two).",
         COMPARED,
     )
     inferences: tuple[str, ...] = _option(
@@ -356,7 +356,7 @@ class StudyConfig:
         return cls(**{**plain, "sources": sources, "training": _training(content["training"])})
 
     def _runs(self, source: Source, seed: int, fold: int, minibatches: str) -> list[RunConfig]:
-        grid = itertools.product(self.nets, self.likelihoods, self.inferences, self.populations, self.losses, self.marginals)
+        grid = itertools.product(self.nets, self.likelihoods, self.inferences, self.populations, self.losses, self.starts)
         return [
             RunConfig(
                 data=source.name,
@@ -365,7 +365,7 @@ class StudyConfig:
                 net=net,
                 likelihood=likelihood,
                 loss=loss,
-                marginal=marginal,
+                start=start,
                 inference=inference,
                 population=population,
                 evidence=self.evidence if METHODS[loss].takes_evidence else 0.0,
@@ -377,8 +377,7 @@ class StudyConfig:
                 unlabelled=self.unlabelled,
                 unlabelled_weight=self.unlabelled_weight if METHODS[loss].weighs_unlabelled else None,
             )
-            for net, likelihood, inference, population, loss, marginal in grid
-            if METHODS[loss].takes_marginal or marginal == "own"
+            for net, likelihood, inference, population, loss, start in grid
         ]
 
     def _check_names(self) -> None:
@@ -386,7 +385,7 @@ class StudyConfig:
             "nets": NETS,
             "losses": tuple(METHODS),
             "likelihoods": LIKELIHOODS,
-            "marginals": MARGINALS,
+            "starts": STARTS,
             "inferences": INFERENCES,
             "minibatches": MINIBATCHES,
         }
@@ -449,11 +448,6 @@ class StudyConfig:
             )
         elif ordinal:
             raise ValueError(f"Expected the likelihood 'categorical' for two classes, but got {ordinal}: ratings have these.")
-        if "classwise" in self.marginals and (self.task == "rating" or "raw" in self.minibatches):
-            raise ValueError(
-                "Expected rebalanced minibatches of two classes for the marginal 'classwise', but got others: it needs every "
-                "class in every minibatch; take 'running' or 'batch'."
-            )
         images = [net for net in self.nets if net in (*IMAGE_NETS, "both")]
         slow = [each for each in self.inferences if each in OF_TABLES]
         if images and slow:
@@ -481,15 +475,11 @@ class StudyConfig:
                 "--unlabelled 0.8, say, or leave the weight out."
             )
         slow = [each for each in self.inferences if each in OF_TABLES]
-        if slow and self.unlabelled and self.marginals != ("own",) and "published" in self.losses:
+        other = [loss for loss in self.losses if METHODS[loss].marginal is not None]
+        if other and self.unlabelled and (slow or "published-network" in other):
             raise ValueError(
-                f"Expected the marginal 'own' of the published form with {', '.join(slow)} and unlabelled patients, but got "
-                f"{', '.join(self.marginals)}: there it is exact, over the unlabelled patients."
-            )
-        if "auxiliary" in self.marginals and self.unlabelled:
-            raise ValueError(
-                "Expected a marginal of the minibatches with unlabelled patients, but got 'auxiliary': take 'own', 'running' "
-                "or 'batch'."
+                f"Expected the loss 'published' with unlabelled patients, but got {', '.join(other)}: its marginal is then over"
+                " the unlabelled patients."
             )
 
 
@@ -523,7 +513,13 @@ _FULL = Training(steps=2000, views=9, learning_rates=(1e-3, 3e-4), checkpoints=2
 _TABLE = StudyConfig("table1", nets=_BOTH_NETS, training=_FULL)
 
 PRESETS: dict[str, StudyConfig] = {
-    "quick": StudyConfig("quick", folds=4),
+    "quick": StudyConfig(
+        "quick",
+        losses=("information-gain", "published", "published-network", "weighted", "corrected"),
+        starts=("population", "equal"),
+        folds=4,
+        training=Training(steps=160, checkpoints=5),
+    ),
     "table1": _TABLE,
     "table2": StudyConfig("table2", nets=_BOTH_NETS, minibatches=("raw",), training=_FULL),
     "prevalence-sweep": StudyConfig("prevalence-sweep", populations=(0.5, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001), training=_FULL),

@@ -1,44 +1,46 @@
 """The losses that a study compares, by the names that users type.
 
-Stage: name → `Method`: a loss, where its output bias starts, and whether its predictions are corrected afterwards.
+Stage: name → `Method`: a loss with its marginal, the mix that its logits are for, and whether its predictions are corrected
+afterwards; a start by name → the classes that the untrained net predicts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from ..likelihoods import Likelihood
 from ..losses import InformationGainLoss, LogitAdjustedLoss, LogLikelihoodLoss, WeightedLoss
-from ..marginals import Marginal
+from ..marginals import AuxiliaryMarginal, Marginal, RunningMarginal
 from ..prevalence import Prevalence
 
-Start = Literal["population", "sampling", "torch"]
+STARTS = ("population", "equal")  # the mix that a loss's logits are for, or equal classes
 Loss = InformationGainLoss | WeightedLoss | LogitAdjustedLoss | LogLikelihoodLoss
 
 
 @dataclass(frozen=True)
 class Method:
-    """A loss, where its output bias starts, and whether its predictions are corrected afterwards.
-
-    The bias starts at the classes that the loss's logits are for: those of the population, or the sampled ones; in the
-    published form it keeps torch's initial value.
+    """A loss with its marginal, the mix that its logits are for, and whether its predictions are corrected afterwards.
 
     Attributes:
         title: in tables.
-        start: of the output bias.
+        mix: of the classes that its logits are for.
         rival: the loss's class; None for the information gain.
-        published: the information gain in the mix π, without evidence, with the minibatch's own marginal.
+        published: the information gain in the mix π, without evidence, with the minibatch's own marginal by default.
+        marginal: output layer → another marginal than the loss's own.
         corrected: whether predictions are moved from ρ to π after training.
         labelled_only: whether unlabelled rows are withheld from a loss that could learn from them.
     """
 
     title: str
-    start: Start
+    mix: Literal["population", "sampling"] = "population"
     rival: type[WeightedLoss | LogitAdjustedLoss | LogLikelihoodLoss] | None = None
     published: bool = False
+    marginal: Callable[[nn.Module], Marginal] | None = None
     corrected: bool = False
     labelled_only: bool = False
 
@@ -55,6 +57,10 @@ class Method:
     @property
     def takes_marginal(self) -> bool:
         return self.rival is None
+
+    def marginal_for(self, head: nn.Module) -> Marginal | None:
+        """Return the marginal for a net with this output layer; None for the loss's own."""
+        return None if self.marginal is None else self.marginal(head)
 
     @property
     def takes_evidence(self) -> bool:
@@ -88,17 +94,23 @@ class Method:
         """Return r; None for the sampled mix."""
         return prevalence.population if self.published else None
 
+    def start(self, prevalence: Prevalence, start: str = "population") -> Prevalence:
+        """Return the classes that the untrained net predicts: those its logits are for, or equal ones."""
+        if start == "equal":
+            return Prevalence(torch.full_like(prevalence.population, 1 / prevalence.num_classes))
+        return prevalence if self.mix == "population" else Prevalence(prevalence.sampling)
+
 
 METHODS: dict[str, Method] = {
-    "information-gain": Method("information gain (default)", "population"),
-    "published": Method("information gain as published", "torch", published=True),
-    "weighted": Method("weighted loss", "population", WeightedLoss),
-    "logit-adjusted": Method("logit-adjusted loss", "population", LogitAdjustedLoss),
+    "information-gain": Method("information gain (default)"),
+    "published": Method("information gain as published", published=True),
+    "published-running": Method("as published, running marginal", published=True, marginal=lambda head: RunningMarginal()),
+    "published-network": Method("as published, marginal network", published=True, marginal=AuxiliaryMarginal),
+    "weighted": Method("weighted loss", rival=WeightedLoss),
+    "logit-adjusted": Method("logit-adjusted loss", rival=LogitAdjustedLoss),
     "corrected": Method("cross-entropy, then corrected", "sampling", LogLikelihoodLoss, corrected=True),
     "plain": Method("cross-entropy as it is", "sampling", LogLikelihoodLoss),
-    "logit-adjusted-labelled": Method(
-        "logit-adjusted loss, labelled only", "population", LogitAdjustedLoss, labelled_only=True
-    ),
+    "logit-adjusted-labelled": Method("logit-adjusted loss, labelled only", rival=LogitAdjustedLoss, labelled_only=True),
 }
 DEFAULT, ADJUSTED, ADJUSTED_LABELLED = "information-gain", "logit-adjusted", "logit-adjusted-labelled"
 # If every row is labelled: the other methods equal one of these.

@@ -1,18 +1,19 @@
 """Pool runs that differ only in fold and seed: a cell of the tables.
 
-Stage: `StudyResults` → `Cell`s: out-of-fold predictions with labels and patients.
+Stage: `StudyResults` → `Cell`s: out-of-fold predictions with labels and patients. `matched` moves them first, so that what a
+loss learnt can be told from where its intercept stands.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float64, Int64
 
 from .config import RunConfig
-from .results import DataSummary, StudyResults
+from .results import DataSummary, RunResult, StudyResults
 
 
 class CellKey(NamedTuple):
@@ -22,7 +23,7 @@ class CellKey(NamedTuple):
     minibatches: str
     net: str
     likelihood: str
-    marginal: str
+    start: str
     inference: str
     population: float | None
     loss: str
@@ -65,6 +66,18 @@ class Cell:
         if self.key.population is None:
             return self.data.votes.mean(0, dtype=np.float64)
         return np.array([1 - self.key.population, self.key.population])
+
+
+def matched(results: StudyResults) -> StudyResults:
+    """Move each run's predictions by its offsets, so that their mean at π is π on the validation part. Runs without finite
+    offsets are left out."""
+    runs = [run for run in results.runs if run.matched and np.isfinite(run.matched).all()]
+    return replace(results, runs=tuple(replace(run, log_probs=_moved(run)) for run in runs))
+
+
+def _moved(run: RunResult) -> Float64[np.ndarray, "n k"]:
+    table = run.log_probs + np.array(run.matched)
+    return np.asarray(table - np.logaddexp.reduce(table, axis=1, keepdims=True))
 
 
 def cells(results: StudyResults) -> list[Cell]:

@@ -31,6 +31,7 @@ from ..lidc.npz import open_npz
 from ..lidc.splits import fold_numbers, split_labels
 from .config import RunConfig, StudyConfig, label_draw
 
+_TRACED = 50
 # Arrays of a data set: the kind of numbers, and how many axes.
 _ARRAYS = {
     "labels": ("i", 1),
@@ -52,6 +53,9 @@ class RunResult:
         log_probs: predictions at the run's population `(n, k)`.
         chosen: what the validation part chose: learning rate and step, or prior scale.
         validation: expected log-likelihood on the validation part, by candidate, then by checkpoint.
+        matched: what to add to the log-probabilities by class so that their mean over the validation part, weighted to π, is π.
+        trace: mean prediction of the last class over training minibatches, weighted to π, at `trace_steps`; () if not trained
+            by steps.
     """
 
     config: RunConfig
@@ -59,6 +63,14 @@ class RunResult:
     log_probs: Float64[np.ndarray, "n k"]
     chosen: Mapping[str, float | int]
     validation: tuple[tuple[float, ...], ...]
+    matched: tuple[float, ...] = ()
+    trace: tuple[float, ...] = ()
+
+
+def trace_steps(steps: int) -> list[int]:
+    """Return the steps at which the mean prediction is recorded: the first, and up to 50 at equal distances."""
+    points = min(steps, _TRACED)
+    return sorted({1, *(round(steps * number / points) for number in range(1, points + 1))})
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +123,7 @@ class StudyResults:
     Examples:
         >>> from rightloss.study import PRESETS, StudyResults
         >>> StudyResults(PRESETS["quick"], data={}, runs=()).missing
-        40
+        80
     """
 
     config: StudyConfig
@@ -137,6 +149,8 @@ def write_run(out: Path, result: RunResult) -> None:
         "config": result.config.to_dict(),
         "chosen": dict(result.chosen),
         "validation": result.validation,
+        "matched": result.matched,
+        "trace": result.trace,
         "sha256": _sha256(path.with_suffix(".npz")),
     }
     write_whole(path, json.dumps(content, indent=1) + "\n")
@@ -162,7 +176,15 @@ def read_run(out: Path, config: RunConfig, data: DataSummary) -> RunResult | Non
         file = open_npz(predictions)
         rows, log_probs = file.read("rows"), file.read("log_probs")
         _check_predictions(rows, log_probs, config, data)
-        return RunResult(config, rows, log_probs, content["chosen"], tuple(tuple(each) for each in content["validation"]))
+        return RunResult(
+            config,
+            rows,
+            log_probs,
+            content["chosen"],
+            tuple(tuple(each) for each in content["validation"]),
+            tuple(content.get("matched", ())),
+            tuple(content.get("trace", ())),
+        )
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise ValueError(
             f"Expected the result of one run, {config.label}, in {path}, but it does not hold it ({error}): delete it, and run "

@@ -224,7 +224,7 @@ def print_summary(summary: Summary) -> None:
         >>> from rightloss.study.summary import summarise
         >>> from rightloss.study.report import print_summary
         >>> print_summary(summarise(StudyResults(PRESETS["quick"], data={}, runs=())))
-        The study is incomplete: 40 of 40 runs are missing, ...
+        The study is incomplete: 80 of 80 runs are missing, ...
     """
     console = open_console()
     console.print(summary.findings[0] if summary.missing else narrative.title(summary.config), markup=False)

@@ -27,7 +27,7 @@ from ..results import StudyResults
 from ..summary import CellSummary, Summary
 from ..summary.comparisons import main_loss
 from ..summary.contract import AUC, CONSTANT, LOG_LIKELIHOOD
-from ..summary.wording import INFERENCES, LIKELIHOODS, file_name, listed, net, one_in, panel_title, short_method, source
+from ..summary.wording import INFERENCES, LIKELIHOODS, file_name, listed, net, one_in, panel_title, short_method
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -140,12 +140,12 @@ def prevalence_figures(summary: Summary) -> list[Drawing]:
     drawings = []
     if summary.config.task == "balanced" and len(summary.config.nets) > 1:
         rows = [row for row in summary.rows if row.key.loss == main_loss(summary.config)]
-        for some in grouped(rows, "data", "minibatches", "inference"):
-            title = ", ".join([source(some[0].key.data), METHODS[some[0].key.loss].title])
+        for some in grouped(rows, "data", "minibatches", "start", "inference"):
+            title = ", ".join([panel_title(some[0].key, summary.config, without=("net",)), METHODS[some[0].key.loss].title])
             drawings.append(_over_prevalence(some, lambda key: net(key, summary.config), "nets", f"By net: {title}"))
     if len(summary.config.losses) > 1:
         rows = [row for row in summary.rows if row.key.loss != CONSTANT]
-        for some in grouped(rows, "data", "minibatches", "net", "likelihood", "inference"):
+        for some in grouped(rows, "data", "minibatches", "net", "likelihood", "start", "inference"):
             title = panel_title(some[0].key, summary.config)
             drawings.append(_over_prevalence(some, short_method, "prevalences", f"By loss: {title}"))
     return drawings
@@ -156,7 +156,7 @@ def inference_figures(summary: Summary) -> list[Drawing]:
     if summary.config.task == "rating" or len(summary.config.inferences) < 2:
         return []
     rows = [row for row in summary.rows if row.key.loss != CONSTANT]
-    return [_inferences(some, summary) for some in grouped(rows, "data", "minibatches", "net")]
+    return [_inferences(some, summary) for some in grouped(rows, "data", "minibatches", "net", "start")]
 
 
 def _over_prevalence(rows: Sequence[CellSummary], line: Callable[[CellKey], str], name: str, title: str) -> Drawing:
@@ -268,7 +268,7 @@ def rating_figures(results: StudyResults, summary: Summary) -> list[Drawing]:
     if results.config.task != "rating":
         return []
     config = results.config
-    own = [cell for cell in cells(results) if (cell.key.loss, cell.key.marginal) == (main_loss(config), config.marginals[0])]
+    own = [cell for cell in cells(results) if (cell.key.loss, cell.key.start) == (main_loss(config), config.starts[0])]
     return [_rating_figure(some, summary) for some in grouped(own, "data", "minibatches", "net", "inference")]
 
 

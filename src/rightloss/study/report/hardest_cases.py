@@ -56,14 +56,15 @@ class NoduleCard:
 
 
 def hardest_cases(results: StudyResults, data: str, most: int = 12) -> dict[int, list[HardCase]]:
-    """Return for each side the nodules that the judging loss misjudges most, over all nets, prevalences, folds and seeds.
+    """Return for each side the nodules that the judging loss misjudges most, over all nets, prevalences, folds and seeds, from
+    the study's first start.
 
     Predictions are first moved to equal class frequencies, so the prevalence plays no part. Plain cross-entropy predicts at its
     minibatches' frequencies, whatever π is, and is left out.
     """
     by_loss: dict[str, list[Cell]] = {}
     for cell in cells(results):
-        if cell.key.data == data and cell.key.loss != _NOT_MOVED:
+        if (cell.key.data, cell.key.start) == (data, results.config.starts[0]) and cell.key.loss != _NOT_MOVED:
             by_loss.setdefault(cell.key.loss, []).append(cell)
     judge = judging_loss(results)
     if judge not in by_loss:
@@ -80,9 +81,9 @@ def judging_loss(results: StudyResults) -> str | None:
 
 
 def nodule_cards(results: StudyResults) -> dict[str, list[NoduleCard]]:
-    """Return the cards of each data set and side, by title."""
+    """Return the cards of each data set and side, by title; none of data sets that came without pictures."""
     found = {}
-    for name, data in results.data.items():
+    for name, data in ((name, data) for name, data in results.data.items() if data.pictures.size):
         for side, cases in hardest_cases(results, name).items():
             title = f"{capitalised(_SIDES[side])}, taken for {_SIDES[1 - side]}"
             title += f" ({source(name)})" if len(results.data) > 1 else ""

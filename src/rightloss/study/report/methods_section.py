@@ -23,11 +23,17 @@ _SETS = {
     "rating": "nodules with their readers' ratings of malignancy, 1 to 5",
     "balanced": "nodules, half of them malignant, with metadata beside the image",
 }
+_STARTS = {
+    "population": "the classes that their loss's logits are for (π; without correction, the minibatches')",
+    "equal": "equal classes",
+}
 LOSSES = {
     "information-gain": "log p(y|x) − log p(y), where p(y) is the average prediction in the proportions of training; the known "
     "prevalence counts as evidence. The default of rightloss.",
     "published": "the paper's loss (bayesIG): the same gain, with the average in the population's proportions and without "
     "evidence.",
+    "published-running": "the same, with the average over recent minibatches as its value.",
+    "published-network": "the same, with the paper's network that reads the output layer's weights and learns the average.",
     "weighted": "cross-entropy in which each example has the weight π/ρ of its class; ρ is its share in training (the paper's "
     "wLoss).",
     "logit-adjusted": "cross-entropy of log-odds that were moved from π to the proportions of training; the net itself answers "
@@ -84,6 +90,7 @@ def methods(results: StudyResults) -> list[str]:
         f"Data: {listed([source(each.name) for each in config.sources])}; {_SETS[config.task]}.",
         f"Nets: {_nets(config)}. Likelihood: {listed([LIKELIHOODS[each] for each in config.likelihoods])}. "
         f"Inference: {listed([INFERENCES[each] for each in config.inferences])}.",
+        f"Before training, the nets predict {' or '.join(_STARTS[each] for each in config.starts)}.",
         f"{_rates(config)}{_evidence(config)}.",
         f"Tested: {_tested(results)}; {counted(config.seeds, 'seed')}.",
         *_unlabelled(results),

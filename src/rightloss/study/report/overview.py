@@ -135,7 +135,7 @@ def _has_same_losses(summary: Summary) -> bool:
     """Return whether the default is logit adjustment: for two classes, π known, in minibatches with the stated frequencies."""
     config = summary.config
     usual = config.task != "rating" and config.evidence == EVIDENCE and not config.unlabelled
-    own = {row.key.loss for row in summary.rows if row.key.marginal == "own"}
+    own = {row.key.loss for row in summary.rows}
     return usual and config.minibatches == ("rebalanced",) and {DEFAULT, ADJUSTED} <= own
 
 
@@ -144,7 +144,7 @@ def _groups(summary: Summary, dimension: Dimension) -> list[list[CellSummary]]:
     rows = [row for row in summary.rows if row.key.loss != CONSTANT]
     if dimension != "loss":
         shown = next((row.key for row in rows if is_default(row.key, summary.config)), rows[0].key if rows else None)
-        rows = [row for row in rows if shown and (row.key.loss, row.key.marginal) == (shown.loss, shown.marginal)]
+        rows = [row for row in rows if shown and (row.key.loss, row.key.start) == (shown.loss, shown.start)]
     groups: dict[CellKey, list[CellSummary]] = {}
     for row in rows:
         groups.setdefault(_without(row.key, dimension), []).append(row)
@@ -154,16 +154,16 @@ def _groups(summary: Summary, dimension: Dimension) -> list[list[CellSummary]]:
 def _without(key: CellKey, dimension: Dimension) -> CellKey:
     """Return the settings that the rows of a panel share."""
     if dimension == "loss":
-        return key._replace(loss="", marginal="")
+        return key._replace(loss="")
     if dimension == "net":
         return key._replace(net="")
     return key._replace(inference="") if dimension == "inference" else key._replace(likelihood="")
 
 
 def _first(panels: Sequence[Sequence[CellSummary]]) -> list[int]:
-    """Return the places of the panels shown first: of the first data set and net, the highest and the lowest prevalence."""
+    """Return the places of the panels shown first: the highest and the lowest prevalence of the first data set, net, start."""
     start = panels[0][0].key
-    shared = ("data", "minibatches", "net", "likelihood", "inference")
+    shared = ("data", "minibatches", "net", "likelihood", "start", "inference")
     same = [
         place for place, rows in enumerate(panels) if all(getattr(rows[0].key, name) == getattr(start, name) for name in shared)
     ]

@@ -29,7 +29,8 @@ from .methods_section import command, facts, glossary, limits, methods
 from .overview import overview
 from .panel_figures import Panel, panels_of, reliability_figure, roc_figure
 from .slider import PREVALENCES, THRESHOLDS, slider_data, ticks
-from .tables import comparison_table, tables
+from .tables import beyond_intercept, comparison_table, tables
+from .trace_figure import CAPTION, trace_figures
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -43,7 +44,7 @@ _SECTIONS = {
     "ratings": "Readers' ratings and predicted ones",
     "inferences": "One net or many weights: expected log-likelihood",
     "prevalences": "AUC and gain over prevalences",
-    "tables": "Tables: every figure with its interval",
+    "tables": "Tables: every figure with its interval, matched to π, and by cost",
     "comparisons": "Paired differences, with intervals and verdicts",
     "roc": "ROC curves and histograms of predicted probabilities",
     "reliability": "Calibration: predicted and observed shares",
@@ -89,6 +90,7 @@ def _draw(results: StudyResults, summary: Summary, panels: Sequence[Panel]) -> d
     """Return the report's figures by section, with unique names."""
     return with_unique_names(
         {
+            "trace": trace_figures(results),
             "ratings": rating_figures(results, summary),
             "inferences": inference_figures(summary),
             "prevalences": prevalence_figures(summary),
@@ -104,6 +106,7 @@ def _render(
     """Render `report.md` and `report.html`; sections without content are left out."""
     nodules, judge, found = nodule_cards(results), judging_loss(results), tables(summary, more=True)
     compared, picture = comparison_table(summary), overview(summary)
+    start = wording.STARTS[results.config.starts[0]] if len(results.config.starts) > 1 else ""
     content = {
         "glossary": True,
         "findings": True,
@@ -126,6 +129,8 @@ def _render(
         "results": results,
         "summary": summary,
         "overview": picture,
+        "trace_caption": CAPTION,
+        "beyond_intercept": beyond_intercept(summary),
         "claims": claims(summary),
         "sections": {name: title for name, title in _SECTIONS.items() if content[name]},
         "tables": found,
@@ -134,7 +139,7 @@ def _render(
         "slider": slider_data(panels),
         "sliders": {"prevalence": PREVALENCES, "threshold": THRESHOLDS},
         "nodules": nodules,
-        "judge": METHODS[judge].title if judge else "",
+        "judge": ", ".join(filter(None, [METHODS[judge].title, start])) if judge else "",
         "methods": methods(results),
         "limits": limits(results.config),
         "command": command(results.config),

@@ -44,7 +44,7 @@ class Column:
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """Same data, minibatches, net, likelihood and inference.
+    """Same data, minibatches, net, likelihood, start and inference.
 
     Attributes:
         title: the shared settings.
@@ -61,7 +61,7 @@ def panels_of(results: StudyResults) -> list[Panel]:
         return []
     # Folds of an unfinished study may have a single class, for which nothing can be drawn.
     found = [cell for cell in cells(results) if len(set(cell.labels)) == 2]
-    groups = grouped(found, "data", "minibatches", "net", "likelihood", "inference")
+    groups = grouped(found, "start", "data", "minibatches", "net", "likelihood", "inference")
     return [Panel(panel_title(group[0].key, results.config), _columns(group)) for group in groups]
 
 

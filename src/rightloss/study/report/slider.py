@@ -9,14 +9,14 @@ Bayes' rule. It agrees with `metrics.predictive_value_curve(…, retarget=True)`
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
 
 from ..pooled_predictions import Cell
-from ..summary.wording import method, one_in
+from ..summary.wording import STARTS, method, one_in
 from .panel_figures import Column, Panel
 
 _MANTISSAS = "1 1.1 1.2 1.3 1.4 1.6 1.8 2 2.2 2.5 2.8 3 3.5 4 4.5 5 5.5 6 7 8 9".split()
@@ -39,18 +39,19 @@ def ticks(values: list[float], people: bool = False) -> dict[str, float]:
     return {one_in(each) if people else f"{100 * each:g} %": 100 * values.index(each) / (len(values) - 1) for each in shown}
 
 
-def slider_data(panels: Iterable[Panel]) -> dict[str, Any]:
-    """Return the data for the script."""
+def slider_data(panels: Sequence[Panel]) -> dict[str, Any]:
+    """Return the data for the script; the start is named if there are several."""
+    several = len({panel.columns[0].cells[0].key.start for panel in panels}) > 1
     return {
         "prevalences": PREVALENCES,
         "thresholds": THRESHOLDS,
         "panels": [
             {
                 "title": panel.title,
-                "mix": _MIXES[panel.columns[0].cells[0].key.minibatches],
+                "mix": _MIXES[key.minibatches] + (f", {STARTS[key.start]}" if several else ""),
                 "columns": [_column(column) for column in panel.columns],
             }
-            for panel in panels
+            for panel, key in ((panel, panel.columns[0].cells[0].key) for panel in panels)
         ],
     }
 

@@ -1,7 +1,8 @@
 """The tables of a study, independent of the output format.
 
-Stage: `Summary` → `Table`s: the paper's Tables 1 and 2 with its figures and ours, ratings, metadata, or by population; and the
-paired differences. `export` writes LaTeX and Markdown and prints to the terminal; the page's template writes HTML.
+Stage: `Summary` → `Table`s: the paper's Tables 1 and 2 with its figures and ours, ratings, metadata, or by population; figures
+after matching to π, decisions by cost, and the paired differences. `export` writes LaTeX and Markdown and prints to the
+terminal; the page's template writes HTML.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from .. import paper
 from ..pooled_predictions import CellKey
 from ..summary import CellSummary, Comparison, Summary, wording
 from ..summary.comparisons import main_loss
-from ..summary.contract import AUC, CONSTANT, LOG_LIKELIHOOD
+from ..summary.contract import AUC, CONSTANT, COSTS, LOG_LIKELIHOOD
 
 PAPER_COLUMNS = {
     "expected_log_likelihood": "exp. log-lik.",
@@ -63,7 +64,7 @@ _CLASS_COLUMNS = {
 # On the page, which has more room.
 _MORE_COLUMNS = {**COLUMNS, "npv": "NPV", "accuracy": "Acc.", "weighted_accuracy": "wAcc."}
 _MORE_RATING_COLUMNS = {**RATING_COLUMNS, "skill": "skill"}
-NAMES = ("table1", "table2", "populations", "metadata", "ratings", "ratings_by_class")
+NAMES = ("table1", "table2", "populations", "metadata", "ratings", "ratings_by_class", "matched", "costs")
 _PAPER_NAMES = {"published": "bayesIG (paper)", "weighted": "wLoss (paper)"}
 LEGEND = (
     "Intervals: 95 %, by resampling patients; none if the figure is undefined in too many resamples. Exp. log-lik.: expected "
@@ -82,10 +83,21 @@ UNLABELLED = (
     "With unlabelled: also trained on the patients without labels, drawn at prevalence π by their hidden labels. All losses "
     "were trained on the same labelled patients. The paper, which had every label, is left out."
 )
+MATCHED = (
+    "Matched: the intercept of every net was moved after training so that its mean prediction on the validation part, weighted "
+    "to the population, is π. What then differs is not the intercept; the AUC of a net cannot change. Minus default: exp. "
+    "log-lik. minus that of the default from the same start, on the same nodules."
+)
+BY_COST = (
+    "If missing a cancer costs as much as C needless actions, it pays to act from a probability of 1/(C + 1) on: "
+    f"{' and '.join(f'1/{1 + cost:,}' for cost in COSTS)} for C = {' and '.join(f'{cost:,}' for cost in COSTS)}. "
+    "Benefit: cancers acted on per 1,000 people, minus needless actions divided by C; acting on nobody is worth 0."
+)
 RATING_LEGEND = (
     "Intervals: 95 %, by resampling patients. Readers' votes and predictions become one answer by the same rule: majority, "
     "the class nearest to the mean rating, or the mean rating itself (score). ±1: the rating or a neighbouring one."
 )
+_RARE_ENOUGH = 0.1  # the highest prevalence at which decisions by cost are shown
 _ABOUT_RATINGS = "The paper's line is for onion peeling with bayesIG; it does not name the net and the rule."
 
 
@@ -175,8 +187,10 @@ def tables(summary: Summary, *, more: bool = False) -> list[Table]:
         found = [_by_population(summary, columns)]
     else:
         found = [_like_paper(summary, "rebalanced"), _like_paper(summary, "raw"), _by_population(summary, columns)]
-    notes = (ACCURACY,) if more and summary.config.task != "rating" else ()
-    return [_marked(replace(table, notes=(*table.notes, *notes)), summary) for table in found if table.sections]
+    if more and summary.config.task != "rating":
+        found = [replace(table, notes=(*table.notes, ACCURACY)) for table in found]
+    found += [_matched(summary), _costs(summary)]
+    return [_marked(table, summary) for table in found if table.sections]
 
 
 def _marked(table: Table, summary: Summary) -> Table:
@@ -200,7 +214,7 @@ def sections(
     groups: dict[CellKey, list[CellSummary]] = {}
     for row in summary.rows if rows is None else rows:
         if row.key.loss != CONSTANT:
-            groups.setdefault(row.key._replace(loss="", marginal=""), []).append(row)
+            groups.setdefault(row.key._replace(loss=""), []).append(row)
     found = []
     for key, some in groups.items():
         constant = [_constant(key, summary, names)] if with_constant else []
@@ -224,6 +238,80 @@ def comparison_table(summary: Summary) -> Table | None:
     columns = ("exp. log-lik.", "verdict, folds ahead", "AUC", "verdict, folds ahead")
     found_sections = tuple(TableSection(title, tuple(lines)) for title, lines in groups.items())
     return Table("comparisons", "Paired differences", columns, found_sections) if groups else None
+
+
+# Beyond the intercept, and by cost.
+
+
+def _matched(summary: Summary) -> Table:
+    """Return skill and log-likelihood as trained and after matching, and the difference to the default from the same start."""
+    given, matched = ({row.key: row for row in rows} for rows in (summary.rows, summary.matched_rows))
+    differences = [_to_default(some) for some in (summary.comparisons, summary.matched_comparisons)]
+    groups: dict[str, list[TableLine]] = {}
+    for key in (key for key in given if key in matched):
+        places = wording.decimals(LOG_LIKELIHOOD, key.population)
+        pairs = [
+            _entry(rows[key].figures.get(name), 3 if name == "skill" else places)
+            for name in ("skill", LOG_LIKELIHOOD)
+            for rows in (given, matched)
+        ]
+        texts = [wording.difference(some[key]) if key in some else "–" for some in differences]
+        against = [TableEntry(value, ends.rstrip(")")) for value, _, ends in (text.partition(" (") for text in texts)]
+        entries = (*pairs, _entry(given[key].figures.get(AUC), 3), *against)
+        origin: Literal["main", "other"] = "main" if key.loss == main_loss(summary.config) else "other"
+        line = TableLine(wording.method(key, summary.config), entries, origin)
+        groups.setdefault(wording.where(key, summary.config), []).append(line)
+    found = tuple(TableSection(title, tuple(lines)) for title, lines in groups.items())
+    columns = ("skill", "matched", "exp. log-lik.", "matched", "AUC", "minus default", "matched")
+    return Table(
+        "matched", "Beyond the intercept: every net matched to π", columns, found, (beyond_intercept(summary), MATCHED)
+    )
+
+
+def beyond_intercept(summary: Summary) -> str:
+    """Return one sentence: how many losses differ clearly from the default, and by their start, as trained and once matched."""
+    parts = []
+    for about, words in (("loss", "from the default with the same start"), ("start", "by their start")):
+        counts = [_clear(some, about) for some in (summary.comparisons, summary.matched_comparisons)]
+        if all(total for _, total in counts):
+            (given, total), (matched, of) = counts
+            parts.append(f"{words} in {given} of {total} cases as trained, in {matched} of {of} once matched to π")
+    return f"Losses differ clearly {'; '.join(parts)}." if parts else ""
+
+
+def _clear(comparisons: Iterable[Comparison], about: str) -> tuple[int, int]:
+    """Return how many comparisons are clear in the log-likelihood, and how many there are."""
+    found = [each.differences[LOG_LIKELIHOOD] for each in comparisons if each.about == about]
+    return sum(each.standing != "undecided" for each in found), len(found)
+
+
+def _to_default(comparisons: Iterable[Comparison]) -> dict[CellKey, Figure]:
+    """Return each loss's log-likelihood minus the default's."""
+    found = {each.theirs: each.differences[LOG_LIKELIHOOD].figure for each in comparisons if each.about == "loss"}
+    return {key: Figure(-each.value, -each.high, -each.low, each.reason) for key, each in found.items()}
+
+
+def _costs(summary: Summary) -> Table:
+    """Return decisions at ½ and at the thresholds that costs demand; where malignancy is common, these act on everybody."""
+    rows = tuple(
+        replace(row, figures={name: _per_thousand(name, each) for name, each in row.figures.items()}) for row in summary.rows
+    )
+    columns = {"tpr": "TPR at ½", "tnr": "TNR at ½"}
+    for cost in COSTS:
+        at = f"at 1/{1 + cost:,}"
+        columns |= {
+            f"tpr_cost_{cost}": f"TPR {at}",
+            f"tnr_cost_{cost}": f"TNR {at}",
+            f"net_benefit_cost_{cost}": f"benefit {at}",
+        }
+    shown = [row for row in rows if row.key.population is not None and row.key.population <= _RARE_ENOUGH]
+    found = sections(replace(summary, rows=rows), columns, shown)
+    return _table("costs", "Decisions by cost, beside ½", columns, found, BY_COST)
+
+
+def _per_thousand(name: str, figure: Figure) -> Figure:
+    scale = 1000 if name.startswith("net_benefit") else 1
+    return Figure(scale * figure.value, scale * figure.low, scale * figure.high, figure.reason)
 
 
 def _parties(comparison: Comparison, summary: Summary) -> tuple[str, str]:
@@ -297,7 +385,7 @@ def _metadata(summary: Summary, columns: Mapping[str, str]) -> Table:
     groups: dict[CellKey, list[CellSummary]] = {}
     for row in summary.rows:
         if row.key.loss != CONSTANT:
-            groups.setdefault(row.key._replace(loss="", marginal="", net=""), []).append(row)
+            groups.setdefault(row.key._replace(loss="", net=""), []).append(row)
     found = []
     config = summary.config
     for key, rows in groups.items():

@@ -1,18 +1,25 @@
-"""Claims of the paper that need several studies, or cannot be tested.
+"""Claims of the paper over several studies: those that need them, those that cannot be tested, and what became of each.
 
-Stage: `Summary`s of several studies → `PaperCheck`s.
+Stage: `Summary`s of several studies → `PaperCheck`s; `PaperCheck`s → `ClaimVerdict`s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
-from ..config import IMAGE_NETS
+from ...metrics import Figure
+from ..config import IMAGE_NETS, StudyConfig
 from ..paper import TABLE_2
+from ..pooled_predictions import CellKey
 from . import wording
 from .checks import RARE
 from .comparisons import PUBLISHED, WEIGHTED
-from .contract import AUC, Difference, PaperCheck, Summary, Verdict
+from .contract import AUC, OURS, PaperCheck, Summary, Verdict
+from .verdicts import check_at, when_above
 
 
 def checks_across(summaries: Sequence[Summary]) -> tuple[PaperCheck, ...]:
@@ -28,62 +35,124 @@ def checks_across(summaries: Sequence[Summary]) -> tuple[PaperCheck, ...]:
     return (*_less_degraded_when_raw(summaries), *_every_net(summaries), *_UNTESTABLE)
 
 
+class ClaimVerdict(NamedTuple):
+    """What became of a claim in all settings in which it was checked.
+
+    Attributes:
+        claim: in a few words.
+        counts: checks by verdict.
+        overall: "reproduces" or "does not" if all decided checks say so, "mixed" if they differ, else "undecided" or "cannot be
+            tested".
+        depends_on: if mixed, the field of `PaperCheck.setting` that alone explains it: "start", "net" or "data", say; or "".
+    """
+
+    claim: str
+    counts: Mapping[Verdict, int]
+    overall: str
+    depends_on: str = ""
+
+
+def by_claim(checks: Iterable[PaperCheck], *, trivial: bool = False) -> list[ClaimVerdict]:
+    """Return what became of each of the paper's claims; our own are left out.
+
+    Args:
+        checks: of one study or of several.
+        trivial: whether to return the claims that always answering π fulfils, which no headline counts, or the others.
+
+    Examples:
+        >>> from rightloss.study.summary import PaperCheck
+        >>> from rightloss.study.summary.across_studies import by_claim
+        >>> verdicts = {"population": "reproduces", "equal": "does not"}
+        >>> by_claim(PaperCheck("it ranks", "", word, "", setting={"start": start}) for start, word in verdicts.items())
+        [ClaimVerdict(claim='it ranks', counts={'reproduces': 1, 'does not': 1}, overall='mixed', depends_on='start')]
+    """
+    own: dict[str, list[PaperCheck]] = {}
+    for check in checks:
+        if check.trivial == trivial and check.place != OURS:
+            own.setdefault(check.about.partition(": ")[0], []).append(check)
+    return [_claim_verdict(claim, some) for claim, some in own.items()]
+
+
+def _claim_verdict(claim: str, checks: Sequence[PaperCheck]) -> ClaimVerdict:
+    counts: Mapping[Verdict, int] = dict(Counter(check.verdict for check in checks))
+    decided = [word for word in ("reproduces", "does not") if word in counts]
+    if len(decided) == 2:
+        return ClaimVerdict(claim, counts, "mixed", _explaining(checks))
+    return ClaimVerdict(claim, counts, (*decided, *(word for word in ("undecided", "cannot be tested") if word in counts))[0])
+
+
+def _explaining(checks: Sequence[PaperCheck]) -> str:
+    """Return the field of the settings by which decided checks agree within each of its values; "" if none or several do."""
+    decided = [check for check in checks if check.verdict in ("reproduces", "does not")]
+    found = []
+    for name in dict.fromkeys(name for check in decided for name in check.setting):
+        verdicts: dict[str, set[str]] = {}
+        for check in decided:
+            verdicts.setdefault(check.setting.get(name, ""), set()).add(check.verdict)
+        if all(len(each) == 1 for each in verdicts.values()):
+            found.append(name)
+    return found[0] if len(found) == 1 else ""
+
+
 def _less_degraded_when_raw(summaries: Sequence[Summary]) -> Iterable[PaperCheck]:
     """Check that the weighted loss loses less with raw minibatches than with rebalanced ones, at a low prevalence.
 
-    The two studies are compared by their intervals, which is coarser than a paired difference.
+    The studies are not paired: the interval of their difference is that of independent ones, which is wider.
     """
-    found: dict[tuple[str, str], dict[str, Difference]] = {}
-    for each in (each for summary in summaries if summary.config.task == "binary" for each in summary.comparisons):
-        ours, theirs = each.ours, each.theirs
-        if each.about == "published" and ours.net in IMAGE_NETS and ours.population == RARE and theirs.loss == WEIGHTED:
-            found.setdefault((ours.data, ours.net), {})[ours.minibatches] = each.differences[AUC]
+    found: dict[CellKey, dict[str, tuple[Figure, StudyConfig]]] = {}
+    for summary in (summary for summary in summaries if summary.config.task == "binary"):
+        for each in (each for each in summary.comparisons if each.about == "published"):
+            if each.ours.net in IMAGE_NETS and each.ours.population == RARE:
+                own = found.setdefault(each.ours._replace(minibatches=""), {})
+                own[each.ours.minibatches] = each.differences[AUC].figure, summary.config
     printed = {loss: TABLE_2["convnet", RARE, loss][AUC] for loss in (PUBLISHED, WEIGHTED)}
-    for (data, net), both in found.items():
+    for key, both in found.items():
         if len(both) < 2:
             continue
-        raw, rebalanced = both["raw"].figure, both["rebalanced"].figure
-        verdict: Verdict = "undecided"
-        if raw.high < rebalanced.low:
-            verdict = "reproduces"
-        elif raw.low > rebalanced.high:
-            verdict = "does not"
-        figures = [wording.difference(each) for each in (raw, rebalanced)]
-        yield PaperCheck(
+        (raw, _), (rebalanced, config) = both["raw"], both["rebalanced"]
+        figures = [wording.difference(each) for each in (rebalanced, raw, _minus(rebalanced, raw))]
+        check = check_at(
+            key._replace(minibatches="rebalanced"),
+            config,
             "at a prevalence of 0.001 the weighted loss degrades less with raw minibatches than with rebalanced ones",
-            f"{wording.source(data)}, {wording.NETS[net]}",
-            verdict,
-            f"AUC as published minus weighted loss: raw {figures[0]}, rebalanced {figures[1]}.",
+            when_above(_minus(rebalanced, raw)),
+            f"AUC as published minus weighted loss: rebalanced {figures[0]}, raw {figures[1]}, difference {figures[2]}.",
             "Table 2, caption",
             f"AUC, raw: bayesIG {printed[PUBLISHED]:g}, wLoss {printed[WEIGHTED]:g}",
-            f"raw {figures[0]}, rebalanced {figures[1]}",
+            f"rebalanced minus raw {figures[2]}",
         )
+        yield replace(check, where=", ".join(dict.fromkeys([wording.source(key.data), check.where])))
+
+
+def _minus(one: Figure, other: Figure) -> Figure:
+    """Return the difference of independent figures, its interval by Zou and Donner's method."""
+    value = one.value - other.value
+    low = math.hypot(one.value - one.low, other.high - other.value)
+    return Figure(value, value - low, value + math.hypot(one.high - one.value, other.value - other.low))
 
 
 def _every_net(summaries: Sequence[Summary]) -> Iterable[PaperCheck]:
-    """Check that each trend holds, or at least is not reversed, for every net of images of the same study and data."""
-    verdicts: dict[tuple[str, int, str], dict[str, Verdict]] = {}  # by claim, study and the rest of the setting; by net
+    """Check that each trend holds, or at least is not reversed, for every net of images of the same study and setting."""
+    trends: dict[str, dict[object, dict[str, Verdict]]] = {}  # by claim; by study and the rest of the setting; by net
     for number, summary in enumerate(each for each in summaries if each.config.task == "binary"):
-        for name in (wording.NETS[net] for net in summary.config.nets if net in IMAGE_NETS):
-            for check in (each for each in summary.checks if name in each.where):
-                verdicts.setdefault((check.about, number, check.where.replace(name, "")), {})[name] = check.verdict
-    trends: dict[str, list[dict[str, Verdict]]] = {}
-    for (about, *_), nets in verdicts.items():
-        if len(nets) > 1:
-            trends.setdefault(about, []).append(nets)
-    if not trends:
+        for check in (each for each in summary.checks if each.setting.get("net") in IMAGE_NETS and not each.trivial):
+            rest = number, *((name, value) for name, value in check.setting.items() if name != "net")
+            trends.setdefault(check.about, {}).setdefault(rest, {})[check.setting["net"]] = check.verdict
+    cases = {about: [nets for nets in some.values() if len(nets) > 1] for about, some in trends.items()}
+    cases = {about: some for about, some in cases.items() if some}
+    if not cases:
         return
-    split = [about for about, some in trends.items() if any({"reproduces", "does not"} <= {*nets.values()} for nets in some)]
-    names = list(dict.fromkeys(name for some in trends.values() for nets in some for name in nets))
+    split = [about for about, some in cases.items() if any({"reproduces", "does not"} <= {*nets.values()} for nets in some)]
+    names = list(dict.fromkeys(wording.NETS[net] for some in cases.values() for nets in some for net in nets))
     yield PaperCheck(
         "the trends are similar across architectures",
         wording.listed(names),
-        "does not" if len(split) > len(trends) / 2 else "undecided" if split else "reproduces",
-        f"Of {len(trends)} claims checked for several nets, {len(split)} reproduce for one and not for another"
+        "does not" if len(split) > len(cases) / 2 else "undecided" if split else "reproduces",
+        f"Of {len(cases)} claims checked for several nets, {len(split)} reproduce for one and not for another"
         + (f": {'; '.join(split)}." if split else "."),
         "Section 4, architectures",
         "",
-        f"claims on which nets disagree: {len(split)} of {len(trends)}",
+        f"claims on which nets disagree: {len(split)} of {len(cases)}",
     )
 
 

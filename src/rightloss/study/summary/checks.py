@@ -1,7 +1,9 @@
 """Check by intervals whether the paper's findings reproduce: one function per claim about two classes.
 
 Stage: `CellSummary`s, `Comparison`s → `PaperCheck`s: a claim's place in the paper, its figures, ours, and the verdict.
-Claims about ratings are in `rating_checks`; claims that need several studies or private data in `across_studies`.
+Each is made for every start and, where it is about the information gain, for every published form; in a study without one, for
+the default, if the claim is not about the published form. Claims about ratings are in `rating_checks`; claims that need several
+studies or private data in `across_studies`.
 """
 
 from __future__ import annotations
@@ -10,21 +12,21 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ...metrics import Figure
 from ..config import StudyConfig
 from ..methods import DEFAULT, METHODS
 from ..paper import POPULATIONS, TABLES
 from ..pooled_predictions import CellKey
 from . import wording
-from .comparisons import BOTH, PUBLISHED, WEIGHTED, is_default
-from .contract import AUC, LOG_LIKELIHOOD, CellSummary, Comparison, Difference, PaperCheck, Standing, Verdict
+from .comparisons import LOG_MEAN_OFF, PLAIN, PUBLISHED, PUBLISHED_FORMS, WEIGHTED
+from .contract import AUC, LOG_LIKELIHOOD, OURS, TPR, CellSummary, Comparison, Difference, PaperCheck, Verdict
 from .rating_checks import rating_checks
+from .verdicts import check_at, every, forms, in_order, verdict_of, when_above, when_below, when_within
 
 COMMON, RARE = POPULATIONS
 SIMILAR = 0.03  # as the paper's own −0.39 and −0.36
 NEAR_ZERO = 0.05
 STEADY = 0.01  # a fall in AUC that does not count
-FEW = 3  # populations over which calibration can be called consistent
-LOSSES = (DEFAULT, PUBLISHED)
 # Claims that the page explains.
 NO_SENSITIVITY = "the weighted loss has a sensitivity of 0 at a prevalence of 0.001"
 SOME_SENSITIVITY = "as published, the information gain has a sensitivity above 0 at a prevalence of 0.001"
@@ -33,31 +35,46 @@ LOWER_LIKELIHOOD = "as published, the information gain has the lower expected lo
 
 @dataclass(frozen=True)
 class _Context:
-    """The rows and differences of one data set and net.
+    """The rows and differences of one data set, net, start and form of the information gain.
 
     Attributes:
-        where: in wording.
-        place: of the paper's text and table on it.
-        printed: the paper's figures, by population and loss; none if its data or nets were different.
-        rows: by population and loss; for the information gain, the default one.
-        differences: from the weighted loss, by population and loss; that of "weighted" is from plain cross-entropy.
+        key: of them all, without population.
+        config: of the study.
+        rows: by population and loss.
+        differences: from the weighted loss, by population and loss; those of "weighted" are from plain cross-entropy.
         falls: AUC at the lowest population minus that at the highest, by loss.
-        ends: the lowest and the highest population.
     """
 
-    where: str
-    place: str
-    printed: Mapping[tuple[float, str], Mapping[str, float]]
+    key: CellKey
+    config: StudyConfig
     rows: Mapping[tuple[float | None, str], CellSummary]
     differences: Mapping[tuple[float | None, str], Mapping[str, Difference]]
     falls: Mapping[str, Difference]
-    ends: tuple[float, float]
+
+    @property
+    def table(self) -> str:
+        balanced = self.config.task == "balanced"
+        return "Section 4, Brompton" if balanced else f"Table {1 if self.key.minibatches == 'rebalanced' else 2}"
+
+    @property
+    def rates(self) -> list[float]:
+        return [rate for rate in self.config.populations if rate is not None]
+
+    def figure(self, loss: str, name: str) -> Figure | None:
+        """Return a figure at the low prevalence."""
+        row = self.rows.get((RARE, loss))
+        return None if row is None else row.figures[name]
 
     def paper(self, population: float, name: str, *losses: str) -> str:
-        """Return the paper's figures as printed, "bayesIG 0.33, wLoss 0"; "" if it has none."""
-        shown = [(loss, self.printed.get((population, loss), {}).get(name)) for loss in losses]
+        """Return the paper's figures as printed, "bayesIG 0.33, wLoss 0"; "" if its data or nets were different."""
         names = {PUBLISHED: "bayesIG", WEIGHTED: "wLoss"}
+        printed = TABLES[self.key.minibatches] if self.config.task == "binary" else {}
+        shown = [(loss, printed.get((self.key.net, population, loss), {}).get(name)) for loss in losses]
         return ", ".join(f"{names[loss]} {value:g}".replace("-", "−") for loss, value in shown if value is not None)
+
+    def check(self, about: str, verdict: Verdict, sentence: str, place: str, paper: str, ours: str) -> PaperCheck:
+        trivial = about == NO_SENSITIVITY
+        return check_at(self.key, self.config, about, verdict, sentence, place, paper, ours, trivial)
 
 
 def paper_checks(rows: Sequence[CellSummary], comparisons: Sequence[Comparison], config: StudyConfig) -> tuple[PaperCheck, ...]:
@@ -66,59 +83,35 @@ def paper_checks(rows: Sequence[CellSummary], comparisons: Sequence[Comparison],
         return ()
     if config.task == "rating":
         return in_order(rating_checks(rows, comparisons, config))
-    found = [claim(context) for context in _contexts(rows, comparisons, config) for claim in _CLAIMS]
+    found: list[PaperCheck | None] = []
+    for context in _contexts(rows, comparisons, config):
+        found += [claim(context) for claim in _OF_OTHERS]
+        for loss in forms(config):
+            of_form = _Context(context.key._replace(loss=loss), config, context.rows, context.differences, context.falls)
+            found += [claim(of_form) for claim in (*_OF_ANY_FORM, *(_OF_PUBLISHED if loss != DEFAULT else ()))]
     found += [*_nets(comparisons, config), *_inferences(comparisons, config)]
     return in_order(check for check in found if check is not None)
 
 
-def in_order(checks: Iterable[PaperCheck]) -> tuple[PaperCheck, ...]:
-    """Sort the checks by claim."""
-    claims: dict[str, list[PaperCheck]] = {}
-    for check in checks:
-        claims.setdefault(check.about, []).append(check)
-    return tuple(check for own in claims.values() for check in own)
-
-
-def verdict_of(standings: Iterable[Standing]) -> Verdict:
-    """Return "reproduces" if one is ahead and none behind, "does not" if it is the other way round."""
-    found = set(standings)
-    if "ahead" in found and "behind" not in found:
-        return "reproduces"
-    return "does not" if "behind" in found and "ahead" not in found else "undecided"
-
-
 def _contexts(rows: Sequence[CellSummary], comparisons: Sequence[Comparison], config: StudyConfig) -> Iterable[_Context]:
-    shown = [row for row in rows if _is_shown(row.key, config)]
-    rates = [rate for rate in config.populations if rate is not None]
-    for start in dict.fromkeys(_start(row.key) for row in shown):
-        mine = [each for each in comparisons if _start(each.ours) == start and _is_shown(each.ours, config)]
-        rivals = {"loss": (WEIGHTED, "own"), "published": (WEIGHTED, "own"), "plain": ("plain", "own")}
-        table = TABLES[start.minibatches] if config.task == "binary" else {}
+    rivals = {"loss": WEIGHTED, "published": WEIGHTED, "plain": PLAIN}
+    for key in dict.fromkeys(_without_loss(row.key) for row in rows if row.key.net):
+        mine = [each for each in comparisons if _without_loss(each.ours) == key]
         yield _Context(
-            wording.where(start, config, without=["population"]),
-            "Section 4, Brompton" if config.task == "balanced" else f"Table {1 if start.minibatches == 'rebalanced' else 2}",
-            {(population, loss): figures for (net, population, loss), figures in table.items() if net == start.net},
-            {(row.key.population, row.key.loss): row for row in shown if _start(row.key) == start},
+            key,
+            config,
+            {(row.key.population, row.key.loss): row for row in rows if _without_loss(row.key) == key},
             {
                 (each.ours.population, each.ours.loss): each.differences
                 for each in mine
-                if rivals.get(each.about) == (each.theirs.loss, each.theirs.marginal)
+                if rivals.get(each.about) == each.theirs.loss
             },
             {each.ours.loss: each.differences[AUC] for each in mine if each.about == "population"},
-            (min(rates), max(rates)),
         )
 
 
-def _is_shown(key: CellKey, config: StudyConfig) -> bool:
-    return is_default(key, config) or (key.loss in (PUBLISHED, WEIGHTED) and key.marginal == _first(config, key.loss))
-
-
-def _first(config: StudyConfig, loss: str) -> str:
-    return "own" if "own" in config.marginals or not METHODS[loss].takes_marginal else config.marginals[0]
-
-
-def _start(key: CellKey) -> CellKey:
-    return key._replace(population=None, loss="", marginal="")
+def _without_loss(key: CellKey) -> CellKey:
+    return key._replace(population=None, loss="")
 
 
 # The claims, each a function of a context.
@@ -126,299 +119,227 @@ def _start(key: CellKey) -> CellKey:
 
 def _similar(context: _Context) -> PaperCheck | None:
     """Check that the losses are similar at a prevalence near the data's own."""
-    have = {loss: context.differences[COMMON, loss] for loss in LOSSES if (COMMON, loss) in context.differences}
-    if not have:
-        return None
-    parts = [f"{METHODS[loss].title} minus weighted loss {_both(differences)}" for loss, differences in have.items()]
-    return PaperCheck(
+    loss = context.key.loss
+    return _alike(
+        context,
+        context.differences.get((COMMON, loss)),
         "the losses are similar at a prevalence of 0.3",
-        context.where,
-        _alike(have.values()),
-        f"At π = {COMMON:g}: {'; '.join(parts)}; similar is up to {SIMILAR:g}.",
-        context.place,
+        f"{METHODS[loss].title} minus weighted loss",
+        context.table,
         _prefixed("log-lik. ", context.paper(COMMON, LOG_LIKELIHOOD, PUBLISHED, WEIGHTED)),
-        _minus(have, LOG_LIKELIHOOD, "log-lik."),
     )
 
 
 def _like_cross_entropy(context: _Context) -> PaperCheck | None:
     """Check that the weighted loss is similar to plain cross-entropy if the data's class frequencies are near the
     population's."""
-    differences = context.differences.get((COMMON, WEIGHTED))
-    if differences is None or not context.place.endswith("2"):
+    found = context.differences.get((COMMON, WEIGHTED)) if context.table == "Table 2" else None
+    about = "with raw minibatches at 0.3, the weighted loss behaves as the standard loss"
+    return _alike(context, found, about, "weighted loss minus cross-entropy", "Appendix B", "")
+
+
+def _alike(
+    context: _Context, found: Mapping[str, Difference] | None, about: str, what: str, place: str, paper: str
+) -> PaperCheck | None:
+    if found is None:
         return None
-    return PaperCheck(
-        "with raw minibatches at 0.3, the weighted loss behaves as the standard loss",
-        context.where,
-        _alike([differences]),
-        f"At π = {COMMON:g}: weighted loss minus cross-entropy {_both(differences)}; similar is up to {SIMILAR:g}.",
-        "Appendix B",
-        "",
-        f"log-lik. {wording.difference(differences[LOG_LIKELIHOOD].figure)}",
-    )
+    both = {title: found[name].figure for name, title in ((LOG_LIKELIHOOD, "log-lik."), (AUC, "AUC"))}
+    shown = ", ".join(f"{title} {wording.difference(figure)}" for title, figure in both.items())
+    verdict = every(when_within(figure, SIMILAR) for figure in both.values())
+    sentence = f"At π = {COMMON:g}, {what}: {shown}; similar is an interval within ±{SIMILAR:g}."
+    return context.check(about, verdict, sentence, place, paper, f"difference in {shown}")
 
 
 def _no_sensitivity(context: _Context) -> PaperCheck | None:
-    """Check that the weighted loss calls nobody malignant at a low prevalence."""
-    row = context.rows.get((RARE, WEIGHTED))
-    if row is None:
+    """Check that the weighted loss calls nobody malignant at a low prevalence, as always answering π does."""
+    tpr = context.figure(WEIGHTED, TPR)
+    if tpr is None:
         return None
-    tpr = row.figures["tpr"]
-    verdict: Verdict = "reproduces" if tpr.value <= NEAR_ZERO else "does not" if tpr.low > NEAR_ZERO else "undecided"
-    ours = f"TPR {wording.with_interval(tpr, 3)}"
-    sentence = f"At π = {RARE:g} the weighted loss has a TPR of {wording.with_interval(tpr, 3)}; near 0 is up to {NEAR_ZERO:g}."
-    if (default := context.rows.get((RARE, DEFAULT))) is not None:
-        sentence += f" That of the default information gain is {wording.with_interval(default.figures['tpr'], 3)}."
-    return PaperCheck(
-        NO_SENSITIVITY,
-        context.where,
-        verdict,
-        sentence,
-        context.place,
-        _prefixed("TPR ", context.paper(RARE, "tpr", WEIGHTED)),
-        ours,
-    )
+    shown = wording.with_interval(tpr, 3)
+    sentence = f"At π = {RARE:g} the weighted loss has a TPR of {shown}; near 0 is an interval up to {NEAR_ZERO:g}."
+    if (default := context.figure(DEFAULT, TPR)) is not None:
+        sentence += f" That of the default information gain is {wording.with_interval(default, 3)}."
+    paper = _prefixed("TPR ", context.paper(RARE, TPR, WEIGHTED))
+    return context.check(NO_SENSITIVITY, when_within(tpr, NEAR_ZERO), sentence, context.table, paper, f"TPR {shown}")
 
 
 def _some_sensitivity(context: _Context) -> PaperCheck | None:
-    """Check that the published form calls more malignant than the weighted loss at a low prevalence."""
-    have = [context.rows[RARE, loss].figures["tpr"] for loss in (PUBLISHED, WEIGHTED) if (RARE, loss) in context.rows]
-    if len(have) < 2:
+    """Check that the published form finds more of the malignant than the weighted loss does at a low prevalence."""
+    found = context.differences.get((RARE, context.key.loss), {})
+    if TPR not in found:
         return None
-    published, weighted = have
-    verdict: Verdict = "reproduces" if published.low > weighted.high else "undecided"
-    if published.high <= NEAR_ZERO or published.high < weighted.low:
-        verdict = "does not"
-    figures = [wording.with_interval(each, 3) for each in have]
-    return PaperCheck(
-        SOME_SENSITIVITY,
-        context.where,
-        verdict,
-        f"TPR at π = {RARE:g}: as published {figures[0]}, weighted loss {figures[1]}.",
-        context.place,
-        _prefixed("TPR ", context.paper(RARE, "tpr", PUBLISHED, WEIGHTED)),
-        f"TPR {figures[0]}",
-    )
+    difference = found[TPR].figure
+    verdict: Verdict = "does not" if difference.high <= NEAR_ZERO else when_above(difference)
+    tpr = context.figure(context.key.loss, TPR)
+    own = "" if tpr is None else f"TPR {wording.with_interval(tpr, 3)}; "
+    ours = f"{own}minus weighted loss {wording.difference(difference)}"
+    paper = _prefixed("TPR ", context.paper(RARE, TPR, PUBLISHED, WEIGHTED))
+    sentence = f"At π = {RARE:g}, {ours}; up to {NEAR_ZERO:g} more does not count."
+    return context.check(SOME_SENSITIVITY, verdict, sentence, context.table, paper, ours)
 
 
 def _lower_likelihood(context: _Context) -> PaperCheck | None:
     """Check that the published form has the lower expected log-likelihood at a low prevalence, as the paper's tables say."""
-    differences = context.differences.get((RARE, PUBLISHED))
-    if differences is None:
-        return None
-    found = differences[LOG_LIKELIHOOD]
-    verdicts: Mapping[Standing, Verdict] = {"behind": "reproduces", "ahead": "does not", "undecided": "undecided"}
-    return PaperCheck(
-        LOWER_LIKELIHOOD,
-        context.where,
-        verdicts[found.standing],
-        f"At π = {RARE:g}, as published minus weighted loss: {wording.difference(found.figure)}.",
-        context.place,
-        context.paper(RARE, LOG_LIKELIHOOD, PUBLISHED, WEIGHTED),
-        f"difference {wording.difference(found.figure)}",
-    )
+    paper = context.paper(RARE, LOG_LIKELIHOOD, PUBLISHED, WEIGHTED)
+    return _against_weighted(context, LOG_LIKELIHOOD, when_below, LOWER_LIKELIHOOD, context.table, paper)
 
 
 def _lower_auc(context: _Context) -> PaperCheck | None:
-    """Check that the weighted loss ranks worse than the information gain: one of its forms is ahead and none behind."""
-    have = {loss: context.differences[RARE, loss] for loss in LOSSES if (RARE, loss) in context.differences}
-    if not have:
+    """Check that the weighted loss ranks worse than the information gain."""
+    about, paper = "the weighted loss has a lower AUC at a prevalence of 0.001", context.paper(RARE, AUC, PUBLISHED, WEIGHTED)
+    return _against_weighted(context, AUC, when_above, about, f"{context.table}, Fig. 3", _prefixed("AUC ", paper))
+
+
+def _calibrated(context: _Context) -> PaperCheck | None:
+    """Check that over the prevalences the published form's mean prediction is nearer to π than that of the weighted loss."""
+    about = "as published, the information gain is calibrated more consistently over prevalences than the weighted loss"
+    return _against_weighted(context, LOG_MEAN_OFF, when_below, about, "Section 4, Brompton; Fig. 3", "")
+
+
+_TITLES = {LOG_LIKELIHOOD: "log-lik.", AUC: "AUC", LOG_MEAN_OFF: "mean over prevalences of |log(mean prediction/π)|"}
+
+
+def _against_weighted(
+    context: _Context, name: str, rule: Callable[[Figure], Verdict], about: str, place: str, paper: str
+) -> PaperCheck | None:
+    rate = min(context.rates) if name == LOG_MEAN_OFF else RARE
+    found = context.differences.get((rate, context.key.loss), {})
+    if name not in found:
         return None
-    parts = []
-    for loss, each in ((loss, differences[AUC]) for loss, differences in have.items()):
-        folds = f"ahead in {each.ahead} of {wording.counted(each.folds, 'fold')}"
-        parts.append(f"{METHODS[loss].title} {wording.difference(each.figure)}, {folds}")
-    return PaperCheck(
-        "the weighted loss has a lower AUC at a prevalence of 0.001",
-        context.where,
-        verdict_of(differences[AUC].standing for differences in have.values()),
-        f"AUC at π = {RARE:g}, minus that of the weighted loss: {'; '.join(parts)}.",
-        f"{context.place}, Fig. 3",
-        _prefixed("AUC ", context.paper(RARE, AUC, PUBLISHED, WEIGHTED)),
-        _minus(have, AUC, "AUC"),
-    )
+    shown = f"{_TITLES[name]} {wording.difference(found[name].figure)}"
+    folds = f"larger in {found[name].ahead} of {wording.counted(found[name].folds, 'fold')}"
+    sentence = f"{METHODS[context.key.loss].title} minus weighted loss: {shown}, {folds}."
+    return context.check(about, rule(found[name].figure), wording.capitalised(sentence), place, paper, f"difference in {shown}")
 
 
 def _falling_auc(context: _Context) -> PaperCheck | None:
     """Check that the AUC of the weighted loss is lower at the lowest prevalence than at the highest."""
-    found = context.falls.get(WEIGHTED)
-    if found is None:
-        return None
-    verdict: Verdict = "does not" if found.figure.low > -STEADY else "undecided"
-    return _between_ends(
-        context,
-        WEIGHTED,
-        "the AUC of the weighted loss falls with the prevalence",
-        "reproduces" if found.figure.high < 0 else verdict,
-    )
+
+    def falls(change: Figure) -> Verdict:
+        return "reproduces" if change.high < 0 else "does not" if change.low > -STEADY else "undecided"
+
+    return _between_ends(context, WEIGHTED, "the AUC of the weighted loss falls with the prevalence", falls)
 
 
 def _steady_auc(context: _Context) -> PaperCheck | None:
     """Check that the AUC of the published form is no lower at the lowest prevalence than at the highest."""
-    found = context.falls.get(PUBLISHED)
+
+    def steady(change: Figure) -> Verdict:
+        return "reproduces" if change.low > -STEADY else "does not" if change.high < 0 else "undecided"
+
+    about = "the AUC of the information gain as published does not fall with the prevalence"
+    return _between_ends(context, context.key.loss, about, steady)
+
+
+def _between_ends(context: _Context, loss: str, about: str, rule: Callable[[Figure], Verdict]) -> PaperCheck | None:
+    found = context.falls.get(loss)
     if found is None:
         return None
-    verdict: Verdict = "does not" if found.figure.high < 0 else "undecided"
-    about = "the AUC of the information gain as published does not fall with the prevalence"
-    return _between_ends(context, PUBLISHED, about, "reproduces" if found.figure.low > -STEADY else verdict)
-
-
-def _between_ends(context: _Context, loss: str, about: str, verdict: Verdict) -> PaperCheck:
-    low, high = context.ends
-    found = context.falls[loss]
+    low, high = min(context.rates), max(context.rates)
     change = wording.difference(found.figure)
-    return PaperCheck(
-        about,
-        context.where,
-        verdict,
+    printed = [context.paper(rate, AUC, loss if loss == WEIGHTED else PUBLISHED).partition(" ")[2] for rate in (high, low)]
+    sentence = (
         f"AUC at π = {low:g} minus that at {high:g}: {change}, lower in {found.behind} of "
-        f"{wording.counted(found.folds, 'fold')}; a fall of less than {STEADY:g} does not count.",
-        "Fig. 3",
-        " → ".join(context.paper(rate, AUC, loss).partition(" ")[2] for rate in (high, low) if context.paper(rate, AUC, loss)),
-        f"{high:g} to {low:g}: {change}",
+        f"{wording.counted(found.folds, 'fold')}; a fall of less than {STEADY:g} does not count."
+    )
+    return context.check(
+        about, rule(found.figure), sentence, "Fig. 3", " → ".join(filter(None, printed)), f"{high:g} to {low:g}: {change}"
     )
 
 
 def _worse_than_constant(context: _Context) -> PaperCheck | None:
-    """Check that the published form is worse than always answering π, and the default is not."""
-    have = [(loss, context.rows[RARE, loss].figures) for loss in (PUBLISHED, DEFAULT) if (RARE, loss) in context.rows]
-    if len(have) < 2:
+    """Check that the published form is worse than always answering π."""
+    skill, likelihood = (context.figure(context.key.loss, name) for name in ("skill", LOG_LIKELIHOOD))
+    if skill is None or likelihood is None:
         return None
-    published, default = (figures["skill"] for _, figures in have)
-    if published.high < 0 and not default.high < 0:
-        verdict: Verdict = "reproduces"
-    else:
-        verdict = "does not" if published.low > 0 or default.high < 0 else "undecided"
-    blind = (1 - RARE) * math.log1p(-RARE) + RARE * math.log(RARE)
     places = wording.decimals(LOG_LIKELIHOOD, RARE)
-    constant = wording.number(blind, places)
-    parts = [f"{METHODS[loss].title} {wording.with_interval(figures[LOG_LIKELIHOOD], places)}" for loss, figures in have]
+    constant = wording.number((1 - RARE) * math.log1p(-RARE) + RARE * math.log(RARE), places)
     printed = context.paper(RARE, LOG_LIKELIHOOD, PUBLISHED)
-    return PaperCheck(
-        "as published, worse than always answering π at a prevalence of 0.001; by default, not",
-        context.where,
-        verdict,
-        f"Expected log-likelihood at π = {RARE:g}: {', '.join(parts)}, always answering π {constant}.",
-        f"{context.place}, by its figures",
+    return context.check(
+        "as published, worse than always answering π at a prevalence of 0.001",
+        _worse(skill),
+        f"Expected log-likelihood at π = {RARE:g}: {wording.with_interval(likelihood, places)}, always answering π {constant}.",
+        f"{context.table}, by its figures",
         f"log-lik. {printed}, always π {constant}" if printed else "",
-        f"skill {wording.with_interval(published, 2)}, by default {wording.with_interval(default, 2)}",
+        f"skill {wording.with_interval(skill, 2)}",
     )
 
 
-def _calibrated(context: _Context) -> PaperCheck | None:
-    """Check that the published form agrees with π at more prevalences than the weighted loss does."""
-    held: dict[str, list[float]] = {}
-    for (population, loss), row in context.rows.items():
-        mean = row.figures["mean_prediction"]
-        if population is not None and not math.isnan(mean.low):
-            held.setdefault(loss, []).append(population if mean.low <= population <= mean.high else 0.0)
-    if len(held.get(PUBLISHED, ())) < FEW or len(held.get(WEIGHTED, ())) < FEW:
+def _never_worse(context: _Context) -> PaperCheck | None:
+    """Check our own claim for the default, at every prevalence, where the paper's are checked."""
+    skills = {rate: row.figures["skill"] for (rate, loss), row in context.rows.items() if loss == DEFAULT}
+    if RARE not in skills:
         return None
-    counts = {loss: sum(map(bool, each)) for loss, each in held.items()}
-    more = counts[PUBLISHED] - counts[WEIGHTED]
-    shown = [f"{METHODS[loss].title} {counts[loss]} of {len(each)}" for loss, each in held.items()]
-    return PaperCheck(
-        "as published, the information gain is calibrated more consistently over prevalences than the weighted loss",
-        context.where,
-        "reproduces" if more > 0 else "does not" if more < 0 else "undecided",
-        f"Prevalences at which the interval of the mean prediction contains π: {', '.join(shown)}.",
-        "Section 4, Brompton; Fig. 3",
+    opposite: Mapping[Verdict, Verdict] = {"reproduces": "does not", "does not": "reproduces"}
+    shown = "; ".join(f"π = {rate:g} {wording.with_interval(skill, 2)}" for rate, skill in skills.items())
+    return context.check(
+        "the default is never worse than always answering π",
+        every(opposite.get(_worse(skill), "undecided") for skill in skills.values()),
+        f"Skill by prevalence: {shown}.",
+        OURS,
         "",
-        f"as published {counts[PUBLISHED]} of {len(held[PUBLISHED])}, weighted {counts[WEIGHTED]} of {len(held[WEIGHTED])}",
+        f"least skill {wording.with_interval(min(skills.values(), key=lambda each: each.value), 2)}",
     )
 
 
-_CLAIMS: tuple[Callable[[_Context], PaperCheck | None], ...] = (
-    _similar,
-    _like_cross_entropy,
-    _no_sensitivity,
-    _some_sensitivity,
-    _lower_likelihood,
-    _lower_auc,
-    _falling_auc,
-    _steady_auc,
-    _worse_than_constant,
-    _calibrated,
-)
+def _worse(skill: Figure) -> Verdict:
+    return "reproduces" if skill.value == -math.inf else when_below(skill)
 
 
-# Claims on nets and on inference, each over all populations and both forms of the information gain.
+_Claims = tuple[Callable[[_Context], PaperCheck | None], ...]
+_OF_OTHERS: _Claims = (_like_cross_entropy, _no_sensitivity, _falling_auc, _never_worse)
+_OF_ANY_FORM: _Claims = (_similar, _lower_auc)
+_OF_PUBLISHED: _Claims = (_some_sensitivity, _lower_likelihood, _steady_auc, _worse_than_constant, _calibrated)
+
+
+# Claims on nets and on inference, each over all populations.
 
 
 def _nets(comparisons: Sequence[Comparison], config: StudyConfig) -> Iterable[PaperCheck]:
     """Check that the logits of image and metadata together predict better than either alone."""
     for key, own in _grouped(comparisons, "net", config).items():
-        found = [each.differences[LOG_LIKELIHOOD] for each in own]
-        yield PaperCheck(
-            f"image and metadata together predict better than {wording.net(key, config)}",
-            wording.where(key._replace(net=""), config, without=["population"]) or "all prevalences",
-            verdict_of(each.standing for each in found),
-            f"Expected log-likelihood, minus that of {wording.net(key, config)}: {_cases(own)}.",
-            "Section 4, Brompton, implied",
-            "",
-            _tally(found),
-        )
+        name = wording.net(key, config)
+        verdict = verdict_of(each.differences[LOG_LIKELIHOOD].standing for each in own)
+        about = f"image and metadata together predict better than {name}"
+        yield check_at(key, config, about, verdict, _cases(own, name), "Section 4, Brompton, implied", "", _tally(own))
 
 
 def _inferences(comparisons: Sequence[Comparison], config: StudyConfig) -> Iterable[PaperCheck]:
-    """Check that no approximation of the posterior predicts worse than one net."""
+    """Check that no approximation of the posterior predicts worse than one net: by less than 0.03 of skill."""
     for key, own in _grouped(comparisons, "inference", config).items():
-        found = [each.differences[LOG_LIKELIHOOD] for each in own]
-        behind = [each.standing == "behind" for each in found]
-        yield PaperCheck(
-            f"the posterior can be approximated by any standard strategy: {wording.INFERENCES[key.inference]}",
-            wording.where(key, config, without=["population", "inference"]),
-            "reproduces" if not any(behind) else "does not" if all(behind) else "undecided",
-            f"Expected log-likelihood, minus that of one net: {_cases(own)}.",
-            "Section 2",
-            "",
-            _tally(found),
-        )
+        figures = [each.differences[LOG_LIKELIHOOD].figure for each in own]
+        level = [figure.low > -SIMILAR * _entropy(each.ours.population) for figure, each in zip(figures, own, strict=True)]
+        behind = [figure.high < 0 for figure in figures]
+        verdict: Verdict = "reproduces" if all(level) else "does not" if all(behind) else "undecided"
+        about = f"the posterior can be approximated by any standard strategy: {wording.INFERENCES[key.inference]}"
+        yield check_at(key, config, about, verdict, _cases(own, "one net"), "Section 2", "", _tally(own))
+
+
+def _entropy(population: float | None) -> float:
+    return 1.0 if population is None else -sum(each * math.log(each) for each in (population, 1 - population))
 
 
 def _grouped(comparisons: Sequence[Comparison], about: str, config: StudyConfig) -> dict[CellKey, list[Comparison]]:
     """Return comparisons of the information gain, by what is compared: for nets theirs, for inferences ours."""
     groups: dict[CellKey, list[Comparison]] = {}
     for each in comparisons:
-        if each.about == about and each.ours.loss in LOSSES and _is_shown(each.ours, config):
-            groups.setdefault(_start(each.theirs if each.ours.net == BOTH and about == "net" else each.ours), []).append(each)
+        if each.about == about and each.ours.loss in (DEFAULT, *PUBLISHED_FORMS):
+            side = each.theirs if about == "net" else each.ours
+            groups.setdefault(side._replace(population=None), []).append(each)
     return groups
 
 
-def _cases(own: Sequence[Comparison]) -> str:
+def _cases(own: Sequence[Comparison], rival: str) -> str:
     differences = [wording.difference(each.differences[LOG_LIKELIHOOD].figure) for each in own]
-    names = [f"{wording.short_method(each.ours)} at π = {each.ours.population:g}" for each in own]
-    return "; ".join(f"{name} {difference}" for name, difference in zip(names, differences, strict=True))
+    shown = [f"π = {each.ours.population:g} {text}" for each, text in zip(own, differences, strict=True)]
+    return f"Expected log-likelihood, minus that of {rival}: {'; '.join(shown)}."
 
 
-def _tally(found: Sequence[Difference]) -> str:
-    counts = {word: sum(each.standing == word for each in found) for word in ("ahead", "undecided", "behind")}
-    return ", ".join(f"{word} in {count} of {len(found)}" for word, count in counts.items() if count)
-
-
-def _alike(found: Iterable[Mapping[str, Difference]]) -> Verdict:
-    verdicts = [_is_similar(each) for differences in found for each in differences.values()]
-    return "does not" if False in verdicts else "undecided" if None in verdicts else "reproduces"
-
-
-def _is_similar(difference: Difference) -> bool | None:
-    """Return whether it is within 0.03; None if it is larger but undecided, or has no interval."""
-    if math.isnan(difference.figure.low):
-        return None
-    near = abs(difference.figure.value) <= SIMILAR
-    return None if not near and difference.standing == "undecided" else near
-
-
-def _minus(have: Mapping[str, Mapping[str, Difference]], name: str, title: str) -> str:
-    """Return the difference of the published form, as the paper has it, or else of the default."""
-    loss = PUBLISHED if PUBLISHED in have else DEFAULT
-    form = "as published" if loss == PUBLISHED else "by default"
-    return f"{title} {form} minus weighted {wording.difference(have[loss][name].figure)}"
-
-
-def _both(differences: Mapping[str, Difference]) -> str:
-    likelihood, auc = (wording.difference(differences[name].figure) for name in (LOG_LIKELIHOOD, AUC))
-    return f"{likelihood} in expected log-likelihood, {auc} in AUC"
+def _tally(own: Sequence[Comparison]) -> str:
+    standings = [each.differences[LOG_LIKELIHOOD].standing for each in own]
+    return ", ".join(
+        f"{word} in {standings.count(word)} of {len(own)}" for word in ("ahead", "undecided", "behind") if word in standings
+    )
 
 
 def _prefixed(prefix: str, text: str) -> str:

@@ -12,28 +12,32 @@ import numpy as np
 
 from ...metrics import Figure
 from ..config import StudyConfig
-from ..methods import ADJUSTED, ADJUSTED_LABELLED, DEFAULT
+from ..methods import ADJUSTED, ADJUSTED_LABELLED, DEFAULT, METHODS
 from ..pooled_predictions import Cell, CellKey
-from .contract import AUC, LOG_LIKELIHOOD, Comparison, Difference
-from .resampling import Areas, Resamples, expected_at, expected_in_folds, mean_area, votes_of
+from .cell_figures import paired_figures
+from .contract import AUC, MEAN, Comparison, Difference
+from .resampling import Areas, BootstrapEstimate, GroupMeans, Resamples, combined, mean_area
 
 PUBLISHED, WEIGHTED, PLAIN, BOTH = "published", "weighted", "plain", "both"
+PUBLISHED_FORMS = tuple(name for name, method in METHODS.items() if method.published)
+LOG_MEAN_OFF = "log_mean_off"  # mean over prevalences of |log(mean prediction/π)|
+FEW = 3  # prevalences for that mean
 
 
 def pairs(keys: Sequence[CellKey], config: StudyConfig) -> Iterator[tuple[str, CellKey, CellKey]]:
     """Yield the respect in which two cells differ, ours, and theirs.
 
-    The default against every rival; the published form against the weighted loss, as in the paper, and the weighted loss
-    against plain cross-entropy; logit adjustment with unlabelled patients against without; the lowest population against the
-    highest; image and metadata against either alone; each inference against a single net, and each likelihood against the
-    softmax.
+    From the same start: the default against every rival; each published form against the weighted loss, as in the paper, and
+    the weighted loss against plain cross-entropy; logit adjustment with unlabelled patients against without; the lowest
+    population against the highest; image and metadata against either alone; each inference against a single net, and each
+    likelihood against the softmax. A start at equal classes against one at π.
     """
     have = set(keys)
     rates = [rate for rate in config.populations if rate is not None]
     for ours in keys:
         if is_default(ours, config):
             yield from (("loss", ours, theirs) for theirs in keys if theirs != ours and _context(theirs) == _context(ours))
-        if ours.loss == PUBLISHED and (theirs := ours._replace(loss=WEIGHTED, marginal="own")) in have:
+        if ours.loss in PUBLISHED_FORMS and (theirs := ours._replace(loss=WEIGHTED)) in have:
             yield "published", ours, theirs
         if ours.loss == WEIGHTED and (theirs := ours._replace(loss=PLAIN)) in have:
             yield "plain", ours, theirs
@@ -43,14 +47,17 @@ def pairs(keys: Sequence[CellKey], config: StudyConfig) -> Iterator[tuple[str, C
             yield "unlabelled", ours, theirs
         if ours.net == BOTH:
             yield from (("net", ours, theirs) for theirs in keys if theirs != ours and ours._replace(net=theirs.net) == theirs)
-        plain = {"inference": ours._replace(inference="map"), "likelihood": ours._replace(likelihood="categorical")}
+        plain = {
+            "start": ours._replace(start="population"),
+            "inference": ours._replace(inference="map"),
+            "likelihood": ours._replace(likelihood="categorical"),
+        }
         yield from ((about, ours, theirs) for about, theirs in plain.items() if theirs in have and theirs != ours)
 
 
 def is_default(key: CellKey, config: StudyConfig) -> bool:
-    """Return whether this is the information gain as users get it: with its own marginal, or the first of the study."""
-    usual = "own" if "own" in config.marginals else config.marginals[0]
-    return key.loss == DEFAULT and key.marginal == usual
+    """Return whether this is the information gain as users get it, from any start."""
+    return key.loss == DEFAULT
 
 
 def main_loss(config: StudyConfig) -> str:
@@ -59,20 +66,49 @@ def main_loss(config: StudyConfig) -> str:
 
 
 def compare(about: str, ours: Cell, theirs: Cell, areas: tuple[Areas, Areas] | None, resamples: Resamples) -> Comparison | None:
-    """Compare two cells on their common runs; None if there are none. Likelihoods of different populations are not compared."""
+    """Compare two cells on their common runs; None if there are none. Between populations the AUC alone is compared."""
     own, other = _shared(ours, theirs)
     if len(own) == 0:
         return None
     found = {}
     if ours.key.population == theirs.key.population:
-        found[LOG_LIKELIHOOD] = _likelihood_difference(ours, theirs, own, other, resamples)
+        mine, yours = paired_figures(ours), paired_figures(theirs)
+        patient, fold = resamples.patient[ours.rows[own]], ours.fold[own]
+        differences = {name: mine[name].at(own) - yours[name].at(other) for name in mine}
+        found = {name: _difference(each, patient, fold, resamples) for name, each in differences.items()}
     if areas is not None:
         found[AUC] = _area_difference(*areas, resamples)
     return Comparison(about, ours.key, theirs.key, found)
 
 
+def calibration_difference(ours: Sequence[Cell], theirs: Sequence[Cell], resamples: Resamples) -> Difference | None:
+    """Compare |log(mean prediction/π)|, averaged over populations; None if fewer than three have common runs."""
+    estimates: list[BootstrapEstimate] = []
+    folds: list[dict[int, float]] = []
+    rates = []
+    for one, other in zip(ours, theirs, strict=True):
+        shared = _shared(one, other)
+        if len(shared[0]):
+            means = [paired_figures(cell)[MEAN].at(rows) for cell, rows in zip((one, other), shared, strict=True)]
+            patient, fold = resamples.patient[one.rows[shared[0]]], one.fold[shared[0]]
+            estimates += [each.estimate(patient, resamples) for each in means]
+            folds += [each.in_folds(fold) for each in means]
+            rates.append(one.population[1])
+    if len(rates) < FEW:
+        return None
+
+    def off(means: np.ndarray) -> np.ndarray:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            gaps = np.abs(np.log(means / np.repeat(rates, 2)[:, None]))
+        return np.asarray((gaps[::2] - gaps[1::2]).mean(0))
+
+    common = set(folds[0]).intersection(*folds)
+    by_fold = {fold: float(off(np.array([[each[fold]] for each in folds]))[0]) for fold in common}
+    return _counted(combined(off, estimates).figure("a class has no nodule"), by_fold)
+
+
 def _context(key: CellKey) -> CellKey:
-    return key._replace(loss="", marginal="")
+    return key._replace(loss="")
 
 
 def _shared(ours: Cell, theirs: Cell) -> tuple[np.ndarray, np.ndarray]:
@@ -86,14 +122,10 @@ def _shared(ours: Cell, theirs: Cell) -> tuple[np.ndarray, np.ndarray]:
     return own, other
 
 
-def _likelihood_difference(ours: Cell, theirs: Cell, own: np.ndarray, other: np.ndarray, resamples: Resamples) -> Difference:
-    votes, patient = votes_of(ours)[own], resamples.patient[ours.rows[own]]
-    with np.errstate(invalid="ignore"):
-        values = ours.log_probs[own] - theirs.log_probs[other]
-    if not np.isfinite(values[votes > 0]).all():
+def _difference(means: GroupMeans, patient: np.ndarray, fold: np.ndarray, resamples: Resamples) -> Difference:
+    if not np.isfinite(means.counted).all():
         return Difference(Figure(math.nan, reason="a probability of 0 was given to what happened"), 0, 0, 0)
-    figure = expected_at(values, votes, patient, ours.population, resamples).figure("a class has no nodule")
-    return _counted(figure, expected_in_folds(values, votes, ours.fold[own], ours.population))
+    return _counted(means.figure(patient, resamples, "a class has no nodule"), means.in_folds(fold))
 
 
 def _area_difference(ours: Areas, theirs: Areas, resamples: Resamples) -> Difference:

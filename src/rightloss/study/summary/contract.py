@@ -9,7 +9,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,8 +17,10 @@ from ...metrics import Figure
 from ..config import StudyConfig
 from ..pooled_predictions import CellKey
 
+OURS = "ours, not the paper's"  # place of a check of our own claim
 CONSTANT = "constant"  # in place of a loss: always answering π
-LOG_LIKELIHOOD, AUC = "expected_log_likelihood", "auc"
+LOG_LIKELIHOOD, AUC, TPR, MEAN = "expected_log_likelihood", "auc", "tpr", "mean_prediction"
+COSTS = (100, 1000)  # of a missed cancer, in needless actions: act from 1/(1 + C) on
 Verdict = Literal["reproduces", "does not", "undecided", "cannot be tested"]
 Standing = Literal["ahead", "behind", "undecided"]
 
@@ -29,7 +31,8 @@ class CellSummary:
 
     Attributes:
         key: settings that its runs share; for always answering π, the loss is "constant" and the net "".
-        figures: by name, as `rightloss.metrics.evaluate` names them; `auc` is the mean over folds and seeds. For ratings, see
+        figures: by name, as `rightloss.metrics.evaluate` names them; `auc` is the mean over folds and seeds; `tpr_cost_C`,
+            `tnr_cost_C` and `net_benefit_cost_C` if a missed cancer costs C times a needless action. For ratings, see
             `summarise.py`.
         folds, seeds: how many it covers.
         nodules, patients: how many were tested.
@@ -38,7 +41,7 @@ class CellSummary:
         >>> from rightloss.metrics import Figure
         >>> from rightloss.study.pooled_predictions import CellKey
         >>> from rightloss.study.summary import CellSummary
-        >>> key = CellKey("contours", "rebalanced", "convnet", "categorical", "own", "map", 0.001, "weighted")
+        >>> key = CellKey("contours", "rebalanced", "convnet", "categorical", "population", "map", 0.001, "weighted")
         >>> row = CellSummary(key, {"auc": Figure(0.9, 0.85, 0.94)}, folds=5, seeds=1, nodules=700, patients=400)
         >>> print(row.figures["auc"])
         0.9 (0.85 to 0.94)
@@ -89,15 +92,18 @@ class Comparison:
     Attributes:
         about: the respect: "loss" (ours is the default), "published" (ours is the published form, theirs the weighted loss),
             "unlabelled" (logit adjustment with unlabelled patients and without), "plain" (ours is the weighted loss, theirs
-            plain cross-entropy), "population" (the lowest against the highest), "net", "inference" or "likelihood".
+            plain cross-entropy), "population" (the lowest against the highest), "start" (ours from equal classes, theirs from
+            π), "net", "inference" or "likelihood".
         ours, theirs: the cells.
-        differences: by figure: `expected_log_likelihood`, and for two classes `auc`; between populations `auc` alone.
+        differences: by figure, for two classes `expected_log_likelihood`, `auc`, those of decisions and `mean_prediction`;
+            of a published form at the lowest population also `log_mean_off`, |log(mean prediction/π)| averaged over all of
+            them; between populations `auc` alone.
 
     Examples:
         >>> from rightloss.metrics import Figure
         >>> from rightloss.study.pooled_predictions import CellKey
         >>> from rightloss.study.summary import Comparison, Difference
-        >>> ours = CellKey("contours", "rebalanced", "convnet", "categorical", "own", "map", 0.001, "information-gain")
+        >>> ours = CellKey("contours", "rebalanced", "convnet", "categorical", "population", "map", 0.001, "information-gain")
         >>> auc = Difference(Figure(0.02, -0.01, 0.05), folds=5, ahead=3, behind=2)
         >>> Comparison("loss", ours, ours._replace(loss="weighted"), {"auc": auc}).differences["auc"].standing
         'undecided'
@@ -121,6 +127,8 @@ class PaperCheck:
         place: its place in the paper.
         paper: the paper's figures, "" if it gives none.
         ours: our figures in few words, with intervals.
+        trivial: whether always answering π does the same; such a check says nothing of the paper's loss.
+        setting: what it was made with, by field of `CellKey`: data, minibatches, net, likelihood, start, inference, loss.
 
     Examples:
         >>> from rightloss.study.summary import PaperCheck
@@ -135,6 +143,8 @@ class PaperCheck:
     place: str = ""
     paper: str = ""
     ours: str = ""
+    trivial: bool = False
+    setting: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -150,6 +160,8 @@ class Summary:
         comparisons: between rows.
         checks: of the paper's findings.
         findings: sentences; if the study is incomplete, the first says so.
+        matched_rows, matched_comparisons: the same of predictions moved so that their mean is π on the validation part, for two
+            classes: what is left of a loss beyond its intercept.
 
     Examples:
         >>> from rightloss.study import PRESETS
@@ -166,6 +178,8 @@ class Summary:
     comparisons: tuple[Comparison, ...]
     checks: tuple[PaperCheck, ...]
     findings: tuple[str, ...]
+    matched_rows: tuple[CellSummary, ...] = ()
+    matched_comparisons: tuple[Comparison, ...] = ()
 
     def to_json(self) -> str:
         """Return the text of `summary.json`, in which undefined numbers are null."""
@@ -187,6 +201,8 @@ class Summary:
                 tuple(_comparison(each) for each in content["comparisons"]),
                 tuple(PaperCheck(**check) for check in content["checks"]),
                 tuple(content["findings"]),
+                tuple(_cell_summary(row) for row in content.get("matched_rows", ())),
+                tuple(_comparison(each) for each in content.get("matched_comparisons", ())),
             )
         except FileNotFoundError:
             raise ValueError(f"Expected a summary in {path}, but there is none: make the report first.") from None

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from ..config import CONTOURS, StudyConfig
-from ..methods import METHODS
-from ..paper import RATINGS
+from ..methods import DEFAULT
 from ..results import DataSummary, StudyResults
 from . import wording
-from .comparisons import PUBLISHED, is_default
+from .across_studies import by_claim
+from .comparisons import PUBLISHED_FORMS, is_default
 from .contract import AUC, CONSTANT, LOG_LIKELIHOOD, CellSummary, Comparison, PaperCheck, Summary
 from .wording import capitalised, counted, listed
 
@@ -26,7 +26,8 @@ _TITLES = {
 }
 _NAMES = {LOG_LIKELIHOOD: "expected log-likelihood", AUC: "AUC"}
 _MOST_NAMED = 6  # cases in one sentence
-_MOST_PLACES = 4  # that a finding of the paper is checked in, and that are named
+_OVERALL = {"does not": "does not reproduce", "mixed": "in some settings"}
+_FACTORS = {"loss": "marginal", "minibatches": "kind of minibatches"}
 
 
 def title(config: StudyConfig) -> str:
@@ -36,59 +37,20 @@ def title(config: StudyConfig) -> str:
     return "Which posterior for rare malignancy?" if len(config.inferences) > 1 else _TITLES[config.task]
 
 
-# The answer: the findings in one paragraph.
+# The answer: the findings in one sentence.
 
 
-def answer(rows: Sequence[CellSummary], comparisons: Sequence[Comparison], config: StudyConfig) -> str:
-    """Say how the default loss does against always answering π, against the other losses, and as published; "" without it."""
-    default = [row for row in rows if is_default(row.key, config)]
-    if not default:
+def answer(rows: Sequence[CellSummary], config: StudyConfig) -> str:
+    """Say how often the default and each published form are worse than always answering π, by start; "" without the default."""
+    if not any(is_default(row.key, config) for row in rows):
         return ""
-    rivals = [each for each in comparisons if each.about == "loss" and LOG_LIKELIHOOD in each.differences]
-    published = [row for row in rows if row.key.loss == PUBLISHED]
-    found = [_against_constant(default), _against_rivals(rivals, config), _as_published(published)]
-    return " ".join(filter(None, [*found, _with_and_without(comparisons)]))
-
-
-def _against_constant(default: Sequence[CellSummary]) -> str:
-    better, worse = sum(row.figures["skill"].low > 0 for row in default), sum(is_worse(row) for row in default)
-    return (
-        "In short: nets trained with the default information gain predict better than always answering the prevalence in "
-        f"{better} of {counted(len(default), 'case')}, and clearly worse in {worse or 'none'}."
-    )
-
-
-def _against_rivals(rivals: Sequence[Comparison], config: StudyConfig) -> str:
-    if not rivals:
-        return ""
-    standings: dict[str, list[str]] = {}
-    for each in rivals:
-        standings.setdefault(wording.method(each.theirs, config), []).append(each.differences[LOG_LIKELIHOOD].standing)
-    every = [standing for some in standings.values() for standing in some]
-    ahead, behind, undecided = (every.count(word) for word in ("ahead", "behind", "undecided"))
-    text = (
-        f"Compared with the other losses, on the same nodules, their probabilities are clearly better in {ahead} of "
-        f"{counted(len(rivals), 'comparison')}, clearly worse in {behind}, and undecided in {undecided}."
-    )
-    alike = [name for name, some in standings.items() if set(some) == {"undecided"}]
-    return f"{text} Undecided in every comparison: {'; '.join(alike)}." if alike else text
-
-
-def _as_published(published: Sequence[CellSummary]) -> str:
-    if not published:
-        return ""
-    worse = sum(is_worse(row) for row in published)
-    name = METHODS[PUBLISHED].title
-    return f"The {name} is worse than always answering the prevalence in {worse} of {counted(len(published), 'case')}."
-
-
-def _with_and_without(comparisons: Sequence[Comparison]) -> str:
-    """Compare logit adjustment with unlabelled patients and without, all else being equal."""
-    own = [each for each in comparisons if each.about == "unlabelled"]
-    if not own:
-        return ""
-    figures = [f"in {_NAMES[name]} {_tally(own, name)}" for name in _NAMES if name in own[0].differences]
-    return f"Logit adjustment with the unlabelled patients against without them: {'; '.join(figures)}."
+    groups: dict[str, list[CellSummary]] = {}
+    for row in rows:
+        if row.key.loss in (DEFAULT, *PUBLISHED_FORMS):
+            start = f", {wording.STARTS[row.key.start]}" if len(config.starts) > 1 else ""
+            groups.setdefault(f"{wording.method(row.key, config)}{start}", []).append(row)
+    counts = [f"{name} in {sum(map(is_worse, own))} of {len(own)}" for name, own in groups.items()]
+    return f"Clearly worse than always answering the prevalence: {'; '.join(counts)}."
 
 
 def is_worse(row: CellSummary) -> bool:
@@ -157,15 +119,17 @@ def findings(
     checks: Sequence[PaperCheck],
     config: StudyConfig,
     missing: int,
+    matched: Sequence[Comparison] = (),
 ) -> tuple[str, ...]:
-    """List what is missing, if so; then the paper's findings, wins and losses, the claim, and calibration."""
+    """List what is missing, if so; then the paper's findings, wins and losses, as they are and matched to π, the claim, and
+    calibration."""
     found = [
         _incomplete(config, missing) if missing else "",
         _paper(checks, config, missing),
         *(_each_rival(comparisons, name, config) for name in _NAMES),
+        _each_rival(matched, LOG_LIKELIHOOD, config, "With every net's mean prediction matched to π afterwards, in"),
         _chance(comparisons),
         *(_other_comparisons(comparisons, about, config) for about in _PARTIES),
-        *(_ratings(rows, config) if config.task == "rating" and not config.unlabelled else ()),
         _claim(rows, config),
         _calibration(rows, config),
     ]
@@ -180,24 +144,22 @@ def _incomplete(config: StudyConfig, missing: int) -> str:
 
 
 def _paper(checks: Sequence[PaperCheck], config: StudyConfig, missing: int) -> str:
-    """Name each finding with its verdicts, and where, or how often; the figures are in the checks."""
+    """Name the paper's claims by what became of them; the figures are in the checks."""
     if not checks:
         if missing or config.task == "rating" or config.unlabelled:  # what is missing may be what was asked
             return ""
         return "Whether the paper's findings reproduce was not asked: that takes its losses at π = 0.3 and 0.001."
-    parts = []
-    for claim in dict.fromkeys(check.about.partition(": ")[0] for check in checks):
-        own = [check for check in checks if check.about.partition(": ")[0] == claim]
-        places = []
-        for verdict in dict.fromkeys(check.verdict for check in own):
-            where = [each.where for each in own if each.verdict == verdict]
-            named = f"({'; '.join(where)})" if len(own) <= _MOST_PLACES else f"in {len(where)} of {len(own)}"
-            places.append(f"{'does not reproduce' if verdict == 'does not' else verdict} {named}")
-        parts.append(f"{capitalised(claim)}: {', '.join(places)}.")
-    return f"Does what the paper found reproduce? {' '.join(parts)}"
+    groups: dict[str, list[str]] = {}
+    for each in by_claim(checks):
+        count = f" ({each.counts.get('reproduces', 0)} of {sum(each.counts.values())})" if sum(each.counts.values()) > 1 else ""
+        on = f", by {_FACTORS.get(each.depends_on, each.depends_on)}" if each.depends_on else ""
+        groups.setdefault(f"{_OVERALL.get(each.overall, each.overall)}{on}", []).append(f"{each.claim}{count}")
+    groups["always answering π does the same, not counted"] = [each.claim for each in by_claim(checks, trivial=True)]
+    said = [f"{capitalised(word)}: {'; '.join(claims)}." for word, claims in groups.items() if claims]
+    return f"Does what the paper found reproduce, by claim (checks in which it does)? {' '.join(said)}"
 
 
-def _each_rival(comparisons: Sequence[Comparison], name: str, config: StudyConfig) -> str:
+def _each_rival(comparisons: Sequence[Comparison], name: str, config: StudyConfig, preface: str = "In") -> str:
     """Say against each rival how often the default is ahead, behind or undecided."""
     own = [each for each in comparisons if each.about == "loss" and name in each.differences]
     if not own:
@@ -206,8 +168,8 @@ def _each_rival(comparisons: Sequence[Comparison], name: str, config: StudyConfi
     for each in own:
         rivals.setdefault(wording.method(each.theirs, config), []).append(each)
     parts = [f"{rival}: {_tally(some, name)}" for rival, some in rivals.items()]
-    heading = f"In {_NAMES[name]}, the default information gain against each rival"
-    return f"{heading}. {capitalised('; '.join(parts))}. {_lost(own, name, config)}"
+    heading = f"{preface} {_NAMES[name]}, the default information gain against each rival"
+    return f"{heading}. {capitalised('; '.join(parts))}.{_lost(own, name, config)}"
 
 
 def _tally(comparisons: Sequence[Comparison], name: str) -> str:
@@ -218,26 +180,16 @@ def _tally(comparisons: Sequence[Comparison], name: str) -> str:
 
 
 def _lost(comparisons: Sequence[Comparison], name: str, config: StudyConfig) -> str:
-    def value(comparison: Comparison) -> float:
-        return comparison.differences[name].figure.value
-
-    def case(comparison: Comparison) -> str:
-        theirs, place = wording.method(comparison.theirs, config), wording.where(comparison.ours, config)
-        return f"{theirs} ({place}) {wording.difference(comparison.differences[name].figure)}"
-
-    defined = [each for each in comparisons if not math.isnan(value(each))]
-    behind = [each for each in defined if each.differences[name].standing == "behind"]
-    worst = sorted(behind or defined, key=value)
-    sentences = []
-    if behind:
-        sentences = [f"It loses to: {'; '.join(_short([case(each) for each in worst]))}."]
-    elif worst and value(worst[0]) < 0:
-        sentences = [f"It is nowhere clearly behind; furthest, though undecided, {case(worst[0])}."]
-    elif worst:
-        sentences = ["It is nowhere behind."]
-    if len(defined) < len(comparisons):
-        sentences.append(f"In {len(comparisons) - len(defined)} of {len(comparisons)} the difference is not defined.")
-    return " ".join(sentences)
+    """Name the rivals that are clearly ahead, worst first, and count the differences that are not defined."""
+    figures = [(each.differences[name].figure, each) for each in comparisons]
+    behind = sorted((pair for pair in figures if pair[0].high < 0), key=lambda pair: pair[0].value)
+    cases = [
+        f"{wording.method(each.theirs, config)} ({wording.where(each.ours, config)}) {wording.difference(figure)}"
+        for figure, each in behind
+    ]
+    undefined = sum(math.isnan(figure.value) for figure, _ in figures)
+    lost = f" It loses to: {'; '.join(_short(cases))}." if cases else ""
+    return lost + (f" In {undefined} of {len(figures)} the difference is not defined." if undefined else "")
 
 
 def _short(parts: Sequence[str]) -> Iterator[str]:
@@ -247,7 +199,7 @@ def _short(parts: Sequence[str]) -> Iterator[str]:
 
 
 def _chance(comparisons: Sequence[Comparison]) -> str:
-    count = sum(len(each.differences) for each in comparisons)
+    count = sum(name in each.differences for each in comparisons for name in _NAMES)
     if count < 20:
         return ""
     return f"Of {count} differences, about {round(count / 20)} would look decided by chance alone if there were none."
@@ -255,6 +207,8 @@ def _chance(comparisons: Sequence[Comparison]) -> str:
 
 # What else is compared, and what the two parties are called.
 _PARTIES: dict[str, Callable[[Comparison, StudyConfig], tuple[str, str]]] = {
+    "start": lambda each, _: (wording.STARTS[each.ours.start], wording.STARTS[each.theirs.start]),
+    "unlabelled": lambda each, _: ("logit adjustment with the unlabelled patients", "without them"),
     "net": lambda each, config: (wording.net(each.ours, config), wording.net(each.theirs, config)),
     "inference": lambda each, _: (wording.INFERENCES[each.ours.inference], wording.INFERENCES[each.theirs.inference]),
     "likelihood": lambda each, _: (wording.LIKELIHOODS[each.ours.likelihood], wording.LIKELIHOODS[each.theirs.likelihood]),
@@ -262,7 +216,7 @@ _PARTIES: dict[str, Callable[[Comparison, StudyConfig], tuple[str, str]]] = {
 
 
 def _other_comparisons(comparisons: Sequence[Comparison], about: str, config: StudyConfig) -> str:
-    """Compare nets, inferences or likelihoods, over all losses together."""
+    """Compare starts, nets, inferences or likelihoods, over all losses together."""
     by_parties: dict[tuple[str, str], list[Comparison]] = {}
     for each in comparisons:
         if each.about == about:
@@ -271,32 +225,7 @@ def _other_comparisons(comparisons: Sequence[Comparison], about: str, config: St
     for (ours, theirs), some in by_parties.items():
         figures = [f"in {_NAMES[name]} {_tally(some, name)}" for name in _NAMES if name in some[0].differences]
         parts.append(capitalised(f"{ours} against {theirs}: {'; '.join(figures)}."))
-    return f"Over all losses. {' '.join(parts)}" if parts else ""
-
-
-_BESIDE_PAPER = {
-    "accuracy": "accuracy",
-    "balanced_accuracy": "balanced accuracy",
-    "off_by_one": "off-by-one accuracy",
-    "balanced_off_by_one": "balanced off-by-one accuracy",
-    "malignant_accuracy": "accuracy of benign or malignant",
-}
-
-
-def _ratings(rows: Sequence[CellSummary], config: StudyConfig) -> list[str]:
-    """Put the paper's figures beside those of its likelihood, or of the first that the study has."""
-    likelihood = "onion-peeling" if "onion-peeling" in config.likelihoods else config.likelihoods[0]
-    own = [row for row in rows if is_default(row.key, config) and row.key.likelihood == likelihood]
-    return [f"Ratings by the default information gain ({wording.where(row.key, config)}): {_beside(row)}." for row in own]
-
-
-def _beside(row: CellSummary) -> str:
-    parts = []
-    for name, words in _BESIDE_PAPER.items():
-        figures = {rule: wording.with_interval(row.figures[f"{rule}_{name}"], 2) for rule in ("majority", "mean")}
-        ours = " and ".join(f"{figure} by {rule}" for rule, figure in figures.items())
-        parts.append(f"{words} {ours} (paper: {RATINGS[name]:.2f})")
-    return "; ".join(parts)
+    return f"{'' if about == 'unlabelled' else 'Over all losses. '}{' '.join(parts)}" if parts else ""
 
 
 def _claim(rows: Sequence[CellSummary], config: StudyConfig) -> str:
@@ -322,27 +251,18 @@ def _default_claim(default: Sequence[CellSummary], worse: Sequence[CellSummary],
 
 
 def _calibration(rows: Sequence[CellSummary], config: StudyConfig) -> str:
-    """Say whether the default's calibration error may be noise, and how its mean prediction compares with π."""
+    """Say how often the default's calibration error may be noise, and its mean prediction agrees with π."""
     own = [row for row in rows if is_default(row.key, config) and not math.isnan(row.figures["calibration_error"].value)]
     if not own:
         return ""
     fine = sum(row.figures["calibration_error"].low == 0 for row in own)
-    text = (
+    means = [(row.figures["mean_prediction"], row.key.population) for row in own if row.key.population is not None]
+    held = sum(mean.low <= population <= mean.high for mean, population in means)
+    agrees = f" The mean prediction agrees with π in {held} of {len(means)}." if means else ""
+    return (
         f"Calibration of the default information gain: in {fine} of {counted(len(own), 'case')} the calibration error is "
-        "no larger than chance would make it."
+        f"no larger than chance would make it.{agrees}"
     )
-    return text + _mean_predictions([row for row in own if row.key.population is not None], config)
-
-
-def _mean_predictions(rows: Sequence[CellSummary], config: StudyConfig) -> str:
-    if not rows:
-        return ""
-    means = [(row, row.figures["mean_prediction"], row.key.population or math.nan) for row in rows]
-    held = sum(mean.low <= population <= mean.high for _, mean, population in means)
-    furthest, mean, population = max(means, key=lambda each: abs(float(np.log(each[1].value / each[2]))))
-    value = wording.with_interval(mean, wording.decimals("mean_prediction", population))
-    place = wording.where(furthest.key, config)
-    return f" The mean prediction agrees with π in {held} of {len(rows)}; it is furthest off at {place}: {value}."
 
 
 def mean_prediction_off(summary: Summary) -> str:

@@ -3,14 +3,14 @@ are paired.
 
 Stage: `Cell`s of one data set → `Resamples`; a statistic → `BootstrapEstimate` → a figure with its interval.
 
-Statistics that need more than weights are below: the expected log-likelihood at π, and the AUC within each run.
+Statistics that need more than weights are below: means within classes, and the AUC within each run.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -26,8 +26,6 @@ _MOST_UNDEFINED = 0.05  # share of resamples in which a figure may be undefined 
 _FEWEST = 5  # patients for an interval
 
 PatientWeights = Float64[np.ndarray, "b p"]
-Statistic = Callable[[PatientWeights], Float64[np.ndarray, " b"]]
-ByClass = Float64[np.ndarray, "n k"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,12 +52,6 @@ class Resamples:
         """Number of patients."""
         return len(self.fold)
 
-    def estimate(self, statistic: Statistic) -> BootstrapEstimate:
-        """Evaluate a statistic that takes weights of the patients, a row per resample."""
-        value = float(statistic(np.ones((1, self.size)))[0])
-        without = statistic(1 - np.eye(self.size))
-        return BootstrapEstimate(value, statistic(self.counts), without - value, self.strata)
-
 
 @dataclass(frozen=True, eq=False)
 class BootstrapEstimate:
@@ -78,7 +70,7 @@ class BootstrapEstimate:
     strata: Int64[np.ndarray, " p"]
 
     def __sub__(self, other: BootstrapEstimate) -> BootstrapEstimate:
-        return BootstrapEstimate(self.value - other.value, self.draws - other.draws, self.changes - other.changes, self.strata)
+        return combined(lambda both: both[0] - both[1], [self, other])
 
     def figure(self, missing: str = "") -> Figure:
         """Return the value with its BCa interval; `missing` is the reason if there is no value."""
@@ -94,14 +86,14 @@ class BootstrapEstimate:
         low, high = bca(torch.from_numpy(defined.round(12)), round(self.value, 12), self._acceleration(), LEVEL)
         return rounded(Figure(self.value, min(low, self.value), max(high, self.value)))
 
-    def share(self, patients: int, missing: str = "") -> Figure:
-        """Return the figure of a share among this many patients; if it is 0 or 1, Wilson's limit is the other end."""
+    def share(self, patients: int, missing: str = "", lowest: float = 0.0) -> Figure:
+        """Return the figure of a share, or of a difference of shares, among this many patients; if it does not vary, Wilson's
+        limit says what may have been missed."""
         figure = self.figure(missing)
-        if self.value not in (0.0, 1.0) or math.isnan(figure.low):
+        if math.isnan(figure.low) or np.nanmax(np.abs(self.draws - self.value)) > 1e-12:
             return figure
         unseen = float(unseen_share(torch.tensor(patients), LEVEL))
-        ends = (0.0, unseen) if self.value == 0 else (1 - unseen, 1.0)
-        return rounded(Figure(self.value, *ends, figure.reason))
+        return rounded(Figure(self.value, max(lowest, self.value - unseen), min(1.0, self.value + unseen), figure.reason))
 
     def _acceleration(self) -> float:
         """Return BCa's acceleration, from the patients left out one by one."""
@@ -110,6 +102,18 @@ class BootstrapEstimate:
         centred = changes - (np.bincount(self.strata, weights=changes) / sizes)[self.strata]
         squares = float(np.square(centred).sum())
         return 0.0 if squares == 0 else float((centred**3).sum()) / (6 * squares**1.5)
+
+
+def combined(
+    function: Callable[[Float64[np.ndarray, "m b"]], Float64[np.ndarray, " b"]], estimates: Sequence[BootstrapEstimate]
+) -> BootstrapEstimate:
+    """Return a function of several estimates on the same resamples."""
+    values = np.array([[each.value] for each in estimates])
+    value = float(function(values)[0])
+    without = function(values + np.array([each.changes for each in estimates]))
+    return BootstrapEstimate(
+        value, function(np.array([each.draws for each in estimates])), without - value, estimates[0].strata
+    )
 
 
 def rounded(figure: Figure) -> Figure:
@@ -150,51 +154,72 @@ def _counts(kind: Int64[np.ndarray, " p"], draws: int) -> PatientWeights:
     return counts
 
 
-# Expected log-likelihood at the population, of a table of log-probabilities or of the difference of two: Σ_c π_c E[value | c].
+# Figures that are means within groups, such as classes: differences of two cells are means of paired differences.
 
 
-def votes_of(cell: Cell) -> ByClass:
-    """Return the weight of each class in each row: its label, or for ratings the readers' shares."""
-    if cell.log_probs.shape[1] == 2:
-        return np.eye(2)[cell.labels]
-    return cell.data.votes[cell.rows].astype(np.float64)
+@dataclass(frozen=True, eq=False)
+class GroupMeans:
+    """A figure Σ_g w_g E[value | g] of rows in groups.
 
+    Attributes:
+        values: row × group `(n, g)`.
+        members: how much a row counts in each group `(n, g)`.
+        weights: of the groups `(g,)`.
+        share: whether every value is 0 or 1; in a difference, −1, 0 or 1.
+        lowest: the least value of a share.
+    """
 
-def expected_at(
-    values: ByClass,
-    votes: ByClass,
-    patient: Int64[np.ndarray, " n"],
-    population: Float64[np.ndarray, " k"],
-    resamples: Resamples,
-) -> BootstrapEstimate:
-    """Estimate the means within each class, weighted by π."""
-    sums, totals = (
-        np.stack([np.bincount(patient, weights=column, minlength=resamples.size) for column in table.T], axis=1)
-        for table in (_counted(values, votes), votes)
-    )
+    values: Float64[np.ndarray, "n g"]
+    members: Float64[np.ndarray, "n g"]
+    weights: Float64[np.ndarray, " g"]
+    share: bool = False
+    lowest: float = 0.0
 
-    def statistic(weights: PatientWeights) -> Float64[np.ndarray, " b"]:
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return ((weights @ sums) / (weights @ totals)) @ population
+    def __sub__(self, other: GroupMeans) -> GroupMeans:
+        with np.errstate(invalid="ignore"):
+            return replace(self, values=self.values - other.values, lowest=-1.0)
 
-    return resamples.estimate(statistic)
+    def at(self, rows: Int64[np.ndarray, " m"]) -> GroupMeans:
+        return replace(self, values=self.values[rows], members=self.members[rows])
 
+    @property
+    def counted(self) -> Float64[np.ndarray, "n g"]:
+        """Values times membership: what nobody of a group has may be infinite."""
+        return self.members * np.where(self.members > 0, self.values, 0.0)
 
-def expected_in_folds(
-    values: ByClass, votes: ByClass, fold: Int64[np.ndarray, " n"], population: Float64[np.ndarray, " k"]
-) -> dict[int, float]:
-    """Return the same mean in each fold that has every class."""
-    counted, found = _counted(values, votes), {}
-    for number in np.unique(fold).tolist():
-        totals = votes[fold == number].sum(0)
-        if (totals > 0).all():
-            found[number] = float(counted[fold == number].sum(0) / totals @ population)
-    return found
+    def estimate(self, patient: Int64[np.ndarray, " n"], resamples: Resamples) -> BootstrapEstimate:
+        """Evaluate it with patients resampled; `patient` is that of each row."""
+        sums, totals = (
+            np.stack([np.bincount(patient, weights=column, minlength=resamples.size) for column in table.T], axis=1)
+            for table in (self.counted, self.members)
+        )
 
+        def value(top: PatientWeights, bottom: PatientWeights) -> Float64[np.ndarray, " b"]:
+            with np.errstate(invalid="ignore", divide="ignore"):
+                return np.asarray((top / bottom) @ self.weights)
 
-def _counted(values: ByClass, votes: ByClass) -> ByClass:
-    # A class without a vote may have been given probability 0.
-    return votes * np.where(votes > 0, values, 0.0)
+        with np.errstate(invalid="ignore"):
+            whole, everybody = sums.sum(0, keepdims=True), totals.sum(0, keepdims=True)
+            draws = value(resamples.counts @ sums, resamples.counts @ totals)
+            found = float(value(whole, everybody)[0])
+            return BootstrapEstimate(found, draws, value(whole - sums, everybody - totals) - found, resamples.strata)
+
+    def figure(self, patient: Int64[np.ndarray, " n"], resamples: Resamples, missing: str = "no such nodule") -> Figure:
+        """Return the value with its interval."""
+        found = self.estimate(patient, resamples)
+        if not self.share or len(patient) == 0:
+            return found.figure(missing)
+        fewest = min(len(np.unique(patient[column > 0])) for column in self.members.T)
+        return found.share(fewest, missing, self.lowest)
+
+    def in_folds(self, fold: Int64[np.ndarray, " n"]) -> dict[int, float]:
+        """Return the value in each fold that has every group."""
+        found, counted = {}, self.counted
+        for number in np.unique(fold).tolist():
+            totals = self.members[fold == number].sum(0)
+            if (totals > 0).all():
+                found[number] = float(counted[fold == number].sum(0) / totals @ self.weights)
+        return found
 
 
 # AUC within each fold and seed: scores of different nets are on scales of their own and must not be ranked together.
@@ -216,10 +241,7 @@ def areas_of(cell: Cell, resamples: Resamples) -> Areas:
 def mean_area(areas: Areas, resamples: Resamples) -> BootstrapEstimate:
     """Return the mean over folds and seeds; NaN if there is none."""
     undefined = BootstrapEstimate(math.nan, np.full(len(resamples.counts), np.nan), np.zeros(resamples.size), resamples.strata)
-    each = list(areas.values()) or [undefined]
-    draws = np.mean([area.draws for area in each], axis=0)
-    changes = np.mean([area.changes for area in each], axis=0)
-    return BootstrapEstimate(float(np.mean([area.value for area in each])), draws, changes, resamples.strata)
+    return combined(lambda each: each.mean(0), list(areas.values()) or [undefined])
 
 
 def weighted_auc(

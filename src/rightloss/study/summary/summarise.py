@@ -2,49 +2,27 @@
 
 Stage: `StudyResults` → `Cell`s → `CellSummary`s and `Comparison`s, on the same resamples → checks and sentences → `Summary`.
 
-Figures of two classes are those of `rightloss.metrics.evaluate`, except the AUC. Figures of ratings 1 to 5:
-
-    expected_log_likelihood, skill, brier, calibration_error    readers' votes as soft labels, at the shares of the votes
-    RULE_accuracy, RULE_balanced_accuracy                       the answer is the readers'
-    RULE_off_by_one, RULE_balanced_off_by_one                   … or beside it
-    RULE_off_by_one_recall_1 … _5                               … of the nodules that readers rated so
-    RULE_malignant_accuracy, _tpr, _tnr, _ppv, _npv             4 and 5 against 1 and 2, nodules rated 3 left out
-    score_within_half, score_within_one, score_error            the mean rating, and how far off it is
-
-RULE is how votes and predictions become one answer: "majority", or "mean", the class nearest to the mean rating. "Balanced" is
-the mean over the ratings that occur.
+Figures of two classes are those of `rightloss.metrics.evaluate`, except the AUC, and those by cost. Ratings have the expected
+log-likelihood, skill, Brier score and calibration error of the votes, and the accuracies of `cell_figures`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
-from jaxtyping import Bool, Float64, Int64
 
-from ...lidc.votes import expected_score, majority, rounded_mean
 from ...metrics import Figure, evaluate
-from ..pooled_predictions import Cell, CellKey, cells
+from ..pooled_predictions import Cell, CellKey, cells, matched
 from ..results import StudyResults
 from . import narrative
+from .cell_figures import MARGIN, RULES, decision_figures, is_binary, paired_figures, rating_figures, votes_of
 from .checks import paper_checks
-from .comparisons import compare, pairs
-from .contract import AUC, CONSTANT, LOG_LIKELIHOOD, CellSummary, Comparison, Summary
-from .resampling import (
-    DRAWS,
-    LEVEL,
-    Areas,
-    BootstrapEstimate,
-    PatientWeights,
-    Resamples,
-    areas_of,
-    expected_at,
-    mean_area,
-    resamples_of,
-    rounded,
-    votes_of,
-)
+from .comparisons import LOG_MEAN_OFF, calibration_difference, compare, pairs
+from .contract import AUC, CONSTANT, COSTS, LOG_LIKELIHOOD, MEAN, CellSummary, Comparison, Summary
+from .resampling import DRAWS, LEVEL, Areas, Resamples, areas_of, combined, mean_area, resamples_of, rounded
 
 BINARY_FIGURES = (
     LOG_LIKELIHOOD,
@@ -60,12 +38,9 @@ BINARY_FIGURES = (
     "calibration_error",
     "mean_prediction",
 )
+COST_FIGURES = tuple(f"{name}_cost_{cost}" for cost in COSTS for name in ("tpr", "tnr", "net_benefit"))
 _RATING_FIGURES = ("brier", "calibration_error")  # of those that `evaluate` has
-_RULES: dict[str, Callable[[np.ndarray], Int64[np.ndarray, " n"]]] = {
-    "majority": lambda votes: majority(votes).numpy(),
-    "mean": lambda votes: rounded_mean(votes).numpy(),
-}
-_MIDDLE = 2  # rating 3, counted from 0
+_MATCHED_FIGURES = ("tpr", "tnr", MEAN)
 
 
 def summarise(results: StudyResults) -> Summary:
@@ -82,7 +57,7 @@ def summarise(results: StudyResults) -> Summary:
         >>> from rightloss.study.summary import summarise
         >>> summary = summarise(StudyResults(PRESETS["quick"], data={}, runs=()))
         >>> summary.findings[0]
-        'The study is incomplete: 40 of 40 runs are missing, and this report covers the others. Run it again to go on.'
+        'The study is incomplete: 80 of 80 runs are missing, and this report covers the others. Run it again to go on.'
     """
     found = cells(results)
     names = dict.fromkeys(cell.key.data for cell in found)
@@ -91,16 +66,21 @@ def summarise(results: StudyResults) -> Summary:
     areas = {cell.key: areas_of(cell, resamples[cell.key.data]) for cell in found} if binary else {}
     rows = tuple(_rows(found, areas, resamples))
     comparisons = tuple(_comparisons(results, found, areas, resamples))
+    moved = cells(matched(results)) if binary else []
+    kept = {cell.key: _of_cell(areas[cell.key], cell) for cell in moved}  # an offset changes no ranks within a run
+    matched_comparisons = tuple(_comparisons(results, moved, kept, resamples))
     checks = paper_checks(rows, comparisons, results.config)
     return Summary(
         results.config,
         results.missing,
         narrative.question(results),
-        narrative.answer(rows, comparisons, results.config),
+        narrative.answer(rows, results.config),
         rows,
         comparisons,
         checks,
-        narrative.findings(rows, comparisons, checks, results.config, results.missing),
+        narrative.findings(rows, comparisons, checks, results.config, results.missing, matched_comparisons),
+        tuple(_row(cell, cell.key, _matched_figures(cell, kept[cell.key], resamples[cell.key.data])) for cell in moved),
+        matched_comparisons,
     )
 
 
@@ -130,12 +110,32 @@ def _comparisons(
         both = (areas[ours], areas[theirs]) if areas else None
         comparison = compare(about, by_key[ours], by_key[theirs], both, resamples[ours.data])
         if comparison is not None:
-            yield comparison
+            yield _with_calibration(comparison, by_key, resamples[ours.data])
+
+
+def _with_calibration(comparison: Comparison, by_key: Mapping[CellKey, Cell], resamples: Resamples) -> Comparison:
+    """Add `log_mean_off` over all populations to the published form's comparison at the lowest."""
+    pairs = [
+        (ours, theirs)
+        for key, ours in by_key.items()
+        if key == comparison.ours._replace(population=key.population)
+        if (theirs := by_key.get(comparison.theirs._replace(population=key.population))) is not None
+    ]
+    rates = [ours.key.population for ours, _ in pairs if ours.key.population is not None]
+    if comparison.about != "published" or not rates or comparison.ours.population != min(rates):
+        return comparison
+    found = calibration_difference([ours for ours, _ in pairs], [theirs for _, theirs in pairs], resamples)
+    return comparison if found is None else replace(comparison, differences={**comparison.differences, LOG_MEAN_OFF: found})
+
+
+def _of_cell(areas: Areas, cell: Cell) -> Areas:
+    runs = set(zip(cell.fold.tolist(), cell.seed.tolist(), strict=True))
+    return {run: area for run, area in areas.items() if run in runs}
 
 
 def _constant_figures(cell: Cell) -> Mapping[str, Figure]:
     """Return the figures of always answering π to the cell's nodules: no interval, since nothing is learnt. Its AUC is ½."""
-    binary = len(cell.population) == 2
+    binary = is_binary(cell)
     rows = np.unique(cell.rows, return_index=True)[1]
     answer = np.tile(np.log(cell.population), (len(rows), 1))
     target = cell.labels[rows] if binary else votes_of(cell)[rows]
@@ -143,7 +143,14 @@ def _constant_figures(cell: Cell) -> Mapping[str, Figure]:
     names = BINARY_FIGURES if binary else (LOG_LIKELIHOOD, *_RATING_FIGURES)
     figures = {name: Figure(round(found[name].value, 12), reason=found[name].reason) for name in names}
     figures |= {"skill": Figure(0.0), "calibration_error": Figure(0.0)}  # up to rounding
-    return {**figures, AUC: Figure(0.5)} if binary else figures
+    if not binary:
+        return figures
+    for cost in COSTS:
+        acts = float(cell.population[1] >= 1 / (1 + cost))
+        benefit = acts * float(cell.population[1] - cell.population[0] / cost)
+        by_cost = {"tpr": acts, "tnr": 1 - acts, "net_benefit": round(benefit, 12)}
+        figures |= {f"{name}_cost_{cost}": Figure(value) for name, value in by_cost.items()}
+    return {**figures, AUC: Figure(0.5)}
 
 
 def _binary_figures(cell: Cell, areas: Areas, resamples: Resamples) -> Mapping[str, Figure]:
@@ -155,93 +162,36 @@ def _binary_figures(cell: Cell, areas: Areas, resamples: Resamples) -> Mapping[s
     if len(areas) < runs and not math.isnan(auc.value) and not auc.reason:
         left_out = f"{runs - len(areas)} of {runs} tests have one class alone, and are left out"
         auc = Figure(auc.value, auc.low, auc.high, left_out)
-    return {**{name: rounded(found[name]) for name in BINARY_FIGURES}, AUC: auc}
+    decisions, patient = decision_figures(cell), resamples.patient[cell.rows]
+    by_cost = {name: decisions[name].figure(patient, resamples) for name in COST_FIGURES}
+    return {**{name: rounded(found[name]) for name in BINARY_FIGURES}, AUC: auc, **by_cost}
+
+
+def _matched_figures(cell: Cell, areas: Areas, resamples: Resamples) -> Mapping[str, Figure]:
+    """Return the figures of matched predictions, by resamples alone, which takes a fraction of the time of `evaluate`."""
+    decisions, patient = decision_figures(cell), resamples.patient[cell.rows]
+    by_class = {name: decisions[name].figure(patient, resamples) for name in (*_MATCHED_FIGURES, *COST_FIGURES)}
+    return {
+        **_likelihood_figures(cell, resamples),
+        **by_class,
+        AUC: mean_area(areas, resamples).figure("no fold has both classes"),
+    }
 
 
 def _rating_figures(cell: Cell, resamples: Resamples) -> Mapping[str, Figure]:
     """Return every figure of ratings. Brier score and calibration error have the delta method's intervals, which takes a tenth
     of the time of resampling with five classes."""
-    shares = _Shares(resamples, resamples.patient[cell.rows])
-    votes, probs = votes_of(cell), np.exp(cell.log_probs)
-    found = evaluate(cell.log_probs, votes, cell.population, groups=cell.patients, level=LEVEL, intervals="analytic")
-    return {
-        **_likelihood_figures(cell, resamples),
-        **{name: rounded(found[name]) for name in _RATING_FIGURES},
-        **{f"{name}_{key}": figure for name in _RULES for key, figure in _rule_figures(name, votes, probs, shares).items()},
-        **_score_figures(votes, probs, shares),
-    }
+    found = evaluate(cell.log_probs, votes_of(cell), cell.population, groups=cell.patients, level=LEVEL, intervals="analytic")
+    patient, shares = resamples.patient[cell.rows], rating_figures(cell)
+    figures = {name: each.figure(patient, resamples, "there is no such nodule") for name, each in shares.items()}
+    for rule in RULES:
+        recalls = [shares[f"{rule}_off_by_one_recall_{rating}"].estimate(patient, resamples) for rating in range(1, 5)]
+        figures[f"{rule}_{MARGIN}"] = combined(lambda each: each[1:].min(0) - each[0], recalls).figure("a rating is missing")
+    return {**_likelihood_figures(cell, resamples), **{name: rounded(found[name]) for name in _RATING_FIGURES}, **figures}
 
 
 def _likelihood_figures(cell: Cell, resamples: Resamples) -> dict[str, Figure]:
-    patient = resamples.patient[cell.rows]
-    found = expected_at(cell.log_probs, votes_of(cell), patient, cell.population, resamples).figure("a rating has no vote")
+    found = paired_figures(cell)[LOG_LIKELIHOOD].figure(resamples.patient[cell.rows], resamples, "a class has no nodule")
     blind = float(cell.population @ np.log(cell.population))
     value, low, high = (1 - each / blind for each in (found.value, found.low, found.high))
     return {LOG_LIKELIHOOD: found, "skill": rounded(Figure(value, low, high, found.reason))}
-
-
-def _rule_figures(rule: str, votes: np.ndarray, probs: np.ndarray, shares: _Shares) -> dict[str, Figure]:
-    """Return accuracies of one answer per nodule. It is called malignant if P(4) + P(5) > P(1) + P(2); half of P(3) on each
-    side would change nothing."""
-    truth, answer = _RULES[rule](votes), _RULES[rule](probs)
-    exact, near = answer == truth, np.abs(answer - truth) <= 1
-    everybody = np.ones(len(truth), dtype=bool)
-    called = probs[:, 3:].sum(1) > probs[:, :2].sum(1)
-    malignant, benign = truth > _MIDDLE, truth < _MIDDLE
-    sure = malignant | benign
-    return {
-        "accuracy": shares.of(exact, everybody),
-        "balanced_accuracy": shares.balanced(exact, truth),
-        "off_by_one": shares.of(near, everybody),
-        "balanced_off_by_one": shares.balanced(near, truth),
-        **{f"off_by_one_recall_{k + 1}": shares.of(near, truth == k) for k in range(5)},
-        "malignant_accuracy": shares.of(called == malignant, sure),
-        "malignant_tpr": shares.of(called, malignant),
-        "malignant_tnr": shares.of(~called, benign),
-        "malignant_ppv": shares.of(malignant, called & sure),
-        "malignant_npv": shares.of(benign, ~called & sure),
-    }
-
-
-def _score_figures(votes: np.ndarray, probs: np.ndarray, shares: _Shares) -> dict[str, Figure]:
-    off = (expected_score(probs) - expected_score(votes)).abs().numpy()
-    everybody = np.ones(len(off), dtype=bool)
-    rounding = 1e-6  # shares are kept in float32
-    return {
-        "score_within_half": shares.of(off <= 0.5 + rounding, everybody),
-        "score_within_one": shares.of(off <= 1 + rounding, everybody),
-        "score_error": shares.mean(off, everybody).figure(),
-    }
-
-
-class _Shares:
-    """Shares of nodules, and means over them, with patients resampled."""
-
-    def __init__(self, resamples: Resamples, patient: Int64[np.ndarray, " n"]) -> None:
-        self.resamples, self.patient = resamples, patient
-
-    def of(self, marked: Bool[np.ndarray, " n"], among: Bool[np.ndarray, " n"]) -> Figure:
-        patients = len(np.unique(self.patient[among]))
-        return self.mean(marked.astype(np.float64), among).share(patients, "there is no such nodule")
-
-    def mean(self, values: Float64[np.ndarray, " n"], among: Bool[np.ndarray, " n"]) -> BootstrapEstimate:
-        return self.resamples.estimate(self._ratio(values, among))
-
-    def balanced(self, marked: Bool[np.ndarray, " n"], truth: Int64[np.ndarray, " n"]) -> Figure:
-        ratings = np.unique(truth).tolist()
-        ratios = [self._ratio(marked.astype(np.float64), truth == rating) for rating in ratings]
-        fewest = min(len(np.unique(self.patient[truth == rating])) for rating in ratings)
-        return self.resamples.estimate(lambda weights: np.mean([ratio(weights) for ratio in ratios], axis=0)).share(fewest)
-
-    def _ratio(
-        self, values: Float64[np.ndarray, " n"], among: Bool[np.ndarray, " n"]
-    ) -> Callable[[PatientWeights], Float64[np.ndarray, " b"]]:
-        size = self.resamples.size
-        top = np.bincount(self.patient, weights=values * among, minlength=size)
-        bottom = np.bincount(self.patient, weights=among, minlength=size)
-
-        def ratio(weights: PatientWeights) -> Float64[np.ndarray, " b"]:
-            with np.errstate(invalid="ignore"):
-                return np.asarray(weights @ top / (weights @ bottom))
-
-        return ratio

@@ -38,11 +38,14 @@ INFERENCES = {
     "variational": "variational",
     "sghmc": "SGHMC",
 }
+STARTS = {"population": "started at π", "equal": "started at equal classes"}
 MINIBATCHES = {"rebalanced": "rebalanced minibatches", "raw": "raw minibatches"}
 # Short names of losses, for figures.
 SHORT_LOSSES = {
     "information-gain": "information gain",
     "published": "as published",
+    "published-running": "as published, running",
+    "published-network": "as published, network",
     "weighted": "weighted",
     "logit-adjusted": "logit-adjusted",
     "corrected": "corrected after",
@@ -54,18 +57,16 @@ _FINE = ("expected_log_likelihood", "weighted_accuracy", "npv", "brier", "calibr
 
 
 def method(key: CellKey, config: StudyConfig | None = None) -> str:
-    """Return the loss, its marginal if it is not the loss's own, and with a config whether it learnt from unlabelled
-    patients."""
+    """Return the loss, and with a config whether it learnt from unlabelled patients."""
     if key.loss == CONSTANT:
         return "always answering π"
     learnt = config is not None and config.unlabelled > 0 and METHODS[key.loss].takes_unlabelled
-    marginal = "" if key.marginal == "own" else f", {key.marginal} marginal"
-    return METHODS[key.loss].title + marginal + (", with unlabelled" if learnt else "")
+    return METHODS[key.loss].title + (", with unlabelled" if learnt else "")
 
 
 def short_method(key: CellKey) -> str:
     """Return the same in fewer words, for figures."""
-    return SHORT_LOSSES[key.loss] + ("" if key.marginal == "own" else f", {key.marginal}")
+    return SHORT_LOSSES[key.loss]
 
 
 def source(name: str) -> str:
@@ -86,6 +87,7 @@ def where(key: CellKey, config: StudyConfig, *, without: Sequence[str] = ()) -> 
         "minibatches": MINIBATCHES[key.minibatches] if len(config.minibatches) > 1 else "",
         "net": net(key, config) if key.net else "",
         "likelihood": LIKELIHOODS[key.likelihood] if len(config.likelihoods) > 1 and key.likelihood else "",
+        "start": STARTS[key.start] if len(config.starts) > 1 and key.start else "",
         "inference": INFERENCES[key.inference] if len(config.inferences) > 1 and key.inference else "",
         "population": "" if key.population is None else f"π = {key.population:g}",
     }

@@ -58,15 +58,16 @@ class ToyProblem:
 
 @dataclass(frozen=True)
 class ToyRun:
-    """One run: a problem, and one of `METHODS` by its name."""
+    """One run: a problem, one of `METHODS` by its name, and one of its `STARTS`."""
 
     problem: ToyProblem
     method: str
+    start: str = "population"
 
     @property
     def label(self) -> str:
         problem = self.problem
-        return f"{problem.population.title}, {problem.net.name}, {self.method}, seed {problem.seed}"
+        return f"{problem.population.title}, {problem.net.name}, {self.method} from {self.start}, seed {problem.seed}"
 
     @property
     def file_name(self) -> str:
@@ -97,20 +98,21 @@ class ToyFigures:
 def run(config: ToyRun) -> ToyFigures:
     """Train and test a network; the same config gives the same figures."""
     corrected = METHODS[config.method].corrected
-    with one_thread():
-        network = _trained(config.problem, "plain" if corrected else config.method)  # one network, corrected or not
+    with one_thread(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.problem.seed)  # of the auxiliary network's weights, and of what it is trained on
+        name = "plain" if corrected else config.method  # one network, corrected or not
+        network = _trained(config.problem, name, config.start)
         return _test(network, config.problem, corrected)
 
 
 @lru_cache(maxsize=1)
-def _trained(problem: ToyProblem, name: str) -> nn.Module:
+def _trained(problem: ToyProblem, name: str, start: str) -> nn.Module:
     population, net, method = problem.population, problem.net, METHODS[name]
     prevalence, likelihood = population.prevalence, population.likelihood
     x, y = _examples(population, net.examples // prevalence.num_classes, 2 * problem.seed)
     network, head = _network(population, net, problem.seed)
-    if method.start != "torch":
-        start_at_prevalence(head, prevalence if method.start == "population" else Prevalence(prevalence.sampling), likelihood)
-    criterion = method.loss(prevalence, likelihood, None)
+    start_at_prevalence(head, method.start(prevalence, start), likelihood)
+    criterion = method.loss(prevalence, likelihood, method.marginal_for(head))
     optimiser = torch.optim.Adam(network.parameters(), lr=net.learning_rate, fused=True)
     schedule = torch.optim.lr_scheduler.PolynomialLR(optimiser, net.steps, power=2)
     generator = torch.Generator().manual_seed(problem.seed)

@@ -17,12 +17,12 @@ from typing import Any, TypeVar
 from ... import __version__
 from ...atomic_files import write_whole
 from ..execute import check_folder
-from ..methods import DEFAULT, EVIDENCE, FULLY_LABELLED, METHODS
+from ..methods import DEFAULT, EVIDENCE, FULLY_LABELLED, METHODS, STARTS
 from .bias_plot import save_biases
 from .biases import BiasConfig, BiasFigures, BiasRun, bias_rows, biases_csv, run_seed
 from .population import FiveRatings, Population, TwoGaussians
 from .runs import Net, ToyFigures, ToyProblem, ToyRun, run
-from .table import Results, ToyRow, constant_rows, findings, to_csv, to_markdown
+from .table import BOTH, START_NAMES, Results, ToyRow, constant_rows, findings, to_csv, to_markdown
 
 Progress = Callable[[int, int, str], None]
 
@@ -35,6 +35,10 @@ FILES = ("results.json", "table.csv", "report.md", "biases.csv", *PICTURES)
 LINEAR = Net("linear", hidden=0, examples=100_000, batch_size=1_000, steps=400, learning_rate=0.3)
 # Can overfit, and has few enough examples to do so.
 MLP = Net("MLP", hidden=32, examples=2_000, batch_size=250, steps=300, learning_rate=0.01)
+# Cross-entropy starts at the mix of its minibatches, in which classes are equal: its two starts coincide.
+METHODS_AND_STARTS = [
+    (name, start) for name in FULLY_LABELLED for start in (STARTS if METHODS[name].mix == "population" else STARTS[:1])
+]
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,7 @@ class ToyConfig:
         >>> from rightloss.study import ToyConfig
         >>> config = ToyConfig(seeds=2)
         >>> len(config.runs()), config.runs()[0].label
-        (96, '0.3, linear, information-gain, seed 0')
+        (224, '0.3, linear, information-gain from population, seed 0')
     """
 
     seeds: int = 5
@@ -71,11 +75,11 @@ class ToyConfig:
     def runs(self) -> list[ToyRun]:
         """Return every run, in an order that lets neighbours share examples."""
         return [
-            ToyRun(ToyProblem(population, net, seed, self.test_examples), method)
+            ToyRun(ToyProblem(population, net, seed, self.test_examples), method, start)
             for population in self.populations()
             for seed in range(self.seeds)
             for net in self.nets
-            for method in FULLY_LABELLED
+            for method, start in METHODS_AND_STARTS
         ]
 
     def settings(self) -> dict[str, Any]:
@@ -85,7 +89,7 @@ class ToyConfig:
             "version": __version__,
             **dataclasses.asdict(self),
             "populations": populations,
-            "methods": list(FULLY_LABELLED),
+            "methods": METHODS_AND_STARTS,
         }
         content["evidence"] = EVIDENCE
         settings: dict[str, Any] = json.loads(json.dumps(content))
@@ -105,7 +109,7 @@ def run_toy(config: ToyConfig, out: Path, progress: Progress = lambda done, tota
         >>> from rightloss.study import ToyConfig, run_toy
         >>> config = ToyConfig(seeds=2, positives=(0.3,))
         >>> len(config.runs())
-        48
+        112
         >>> results = run_toy(config, Path("results/toy"))  # doctest: +SKIP
     """
     check_folder(out)
@@ -164,25 +168,20 @@ def _finished(out: Path, config: ToyConfig) -> Results | None:
 
 
 def _rows(config: ToyConfig, figures: dict[ToyRun, ToyFigures]) -> list[ToyRow]:
-    """Return a row for each population, network and method, over its seeds."""
+    """Return a row for each population, network, method and start, over its seeds."""
     rows = []
     for population in config.populations():
         rows += constant_rows(population)
         for net in config.nets:
             problems = [ToyProblem(population, net, seed, config.test_examples) for seed in range(config.seeds)]
-            for method in FULLY_LABELLED:
-                rows.append(
-                    _row(
-                        [figures[ToyRun(problem, method)] for problem in problems],
-                        population,
-                        net.name,
-                        METHODS[method].title,
-                    )
-                )
+            for method, start in METHODS_AND_STARTS:
+                name = START_NAMES[start] if METHODS[method].mix == "population" else BOTH
+                found = [figures[ToyRun(problem, method, start)] for problem in problems]
+                rows.append(_row(found, population, net.name, METHODS[method].title, name))
     return rows
 
 
-def _row(runs: list[ToyFigures], population: Population, model: str, method: str) -> ToyRow:
+def _row(runs: list[ToyFigures], population: Population, model: str, method: str, start: str) -> ToyRow:
     by_seed = [each.log_likelihood for each in runs]
     aucs = [each.auc for each in runs if each.auc is not None]
     error = math.sqrt(math.fsum(each.variance for each in runs)) / len(runs)
@@ -190,6 +189,7 @@ def _row(runs: list[ToyFigures], population: Population, model: str, method: str
         prevalence=population.title,
         model=model,
         method=method,
+        start=start,
         log_likelihood=fmean(by_seed),
         standard_error=error,
         from_best=(fmean(by_seed) - population.best_log_likelihood) / error,

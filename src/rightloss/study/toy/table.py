@@ -23,6 +23,7 @@ COLUMNS = {
     "prevalence": "prevalence",
     "model": "model",
     "method": "method",
+    "start": "start",
     "log_likelihood": "expected log-likelihood ± s.e.",
     "from_best": "s.e. from best possible",
     "spread": "spread over seeds",
@@ -30,7 +31,8 @@ COLUMNS = {
     "auc": "AUC",
     "mean_prediction": "mean prediction",
 }
-NARROW = ("method", "log_likelihood", "from_best", "auc", "mean_prediction")  # fits 80 characters
+NARROW = ("method", "start", "log_likelihood", "lost", "mean_prediction")  # fits 80 characters
+START_NAMES, BOTH = {"population": "π", "equal": "equal"}, "both"
 BEST, CONSTANT = "best possible", "always saying the prevalence"
 CLEAR = 3  # standard errors
 _READING = "s.e.: standard error of the test; the report explains every column."
@@ -44,6 +46,7 @@ class ToyRow:
         prevalence: of class 1, or the population's name.
         model: the network.
         method: the loss.
+        start: what the untrained network predicts: "π", "equal" classes, or "both" if they are the same for this loss.
         log_likelihood: expected log-likelihood at π, the mean over the seeds' test sets.
         standard_error: of that mean, for these trained networks: from the test examples alone, by their variance within each
             test set, pooled over seeds. Steadier than the spread of a few seeds, and stricter where training makes them differ.
@@ -58,6 +61,7 @@ class ToyRow:
     prevalence: str
     model: str
     method: str
+    start: str
     log_likelihood: float
     standard_error: float | None
     from_best: float | None
@@ -72,6 +76,11 @@ class ToyRow:
     def case(self) -> str:
         """Population and network."""
         return f"{self.prevalence} {self.model}"
+
+    @property
+    def name(self) -> str:
+        """Method and start."""
+        return self.method if self.start in ("", BOTH) else f"{self.method} from {self.start}"
 
 
 @dataclass(frozen=True)
@@ -106,8 +115,8 @@ def constant_rows(population: Population) -> list[ToyRow]:
     last = float(prevalence[-1])
     auc = None if population.best_auc is None else 0.5
     return [
-        ToyRow(population.title, "any", BEST, best, None, None, None, 0.0, population.best_auc, last, [], []),
-        ToyRow(population.title, "any", CONSTANT, blind, None, None, None, best - blind, auc, last, [], []),
+        ToyRow(population.title, "any", BEST, "", best, None, None, None, 0.0, population.best_auc, last, [], []),
+        ToyRow(population.title, "any", CONSTANT, "", blind, None, None, None, best - blind, auc, last, [], []),
     ]
 
 
@@ -137,7 +146,7 @@ def to_csv(results: Results) -> str:
 def to_markdown(results: Results) -> str:
     """Return the report: the question, the answers, the table, and its legend."""
     rows = [list(cells(row).values()) for row in results.rows]
-    table = markdown_rows([list(COLUMNS.values()), ["---"] * 3 + ["--:"] * (len(COLUMNS) - 3), *rows])
+    table = markdown_rows([list(COLUMNS.values()), ["---"] * 4 + ["--:"] * (len(COLUMNS) - 4), *rows])
     answers, notes = ([f"- {each}" for each in some] for some in (results.findings, legend(results)))
     return "\n".join([f"# {TITLE}", "", *answers, "", table, "", *notes, ""])
 
@@ -153,7 +162,7 @@ def print_results(results: Results) -> None:
     lines = [cells(row) for row in results.rows]
     for name in COLUMNS if wide else NARROW:
         width = max(map(len, [*COLUMNS[name].split(), *(line[name] for line in lines)]))
-        side: Literal["left", "right"] = "left" if name in ("prevalence", "model", "method") else "right"
+        side: Literal["left", "right"] = "left" if name in ("prevalence", "model", "method", "start") else "right"
         table.add_column(COLUMNS[name], justify=side, width=width, overflow="fold")
     case = None
     for row, line in zip(results.rows, lines, strict=True):
@@ -178,15 +187,15 @@ def short_findings(rows: list[ToyRow], default: str) -> list[str]:
         f"The {default} is clearly better than the other losses in {better} of {len(leads)} comparisons and clearly worse in "
         f"{worse or 'none'}."
     )
-    below = [f"{method} ({len(where)} of {_cases(rows, method)})" for method, where in _worse_than_constant(rows).items()]
+    below = [f"{name} ({len(where)} of {_cases(rows, name)})" for name, where in _worse_than_constant(rows).items()]
     return [
         compared if leads else "One seed does not tell the methods apart: run more.",
         f"Worse than {CONSTANT}: {'; '.join(below)}." if below else f"No method is worse than {CONSTANT}.",
     ]
 
 
-def _cases(rows: list[ToyRow], method: str) -> int:
-    return sum(row.method == method for row in rows)
+def _cases(rows: list[ToyRow], name: str) -> int:
+    return sum(row.name == name for row in rows)
 
 
 def cells(row: ToyRow) -> dict[str, str]:
@@ -196,6 +205,7 @@ def cells(row: ToyRow) -> dict[str, str]:
         "prevalence": row.prevalence,
         "model": row.model,
         "method": row.method,
+        "start": row.start or "–",
         "log_likelihood": f"{row.log_likelihood:.6f}{error}",
         "from_best": "–" if row.from_best is None else f"{row.from_best:+.1f}",
         "spread": "–" if row.spread is None else f"{row.spread:.6f}",
@@ -209,6 +219,7 @@ def legend(results: Results) -> list[str]:
     """Return the legend of the table."""
     settings = results.settings
     return [
+        "Start: what the untrained network predicts, π or equal classes; for cross-entropy the two coincide.",
         f"Means over {settings['seeds']} seed(s). Expected log-likelihood: higher is better, 0 would be certainty.",
         f"s.e.: from the test examples alone ({settings['test_examples']} per seed), pooled over seeds. "
         "Spread: standard deviation between seeds, which differ in training and test examples.",
@@ -219,38 +230,38 @@ def legend(results: Results) -> list[str]:
 
 def _near_best(rows: list[ToyRow], default: str, plain: str, truthful: str) -> str:
     parts = []
-    for method in (default, plain):
-        chosen = [row for row in rows if (row.method, row.model) == (method, truthful)]
+    for name in dict.fromkeys(row.name for row in rows if row.method in (default, plain)):
+        chosen = [row for row in rows if (row.name, row.model) == (name, truthful)]
         distances = [(row.from_best, row.prevalence) for row in chosen if row.from_best is not None]
         near = [distance for distance, _ in distances if abs(distance) <= CLEAR]
         furthest, where = max(distances, key=lambda each: abs(each[0]))
-        parts.append(f"{method} in {len(near)} of {len(distances)} populations (furthest: {furthest:+.1f} at {where})")
+        parts.append(f"{name} in {len(near)} of {len(distances)} populations (furthest: {furthest:+.1f} at {where})")
     return (
         f"With the {truthful} model, which can express the truth, the expected log-likelihood is within {CLEAR} standard "
-        f"errors of the best possible for {parts[0]}, for {parts[1]}."
+        f"errors of the best possible for {', for '.join(parts)}."
     )
 
 
 @dataclass(frozen=True)
 class _Lead:
-    """A method's lead over the default, seed by seed: mean and standard error over the seeds."""
+    """A method's lead over the default from the same start, seed by seed: mean and standard error over the seeds."""
 
-    method: str
+    name: str
     case: str
     mean: float
     error: float
 
     def __str__(self) -> str:
-        return f"{self.method} ({self.case}: {self.mean:.2g} ± {self.error:.1g})"
+        return f"{self.name} ({self.case}: {self.mean:.2g} ± {self.error:.1g})"
 
 
 def _leads(rows: list[ToyRow], default: str, figure: str) -> Iterator[_Lead]:
-    ours = {row.case: getattr(row, f"{figure}_by_seed") for row in rows if row.method == default}
+    ours = {(row.case, row.start): getattr(row, f"{figure}_by_seed") for row in rows if row.method == default}
     for row in rows:
-        theirs = getattr(row, f"{figure}_by_seed")
+        theirs, start = getattr(row, f"{figure}_by_seed"), START_NAMES["population"] if row.start == BOTH else row.start
         if row.method != default and len(theirs) > 1:
-            leads = [other - own for other, own in zip(theirs, ours[row.case], strict=True)]
-            yield _Lead(row.method, row.case, fmean(leads), stdev(leads) / math.sqrt(len(leads)))
+            leads = [other - own for other, own in zip(theirs, ours[row.case, start], strict=True)]
+            yield _Lead(row.name, row.case, fmean(leads), stdev(leads) / math.sqrt(len(leads)))
 
 
 def _against_others(rows: list[ToyRow], default: str, figure: str) -> str:
@@ -261,8 +272,8 @@ def _against_others(rows: list[ToyRow], default: str, figure: str) -> str:
     won, lost = [each for each in leads if each.mean < 0], [each for each in leads if each.mean > 0]
     clearly_won, clearly_lost = ([each for each in some if abs(each.mean) > CLEAR * each.error] for some in (won, lost))
     text = (
-        f"In {name}, on the same seeds, {default} is ahead in {len(won)} of {len(leads)} comparisons, clearly (by more than "
-        f"{CLEAR} standard errors of the difference) in {len(clearly_won)}, and behind in {len(lost)}, "
+        f"In {name}, on the same seeds and from the same start, {default} is ahead in {len(won)} of {len(leads)} comparisons, "
+        f"clearly (by more than {CLEAR} standard errors of the difference) in {len(clearly_won)}, and behind in {len(lost)}, "
         f"clearly in {len(clearly_lost)}."
     )
     if clearly_lost:
@@ -277,7 +288,7 @@ def _worse_than_constant(rows: list[ToyRow]) -> dict[str, list[str]]:
     cases: dict[str, list[str]] = {}
     for row in rows:
         if row.standard_error is not None and row.log_likelihood < constant[row.prevalence] - CLEAR * row.standard_error:
-            cases.setdefault(row.method, []).append(row.case)
+            cases.setdefault(row.name, []).append(row.case)
     return cases
 
 
@@ -285,4 +296,4 @@ def _below_constant(rows: list[ToyRow]) -> str:
     cases = _worse_than_constant(rows)
     if not cases:
         return f"No method is worse than {CONSTANT}."
-    return f"Worse than {CONSTANT}: " + "; ".join(f"{method} ({', '.join(where)})" for method, where in cases.items()) + "."
+    return f"Worse than {CONSTANT}: " + "; ".join(f"{name} ({', '.join(where)})" for name, where in cases.items()) + "."

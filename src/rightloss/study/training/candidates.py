@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from ...likelihoods import start_at_prevalence
 from ...losses import LogLikelihoodLoss
-from ...marginals import AuxiliaryMarginal, BatchMarginal, ClasswiseMarginal, Marginal, RunningMarginal
 from ...predictive import retarget
 from ...prevalence import Prevalence
+from ...solve import intercepts_for_mean
 from ..config import RunConfig
 from ..methods import METHODS
 from .batches import Batch, Inputs, seed_of, stream
@@ -35,14 +35,6 @@ if TYPE_CHECKING:
 _BLOCK = 32  # nodules per block when nets predict; the C library does not keep freed memory of larger ones
 _MASKED_BLOCK = 64  # the same with dropout, whose masks depend on it
 _TOGETHER = 12  # nets that predict a block together, at most, to save memory
-
-MARGINAL_OF: dict[str, Callable[[nn.Module], Marginal | None]] = {
-    "own": lambda head: None,
-    "batch": lambda head: BatchMarginal(),
-    "classwise": lambda head: ClasswiseMarginal(),
-    "running": lambda head: RunningMarginal(),
-    "auxiliary": AuxiliaryMarginal,
-}
 
 
 class OneCPU:
@@ -98,6 +90,7 @@ class Candidate:
             made[same] = [self._net(member, num_features) for member in range(members)]
         self.nets = made[same]
         self.scores: list[float] = []
+        self.trace: list[float] = []
         self.best: list[dict[str, Tensor]] = []
         self._failed = False
 
@@ -122,6 +115,22 @@ class Candidate:
         if found > max(self.scores, default=-math.inf):
             self.best = [_copied(net.averaged.model) for net in self.nets]
         self.scores.append(found)
+
+    @torch.no_grad()
+    def record(self, batch: Batch) -> None:
+        """Add the mean prediction of the last class over this minibatch, weighted to π, as the nets saw it in training."""
+        if self.failed:
+            return
+        weights = self.prevalence.log_weights.exp()
+        rows = weights[batch.target] if batch.target.ndim == 1 else batch.target.double() @ weights
+        tables = [self._at_population(net.module.likelihood.table(net.outputs.double())) for net in self.nets]
+        mean = torch.stack([table[:, -1].exp() for table in tables]).mean(0).cpu()
+        sums: Any = self.fabric.all_reduce(torch.stack([rows.cpu() @ mean, rows.sum().cpu()]))
+        self.trace.append(float(sums[0] / sums[1]))
+
+    def matched(self, part: Batch) -> tuple[float, ...]:
+        """Return what to add to the log-probabilities by class so that their mean over this part, weighted to π, is π."""
+        return offsets_to_match(self.log_probs(part), part.target, self.prevalence.population)
 
     def restore(self) -> None:
         """Load the nets of the best score."""
@@ -148,11 +157,9 @@ class Candidate:
         likelihood = LIKELIHOOD_OF[run.likelihood](self.prevalence.num_classes)
         start = stream("weights", run.net, run.likelihood, run.data, run.fold, run.seed, member)
         model = Model(run.net, likelihood, num_features, training.small, DROPOUT, start)
-        if method.start != "torch":
-            at = self.prevalence if method.start == "population" else Prevalence(self.prevalence.sampling)
-            start_at_prevalence(model.head, at, likelihood)
+        start_at_prevalence(model.head, method.start(self.prevalence, run.start), likelihood)
         _seed_default(self._seed("marginal", member), self.fabric)  # of the auxiliary network's weights
-        marginal = MARGINAL_OF[run.marginal](model.head)
+        marginal = method.marginal_for(model.head)
         criterion: Any = method.loss(self.prevalence, likelihood, marginal, run.unlabelled_weight)
         criterion.nonfinite = "nan"  # seen by `take_step`
         trained = [weight for weight in model.parameters() if weight.requires_grad]
@@ -175,9 +182,22 @@ class Candidate:
 
 def expected_log_likelihood(log_probs: Float64[Tensor, "n k"], target: Tensor, population: Tensor) -> float:
     """Return the expected log-likelihood at π, Σ_c π_c Σ_n v_nc log p(c|x_n) / Σ_n v_nc."""
-    votes = target if target.is_floating_point() else nn.functional.one_hot(target, log_probs.shape[1])
-    votes = votes.double().cpu()
+    votes = _votes(target, log_probs.shape[1])
     return float(population @ ((votes * log_probs).sum(0) / votes.sum(0)))
+
+
+def offsets_to_match(log_probs: Float64[Tensor, "n k"], target: Tensor, population: Tensor) -> tuple[float, ...]:
+    """Return what to add to log-probabilities by class so that their mean, weighted to π by the labels, is π."""
+    votes = _votes(target, log_probs.shape[1])
+    weights = (votes * (population / votes.sum(0))).sum(1)
+    if not bool(torch.isfinite(log_probs).all()):
+        return (math.nan,) * log_probs.shape[1]
+    return tuple(intercepts_for_mean(log_probs.numpy(), population.numpy(), weights.numpy()).tolist())
+
+
+def _votes(target: Tensor, classes: int) -> Float64[Tensor, "n k"]:
+    votes = target if target.is_floating_point() else nn.functional.one_hot(target, classes)
+    return votes.double().cpu()
 
 
 class AdamW:
@@ -243,6 +263,7 @@ class Net:
         model: the same, as Fabric calls it.
         rate: the first step size.
         failed: whether its loss was not finite.
+        outputs: for the labelled rows of the last minibatch.
     """
 
     run: RunConfig
@@ -254,6 +275,7 @@ class Net:
     rate: float
     averaged: RunningMean
     failed: bool = False
+    outputs: Tensor = field(default_factory=lambda: torch.empty(0))
 
     def inputs(self, batch: Batch) -> Inputs:
         """Return the rows of a minibatch that it reads: labelled rows, or all rows if it learns from unlabelled ones too."""
@@ -264,6 +286,7 @@ class Net:
         run = self.run
         _seed_default(seed_of("dropout", run.data, run.fold, run.seed, self.member, number, fabric.global_rank), fabric)
         outputs = self.model(*self.inputs(batch))
+        self.outputs = outputs.detach()[: len(batch.target)]
         if not run.learns_from_unlabelled:
             return self.criterion(outputs, batch.target)
         labelled, unlabelled = outputs.tensor_split([len(batch.target)])
@@ -351,7 +374,8 @@ def _teams(nets: Mapping[Net, tuple[Any, Tensor | None]], fabric: Fabric | OneCP
 def _as_trained(run: RunConfig) -> RunConfig:
     """Return a run that represents all runs with the same training; they differ only in scoring and prediction."""
     if METHODS[run.loss].rival is LogLikelihoodLoss:  # at the sampled mix, whatever the population
-        run = replace(run, loss="plain", population=None)
+        same = {"rebalanced": "equal"}.get(run.minibatches, run.start)  # both starts are at the sampled mix then
+        run = replace(run, loss="plain", population=None, start=same)
     return replace(run, inference="map") if run.inference == "mc-dropout" else run
 
 

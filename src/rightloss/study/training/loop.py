@@ -16,7 +16,7 @@ from torch import Tensor
 from ..config import OF_TABLES, Group, RunConfig
 from ..datasets import StudyData, study_data, study_images
 from ..engines import Report
-from ..results import RunResult
+from ..results import RunResult, trace_steps
 from .batches import Batch, Batches
 from .candidates import Candidate, Net, OneCPU, score, take_step
 from .models import takes_image
@@ -90,7 +90,7 @@ def train_group(group: Group, report: Report = silent, hardware: Hardware | None
 def _plain(fabric: Fabric | OneCPU, group: Group, report: Report) -> list[tuple[Any, ...]] | ValueError:
     """Return a ValueError as a value: if raised in another process, it would come back as a torch error."""
     try:
-        return [(each.rows, each.log_probs, each.chosen, each.validation) for each in _train(fabric, group, report)]
+        return [tuple(vars(each).values())[1:] for each in _train(fabric, group, report)]
     except ValueError as error:
         return error
 
@@ -125,17 +125,23 @@ def _side_by_side(
     }
     all_candidates = [candidate for each in candidates.values() for candidate in each]
     checkpoints = {round(training.steps * (number + 1) / training.checkpoints) for number in range(training.checkpoints)}
+    traced = {*trace_steps(training.steps)}
     valid = batches.fixed(batches.parts.valid)
     for step, batch in enumerate(batches, start=1):
         take_step(all_candidates, batch, step, fabric)
+        if step in traced:
+            for candidate in all_candidates:
+                candidate.record(batch)
         if step in checkpoints:
             score(all_candidates, valid, fabric)
         report(step / training.steps)
     test = batches.fixed(batches.parts.test)
-    return {run: _best(run, each, sorted(checkpoints), test, batches.parts.test) for run, each in candidates.items()}
+    return {run: _best(run, each, sorted(checkpoints), valid, test, batches.parts.test) for run, each in candidates.items()}
 
 
-def _best(run: RunConfig, candidates: list[Candidate], checkpoints: list[int], test: Batch, rows: Tensor) -> RunResult:
+def _best(
+    run: RunConfig, candidates: list[Candidate], checkpoints: list[int], valid: Batch, test: Batch, rows: Tensor
+) -> RunResult:
     """Return the predictions of the candidate with the best score, at the checkpoint that had it."""
     scored = [candidate for candidate in candidates if candidate.scores]
     if not scored:
@@ -148,6 +154,8 @@ def _best(run: RunConfig, candidates: list[Candidate], checkpoints: list[int], t
         chosen.log_probs(test).numpy(),
         {"learning_rate": chosen.rate, "step": checkpoints[int(np.argmax(chosen.scores))]},
         tuple(tuple(candidate.scores) for candidate in candidates),
+        chosen.matched(valid),
+        tuple(chosen.trace),
     )
 
 

@@ -22,7 +22,7 @@ from ..config import RunConfig
 from ..methods import METHODS
 from ..results import RunResult
 from .batches import Batches, seed_of, stream
-from .candidates import MARGINAL_OF, expected_log_likelihood
+from .candidates import expected_log_likelihood, offsets_to_match
 from .models import LIKELIHOOD_OF, Model
 
 _CHAIN = 3  # steps of a chain for each of an ascent's
@@ -47,7 +47,9 @@ def posterior_result(run: RunConfig, batches: Batches, population: Tensor) -> Ru
     if not bool(torch.isfinite(log_probs).all()):
         raise ValueError(f"Expected finite predictions, but got others for {run.label}: another --inference, or other scales.")
     chosen = {"prior_scale": run.training.prior_scales[best]}
-    return RunResult(run, parts.test.numpy(), log_probs.numpy(), chosen, tuple((score,) for score, _ in found))
+    valid = _log_probs(run, found[best][1], batches.metadata[parts.valid], prevalence)
+    matched = offsets_to_match(valid, batches.target[parts.valid], population)
+    return RunResult(run, parts.test.numpy(), log_probs.numpy(), chosen, tuple((score,) for score, _ in found), matched)
 
 
 def _fit(run: RunConfig, scale: float, batches: Batches, prevalence: Prevalence) -> Posterior:
@@ -55,16 +57,14 @@ def _fit(run: RunConfig, scale: float, batches: Batches, prevalence: Prevalence)
     likelihood = LIKELIHOOD_OF[run.likelihood](prevalence.num_classes)
     weights = stream("weights", run.net, run.likelihood, run.data, run.fold, run.seed, 0)
     model = Model(run.net, likelihood, batches.metadata.shape[1], training.small, 0.0, weights)
-    if method.start == "sampling":  # its logits are at the sampling frequencies, and predictions are corrected from there
+    if method.mix == "sampling":  # its logits are at the sampling frequencies, and predictions are corrected from there
         prevalence = Prevalence(prevalence.sampling, sampling=prevalence.sampling, evidence=run.evidence)
-    first = {name: value.clone() for name, value in model.head.state_dict().items()}
-    start_at_prevalence(model.head, prevalence, likelihood)
-    prior = layer_prior(model.net, scale, likelihood)  # centred at the mix that the logits are for, wherever the loss starts
-    if method.start == "torch":
-        model.head.load_state_dict(first)
+    start_at_prevalence(model.head, method.start(prevalence), likelihood)
+    prior = layer_prior(model.net, scale, likelihood)  # its centre is the same, whatever the start
+    start_at_prevalence(model.head, method.start(prevalence, run.start), likelihood)
     settings: dict[str, Any] = {"loss": method.rival}
     if method.rival is None:
-        settings = {"marginal": MARGINAL_OF[run.marginal](model.head), "reference": method.reference(prevalence)}
+        settings = {"marginal": method.marginal_for(model.head), "reference": method.reference(prevalence)}
     if run.learns_from_unlabelled:
         settings |= _unlabelled(run, batches)
     target = log_posterior(model.net, prevalence, likelihood, prior=prior, **settings)
