@@ -14,6 +14,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from rightloss.inference import Posterior, variational
 from rightloss.predictive import retarget
+from rightloss.prevalence import Prevalence
 from rightloss.study.config import IMAGE_NETS, LIKELIHOODS, Group, RunConfig, Source, StudyConfig, Training
 from rightloss.study.datasets import StudyData, study_data, summary_of
 from rightloss.study.methods import FULLY_LABELLED, METHODS
@@ -390,6 +391,29 @@ def test_posteriors_choose_their_prior_on_the_validation_part(source: Source, in
         scores = [score for (score,) in result.validation]
         assert scores[1] > scores[0]
         np.testing.assert_allclose(np.exp(result.log_probs).sum(1), 1, atol=1e-6)
+
+
+@pytest.mark.parametrize("loss", FULLY_LABELLED)
+def test_the_prior_is_centred_at_the_mix_that_the_logits_are_for_wherever_the_loss_starts(
+    source: Source, monkeypatch: pytest.MonkeyPatch, loss: str
+) -> None:
+    fit, targets = posteriors.FIT["laplace"], list[Any]()
+
+    def recorded(target: Any, *given: Any, **settings: Any) -> Posterior:
+        targets.append(target)
+        return fit(target, *given, **settings)
+
+    monkeypatch.setitem(posteriors.FIT, "laplace", recorded)
+    choices: dict[str, Any] = {"inferences": ("laplace",), "minibatches": ("raw",), "losses": (loss,), "starts": ("equal",)}
+    (run,) = group_of(source, nets=("mlp",), **choices).runs
+    batches = Batches(study_data(source, "binary"), None, run, torch.device("cpu"))
+    prevalence = Prevalence.binary(0.1, sampling=float(batches.sampling[1]))
+    posteriors._fit(run, 1.0, batches, prevalence)
+    (target,) = targets
+    mix = prevalence.sampling if loss in ("corrected", "plain") else prevalence.population
+    bias = mix.log().float().requires_grad_()
+    (slope,) = torch.autograd.grad(target.log_prior({**target.parameters(), "3.bias": bias}), bias)
+    torch.testing.assert_close(slope, torch.zeros(2), rtol=0, atol=1e-6)
 
 
 @pytest.mark.long

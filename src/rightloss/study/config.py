@@ -103,7 +103,7 @@ class Training:
     small: bool = _option(True, "small", "Small nets for CPUs, or the paper's nets.")
     members: int = _option(5, "members", "Number of nets in an ensemble, or of MC dropout masks.")
     prior_scales: tuple[float, ...] = _option(
-        (0.3, 1.0),
+        (0.3, 1.0, 3.0, 10.0, 30.0),
         "prior-scale",
         "Prior scale for laplace, variational and sghmc; of several, the validation part chooses one.",
         metavar="SCALE",
