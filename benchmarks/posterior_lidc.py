@@ -192,7 +192,8 @@ def net_features(data: str, run: RunConfig) -> np.ndarray:
         if step % every == 0:
             score([candidate], valid, device)
     candidate.restore()
-    net: Any = candidate.nets[0].averaged.model.net.eval()
+    averaged: Any = candidate.nets[0].averaged.model
+    net = averaged.net.eval()
     print(f"{run.label}: validation {max(candidate.scores):.4f}", flush=True)
     with torch.no_grad():
         blocks = torch.arange(len(batches.target)).split(64)
@@ -281,7 +282,7 @@ def interval(values: np.ndarray, digits: int = 3, sign: str = "") -> str:
 def tables(stored: dict[str, np.ndarray], data: str, population: float) -> str:
     """Return the figures with the validated scale, from the whole grid and from scales up to 1, and paired differences."""
     name, rows, pairs = f"{data}/{population:g}", [], []
-    part = Part(stored, name)
+    part, default = Part(stored, name), list[dict[str, np.ndarray]]()
     for method, loss in product(METHODS, LOSSES):
         if (logits := stored.get(f"{name}/{method}/{loss}")) is None:
             continue
@@ -356,7 +357,7 @@ def write(folder: Path) -> None:
     """Write predictions, page and pictures, from the finished fits and those already stored in docs/benchmarks."""
     stored = gathered(ROOT / "docs" / "benchmarks" / "posterior_lidc.npz")
     with whole_file(folder / "posterior_lidc.npz") as file:
-        np.savez_compressed(file, **stored)
+        np.savez_compressed(file, allow_pickle=False, **stored)
     done = [each for each in product(DATA, PREVALENCES) if f"{each[0]}/{each[1]:g}/MAP/{DEFAULT}" in stored]
     pages = "".join([OPENING.format(commit=stored["commit"]), *(tables(stored, *each) for each in done)])
     (folder / "posterior_lidc.md").write_text(pages, encoding="utf-8")

@@ -115,6 +115,7 @@ def _block(inputs: int, outputs: int) -> nn.Sequential:
     convolutions = nn.Conv2d(inputs, outputs, 3, padding=1), nn.Conv2d(outputs, outputs, 3, padding=1)
     for each in convolutions:
         nn.init.kaiming_normal_(each.weight, nonlinearity="relu")
+        assert each.bias is not None
         nn.init.zeros_(each.bias)
     return nn.Sequential(convolutions[0], nn.ReLU(), convolutions[1], nn.ReLU())
 
@@ -220,7 +221,7 @@ class Validation:
     def intercept(self, population: float) -> float:
         """Return the intercept for which the mean prediction is π."""
         logits = np.stack([np.zeros_like(self.odds), self.odds], 1)
-        low, high = intercepts_for_mean(logits, np.array([1 - population, population]), sum(self.counts))
+        low, high = intercepts_for_mean(logits, np.array([1 - population, population]), np.sum(self.counts, 0))
         return float(high - low)
 
     def log_likelihood(self, intercept: float) -> float:
@@ -268,7 +269,7 @@ def run(case: Case, settings: Settings) -> Path:
             found[variant] = sums_by_patient(log_odds(net, part.test.x) + chosen.intercept, part.test)
             found[f"{variant}, chosen"] = np.array([chosen.rate, chosen.step, chosen.intercept])
         with whole_file(path) as file:
-            np.savez(file, **found)
+            np.savez(file, allow_pickle=False, **found)
     return path
 
 
@@ -482,7 +483,7 @@ def main() -> None:
         warnings.simplefilter("ignore", rl.PrevalenceWarning)  # some starts and losses are wrong on purpose
         found = collect(Settings(4, 2, (0.002,), 1, 40) if chosen.quick else Settings())
         with whole_file(folder / "segmentation.npz") as file:
-            np.savez_compressed(file, **found)
+            np.savez_compressed(file, allow_pickle=False, **found)
     data = dict(np.load(folder / "segmentation.npz"))
     (folder / "segmentation.md").write_text(page(data), encoding="utf-8")
     picture(data).savefig(folder / "segmentation.png", dpi=120)

@@ -186,7 +186,7 @@ def test_the_charts_show_every_row_of_the_toy_study_and_every_check_of_the_paper
 
 @pytest.mark.long
 def test_the_papers_verdicts_follow_from_the_stored_predictions() -> None:
-    """For a part: Table 1 on CT slabs, the ConvNet started at π. Everything is `python docs/make_paper.py`, which trains nothing."""
+    """For a part: Table 1 on CT slabs, the ConvNet from π. All of it is `python docs/make_paper.py`, which trains nothing."""
     folder = ROOT / "docs" / "results"
     assert sum(path.stat().st_size for path in (folder / "paper").iterdir()) < 20e6
     stored = read_one_file(folder / "paper" / "table1.npz")
