@@ -12,13 +12,16 @@ import json
 import textwrap
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
+from rightloss.study.summary.contract import OURS
+
 FOLDER = Path(__file__).resolve().parent / "results"
-COLOURS = {"reproduces": "#0072b2", "undecided": "#bbbbbb", "does not": "#d55e00", "cannot be tested": "#ffffff"}
+COLOURS = {"reproduces": "#0072b2", "undecided": "#bbbbbb", "does not": "#d55e00"}
 NAMES = {"does not": "does not reproduce"}
 BEST, ALWAYS, BOTH, LOST = "best possible", "always saying the prevalence", "both", "lost to best possible"
 
@@ -56,12 +59,17 @@ def toy(page: str) -> Figure:
     return figure
 
 
-def verdicts(checks: list[dict[str, str]]) -> Figure:
-    """Draw how often each claim of the paper reproduced, a bar for each claim."""
+def is_counted(check: dict[str, Any]) -> bool:
+    """Leave out what cannot be tested, what always answering π fulfils, and our own claims."""
+    return check["verdict"] != "cannot be tested" and not check["trivial"] and check["place"] != OURS
+
+
+def verdicts(checks: list[dict[str, Any]]) -> Figure:
+    """Draw how often each claim of the paper reproduced, a bar for each claim and start."""
     found: dict[str, Counter[str]] = {}
-    for check in checks:
-        found.setdefault(check["about"].partition(":")[0], Counter())[check["verdict"]] += 1
-    found = {claim: count for claim, count in found.items() if set(count) != {"cannot be tested"}}
+    for check in (each for each in checks if is_counted(each)):
+        claim = check["about"].partition(":")[0]
+        found.setdefault(claim + STARTS.get(check["setting"].get("start", ""), ""), Counter())[check["verdict"]] += 1
     figure, axis = plt.subplots(figsize=(9, 0.42 * len(found) + 1.2), layout="constrained")
     left = [0] * len(found)
     for verdict, colour in COLOURS.items():
@@ -69,7 +77,7 @@ def verdicts(checks: list[dict[str, str]]) -> Figure:
         if any(width):
             axis.barh(range(len(found)), width, left=left, color=colour, edgecolor="#444444", label=NAMES.get(verdict, verdict))
         left = [a + b for a, b in zip(left, width, strict=True)]
-    axis.set_yticks(range(len(found)), [textwrap.fill(claim[0].upper() + claim[1:], 62) for claim in found], fontsize=8)
+    axis.set_yticks(range(len(found)), [textwrap.fill(claim[0].upper() + claim[1:], 70) for claim in found], fontsize=8)
     axis.invert_yaxis()
     axis.set_xlabel("settings in which the claim was checked")
     axis.spines[["top", "right"]].set_visible(False)

@@ -5,8 +5,8 @@
 
 Finished studies are stored as docs/results/paper/NAME.npz (predictions, offsets and traces of every run), and how they were
 made in made.json beside them. From these files alone come paper.json (commands, commits, seeds, times, checks),
-paper-claims.md and paper-checks.md (verdicts), paper-starts.md and .png (every loss from both starts), and for each study
-paper-NAME.md (pictures, a short table) and paper-NAME-details.md.
+paper-claims.md, paper-trivial.md and paper-checks.md (verdicts), paper-starts-RATE.md, paper-standings-RATE.md and
+paper-starts.png (every loss from both starts), and for each study paper-NAME.md (pictures) and paper-NAME-details.md.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import argparse
 import itertools
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -352,7 +353,7 @@ def write_pages(studies: Sequence[Study]) -> None:
         drawings = list(study.pictures())
         for drawing in drawings:
             (OUT / f"paper-{study.name}-{drawing.name}.png").write_bytes(drawing.png)
-        shown = [f"![{drawing.title}](results/paper-{study.name}-{drawing.name}.png)" for drawing in drawings]
+        shown = [f"![{drawing.alt}](results/paper-{study.name}-{drawing.name}.png)" for drawing in drawings]
         parts |= {study.name: "\n\n".join(shown) + "\n", f"{study.name}-details": details(study)}
         if study.name == "table1":
             for population in study.config.populations:
@@ -361,7 +362,7 @@ def write_pages(studies: Sequence[Study]) -> None:
                 parts[f"standings-{population:g}"] = standings_table(study.summary, population)
             starts_picture(study.summary, 0.001).savefig(OUT / "paper-starts.png", dpi=130)
     for name, text in parts.items():
-        write_whole(OUT / f"paper-{name}.md", text)
+        write_whole(OUT / f"paper-{name}.md", _renamed(text))
     content = {
         "studies": [
             {"name": each.name, "command": command(each.config), "seeds": each.config.seeds, **each.made} for each in studies
@@ -370,6 +371,13 @@ def write_pages(studies: Sequence[Study]) -> None:
         "checks": [{**asdict(check), "where": place} for place, check in checks],
     }
     write_whole(OUT / "paper.json", json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+def _renamed(text: str) -> str:
+    """Return the text with names of data sets in words, except in commands and links."""
+    for name, words in SOURCES.items():
+        text = re.sub(rf"(?<![\w/-]){name}(?![\w.-])", words, text) if name != "contours" else text
+    return text
 
 
 def main() -> None:

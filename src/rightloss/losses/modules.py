@@ -260,8 +260,8 @@ class InformationGainLoss(_Loss):
     """The paper's loss; the equation is in [`information_gain_loss`][rightloss.losses.functional.information_gain_loss].
 
     The logits are for the population: predict with the plain likelihood. By default the prevalence is known, κ = 1, and the
-    reference is the sampled mix; `as_published` makes the paper's loss. Call `start_at_prevalence` on the output layer to save
-    training steps.
+    reference is the sampled mix; `as_published` makes the paper's loss. Call `start_at_prevalence` on the output layer before
+    training.
 
     Args:
         prevalence: π, ρ and κ.

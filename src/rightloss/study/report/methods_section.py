@@ -24,7 +24,7 @@ _SETS = {
     "balanced": "nodules, half of them malignant, with metadata beside the image",
 }
 _STARTS = {
-    "population": "the classes that their loss's logits are for (π; without correction, the minibatches')",
+    "population": "the classes that their loss's logits are for: π, or for cross-entropy those of the minibatches",
     "equal": "equal classes",
 }
 LOSSES = {
@@ -122,7 +122,10 @@ def limits(config: StudyConfig) -> list[str]:
             "come from the same archive as the labelled ones, unlike a real population."
         )
     if config.task == "binary":
-        found.append("Nodules that readers rated 3 (undecided) are left out, as in the paper; a clinic would see them.")
+        found.append(
+            "Nodules whose most frequent rating is 3 (undecided) are left out; the paper leaves out an average of 3. A clinic "
+            "would see them."
+        )
     if config.training.small and _sees_images(config):
         found.append("The nets are small variants for computers without a GPU; the paper's are larger.")
     return found

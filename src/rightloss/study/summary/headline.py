@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from ..paper import RATINGS
 from ..pooled_predictions import CellKey
@@ -27,13 +28,27 @@ Standings = Mapping[str, Mapping[float, Sequence[Standing]]]  # of the default, 
 
 
 def headline(summary: Summary) -> tuple[str, ...]:
-    """Say what was found in two short sentences at most."""
+    """Say what was found in two short sentences at most; of several starts, for the first."""
+    starts = summary.config.starts
+    if len(starts) > 1:
+        first, *others = headline(_from(starts[0], summary))
+        return f"{capitalised(wording.STARTS[starts[0]])}: {first[:1].lower()}{first[1:]}", *others
     standings = _standings(summary)
     mixed = any({"ahead", "behind"} <= set(some) for by_rate in standings.values() for some in by_rate.values())
     parts = [] if mixed else [*_parts(standings, "ahead"), *_parts(standings, "behind")]
     if not standings or mixed or len(parts) > _MOST_PARTS:
         return _by_counts(summary)
     return _which_loss(parts, standings), _against_constant(summary, standings)
+
+
+def _from(start: str, summary: Summary) -> Summary:
+    """Return the part of the summary that is about nets with this start."""
+    return replace(
+        summary,
+        config=replace(summary.config, starts=(start,)),
+        rows=tuple(row for row in summary.rows if row.key.start in (start, "")),
+        comparisons=tuple(each for each in summary.comparisons if each.ours.start == each.theirs.start == start),
+    )
 
 
 # A study of losses.
