@@ -32,7 +32,7 @@ from rightloss.study.results import read_study, write_config
 from rightloss.study.training import Hardware, train_group
 
 SMALL = "--engine in-process --steps 2 --checkpoints 1 --test-views 3 --num-folds 4 --folds 2".split()
-SMALL += "--loss information-gain --loss weighted --prevalence 0.3".split()
+SMALL += "--loss information-gain --loss weighted --prevalence 0.3 --start population".split()
 CONFIG = StudyConfig("quick", losses=("information-gain", "weighted"), populations=(0.3,), folds=3)
 
 
@@ -197,7 +197,7 @@ def test_help_tells_what_the_presets_have(monkeypatch: pytest.MonkeyPatch) -> No
     assert "table1, table2: convnet, inception; metadata: convnet, metadata, both; features: mlp." in text
     panels = ("What is compared", "Folds and repetitions", "Training", "Where it runs")
     assert all(words in text for words in (*NAMES, *panels))
-    assert "By default 2000; quick: 300; features: 1000." in text
+    assert "By default 2000; quick: 160; features: 1000." in text
 
 
 @pytest.mark.long

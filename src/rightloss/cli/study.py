@@ -18,7 +18,7 @@ from typer.core import TyperCommand
 from ..study.config import MACHINE, OF_TABLES, PRESETS, Group, StudyConfig, Training, options_of
 from ..study.engines import Engine, InProcess, OnRay, Processes, Work
 from ..study.engines.processes import processors
-from ..study.methods import ADJUSTED_LABELLED
+from ..study.methods import ADJUSTED, ADJUSTED_LABELLED, METHODS
 from .errors import plain_errors, require
 from .progress import progress
 
@@ -156,7 +156,8 @@ def configured(preset: str, options: Mapping[str, Any]) -> StudyConfig:
     if "populations" in grid:
         grid["populations"] = tuple(_prevalence(text) for text in grid["populations"])
     if grid.get("unlabelled") and "losses" not in grid:
-        grid["losses"] = (*base.losses, ADJUSTED_LABELLED)  # to show what the unlabelled patients add
+        own = (loss for loss in base.losses if METHODS[loss].marginal is None)
+        grid["losses"] = tuple(dict.fromkeys((*own, ADJUSTED, ADJUSTED_LABELLED)))  # to show what the unlabelled patients add
     config = replace(base, **grid, training=replace(base.training, **training))
     for name, inferences in _USED_BY.items():
         if name in options and not set(inferences) & set(config.inferences):

@@ -104,8 +104,8 @@ class Method:
 METHODS: dict[str, Method] = {
     "information-gain": Method("information gain (default)"),
     "published": Method("information gain as published", published=True),
-    "published-running": Method("published loss, running marginal", published=True, marginal=lambda head: RunningMarginal()),
-    "published-network": Method("published loss, marginal network", published=True, marginal=AuxiliaryMarginal),
+    "published-running": Method("as published, running marginal", published=True, marginal=lambda head: RunningMarginal()),
+    "published-network": Method("as published, marginal network", published=True, marginal=AuxiliaryMarginal),
     "weighted": Method("weighted loss", rival=WeightedLoss),
     "logit-adjusted": Method("logit-adjusted loss", rival=LogitAdjustedLoss),
     "corrected": Method("cross-entropy, then corrected", "sampling", LogLikelihoodLoss, corrected=True),

@@ -58,7 +58,13 @@ def write_one_file(results: StudyResults, path: str | PathLike[str]) -> Path:
 
 
 def read_one_file(path: str | PathLike[str]) -> StudyResults:
-    """Return the study that `write_one_file` wrote, with log-probabilities normalised again in float64."""
+    """Return the study that `write_one_file` wrote, with log-probabilities normalised again in float64.
+
+    Examples:
+        >>> from rightloss.study import read_one_file
+        >>> from rightloss.study.summary import summarise
+        >>> summary = summarise(read_one_file("quick.npz"))  # doctest: +SKIP
+    """
     file = open_npz(path)
     try:
         content = json.loads(file.read("content").tobytes())

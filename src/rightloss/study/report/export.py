@@ -208,10 +208,10 @@ _WITH_INTERVAL = ("expected_log_likelihood", "auc", "majority_balanced_off_by_on
 
 
 def open_console() -> Console:
-    """Return the terminal, 130 columns wide if output goes to a file."""
+    """Return the terminal, 140 columns wide if output goes to a file."""
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else 130, highlight=False)
+    return Console(width=None if sys.stdout.isatty() else 140, highlight=False)
 
 
 def print_summary(summary: Summary) -> None:

@@ -127,7 +127,7 @@ def _at(rates: Iterable[float], every: Iterable[float], noun: str = "") -> str:
 
 def _the(rival: str) -> str:
     """Return a loss's name within a sentence."""
-    name = rival if rival.startswith("cross-entropy") else f"the {rival}"
+    name = rival if rival.startswith(("cross-entropy", "as published")) else f"the {rival}"
     return f"“{name}”" if "," in name else name
 
 

@@ -157,13 +157,13 @@ def print_results(results: Results) -> None:
     from rich.table import Table as RichTable
 
     console = open_console()
-    wide = console.width >= 124
-    table = RichTable(title=TITLE, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, int(wide), 0, 0), pad_edge=False)
     lines = [cells(row) for row in results.rows]
+    widths = {name: max(map(len, [*title.split(), *(line[name] for line in lines)])) for name, title in COLUMNS.items()}
+    wide = console.width >= sum(widths.values()) + 2 * len(widths)
+    table = RichTable(title=TITLE, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, int(wide), 0, 0), pad_edge=False)
     for name in COLUMNS if wide else NARROW:
-        width = max(map(len, [*COLUMNS[name].split(), *(line[name] for line in lines)]))
         side: Literal["left", "right"] = "left" if name in ("prevalence", "model", "method", "start") else "right"
-        table.add_column(COLUMNS[name], justify=side, width=width, overflow="fold")
+        table.add_column(COLUMNS[name], justify=side, width=widths[name], overflow="fold")
     case = None
     for row, line in zip(results.rows, lines, strict=True):
         if row.case != case:
