@@ -22,6 +22,7 @@ from rightloss.study.summary.contract import OURS
 
 FOLDER = Path(__file__).resolve().parent / "results"
 COLOURS = {"reproduces": "#0072b2", "undecided": "#bbbbbb", "does not": "#d55e00"}
+STARTS = {"population": " (from π)", "equal": " (from equal classes)"}
 NAMES = {"does not": "does not reproduce"}
 BEST, ALWAYS, BOTH, LOST = "best possible", "always saying the prevalence", "both", "lost to best possible"
 

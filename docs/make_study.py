@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def pictures(results: Path) -> list[Path]:
-    """Return the pictures of ROC curves and histograms, one for each data set and net."""
-    return sorted((results / "figures").glob("roc-*.png"))
+    """Return the traces, and ROC curves with histograms, for each data set, net and start."""
+    return sorted([*(results / "figures").glob("trace-*.png"), *(results / "figures").glob("roc-*.png")], reverse=True)
 
 
 def page(results: Path, name: str, command: str) -> str:
@@ -30,7 +30,7 @@ def page(results: Path, name: str, command: str) -> str:
     findings = "\n".join(f"- {sentence}" for sentence in summary["findings"])
     checks = [f"- *{each['about']} ({each['where']}): {each['verdict']}.* {each['sentence']}" for each in summary["checks"]]
     paper = "What the paper found, check by check:\n\n" + "\n".join(checks) if checks else ""
-    shown = [f"![ROC curves and histograms](results/study-{name}-{picture.name})" for picture in pictures(results)]
+    shown = [f"![{picture.stem.replace('-', ' ')}](results/study-{name}-{picture.name})" for picture in pictures(results)]
     made = f"Made by `{command}` and `python docs/make_study.py`."
     return "\n\n".join([made, summary["answer"], summary["question"], findings, paper, *tables, *shown]) + "\n"
 
