@@ -149,9 +149,12 @@ def stored_studies() -> list[Study]:
 
 
 def all_checks(studies: Sequence[Study]) -> list[tuple[str, PaperCheck]]:
-    """Return each check with the words that say where it was made."""
-    found = [(_place(study, check), check) for study in studies if study.name != "full" for check in study.summary.checks]
-    return found + [(check.where, check) for check in checks_across([study.summary for study in studies])]
+    """Return each check with the words that say where it was made; once, if studies share its runs."""
+    found: dict[Any, tuple[str, PaperCheck]] = {}
+    for study in (each for each in studies if each.name != "full"):
+        for check in study.summary.checks:
+            found.setdefault((check.about, *sorted(check.setting.items())), (_place(study, check), check))
+    return [*found.values(), *((check.where, check) for check in checks_across([study.summary for study in studies]))]
 
 
 def _place(study: Study, check: PaperCheck) -> str:
