@@ -55,11 +55,10 @@ BOTH = f"{SMALL} --start population --start equal"
 STUDIES = {  # name → preset and options; they share runs in one folder
     "table1": f"table1 {THREE} --loss published-running {BOTH} --data {SLABS} --data contours --data {SLICES}",
     "table2": f"table2 {THREE} --loss plain {BOTH} --data {SLABS} --data contours",
-    "ratings": f"ratings {THREE} {BOTH} --likelihood onion-peeling --likelihood categorical "
+    "ratings": f"ratings {THREE} {SMALL} --likelihood onion-peeling --likelihood categorical "
     f"--data {SLABS} --data contours --data {SLICES}",
     "prevalence-sweep": f"prevalence-sweep {THREE} {SMALL} --prevalence 0.3 --prevalence 0.1 --prevalence 0.03 "
     f"--prevalence 0.01 --prevalence 0.001 --data {SLABS} --data contours",
-    "metadata": f"metadata {THREE} {SMALL} --prevalence 0.5 --prevalence 0.03 --prevalence 0.001",
     "full": "table1 --loss information-gain --loss published-network --loss weighted --folds 1 --net convnet --steps 300 "
     f"--views 9 --learning-rate 0.001 --checkpoints 6 --data {SLABS}",
 }
