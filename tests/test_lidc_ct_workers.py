@@ -42,6 +42,7 @@ def start_script(folder: Path) -> tuple[subprocess.Popen[str], list[int]]:
         [sys.executable, "-P", folder / "script.py", Path(__file__).parent, log],
         cwd=folder / "elsewhere",
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # the parent may have switched it off
         stderr=subprocess.PIPE,
         text=True,
     )
