@@ -177,7 +177,7 @@ def test_another_version_is_named_with_what_to_do(out: Path) -> None:
 
 
 def test_one_file_gives_the_same_figures_and_verdicts(tmp_path: Path) -> None:
-    """Of two data sets and both tasks; float32 costs less than the seventh digit."""
+    """Compare two data sets under both tasks; float32 costs less than the seventh digit."""
     for task in ("binary", "rating"):
         config = dataclasses.replace(
             CONFIG,

@@ -3,8 +3,8 @@
 Stage: `StudyResults` → one `.npz`: config, data sets without pictures, and predictions in float32; and back.
 
     content             JSON: config, and for each run what was chosen, validation scores, offsets and trace
-    log_probs_SHARE     predictions of all runs on SHARE, one run after the other: rows are those that its fold tests
-    labels_SHARE, …     arrays of the data set, without pictures; SHARE is the number of the source
+    log_probs_N         predictions of all runs on source number N, one run after the other: rows are those that its fold tests
+    labels_N, …         arrays of the data set, without pictures
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def train_group(group: Group, report: Report = silent, hardware: Hardware | None
 def _plain(fabric: Fabric | OneCPU, group: Group, report: Report) -> list[tuple[Any, ...]] | ValueError:
     """Return a ValueError as a value: if raised in another process, it would come back as a torch error."""
     try:
-        return [tuple(vars(each).values())[1:] for each in _train(fabric, group, report)]
+        return [tuple(vars(each).values())[1:] for each in _train(fabric, group, report)]  # without the config
     except ValueError as error:
         return error
 
