@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from . import study as study
     from . import tabular as tabular
     from .check import check as check  # the type checker does not know that these two subpackages can be called
+    from .layer import PrevalenceLayer as PrevalenceLayer
     from .likelihoods import Bernoulli as Bernoulli
     from .likelihoods import Categorical as Categorical
     from .likelihoods import CumulativeLogit as CumulativeLogit
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from .marginals import ClasswiseMarginal as ClasswiseMarginal
     from .marginals import PoolMarginal as PoolMarginal
     from .marginals import RunningMarginal as RunningMarginal
-    from .predictive import PrevalenceLayer as PrevalenceLayer
     from .predictive import retarget_interval as retarget_interval
     from .predictive import undo_sampling as undo_sampling
     from .predictive.retarget import retarget as retarget
@@ -82,7 +82,8 @@ _NAMES = {
         "weighted_loss",
     ),
     "marginals": ("AuxiliaryMarginal", "BatchMarginal", "ClasswiseMarginal", "PoolMarginal", "RunningMarginal"),
-    "predictive": ("PrevalenceLayer", "retarget", "retarget_interval", "undo_sampling"),
+    "layer": ("PrevalenceLayer",),
+    "predictive": ("retarget", "retarget_interval", "undo_sampling"),
     "prevalence": ("ContinuousPrevalence", "Prevalence", "PrevalenceWarning"),
     "sampling": (
         "RebalancedSampler",

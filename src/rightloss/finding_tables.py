@@ -10,92 +10,103 @@ import html
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-import torch
-from jaxtyping import Float, Float64
-from torch import Tensor
+import numpy as np
 
-from .log_probs import Numbers, Predictions, as_given, full_precision, tensor_of
+from .arrays import (
+    Array,
+    Numbers,
+    Predictions,
+    array_namespace,
+    array_of,
+    array_or_tensor,
+    as_given,
+    is_traced,
+    logsumexp,
+    shift_classes,
+)
 from .prevalence import FindingMix, MultilabelPrevalence, PrevalenceWarning, check_findings
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Float64
 
 UNREAD = -100  # the class number of rows to ignore
 
 
-def finding_tables(log_probs: Predictions, num_findings: int) -> Float[Tensor, "n 2 l *dense"]:
-    """Return predictions of findings as tables `(n, 2, L)` of log p(absent) and log p(present), checked.
+def finding_tables(log_probs: Predictions, num_findings: int) -> Array:
+    """Return predictions of findings as tables `(n, 2, L)` of log p(absent) and log p(present), checked; tensors stay tensors.
 
     Args:
         log_probs: `(n, L)`, the log-probability that each finding is present, such as `F.logsigmoid(logits)`; or tables
             `(n, 2, L)` with both; also dense, `(n, L, h, w)`.
         num_findings: L.
     """
-    given = tensor_of(log_probs, "log_probs")
+    given = array_or_tensor(log_probs, "log_probs")
     expected = f"(n, {num_findings}) or (n, 2, {num_findings})"
-    if given.ndim < 2 or len(given) == 0 or not given.is_floating_point():
+    if given.ndim < 2 or len(given) == 0 or "float" not in str(given.dtype):
         raise ValueError(
             f"Expected `log_probs` of {num_findings} findings (multi-label), floats of shape {expected}, but got {given.dtype} "
-            f"of shape {tuple(given.shape)}: pass torch.nn.functional.logsigmoid(logits)."
+            f"of shape {tuple(given.shape)}: pass log σ(logits), such as torch.nn.functional.logsigmoid(logits)."
         )
-    if is_table(given, num_findings):
-        total = torch.logsumexp(full_precision(given.detach()), 1)
-        if not bool((total.abs() <= 1e-4).all()):
-            raise ValueError(
-                "Expected tables of log-probabilities (n, 2, L) whose exponentials sum to 1 over dimension 1, but some do not: "
-                "take torch.log_softmax over it."
-            )
-        return given
-    if given.shape[1] != num_findings:
+    table = is_table(given, num_findings)
+    if not table and given.shape[1] != num_findings:
         raise ValueError(
             f"Expected `log_probs` of {num_findings} findings (multi-label), of shape {expected}, but got "
             f"{tuple(given.shape)}: a column for each finding, in the order of the prevalence."
         )
-    if bool(given.isnan().any()):
+    if not is_traced(given):
+        _check_values(array_of(given, "log_probs").astype(np.float64), table)
+    return given if table else array_namespace(given).stack([log_complement(given), given], axis=1)
+
+
+def _check_values(values: np.ndarray, table: bool) -> None:
+    if table:
+        if not (np.abs(logsumexp(values)) <= 1e-4).all():
+            raise ValueError(
+                "Expected tables of log-probabilities (n, 2, L) whose exponentials sum to 1 over dimension 1, but some do not: "
+                "take a log-softmax over it."
+            )
+        return
+    if np.isnan(values).any():
         raise ValueError("Expected `log_probs` without NaN, but got some: no figure can be right with them; drop such rows.")
-    if bool((given > 0).any()):
+    if (values > 0).any():
         raise ValueError(
             "Expected `log_probs` to be log-probabilities that each finding is present, at most 0, but some are above: are "
             "these logits? Take torch.nn.functional.logsigmoid(logits); of probabilities take the logarithm."
         )
-    if (
-        given.shape == (len(given), 2)
-        and len(given) > 1
-        and bool((torch.logsumexp(given.detach().double(), 1).abs() < 1e-4).all())
-    ):
+    if values.shape == (len(values), 2) and len(values) > 1 and (np.abs(logsumexp(values)) < 1e-4).all():
         raise ValueError(
             "Expected `log_probs` of two findings (multi-label), but each row's probabilities sum to 1, as those of two "
             "classes that exclude each other: use Prevalence.binary for these; for two findings give tables (n, 2, 2)."
         )
-    return torch.stack([log_complement(given), given], 1)
 
 
-def map_findings(log_probs: Predictions, names: Sequence[str], call: Callable[[Tensor, int], Tensor]) -> Any:
+def map_findings(log_probs: Predictions, names: Sequence[str], call: Callable[[Array, int], Array]) -> Any:
     """Return `call(table (n, 2), number)` of each finding, in the shape and type of the predictions."""
-    given = tensor_of(in_order(log_probs, names), "log_probs")
+    given = array_or_tensor(in_order(log_probs, names), "log_probs")
     table = finding_tables(given, len(names))
-    moved = torch.stack([call(table[:, :, number], number) for number in range(len(names))], 2)
+    moved = array_namespace(given).stack([call(table[:, :, number], number) for number in range(len(names))], axis=2)
     return as_given(moved if is_table(given, len(names)) else moved[:, 1], log_probs)
 
 
-def is_table(log_probs: Tensor, num_findings: int) -> bool:
+def is_table(log_probs: Array, num_findings: int) -> bool:
     """Return whether predictions of findings have both log-probabilities, `(n, 2, L)`."""
     return log_probs.ndim > 2 and log_probs.shape[1] == 2 and log_probs.shape[2] == num_findings
 
 
-def log_complement(log_p: Tensor) -> Tensor:
+def log_complement(log_p: Array) -> Array:
     """Return log(1 − p), precise for all p."""
-    small = log_p > -0.6931
-    near = torch.log(-torch.expm1(torch.where(small, log_p, -1.0)))
-    return torch.where(small, near, torch.log1p(-torch.exp(torch.where(small, -1.0, log_p))))
+    xp = array_namespace(log_p)
+    small, one = log_p > -0.6931, -xp.ones_like(log_p)
+    near, far = xp.where(small, log_p, one), xp.where(small, one, log_p)
+    with np.errstate(divide="ignore"):  # log 0 where p is 1
+        return xp.where(small, xp.log(-xp.expm1(near)), xp.log1p(-xp.exp(far)))
 
 
-def multiply_findings(table: Float[Tensor, "n 2 l *dense"], log_factors: Tensor) -> Float[Tensor, "n 2 l *dense"]:
+def multiply_findings(table: Array, log_factors: Array) -> Array:
     """Multiply both probabilities of each finding by their factors, `(2, L)` or `(n, 2, L)`, and rescale them."""
-    wide = full_precision(table)
-    factors = log_factors.to(wide)
-    moved = wide + factors.reshape(*factors.shape, *[1] * (wide.ndim - 3))
-    change = torch.logsumexp(moved, 1, keepdim=True) - torch.logsumexp(wide, 1, keepdim=True)
-    return (moved - change).to(table.dtype)
+    return shift_classes(table, log_factors.reshape(*log_factors.shape, *[1] * (table.ndim - 3)))
 
 
 def by_name(value: Any) -> dict[str, Any] | None:
@@ -128,9 +139,9 @@ class FindingRows:
     """
 
     names: tuple[str, ...]
-    tables: Float[Tensor, "n 2 l *dense"]
-    labels: Float64[Tensor, "n l *dense"]
-    weights: Float64[Tensor, "n l"] | None
+    tables: Float[np.ndarray, "n 2 l *dense"]
+    labels: Float64[np.ndarray, "n l *dense"]
+    weights: Float64[np.ndarray, "n l"] | None
 
     @classmethod
     def of(
@@ -146,29 +157,29 @@ class FindingRows:
             weighted: whether rows were sampled as the label matrix of the prevalence.
         """
         names = tuple(by_name(prevalence) or ())
-        tables = finding_tables(in_order(log_probs, names), len(names)).detach()
-        labels = tensor_of(in_order(target, names), name).detach().to("cpu", torch.float64)
+        tables = finding_tables(array_of(in_order(log_probs, names), "log_probs"), len(names))
+        labels = array_of(in_order(target, names), name).astype(np.float64)
         expected = (len(tables), *tables.shape[2:])
         if labels.shape != expected:
             raise ValueError(
-                f"Expected multi-label `{name}` of shape {expected}, a column for each finding, but got {tuple(labels.shape)}: "
+                f"Expected multi-label `{name}` of shape {expected}, a column for each finding, but got {labels.shape}: "
                 "0 is absent, 1 present, NaN not read."
             )
         check_findings(labels, name)
         return cls(names, tables, labels, pattern_weights(prevalence, labels) if weighted else None)
 
-    def __getitem__(self, number: int) -> tuple[Tensor, Tensor, Tensor | None]:
+    def __getitem__(self, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """Return a finding's table of two classes, its class numbers, and the weights of rows."""
         weights = None if self.weights is None else self.weights[:, number]
         return self.tables[:, :, number], class_labels(self.labels[:, number]), weights
 
 
-def class_labels(labels: Tensor) -> Tensor:
+def class_labels(labels: np.ndarray) -> np.ndarray:
     """Return the labels of one finding as class numbers, −100 where it was not read; as votes if some are between 0 and 1."""
-    unread, known = labels.isnan(), labels.nan_to_num(0.0)
-    if bool(((known == 0) | (known == 1)).all()):
-        return torch.where(unread, UNREAD, known.long())
-    return torch.stack([1 - known, known], 1).masked_fill(unread.unsqueeze(1), 0.0)
+    unread, known = np.isnan(labels), np.nan_to_num(labels)
+    if ((known == 0) | (known == 1)).all():
+        return np.where(unread, UNREAD, known.astype(np.int64))
+    return np.where(np.expand_dims(unread, 1), 0.0, np.stack([1 - known, known], 1))
 
 
 def in_order(values: Any, names: Sequence[str]) -> Any:
@@ -184,7 +195,7 @@ def in_order(values: Any, names: Sequence[str]) -> Any:
 
 def one_finding(
     log_probs: Predictions, target: Numbers, prevalence: FindingMix, finding: str
-) -> tuple[Float[Tensor, "n 2 *dense"], Tensor]:
+) -> tuple[Float[np.ndarray, "n 2 *dense"], np.ndarray]:
     """Return the predictions of one finding as a table of two classes, and its labels, for functions of classes.
 
     Args:
@@ -200,7 +211,7 @@ def one_finding(
         >>> prevalence = rl.Prevalence.multilabel({"mass": 0.05, "nodule": 0.01})
         >>> log_probs = np.log([[0.2, 0.1], [0.6, 0.3], [0.1, 0.1]])
         >>> table, y = one_finding(log_probs, [[0, 1], [1, 0], [np.nan, 0]], prevalence, "mass")
-        >>> table.exp()[:, 1].tolist(), y.tolist()  # for compare(table, other, y, prevalence["mass"]), or roc_curve(table, y)
+        >>> np.exp(table)[:, 1].round(3).tolist(), y.tolist()  # for compare(table, other, y, prevalence["mass"]), or roc_curve(table, y)
         ([0.2, 0.6, 0.1], [0, 1, -100])
     """
     names = list(by_name(prevalence) or ())
@@ -214,7 +225,7 @@ def one_finding(
     return FindingRows.of(log_probs, target, prevalence)[names.index(finding)][:2]
 
 
-def pattern_weights(prevalence: Any, labels: Float64[Tensor, "n l *dense"]) -> Float64[Tensor, "n l"] | None:
+def pattern_weights(prevalence: Any, labels: Float64[np.ndarray, "n l *dense"]) -> Float64[np.ndarray, "n l"] | None:
     """Return weights of rows that were sampled by findings together, as the label matrix was; None without such weights.
 
     Within a class of a finding, they are the pattern's frequency in the population over that in the sample, up to a factor.
@@ -230,19 +241,19 @@ def pattern_weights(prevalence: Any, labels: Float64[Tensor, "n l *dense"]) -> F
     for present in (0, 1):
         _warn_of_rows(weights, labels == present)
     unit = patterns.weights[0]  # those of one pattern: its weight over the mean of each class
-    known = labels.nan_to_num(0.0)
+    known = np.nan_to_num(labels)
     return weights / (unit[:, 0] * (1 - known) + unit[:, 1] * known)
 
 
-def _warn_of_rows(weights: Tensor, own: Tensor) -> None:
+def _warn_of_rows(weights: np.ndarray, own: np.ndarray) -> None:
     """Warn if the mean weight in a class is above 1, as it is in the population, where large weights are more frequent.
 
     One row of weight 0 is added, so that a few rows with equal weights have an error.
     """
     count = own.sum(0) + 1
     mean = (weights * own).sum(0) / count
-    error = (((weights - mean).square() * own).sum(0) + mean.square()).sqrt() / (count * (count - 1)).sqrt()
-    if bool((mean - 1 > 4 * error).any()):
+    error = np.sqrt(((weights - mean) ** 2 * own).sum(0) + mean**2) / np.sqrt(np.maximum(count * (count - 1), 1e-300))
+    if (mean - 1 > 4 * error).any():
         warnings.warn(
             "These rows were not sampled by findings as the label matrix of the prevalence was: patterns of findings with a "
             "large weight are too frequent, and the weights are wrong for them. For a random sample of the population, pass a "

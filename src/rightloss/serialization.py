@@ -1,6 +1,6 @@
-"""Tensors and metadata in one file, verified on load.
+"""Arrays and metadata in one file, verified on load.
 
-Stage: tensors and metadata (`facts`) → a safetensors file, and back. The metadata are JSON, with the name and version of the
+Stage: arrays or tensors, and metadata (`facts`) → a safetensors file, and back. The metadata are JSON, with the name and version of the
 format and a SHA-256 digest of everything. The digest detects damage, not forgery.
 """
 
@@ -9,23 +9,24 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
-import torch
-from torch import Tensor, nn
+import numpy as np
 
 from . import __version__
+from .arrays import Array, is_tensor
 from .atomic_files import whole_path
 from .extras import install
 from .prevalence import MultilabelPrevalence, Prevalence
 
 PREVALENCE: tuple[str, ...] = ("population", "sampling", "evidence", "concentration")  # metadata of a prevalence
 _KEY = "rightloss"
-_FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}  # the others have no common dtype
+_BITS = {"float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}  # the others have no common dtype
 _OTHERS = {b"PK": "a zip archive, such as torch.save writes", b"\x80": "a pickle", b"{": "JSON", b"": "empty"}
 
 
@@ -50,31 +51,39 @@ class Format:
     wrapping: str
 
 
-def write_file(kind: Format, path: str | os.PathLike[str], tensors: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-    """Write tensors and metadata atomically to `path`."""
+def write_file(kind: Format, path: str | os.PathLike[str], arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> None:
+    """Write arrays, or tensors, and metadata atomically to `path`."""
     path = Path(path)
     _refuse_folder(path)
-    odd = [name for name, value in tensors.items() if not isinstance(value, Tensor)]
+    odd = [name for name, value in arrays.items() if not isinstance(value, np.ndarray) and not is_tensor(value)]
     if odd:
         raise ValueError(f"Expected the model's state to be tensors, but {odd} are not: leave out `get_extra_state`.")
+    tensors = any(map(is_tensor, arrays.values()))
     # Copies, since safetensors refuses tensors that share memory, as tied weights do.
-    kept = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in tensors.items()}
-    versions = {"version": kind.version, "rightloss": __version__, "torch": str(torch.__version__)}
+    kept = {
+        name: value.detach().to("cpu", copy=True).contiguous() if tensors else np.ascontiguousarray(value)
+        for name, value in arrays.items()
+    }
+    versions = {"version": kind.version, "rightloss": __version__}
+    versions |= {"torch": str(sys.modules["torch"].__version__)} if tensors else {}
     written = {**facts, "format": kind.name, **versions}
     written["sha256"] = _digest(kept, written)
     with whole_path(path) as temporary:
-        _safetensors("safetensors.torch").save_file(kept, temporary, metadata={_KEY: json.dumps(written)})
+        library = _safetensors("safetensors.torch" if tensors else "safetensors.numpy")
+        library.save_file(kept, temporary, metadata={_KEY: json.dumps(written)})
 
 
-def read_file(kind: Format, path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return tensors and metadata; raise a ValueError that says what is wrong with the file."""
+def read_file(
+    kind: Format, path: str | os.PathLike[str], framework: Literal["numpy", "pt"] = "pt"
+) -> tuple[dict[str, Array], dict[str, Any]]:
+    """Return arrays, or tensors, and metadata; raise a ValueError that says what is wrong with the file."""
     path = Path(path)
     _refuse_folder(path)
     if not path.is_file():
         raise FileNotFoundError(f"Expected a file saved by {kind.saved_by}, but there is none at {path}: is the path right?")
     safetensors = _safetensors("safetensors")
     try:
-        with safetensors.safe_open(path, framework="pt") as file:
+        with safetensors.safe_open(path, framework=framework) as file:
             facts = _facts_of(kind, (file.metadata() or {}).get(_KEY), path)
             tensors = {name: file.get_tensor(name) for name in file.keys()}
     except safetensors.SafetensorError as error:
@@ -93,13 +102,13 @@ def read_file(kind: Format, path: str | os.PathLike[str]) -> tuple[dict[str, Ten
     return tensors, facts
 
 
-def copy_state(tensors: Mapping[str, Tensor], module: nn.Module) -> None:
-    """Copy tensors into `module` if all fit; otherwise copy nothing and raise a ValueError that names those that do not fit."""
+def copy_state(tensors: Mapping[str, Array], module: Any) -> None:
+    """Copy tensors into the `nn.Module` if all fit; otherwise copy nothing and raise a ValueError that names those that do not fit."""
     check_fit(tensors, module.state_dict())
     module.load_state_dict(tensors, strict=True)
 
 
-def check_fit(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
+def check_fit(tensors: Mapping[str, Array], own: Mapping[str, Array]) -> None:
     """Raise a ValueError that names the file's `tensors` that do not fit the model's `own`."""
     wrong = [f"{name} is missing from the file" for name in own if name not in tensors]
     wrong += [f"{name} is not in the model" for name in tensors if name not in own]
@@ -163,23 +172,33 @@ def _facts_of(kind: Format, text: str | None, path: Path) -> dict[str, Any]:
     return facts
 
 
-def _digest(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> str:
+def _digest(arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> str:
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
-    for name in sorted(tensors):
-        value = tensors[name].contiguous()
-        digest.update(json.dumps([name, str(value.dtype), list(value.shape)]).encode())
-        digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
+    for name in sorted(arrays):
+        value = arrays[name]
+        digest.update(json.dumps([name, f"torch.{_dtype(value)}", list(value.shape)]).encode())
+        digest.update(_bytes(value))
     return digest.hexdigest()
 
 
-def _fits(given: Tensor, own: Tensor) -> bool:
+def _bytes(value: Array) -> Any:
+    if is_tensor(value):
+        return value.contiguous().reshape(-1).view(sys.modules["torch"].uint8).numpy().data
+    return np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
+
+
+def _dtype(value: Array) -> str:
+    return str(value.dtype).removeprefix("torch.")
+
+
+def _fits(given: Array, own: Array) -> bool:
     """Return whether a copy is lossless: the same shape, and the same dtype or a wider float."""
-    wider = {given.dtype, own.dtype} <= _FLOATS and torch.promote_types(given.dtype, own.dtype) == own.dtype
-    return given.shape == own.shape and (given.dtype == own.dtype or wider)
+    old, new = _dtype(given), _dtype(own)
+    return given.shape == own.shape and (old == new or _BITS.get(old, 99) < _BITS.get(new, 0))
 
 
-def _form(value: Tensor) -> str:
-    return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
+def _form(value: Array) -> str:
+    return f"{_dtype(value)} {tuple(value.shape)}"
 
 
 def _kind_of(path: Path) -> str:

@@ -8,27 +8,26 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from ..inference.posterior import Posterior
 from ..prevalence import Mix
 from .interval import PredictionInterval as PredictionInterval
 from .interval import retarget_interval as retarget_interval
-from .layer import PrevalenceLayer as PrevalenceLayer
 from .retarget import retarget as retarget
 from .undo import undo_sampling as undo_sampling
+
+if TYPE_CHECKING:
+    from ..layer import PrevalenceLayer as PrevalenceLayer
 
 __all__ = ["PredictionInterval", "PrevalenceLayer", "predictive", "retarget", "retarget_interval", "undo_sampling"]
 
 
 def predictive(
-    posterior: Posterior,
+    posterior: Any,
     x: Any,
     population: Mix | None = None,
     samples: int | None = None,
-    generator: torch.Generator | None = None,
+    generator: Any = None,
     batch_size: int | None = None,
 ) -> Any:
     """Return the log-probabilities of the posterior predictive, p(y|x,X,Y) = ∫ p(y|x,w) p(w|X,Y) dw, at any population.
@@ -66,15 +65,21 @@ def predictive(
         >>> rl.predictive(posterior, x[:3], population=0.3).exp().sum(1).round(decimals=4)
         tensor([1., 1., 1.])
     """
-    given: Any = posterior
-    if not isinstance(given, Posterior):
-        kind = type(given).__name__
+    if not all(hasattr(posterior, name) for name in ("predict", "sample", "prevalence")):
+        kind = type(posterior).__name__
         raise ValueError(f"Expected `posterior` to be a Posterior, but got {kind}: wrap a trained model in a PrevalenceLayer.")
     return posterior.predict(x, samples, generator, batch_size=batch_size, population=population).log_probs
 
 
 class _CallablePackage(ModuleType):
     __call__ = staticmethod(predictive)
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "PrevalenceLayer":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from ..layer import PrevalenceLayer
+
+        return PrevalenceLayer
 
 
 sys.modules[__name__].__class__ = _CallablePackage

@@ -13,17 +13,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
-from jaxtyping import Float64
-from torch import Tensor
+from scipy.special import expit
 
-from ..inference.prediction import Prediction
-from ..log_probs import Predictions, as_given, map_of, multiply_classes, row_blocks, rows_of
+from ..arrays import (
+    Predictions,
+    array_of,
+    as_given,
+    checked_level,
+    map_of,
+    multiply_classes,
+    random_generator,
+    row_blocks,
+    rows_of,
+)
 from ..prevalence import Mix, Prevalence, PrevalenceWarning, log_mix, without_estimate
-from ..rng import checked_generator, checked_level
 from .retarget import class_table
 
-_NODES, _WEIGHTS = (torch.from_numpy(each) for each in np.polynomial.legendre.leggauss(16))
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 _NEGLIGIBLE = 50.0  # the density is e^−50 of that at the mode
 _FARTHEST = 700.0  # distance from the mode, so that e^u is finite; beyond it the tail is exponential in float64
 _NUMBERS = 1 << 22  # float64 numbers held at once, 32 MB
@@ -58,7 +64,7 @@ def retarget_interval(
     to: Mix,
     level: float = 0.95,
     draws: int | None = None,
-    generator: torch.Generator | None = None,
+    generator: Any = None,
 ) -> PredictionInterval:
     """Return the mean and a central interval of p(k|x,π) for an uncertain π.
 
@@ -80,7 +86,7 @@ def retarget_interval(
         level: the probability of the interval.
         draws: number of draws of π, for more than two classes, at most 2²⁵ / K. None means 200 / (1 − level), a hundred beyond
             each limit.
-        generator: a torch.Generator for the draws; torch's global one by default.
+        generator: for the draws: a `numpy.random.Generator`, a `torch.Generator` or a seed; one with a fixed seed by default.
 
     Examples:
         >>> import numpy as np
@@ -89,18 +95,18 @@ def retarget_interval(
         >>> found.low[0, 1].round(3), found.high[0, 1].round(3)  # of class 1
         (np.float64(0.019), np.float64(0.065))
     """
-    table = class_table(log_probs)
+    table = array_of(class_table(log_probs), "log_probs")
     rows, num_classes = table.shape[:2]
     level = checked_level(level)
     count = _checked_draws(draws, level)
-    generator = checked_generator(generator)
+    generator = random_generator(generator)
     to = without_estimate(to)
     start = log_mix(from_, "from_", num_classes, rows)
     target = log_mix(to, "to", num_classes, rows)
     if not isinstance(to, Prevalence) or to.concentration is None:
-        same = multiply_classes(table.detach(), target - start).exp()
-        return PredictionInterval(*(as_given(same.clone(), log_probs) for _ in range(3)))
-    spread = log_probs.model_entropy if isinstance(log_probs, Prediction) else None
+        same = np.exp(multiply_classes(table, target - start))
+        return PredictionInterval(*(as_given(same.copy(), log_probs) for _ in range(3)))
+    spread = getattr(log_probs, "model_entropy", None)  # of a posterior's prediction
     if spread is not None and bool((spread > 1e-6).any()):
         warnings.warn(
             "This interval leaves out the uncertainty of a posterior's weights: posterior.predict(x, population=…, level=…) "
@@ -108,7 +114,7 @@ def retarget_interval(
             PrevalenceWarning,
             stacklevel=2,
         )
-    logits = rows_of(table.detach().to("cpu", torch.float64) - start.reshape(*start.shape, *[1] * (table.ndim - 2)))
+    logits = rows_of(table.astype(np.float64) - start.reshape(*start.shape, *[1] * (table.ndim - 2)))
     if num_classes == 2:
         b, a = to.concentration.tolist()
         found = _two_classes(logits, BetaLogOdds(a, b), level)
@@ -119,7 +125,7 @@ def retarget_interval(
                 "which needs so many, or set `draws`."
             )
         found = _many_classes(logits, to.sample(count, generator), level)
-    return PredictionInterval(*(as_given(map_of(each, table.shape).to(table), log_probs) for each in found))
+    return PredictionInterval(*(as_given(map_of(each, table.shape).astype(table.dtype), log_probs) for each in found))
 
 
 def _checked_draws(draws: Any, level: float) -> int:
@@ -137,47 +143,47 @@ def _checked_draws(draws: Any, level: float) -> int:
     return count
 
 
-def _two_classes(logits: Float64[Tensor, "n 2"], beta: BetaLogOdds, level: float) -> list[Float64[Tensor, "n 2"]]:
+def _two_classes(logits: np.ndarray, beta: BetaLogOdds, level: float) -> list[np.ndarray]:
     nodes, weights = beta.rule()
-    signs = torch.tensor([-1.0, 1.0], dtype=torch.float64)
+    signs = np.array([-1.0, 1.0])
     odds = (logits[:, 1] - logits[:, 0])[:, None]
     low, high = (beta.quantile(share) for share in ((1 - level) / 2, (1 + level) / 2))
 
-    def mean(block: Tensor) -> Tensor:
-        return torch.stack([torch.sigmoid(sign * (block + nodes)) @ weights for sign in signs], 1)
+    def mean(block: np.ndarray) -> np.ndarray:
+        return np.stack([expit(sign * (block + nodes)) @ weights for sign in signs], 1)
 
     return [
         _blockwise(mean, odds, len(nodes)),
-        torch.sigmoid(signs * (odds + torch.tensor([high, low], dtype=torch.float64))),
-        torch.sigmoid(signs * (odds + torch.tensor([low, high], dtype=torch.float64))),
+        expit(signs * (odds + [high, low])),
+        expit(signs * (odds + [low, high])),
     ]
 
 
-def _many_classes(logits: Float64[Tensor, "n k"], draws: Float64[Tensor, "s k"], level: float) -> list[Float64[Tensor, "n k"]]:
+def _many_classes(logits: np.ndarray, draws: np.ndarray, level: float) -> list[np.ndarray]:
     places = [share * (len(draws) - 1) for share in ((1 - level) / 2, (1 + level) / 2)]
     nearest = sorted({end(place) for place in places for end in (math.floor, math.ceil)})
 
-    def summary(block: Tensor) -> Tensor:
+    def summary(block: np.ndarray) -> np.ndarray:
         # relative to the most probable class, so that its product with a draw is never 0
-        ratio = (block - block.amax(1, keepdim=True)).exp()
+        ratio = np.exp(block - block.max(1, keepdims=True))
         probs = ratio[:, :, None] * draws.T
-        probs /= probs.sum(1, keepdim=True)
+        probs /= probs.sum(1, keepdims=True)
         mean = probs.mean(2)
-        probs.numpy().partition(nearest, axis=2)  # takes a quarter of the time of sorting
-        return torch.stack([mean, *(_between(probs, place) for place in places)], 1)
+        probs.partition(nearest, axis=2)  # takes a quarter of the time of sorting
+        return np.stack([mean, *(_between(probs, place) for place in places)], 1)
 
-    return list(_blockwise(summary, logits, draws.numel()).unbind(1))
+    return list(np.moveaxis(_blockwise(summary, logits, draws.size), 1, 0))
 
 
-def _between(ordered: Float64[Tensor, "n k s"], place: float) -> Float64[Tensor, "n k"]:
+def _between(ordered: np.ndarray, place: float) -> np.ndarray:
     """Return the quantile at `place`, interpolated between the two nearest draws."""
     below, above = math.floor(place), math.ceil(place)
-    return torch.lerp(ordered[..., below], ordered[..., above], place - below)
+    return ordered[..., below] + (place - below) * (ordered[..., above] - ordered[..., below])
 
 
-def _blockwise(function: Callable[[Tensor], Tensor], table: Tensor, numbers_per_row: int) -> Tensor:
+def _blockwise(function: Callable[[np.ndarray], np.ndarray], table: np.ndarray, numbers_per_row: int) -> np.ndarray:
     """Apply `function` to blocks of rows, to bound the memory."""
-    return torch.cat([function(block) for _, block in row_blocks(table, max(1, _NUMBERS // numbers_per_row))])
+    return np.concatenate([function(block) for _, block in row_blocks(table, max(1, _NUMBERS // numbers_per_row))])
 
 
 @dataclass(frozen=True)
@@ -194,13 +200,13 @@ class BetaLogOdds:
     a: float
     b: float
 
-    def rule(self) -> tuple[Float64[Tensor, " m"], Float64[Tensor, " m"]]:
+    def rule(self) -> tuple[np.ndarray, np.ndarray]:
         """Return nodes t and weights that sum to 1: E[f(t)] ≈ Σ w f(t), for f that is smooth on the scale of 1."""
         edges = self._edges()
         u, mass = self._cells(edges[:-1], edges[1:])
         below, above = self._tails(edges)
-        nodes = torch.cat([edges[:1], u.flatten(), edges[-1:]]) + self._mode
-        weights = torch.cat([below[None], mass.flatten(), above[None]])
+        nodes = np.concatenate([edges[:1], u.ravel(), edges[-1:]]) + self._mode
+        weights = np.concatenate([[below], mass.ravel(), [above]])
         return nodes, weights / weights.sum()
 
     def quantile(self, share: float) -> float:
@@ -208,24 +214,24 @@ class BetaLogOdds:
         edges = self._edges()
         below, above = self._tails(edges)
         mass = self._cells(edges[:-1], edges[1:])[1].sum(1)
-        up_to = below + torch.cat([torch.zeros(1, dtype=torch.float64), mass.cumsum(0)])
+        up_to = below + np.concatenate([[0.0], mass.cumsum()])
         wanted = share * float(up_to[-1] + above)
         if wanted <= float(below):
             return self._mode + float(edges[0]) + math.log(wanted / float(below)) / abs(self._slope(float(edges[0])))
         if wanted >= float(up_to[-1]):
             left = (1 - share) * float(up_to[-1] + above)
             return self._mode + float(edges[-1]) - math.log(left / float(above)) / abs(self._slope(float(edges[-1])))
-        cell = int(torch.searchsorted(up_to, wanted)) - 1
+        cell = int(np.searchsorted(up_to, wanted)) - 1
         return self._mode + self._within(edges[cell], edges[cell + 1], wanted - float(up_to[cell]))
 
     @property
     def _mode(self) -> float:
         return math.log(self.a) - math.log(self.b)
 
-    def _log_density(self, u: Tensor) -> Tensor:
+    def _log_density(self, u: Any) -> Any:
         share = self.a / (self.a + self.b)
         rest = self.b / (self.a + self.b)
-        return -self.a * torch.log1p(rest * torch.expm1(-u)) - self.b * torch.log1p(share * torch.expm1(u))
+        return -self.a * np.log1p(rest * np.expm1(-u)) - self.b * np.log1p(share * np.expm1(u))
 
     def _slope(self, u: float) -> float:
         """Return dg/du."""
@@ -234,36 +240,35 @@ class BetaLogOdds:
         up, down = (small, large) if self._mode + u < 0 else (large, small)  # σ(t), σ(−t)
         return self.a * down - self.b * up
 
-    def _edges(self) -> Float64[Tensor, " m"]:
+    def _edges(self) -> np.ndarray:
         width = math.sqrt(1 / self.a + 1 / self.b)
         low, high = -self._reach(-1.0, width), self._reach(1.0, width)
-        return torch.linspace(low, high, math.ceil((high - low) / min(1.0, width)) + 1, dtype=torch.float64)
+        return np.linspace(low, high, math.ceil((high - low) / min(1.0, width)) + 1)
 
     def _reach(self, direction: float, width: float) -> float:
         distance = width
-        while distance < _FARTHEST and self._log_density(torch.tensor(direction * distance).double()) > -_NEGLIGIBLE:
+        while distance < _FARTHEST and self._log_density(direction * distance) > -_NEGLIGIBLE:
             distance *= 1.5
         return min(distance, _FARTHEST)
 
-    def _cells(self, left: Tensor, right: Tensor) -> tuple[Float64[Tensor, "m q"], Float64[Tensor, "m q"]]:
+    def _cells(self, left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return Gauss–Legendre nodes in each cell, and the mass of each."""
         half = (right - left)[:, None] / 2
         u = (right + left)[:, None] / 2 + half * _NODES
-        return u, half * _WEIGHTS * self._log_density(u).exp()
+        return u, half * _WEIGHTS * np.exp(self._log_density(u))
 
-    def _tails(self, edges: Tensor) -> tuple[Tensor, Tensor]:
+    def _tails(self, edges: np.ndarray) -> tuple[float, float]:
         """Return the mass beyond either end, where the density is exponential."""
         ends = edges[[0, -1]]
-        slopes = torch.tensor([abs(self._slope(float(end))) for end in ends], dtype=torch.float64)
-        below, above = self._log_density(ends).exp() / slopes
-        return below, above
+        below, above = np.exp(self._log_density(ends)) / [abs(self._slope(float(end))) for end in ends]
+        return float(below), float(above)
 
-    def _within(self, left: Tensor, right: Tensor, wanted: float) -> float:
+    def _within(self, left: float, right: float, wanted: float) -> float:
         """Return the u in a cell below which the cell has the mass `wanted`, by bisection."""
         low, high = float(left), float(right)
         for _ in range(60):
             middle = (low + high) / 2
-            if float(self._cells(left[None], torch.tensor([middle], dtype=torch.float64))[1].sum()) < wanted:
+            if float(self._cells(np.array([left]), np.array([middle]))[1].sum()) < wanted:
                 low = middle
             else:
                 high = middle

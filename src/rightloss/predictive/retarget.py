@@ -9,11 +9,8 @@ from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
-from jaxtyping import Float
-from torch import Tensor
-
+from ..arrays import Array, Predictions, array_or_tensor, is_traced, log_prob_table, multiply_classes, rows_of
 from ..finding_tables import map_findings
-from ..log_probs import Predictions, as_given, log_prob_table, multiply_classes, rows_of, tensor_of
 from ..prevalence import FindingMix, Mix, MultilabelPrevalence, by_finding, log_mix
 
 
@@ -65,13 +62,13 @@ def retarget(log_probs: Predictions, from_: Mix | FindingMix, to: Mix | FindingM
     rows, num_classes = table.shape[:2]
     start, end = (one_mix(each, name) for each, name in ((from_, "from_"), (to, "to")))
     offset = log_mix(end, "to", num_classes, rows) - log_mix(start, "from_", num_classes, rows)
-    return as_given(multiply_classes(table, offset), log_probs)
+    return multiply_classes(table, offset)
 
 
 def _retarget_findings(log_probs: Predictions, from_: Any, to: Any) -> Any:
     names = from_.names if isinstance(from_, MultilabelPrevalence) else to.names
     refuse_patterns(to, from_)
-    rows = len(tensor_of(log_probs, "log_probs"))
+    rows = len(array_or_tensor(log_probs, "log_probs"))
     start, end = by_finding(from_, "from_", names, rows), by_finding(to, "to", names, rows)
     return map_findings(log_probs, names, lambda table, number: retarget(table, start[number], end[number]))
 
@@ -82,15 +79,16 @@ def refuse_patterns(prevalence: Any, predicted_at: Any) -> None:
     if patterns is None or isinstance(predicted_at, MultilabelPrevalence):
         return
     at = by_finding(predicted_at, "from_", prevalence.names)
-    if all(
-        isinstance(rate, Real | Tensor) and abs(float(rate) - rho) < 1e-6
-        for rate, rho in zip(at, prevalence.sampling.tolist(), strict=True)
-    ):
+    if all(_is_one(rate) and abs(float(rate) - rho) < 1e-6 for rate, rho in zip(at, prevalence.sampling.tolist(), strict=True)):
         raise ValueError(
             "Expected predictions at the population, but got those of images sampled by their findings together: rates cannot "
             "correct them, because images without a finding show too many others; train with one of rightloss's losses and "
             "this prevalence, or with sample weights by pattern, `prevalence.patterns.of_rows(y)`."
         )
+
+
+def _is_one(rate: Any) -> bool:
+    return isinstance(rate, Real) or getattr(rate, "ndim", None) == 0
 
 
 def one_mix(mix: Any, name: str) -> Any:
@@ -103,8 +101,9 @@ def one_mix(mix: Any, name: str) -> Any:
     return mix
 
 
-def class_table(log_probs: Predictions) -> Float[Tensor, "n k *dense"]:
-    """Return `log_probs` as a tensor, checked: `(n, k)`, or dense with the classes in dimension 1."""
-    table = tensor_of(log_probs, "log_probs")
-    log_prob_table(rows_of(table))
+def class_table(log_probs: Predictions) -> Array:
+    """Return `log_probs`, checked, as an array or a tensor: `(n, k)`, or dense with the classes in dimension 1."""
+    table = array_or_tensor(log_probs, "log_probs")
+    if not is_traced(table):
+        log_prob_table(log_probs if table.ndim <= 2 else rows_of(table))
     return table

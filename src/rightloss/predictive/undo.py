@@ -9,12 +9,10 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
-import torch
-from jaxtyping import Float64
-from torch import Tensor
+import numpy as np
 
+from ..arrays import Numbers, Predictions, array_of, logsumexp, multiply_classes
 from ..finding_tables import in_order, map_findings
-from ..log_probs import Numbers, Predictions, as_given, multiply_classes, tensor_of
 from ..prevalence import (
     FindingMix,
     Frequencies,
@@ -136,7 +134,7 @@ def undo_sampling(
             back = back + _required(data, "`labels`, or `population` to go there instead", "undo `sampling`")
     if population is not None:
         back = back + log_mix(one_mix(population, "population"), "population", num_classes, rows)
-    return as_given(multiply_classes(table, back), log_probs)
+    return multiply_classes(table, back)
 
 
 def _undo_findings(log_probs: Predictions, pos_weight: Any, sampling: Any, population: Any, labels: Any) -> Any:
@@ -158,7 +156,7 @@ def _undo_findings(log_probs: Predictions, pos_weight: Any, sampling: Any, popul
     matrix = None if labels is None else label_matrix(in_order(labels, names), "labels", len(names))
 
     def options(number: int) -> dict[str, Any]:
-        read = None if matrix is None else matrix[:, number][~matrix[:, number].isnan()].long()
+        read = None if matrix is None else matrix[:, number][~np.isnan(matrix[:, number])].astype(np.int64)
         return {"labels": read, **{name: None if part is None else part[number] for name, part in by_name.items()}}
 
     if _numbers(pos_weight) == 1:
@@ -169,12 +167,12 @@ def _undo_findings(log_probs: Predictions, pos_weight: Any, sampling: Any, popul
 
 
 def _numbers(pos_weight: Any) -> int:
-    return 0 if pos_weight is None else tensor_of(pos_weight, "pos_weight").numel()
+    return 0 if pos_weight is None else array_of(pos_weight, "pos_weight").size
 
 
 def _is_two_classes(log_probs: Predictions) -> bool:
-    table = tensor_of(log_probs, "log_probs")
-    return table.ndim == 2 and table.shape[1] == 2 and bool((torch.logsumexp(table, 1).abs() < 1e-3).all())
+    table = array_of(log_probs, "log_probs")
+    return table.ndim == 2 and table.shape[1] == 2 and bool((np.abs(logsumexp(table)) < 1e-3).all())
 
 
 def _bagged(kept: Any, positive: Any, negative: Any, num_classes: int) -> Any:
@@ -236,18 +234,18 @@ def _check_choice(
         )
 
 
-def _required(data: Tensor | None, what: str, purpose: str) -> Tensor:
+def _required(data: np.ndarray | None, what: str, purpose: str) -> np.ndarray:
     if data is None:
         raise ValueError(f"Expected the data's own mix of classes to {purpose}, but it is not known: add {what}.")
     return data
 
 
-def _log_data_mix(labels: Any, num_classes: int) -> Float64[Tensor, " k"]:
+def _log_data_mix(labels: Any, num_classes: int) -> np.ndarray:
     remedy = "give the labels that the model was trained on, numbered as the columns of `log_probs`"
-    return mix_of_every_class(labels, num_classes, -100, remedy).log()
+    return np.log(mix_of_every_class(labels, num_classes, -100, remedy))
 
 
-def _loss_weights(class_weight: Any, data: Tensor | None, copies: Tensor, num_classes: int) -> Float64[Tensor, " k"]:
+def _loss_weights(class_weight: Any, data: np.ndarray | None, copies: np.ndarray, num_classes: int) -> np.ndarray:
     """Return log w of the loss; "balanced" is n / (K n_k) of what was kept."""
     if not isinstance(class_weight, str):
         return _log_weights(class_weight, "class_weight", num_classes)
@@ -259,9 +257,9 @@ def _loss_weights(class_weight: Any, data: Tensor | None, copies: Tensor, num_cl
     return -(_required(data, "`labels`, those of the training data", "know the 'balanced' weights") + copies)
 
 
-def _log_weights(weights: Any, name: str, num_classes: int) -> Float64[Tensor, " k"]:
+def _log_weights(weights: Any, name: str, num_classes: int) -> np.ndarray:
     if weights is None:
-        return torch.zeros(num_classes, dtype=torch.float64)
+        return np.zeros(num_classes)
     if isinstance(weights, Mapping):
         unknown = [key for key in weights if key not in range(num_classes)]
         if unknown:
@@ -270,26 +268,24 @@ def _log_weights(weights: Any, name: str, num_classes: int) -> Float64[Tensor, "
                 "name them by their columns in `log_probs`."
             )
         weights = [weights.get(k, 1.0) for k in range(num_classes)]
-    vector = tensor_of(weights, name).detach().to("cpu", torch.float64)
+    vector = array_of(weights, name).astype(np.float64)
     if vector.shape != (num_classes,):
         raise ValueError(
-            f"Expected `{name}` to be {num_classes} numbers, one per class, but got shape {tuple(vector.shape)}: "
+            f"Expected `{name}` to be {num_classes} numbers, one per class, but got shape {vector.shape}: "
             "list all classes, or name some in a dict."
         )
-    if not bool((vector.isfinite() & (vector > 0)).all()):
+    if not (np.isfinite(vector) & (vector > 0)).all():
         raise ValueError(
             f"Expected `{name}` to be positive and finite, but got {vector.tolist()}: "
             "a class without weight in training cannot be recovered."
         )
-    return vector.log()
+    return np.log(vector)
 
 
 def _log_positive(name: str, weight: Any) -> float:
     if weight is None:
         return 0.0
-    value = tensor_of(weight, name).detach()
-    if value.numel() != 1:
-        raise ValueError(
-            f"Expected `{name}` to be one number, but got shape {tuple(value.shape)}: it is the weight of one class."
-        )
+    value = array_of(weight, name)
+    if value.size != 1:
+        raise ValueError(f"Expected `{name}` to be one number, but got shape {value.shape}: it is the weight of one class.")
     return float(_log_weights([1.0, value.item()], name, 2)[1])

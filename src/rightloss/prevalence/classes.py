@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
-import torch
-from jaxtyping import Float64
-from torch import Tensor
 
-from ..log_probs import Numbers, tensor_of
+from ..arrays import Numbers, array_of, is_tensor, random_generator
 
 if TYPE_CHECKING:
+    from jaxtyping import Float64
+
     from .multilabel import MultilabelPrevalence
 
 
@@ -30,13 +29,13 @@ class PrevalenceWarning(UserWarning):
     """
 
 
-Frequencies = float | Sequence[float | int] | Tensor | np.ndarray
+Frequencies = Numbers
 
 
 class Prevalence:
     """Class frequencies: π in the population, ρ in the minibatches (section "Notation" of the docs).
 
-    Immutable. Frequencies are stored in float64 and must be positive, because their logarithms are needed.
+    Immutable. Frequencies are read-only NumPy arrays of float64, and must be positive, because their logarithms are needed.
 
     Args:
         population: π, the K class frequencies where the model will be used; they sum to 1.
@@ -47,7 +46,7 @@ class Prevalence:
     Examples:
         >>> import rightloss as rl
         >>> prevalence = rl.Prevalence([0.9, 0.09, 0.01], sampling=[0.5, 0.3, 0.2])
-        >>> prevalence.weights.round(decimals=3).tolist()
+        >>> prevalence.weights.round(3).tolist()
         [1.8, 0.3, 0.05]
         >>> rl.Prevalence.binary(population=0.001, sampling=0.5)
         Prevalence(population=[0.999, 0.001], sampling=[0.5, 0.5])
@@ -55,29 +54,29 @@ class Prevalence:
 
     __slots__ = ("_concentration", "_evidence", "_population", "_sampling", "_unknown")
 
-    _population: Tensor
-    _sampling: Tensor
+    _population: np.ndarray
+    _sampling: np.ndarray
     _evidence: float
-    _concentration: Tensor | None
+    _concentration: np.ndarray | None
     _unknown: bool
 
     def __init__(self, population: Frequencies, sampling: Frequencies | None = None, evidence: float = 1.0) -> None:
         pi = frequencies(population, "population")
-        rho = torch.full_like(pi, 1 / len(pi)) if sampling is None else frequencies(sampling, "sampling", len(pi))
+        rho = np.full(len(pi), 1 / len(pi)) if sampling is None else frequencies(sampling, "sampling", len(pi))
         self._assign(pi, rho, _kappa(evidence), None)
 
     def _assign(
         self,
-        population: Tensor,
-        sampling: Tensor,
+        population: np.ndarray,
+        sampling: np.ndarray,
         evidence: float,
-        concentration: Tensor | None,
+        concentration: np.ndarray | None,
         unknown: bool = False,
     ) -> None:
-        object.__setattr__(self, "_population", population)
-        object.__setattr__(self, "_sampling", sampling)
+        object.__setattr__(self, "_population", _read_only(population))
+        object.__setattr__(self, "_sampling", _read_only(sampling))
         object.__setattr__(self, "_evidence", evidence)
-        object.__setattr__(self, "_concentration", concentration)
+        object.__setattr__(self, "_concentration", None if concentration is None else _read_only(concentration))
         object.__setattr__(self, "_unknown", unknown)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -102,11 +101,11 @@ class Prevalence:
             ignore_index: the int label of rows to ignore.
         """
         pi = _pair(population, "population") if _is_number(population) else frequencies(population, "population")
-        given = tensor_of(labels, "labels")
-        given = given.long() if given.dtype == torch.bool and len(pi) == 2 else given
-        if given.ndim == 2 and not given.is_floating_point() and given.shape[1] > 1:
+        given = array_of(labels, "labels")
+        given = given.astype(np.int64) if given.dtype == bool and len(pi) == 2 else given
+        if given.ndim == 2 and given.dtype.kind != "f" and given.shape[1] > 1:
             raise ValueError(
-                f"Expected labels (n,), or maps (n, h, w, …), but got {given.dtype} of shape {tuple(given.shape)}: "
+                f"Expected labels (n,), or maps (n, h, w, …), but got {given.dtype} of shape {given.shape}: "
                 "for findings that can be present together (multi-label) use Prevalence.from_label_matrix; for signals of one "
                 "dimension call `labels.flatten()`."
             )
@@ -130,7 +129,7 @@ class Prevalence:
             evidence: κ, as in `Prevalence`.
         """
         concentration = _vector(alpha, "alpha")
-        if not bool((concentration > 0).all()) or not bool(torch.isfinite(concentration).all()):
+        if not ((concentration > 0) & np.isfinite(concentration)).all():
             raise ValueError(
                 f"Expected the parameters of an uncertain prevalence to be positive and finite, "
                 f"but got {concentration.tolist()}: use the counts of people seen per class, plus one half."
@@ -153,7 +152,7 @@ class Prevalence:
         if isinstance(num_classes, bool) or not isinstance(num_classes, int | np.integer) or num_classes < 2:
             raise ValueError(f"Expected `num_classes` to be an int from 2 up, but got {num_classes!r}: count the classes.")
         k = int(num_classes)
-        rho = torch.full((k,), 1 / k, dtype=torch.float64) if sampling is None else frequencies(sampling, "sampling", k)
+        rho = np.full(k, 1 / k) if sampling is None else frequencies(sampling, "sampling", k)
         return _rebuild(rho if start is None else frequencies(start, "start", k), rho, 1.0, None, True)
 
     @classmethod
@@ -168,7 +167,7 @@ class Prevalence:
         """
         if labelled not in (0, 1):
             raise ValueError(f"Expected `labelled` to be 0 or 1, but got {labelled!r}: there are two classes.")
-        sampling = torch.eye(2, dtype=torch.float64)[int(labelled)]
+        sampling = np.eye(2)[int(labelled)]
         return _rebuild(_pair(population, "population"), sampling, 1.0, None)
 
     @staticmethod
@@ -232,19 +231,19 @@ class Prevalence:
         return from_label_matrix(labels, population, sampled_by, evidence, names)
 
     @property
-    def population(self) -> Tensor:
+    def population(self) -> np.ndarray:
         """π (K,), float64; the mean if the prevalence is uncertain."""
         if self._unknown:
             raise ValueError(
                 "Expected a known prevalence, but this one is Prevalence.unknown: take what a loss has learnt, "
                 "`criterion.population`, or estimate it with rightloss.shift.estimate_prevalence."
             )
-        return self._population.clone()
+        return self._population
 
     @property
-    def start(self) -> Tensor:
+    def start(self) -> np.ndarray:
         """The class frequencies (K,) for the start of the output layer: π, or the guess if π is unknown."""
-        return self._population.clone()
+        return self._population
 
     @property
     def is_unknown(self) -> bool:
@@ -252,16 +251,16 @@ class Prevalence:
         return self._unknown
 
     @property
-    def sampling(self) -> Tensor:
+    def sampling(self) -> np.ndarray:
         """ρ (K,), float64."""
-        return self._sampling.clone()
+        return self._sampling
 
     @property
     def evidence(self) -> float:
         """κ."""
         return self._evidence
 
-    def evidence_for(self, num_data: int | None, reference: Tensor | None = None) -> float:
+    def evidence_for(self, num_data: int | None, reference: np.ndarray | None = None) -> float:
         """Return `evidence`. Deprecated: an uncertain prevalence has κ = 1 for any number of examples."""
         warnings.warn("Prevalence.evidence_for is deprecated: write `evidence`.", DeprecationWarning, stacklevel=2)
         return self._evidence
@@ -282,14 +281,14 @@ class Prevalence:
         return _rebuild(self._population, self._sampling, _kappa(evidence), self._concentration, self._unknown)
 
     @property
-    def weights(self) -> Tensor:
+    def weights(self) -> np.ndarray:
         """β = π/ρ (K,): the importance weight of each class."""
         return self.population / self._sampling
 
     @property
-    def log_weights(self) -> Tensor:
+    def log_weights(self) -> np.ndarray:
         """log β (K,)."""
-        return self.population.log() - self._sampling.log()
+        return np.log(self.population) - np.log(self._sampling)
 
     @property
     def num_classes(self) -> int:
@@ -297,24 +296,30 @@ class Prevalence:
         return len(self._population)
 
     @property
-    def concentration(self) -> Tensor | None:
+    def concentration(self) -> np.ndarray | None:
         """The Dirichlet's parameters (K,) if the prevalence is uncertain, else None."""
-        return None if self._concentration is None else self._concentration.clone()
+        return self._concentration
 
     @property
     def is_uncertain(self) -> bool:
         """Whether π has a distribution rather than one value."""
         return self._concentration is not None
 
-    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """Draw n samples of π, `(n, K)`, from the Dirichlet; a certain π is repeated."""
+    def sample(self, n: int, generator: Any = None) -> np.ndarray:
+        """Draw n samples of π, `(n, K)`, from the Dirichlet; a certain π is repeated.
+
+        Args:
+            n: number of samples.
+            generator: a `numpy.random.Generator`, a seed or a `torch.Generator`; a new one by default, so that calls differ.
+        """
         if self._concentration is None:
-            return self.population.expand(n, -1).clone()
+            return np.tile(self.population, (n, 1))
         # Normalised Gamma(α) draws, as Gamma(α + 1) U^(1/α) and in logarithms: where all α are small they would all underflow.
-        alpha = self._concentration.expand(n, -1)
-        log_gamma = torch._standard_gamma(alpha + 1, generator=generator).log()
-        exponential = torch.empty(alpha.shape, dtype=alpha.dtype).exponential_(generator=generator)
-        return torch.softmax(log_gamma - exponential / alpha, dim=1).clamp_min(torch.finfo(alpha.dtype).tiny)
+        draws = np.random.default_rng() if generator is None else random_generator(generator)
+        alpha = self._concentration
+        logs = np.log(draws.standard_gamma(alpha + 1, (n, len(alpha)))) - draws.exponential(size=(n, len(alpha))) / alpha
+        shares = np.exp(logs - logs.max(axis=1, keepdims=True))
+        return np.maximum(shares / shares.sum(axis=1, keepdims=True), np.finfo(np.float64).tiny)
 
     def retarget(self, population: Frequencies | Prevalence) -> Prevalence:
         """Return a copy with another population (K frequencies; a number for two classes; a `Prevalence`)."""
@@ -345,7 +350,7 @@ class Prevalence:
         return _rebuild, (self._population, self._sampling, self._evidence, self._concentration, self._unknown)
 
     def __repr__(self) -> str:
-        def show(values: Tensor) -> str:
+        def show(values: np.ndarray) -> str:
             numbers = [f"{value:.4g}" for value in values[:6].tolist()]
             return "[" + ", ".join(numbers + ["…"] * (len(values) > 6)) + "]"
 
@@ -360,7 +365,7 @@ class Prevalence:
 class Density(Protocol):
     """The interface of a density in `ContinuousPrevalence`; any `torch.distributions` object has it."""
 
-    def log_prob(self, value: Tensor) -> Tensor: ...
+    def log_prob(self, value: Any) -> Any: ...
 
 
 class ContinuousPrevalence:
@@ -399,7 +404,7 @@ class PopulationEstimate(Protocol):
     """An estimated population that converts to an uncertain `Prevalence`: `rightloss.shift.PrevalenceEstimate`."""
 
     @property
-    def standard_error(self) -> Tensor: ...
+    def standard_error(self) -> np.ndarray: ...
 
     def prevalence(self) -> Prevalence: ...
 
@@ -414,7 +419,7 @@ def without_estimate(value: Any) -> Any:
     return value.prevalence() if isinstance(value, PopulationEstimate) else value
 
 
-def log_mix(value: Mix, name: str, num_classes: int, rows: int | None = None) -> Float64[Tensor, "*n k"]:
+def log_mix(value: Mix, name: str, num_classes: int, rows: int | None = None) -> Float64[np.ndarray, "*n k"]:
     """Return log-frequencies `(k,)`, or `(n, k)` if `value` has a row per example.
 
     Args:
@@ -431,19 +436,19 @@ def log_mix(value: Mix, name: str, num_classes: int, rows: int | None = None) ->
                 f"Expected `{name}` to be a prevalence of {num_classes} classes, but got {value.num_classes}: "
                 "the prevalence and the predictions list the same classes in the same order."
             )
-        return value.population.log()
-    mix = tensor_of(value, name).detach()
+        return np.log(value.population)
+    mix = array_of(value, name)
     if mix.ndim == 2 and rows is not None:
-        return _row_frequencies(mix, name, num_classes, rows).log()
+        return np.log(_row_frequencies(mix, name, num_classes, rows))
     if num_classes == 2 and rows not in (None, 2) and mix.shape == (rows,):
         raise ValueError(
             f"Expected `{name}` to be the 2 frequencies of one mix, but got {rows} numbers, one per example: "
             f"write a mix per example as a column, `{name}[:, None]`."
         )
-    return frequencies(value, name, num_classes).log()
+    return np.log(frequencies(value, name, num_classes))
 
 
-def frequencies(values: Any, name: str, num_classes: int | None = None) -> Tensor:
+def frequencies(values: Any, name: str, num_classes: int | None = None) -> np.ndarray:
     """Return `values` as float64 frequencies that sum to 1 up to rounding, or raise a ValueError that says how to fix them.
 
     `values` may have any type; a ValueError is raised for anything but a list of frequencies.
@@ -459,18 +464,18 @@ def frequencies(values: Any, name: str, num_classes: int | None = None) -> Tenso
             f"Expected `{name}` to list at least 2 classes, but got {len(vector)}: "
             "for two classes write both frequencies, or use Prevalence.binary(population=…)."
         )
-    if not bool(torch.isfinite(vector).all()):
+    if not np.isfinite(vector).all():
         raise ValueError(f"Expected `{name}` to be finite, but got {vector.tolist()}: is a class count missing?")
-    if bool((vector < 0).any()):
+    if (vector < 0).any():
         raise ValueError(f"Expected `{name}` to be positive, but got {vector.tolist()}: are these log-probabilities?")
     total = float(vector.sum())
-    given = values.dtype if isinstance(values, Tensor | np.ndarray) else None
-    tolerance = 1e-6 if given in (None, torch.float64, np.float64) else _rounding(values)
+    exact = str(getattr(values, "dtype", "float64")).endswith("float64")
+    tolerance = 1e-6 if exact else _rounding(values)
     if abs(total - 1) > tolerance:
         remedy = "divide by its sum, or, for findings that can be present together (multi-label), use Prevalence.multilabel"
         raise ValueError(f"Expected `{name}` to sum to 1, but got {total:g}: {remedy}.")
-    if bool((vector == 0).any()):
-        never = torch.nonzero(vector == 0).flatten().tolist()
+    if (vector == 0).any():
+        never = np.flatnonzero(vector == 0).tolist()
         remedy = {
             "population": "drop the class, or give it the smallest frequency you would believe, such as 1e-9",
             "sampling": "a class of the population that is never sampled cannot be learned; sample it, or drop it",
@@ -480,31 +485,29 @@ def frequencies(values: Any, name: str, num_classes: int | None = None) -> Tenso
     return vector if abs(total - 1) < 1e-14 else vector / total
 
 
-def class_frequencies(labels: Numbers, num_classes: int, ignore_index: int | None = None) -> Tensor:
+def class_frequencies(labels: Numbers, num_classes: int, ignore_index: int | None = None) -> np.ndarray:
     """Return the class frequencies of `labels` (K,), float64: int labels of any shape, or soft votes `(n, k)`."""
-    labels = tensor_of(labels, "labels").detach()
-    if labels.is_complex():
-        raise ValueError(f"Expected int labels, but got {labels.dtype}: number the classes from 0.")
-    if labels.numel() == 0:
-        raise ValueError(f"Expected at least one label, but got shape {tuple(labels.shape)}: is the dataset empty?")
-    if labels.is_floating_point():
+    given, labels = labels, array_of(labels, "labels")
+    if labels.size == 0:
+        raise ValueError(f"Expected at least one label, but got shape {labels.shape}: is the dataset empty?")
+    if labels.dtype.kind == "f":
         if labels.ndim != 2 or labels.shape[1] != num_classes:
             raise ValueError(
                 f"Expected int labels, or soft votes of shape (n, {num_classes}), but got {labels.dtype} "
-                f"of shape {tuple(labels.shape)}: for int labels call `labels.long()`."
+                f"of shape {labels.shape}: for int labels call `labels.long()`."
             )
-        fine = ((labels.double().sum(1) - 1).abs() < _rounding(labels)) & (labels >= 0).all(1)
-        if not bool(fine.all()):
-            row = int(torch.nonzero(~fine)[0])
+        votes = labels.astype(np.float64)
+        fine = (np.abs(votes.sum(1) - 1) < _rounding(given)) & (votes >= 0).all(1)
+        if not fine.all():
+            row = int(np.flatnonzero(~fine)[0])
             raise ValueError(
                 f"Expected soft votes to be non-negative with rows that sum to 1, but row {row} is {labels[row].tolist()}: "
                 "divide counts of votes by their row sums."
             )
-        votes = labels.double()
-        return (votes / votes.sum(1, keepdim=True)).mean(0)
-    if labels.dtype == torch.bool:
+        return (votes / votes.sum(1, keepdims=True)).mean(0)
+    if labels.dtype == bool:
         raise ValueError("Expected int labels, but got bool: call `labels.long()`, or `.astype(int)` in NumPy and pandas.")
-    labels = labels.flatten().long()
+    labels = labels.ravel()
     labels = labels if ignore_index is None else labels[labels != ignore_index]
     if len(labels) == 0:
         raise ValueError("Expected at least one label, but all are ignored: is everything `ignore_index`?")
@@ -514,13 +517,15 @@ def class_frequencies(labels: Numbers, num_classes: int, ignore_index: int | Non
             f"Expected labels in 0..{num_classes - 1}, but got {low}..{high}: "
             "number the classes from 0, and list each of them in `population`."
         )
-    return torch.bincount(labels, minlength=num_classes).double() / len(labels)
+    return np.bincount(labels.astype(np.int64), minlength=num_classes) / len(labels)
 
 
-def mix_of_every_class(labels: Numbers, num_classes: int, ignore_index: int | None = None, remedy: str | None = None) -> Tensor:
-    """Return `class_frequencies` on the CPU, or raise a ValueError if a class has no label."""
-    mix = class_frequencies(labels, num_classes, ignore_index).cpu()
-    never = torch.nonzero(mix == 0).flatten().tolist()
+def mix_of_every_class(
+    labels: Numbers, num_classes: int, ignore_index: int | None = None, remedy: str | None = None
+) -> np.ndarray:
+    """Return `class_frequencies`, or raise a ValueError if a class has no label."""
+    mix = class_frequencies(labels, num_classes, ignore_index)
+    never = np.flatnonzero(mix == 0).tolist()
     if never:
         remedy = remedy or "a class that is never sampled cannot be learned; collect some, or drop it from the prevalence"
         raise ValueError(f"Expected an example of every class in `labels`, but class(es) {never} have none: {remedy}.")
@@ -537,18 +542,17 @@ def _kappa(evidence: Any) -> float:
 
 
 def _is_number(value: Any) -> bool:
-    if isinstance(value, Tensor | np.ndarray):
-        return value.ndim == 0 and not (value.is_complex() if isinstance(value, Tensor) else np.iscomplexobj(value))
+    if is_tensor(value) or isinstance(value, np.ndarray):
+        return value.ndim == 0 and "complex" not in str(value.dtype)
     return isinstance(value, int | float | np.integer | np.floating)
 
 
-def _rounding(values: Tensor | np.ndarray) -> float:
+def _rounding(values: Any) -> float:
     """Return the tolerance of a sum of 1 in this dtype."""
-    coarse = values.dtype if isinstance(values, Tensor) and values.is_floating_point() else torch.float32
-    return max(1e-4, torch.finfo(coarse).eps)
+    return {"torch.float16": 2.0**-10, "torch.bfloat16": 2.0**-7}.get(str(getattr(values, "dtype", "")), 1e-4)
 
 
-def _pair(value: Any, name: str) -> Tensor:
+def _pair(value: Any, name: str) -> np.ndarray:
     if not _is_number(value):
         raise ValueError(
             f"Expected `{name}` to be one number, the frequency of class 1, but got {value!r}: "
@@ -557,53 +561,59 @@ def _pair(value: Any, name: str) -> Tensor:
     rate = float(value)
     if not 0 < rate < 1:
         raise ValueError(f"Expected `{name}` to lie strictly between 0 and 1, but got {rate:g}: is it a percentage?")
-    return torch.tensor([1 - rate, rate], dtype=torch.float64)
+    return np.array([1 - rate, rate])
 
 
-def _vector(values: Any, name: str) -> Tensor:
+def _vector(values: Any, name: str) -> np.ndarray:
     remedy = "write one frequency per class, such as [0.9, 0.1]"
     try:  # lists, arrays (also read-only), pandas series and tensors
-        vector = values.detach() if isinstance(values, Tensor) else torch.tensor(np.asarray(values))
+        vector = np.asarray(array_of(values, name) if is_tensor(values) else values)
+        if vector.dtype.kind == "c":
+            raise ValueError(f"Expected `{name}` to be real numbers, but got {vector.dtype}: take `.real`, or {remedy}.")
+        vector = np.array(vector, dtype=np.float64)
     except (TypeError, ValueError, RuntimeError) as error:
+        if "real numbers" in str(error):
+            raise
         raise ValueError(f"Expected `{name}` to be numbers, but got {values!r}: {remedy}.") from error
-    if vector.is_complex():
-        raise ValueError(f"Expected `{name}` to be real numbers, but got {vector.dtype}: take `.real`, or {remedy}.")
-    vector = vector.to("cpu", torch.float64, copy=True)
     if vector.ndim != 1:
         raise ValueError(
-            f"Expected `{name}` to be a list with a frequency per class, but got shape {tuple(vector.shape)}: "
+            f"Expected `{name}` to be a list with a frequency per class, but got shape {vector.shape}: "
             "for two classes and one number use Prevalence.binary(population=…)."
         )
     return vector
 
 
-def _row_frequencies(mix: Tensor, name: str, num_classes: int, rows: int) -> Float64[Tensor, "n k"]:
+def _row_frequencies(mix: np.ndarray, name: str, num_classes: int, rows: int) -> Float64[np.ndarray, "n k"]:
     """Return one checked mix per example; `frequencies` checks a single mix."""
-    tolerance = 1e-6 if mix.dtype == torch.float64 else 1e-4
-    mix = mix.to("cpu", torch.float64)
+    tolerance = 1e-6 if mix.dtype == np.float64 else 1e-4
+    mix = mix.astype(np.float64)
     if num_classes == 2 and mix.shape[1] == 1:
-        mix = torch.cat([1 - mix, mix], 1)
+        mix = np.concatenate([1 - mix, mix], 1)
     if mix.shape != (rows, num_classes):
         raise ValueError(
-            f"Expected `{name}` to have one mix per example, ({rows}, {num_classes}), but got shape {tuple(mix.shape)}: "
+            f"Expected `{name}` to have one mix per example, ({rows}, {num_classes}), but got shape {mix.shape}: "
             "give every row of the predictions its own, or one list of frequencies for all."
         )
-    total = mix.sum(1, keepdim=True)
+    total = mix.sum(1, keepdims=True)
     for bad, expected, remedy in (
-        (~(mix.isfinite() & (mix > 0)).all(1), "positive and finite", "a class cannot be ruled out"),
-        ((total[:, 0] - 1).abs() > tolerance, "frequencies that sum to 1", "divide each row by its sum"),
+        (~(np.isfinite(mix) & (mix > 0)).all(1), "positive and finite", "a class cannot be ruled out"),
+        (np.abs(total[:, 0] - 1) > tolerance, "frequencies that sum to 1", "divide each row by its sum"),
     ):
-        if bool(bad.any()):
-            row = int(torch.nonzero(bad)[0])
+        if bad.any():
+            row = int(np.flatnonzero(bad)[0])
             raise ValueError(
                 f"Expected the rows of `{name}` to be {expected}, but row {row} is {mix[row, :10].tolist()}: {remedy}."
             )
-    return torch.where((total - 1).abs() < 1e-14, mix, mix / total)
+    return np.where(np.abs(total - 1) < 1e-14, mix, mix / total)
 
 
-def _rebuild(
-    population: Tensor, sampling: Tensor, evidence: float | None, concentration: Tensor | None, unknown: bool = False
-) -> Prevalence:
+def _read_only(values: Any) -> np.ndarray:
+    own = np.array(values, dtype=np.float64)  # old pickles have tensors
+    own.flags.writeable = False
+    return own
+
+
+def _rebuild(population: Any, sampling: Any, evidence: float | None, concentration: Any, unknown: bool = False) -> Prevalence:
     prevalence = Prevalence.__new__(Prevalence)
     kappa = 1.0 if evidence is None else evidence  # None in old pickles of an uncertain prevalence
     prevalence._assign(population, sampling, kappa, concentration, unknown)

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
-from jaxtyping import Float, Float64
-from torch import Tensor
 
-from ..log_probs import Numbers, tensor_of
+from ..arrays import Array, Numbers, array_namespace, array_of, is_tensor, is_traced, like
 from .classes import ContinuousPrevalence, Frequencies, Prevalence, PrevalenceWarning
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64
 
 SampledBy = Literal["any", "each"]
 Pattern = Literal["any", "all"]
@@ -90,14 +90,14 @@ class MultilabelPrevalence:
         return self._names
 
     @property
-    def population(self) -> Float64[Tensor, " l"]:
+    def population(self) -> Float64[np.ndarray, " l"]:
         """π (L,): the rate of each finding in the population."""
-        return torch.stack([each.population[1] for each in self._findings])
+        return np.array([each.population[1] for each in self._findings])
 
     @property
-    def sampling(self) -> Float64[Tensor, " l"]:
+    def sampling(self) -> Float64[np.ndarray, " l"]:
         """ρ (L,): the rate of each finding in the minibatches."""
-        return torch.stack([each.sampling[1] for each in self._findings])
+        return np.array([each.sampling[1] for each in self._findings])
 
     @property
     def evidence(self) -> float:
@@ -152,7 +152,7 @@ class MultilabelPrevalence:
         return MultilabelPrevalence, (list(self._findings), None, 1.0, self._names, self._patterns)
 
     def __repr__(self) -> str:
-        def show(values: Tensor) -> str:
+        def show(values: np.ndarray) -> str:
             return "[" + ", ".join([f"{value:.4g}" for value in values[:6].tolist()] + ["…"] * (len(values) > 6)) + "]"
 
         parts = [f"population={show(self.population)}", f"sampling={show(self.sampling)}"]
@@ -183,30 +183,29 @@ class PatternWeights:
         by: "any" if a pattern is whether a row has any finding, "all" if it is all of its findings.
     """
 
-    def __init__(self, codes: Tensor, weights: Tensor, by: Pattern) -> None:
-        self.codes, self.weights, self.by = codes, weights, by
+    def __init__(self, codes: Numbers, weights: Numbers, by: Pattern) -> None:
+        self.codes, self.weights, self.by = np.asarray(codes), np.asarray(weights), by
 
-    def of_rows(self, target: Float[Tensor, "n l"]) -> Float64[Tensor, "n l"]:
-        """Return the weight of each row for each finding; 1 where a finding was not read."""
-        target = target.detach()
-        codes = pattern_codes(target, self.by)
-        own = self.codes.to(target.device)
-        place = torch.searchsorted(own, codes).clamp_max(len(own) - 1)
-        if target.is_cpu and not bool((own[place] == codes).all()):
-            row = int(torch.nonzero(own[place] != codes)[0])
+    def of_rows(self, target: Array) -> Array:
+        """Return the weight of each row `(n, L)` of labels for each finding; 1 where a finding was not read."""
+        target = target.detach() if is_tensor(target) else np.asarray(target, np.float64)
+        xp, codes = array_namespace(target), pattern_codes(target, self.by)
+        own = like(self.codes, target)
+        place = xp.clip(xp.searchsorted(own, codes), None, len(own) - 1)
+        if _can_be_read(target) and not bool(xp.all(own[place] == codes)):
+            row = int(xp.argmax(xp.astype(own[place] != codes, xp.int8)))
             raise ValueError(
                 f"Expected patterns of findings that occur in the label matrix, but row {row} has {target[row].tolist()}: make "
                 "the prevalence from all training labels, Prevalence.from_label_matrix(Y, population=…)."
             )
-        table = self.weights.to(target.device)[place]
-        present = torch.nan_to_num(target.double(), 0.0)
-        mixed = table[..., 0] * (1 - present) + table[..., 1] * present
-        return torch.where(target.isnan(), 1.0, mixed)
+        table = like(self.weights, target)[place]
+        unread, present = xp.isnan(target), xp.nan_to_num(xp.astype(target, xp.float64))
+        return xp.where(unread, 1.0, table[..., 0] * (1 - present) + table[..., 1] * present)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PatternWeights):
             return NotImplemented
-        return self.by == other.by and torch.equal(self.codes, other.codes) and torch.equal(self.weights, other.weights)
+        return self.by == other.by and all(map(np.array_equal, (self.codes, self.weights), (other.codes, other.weights)))
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -221,8 +220,8 @@ def from_label_matrix(
     """Return the prevalence of findings with `sampling` from their label matrix; see `Prevalence.from_label_matrix`."""
     names = list(map(str, labels.columns)) if names is None and hasattr(labels, "columns") else names
     matrix = label_matrix(labels, "labels")
-    counts = (~matrix.isnan()).sum(0)
-    sampling = matrix.nansum(0) / counts
+    counts = np.maximum((~np.isnan(matrix)).sum(0), 1)
+    sampling = np.nansum(matrix, 0) / counts
     wrong = [column for column, rate in enumerate(sampling.tolist()) if not 0 < rate < 1]
     if wrong:
         raise ValueError(
@@ -230,7 +229,7 @@ def from_label_matrix(
             "that is never, or always, sampled cannot be learned; collect some, or drop it."
         )
     archive = _archive(population, matrix.shape[1])
-    rates: Any = population if archive is None else archive.nanmean(0)
+    rates: Any = population if archive is None else np.nanmean(archive, 0)
     simple = MultilabelPrevalence(rates, sampling, evidence, names)
     if archive is not None:
         return MultilabelPrevalence(rates, sampling, evidence, simple.names, _by_pattern(matrix, archive))
@@ -243,19 +242,19 @@ def from_label_matrix(
     return simple
 
 
-def label_matrix(labels: Any, name: str, num_findings: int | None = None) -> Float64[Tensor, "n l"]:
+def label_matrix(labels: Any, name: str, num_findings: int | None = None) -> Float64[np.ndarray, "n l"]:
     """Return labels of findings, 0, 1 or NaN where not read, as float64 `(n, L)`, or raise a ValueError."""
-    matrix = tensor_of(labels, name).detach().to("cpu", torch.float64)
+    matrix = array_of(labels, name).astype(np.float64)
     if matrix.ndim != 2 or 0 in matrix.shape or num_findings not in (None, matrix.shape[1]):
         raise ValueError(
             f"Expected `{name}` to be a multi-label matrix of shape (n, {num_findings or 'L'}), a column for each finding, but "
-            f"got shape {tuple(matrix.shape)}: list a row per image and a column per finding."
+            f"got shape {matrix.shape}: list a row per image and a column per finding."
         )
     check_findings(matrix, name)
     return matrix
 
 
-def check_findings(target: Tensor, name: str) -> None:
+def check_findings(target: Array, name: str) -> None:
     """Raise a ValueError for labels of findings outside 0 to 1; NaN is a finding that was not read."""
     bad = (target < 0) | (target > 1)
     if bool(bad.any()):
@@ -266,35 +265,41 @@ def check_findings(target: Tensor, name: str) -> None:
         raise ValueError(f"Expected multi-label `{name}` of 0 and 1, but got {value:g}: {remedy}.")
 
 
-def pattern_codes(target: Float[Tensor, "n l"], by: Pattern) -> Tensor:
+def pattern_codes(target: Array, by: Pattern) -> Array:
     """Return an int64 code of the pattern of findings of each row; a ValueError if a finding that decides it was not read."""
-    rounded = target.double().round()
-    unread = target.isnan()
-    present = torch.where(unread, 0.0, rounded).long()
-    unknown = unread.any(1) & ~present.bool().any(1) if by == "any" else unread.any(1)
-    if target.is_cpu and bool(unknown.any()):
-        row = int(torch.nonzero(unknown)[0])
+    xp = array_namespace(target)
+    unread = xp.isnan(target)
+    present = xp.astype(xp.nan_to_num(xp.round(target)), xp.int64)
+    some = xp.any(present != 0, axis=1)
+    unknown = xp.any(unread, axis=1) & ~some if by == "any" else xp.any(unread, axis=1)
+    if _can_be_read(target) and bool(xp.any(unknown)):
+        row = int(xp.argmax(xp.astype(unknown, xp.int8)))
         raise ValueError(
             f"Expected every finding to be read where images were sampled by their findings together, but row {row} has NaN: "
             "its weight depends on them; leave such rows out of training. For a random sample of the population, which needs "
             "no weights, pass Prevalence.multilabel(rates)."
         )
     if by == "any":
-        return present.any(1).long()
-    return (present << torch.arange(target.shape[1], device=target.device)).sum(1)
+        return xp.astype(some, xp.int64)
+    return xp.sum(present * like(2 ** np.arange(target.shape[1]), target), axis=1)
 
 
-def _by_pattern(matrix: Tensor, archive: Tensor) -> PatternWeights:
+def _can_be_read(target: Array) -> bool:
+    """Return whether values can be checked without waiting for a device or breaking a traced graph."""
+    return not is_tensor(target) or (target.is_cpu and not is_traced(target))
+
+
+def _by_pattern(matrix: np.ndarray, archive: np.ndarray) -> PatternWeights:
     """Return weights of each pattern from its frequencies in the sample and in the population's label matrix."""
     if matrix.shape[1] > _MOST_FINDINGS:
         raise ValueError(
             f"Expected at most {_MOST_FINDINGS} findings for weights by pattern, but got {matrix.shape[1]}: use "
             "sampled_by='any' with the rates of the findings."
         )
-    codes, place, counts = pattern_codes(matrix, "all").unique(return_inverse=True, return_counts=True)
-    there, found = pattern_codes(archive, "all").unique(return_counts=True)
-    spot = torch.searchsorted(there, codes).clamp_max(len(there) - 1)
-    in_population = torch.where(there[spot] == codes, found[spot], 0).double()
+    codes, place, counts = np.unique(pattern_codes(matrix, "all"), return_inverse=True, return_counts=True)
+    there, found = np.unique(pattern_codes(archive, "all"), return_counts=True)
+    spot = np.searchsorted(there, codes).clip(max=len(there) - 1)
+    in_population = np.where(there[spot] == codes, found[spot], 0)
     missing = float(1 - in_population.sum() / len(archive))
     if missing > 0.01:
         warnings.warn(
@@ -303,7 +308,7 @@ def _by_pattern(matrix: Tensor, archive: Tensor) -> PatternWeights:
             PrevalenceWarning,
             stacklevel=4,
         )
-    if not bool((in_population > 0).all()):
+    if not (in_population > 0).all():
         raise ValueError(
             "Expected every pattern of findings in `labels` to occur in the population's label matrix, but "
             f"{int((in_population == 0).sum())} do not: give the matrix that the images were sampled from, or the rates of the "
@@ -312,47 +317,47 @@ def _by_pattern(matrix: Tensor, archive: Tensor) -> PatternWeights:
     return _normalised(codes, place, in_population / len(archive) * len(matrix) / counts, matrix, "all")
 
 
-def _by_any(matrix: Tensor, simple: MultilabelPrevalence) -> PatternWeights:
+def _by_any(matrix: np.ndarray, simple: MultilabelPrevalence) -> PatternWeights:
     """Return weights of rows with and without any finding.
 
     Rows with any finding are drawn c⁻¹ times as often as the population has them, the same for all findings: π_l = c ρ_l.
     """
-    log_ratio = simple.population.log() - simple.sampling.log()
+    log_ratio = np.log(simple.population / simple.sampling)
     c = float(simple.population.sum() / simple.sampling.sum())
-    off = (log_ratio - np.log(c)).abs()
-    error = ((1 - simple.sampling) / (simple.sampling * len(matrix))).sqrt()
-    if bool((off > torch.maximum(torch.tensor(_FAR), 4 * error)).any()):
+    off = np.abs(log_ratio - np.log(c))
+    error = np.sqrt((1 - simple.sampling) / (simple.sampling * len(matrix)))
+    if (off > np.maximum(_FAR, 4 * error)).any():
         worst = int(off.argmax())
         raise ValueError(
             f"Expected π/ρ to be the same for all findings where images are sampled by any finding, but it is "
-            f"{float(log_ratio[worst].exp()):.3g} for {simple.names[worst]!r} and {c:.3g} over all: check the rates, or "
+            f"{np.exp(log_ratio[worst]):.3g} for {simple.names[worst]!r} and {c:.3g} over all: check the rates, or "
             "give the population's label matrix as `population`."
         )
     codes = pattern_codes(matrix, "any")
-    rate = float(codes.double().mean())
+    rate = float(codes.mean())
     if not 0 < rate < 1 or c * rate >= 1:
         raise ValueError(
             f"Expected rows with and without a finding, and rates below those of the sample, but {rate:.3g} of the rows have "
             f"one, and {c * rate:.3g} of the population would: check the rates."
         )
-    weights = torch.tensor([(1 - c * rate) / (1 - rate), c], dtype=torch.float64)
-    return _normalised(torch.tensor([0, 1]), codes, weights, matrix, "any")
+    weights = np.array([(1 - c * rate) / (1 - rate), c])
+    return _normalised(np.array([0, 1]), codes, weights, matrix, "any")
 
 
-def _normalised(codes: Tensor, place: Tensor, weights: Tensor, matrix: Tensor, by: Pattern) -> PatternWeights:
+def _normalised(codes: np.ndarray, place: np.ndarray, weights: np.ndarray, matrix: np.ndarray, by: Pattern) -> PatternWeights:
     """Return pattern weights with a mean of 1 in each class of each finding."""
-    each, read = weights[place][:, None], (~matrix.isnan()).double()
-    present = matrix.nan_to_num(0.0)
+    each, read = weights[place][:, None], ~np.isnan(matrix)
+    present = np.nan_to_num(matrix)
     means = [(each * part).sum(0) / part.sum(0) for part in ((1 - present) * read, present * read)]
-    return PatternWeights(codes, weights[:, None, None] / torch.stack(means, -1), by)
+    return PatternWeights(codes, weights[:, None, None] / np.stack(means, -1), by)
 
 
-def _warn_of_patterns(matrix: Tensor, simple: MultilabelPrevalence) -> None:
+def _warn_of_patterns(matrix: np.ndarray, simple: MultilabelPrevalence) -> None:
     """Warn where the mix of associated findings is not the population's: then the sampling went by several of them."""
-    off = (simple.population.log() - simple.sampling.log()).abs()
-    error = ((1 - simple.sampling) / (simple.sampling * len(matrix))).sqrt()
-    far = off > torch.maximum(torch.tensor(_FAR / 2), 4 * error)
-    if simple.num_findings < 2 or not bool(far.any()) or not _associated(matrix):
+    off = np.abs(np.log(simple.population / simple.sampling))
+    error = np.sqrt((1 - simple.sampling) / (simple.sampling * len(matrix)))
+    far = off > np.maximum(_FAR / 2, 4 * error)
+    if simple.num_findings < 2 or not far.any() or not _associated(matrix):
         return
     warnings.warn(
         "The findings are associated, and their rates in `labels` are not those of the population: images that were sampled by "
@@ -364,15 +369,16 @@ def _warn_of_patterns(matrix: Tensor, simple: MultilabelPrevalence) -> None:
     )
 
 
-def _associated(matrix: Tensor) -> bool:
+def _associated(matrix: np.ndarray) -> bool:
     """Return whether any two findings are correlated by more than 4 standard errors."""
-    centred = matrix - matrix.nanmean(0)
-    read = (~centred.isnan()).double()
-    centred = centred.nan_to_num(0.0)
-    both, squares = read.T @ read, centred.square()
-    scale = ((squares.T @ read) * (read.T @ squares)).sqrt()
-    score = (centred.T @ centred) / scale.clamp_min(1e-300) * both.sqrt()
-    return bool((score.fill_diagonal_(0).abs() > 4).any())
+    centred = matrix - np.nanmean(matrix, 0)
+    read = (~np.isnan(centred)).astype(np.float64)
+    centred = np.nan_to_num(centred)
+    both, squares = read.T @ read, centred**2
+    scale = np.sqrt((squares.T @ read) * (read.T @ squares))
+    score = (centred.T @ centred) / np.maximum(scale, 1e-300) * np.sqrt(both)
+    np.fill_diagonal(score, 0.0)
+    return bool((np.abs(score) > 4).any())
 
 
 def by_finding(value: Any, name: str, names: Sequence[str], rows: int | None = None) -> list[Any]:
@@ -389,11 +395,11 @@ def by_finding(value: Any, name: str, names: Sequence[str], rows: int | None = N
     if isinstance(value, Mapping):
         return _by_name(value, name, names)
     if np.ndim(value) == 2 and rows is not None:
-        rates = tensor_of(value, name)
+        rates = array_of(value, name)
         if rates.shape != (rows, len(names)):
             raise ValueError(
                 f"Expected `{name}` to have a rate for each example and finding (multi-label), ({rows}, {len(names)}), but got "
-                f"shape {tuple(rates.shape)}: give each row of the predictions its own, or one list of rates for all."
+                f"shape {rates.shape}: give each row of the predictions its own, or one list of rates for all."
             )
         return [rates[:, number, None] for number in range(len(names))]
     return _sized(value, names, name)
@@ -462,7 +468,7 @@ def _binary(prevalence: Prevalence, name: str) -> Prevalence:
     return prevalence
 
 
-def _archive(population: Any, num_findings: int) -> Tensor | None:
+def _archive(population: Any, num_findings: int) -> np.ndarray | None:
     """Return the population's label matrix if `population` is one."""
     if isinstance(population, Mapping) or np.ndim(population) != 2:
         return None

@@ -15,15 +15,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..finding_tables import multiply_findings
-from ..inference.steps import in_mode
-from ..likelihoods import Categorical, Likelihood
-from ..log_probs import as_input, by_cell, first_float, full_precision, multiply_classes
-from ..losses.functional import likelihood_of
-from ..marginals import in_transform
-from ..prevalence import Frequencies, Mix, MultilabelPrevalence, PopulationEstimate, Prevalence, frequencies, log_mix
-from ..serialization import PREVALENCE, Format, copy_state, prevalence_facts, read_file, saved_prevalence, too_large, write_file
-from .retarget import refuse_patterns
+from .arrays import multiply_classes
+from .finding_tables import multiply_findings
+from .inference.steps import in_mode
+from .likelihoods import Categorical, Likelihood
+from .losses.functional import likelihood_of
+from .marginals import in_transform
+from .predictive.retarget import refuse_patterns
+from .prevalence import Frequencies, Mix, MultilabelPrevalence, PopulationEstimate, Prevalence, frequencies, log_mix
+from .serialization import PREVALENCE, Format, copy_state, prevalence_facts, read_file, saved_prevalence, too_large, write_file
+from .tensors import as_input, by_cell, first_float, full_precision, tensor_of
 
 _FORMAT = Format(
     "rightloss.PrevalenceLayer",
@@ -136,7 +137,7 @@ class PrevalenceLayer(nn.Module):
             log_pi = self._log_population(torch.as_tensor(rates), len(table))
         elif population is not None:
             assert isinstance(self.prevalence, Prevalence)
-            log_pi = log_mix(self._by_column(population), "population", self.prevalence.num_classes, len(table))
+            log_pi = tensor_of(log_mix(self._by_column(population), "population", self.prevalence.num_classes, len(table)))
         moved = self._moved(table, log_pi)
         if not isinstance(x, np.ndarray) and not _is_frame(x):
             return moved
@@ -271,11 +272,10 @@ class PrevalenceLayer(nn.Module):
         }
 
 
-def _log_frequencies(population: Tensor, prevalence: Prevalence | MultilabelPrevalence) -> Tensor:
+def _log_frequencies(population: np.ndarray, prevalence: Prevalence | MultilabelPrevalence) -> Tensor:
     """Return log π `(K,)`, and for L findings those of absent and present, `(2, L)`."""
-    if isinstance(prevalence, Prevalence):
-        return population.log()
-    return torch.stack([torch.log1p(-population), population.log()], -2)
+    present = np.log(population)
+    return tensor_of(present if isinstance(prevalence, Prevalence) else np.stack([np.log1p(-population), present]))
 
 
 def _log_finding_rates(population: Any, findings: int, rows: int) -> Tensor:

@@ -1,0 +1,385 @@
+"""Arrays of numbers: check them, convert them, and compute with arrays and tensors alike.
+
+Stage: what users give (arrays, tensors, lists, data frames) → NumPy arrays, the input of every later stage; a result → the kind
+that was given. Logits and probabilities raise an error where log-probabilities are expected: the library never guesses which of
+the three an array holds. `rows_of` turns dense maps `(n, k, h, w, …)` into rows.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import fields, replace
+from numbers import Real
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+from array_api_compat import array_namespace as array_namespace
+from array_api_compat import is_torch_array as is_tensor
+from numpy.typing import ArrayLike
+
+if TYPE_CHECKING:
+    from jaxtyping import Int64
+
+_BLOCK = 1 << 18  # rows checked at a time, so that a check needs no second copy of a large table
+
+
+@runtime_checkable
+class HasLogProbs(Protocol):
+    """A prediction with an attribute `log_probs`, such as a posterior's; it is accepted as its log-probabilities."""
+
+    @property
+    def log_probs(self) -> Any: ...
+
+
+Array = Any  # a NumPy array or a tensor: what computes in the namespace of its argument
+# What `np.asarray` accepts, and tensors; at run time NumPy's own alias excludes tuples and single numbers.
+Numbers = ArrayLike | Sequence[Any] | float | int
+Predictions = Numbers | HasLogProbs
+Choice = TypeVar("Choice")
+Result = TypeVar("Result")
+
+
+def log_prob_table(values: Predictions, num_classes: int | None = None, name: str = "log_probs") -> np.ndarray:
+    """Return `values` as log-probabilities `(n, k)` in their own dtype, or raise a ValueError that says how to fix them.
+
+    A probability of 0, here −∞, is a valid prediction.
+
+    Args:
+        values: tensor, array, list or a posterior's prediction; row per example, column per class.
+        num_classes: K, if known.
+        name: the argument's name in messages.
+    """
+    table = array_of(values, name)
+    if table.ndim != 2 or table.shape[1] < 2:
+        remedy = "write both columns where there are two classes, such as scikit-learn's `predict_log_proba(x)`"
+        if table.ndim > 2:
+            remedy = "make rows of a dense map, such as `log_probs.movedim(1, -1).flatten(0, -2)`"
+        raise ValueError(
+            f"Expected `{name}` to be a table of shape (n, k), a column per class, but got shape {table.shape}: {remedy}."
+        )
+    if num_classes is not None and table.shape[1] != num_classes:
+        raise ValueError(
+            f"Expected `{name}` to have {num_classes} columns, one per class, but got {table.shape[1]}: "
+            "the prevalence and the predictions list the same classes in the same order."
+        )
+    if len(table) == 0:
+        raise ValueError(f"Expected at least one row in `{name}`, but got none: is the data set empty?")
+    if table.dtype.kind != "f":
+        raise ValueError(f"Expected `{name}` to be log-probabilities, but got {table.dtype}: are these class numbers?")
+    tolerance = _rounding(values)
+    for start, block in row_blocks(table):
+        _check_rows(block, start, tolerance, name)
+    return table
+
+
+def array_of(values: Any, name: str) -> np.ndarray:
+    """Return a NumPy array of numbers that shares memory with `values` if it can; a tensor is detached.
+
+    Dtypes that NumPy lacks become wider: bfloat16 is float32. A longdouble becomes float64.
+    """
+    if is_tensor(values):
+        values = values.detach().cpu()
+        if str(values.dtype) == "torch.bfloat16":
+            values = values.float()
+        values = values.resolve_conj().resolve_neg().numpy()
+    if isinstance(values, HasLogProbs):
+        return array_of(values.log_probs, name)
+    labels = name.endswith(("target", "labels"))
+    remedy = "number the classes from 0" if labels else "give an array or a tensor of numbers"
+    kind = type(values).__name__
+    try:
+        array = np.asarray(values)
+        if array.dtype == object:
+            array = np.array(array.tolist())
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"Expected `{name}` to be numbers, but got {kind}: {remedy}.") from error
+    if array.dtype.kind not in "biuf":
+        remedy = _how_to_number(values) if labels else remedy
+        came = getattr(values, "dtype", np.asarray(values).dtype)
+        raise ValueError(f"Expected `{name}` to be numbers, but got {kind} of dtype {came}: {remedy}.")
+    dtype = np.dtype(np.float64) if array.dtype == np.longdouble else array.dtype.newbyteorder("=")
+    return array.astype(dtype, copy=False)
+
+
+def array_or_tensor(values: Any, name: str) -> Array:
+    """Return a tensor unchanged, for functions that keep its gradients, and anything else as `array_of`."""
+    if is_tensor(values):
+        return values
+    return array_or_tensor(values.log_probs, name) if isinstance(values, HasLogProbs) else array_of(values, name)
+
+
+def as_given(result: Array, given: Any) -> Any:
+    """Return `result` as a tensor, on the device of `given`, if that is a tensor; otherwise unchanged."""
+    given = given.log_probs if isinstance(given, HasLogProbs) else given
+    return like(result, given) if is_tensor(given) and not is_tensor(result) else result
+
+
+def fields_as_given(result: Result, given: Any) -> Result:
+    """Return a dataclass with its arrays as tensors if `given` is a tensor; otherwise unchanged."""
+    given = given.log_probs if isinstance(given, HasLogProbs) else given
+    if not is_tensor(given):
+        return result
+    own = {field.name: getattr(result, field.name) for field in fields(result)}  # type: ignore[arg-type]
+    arrays = {name: like(value, given) for name, value in own.items() if isinstance(value, np.ndarray)}
+    return replace(result, **arrays)  # type: ignore[type-var]
+
+
+def like(values: Any, other: Array, dtype: Any = None) -> Array:
+    """Return `values` as the same kind of array as `other`, on its device; of `dtype`, or its own."""
+    if not is_tensor(other):
+        return np.asarray(values, dtype)
+    if is_tensor(values):
+        return values.to(other.device, dtype)
+    torch = array_namespace(other)
+    return torch.asarray(np.ascontiguousarray(values), dtype=dtype, device=other.device)
+
+
+def is_traced(array: Array) -> bool:
+    """Return whether values cannot be checked: torch is compiling or exporting a graph."""
+    return is_tensor(array) and sys.modules["torch"].compiler.is_compiling()
+
+
+def rows_of(table: Array) -> Array:
+    """Return dense `(n, k, h, w, …)` as rows `(n·h·w·…, k)`, one per cell, image by image; a table `(n, k)` is unchanged."""
+    if table.ndim <= 2:
+        return table
+    return array_namespace(table).moveaxis(table, 1, -1).reshape(-1, table.shape[1])
+
+
+def map_of(rows: Array, shape: Sequence[int]) -> Array:
+    """Undo `rows_of`: return rows `(n·h·w·…, k)`, or one value per row, as maps for predictions of shape `(n, k, h, w, …)`."""
+    if len(shape) <= 2:
+        return rows
+    dense = rows.reshape(shape[0], *shape[2:], *rows.shape[1:])
+    return dense if rows.ndim == 1 else array_namespace(rows).moveaxis(dense, -1, 1)
+
+
+def target_rows(target: Numbers, shape: Sequence[int], name: str = "target") -> np.ndarray:
+    """Return the labels of predictions of `shape`, in the order of `rows_of`.
+
+    Class numbers `(n,)` or `(n, h, w, …)` → `(n·h·w·…,)`, soft votes of the predictions' shape → `(n·h·w·…, k)`. With two
+    classes, False is 0 and True is 1. Labels of a table are not checked further.
+
+    Args:
+        target: tensor, array, list or pandas series.
+        shape: that of the predictions, `(n, k)` or `(n, k, h, w, …)`.
+        name: the argument's name in messages.
+
+    Raises:
+        ValueError: if labels are not numbers, or do not fit a dense map of that shape.
+    """
+    labels, cells = array_of(target, name), (shape[0], *shape[2:])
+    if labels.dtype == bool and shape[1] == 2:
+        labels = labels.astype(np.int64)
+    if labels.dtype == bool or (labels.dtype.kind == "f" and labels.shape == cells):
+        _refuse_labels(labels, target, shape[1], name)
+    if len(shape) <= 2:
+        return labels
+    if labels.shape == cells:
+        return labels.reshape(-1)
+    if labels.shape == tuple(shape) and labels.dtype.kind == "f":
+        return rows_of(labels)
+    remedy = "a label per cell; do they come from one batch?"
+    if labels.shape == (shape[0], 1, *shape[2:]):
+        remedy = "call `squeeze(1)` on it"
+    elif labels.shape == tuple(shape):
+        remedy = "soft labels are floats; convert them"
+    raise ValueError(
+        f"Expected `{name}` of shape {cells} (class numbers) or {tuple(shape)} (soft) for a map of shape {tuple(shape)}, "
+        f"but got {labels.dtype} of shape {labels.shape}: {remedy}."
+    )
+
+
+def full_precision(array: Array) -> Array:
+    """Return float64 unchanged, and every narrower dtype as float32."""
+    xp = array_namespace(array)
+    return array if array.dtype in (xp.float32, xp.float64) else xp.astype(array, xp.float32)
+
+
+def multiply_classes(table: Array, log_factors: Array) -> Array:
+    """Multiply each class's probability by its factor, then rescale each row to its old sum (1 up to rounding).
+
+    Rescaling to the old sum, rather than to 1, makes factors of 1 exactly the identity.
+
+    Args:
+        table: log-probabilities `(n, k)`, or dense `(n, k, h, w, …)`.
+        log_factors: one per class, `(k,)` or `(n, k)`.
+
+    Returns:
+        Log-probabilities of the shape, dtype and kind of `table`; tensors keep their gradients.
+    """
+    return shift_classes(table, log_factors.reshape(*log_factors.shape, *[1] * (table.ndim - 2)))
+
+
+def shift_classes(table: Array, offset: Array) -> Array:
+    """Add an offset that broadcasts to the table, then rescale to the old sum over the classes, in dimension 1."""
+    wide = full_precision(table)
+    moved = wide + like(offset, wide, wide.dtype)
+    return array_namespace(table).astype(moved - (logsumexp(moved) - logsumexp(wide)), table.dtype)
+
+
+def logsumexp(table: Array, axis: int = 1) -> Array:
+    """Return log Σ exp over one axis, which stays with length 1; −∞ where all are."""
+    if is_tensor(table):
+        return table.logsumexp(axis, keepdim=True)
+    top = table.max(axis, keepdims=True)
+    top = np.where(np.isneginf(top), 0.0, top).astype(table.dtype)
+    with np.errstate(divide="ignore", invalid="ignore"):  # of rows that are refused
+        return np.log(np.exp(table - top).sum(axis, keepdims=True)) + top
+
+
+def is_missing(value: Any) -> bool:
+    """Return True for missing values: None, NaN, NaT and pandas' NA."""
+    return value is None or not any((value != value) is no for no in (False, np.False_))
+
+
+def clusters_of(groups: Numbers | None, shape: Sequence[int]) -> Int64[np.ndarray, " n"] | None:
+    """Return the group of each row as a number: the given one, or for a dense map its image."""
+    images = _group_numbers(groups, shape[0])
+    if len(shape) == 2:
+        return images
+    return np.repeat(np.arange(shape[0]) if images is None else images, math.prod(shape[2:]))
+
+
+def row_blocks(table: Array, rows: int = _BLOCK) -> list[tuple[int, Array]]:
+    """Split the table into blocks of at most `rows` rows; return each with the index of its first row."""
+    return [(start, table[start : start + rows]) for start in range(0, len(table), rows)]
+
+
+def checked_level(level: Any) -> float:
+    """Return the level of an interval, strictly between 0 and 1, or raise a ValueError."""
+    if isinstance(level, bool) or not isinstance(level, Real) or not 0 < float(level) < 1:
+        raise ValueError(
+            f"Expected `level` to lie strictly between 0 and 1, but got {level!r}: write 0.95 for an interval of 95 %."
+        )
+    return float(level)
+
+
+def checked_choice(value: Any, name: str, choices: Iterable[Choice], remedy: str = "choose one of them") -> Choice:
+    """Return `value` if it is one of the choices, or raise a ValueError that lists them."""
+    listed = list(choices)
+    if not isinstance(value, str | int | type(None)) or value not in listed:
+        *first, last = map(repr, listed)
+        raise ValueError(
+            f"Expected `{name}` to be {', '.join(first)}{' or ' * bool(first)}{last}, but got {value!r}: {remedy}."
+        )
+    return listed[listed.index(value)]
+
+
+def checked_number(value: Any, name: str, least: float = -math.inf, most: float = math.inf, remedy: str = "") -> float:
+    """Return a finite number from `least` to `most` as a float, or raise a ValueError."""
+    number = float("nan") if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+    if not (least <= number <= most and math.isfinite(number)):
+        most_too = "" if most == math.inf else f" to {most:g}"
+        span = "" if least == -math.inf else f" from {least:g}{most_too or ' up'}"
+        raise ValueError(f"Expected `{name}` to be a finite number{span}, but got {value!r}: {remedy or 'write a number'}.")
+    return number
+
+
+def random_generator(generator: Any) -> np.random.Generator:
+    """Return a NumPy generator, by default one with a fixed seed, so that equal input gives equal intervals.
+
+    Args:
+        generator: a `numpy.random.Generator`, a seed, or a `torch.Generator`, which draws the seed.
+    """
+    if isinstance(generator, np.random.Generator):
+        return generator
+    if type(generator).__module__.startswith("torch") and hasattr(generator, "initial_seed"):
+        torch = sys.modules["torch"]
+        return np.random.default_rng(int(torch.randint(2**62, (), generator=generator, device=generator.device)))
+    if generator is not None and (isinstance(generator, bool) or not isinstance(generator, int | np.integer) or generator < 0):
+        raise ValueError(
+            f"Expected `generator` to be a numpy.random.Generator, a torch.Generator or a seed, but got {generator!r}: write "
+            "numpy.random.default_rng(0)."
+        )
+    return np.random.default_rng(0 if generator is None else generator)
+
+
+def _group_numbers(groups: Any, rows: int) -> np.ndarray | None:
+    if groups is None:
+        return None
+    names: Any = np.asarray(groups.detach().cpu() if is_tensor(groups) else groups)
+    if names.shape != (rows,):
+        raise ValueError(
+            f"Expected one group id per row, ({rows},), or per image of a dense map, but got shape {names.shape}: "
+            "give each example its patient's id."
+        )
+    if names.dtype.kind in "biuf":
+        without = np.flatnonzero(names != names)
+    else:  # NumPy would convert missing values in a list of strings to strings
+        names = list(groups)
+        without = np.flatnonzero([is_missing(name) for name in names])
+    if len(without):
+        raise ValueError(
+            f"Expected a group id for every row, but row(s) {without[:5].tolist()} have none: "
+            "give each such row an id of its own."
+        )
+    if isinstance(names, np.ndarray):
+        return np.unique(names, return_inverse=True)[1].astype(np.int64)
+    numbers: dict[Any, int] = {}
+    return np.array([numbers.setdefault(name, len(numbers)) for name in names], np.int64)
+
+
+def _how_to_number(labels: Any) -> str:
+    """Return advice on how to number the labels, with pandas functions if the labels are a pandas object."""
+    values = np.asarray(labels, dtype=object).ravel().tolist()
+    if any(is_missing(value) for value in values):
+        return "drop the rows without a label, such as by `y.notna()` of a pandas series, and number the classes from 0"
+    in_words = all(isinstance(value, str) for value in values)
+    if in_words and all(value.isdecimal() for value in values):
+        return "number the classes from 0; `y.astype(int)` makes numbers of these"
+    in_pandas = type(labels).__module__.startswith("pandas")
+    call = "pd.factorize(y, sort=True)[0]" if in_pandas else "np.unique(y, return_inverse=True)[1]"
+    if in_pandas and str(labels.dtype) == "category" and type(labels).__name__ == "Series":
+        call = "y.cat.codes"
+    if not in_words or not in_pandas:
+        return f"number the classes from 0 in the order of the predictions' columns, such as by `{call}`"
+    names = sorted(set(values))
+    listed = ", ".join(f"{name!r}: {number}" for number, name in enumerate(names[:4])) + (", …" if len(names) > 4 else "")
+    return f"number the classes from 0 in the order of the predictions' columns, such as by `y.map({{{listed}}})` or `{call}`"
+
+
+def _refuse_labels(labels: np.ndarray, given: Any, num_classes: int, name: str) -> None:
+    """Raise the ValueError for floats and bools given instead of class numbers."""
+    call = f"{name}.long()" if is_tensor(given) else "y.astype(int)"
+    remedy = f"call `{call}` on class numbers"
+    if labels.dtype == bool:
+        remedy = f"False and True number two classes; give the class of each row, in 0..{num_classes - 1}"
+    elif np.isnan(labels).any():
+        remedy = "drop the rows without a label (NaN), such as by `y.notna()` of a pandas series, then `y.astype(int)`"
+    raise ValueError(
+        f"Expected `{name}` to be class numbers, or soft votes with a column for each of {num_classes} classes, but got "
+        f"{labels.dtype} of shape {labels.shape}: {remedy}."
+    )
+
+
+def _rounding(values: Any) -> float:
+    """Return the tolerance of a row's sum in the dtype given; log-probabilities of trees are often float32."""
+    values = values.log_probs if isinstance(values, HasLogProbs) else values
+    name = str(getattr(values, "dtype", "float64")).removeprefix("torch.")
+    return {"float16": 2e-2, "bfloat16": 2e-2, "float32": 1e-4}.get(name, 1e-6)
+
+
+def _check_rows(block: np.ndarray, start: int, tolerance: float, name: str) -> None:
+    fine = np.abs(logsumexp(full_precision(block))[:, 0]) <= tolerance  # NaN is not
+    if fine.all():
+        return
+    row = int(np.flatnonzero(~fine)[0])
+    shown = [round(value, 4) for value in block[row, :10].tolist()]
+    if np.isnan(block[row]).any():
+        raise ValueError(
+            f"Expected `{name}` without NaN, but row {start + row} is {shown}: drop such rows, or find out what "
+            "made them; no figure can be right with them."
+        )
+    if (block[row] >= 0).all() and abs(block[row].astype(float).sum() - 1) < 1e-2:
+        remedy = "these look like probabilities; take their logarithm"
+    else:
+        remedy = "are these logits? Apply a log-softmax: scipy.special.log_softmax(logits, 1), torch.log_softmax(logits, 1)"
+        if (block[row] <= 0).all():
+            remedy += "; of findings that can be present together (multi-label)? Pass a Prevalence.multilabel"
+    raise ValueError(
+        f"Expected the rows of `{name}` to be log-probabilities, whose exponentials sum to 1, but row {start + row} "
+        f"is {shown}: {remedy}."
+    )
