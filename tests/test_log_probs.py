@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 import torch
 from members import assert_refused
+from rightloss.log_probs import as_given, log_prob_table, tensor_of
 
 from rightloss import metrics
-from rightloss.log_probs import as_given, log_prob_table, tensor_of
 from rightloss.predictive import retarget
 
 TABLE = np.log([[0.1, 0.2, 0.7], [0.5, 0.25, 0.25]])

@@ -5,7 +5,6 @@ Stage: class frequencies in any form → `Prevalence`, the input of every later 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
@@ -102,14 +101,14 @@ class Prevalence:
         """
         pi = _pair(population, "population") if _is_number(population) else frequencies(population, "population")
         given = array_of(labels, "labels")
-        given = given.astype(np.int64) if given.dtype == bool and len(pi) == 2 else given
+        labels = given.astype(np.int64) if given.dtype == bool and len(pi) == 2 else labels
         if given.ndim == 2 and given.dtype.kind != "f" and given.shape[1] > 1:
             raise ValueError(
                 f"Expected labels (n,), or maps (n, h, w, …), but got {given.dtype} of shape {given.shape}: "
                 "for findings that can be present together (multi-label) use Prevalence.from_label_matrix; for signals of one "
                 "dimension call `labels.flatten()`."
             )
-        return cls(pi, mix_of_every_class(given, len(pi), ignore_index), evidence)
+        return cls(pi, mix_of_every_class(labels, len(pi), ignore_index), evidence)
 
     @classmethod
     def beta(cls, a: float, b: float, sampling: float = 0.5, evidence: float = 1.0) -> Prevalence:
@@ -258,17 +257,6 @@ class Prevalence:
     @property
     def evidence(self) -> float:
         """κ."""
-        return self._evidence
-
-    def evidence_for(self, num_data: int | None, reference: np.ndarray | None = None) -> float:
-        """Return `evidence`. Deprecated: an uncertain prevalence has κ = 1 for any number of examples."""
-        warnings.warn("Prevalence.evidence_for is deprecated: write `evidence`.", DeprecationWarning, stacklevel=2)
-        return self._evidence
-
-    @property
-    def given_evidence(self) -> float:
-        """`evidence`. Deprecated."""
-        warnings.warn("Prevalence.given_evidence is deprecated: write `evidence`.", DeprecationWarning, stacklevel=2)
         return self._evidence
 
     def with_sampling(self, sampling: Frequencies) -> Prevalence:
@@ -549,7 +537,8 @@ def _is_number(value: Any) -> bool:
 
 def _rounding(values: Any) -> float:
     """Return the tolerance of a sum of 1 in this dtype."""
-    return {"torch.float16": 2.0**-10, "torch.bfloat16": 2.0**-7}.get(str(getattr(values, "dtype", "")), 1e-4)
+    name = str(getattr(values, "dtype", "")).removeprefix("torch.")
+    return {"float16": 2.0**-10, "bfloat16": 2.0**-7}.get(name, 1e-4)
 
 
 def _pair(value: Any, name: str) -> np.ndarray:
