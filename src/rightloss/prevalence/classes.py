@@ -66,10 +66,10 @@ class Prevalence:
 
     def _assign(
         self,
-        population: np.ndarray,
-        sampling: np.ndarray,
+        population: Any,
+        sampling: Any,
         evidence: float,
-        concentration: np.ndarray | None,
+        concentration: Any,
         unknown: bool = False,
     ) -> None:
         object.__setattr__(self, "_population", _read_only(population))
@@ -554,16 +554,7 @@ def _pair(value: Any, name: str) -> np.ndarray:
 
 
 def _vector(values: Any, name: str) -> np.ndarray:
-    remedy = "write one frequency per class, such as [0.9, 0.1]"
-    try:  # lists, arrays (also read-only), pandas series and tensors
-        vector = np.asarray(array_of(values, name) if is_tensor(values) else values)
-        if vector.dtype.kind == "c":
-            raise ValueError(f"Expected `{name}` to be real numbers, but got {vector.dtype}: take `.real`, or {remedy}.")
-        vector = np.array(vector, dtype=np.float64)
-    except (TypeError, ValueError, RuntimeError) as error:
-        if "real numbers" in str(error):
-            raise
-        raise ValueError(f"Expected `{name}` to be numbers, but got {values!r}: {remedy}.") from error
+    vector = array_of(values, name).astype(np.float64)
     if vector.ndim != 1:
         raise ValueError(
             f"Expected `{name}` to be a list with a frequency per class, but got shape {vector.shape}: "
@@ -597,9 +588,8 @@ def _row_frequencies(mix: np.ndarray, name: str, num_classes: int, rows: int) ->
 
 
 def _read_only(values: Any) -> np.ndarray:
-    own = np.array(values, dtype=np.float64)  # old pickles have tensors
-    own.flags.writeable = False
-    return own
+    """Return a copy that nobody can make writeable; old pickles have tensors."""
+    return np.frombuffer(array_of(values, "frequencies").astype(np.float64).tobytes())
 
 
 def _rebuild(population: Any, sampling: Any, evidence: float | None, concentration: Any, unknown: bool = False) -> Prevalence:
