@@ -428,7 +428,7 @@ def log_mix(value: Mix, name: str, num_classes: int, rows: int | None = None) ->
     mix = array_of(value, name)
     if mix.ndim == 2 and rows is not None:
         return np.log(_row_frequencies(mix, name, num_classes, rows))
-    if num_classes == 2 and rows not in (None, 2) and mix.shape == (rows,):
+    if num_classes == 2 and mix.ndim == 1 and len(mix) != 2 and len(mix) == rows:
         raise ValueError(
             f"Expected `{name}` to be the 2 frequencies of one mix, but got {rows} numbers, one per example: "
             f"write a mix per example as a column, `{name}[:, None]`."
@@ -588,8 +588,9 @@ def _row_frequencies(mix: np.ndarray, name: str, num_classes: int, rows: int) ->
 
 
 def _read_only(values: Any) -> np.ndarray:
-    """Return a copy that nobody can make writeable; old pickles have tensors."""
-    return np.frombuffer(array_of(values, "frequencies").astype(np.float64).tobytes())
+    own = np.array(array_of(values, "frequencies"), np.float64)  # old pickles have tensors
+    own.flags.writeable = False
+    return own
 
 
 def _rebuild(population: Any, sampling: Any, evidence: float | None, concentration: Any, unknown: bool = False) -> Prevalence:
