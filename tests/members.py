@@ -6,7 +6,6 @@ A new member is one new row here, and gets every property.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch

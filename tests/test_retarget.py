@@ -468,7 +468,10 @@ class TestTensors:
         with unchecked_types():
             if make == "export":
                 rows = {0: torch.export.Dim("rows", min=2, max=100)}
-                found, expected = torch.export.export(model, (z,), dynamic_shapes=(rows,), strict=False).module()(z[1:]), model(z[1:])
+                found, expected = (
+                    torch.export.export(model, (z,), dynamic_shapes=(rows,), strict=False).module()(z[1:]),
+                    model(z[1:]),
+                )
             elif make == "compile":
                 found, expected = torch.compile(model, backend="aot_eager")(z), model(z)
             else:
