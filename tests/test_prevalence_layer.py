@@ -30,6 +30,7 @@ from rightloss import (
     StickBreaking,
 )
 from rightloss.predictive import PrevalenceLayer, retarget
+from rightloss.tensors import tensor_of
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
