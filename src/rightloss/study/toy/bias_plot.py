@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
+import numpy as np
 
 from ...atomic_files import whole_path
 from .biases import CURVED, MODELS, BiasConfig, BiasRow
@@ -57,7 +57,7 @@ def save_biases(rows: list[BiasRow], config: BiasConfig, paths: tuple[Path, ...]
 
 
 def _show_people(ax: Axes, population: CurvedRisk, selection: Selection) -> None:
-    x, y, selected = met(population, selection, _PEOPLE, torch.Generator().manual_seed(0))
+    x, y, selected = met(population, selection, _PEOPLE, np.random.default_rng(0))
     ax.scatter(x[:, 0], x[:, 1], s=3, color="0.75", linewidths=0, label="not selected")
     for label, marker, colour in ((0, "o", "none"), (1, "^", "black")):
         shown = x[selected & (y == label)]
@@ -68,8 +68,8 @@ def _show_people(ax: Axes, population: CurvedRisk, selection: Selection) -> None
             "label": f"selected, class {label}",
         }
         ax.scatter(shown[:, 0], shown[:, 1], s=16, linewidths=0.7, **style)
-    across = torch.linspace(-3.2, 3.2, 100, dtype=torch.float64)
-    height = -population.log_odds(torch.stack([across, torch.zeros_like(across)], 1)) / population.slopes[1]
+    across = np.linspace(-3.2, 3.2, 100)
+    height = -population.log_odds(np.stack([across, 0 * across], 1)) / population.slopes[1]
     ax.plot(across, height, color="black", linestyle="--", linewidth=0.9, label="a risk of one half")
     words = _WORDS.get(selection.name)
     ax.set_title(f"Selected {selection.name}" + (f":\n{words}" if words else ""), fontsize=10)
