@@ -145,7 +145,7 @@ def rows_of(table: Array) -> Array:
     """Return dense `(n, k, h, w, …)` as rows `(n·h·w·…, k)`, one per cell, image by image; a table `(n, k)` is unchanged."""
     if table.ndim <= 2:
         return table
-    return array_namespace(table).moveaxis(table, 1, -1).reshape(-1, table.shape[1])
+    return _moved(table, 1, -1).reshape(-1, table.shape[1])
 
 
 def map_of(rows: Array, shape: Sequence[int]) -> Array:
@@ -153,7 +153,7 @@ def map_of(rows: Array, shape: Sequence[int]) -> Array:
     if len(shape) <= 2:
         return rows
     dense = rows.reshape(shape[0], *shape[2:], *rows.shape[1:])
-    return dense if rows.ndim == 1 else array_namespace(rows).moveaxis(dense, -1, 1)
+    return dense if rows.ndim == 1 else _moved(dense, -1, 1)
 
 
 def target_rows(target: Numbers, shape: Sequence[int], name: str = "target") -> np.ndarray:
@@ -295,6 +295,11 @@ def random_generator(generator: Any) -> np.random.Generator:
             "numpy.random.default_rng(0)."
         )
     return np.random.default_rng(0 if generator is None else generator)
+
+
+def _moved(array: Array, source: int, destination: int) -> Array:
+    """Return `np.moveaxis`; of tensors `movedim`, which `torch.func.vmap` knows."""
+    return array.movedim(source, destination) if is_tensor(array) else np.moveaxis(array, source, destination)
 
 
 def _group_numbers(groups: Any, rows: int) -> np.ndarray | None:
