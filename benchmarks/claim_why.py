@@ -172,7 +172,7 @@ def wrong_model() -> list[dict[str, float | str]]:
     truth, natural = torch.from_numpy(people.log_odds(people.people[0])), people.positive
     x, mass = map(torch.from_numpy, people.people)
     densities = torch.stack([mass * (-truth).sigmoid() / (1 - natural), mass * truth.sigmoid() / natural], 1)
-    pool_x, pool_y, _ = map(torch.from_numpy, met(people, EVERYONE, 60_000, np.random.default_rng(0)))
+    pool_x, pool_y, _ = map(torch.from_numpy, met(people, EVERYONE, 60_000, torch.Generator().manual_seed(0)))
     rows: list[dict[str, float | str]] = []
     for share in SHARES:
         shift = math.log(share / (1 - share)) - math.log(natural / (1 - natural))

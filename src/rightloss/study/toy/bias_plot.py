@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from ...atomic_files import whole_path
 from .biases import CURVED, MODELS, BiasConfig, BiasRow
@@ -57,7 +58,7 @@ def save_biases(rows: list[BiasRow], config: BiasConfig, paths: tuple[Path, ...]
 
 
 def _show_people(ax: Axes, population: CurvedRisk, selection: Selection) -> None:
-    x, y, selected = met(population, selection, _PEOPLE, np.random.default_rng(0))
+    x, y, selected = met(population, selection, _PEOPLE, torch.Generator().manual_seed(0))
     ax.scatter(x[:, 0], x[:, 1], s=3, color="0.75", linewidths=0, label="not selected")
     for label, marker, colour in ((0, "o", "none"), (1, "^", "black")):
         shown = x[selected & (y == label)]

@@ -1,8 +1,8 @@
 """Populations with known Bayes-optimal predictions, and ways in which people are selected for training.
 
 Stage: a frozen population, with its prevalence → `sample` of equal classes, true `log_probs`, `best_log_likelihood`;
-`CurvedRisk`, `Selection` → `drawn` examples, with the chance that each had; `lost` in the population. All of it is NumPy;
-torch is imported for the likelihoods that a model of these populations has.
+`CurvedRisk`, `Selection` → `drawn` examples, with the chance that each had; `lost` in the population. In NumPy; torch is
+imported for the likelihoods of `FiveRatings`, and to draw selected people, who so stay those of the published tables.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from scipy.special import expit, log_expit
 from ...prevalence import Prevalence
 
 if TYPE_CHECKING:
+    import torch
     from jaxtyping import Bool, Float64, Int64
 
     from ...likelihoods import Likelihood
@@ -254,7 +255,9 @@ class Drawn:
 
 def drawn(population: CurvedRisk, selection: Selection, examples: int, seed: int) -> Drawn:
     """Draw people until `examples` of them are selected."""
-    generator = np.random.default_rng(seed)
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
     x, y = np.empty((0, 2)), np.empty(0, np.int64)
     while len(y) < examples:
         more, labels, selected = met(population, selection, examples, generator)
@@ -266,10 +269,12 @@ def drawn(population: CurvedRisk, selection: Selection, examples: int, seed: int
 
 
 def met(
-    population: CurvedRisk, selection: Selection, people: int, generator: np.random.Generator
+    population: CurvedRisk, selection: Selection, people: int, generator: torch.Generator
 ) -> tuple[Float64[np.ndarray, "n 2"], Int64[np.ndarray, " n"], Bool[np.ndarray, " n"]]:
     """Draw people: x, class, and whether each is selected. The same generator draws the same people for every selection."""
-    x = generator.standard_normal((people, 2))
-    risk, luck = generator.random((2, people))
+    import torch
+
+    x = torch.randn(people, 2, dtype=torch.float64, generator=generator).numpy()
+    risk, luck = torch.rand(2, people, dtype=torch.float64, generator=generator).numpy()
     y = (risk < expit(population.log_odds(x))).astype(np.int64)
     return x, y, luck < selection.chances(x)[np.arange(people), y]
