@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 import torch
 from members import assert_refused
+from rightloss.log_probs import target_rows
 
 from rightloss import metrics
-from rightloss.log_probs import target_rows
 
 ILL = [False, True, True, False, True, False]
 WORDS = ["ill" if each else "healthy" for each in ILL]

@@ -14,9 +14,8 @@ from dataclasses import fields, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
+import array_api_compat.numpy
 import numpy as np
-from array_api_compat import array_namespace as array_namespace
-from array_api_compat import is_torch_array as is_tensor
 from numpy.typing import ArrayLike
 
 if TYPE_CHECKING:
@@ -136,9 +135,26 @@ def like(values: Any, other: Array, dtype: Any = None) -> Array:
     return torch.asarray(np.ascontiguousarray(values), dtype=dtype, device=other.device)
 
 
+def is_tensor(value: Any) -> bool:
+    """Return whether `value` is a tensor, without importing torch."""
+    return "torch" in sys.modules and isinstance(value, sys.modules["torch"].Tensor)
+
+
+def array_namespace(array: Array) -> Any:
+    """Return the module with the functions of the array API for this kind of array."""
+    if not is_tensor(array):
+        return array_api_compat.numpy
+    from array_api_compat import torch
+
+    return torch
+
+
 def is_traced(array: Array) -> bool:
-    """Return whether values cannot be checked: torch is compiling or exporting a graph."""
-    return is_tensor(array) and sys.modules["torch"].compiler.is_compiling()
+    """Return whether values cannot be checked: torch is compiling or exporting a graph, or maps over tensors."""
+    if not is_tensor(array):
+        return False
+    torch = sys.modules["torch"]
+    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 
 def rows_of(table: Array) -> Array:
