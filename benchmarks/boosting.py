@@ -81,7 +81,7 @@ def gaussians(seed: int) -> Split:
     population = TwoGaussians(POPULATION)
     x, y = population.sample(2700, seed)
     x_new, y_new = population.sample(20_000, 1000 + seed)
-    return Split(x[:3000].numpy(), y[:3000].numpy(), x_new.numpy(), y_new.numpy())
+    return Split(x[:3000], y[:3000], x_new, y_new)
 
 
 def nodules(seed: int) -> Split:
