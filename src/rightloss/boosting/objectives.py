@@ -17,7 +17,7 @@ import numpy as np
 from ..prevalence import Frequencies, Prevalence, PrevalenceWarning, frequencies
 from .derivatives import (
     ClassTerms,
-    Rows,
+    ScoredRows,
     binary_derivatives,
     binary_weighted_derivatives,
     exact_hessian,
@@ -92,9 +92,7 @@ class InformationGainObjective:
     @property
     def metric(self) -> BoostingMetric:
         """The loss itself, the negative mean information gain, on a validation set; lower is better."""
-        return BoostingMetric(
-            "information_gain_loss", lambda rows: gain_loss(rows, self._terms), self.prevalence.num_classes
-        )
+        return BoostingMetric("information_gain_loss", lambda rows: gain_loss(rows, self._terms), self.prevalence.num_classes)
 
     @property
     def log_loss(self) -> BoostingMetric:
@@ -107,7 +105,7 @@ class InformationGainObjective:
         exact = exact_hessian(rows, self._terms)
         return exact[1] if one_score else exact.T
 
-    def _check_mix(self, rows: Rows) -> None:
+    def _check_mix(self, rows: ScoredRows) -> None:
         """Warn once if the class frequencies of the rows are not the declared ones."""
         if self._warned:
             return
@@ -180,7 +178,7 @@ class BoostingMetric:
         ('expected_log_loss', 0.693..., False)
     """
 
-    def __init__(self, name: str, value: Callable[[Rows], float], num_classes: int) -> None:
+    def __init__(self, name: str, value: Callable[[ScoredRows], float], num_classes: int) -> None:
         self.name, self._value, self._num_classes = name, value, num_classes
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
@@ -198,7 +196,7 @@ def _log_loss_metric(prevalence: Prevalence) -> BoostingMetric:
     return BoostingMetric("expected_log_loss", lambda rows: expected_log_loss(rows, pi), prevalence.num_classes)
 
 
-def _rows(first: Any, second: Any, sample_weight: Any, num_classes: int) -> tuple[Rows, bool]:
+def _rows(first: Any, second: Any, sample_weight: Any, num_classes: int) -> tuple[ScoredRows, bool]:
     """Return the checked rows of `(scores, data)` or `(labels, scores, sample_weight)`, and whether a row has one score."""
     if isinstance(second, TrainingData):
         first, second, sample_weight = second.get_label(), first, second.get_weight()
@@ -212,7 +210,7 @@ def _rows(first: Any, second: Any, sample_weight: Any, num_classes: int) -> tupl
         )
     by_class = np.stack([np.zeros_like(scores), scores]) if one_score else np.ascontiguousarray(scores.T)
     weights = None if sample_weight is None or np.size(sample_weight) == 0 else np.asarray(sample_weight, dtype=np.float64)
-    return Rows(by_class, labels, weights, float(len(labels) if weights is None else weights.sum())), one_score
+    return ScoredRows(by_class, labels, weights, float(len(labels) if weights is None else weights.sum())), one_score
 
 
 def _labels(labels: Any, num_classes: int) -> np.ndarray:
