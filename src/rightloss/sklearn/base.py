@@ -77,7 +77,7 @@ def training_prevalence(population: LearntPopulation | None, rows: LabelledRows)
 def check_solver(estimator: Any) -> None:
     """Raise a ValueError unless `C` and `tol` are positive, and `max_iter` is a whole number from 1 up."""
     for name in ("C", "tol"):
-        checked_number(getattr(estimator, name), name, np.finfo(float).tiny, remedy="leave it out for the default")
+        checked_number(getattr(estimator, name), name, 1e-300, remedy="leave it out for the default")
     checked_whole(estimator.max_iter, "max_iter")
 
 

@@ -276,9 +276,7 @@ class InformationGainClassifier(PopulationClassifier):
     def _check_firth(self, classes: int, given: bool) -> None:
         if self.penalty == "firth" and (classes != 2 or self.loss == "weighted" or given):
             came = f"{classes} classes" if classes != 2 else "X_unlabelled" if given else "loss='weighted'"
-            raise ValueError(
-                f"Expected two classes and the default loss for penalty='firth', but got {came}: use 'l2' or None."
-            )
+            raise ValueError(f"Expected two classes and the default loss for penalty='firth', but got {came}: use 'l2'.")
 
     def _check_evidence(self, others: PopulationRows | None) -> None:
         if others is not None and others.evidence and (is_unknown(self.population) or self.penalty is None):

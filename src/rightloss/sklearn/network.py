@@ -219,9 +219,9 @@ class InformationGainMLPClassifier(PopulationClassifier):
         checked_choice(self.loss, "loss", LOSSES)
         checked_choice(self.activation, "activation", ACTIVATIONS)
         checked_choice(self.likelihood, "likelihood", LIKELIHOODS)
-        for name in ("evidence", "C", "learning_rate_init"):
-            if getattr(self, name) != np.inf or name != "C":
-                checked_number(getattr(self, name), name, 0.0, remedy="leave it out for the default")
+        least = {"evidence": 0.0, "learning_rate_init": 1e-300} | ({"C": 1e-300} if self.C != np.inf else {})
+        for name, smallest in least.items():
+            checked_number(getattr(self, name), name, smallest, remedy="leave it out for the default")
         for name in ("max_iter", "n_iter_no_change", *(["batch_size"] if self.batch_size != "auto" else [])):
             checked_whole(getattr(self, name), name)
         sizes = self.hidden_layer_sizes if isinstance(self.hidden_layer_sizes, tuple | list) else [self.hidden_layer_sizes]
@@ -264,12 +264,11 @@ class _Training:
         self, model: InformationGainMLPClassifier, rows: LabelledRows, sizes: Sequence[int], prevalence: Prevalence
     ) -> None:
         self.model, self.prevalence = model, prevalence
-        stated = prevalence.retarget(model.fitted_population_) if prevalence.sampling.all() else prevalence
         self.generator = torch.Generator().manual_seed(int(check_random_state(model.random_state).randint(2**31 - 1)))
         self.likelihood = LIKELIHOODS[model.likelihood](len(rows.classes))
         dtype = torch.from_numpy(rows.features[:0]).dtype
         self.likelihood.to(dtype)
-        start = self.likelihood.starting_outputs(stated)
+        start = self.likelihood.starting_outputs(prevalence.retarget(model.fitted_population_))
         layers = [rows.features.shape[1], *sizes, len(start)]
         self.network = _layers(layers, model.activation, start, dtype, self.generator)
         own = list(self.likelihood.parameters())
