@@ -1,4 +1,4 @@
-"""The network: trained on every loss, likelihood and kind of label, with unlabelled rows, and refused in words without torch."""
+"""The network: trained on every loss, likelihood and kind of label, with unlabelled rows; without torch the extra is named."""
 
 from __future__ import annotations
 
