@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
-from ..calibration import Calibration, fit_mean
+from ..calibration import Calibration
+from ..calibration.choice import FEW, choose_correction, clearly_best, cross_fitted
 from ..calibration.held_out import HeldOut
-from ..calibration.model import fit_slopes
+from ..calibration.model import CalibrationKind, checked_kind, fit_slopes
 from ..metrics import evaluate
 from ..predictive import retarget
 from ..prevalence import Prevalence
-from ..sklearn.method_choice import HeldOutRows, choose_method, expected_gain, predict_held_out
-from ..sklearn.out_of_fold import Split, log_prob_rows, out_of_fold, probability_floor, splits_of
+from ..sklearn.folds import GivenRows, Split, log_prob_rows, out_of_fold, probability_floor, splits_of
 from .encode import ColumnSpec
 from .pipelines import Pipeline, stratified_rows
 
@@ -67,10 +67,14 @@ class ComparedRows:
             numbers[test] = number
         return numbers
 
-    @property
-    def mix(self) -> np.ndarray:
-        """Their mix of classes, without weights (K,)."""
-        return np.bincount(self.table.codes) / len(self.rows)
+    def given(self, pipeline: Pipeline) -> GivenRows:
+        """Return the rows, encoded for a pipeline."""
+        table = self.table
+        return GivenRows(pipeline.encode(table.frame, table.specs), table.codes, table.codes, self.weights, table.groups)
+
+    def held_out(self, log_probs: np.ndarray) -> HeldOut:
+        """Return the rows with out-of-fold predictions `(m, k)`."""
+        return HeldOut(log_probs, self.table.codes, self.table.groups)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,30 +85,6 @@ class CrossFit:
     models: list[Pipeline]
     log_probs: Float64[np.ndarray, "m k"]
     seconds: float
-
-
-@dataclass(frozen=True, eq=False)
-class Correction:
-    """How a pipeline's predictions are moved to a population.
-
-    Attributes:
-        method: "closed_form", "affine", "beta" or "mean_matching".
-        trained_at: the mix (K,) at which they hold.
-        calibration: slopes and biases, fitted at its own `sampling` ("affine", "beta") or at `trained_at`; None for the closed
-            form.
-    """
-
-    method: str
-    trained_at: np.ndarray
-    calibration: Calibration | None = None
-
-    def __call__(self, log_probs: Float64[np.ndarray, "n k"], to: Prevalence | np.ndarray) -> Float64[np.ndarray, "n k"]:
-        """Return predictions at the population `to`."""
-        if self.calibration is None:
-            return np.asarray(retarget(log_probs, self.trained_at, to))
-        if self.method != "mean_matching":
-            log_probs = np.asarray(retarget(log_probs, self.trained_at, self.calibration.sampling))
-        return np.asarray(retarget(self.calibration.apply(log_probs), self.calibration.sampling, to))
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +115,7 @@ def compared_rows(table: LabelledTable, num_folds: int, seed: int, most: int) ->
     splits, count = None, num_folds
     while splits is None and count > 1:
         try:
-            splits = splits_of(count, codes, weights, seed, groups, (rows, codes), {})
+            splits = splits_of(count, GivenRows(rows, codes, codes, weights, groups), seed)
         except ValueError:  # a class is in one fold alone
             pass
         count -= 1
@@ -155,16 +135,15 @@ def compared_rows(table: LabelledTable, num_folds: int, seed: int, most: int) ->
 
 def cross_fit(pipeline: Pipeline, some: ComparedRows) -> CrossFit:
     """Return each row's prediction by a copy of the pipeline that was tuned and fitted on the other folds."""
-    start, table = time.perf_counter(), some.table
-    matrix = pipeline.encode(table.frame, table.specs)
-    arguments = {"sample_weight": some.weights} | ({} if table.groups is None else {"groups": table.groups})
-    found = out_of_fold(pipeline, matrix, table.codes, table.codes, some.weights, some.splits, None, arguments)
+    start, rows = time.perf_counter(), some.given(pipeline)
+    arguments = {"sample_weight": rows.weights} | ({} if rows.groups is None else {"groups": rows.groups})
+    found = out_of_fold(pipeline, rows, some.splits, arguments)
     log_probs = log_prob_rows(found.values, found.values.shape[1], probability_floor(found.values))
     return CrossFit(pipeline, found.models, log_probs, time.perf_counter() - start)
 
 
 def corrected(
-    found: CrossFit, some: ComparedRows, prevalence: Prevalence, matched: Correction | None = None
+    found: CrossFit, some: ComparedRows, prevalence: Prevalence, matched: Calibration | None = None
 ) -> tuple[list[TableCandidate], TableCandidate | None]:
     """Return a pipeline with every correction, and the one to use.
 
@@ -176,34 +155,26 @@ def corrected(
         prevalence: π, and the mix of the table.
         matched: the correction that makes the mean prediction of unlabelled rows π, if there are some.
     """
-    rows = held_out_rows(found.log_probs, some, prevalence)
-    fixed = {"closed_form": rows.at_population(rows.log_probs)}
+    data, pi = some.held_out(found.log_probs), prevalence.population
+    tables = {"closed_form": np.asarray(retarget(found.log_probs, prevalence.sampling, pi))}
     if matched is not None:
-        fixed["mean_matching"] = matched(found.log_probs, prevalence)
-    tables = predict_held_out(rows, fixed)
-    method = choose_method({name: rows.own(table) for name, table in tables.items()}, rows)
-    del tables["population"]
+        tables["mean_matching"] = matched.apply(found.log_probs)
+    kinds: tuple[CalibrationKind, ...] = ("affine",) if data.counts.min() < FEW else ("affine", "beta")
+    tables |= {kind: cross_fitted(data, some.folds, kind, pi) for kind in kinds}
+    method = choose_correction(tables, data, pi)
     if float(np.abs(prevalence.log_weights).max()) > 1e-6:
         tables["none"] = found.log_probs
     made = {name: TableCandidate(_candidate_name(found, name), found, name, table) for name, table in tables.items()}
     return list(made.values()), made.get(method)
 
 
-def simplest(candidates: Sequence[TableCandidate], some: ComparedRows, prevalence: Prevalence) -> TableCandidate | None:
+def simplest(candidates: Sequence[TableCandidate], some: ComparedRows, population: np.ndarray) -> TableCandidate | None:
     """Return the first, unless a later one is better by more than one standard error of the paired difference."""
-    chosen: TableCandidate | None = None
-    for each in candidates:
-        if chosen is None or np.greater(*gain_over(each, chosen, some, prevalence)):
-            chosen = each
-    return chosen
-
-
-def gain_over(
-    candidate: TableCandidate, other: TableCandidate, some: ComparedRows, prevalence: Prevalence
-) -> tuple[float, float]:
-    """Return the increase of the expected log-likelihood at π, and its standard error."""
-    rows = held_out_rows(candidate.log_probs, some, prevalence)
-    return expected_gain(rows.own(candidate.log_probs) - rows.own(other.log_probs), rows)
+    if not candidates:
+        return None
+    tables = {each.name: each.log_probs for each in candidates}
+    name = clearly_best(tables, some.held_out(candidates[0].log_probs), population)
+    return next(each for each in candidates if each.name == name)
 
 
 def always_population(prevalence: Prevalence, rows: int) -> TableCandidate:
@@ -212,45 +183,32 @@ def always_population(prevalence: Prevalence, rows: int) -> TableCandidate:
 
 
 def correction_of(
-    method: str, log_probs: np.ndarray, codes: np.ndarray, trained_at: np.ndarray, shrink: float = 1.0
-) -> Correction:
-    """Return a correction by out-of-fold predictions and their labels.
+    method: str, log_probs: np.ndarray, codes: np.ndarray, sampling: np.ndarray, shrink: float = 1.0
+) -> Calibration:
+    """Return a correction: apply it to predictions, and move these from its `sampling` to the population.
 
     Args:
         method: "closed_form", "affine" or "beta".
-        log_probs: `(m, k)`, at `trained_at`.
+        log_probs: out-of-fold predictions `(m, k)`, at `sampling`.
         codes: class numbers `(m,)`.
-        trained_at: the mix (K,) of the predictions.
+        sampling: the mix (K,) at which the predictions hold without a calibration.
         shrink: as in `fit_calibration`.
     """
     if method == "closed_form":
-        return Correction(method, trained_at)
-    data = HeldOut(np.asarray(retarget(log_probs, trained_at, np.bincount(codes) / len(codes))), codes)
-    return Correction(method, trained_at, fit_slopes(data, method, shrink))  # type: ignore[arg-type]
+        return Calibration("mean", np.ones(len(sampling)), np.zeros(len(sampling)), sampling)
+    return fit_slopes(HeldOut(log_probs, codes), checked_kind(method, "method"), shrink)
 
 
 def fold_corrections(
-    method: str, log_probs: np.ndarray, codes: np.ndarray, folds: np.ndarray, trained_at: np.ndarray, shrink: float = 1.0
-) -> list[Correction]:
+    method: str, log_probs: np.ndarray, codes: np.ndarray, folds: np.ndarray, sampling: np.ndarray, shrink: float = 1.0
+) -> list[Calibration]:
     """Return the correction of the model without each fold, by the rows outside of it; arguments as in `correction_of`."""
     found, counts = [], np.bincount(codes)
     for fold in range(int(folds.max()) + 1):
         other = folds != fold
-        made = correction_of(method, log_probs[other], codes[other], trained_at, shrink)
-        mix = trained_at * np.bincount(codes[other], minlength=len(counts)) / counts  # at which that model predicts
-        found.append(replace(made, trained_at=mix / mix.sum()))
+        mix = sampling * np.bincount(codes[other], minlength=len(counts)) / counts  # at which that model predicts
+        found.append(correction_of(method, log_probs[other], codes[other], mix / mix.sum(), shrink))
     return found
-
-
-def matching(log_probs: Float64[np.ndarray, "u k"], prevalence: Prevalence) -> Correction:
-    """Return the correction that makes the mean of these predictions, of unlabelled rows, π."""
-    return Correction("mean_matching", prevalence.sampling, fit_mean(log_probs, prevalence.population))
-
-
-def held_out_rows(log_probs: np.ndarray, some: ComparedRows, prevalence: Prevalence) -> HeldOutRows:
-    """Return predictions at the table's mix as those of `PrevalenceCorrectedClassifier`, which are at the rows' own."""
-    table = np.asarray(retarget(log_probs, prevalence.sampling, some.mix))
-    return HeldOutRows(table, some.table.codes, np.ones(len(table)), some.folds, some.mix, prevalence.population)
 
 
 def comparison_table(

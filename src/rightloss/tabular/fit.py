@@ -15,12 +15,13 @@ import pandas as pd
 from sklearn.base import clone
 
 from ..arrays import checked_number
+from ..calibration import Calibration, fit_mean
+from ..calibration.choice import expected_gain, score
 from ..predictive import retarget
 from ..prevalence import Prevalence
 from ..sklearn.population import LearntPopulation, Population, is_unknown
 from .candidates import (
     ComparedRows,
-    Correction,
     CrossFit,
     LabelledTable,
     TableCandidate,
@@ -31,8 +32,6 @@ from .candidates import (
     correction_of,
     cross_fit,
     fold_corrections,
-    gain_over,
-    matching,
     simplest,
 )
 from .columns import as_text
@@ -84,19 +83,19 @@ def fit_table(
 
     Linear models and boosted trees are trained on the given rows, and their predictions moved to the population, as in
     [`PrevalenceCorrectedClassifier`][rightloss.sklearn.PrevalenceCorrectedClassifier]: in closed form, or calibrated on
-    out-of-fold predictions. Its rule, by the expected log-likelihood at the population, chooses the correction of each. Boosting
-    is kept if it is better than the linear model by more than one standard error. If neither is better than always answering π,
-    the model answers π.
+    out-of-fold predictions. Its rule, by the expected log-likelihood at the population, chooses the correction of each.
+    Boosting is kept if it is better than the linear model by more than one standard error. If neither is better than always
+    answering π, the model answers π.
 
     For a large table, candidates are compared on a subset of the rows, which keeps as many rows of a rare class as possible
     and weights the other classes. Scales, medians and lists of categories use all rows, but not the labels.
 
     With unlabelled rows of the population there are more candidates: predictions with a mean of π over these rows, and a linear
-    model by the likelihood of both tables (`InformationGainClassifier.fit`), which uses them in every fold. First, a test checks
-    whether p(x|y) is the same in both tables. If it does not warn, that model and the best of the others are compared by the
-    likelihood of held-out rows of both tables (`stream_log_likelihood`). If it warns, these candidates are not kept. An unknown
-    population is learned once, from the out-of-fold predictions of the better pipeline (`joint_prevalence`), and all candidates
-    are compared at it.
+    model by the likelihood of both tables (`InformationGainClassifier.fit`), which uses them in every fold. First, a test
+    checks whether p(x|y) is the same in both tables. If it does not warn, that model and the best of the others are compared by
+    the likelihood of held-out rows of both tables (`stream_log_likelihood`). If it warns, these candidates are not kept. An
+    unknown population is learned once, from the out-of-fold predictions of the better pipeline (`joint_prevalence`), and all
+    candidates are compared at it.
 
     Args:
         frame: the table.
@@ -150,7 +149,9 @@ def fit_table(
     step("fit to all rows")
     fitted = None if chosen.found is None else _refit(chosen.found.pipeline, table, seed)
     ratios, why = odds_ratios(table, found.classes) if isinstance(fitted, LinearPipeline) else (None, [])
-    notes = [*notes, *some.notes, *why]
+    of_others = None if others is None or fitted is None else others.predictions(fitted)
+    findings = [Finding("note", None, words) for words in (*notes, *some.notes, *why)] + compared.findings
+    findings += [Finding("warning", None, _NOTHING_BETTER)] if fitted is None else []
     model = TableModel(
         target=target,
         group=group,
@@ -161,11 +162,9 @@ def fit_table(
         comparison=comparison,
         held_out=HeldOutPredictions(chosen.log_probs, some.table.codes, some.table.groups, some.rows),
         fitted=fitted,
-        correction=None
-        if fitted is None
-        else _correction(chosen, some, prevalence, None if others is None else others.predictions(fitted)),
+        correction=None if fitted is None else _correction(chosen, some, prevalence, of_others),
         rows=len(frame),
-        findings=[*report.findings, *odd, *(Finding("note", None, words) for words in notes), *compared.findings],
+        findings=[*report.findings, *odd, *findings],
         unlabelled=compared.brought,
         folds=_fold_models(chosen, some, prevalence, others),
         odds_ratios=ratios,
@@ -191,7 +190,7 @@ def _compare(
     """Cross-fit the pipelines, and choose one and its correction."""
     crossed = [_crossed(each, some, step) for each in models]
     if others is None:
-        return _said(_choose(crossed, some, prevalence))
+        return _choose(crossed, some, prevalence)
     step("test of the unlabelled rows")
     p_value, findings = shift_findings(some.table, others, prevalence)
     brought = UnlabelledReport(others.rows, len(others.frame), p_value, warned=bool(findings))
@@ -201,7 +200,7 @@ def _compare(
         prevalence = estimate.prevalence(prevalence.sampling)
     compared = _choose(crossed, some, prevalence, None if findings else others)
     compared = replace(compared, brought=brought, findings=findings)
-    return _said(_with_both_tables(compared, models[0], some, others, step) if models[0].family == "linear" else compared)
+    return _with_both_tables(compared, models[0], some, others, step) if models[0].family == "linear" else compared
 
 
 def _choose(
@@ -210,11 +209,11 @@ def _choose(
     """Return all candidates and the best; unlabelled rows, if given, have a mean prediction of π in one correction."""
     candidates, kept = [always_population(prevalence, len(some.rows))], []
     for each in crossed:
-        matched = None if others is None else matching(others.by_fold(each.models), prevalence)
+        matched = None if others is None else fit_mean(others.by_fold(each.models), prevalence)
         made, best = corrected(each, some, prevalence, matched)
         candidates += made
         kept += [] if best is None else [best]
-    return _Compared(candidates, simplest(kept, some, prevalence) or candidates[0], prevalence)
+    return _Compared(candidates, simplest(kept, some, prevalence.population) or candidates[0], prevalence)
 
 
 def _with_both_tables(
@@ -227,7 +226,8 @@ def _with_both_tables(
     found = _crossed(pipeline, some, step, WITH_UNLABELLED)
     learnt = replace(corrected(found, some, prevalence)[0][0], name=WITH_UNLABELLED)  # the closed form: its likelihood has π
     plain = next(each for each in compared.candidates if each.name == "linear, closed form")
-    gain, error = gain_over(learnt, plain, some, prevalence)
+    own = score({"learnt": learnt.log_probs, "plain": plain.log_probs}, some.held_out(plain.log_probs))
+    gain, error = expected_gain(own["learnt"] - own["plain"], some.held_out(plain.log_probs), prevalence.population)
     brought = replace(brought, gain=gain, low=gain - 1.96 * error, high=gain + 1.96 * error)
     if not brought.warned:
         codes, pi = some.table.codes, prevalence.population
@@ -237,13 +237,6 @@ def _with_both_tables(
         chosen = learnt if better > 0 else chosen
         brought = replace(brought, stream_gain=better, kept=chosen is learnt)
     return replace(compared, candidates=[*compared.candidates, learnt], chosen=chosen, brought=brought)
-
-
-def _said(compared: _Compared) -> _Compared:
-    """Return the comparison with a warning if nothing is better than always answering π."""
-    if compared.chosen.found is not None:
-        return compared
-    return replace(compared, findings=[*compared.findings, Finding("warning", None, _NOTHING_BETTER)])
 
 
 def _crossed(pipeline: Pipeline, some: ComparedRows, step: Step, name: str | None = None) -> CrossFit:
@@ -256,17 +249,18 @@ def _of_others(candidate: TableCandidate, some: ComparedRows, prevalence: Preval
     if candidate.found is None:
         return np.tile(np.log(prevalence.population), (len(others.frame), 1))
     raw = others.by_fold(candidate.found.models)
-    return _correction(candidate, some, prevalence, raw)(raw, prevalence)
+    made = _correction(candidate, some, prevalence, raw)
+    return np.asarray(retarget(made.apply(raw), made.sampling, prevalence))
 
 
 def _correction(
     candidate: TableCandidate, some: ComparedRows, prevalence: Prevalence, of_others: np.ndarray | None
-) -> Correction:
+) -> Calibration:
     """Return the correction of a candidate: by its out-of-fold predictions, or by its predictions of the unlabelled rows."""
     assert candidate.found is not None
     if candidate.method == "mean_matching":
         assert of_others is not None
-        return matching(of_others, prevalence)
+        return fit_mean(of_others, prevalence)
     return correction_of(candidate.method, candidate.found.log_probs, some.table.codes, prevalence.sampling)
 
 
@@ -278,11 +272,11 @@ def _fold_models(
     if found is None:
         return None
     if others is not None and candidate.method == "mean_matching":
-        made = [matching(others.predictions(each), prevalence) for each in found.models]
+        made = [fit_mean(others.predictions(each), prevalence) for each in found.models]
+    elif isinstance(found.pipeline, LinearWithUnlabelled):  # such models predict at the same mix in each fold
+        made = [_correction(candidate, some, prevalence, None)] * len(found.models)
     else:
-        same = isinstance(found.pipeline, LinearWithUnlabelled)  # such models predict at the same mix in each fold
         made = fold_corrections(candidate.method, found.log_probs, some.table.codes, folds, prevalence.sampling)
-        made = [replace(each, trained_at=prevalence.sampling) for each in made] if same else made
     return FoldModels(found.models, found.log_probs, folds, made)
 
 

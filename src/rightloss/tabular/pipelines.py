@@ -15,7 +15,7 @@ from scipy.special import log_softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 
 from ..extras import install
-from ..sklearn.out_of_fold import Split, splits_of
+from ..sklearn.folds import GivenRows, Split, splits_of
 from .encode import ColumnSpec, boosting_matrix, linear_matrix
 
 if TYPE_CHECKING:
@@ -266,7 +266,7 @@ def stratified_rows(
 def _inner_splits(rows: EncodedRows, groups: Any, seed: int) -> list[Split] | None:
     """Return rows to train on and to validate on: each of five parts in turn, or the first; None if a class has too few."""
     try:
-        splits = splits_of(5, rows.codes, rows.weights, seed + 1, groups, (rows.matrix, rows.codes), {})
+        splits = splits_of(5, GivenRows(rows.matrix, rows.codes, rows.codes, rows.weights, groups), seed + 1)
     except ValueError:  # a class is only in one part
         return None
     return splits if splits is None or len(rows.codes) < _SMALL else splits[:1]

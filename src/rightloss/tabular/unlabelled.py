@@ -18,8 +18,8 @@ from scipy.special import logsumexp
 
 from ..prevalence import Prevalence
 from ..shift import JointPrevalenceEstimate, joint_prevalence, unlabelled_shift_test
+from ..sklearn.folds import Split
 from ..sklearn.information_gain import InformationGainClassifier
-from ..sklearn.out_of_fold import Split
 from ..sklearn.unlabelled_rows import some_rows
 from .candidates import ComparedRows, CrossFit, LabelledTable
 from .encode import ColumnSpec, boosting_matrix, check_columns, linear_matrix, readable
@@ -280,13 +280,13 @@ class LinearWithUnlabelled(LinearPipeline):
             some: the labelled rows.
             models: those of the folds, trained on all unlabelled rows; their penalties are used.
         """
-        matrix, numbers = self.encode(some.table.frame, some.table.specs), np.arange(len(self.others)) % len(models)
-        tables = tuple(np.empty((rows, len(some.mix))) for rows in (len(matrix), len(self.others)))
+        rows, numbers = some.given(self), np.arange(len(self.others)) % len(models)
+        tables = tuple(np.empty((count, len(models[0].classes_))) for count in (len(rows.y), len(self.others)))
         for fold, (train, test) in enumerate(some.splits):
             own = numbers == fold
             fitted = LinearWithUnlabelled(self.prevalence, self.others[~own], models[fold].setting_)
-            fitted.fit(matrix[train], some.table.codes[train], some.weights[train])
-            tables[0][test], tables[1][own] = (fitted.predict_log_proba(each) for each in (matrix[test], self.others[own]))
+            fitted.fit(rows.X[train], rows.y[train], rows.weights[train])
+            tables[0][test], tables[1][own] = (fitted.predict_log_proba(each) for each in (rows.X[test], self.others[own]))
         return tables
 
 
