@@ -7,30 +7,32 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float64, Int64
-from torch import Tensor
 
-from ..predictive.retarget import retarget
+from ..calibration import Calibration
+from ..predictive import retarget
 from ..prevalence import Prevalence
-from ..shift import Calibration
 from ..sklearn.population import Population
-from .candidates import BoostingModel, Fitted, LinearModel
-from .encode import ColumnSpec, boosting_matrix, check_columns, linear_matrix
+from .encode import ColumnSpec, check_columns
 from .findings import Finding, TableWarning
 from .labels import Label, Labels, labels_of, matching_label, population_of
 from .limits import limits_cover, risk_limits
-from .unlabelled import UnlabelledReport, by_fold
+from .pipelines import Pipeline, by_fold
+from .unlabelled import UnlabelledReport
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64, Int64
 
 _BLOCK = 100_000  # rows encoded at a time
 
 
 @dataclass(frozen=True, eq=False)
-class HeldOutRows:
+class HeldOutPredictions:
     """Out-of-fold predictions: each row is predicted by a model that was not trained on it.
 
     Attributes:
@@ -41,8 +43,8 @@ class HeldOutRows:
 
     Examples:
         >>> import numpy as np
-        >>> from rightloss.tabular import HeldOutRows
-        >>> held_out = HeldOutRows(np.log([[0.9, 0.1]]), target=np.array([0]), groups=None, rows=np.array([7]))
+        >>> from rightloss.tabular import HeldOutPredictions
+        >>> held_out = HeldOutPredictions(np.log([[0.9, 0.1]]), target=np.array([0]), groups=None, rows=np.array([7]))
         >>> held_out.log_probs.shape
         (1, 2)
     """
@@ -58,14 +60,16 @@ class FoldModels:
     """The models of the folds: a row that none was trained on is comparable with a held-out row only if a fold predicts it.
 
     Attributes:
-        models: one of each fold.
+        models: one without each fold.
         log_probs: their predictions of the held-out rows, at the mix of the training table, before any correction `(m, k)`.
         numbers: the fold of each held-out row `(m,)`.
+        corrections: of each of the models, by the rows outside of the fold.
     """
 
-    models: list[Fitted]
+    models: list[Pipeline]
     log_probs: Float64[np.ndarray, "m k"]
     numbers: Int64[np.ndarray, " m"]
+    corrections: list[Calibration]
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +85,7 @@ class ComparableRows:
 
     log_probs: Float64[np.ndarray, "n k"]
     held_out: Float64[np.ndarray, "m k"]
-    sampling: Tensor
+    sampling: np.ndarray
     folds: tuple[np.ndarray, np.ndarray] | None
 
 
@@ -99,9 +103,9 @@ class TableModel:
         comparison: the candidates' out-of-fold figures at π; `chosen` marks the one in use.
         held_out: its out-of-fold predictions.
         findings: what to know about the training table.
-        family: "linear", "boosting", or None for always answering π.
-        fitted: the model itself, fitted to all rows.
-        calibration: the affine correction, or None for the closed form.
+        fitted: the pipeline, fitted to all rows; None for always answering π.
+        correction: slopes and biases of its log-probabilities, which then hold at `correction.sampling`; 1 and 0 for the closed
+            form. None for always answering π.
         rows: number of rows that the model was fitted to.
         unlabelled: how unlabelled rows were used; None without any.
         folds: the models of the folds; None for always answering π, and in models saved by version 0.2.0.
@@ -130,10 +134,9 @@ class TableModel:
     population: Prevalence
     columns: list[ColumnSpec]
     comparison: pd.DataFrame
-    held_out: HeldOutRows
-    family: str | None
-    fitted: Fitted | None
-    calibration: Calibration | None
+    held_out: HeldOutPredictions
+    fitted: Pipeline | None
+    correction: Calibration | None
     rows: int
     findings: list[Finding] = field(default_factory=list)
     unlabelled: UnlabelledReport | None = None
@@ -141,7 +144,12 @@ class TableModel:
     odds_ratios: pd.DataFrame | None = None
 
     @property
-    def sampling(self) -> Tensor:
+    def family(self) -> str | None:
+        """Which pipeline it is: "linear", "boosting", or None for always answering π."""
+        return None if self.fitted is None else self.fitted.family
+
+    @property
+    def sampling(self) -> np.ndarray:
         """ρ (K,): the mix of classes in the training table."""
         return self.population.sampling
 
@@ -154,14 +162,15 @@ class TableModel:
             population: as in `fit_table`; None for the model's own.
         """
         to = self.population if population is None else self.prevalence_of(population)
-        if self.fitted is None:  # exactly π, as out of fold: rounding would look like information
-            return np.tile(to.population.log().numpy(), (len(frame), 1))
-        table = self._in_blocks(frame, self._block)
-        if not len(table):
-            return table
-        from_ = self.population.sampling if self.calibration is None else self.calibration.sampling
-        moved: np.ndarray = retarget(table, from_=from_, to=to)
-        return moved
+        fitted, correction = self.fitted, self.correction
+        if fitted is None or correction is None:  # exactly π, as out of fold: rounding would look like information
+            return np.tile(np.log(to.population), (len(frame), 1))
+
+        def block(part: pd.DataFrame) -> np.ndarray:
+            log_probs = correction.apply(fitted.predict_log_proba(fitted.encode(part, self.columns)))
+            return np.asarray(retarget(log_probs, correction.sampling, to))
+
+        return self._in_blocks(frame, block)
 
     def comparable_rows(self, frame: pd.DataFrame) -> ComparableRows:
         """Return predictions of a table and of the held-out rows by the same models.
@@ -171,10 +180,10 @@ class TableModel:
         """
         if self.folds is None:
             return ComparableRows(self.predict_log_proba(frame), self.held_out.log_probs, self.population.population, None)
-        models, size = self.folds.models, len(self.classes_)
+        models = self.folds.models
 
         def block(part: pd.DataFrame) -> np.ndarray:
-            return by_fold(models, matrix_for(models[0], part, self.columns), size)
+            return by_fold(models, models[0].encode(part, self.columns))
 
         folds = np.arange(len(frame)) % _BLOCK % len(models)  # as in `by_fold`
         table = self._in_blocks(frame, block)
@@ -257,15 +266,3 @@ class TableModel:
                 warnings.warn(str(finding).removeprefix("warning: "), TableWarning, stacklevel=3)
         parts = [block(frame.iloc[start : start + _BLOCK]) for start in range(0, len(frame), _BLOCK)]
         return np.concatenate(parts) if parts else np.empty((0, len(self.classes_)))
-
-    def _block(self, frame: pd.DataFrame) -> Float64[np.ndarray, "n k"]:
-        """Return predictions at the mix of the fitted model, or of its calibration."""
-        assert self.fitted is not None
-        raw = self.fitted.log_probs(matrix_for(self.fitted, frame, self.columns))
-        return raw if self.calibration is None else np.asarray(self.calibration(raw))
-
-
-def matrix_for(fitted: Fitted, frame: pd.DataFrame, columns: Sequence[ColumnSpec]) -> np.ndarray:
-    """Encode a table for a fitted model."""
-    assert isinstance(fitted, LinearModel | BoostingModel)
-    return linear_matrix(frame, columns) if isinstance(fitted, LinearModel) else boosting_matrix(frame, columns)
