@@ -136,8 +136,9 @@ def prevalence_facts(prevalence: Prevalence | MultilabelPrevalence) -> dict[str,
 def saved_prevalence(facts: Mapping[str, Any], path: str | os.PathLike[str]) -> Prevalence:
     """Return the prevalence from the metadata of `prevalence_facts`."""
     try:
-        if facts["sampling"] == [0, 1] and len(facts["population"]) == 2:
-            return Prevalence.positive_unlabelled(facts["population"][1]).with_evidence(facts["evidence"])
+        if facts["sampling"] in ([0, 1], [1, 0]) and len(facts["population"]) == 2:
+            one = Prevalence.positive_unlabelled(facts["population"][1], int(facts["sampling"][1]))
+            return one.with_evidence(facts["evidence"])
         if facts["concentration"] is None:
             return Prevalence(facts["population"], facts["sampling"], facts["evidence"])
         kappa = 1.0 if facts["evidence"] is None else facts["evidence"]  # None in files of versions up to 0.1
