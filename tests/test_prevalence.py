@@ -365,10 +365,10 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "a class that does not occur": (lambda: Prevalence([1.0, 0.0]), r"it is 0 for \[1\]: drop the class"),
     "a class never sampled": (lambda: Prevalence(LIST, [0.0, 1.0]), r"it is 0 for \[0\]: .*never sampled"),
     "a number for a list": (lambda: Prevalence(0.1), r"but got shape \(\): .*Prevalence.binary"),
-    "a nested list": (lambda: Prevalence([[0.9, 0.1]]), r"but got shape \(1, 2\): "),  # type: ignore[list-item]
-    "a ragged list": (lambda: Prevalence([[0.9], [0.1, 0.0]]), "to be numbers"),  # type: ignore[list-item]
+    "a nested list": (lambda: Prevalence([[0.9, 0.1]]), r"but got shape \(1, 2\): "),
+    "a ragged list": (lambda: Prevalence([[0.9], [0.1, 0.0]]), "to be numbers"),
     "a matrix": (lambda: Prevalence(np.eye(2)), r"but got shape \(2, 2\): "),
-    "words": (lambda: Prevalence(["rare", "common"]), "to be numbers, but got list of dtype <U6: give"),  # type: ignore[list-item]
+    "words": (lambda: Prevalence(["rare", "common"]), "to be numbers, but got list of dtype <U6: give"),
     "nothing": (lambda: Prevalence(None), "to be numbers, but got None"),  # type: ignore[arg-type]
     "certainty": (lambda: Prevalence.binary(0), "`population` .*strictly between 0 and 1, but got 0"),
     "a rate of NaN": (lambda: Prevalence.binary(NAN), "between 0 and 1, but got nan"),
@@ -395,7 +395,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "labels in words": (lambda: Prevalence.from_labels(pd.Series(["ill", "well"]), 0.1), r"y\.map\(\{'ill': 0, 'well': 1\}\)"),
     "complex labels": (lambda: Prevalence.from_labels(np.array([0j, 1j]), 0.1), "complex128: number the classes"),
-    "complex frequencies": (lambda: Prevalence([0.5 + 0j, 0.5]), "to be numbers, but got list of dtype complex128"),  # type: ignore[list-item]
+    "complex frequencies": (lambda: Prevalence([0.5 + 0j, 0.5]), "to be numbers, but got list of dtype complex128"),
     "a complex number": (lambda: Prevalence.binary(np.array(0.5 + 0j)), "one number"),  # type: ignore[arg-type]
     "float labels": (lambda: Prevalence.from_labels([0.0, 1.0], LIST), r"int labels.*float64 of shape \(2,\): "),
     "words for labels": (lambda: Prevalence.from_labels(["a", "b"], LIST), "to be numbers.*number the classes from 0"),

@@ -1,7 +1,7 @@
 """Arrays and metadata in one file, verified on load.
 
-Stage: arrays or tensors, and metadata (`facts`) → a safetensors file, and back. The metadata are JSON, with the name and version of the
-format and a SHA-256 digest of everything. The digest detects damage, not forgery.
+Stage: arrays or tensors, and metadata (`facts`) → a safetensors file, and back. The metadata are JSON, with the name and
+version of the format and a SHA-256 digest of everything. The digest detects damage, not forgery.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def read_file(
 
 
 def copy_state(tensors: Mapping[str, Array], module: Any) -> None:
-    """Copy tensors into the `nn.Module` if all fit; otherwise copy nothing and raise a ValueError that names those that do not fit."""
+    """Copy tensors into the `nn.Module` if all fit; otherwise copy none and raise a ValueError that names the others."""
     check_fit(tensors, module.state_dict())
     module.load_state_dict(tensors, strict=True)
 

@@ -147,15 +147,15 @@ def _two_classes(logits: np.ndarray, beta: BetaLogOdds, level: float) -> list[np
     nodes, weights = beta.rule()
     signs = np.array([-1.0, 1.0])
     odds = (logits[:, 1] - logits[:, 0])[:, None]
-    low, high = (beta.quantile(share) for share in ((1 - level) / 2, (1 + level) / 2))
+    ends = np.array([beta.quantile(share) for share in ((1 - level) / 2, (1 + level) / 2)])
 
     def mean(block: np.ndarray) -> np.ndarray:
         return np.stack([expit(sign * (block + nodes)) @ weights for sign in signs], 1)
 
     return [
         _blockwise(mean, odds, len(nodes)),
-        expit(signs * (odds + [high, low])),
-        expit(signs * (odds + [low, high])),
+        expit(signs * (odds + ends[::-1])),
+        expit(signs * (odds + ends)),
     ]
 
 

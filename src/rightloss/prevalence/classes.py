@@ -51,12 +51,12 @@ class Prevalence:
         Prevalence(population=[0.999, 0.001], sampling=[0.5, 0.5])
     """
 
-    __slots__ = ("_population", "_sampling", "_concentration", "_evidence", "_unknown")  # in the order of _assign
+    __slots__ = ("_concentration", "_evidence", "_population", "_sampling", "_unknown")
 
-    _population: np.ndarray
-    _sampling: np.ndarray
     _concentration: np.ndarray | None
     _evidence: float
+    _population: np.ndarray
+    _sampling: np.ndarray
     _unknown: bool
 
     def __init__(self, population: Frequencies, sampling: Frequencies | None = None, evidence: float = 1.0) -> None:
@@ -65,8 +65,8 @@ class Prevalence:
         self._assign(pi, rho, _kappa(evidence), None)
 
     def _assign(self, population: Any, sampling: Any, evidence: float, concentration: Any, unknown: bool = False) -> None:
-        arrays = (None if each is None else _read_only(each) for each in (population, sampling, concentration))
-        for name, value in zip(self.__slots__, (*arrays, evidence, unknown), strict=True):
+        alpha, pi, rho = (None if each is None else _read_only(each) for each in (concentration, population, sampling))
+        for name, value in zip(self.__slots__, (alpha, evidence, pi, rho, unknown), strict=True):
             object.__setattr__(self, name, value)
 
     def __setattr__(self, name: str, value: Any) -> None:
