@@ -107,7 +107,7 @@ class Batches:
     @property
     def sampling(self) -> np.ndarray:
         """ρ, the mix of labels, or of votes, in minibatches."""
-        return self._sampler.sampling
+        return self._sampler.prevalence.sampling
 
     def unlabelled_rows(self, population: float | None) -> Int64[Tensor, " drawn"]:
         """Return unlabelled rows at the class frequencies of a run's population, as many as there are: those of the first
