@@ -5,7 +5,7 @@ Stage: predictions and labels as given → `HeldOut`: float64 rows, class number
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,11 @@ class HeldOut:
     def counts(self) -> np.ndarray:
         """The number of examples of each class, by weight (K,)."""
         return np.bincount(self.labels, self.mass, self.log_probs.shape[1])
+
+    def take(self, rows: np.ndarray) -> HeldOut:
+        """Return some of the rows, by number or as a mask."""
+        parts = (None if each is None else each[rows] for each in (self.groups, self.weights))
+        return HeldOut(self.log_probs[rows], self.labels[rows], *parts)
 
     def require_every_class(self) -> None:
         """Raise a ValueError if a class has no held-out example."""
@@ -83,8 +88,8 @@ def held_out_set(held_out: Any, num_classes: int | None = None, groups: Any = No
     kept = index != IGNORED if mass is None else (index != IGNORED) & (mass > 0)
     if kept.all():
         return HeldOut(table, index, clusters, mass)
-    clusters = None if clusters is None else np.unique(clusters[kept], return_inverse=True)[1]
-    return HeldOut(table[kept], index[kept], clusters, None if mass is None else mass[kept])
+    found = HeldOut(table, index, clusters, mass).take(kept)
+    return found if clusters is None else replace(found, groups=np.unique(clusters[kept], return_inverse=True)[1])
 
 
 def _row_weights(weights: Any, shape: tuple[int, ...]) -> np.ndarray | None:

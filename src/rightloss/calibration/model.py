@@ -221,7 +221,8 @@ def calibrate(data: HeldOut, kind: CalibrationKind, shrink: float = 1.0, stackle
     else:
         _require_own_probability(data)
         found = fit_slopes(data, kind, shrink)
-        _warn_of_useless(data, found, stacklevel + 1)
+        _refuse_another_order(data, found)
+        warn_of_disagreement(data, found, stacklevel)
     probs = np.exp(found.apply(data.log_probs)).T
     never = np.flatnonzero(probs.sum(1) == 0).tolist()
     if never:
@@ -266,18 +267,12 @@ def _require_own_probability(data: HeldOut) -> None:
         )
 
 
-def _warn_of_useless(data: HeldOut, found: Calibration, stacklevel: int) -> None:
-    """Warn if the labels do not agree with the predictions; raise a ValueError if they agree with another order of columns."""
+def warn_of_disagreement(data: HeldOut, found: Calibration, stacklevel: int) -> None:
+    """Warn if the labels that a calibration was fitted to agree with the predictions no more than by chance."""
     against = np.flatnonzero(found.slopes == 0).tolist()
     number = {"temperature": -np.inf, "affine": 1, "beta": len(found.slopes)}[found.kind]
     if not against and _statistic(found, data) >= number:
         return
-    order = _better_order(data) if against else None
-    if order is not None:
-        raise ValueError(
-            f"Expected held-out labels that the predictions agree with, but the best slope of class(es) {against} is negative: "
-            f"put the columns in the order of the class numbers; log_probs[:, {order}] agrees with the labels."
-        )
     what, remedy = "agree with the predictions no more than by chance", "use more rows, or another model"
     if against:
         what = f"contradict the predictions of class(es) {against}, so their slopes are 0"
@@ -288,10 +283,20 @@ def _warn_of_useless(data: HeldOut, found: Calibration, stacklevel: int) -> None
     if 0 < len(against) < len(found.slopes):
         remedy = "kind='affine' has one slope for all classes"
     warnings.warn(
-        f"The held-out labels {what}: the calibration answers little more than their frequencies; {remedy}.",
+        f"The held-out labels {what}. The calibration answers little more than their frequencies: {remedy}.",
         PrevalenceWarning,
-        stacklevel=stacklevel,
+        stacklevel=stacklevel + 1,
     )
+
+
+def _refuse_another_order(data: HeldOut, found: Calibration) -> None:
+    against = np.flatnonzero(found.slopes == 0).tolist()
+    order = _better_order(data) if against else None
+    if order is not None:
+        raise ValueError(
+            f"Expected held-out labels that the predictions agree with, but the best slope of class(es) {against} is negative: "
+            f"put the columns in the order of the class numbers; log_probs[:, {order}] agrees with the labels."
+        )
 
 
 def _better_order(data: HeldOut) -> list[int] | None:
