@@ -88,6 +88,33 @@ class TableStream:
         """The number of rows."""
         return sum(part.rows for part in self.parts)
 
+    @property
+    def is_long(self) -> bool:
+        """Whether it has more than one chunk."""
+        return self.rows > CHUNK
+
+    @property
+    def is_parquet(self) -> bool:
+        """Whether its files are Parquet."""
+        return self.parts[0].path.suffix.lower() in _PARQUET
+
+    def start(self, part: int) -> int:
+        """Return the number of the first row of a part."""
+        return sum(each.rows for each in self.parts[:part])
+
+    def empty(self, columns: Collection[str]) -> pd.DataFrame:
+        """Return a data frame with the types of some columns, without rows."""
+        dtypes = {name.strip(): dtype for name, dtype in self.types.dtypes.items()}
+        return pd.DataFrame({name: pd.Series(dtype=dtypes[name]) for name in columns})
+
+    def arrow_types(self) -> dict[str, Any]:
+        """Return Arrow's types of the columns, of text files those of True, False and missing; pandas has none for them."""
+        import pyarrow as pa
+
+        if self.is_parquet:
+            return {field.name.strip(): field.type for field in self.types.schema}
+        return {name: pa.bool_() for name, dtype in self.types.dtypes.items() if dtype == "object"}
+
     def frames(self, columns: Collection[str] | None = None, part: int | None = None) -> Iterator[pd.DataFrame]:
         """Yield the rows in order, a data frame per chunk, with some columns or all; of one part or of all."""
         wanted = [name for name in self.columns if columns is None or name in columns]
