@@ -224,6 +224,8 @@ def logsumexp(table: Array, axis: int = 1) -> Array:
     """Return log Σ exp over one axis, which stays with length 1; −∞ where all are."""
     if is_tensor(table):
         return table.logsumexp(axis, keepdim=True)
+    if axis == 1 and table.ndim == 2 and table.shape[1] <= 16:  # NumPy is slow to sum along short rows
+        return logsumexp(np.array(table.T, order="C"), 0).T
     top = table.max(axis, keepdims=True)
     top = np.where(np.isneginf(top), 0.0, top).astype(table.dtype)
     with np.errstate(divide="ignore", invalid="ignore"):  # of rows that are refused
@@ -363,7 +365,8 @@ def _rounding(values: Any) -> float:
 
 
 def _check_rows(block: np.ndarray, start: int, tolerance: float, name: str) -> None:
-    fine = np.abs(logsumexp(full_precision(block))[:, 0]) <= tolerance  # NaN is not
+    # columns first, because NumPy is slow at sums over few numbers
+    fine = np.abs(logsumexp(np.asfortranarray(full_precision(block)))[:, 0]) <= tolerance  # NaN is not
     if fine.all():
         return
     row = int(np.flatnonzero(~fine)[0])

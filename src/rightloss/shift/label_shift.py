@@ -235,9 +235,8 @@ def _edges(score: np.ndarray, is_target: np.ndarray) -> np.ndarray:
     """Return quantiles of the scores, with equal weight for both sets; all below the largest score, so that no bin is empty."""
     ours, theirs = int(is_target.sum()), int((~is_target).sum())
     parts = min(_MOST_BINS, max(1, min(ours, theirs) // _PER_BIN))
-    order = score.argsort()
-    reached = np.where(is_target, 0.5 / max(ours, 1), 0.5 / max(theirs, 1))[order].cumsum()
-    places = np.searchsorted(reached / reached[-1], np.arange(1, parts) / parts)
+    weight, order = np.where(is_target, 0.5 / max(ours, 1), 0.5 / max(theirs, 1)), score.argsort()
+    places = np.searchsorted(weight[order].cumsum() / weight.sum(), np.arange(1, parts) / parts - 1e-12)  # not by rounding
     edges = np.unique(score[order][places.clip(max=len(order) - 1)])
     return edges[edges < score.max()]
 
