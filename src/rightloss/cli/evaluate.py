@@ -147,9 +147,8 @@ class ModelRows(NamedTuple):
         """Yield the rows of a part, chunk by chunk."""
         from ..tabular.encode import odd_cells
 
-        for frame in self.table.frames(
-            [self.target, self.group or self.target, *(spec.name for spec in used(self.model))], part
-        ):
+        wanted = {self.target, self.group, *(spec.name for spec in used(self.model))}
+        for frame in self.table.frames(wanted, part):
             codes = class_numbers(frame[self.target], self.model.classes_)
             log_probs = self.model.predict_log_proba(frame, self.population, warn=False)
             yield LabelledRows(len(frame), log_probs, codes, _groups(frame, self.group), odd_cells(frame, used(self.model)))
@@ -259,10 +258,9 @@ def _collected(
             groups[rows] = np.array([*places, -1])[given[0]]
     if codes.max() < 0:
         raise ValueError(f"Expected labels in column {target!r}, but all are missing: `rightloss predict` needs none.")
-    if (codes < 0).any():
-        warnings.warn(
-            f"column {target!r}: {(codes < 0).sum():,} rows have no label and are left out", UserWarning, stacklevel=2
-        )
+    without = int((codes < 0).sum())
+    if without:
+        warnings.warn(f"column {target!r}: {without:,} rows have no label and are left out", UserWarning, stacklevel=2)
     missing = groups < 0
     groups[missing] = len(numbers) + missing[missing].cumsum()  # each a group of its own
     return (log_probs, codes, None if given is None else groups), odd

@@ -108,9 +108,7 @@ class LinearPipeline(TableClassifier):
 
     def predict_log_proba(self, X: np.ndarray) -> Float64[np.ndarray, "n k"]:
         """Return log-probabilities of the rows of `linear_matrix`."""
-        scores = np.einsum(
-            "np,kp->nk", X.astype(np.float64), self.coef_
-        )  # a row's bits do not depend on the others, as in BLAS
+        scores = np.einsum("np,kp->nk", X.astype(np.float64), self.coef_)  # unlike BLAS, to the bit the same for any rows
         return log_softmax(scores + self.intercept_, axis=1)
 
     def _given(self) -> float | None:

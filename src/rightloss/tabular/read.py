@@ -1,7 +1,7 @@
 """Read a table from CSV, TSV or Parquet: a file or a folder of parts, whole or by chunk.
 
-Stage: path → `pandas.DataFrame`, with notes about the file in `frame.attrs["findings"]`; path → `TableStream` → a data frame per
-chunk.
+Stage: path → `pandas.DataFrame`, with notes about the file in `frame.attrs["findings"]`; path → `TableStream` → a frame
+per chunk.
 
 A stream is read twice: first for the types of its columns, then for its cells. So a column has the same type in all chunks and
 parts, which is its type in the whole table, and errors in the file come before the first row is used.
@@ -115,7 +115,7 @@ class TableStream:
             return {field.name.strip(): field.type for field in self.types.schema}
         return {name: pa.bool_() for name, dtype in self.types.dtypes.items() if dtype == "object"}
 
-    def frames(self, columns: Collection[str] | None = None, part: int | None = None) -> Iterator[pd.DataFrame]:
+    def frames(self, columns: Collection[str | None] | None = None, part: int | None = None) -> Iterator[pd.DataFrame]:
         """Yield the rows in order, a data frame per chunk, with some columns or all; of one part or of all."""
         wanted = [name for name in self.columns if columns is None or name in columns]
         for each in self.parts if part is None else [self.parts[part]]:
