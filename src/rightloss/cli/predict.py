@@ -168,9 +168,11 @@ class Prediction(NamedTuple):
 def _write(job: Prediction, each: Each, out: Path | None) -> Predicted:
     """Predict the table and write it, chunk by chunk; return the sums over all rows."""
     import numpy as np
+    import pyarrow as pa
 
     names = [*job.kept, *(spec.name for spec in used(job.model) if spec.name not in job.kept)]
-    file = FileFormat.of(out, job.frame(job.table.empty(names)), job.table, plain_classes(job.model))
+    types = job.table.arrow_types() | {PREDICTED: pa.array(plain_classes(job.model)).type}
+    file = FileFormat.of(out, job.frame(job.table.empty(names)), types)
     done = Predicted(0, np.zeros(len(job.model.classes_)), file.changed_names(), [])
     with file.written(out) as write:
         for chunk in chunks(each, job._replace(format=file).rows, job.table):

@@ -10,7 +10,7 @@ import gzip
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -61,10 +61,16 @@ class FileFormat(NamedTuple):
     packed: bool
 
     @classmethod
-    def of(cls, path: Path | None, empty: pd.DataFrame, table: TableStream, classes: Sequence[Any]) -> FileFormat:
-        """Return the format by the suffix of the path, CSV without one, for predictions of the rows of a table."""
+    def of(cls, path: Path | None, empty: pd.DataFrame, types: Mapping[str, Any]) -> FileFormat:
+        """Return the format by the suffix of the path, CSV without one.
+
+        Args:
+            path: of the file.
+            empty: its columns, without rows.
+            types: Arrow's types of the columns for which pandas has none.
+        """
         name = "" if path is None else path.name.lower()
-        schema = _schema(empty, table, classes) if name.endswith(".parquet") else None
+        schema = _schema(empty, types) if name.endswith(".parquet") else None
         return cls(empty, schema, "\t" if name.endswith(".tsv") else ",", name.endswith(".gz"))
 
     def content(self, frame: pd.DataFrame) -> tuple[Any, Counter[str]]:
@@ -168,12 +174,11 @@ def without_formulas(frame: pd.DataFrame) -> tuple[pd.DataFrame, Counter[str]]:
     return safe, changed
 
 
-def _schema(empty: pd.DataFrame, table: TableStream, classes: Sequence[Any]) -> Any:
+def _schema(empty: pd.DataFrame, types: Mapping[str, Any]) -> Any:
     """Return Arrow's types of the columns, which do not depend on the cells of a chunk."""
     import pyarrow as pa
 
     schema = pa.Schema.from_pandas(empty, preserve_index=False)
-    types = table.arrow_types() | {PREDICTED: pa.array(classes).type}
     for number, name in enumerate(empty.columns):
         if empty[name].dtype == object:
             schema = schema.set(number, schema.field(number).with_type(types[name]))
