@@ -1,31 +1,38 @@
-"""Calibration at the population's mix: the slope of predicted log-odds, and observed frequencies against predicted ones.
+"""Calibration at the population's mix: slope and shifts of predicted log-odds, and observed frequencies against predicted ones.
 
 Stage: `Sample` → slope b and intercepts a of p(k|x) ∝ exp(a_k + b log p_k), fitted by likelihood at π (Cox's recalibration). A
 correct model has b = 1, an overconfident one b < 1. For two classes this is logistic regression of the label on the log-odds.
-The other stage: log_probs, target, π → `ReliabilityCurve`, a point per bin of predictions.
+
+`Sample` → calibration in the large: for each selected class k, the a_k with E[σ(l_k + a_k)] = π_k, where l_k = log p_k/(1 − p_k)
+and E is over the population. It is the intercept of a logistic regression with a fixed slope of 1 on l_k: 0 for a correct
+model, above 0 if the probabilities are too low.
+
+log_probs, target, π → `ReliabilityCurve`, a point per bin of predictions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
-from jaxtyping import Float64
-from torch import Tensor
+from scipy.special import expit, logit
 
-from ..rng import checked_level, own_stream
-from .one_vs_rest import Array, Scores, scores, with_limits
-from .sample import IGNORED, Mix, Numbers, Predictions, Sample
+from ..arrays import checked_choice, checked_level, random_generator
+from ..solve import Quadratic, intercepts_for_mean, minimise
+from .one_vs_rest import Array, Scores, log_odds, scores, with_limits
+from .sample import IGNORED, Mix, Numbers, Predictions, Sample, checked_int
 
-BLOCK = 1 << 18  # entries at a time, so that a large sample is not copied
+if TYPE_CHECKING:
+    from jaxtyping import Float64, Int64
+
 MOST_CLASSES = 20  # the recalibration has a parameter per class, and a matrix of these per example
-_STEPS, _HALVINGS = 200, 60
-_ENOUGH = 0.1  # smallest fraction of the expected gain of a Newton step; with less the step is halved
-_CONVERGED = 1e-12  # tolerance of the log-likelihood before one last Newton step
+_MANY = 1 << 18  # entries from which a fit starts at that of a sixteenth of them, which saves most passes over all
 _ALIKE = 1e-6  # spread of log-odds, relative to 1 and to their mean, up to which they count as equal
+_FARTHEST = 1e6  # larger log-odds are not meaningful probabilities, nor are shifts between them
+_FLAT = 1e-9  # if the spread of the shifted predictions relative to rounding is smaller, the shift is not unique
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,7 @@ def reliability_curve(
     positive: int | None = None,
     width: Literal["equal-mass", "equal-width"] = "equal-mass",
     level: float = 0.95,
-    generator: torch.Generator | None = None,
+    generator: Any = None,
     groups: Numbers | None = None,
     ignore_index: int = IGNORED,
 ) -> ReliabilityCurve:
@@ -97,16 +104,13 @@ def reliability_curve(
         >>> curve.predicted.round(3).tolist(), curve.observed.round(3).tolist()
         ([0.1, 0.8], [0.143, 0.333])
     """
-    level = checked_level(level)
-    if width not in ("equal-mass", "equal-width"):
-        raise ValueError(f'Expected `width` to be "equal-mass" or "equal-width", but got {width!r}: choose one of the two.')
-    if isinstance(bins, bool) or not isinstance(bins, int | np.integer) or bins < 1:
-        raise ValueError(f"Expected `bins` to be an int ≥ 1, but got {bins!r}: such as 15.")
+    level, width = checked_level(level), checked_choice(width, "width", ("equal-mass", "equal-width"))
+    bins = checked_int(bins, "bins", 1)
     found = scores(log_probs, target, prevalence, positive, "a reliability curve", groups, ignore_index)
-    stream = own_stream(generator)
+    stream = random_generator(generator)
     share = _mass_below(found) if width == "equal-mass" else found.to_bin
     _, index = np.unique(np.minimum((share * bins).astype(np.int64), bins - 1), return_inverse=True)
-    weight: Array = np.bincount(index, found.weights).astype(np.float64)
+    weight = np.bincount(index, found.weights)
     predicted = np.bincount(index, found.weights * found.probability) / weight
     counts = found.in_bins(index, len(weight))
     values = with_limits(_observed, counts, found.prevalence, found.positive, level, stream)
@@ -134,149 +138,125 @@ class Recalibration:
         scale: s, their mean distance from m.
     """
 
-    theta: Float64[Tensor, " k"]
-    centre: Float64[Tensor, " k"]
+    theta: Float64[np.ndarray, " k"]
+    centre: Float64[np.ndarray, " k"]
     scale: float
 
     def terms(
-        self, table: Float64[Tensor, "m k"], labels: Tensor
-    ) -> tuple[Float64[Tensor, " m"], Float64[Tensor, "m k"], Float64[Tensor, "m kk"]]:
-        """Return each entry's log-likelihood `(m,)`, its gradient in θ `(m, k)` and negative Hessian `(m, k·k)`."""
-        z = (table - table[:, :1] - self.centre) / self.scale
-        return _two_classes(z[:, 1], labels, self.theta) if table.shape[1] == 2 else _many_classes(z, labels, self.theta)
+        self, columns: Float64[np.ndarray, "k m"], labels: Int64[np.ndarray, " m"] | int
+    ) -> tuple[Float64[np.ndarray, " m"], Float64[np.ndarray, "k m"], Float64[np.ndarray, "t m"]]:
+        """Return each entry's log-likelihood, its gradient in θ, and the upper triangle of its negative Hessian, by row."""
+        k, each = len(columns), np.arange(columns.shape[1])
+        z = (columns - columns[0] - self.centre[:, None]) / self.scale
+        logits = self.theta[0] * z
+        logits[1:] += self.theta[1:, None]
+        best = logits.argmax(0)
+        logits -= logits[best, each]
+        probs = np.exp(logits)
+        total = probs.sum(0)
+        probs /= total
+        # relative to the most probable class there is no cancellation, neither in 1 − p, the sum of the others, nor in z − mean
+        others = probs.copy()
+        others[best, each] = 0.0
+        rest = others.sum(0)
+        miss = 1 - probs
+        miss[best, each] = rest
+        z -= z[best, each]
+        mean = (probs * z).sum(0)
+        log_likelihood = np.where(labels == best, np.log1p(-rest), logits[labels, each] - np.log(total))
+        score = -probs
+        score[labels, each] = miss[labels, each]
+        score[0] = z[labels, each] - mean
+        cross = probs * (z - mean)
+        curvature = [(cross * z).sum(0), *cross[1:]]
+        for i in range(1, k):
+            curvature += [probs[i] * miss[i], *(-probs[i] * probs[i + 1 :])]
+        return log_likelihood, score, np.stack(curvature)
+
+
+def symmetric(triangle: Float64[np.ndarray, "t *b"]) -> Float64[np.ndarray, "p p *b"]:
+    """Return symmetric matrices from their upper triangles, by row."""
+    size = math.isqrt(2 * len(triangle))
+    upper = np.triu_indices(size)
+    full = np.empty((size, size, *triangle.shape[1:]))
+    full[upper] = full[upper[::-1]] = triangle
+    return full
 
 
 def fit_recalibration(sample: Sample) -> tuple[Recalibration | None, str]:
-    """Return the fit by damped Newton steps; None, and the reason, if there is none.
+    """Return the fit; None, and the reason, if there is none.
 
-    The log-likelihood is concave, and has a maximum unless the classes are separated. It starts at a slope of 0 and the
-    population's mix, where the curvature is largest, so that no step is too long.
+    The log-likelihood is concave, and has a maximum unless the classes are separated. The search starts at a slope of 0 and the
+    population's mix, where the curvature is largest.
     """
     if sample.num_classes > MOST_CLASSES:
         return None, f"not fitted with more than {MOST_CLASSES} classes"
-    if bool(sample.log_probs.isneginf().any()):
+    if np.isneginf(sample.log_probs).any():
         return None, "a probability of exactly 0 has no log-odds"
     centre, scale = _standard(sample)
-    if not scale > _ALIKE * (1 + float(centre.abs().max())):
+    if not scale > _ALIKE * (1 + np.abs(centre).max()):
         return None, "all predictions are equal, or the classes are separated"
     if _separated(sample):
         return None, "the classes are separated, so the slope has no bound"
-    mix = sample.prevalence.population.log()
-    start = Recalibration(torch.cat([torch.zeros(1, dtype=torch.float64), mix[1:] - mix[0]]), centre, scale)
-    if len(sample.labels) > BLOCK and not (some := _every_16th(sample)).missing:  # saves most passes over all entries
-        start = _newton(some, start) or start
-    model = _newton(sample, start)
+    mix = np.log(sample.prevalence.population)
+    start = Recalibration(np.append(0.0, mix[1:] - mix[0]), centre, scale)
+    if len(sample.labels) > _MANY and not (some := _every_16th(sample)).missing:
+        start = _maximise(some, start) or start
+    model = _maximise(sample, start)
     return model, "" if model else "its fit did not converge: the classes are almost separated"
 
 
 def _every_16th(sample: Sample) -> Sample:
-    some = slice(None, None, 16)
-    rows = torch.arange(len(sample.labels))[some] if sample.rows is None else sample.rows[some]
-    return replace(sample, rows=rows, labels=sample.labels[some], votes=None if sample.votes is None else sample.votes[some])
+    rows = np.arange(len(sample.labels)) if sample.rows is None else sample.rows
+    votes = None if sample.votes is None else sample.votes[::16]
+    return replace(sample, rows=rows[::16], labels=sample.labels[::16], votes=votes)
 
 
-def _newton(sample: Sample, model: Recalibration) -> Recalibration | None:
-    """Maximise the log-likelihood from `model` on; None if that does not converge."""
-    value, score, curvature = _derivatives(sample, model)
-    for _ in range(_STEPS):
-        step = _newton_step(curvature, score)
-        gain = float(step @ score)
-        if gain <= -_CONVERGED * value:
-            return replace(model, theta=model.theta + step)
-        for _ in range(_HALVINGS):
-            tried = replace(model, theta=model.theta + step)
-            found = _derivatives(sample, tried)
-            if found[0] >= value + _ENOUGH * gain:
-                break
-            step, gain = step / 2, gain / 2
-        else:
-            break
-        model, (value, score, curvature) = tried, found
-    return None
+def _maximise(sample: Sample, start: Recalibration) -> Recalibration | None:
+    """Maximise the log-likelihood, in units of θ in which the first curvature is 1; None if that does not converge."""
+    unit = 1 / np.sqrt(np.diag(_derivatives(sample, start).hessian).clip(np.finfo(np.float64).tiny))
+
+    def function(point: np.ndarray) -> Quadratic:
+        at = _derivatives(sample, replace(start, theta=start.theta + unit * point))
+        return Quadratic(at.value, unit * at.gradient, unit[:, None] * at.hessian * unit)
+
+    found = minimise(function, np.zeros(len(unit)), enough=1e-14)
+    if not found.converged:
+        return None
+    step = np.linalg.solve(found.at.hessian + 1e-14 * np.eye(len(unit)), found.at.gradient)
+    return replace(start, theta=start.theta + unit * (found.point - step))
 
 
-def score_influence(sample: Sample, model: Recalibration) -> Float64[Tensor, " m"]:
+def _derivatives(sample: Sample, model: Recalibration) -> Quadratic:
+    """Return minus the log-likelihood at π, to second order in θ."""
+    weights, k = sample.population_weights, sample.num_classes
+    value, score, curvature = 0.0, np.zeros(k), np.zeros(k * (k + 1) // 2)
+    for part in sample.parts(k):
+        each = model.terms(sample.columns(part), sample.labels[part])
+        value, score, curvature = (
+            total + terms @ weights[part] for total, terms in zip((value, score, curvature), each, strict=True)
+        )
+    return Quadratic(-float(value), -score, symmetric(curvature))
+
+
+def score_influence(sample: Sample, model: Recalibration) -> Float64[np.ndarray, " m"]:
     """Return the influence of each entry on the slope: the first row of H⁻¹ times its gradient, in units of the slope."""
-    curvature, scores = torch.zeros(sample.num_classes**2, dtype=torch.float64), []
-    weights = sample.population_weights
-    for part, table in _parts(sample):
-        _, score, second = model.terms(table, sample.labels[part])
-        curvature += weights[part] @ second
-        scores.append(score)
-    return torch.cat(scores) @ (torch.linalg.inv(curvature.view(sample.num_classes, -1))[0] / model.scale)
+    row = np.linalg.inv(_derivatives(sample, model).hessian)[0] / model.scale
+    parts = sample.parts(sample.num_classes)
+    return np.concatenate([row @ model.terms(sample.columns(part), sample.labels[part])[1] for part in parts])
 
 
-def _newton_step(curvature: Tensor, score: Tensor) -> Float64[Tensor, " k"]:
-    """Return H⁻¹ g, in units in which the diagonal of H is 1; if H is singular up to rounding, a small ridge is added."""
-    unit = curvature.diagonal().clamp_min(torch.finfo(torch.float64).tiny).rsqrt()
-    scaled = curvature * unit[:, None] * unit + 1e-14 * torch.eye(len(score), dtype=torch.float64)
-    step: Tensor = unit * torch.linalg.solve(scaled, unit * score)
-    return step
-
-
-def _two_classes(z: Tensor, labels: Tensor, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    sign = 2.0 * labels - 1
-    logit = sign * (theta[0] * z + theta[1])
-    miss = torch.sigmoid(-logit)  # not 1 − p, which is 0 if p rounds to 1
-    score = torch.stack([z, torch.ones_like(z)], 1) * (sign * miss)[:, None]
-    v = miss * torch.sigmoid(logit)
-    cross = v * z
-    return torch.nn.functional.logsigmoid(logit), score, torch.stack([cross * z, cross, cross, v], 1)
-
-
-def _many_classes(z: Tensor, labels: Tensor, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    k = z.shape[1]
-    log_probs = torch.log_softmax(theta[0] * z + torch.cat([torch.zeros_like(theta[:1]), theta[1:]]), 1)
-    probs = log_probs.exp()
-    # relative to the most probable class there is no cancellation, neither in 1 − p, the sum of the others, nor in z − mean
-    best = log_probs.argmax(1, keepdim=True)
-    rest = probs.scatter(1, best, 0.0).sum(1, keepdim=True)
-    miss = (1 - probs).scatter(1, best, rest)
-    z = z - z.gather(1, best)
-    mean = (probs * z).sum(1, keepdim=True)
-    own = labels[:, None]
-    log_likelihood = torch.where(own == best, torch.log1p(-rest), log_probs.gather(1, own))
-    score = (-probs).scatter(1, own, miss.gather(1, own))
-    score[:, :1] = z.gather(1, own) - mean
-    curvature = -probs[:, :, None] * probs[:, None]
-    curvature.diagonal(dim1=1, dim2=2).copy_(probs * miss)
-    cross = probs * (z - mean)
-    curvature[:, 0], curvature[:, :, 0] = cross, cross
-    curvature[:, 0, 0] = (cross * z).sum(1)
-    return log_likelihood[:, 0], score, curvature.view(-1, k * k)
-
-
-def _parts(sample: Sample) -> Iterator[tuple[slice, Tensor]]:
-    """Yield the entries in blocks, with their log-probabilities."""
-    size = max(4 * BLOCK // sample.num_classes**2, 1024)
-    for start in range(0, len(sample.labels), size):
-        part = slice(start, start + size)
-        yield part, sample.log_probs[part if sample.rows is None else sample.rows[part]].double()
-
-
-def _derivatives(sample: Sample, model: Recalibration) -> tuple[float, Tensor, Tensor]:
-    k = sample.num_classes
-    value, score = 0.0, torch.zeros(k, dtype=torch.float64)
-    curvature = torch.zeros(k * k, dtype=torch.float64)
-    weights = sample.population_weights
-    for part, table in _parts(sample):
-        terms = model.terms(table, sample.labels[part])
-        value += float(weights[part] @ terms[0])
-        score += weights[part] @ terms[1]
-        curvature += weights[part] @ terms[2]
-    return value, score, curvature.view(k, k)
-
-
-def _standard(sample: Sample) -> tuple[Float64[Tensor, " k"], float]:
+def _standard(sample: Sample) -> tuple[Float64[np.ndarray, " k"], float]:
     """Return the mean of the log-odds against class 0, and their mean distance from it, with all classes equally frequent."""
     weights = (1 / (sample.num_classes * sample.totals))[sample.labels]
     weights = weights if sample.votes is None else weights * sample.votes
-    centre, scale = torch.zeros(sample.num_classes, dtype=torch.float64), 0.0
-    for part, table in _parts(sample):
-        centre += weights[part] @ (table - table[:, :1])
-    for part, table in _parts(sample):
-        scale += float(weights[part] @ (table - table[:, :1] - centre)[:, 1:].abs().mean(1))
-    return centre, scale
+
+    def mean(of: Callable[[np.ndarray], np.ndarray]) -> Any:
+        parts = ((sample.columns(part), weights[part]) for part in sample.parts())
+        return sum(of(columns - columns[0]) @ weight for columns, weight in parts)
+
+    centre = mean(lambda odds: odds)
+    return centre, float(mean(lambda odds: np.abs(odds - centre[:, None])[1:].mean(0)))
 
 
 def _separated(sample: Sample) -> bool:
@@ -286,12 +266,73 @@ def _separated(sample: Sample) -> bool:
     unless the smallest right-hand sides have a negative sum around a cycle of classes.
     """
     k = sample.num_classes
-    least = torch.full((2, k, k), torch.inf, dtype=torch.float64)  # for b = 1, and for b = −1
-    for part, table in _parts(sample):
-        labels = sample.labels[part]
-        ahead = table.gather(1, labels[:, None]) - table
-        for b, sign in enumerate((1.0, -1.0)):
-            least[b].scatter_reduce_(0, labels[:, None].expand(-1, k), sign * ahead, "amin")
+    least = np.full((2, k, k), np.inf)  # for b = 1, and for b = −1
+    for c, entries in sample.by_class():
+        columns = sample.columns(entries)
+        ahead = columns[c] - columns
+        least[:, c] = np.minimum(least[:, c], [ahead.min(1), -ahead.max(1)])
     for via in range(k):  # Floyd and Warshall
-        least = torch.minimum(least, least[:, :, via, None] + least[:, None, via])
-    return bool((least.diagonal(dim1=1, dim2=2) >= 0).all(1).any())
+        least = np.minimum(least, least[:, :, via, None] + least[:, None, via])
+    return bool((least.diagonal(axis1=1, axis2=2) >= 0).all(1).any())
+
+
+@dataclass(frozen=True)
+class Intercepts:
+    """Shifts of the log-odds of some classes, each against the rest.
+
+    Attributes:
+        classes: the selected classes: 1 of two, or all.
+        shifts: a, one per selected class `(j,)`.
+    """
+
+    classes: tuple[int, ...]
+    shifts: Float64[np.ndarray, " j"]
+
+    def terms(self, columns: Float64[np.ndarray, "k m"]) -> Float64[np.ndarray, "jj m"]:
+        """Return σ(l_k + a_k) of each selected class, then its derivative by a_k `(2j, m)`."""
+        odds = np.stack([log_odds(columns.T, k) for k in self.classes]) + self.shifts[:, None]
+        shifted = expit(odds)
+        return np.concatenate([shifted, shifted * expit(-odds)])
+
+
+def fit_intercepts(sample: Sample) -> tuple[Intercepts | None, str]:
+    """Return the shifts; None, and the reason, if there is no solution."""
+    k = sample.num_classes
+    if k > MOST_CLASSES:
+        return None, f"not fitted with more than {MOST_CLASSES} classes"
+    classes = (1,) if k == 2 else tuple(range(k))
+    shifts = []
+    for positive in classes:
+        odds = sample.per_entry(log_odds(sample.log_probs, positive))
+        shift = solve_shift(odds, sample.population_weights, float(sample.prevalence.population[positive]))
+        if shift is None:
+            return None, f"no single shift corrects the mean prediction of class {positive}: too many are almost certain"
+        shifts.append(shift)
+    return Intercepts(classes, np.array(shifts)), ""
+
+
+def solve_shift(odds: Float64[np.ndarray, " m"], weights: Float64[np.ndarray, " m"], rate: float) -> float | None:
+    """Return the a with Σ_i w_i σ(l_i + a) = rate; None if there is none up to a million, or a whole range of them.
+
+    The sum is only between the weight of l = ∞ and 1 minus that of l = −∞.
+    """
+    finite, total = np.isfinite(odds), weights.sum()
+    if not finite.all():
+        rate = (rate * total - weights[np.isposinf(odds)].sum()) / weights[finite].sum()
+        odds, weights, total = odds[finite], weights[finite], weights[finite].sum()
+    if not 0 < rate < 1:
+        return None
+    some = slice(None, None, 16 if len(odds) > _MANY else 1)
+    logits = np.stack([np.zeros_like(odds[some]), odds[some]], 1)
+    low, high = intercepts_for_mean(logits, np.array([1 - rate, rate]), weights[some])
+    shift, goal, share = float(high - low), float(logit(rate)), weights / total
+    for _ in range(50):  # Newton steps on the log-odds of both sides, which keep the digits of a rare class
+        p, q = expit(odds + shift), expit(-odds - shift)
+        mean, rest, both = float(share @ p), float(share @ q), float(share @ (p * q))
+        if not both > _FLAT * mean * rest or abs(shift) > _FARTHEST:
+            return None
+        step = (goal - math.log(mean / rest)) * mean * rest / both
+        shift += step
+        if abs(step) <= 1e-13 * (1 + abs(shift)):
+            return shift
+    return None

@@ -11,32 +11,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import torch
-from jaxtyping import Float64
-from torch import Tensor
+import numpy as np
 
-from ..rng import checked_level, own_stream
-from .class_statistics import Statistics, compute_statistics, make_spec
-from .decisions import cost_matrix, decide
-from .evaluate import MOST_DRAWN, MOST_UNDEFINED, check_options, qualified, square
-from .evaluation_inputs import EvaluationInputs, Key, influences, prepare
-from .figures import ANY, FIGURES, Formula
-from .intervals import (
-    ConfidenceLimits,
-    Influence,
-    bca,
-    bca_weighted,
-    delta_draws,
-    normal_interval,
-    percentiles,
-    resamples,
-)
+from ..arrays import random_generator
+from .class_statistics import Statistics, make_spec
+from .confidence import Contrast, confidence_limits, value_of
+from .evaluate import checked_options, square_costs
+from .evaluation_inputs import EvaluationInputs, Key, Quantity, prepare
+from .figures import FIGURES, Formula, Gradient
+from .intervals import ConfidenceLimits
 from .sample import IGNORED, Mix, Numbers, Predictions, labelled_sample
 
 Verdict = Literal["a ahead", "b ahead", "undecided"]
 
 _DISTANCE = -1  # instead of a class in a `Key`: the distance of the figure from its ideal
-_ROUNDING = 1e-13  # relative to the figures: a smaller difference counts as 0
 
 
 @dataclass(frozen=True)
@@ -153,7 +141,7 @@ def compare(
     level: float = 0.95,
     draws: int = 1000,
     bins: int = 15,
-    generator: torch.Generator | None = None,
+    generator: Any = None,
     ignore_index: int = IGNORED,
 ) -> Comparison:
     """Compare two models' predictions of the same rows: every figure of `evaluate`, a minus b, with paired intervals.
@@ -186,25 +174,24 @@ def compare(
         ignore_index: the int label of examples to ignore.
 
     Examples:
-        >>> import torch
+        >>> import numpy as np
         >>> from rightloss.metrics import compare
-        >>> y = torch.arange(400) % 2
-        >>> x = torch.randn(400, 2, generator=torch.Generator().manual_seed(0)) + y[:, None]
+        >>> y = np.arange(400) % 2
+        >>> x = np.random.default_rng(0).normal(size=(400, 2)) + y[:, None]
         >>> one, both = x[:, 0] - 5.1, x.sum(1) - 5.6  # log-odds at 1 in 100, from one measurement and from two
-        >>> a, b = (torch.log_softmax(torch.stack([torch.zeros(400), odds], 1), 1) for odds in (both, one))
+        >>> a, b = (-np.logaddexp(0, np.stack([odds, -odds], 1)) for odds in (both, one))
         >>> print(compare(a, b, y, prevalence=0.01).auc)
         0.0438 (0.008101 to 0.0795), a ahead
     """
     pair = [labelled_sample(each, target, prevalence, groups, ignore_index) for each in (a, b)]
     if pair[0].log_probs.shape != pair[1].log_probs.shape:
-        shapes = " and ".join(str(tuple(sample.log_probs.shape)) for sample in pair)
+        shapes = " and ".join(str(sample.log_probs.shape) for sample in pair)
         raise ValueError(f"Expected predictions of the same rows and classes, but got {shapes}: align the two first.")
-    matrix = square(cost_matrix(pair[0].num_classes, costs, threshold))
-    level, stream = checked_level(level), own_stream(generator)
-    check_options(intervals, draws, bins)
-    models = _Pair(*(_with_distances(prepare(sample, make_spec(sample, matrix, int(bins)))) for sample in pair))
-    how = "analytic" if intervals == "auto" else intervals or "none"
-    limits = {} if how == "none" else _confidence_limits(models, how == "bootstrap", level, int(draws), stream)
+    matrix = square_costs(pair[0].num_classes, costs, threshold)
+    options, stream = checked_options(intervals, level, draws, bins, generator), random_generator(generator)
+    models = Contrast(tuple(_with_distances(prepare(each, make_spec(each, matrix, options["bins"]))) for each in pair))
+    how, level = "analytic" if intervals == "auto" else intervals or "none", options["level"]
+    limits = {} if how == "none" else confidence_limits(models, how == "bootstrap", level, options["draws"], stream)
     return Comparison(
         {name: _difference(models, limits, name) for name in FIGURES},
         level,
@@ -214,65 +201,37 @@ def compare(
     )
 
 
-@dataclass(frozen=True)
-class _Pair:
-    """The inputs of two models, for the same rows."""
-
-    a: EvaluationInputs
-    b: EvaluationInputs
-
-    @property
-    def keys(self) -> list[Key]:
-        """Return the quantities that both have."""
-        return [key for key in self.a.quantities if key in self.b.quantities]
-
-    def values(self, key: Key) -> tuple[float, float]:
-        """Return a quantity of both; −∞ for the log-likelihood if a true class had probability 0."""
-        infinite = key[0] in ("expected_log_likelihood", "skill")
-        a, b = (-math.inf if infinite and each.impossible else each.values[key] for each in (self.a, self.b))
-        return a, b
-
-    def value(self, key: Key) -> float:
-        """Return the difference."""
-        a, b = self.values(key)
-        return 0.0 if abs(a - b) <= _ROUNDING * (abs(a) + abs(b)) < math.inf else a - b
-
-    def computed(self, statistics: tuple[Statistics, Statistics], width: int) -> Float64[Tensor, "f b"]:
-        """Compute the differences of all quantities that both have, in each of `width` resamples."""
-        a, b = statistics
-        rows = [(self.a.quantities[key](a).expand(width), self.b.quantities[key](b).expand(width)) for key in self.keys]
-        return torch.stack([_without_rounding(*row) for row in rows])
-
-
-def _without_rounding(a: Tensor, b: Tensor) -> Tensor:
-    difference = a - b
-    return torch.where(difference.abs() <= _ROUNDING * (a.abs() + b.abs()), 0.0, difference)
-
-
 def _with_distances(inputs: EvaluationInputs) -> EvaluationInputs:
     """Return the quantities without those by class, plus the distances from the ideal."""
-    quantities = {key: formula for key, formula in inputs.quantities.items() if key[1] is None}
+    quantities = {key: each for key, each in inputs.quantities.items() if key[1] is None}
     for name, formula in FIGURES.items():
         if formula.ideal is not None and (name, None) in quantities:
             quantities[name, _DISTANCE] = _distance(formula)
-    values = {key: float(formula(inputs.statistics)) for key, formula in quantities.items()}
+    values = {key: float(each.compute(inputs.statistics)[0]) for key, each in quantities.items()}
     return replace(inputs, quantities=quantities, values=values)
 
 
-def _distance(formula: Formula) -> Any:
-    ideal = formula.ideal
-    assert ideal is not None
-    return lambda statistics: (formula.compute(statistics) - ideal(statistics)).abs()
+def _distance(formula: Formula) -> Quantity:
+    """Return |figure − ideal|."""
+
+    def above(s: Statistics) -> np.ndarray:
+        assert formula.ideal is not None
+        return formula.compute(s) - formula.ideal(s)
+
+    def gradient(s: Statistics) -> Gradient:
+        return {kind: np.sign(above(s)) * each for kind, each in formula.gradient(s, None).items()}
+
+    return Quantity(lambda s: np.abs(above(s)), gradient)
 
 
-def _difference(models: _Pair, limits: dict[Key, ConfidenceLimits], name: str) -> Difference:
+def _difference(models: Contrast, limits: dict[Key, ConfidenceLimits], name: str) -> Difference:
     key, better = (name, None), FIGURES[name].better
-    alone = {"a": models.a, "b": models.b}
+    alone = dict(zip("ab", models.models, strict=True))
     reasons = [f"{model}: {inputs.reasons[name]}" for model, inputs in alone.items() if name in inputs.reasons]
     if reasons:
         a, b = (inputs.values.get(key, math.nan) for inputs in alone.values())
         return Difference(math.nan, a=a, b=b, better=better, reason="; ".join(reasons))
-    (a, b), value = models.values(key), models.value(key)
+    (a, b), value = (value_of(inputs, key) for inputs in alone.values()), models.value(key)
     if not math.isfinite(value):
         given = [f"{model} gave probability 0 to {each.impossible}" for model, each in alone.items() if each.impossible]
         verdict = _verdict("higher", value, value)
@@ -288,109 +247,3 @@ def _difference(models: _Pair, limits: dict[Key, ConfidenceLimits], name: str) -
 def _verdict(better: str, low: float, high: float) -> Verdict:
     ahead, behind = (low > 0, high < 0) if better == "higher" else (high < 0, low > 0)
     return "a ahead" if ahead else "b ahead" if behind else "undecided"
-
-
-def _confidence_limits(
-    models: _Pair, bootstrap: bool, level: float, draws: int, generator: torch.Generator
-) -> dict[Key, ConfidenceLimits]:
-    """Return the interval of each difference: for decisions from drawn counts, for others by bootstrap or delta method."""
-    sample, design = models.a.sample, models.a.design
-    added, classes = influences(models.a, models.b)
-    make = _by_resampling if bootstrap else _by_delta_method
-    limits = make(models, added, level, draws, generator)
-    examples = design.clusters_by_class(sample.labels, sample.num_classes)
-    for key in models.keys:
-        counts = {c: int(examples[c]) for c in classes[key]}
-        limits[key] = qualified(models.a, key, limits[key], added[key].effective_size, counts, models.value(key))
-    same = torch.equal(models.a.sample.log_probs, models.b.sample.log_probs)
-    if design.clusters is None and not same and 2 * sample.num_classes**3 * draws <= MOST_DRAWN:
-        limits |= _from_drawn_decisions(models, level, draws, generator)
-    return limits
-
-
-def _by_resampling(
-    models: _Pair, added: dict[Key, Influence], level: float, draws: int, generator: torch.Generator
-) -> dict[Key, ConfidenceLimits]:
-    """Return BCa intervals; with an uncertain prevalence each resample has its own draw of it."""
-    sample = models.a.sample
-    uncertain, both = sample.prevalence.is_uncertain, (models.a, models.b)
-    parts, parts_moved = [], []
-    for counts in resamples(models.a.design, draws, sample.num_classes * max(each.spec.size for each in both), generator):
-        width = counts.shape[1]
-        a, b = (compute_statistics(each.sample, each.spec, counts) for each in both)
-        parts.append(models.computed((a, b), width))
-        if uncertain:
-            population = sample.prevalence.sample(width, generator).T
-            parts_moved.append(models.computed((replace(a, population=population), replace(b, population=population)), width))
-    table = torch.cat(parts, 1)
-    moved = torch.cat(parts_moved, 1) if uncertain else table
-    return {
-        key: _resampled_limits(key, models.value(key), row, row_moved, added[key], uncertain, level)
-        for key, row, row_moved in zip(models.keys, table, moved, strict=True)
-    }
-
-
-def _resampled_limits(
-    key: Key, value: float, row: Tensor, moved: Tensor, added: Influence, uncertain: bool, level: float
-) -> ConfidenceLimits:
-    finite = torch.isfinite(row) & torch.isfinite(moved)
-    fine, fine_moved = row[finite], moved[finite]
-    if len(fine) < (1 - MOST_UNDEFINED) * len(row):
-        return ConfidenceLimits(math.nan, math.nan, f"undefined in {1 - len(fine) / len(row):.0%} of the resamples")
-    if key[0] == "calibration_error":  # a sum of absolute values, so its resamples are biased, and vary too little
-        return ConfidenceLimits(*normal_interval(value, max(float(fine_moved.std()), added.error), level, ANY))
-    if not uncertain:
-        return ConfidenceLimits(*bca(fine, value, added.acceleration, level))
-    if float(fine.max() - fine.min()) <= _ROUNDING * abs(value):  # all resamples are equal
-        return ConfidenceLimits(*percentiles(fine_moved, level))
-    return ConfidenceLimits(*bca_weighted(fine, fine_moved, value, added.acceleration, level))
-
-
-def _by_delta_method(
-    models: _Pair, added: dict[Key, Influence], level: float, draws: int, generator: torch.Generator
-) -> dict[Key, ConfidenceLimits]:
-    """Return normal intervals; an uncertain prevalence is drawn."""
-    prevalence = models.a.sample.prevalence
-    if not prevalence.is_uncertain:
-        return {key: ConfidenceLimits(*normal_interval(models.value(key), added[key].error, level, ANY)) for key in models.keys}
-    population = prevalence.sample(draws, generator).T
-    a, b = (replace(each.statistics, population=population) for each in (models.a, models.b))
-    noise = torch.randn(draws, dtype=torch.float64, generator=generator)
-    return {
-        key: ConfidenceLimits(*percentiles(delta_draws(row, noise, models.value(key), added[key].error, ANY), level))
-        for key, row in zip(models.keys, models.computed((a, b), draws), strict=True)
-    }
-
-
-def _from_drawn_decisions(models: _Pair, level: float, draws: int, generator: torch.Generator) -> dict[Key, ConfidenceLimits]:
-    """Return intervals of differences of decisions, from draws of the fraction of each class for which a decides d and b e.
-
-    The fractions are Dirichlet(counts + 1/K²): each model's own fractions are then those of `evaluate`, and a disagreement
-    that did not occur can be drawn. Half of the draws exchange the models, so that b − a is exactly −(a − b).
-    """
-    k, prevalence = models.a.sample.num_classes, models.a.sample.prevalence
-    population = prevalence.sample(draws, generator).T.repeat(1, 2) if prevalence.is_uncertain else None
-    joint, state = _joint_decisions(models), generator.get_state()
-    halves = []
-    for alpha in (joint + 1 / k**2, joint.mT + 1 / k**2):
-        generator.set_state(state)
-        gamma = torch._standard_gamma(alpha[..., None].expand(k, k, k, draws).contiguous(), generator=generator)
-        halves.append(gamma / gamma.sum((1, 2), keepdim=True))
-    shares = torch.cat([halves[0], halves[1].transpose(1, 2)], 3)
-    a, b = (
-        replace(
-            each.statistics,
-            decided=shares.sum(axis),
-            population=each.statistics.population if population is None else population,
-        )
-        for each, axis in ((models.a, 2), (models.b, 1))
-    )
-    table = dict(zip(models.keys, models.computed((a, b), 2 * draws), strict=True))
-    return {key: ConfidenceLimits(*percentiles(row, level)) for key, row in table.items() if FIGURES[key[0]].of_decisions}
-
-
-def _joint_decisions(models: _Pair) -> Float64[Tensor, "k k k"]:
-    """Return the number of examples of each class for which a decides d and b decides e."""
-    k, labels = models.a.sample.num_classes, models.a.sample.labels
-    a, b = (each.sample.per_entry(decide(each.sample.log_probs, costs=each.spec.costs)) for each in (models.a, models.b))
-    return torch.bincount((labels * k + a) * k + b, minlength=k**3).view(k, k, k).double()

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
-from jaxtyping import Bool, Float64
 from numpy.typing import NDArray
-from torch import Tensor
 
-from ..log_probs import as_given, log_prob_table, row_blocks
-from ..rng import checked_generator, checked_level
+from ..arrays import as_given, checked_choice, checked_level, fields_as_given, log_prob_table, random_generator, row_blocks
 from .sample import Mix, Numbers, Predictions, labelled_sample, refuse_findings
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64
 
 _ENTRIES = 1 << 22  # numbers of the table per block
 
@@ -51,17 +50,17 @@ class ConformalSets:
             equal, as for a small forest.
 
     Examples:
-        >>> import torch
+        >>> import numpy as np
         >>> from rightloss.metrics import ConformalSets
-        >>> y = torch.arange(200) % 2
-        >>> x = torch.randn(200, generator=torch.Generator().manual_seed(0)) + y
-        >>> log_probs = torch.log_softmax(torch.stack([-x, x], 1), 1)
+        >>> y = np.arange(200) % 2
+        >>> x = np.random.default_rng(0).normal(size=200) + y
+        >>> log_probs = -np.logaddexp(0, np.stack([2 * x, -2 * x], 1))
         >>> sets = ConformalSets.fit(log_probs[:100], y[:100], prevalence=0.1, level=0.9)
         >>> sets.predict(log_probs[100:103]).tolist()
         [[True, False], [True, True], [True, True]]
     """
 
-    thresholds: Float64[Tensor, " k"]
+    thresholds: Float64[np.ndarray, " k"]
     level: float
     score: Literal["lac", "aps"]
     per_class: bool
@@ -78,7 +77,7 @@ class ConformalSets:
         score: Literal["lac", "aps"] = "lac",
         per_class: bool = False,
         randomised: bool = False,
-        generator: torch.Generator | None = None,
+        generator: Any = None,
     ) -> ConformalSets:
         """Fit the thresholds to a calibration sample that the model was not trained on.
 
@@ -94,49 +93,49 @@ class ConformalSets:
             score: "lac" or "aps".
             per_class: whether the level must hold in every class.
             randomised: for "aps".
-            generator: for `randomised`: a torch.Generator to draw the random parts from, here and in `predict`.
+            generator: for `randomised`: a `numpy.random.Generator`, a `torch.Generator` or a seed to draw the random parts from, here
+                and in `predict`.
         """
         level = checked_level(level)
-        generator = checked_generator(generator)
+        generator = None if generator is None else random_generator(generator)
         _check_choices(score, per_class, randomised, prevalence)
         refuse_findings(prevalence)
         classes = log_prob_table(log_probs).shape[1]
-        sample = labelled_sample(log_probs, labels, torch.full((classes,), 1 / classes) if prevalence is None else prevalence)
+        sample = labelled_sample(log_probs, labels, np.full(classes, 1 / classes) if prevalence is None else prevalence)
         sample.require_every_class("conformal sets")
         table = _scores(sample.log_probs, score, _uniform(sample.log_probs, randomised, generator))
-        own = sample.per_entry(table).gather(1, sample.labels[:, None]).squeeze(1)
+        own = sample.per_entry(table)[np.arange(len(sample.labels)), sample.labels]
         mix = sample.prevalence.population
-        share = mix if per_class else torch.ones_like(mix)  # rounding error of the weights
+        share = mix if per_class else np.ones_like(mix)  # rounding error of the weights
         # rounding counts as reached
         mass = level * (share + mix / sample.totals) * (1 - 1e-12)
-        thresholds = torch.empty_like(mass)
+        thresholds = np.empty_like(mass)
         for c in range(classes):
             among = sample.labels == c if per_class else slice(None)
             thresholds[c] = _quantile(own[among], sample.population_weights[among], mass[c])
-        unbounded, few = thresholds.isinf(), mass > share
+        unbounded, few = np.isinf(thresholds), mass > share
         _warn_of(unbounded & few, f"Too few calibration examples for a level of {level:g}", "calibrate on more of them")
         why = f"The predictions give probability 0 to the true class of too many examples for a level of {level:g}"
         _warn_of(unbounded & ~few, why, "use predictions that rule out less")
-        return cls(thresholds, level, score, per_class, randomised, generator is not None)
+        return fields_as_given(cls(thresholds, level, score, per_class, randomised, generator is not None), log_probs)
 
-    def predict(self, log_probs: Predictions, generator: torch.Generator | None = None) -> Any:
+    def predict(self, log_probs: Predictions, generator: Any = None) -> Any:
         """Return which classes are in the set of each row: bool `(n, k)`, an array or a tensor like `log_probs`.
 
         Args:
             log_probs: predictions of the same model, with the precision and prevalence of the calibration.
-            generator: for randomised sets, if `fit` was given one: another torch.Generator, or the same one.
+            generator: for randomised sets, if `fit` was given one: another one, or the same.
         """
-        table = log_prob_table(log_probs, len(self.thresholds)).detach()
-        generator = checked_generator(generator)
+        table = log_prob_table(log_probs, len(self.thresholds))
+        generator = None if generator is None else random_generator(generator)
         self._check_same_way(generator)
-        thresholds = self.thresholds.to(table.device)
-        found: Bool[Tensor, "n k"] = torch.empty(table.shape, dtype=torch.bool, device=table.device)
+        found = np.empty(table.shape, dtype=bool)
         for start, block in row_blocks(table, max(1, _ENTRIES // table.shape[1])):
             scores = _scores(block, self.score, _uniform(block, self.randomised, generator))
-            found[start : start + len(block)] = scores <= thresholds
+            found[start : start + len(block)] = scores <= np.asarray(self.thresholds)
         return as_given(found, log_probs)
 
-    def _check_same_way(self, generator: torch.Generator | None) -> None:
+    def _check_same_way(self, generator: np.random.Generator | None) -> None:
         if self.randomised and self.drawn != (generator is not None):
             expected, came = ("a `generator`, as in", "none") if self.drawn else ("no `generator`, since none came to", "one")
             raise ValueError(
@@ -145,32 +144,34 @@ class ConformalSets:
             )
 
 
-def _scores(log_probs: Tensor, score: str, uniform: Tensor | None) -> Float64[Tensor, "n k"]:
+def _scores(log_probs: np.ndarray, score: str, uniform: np.ndarray | None) -> Float64[np.ndarray, "n k"]:
     """Return s(x, y) of every class."""
-    table = log_probs.double()
+    table = log_probs.astype(np.float64)
     if score == "lac":
         return -table
-    ordered, order = table.sort(dim=1, descending=True)
-    total = ordered.exp().cumsum(1)
-    ends = torch.cat([ordered[:, 1:] != ordered[:, :-1], ordered.new_ones(len(table), 1, dtype=torch.bool)], 1)
-    upto = total.where(ends, torch.inf).flip(1).cummin(1).values.flip(1)  # the end of each tie
+    order = np.argsort(-table, axis=1, kind="stable")
+    ordered = np.take_along_axis(table, order, 1)
+    total = np.exp(ordered).cumsum(1)
+    ends = np.pad(ordered[:, 1:] != ordered[:, :-1], ((0, 0), (0, 1)), constant_values=True)
+    upto = np.minimum.accumulate(np.where(ends, total, np.inf)[:, ::-1], 1)[:, ::-1]  # the end of each tie
     if uniform is not None:
-        before = torch.cat([torch.zeros_like(total[:, :1]), total.where(ends, 0.0).cummax(1).values[:, :-1]], 1)
+        before = np.pad(np.maximum.accumulate(np.where(ends, total, 0.0), 1)[:, :-1], ((0, 0), (1, 0)))
         upto = upto - (upto - before) * uniform[:, None]
-    # rounded, so that sums over all classes, which are 1, are equal
-    return torch.empty_like(upto).scatter_(1, order, upto.round(decimals=12))
+    found = np.empty_like(table)
+    np.put_along_axis(found, order, upto.round(12), 1)  # rounded, so that sums over all classes, which are 1, are equal
+    return found
 
 
-def _uniform(table: Tensor, randomised: bool, generator: torch.Generator | None) -> Float64[Tensor, " n"] | None:
+def _uniform(table: np.ndarray, randomised: bool, generator: np.random.Generator | None) -> Float64[np.ndarray, " n"] | None:
     """Return one number per row, the same for all classes: a hash of the row, or drawn."""
     if not randomised:
         return None
     if generator is not None:
-        return torch.rand(len(table), dtype=torch.float64, generator=generator, device=generator.device).to(table.device)
+        return generator.random(len(table))
     state = np.zeros(len(table), dtype=np.uint64)
-    for column in (table.double() + 0.0).T.cpu().numpy():  # −0 is 0
+    for column in (table.astype(np.float64) + 0.0).T:  # −0 is 0
         state = _scrambled(state ^ np.ascontiguousarray(column).view(np.uint64))
-    return torch.from_numpy((state >> np.uint64(11)) * 2.0**-53).to(table.device)
+    return (state >> np.uint64(11)) * 2.0**-53
 
 
 def _scrambled(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -181,22 +182,21 @@ def _scrambled(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return z ^ (z >> np.uint64(31))
 
 
-def _quantile(scores: Tensor, weights: Tensor, mass: Tensor) -> Float64[Tensor, ""]:
+def _quantile(scores: np.ndarray, weights: np.ndarray, mass: float) -> float:
     """Return the smallest score with at least `mass` of the weights at or below it; ∞ if there is none."""
-    ordered, order = scores.sort()
-    reached = weights[order].cumsum(0) >= mass
-    return ordered[reached.to(torch.uint8).argmax()] if bool(reached[-1]) else ordered.new_tensor(torch.inf)
+    order = np.argsort(scores, kind="stable")
+    reached = weights[order].cumsum() >= mass
+    return float(scores[order][reached.argmax()]) if reached[-1] else np.inf
 
 
-def _warn_of(classes: Tensor, reason: str, remedy: str) -> None:
-    listed = torch.nonzero(classes).flatten().tolist()
+def _warn_of(classes: np.ndarray, reason: str, remedy: str) -> None:
+    listed = np.flatnonzero(classes).tolist()
     if listed:
         warnings.warn(f"{reason}: class(es) {listed} are in every set. Lower the level, or {remedy}.", stacklevel=3)
 
 
 def _check_choices(score: str, per_class: bool, randomised: bool, prevalence: Mix | None) -> None:
-    if score not in ("lac", "aps"):
-        raise ValueError(f'Expected `score` to be "lac" or "aps", but got {score!r}: choose one of the two.')
+    checked_choice(score, "score", ("lac", "aps"))
     if randomised and score != "aps":
         raise ValueError(f'Expected score="aps" for randomised sets, but got {score!r}: "lac" has nothing to randomise.')
     if prevalence is None and not per_class:

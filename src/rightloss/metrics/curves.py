@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import torch
 
-from ..log_probs import tensor_of
-from ..rng import checked_level
+from ..arrays import array_of, checked_choice, checked_level
 from .intervals import normal_interval, unseen_share
 from .one_vs_rest import Array, Scores, scores
 from .sample import IGNORED, Mix, Numbers, Predictions, num_classes_of
@@ -203,8 +201,7 @@ def probability_histogram(
         >>> probability_histogram(log_probs, y, bins=2).share.tolist()  # a row per true class
         [[1.0, 0.0], [0.5, 0.5]]
     """
-    if scale not in ("probability", "log-odds"):
-        raise ValueError(f'Expected `scale` to be "probability" or "log-odds", but got {scale!r}: choose one of the two.')
+    checked_choice(scale, "scale", ("probability", "log-odds"))
     classes = num_classes_of(log_probs)
     found = scores(
         log_probs, target, np.full(classes, 1 / classes), positive, "a histogram by class", ignore_index=ignore_index
@@ -212,8 +209,8 @@ def probability_histogram(
     values = found.to_bin if scale == "probability" else found.odds
     edges = _edges(bins, values, scale)
     index = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
-    count = np.zeros((classes, len(edges) - 1))
-    np.add.at(count, (found.labels, index), found.votes)
+    size = len(edges) - 1
+    count = np.bincount(found.labels * size + index, found.votes, classes * size).reshape(classes, size)
     return ProbabilityHistogram(edges, count / found.totals[:, None], scale, found.positive)
 
 
@@ -239,7 +236,7 @@ def _area_limits(found: Scores, fpr: Array, tpr: Array, auc: float, level: float
     if min(sizes) < 2:
         return math.nan, math.nan
     if auc in (0.0, 1.0):  # no resample can change it
-        unseen = float(unseen_share(torch.tensor(min(sizes)), level))
+        unseen = float(unseen_share(min(sizes), level))
         return (1 - unseen, 1.0) if auc else (0.0, unseen)
     sums = np.bincount(groups, moves)
     count = len(np.unique(groups))
@@ -256,7 +253,7 @@ def _edges(bins: int | Numbers, values: Array, scale: str) -> Array:
             low, high = (float(finite.min()), float(finite.max())) if len(finite) else (-1.0, 1.0)
             low, high = (low, high) if low < high else (low - 1, high + 1)
         return np.linspace(low, high, int(bins) + 1)
-    edges = tensor_of(bins, "bins").detach().to("cpu", torch.float64).numpy()
-    if edges.ndim != 1 or len(edges) < 2 or not bool((np.diff(edges) > 0).all()):
+    edges = array_of(bins, "bins").astype(np.float64)
+    if edges.ndim != 1 or len(edges) < 2 or not (np.diff(edges) > 0).all():
         raise ValueError(f"Expected `bins` to be a number or rising edges, but got {bins!r}: such as [0, 0.1, 1].")
     return edges

@@ -7,16 +7,18 @@ costs.
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-import torch
-from jaxtyping import Float64, Int64
-from torch import Tensor
+import numpy as np
 
-from ..log_probs import as_given, log_prob_table, map_of, row_blocks, rows_of, tensor_of
+from ..arrays import array_of, array_or_tensor, as_given, checked_number, log_prob_table, logsumexp, map_of, row_blocks, rows_of
 from .sample import Numbers, Predictions
 
-_ENTRIES = 1 << 22  # numbers of the table per block
+if TYPE_CHECKING:
+    from jaxtyping import Float, Float64, Int64
+
+_ENTRIES = 1 << 17  # numbers of the table per block, which stay in the processor's cache
 
 
 def decide(
@@ -46,18 +48,28 @@ def decide(
         >>> decide(log_probs, threshold=0.05).tolist(), decide(log_probs, abstain_cost=0.2).tolist()
         ([1, 1], [0, -1])
     """
-    given = tensor_of(log_probs, "log_probs").detach()
+    given = array_or_tensor(log_probs, "log_probs")
     table = log_prob_table(rows_of(given))
     matrix = cost_matrix(table.shape[1], costs, threshold)
     extra = None if abstain_cost is None else _cost_of_abstaining(abstain_cost)
-    plain = extra is None and torch.equal(matrix, 1 - torch.eye(table.shape[1], dtype=torch.float64))
-    log_regret = None if plain else _log_regret(matrix, extra).to(table.device)
-    found = table.new_empty(len(table), dtype=torch.int64)
+    return as_given(map_of(best_decisions(table, matrix, extra), tuple(given.shape)), log_probs)
+
+
+def best_decisions(
+    table: Float[np.ndarray, "n k"], costs: Float64[np.ndarray, "k d"], abstain_cost: float | None = None
+) -> Int64[np.ndarray, " n"]:
+    """Return the decisions of `decide`, from checked log-probabilities and costs."""
+    plain = abstain_cost is None and np.array_equal(costs, 1 - np.eye(table.shape[1]))
+    log_regret = None if plain else _log_regret(costs, abstain_cost)
+    found, rounding = np.zeros(len(table), np.int64), float(np.finfo(table.dtype).eps)
     for start, block in row_blocks(table, max(1, _ENTRIES // table.shape[1])):
-        rounding = torch.finfo(block.dtype).eps
-        chosen = _likeliest(block, rounding) if log_regret is None else _cheapest(block, log_regret, extra, rounding)
-        found[start : start + len(block)] = chosen
-    return as_given(map_of(found, given.shape), log_probs)
+        columns, chosen = np.ascontiguousarray(block.T), found[start : start + len(block)]
+        if log_regret is None:
+            best = columns.max(0)
+            _choose_last(chosen, columns >= best - 2 * rounding * (1 + np.abs(best)))
+        else:
+            _choose_cheapest(chosen, columns.astype(np.float64), log_regret, abstain_cost is not None, rounding)
+    return found
 
 
 def expected_cost(log_probs: Predictions, costs: Numbers | None, decisions: Numbers, abstain_cost: float | None = None) -> Any:
@@ -76,22 +88,21 @@ def expected_cost(log_probs: Predictions, costs: Numbers | None, decisions: Numb
         >>> expected_cost(np.log([[0.9, 0.1], [0.45, 0.55]]), costs, [0, 1]).round(2).tolist()
         [1.0, 0.45]
     """
-    given = tensor_of(log_probs, "log_probs").detach()
+    given = array_or_tensor(log_probs, "log_probs")
     table = log_prob_table(rows_of(given))
-    matrix = cost_matrix(table.shape[1], costs).to(table.device)
-    chosen = _decisions(decisions, given.shape, matrix.shape[1], abstain_cost is not None).to(table.device)
-    extra = math.nan if abstain_cost is None else _cost_of_abstaining(abstain_cost)
-    found = table.new_empty(len(table), dtype=torch.float64)
-    for start, block in row_blocks(table, max(1, _ENTRIES // table.shape[1])):
-        index = chosen[start : start + len(block)]
-        each = matrix.T[index.clamp_min(0)]
+    matrix = cost_matrix(table.shape[1], costs)
+    chosen = _decisions(decisions, given.shape, matrix.shape[1], abstain_cost is not None)
+    found = np.full(len(table), math.nan if abstain_cost is None else _cost_of_abstaining(abstain_cost))
+    with np.errstate(divide="ignore"):
+        log_size, sign = np.log(np.abs(matrix)), np.sign(matrix)
+    for d in range(matrix.shape[1]):
+        own = np.flatnonzero(chosen == d)
         # in logarithms, because a tiny probability can have a huge cost
-        terms = each.sign() * (block.double() + each.abs().log()).exp()
-        found[start : start + len(block)] = torch.where(index < 0, extra, terms.sum(1))
-    return as_given(map_of(found, given.shape), log_probs)
+        found[own] = np.exp(table[own].astype(np.float64) + log_size[:, d]) @ sign[:, d]
+    return as_given(map_of(found, tuple(given.shape)), log_probs)
 
 
-def cost_matrix(num_classes: int, costs: Numbers | None = None, threshold: float | None = None) -> Float64[Tensor, "k d"]:
+def cost_matrix(num_classes: int, costs: Numbers | None = None, threshold: float | None = None) -> Float64[np.ndarray, "k d"]:
     """Return the checked costs of decision d if class k is true.
 
     Args:
@@ -103,8 +114,8 @@ def cost_matrix(num_classes: int, costs: Numbers | None = None, threshold: float
     Examples:
         >>> from rightloss.metrics import cost_matrix
         >>> cost_matrix(2, threshold=0.2)
-        tensor([[0.0000, 0.2500],
-                [1.0000, 0.0000]], dtype=torch.float64)
+        array([[0.  , 0.25],
+               [1.  , 0.  ]])
     """
     if costs is not None and threshold is not None:
         raise ValueError("Expected `costs` or `threshold`, but got both: a threshold is shorthand for a table of costs.")
@@ -114,16 +125,16 @@ def cost_matrix(num_classes: int, costs: Numbers | None = None, threshold: float
                 f"Expected two classes for a `threshold`, but got {num_classes}: give `costs`, true class by decision."
             )
         odds = math.exp(threshold_log_odds(threshold))
-        return torch.tensor([[0.0, odds], [1.0, 0.0]], dtype=torch.float64)
+        return np.array([[0.0, odds], [1.0, 0.0]])
     if costs is None:
-        return 1 - torch.eye(num_classes, dtype=torch.float64)
-    matrix = tensor_of(costs, "costs").detach().to("cpu", torch.float64)
+        return 1 - np.eye(num_classes)
+    matrix = array_of(costs, "costs").astype(np.float64)
     if matrix.ndim != 2 or matrix.shape[0] != num_classes or matrix.shape[1] == 0:
         raise ValueError(
             f"Expected `costs` of shape ({num_classes}, d), a row per true class and a column per decision, "
-            f"but got shape {tuple(matrix.shape)}: is it transposed?"
+            f"but got shape {matrix.shape}: is it transposed?"
         )
-    if not bool(torch.isfinite(matrix).all()):
+    if not np.isfinite(matrix).all():
         raise ValueError(
             f"Expected finite `costs`, but got {matrix.tolist()}: give what must never happen a large cost, such as 1e100."
         )
@@ -143,55 +154,46 @@ def threshold_log_odds(threshold: float) -> float:
     return math.log(t) - math.log1p(-t)
 
 
-def _likeliest(block: Tensor, rounding: float) -> Int64[Tensor, " n"]:
-    best = block.amax(1, keepdim=True)
-    return _last(block >= best - 2 * rounding * (1 + best.abs()))
+def _choose_last(chosen: Int64[np.ndarray, " n"], holds: np.ndarray) -> None:
+    """Set `chosen` to the last decision that holds `(d, n)`."""
+    for d, own in enumerate(holds):
+        chosen[own] = d
 
 
-def _cheapest(block: Tensor, log_regret: Tensor, abstain_cost: float | None, rounding: float) -> Int64[Tensor, " n"]:
-    wide = block.double()
-    log_costs = torch.stack([torch.logsumexp(wide + column, 1) for column in log_regret.T], 1)
-    decisions = log_costs if abstain_cost is None else log_costs[:, :-1]
-    least = decisions.amin(1, keepdim=True)
-    sizes = log_regret[log_regret.isfinite()].abs()
-    largest = float(sizes.max()) if len(sizes) else 0.0
-    slack = torch.where(least.isfinite(), 2 * rounding * (1 + least.abs() + largest), 0.0)
-    chosen = _last(decisions <= least + slack)
-    return chosen if abstain_cost is None else torch.where(log_costs[:, -1] < (least - slack)[:, 0], -1, chosen)
+def _choose_cheapest(
+    chosen: Int64[np.ndarray, " n"], columns: np.ndarray, log_regret: np.ndarray, may_abstain: bool, rounding: float
+) -> None:
+    log_costs = np.concatenate([logsumexp(columns + regret[:, None], 0) for regret in log_regret.T])
+    decisions = log_costs[:-1] if may_abstain else log_costs
+    least, sizes = decisions.min(0), np.abs(log_regret[np.isfinite(log_regret)])
+    slack = np.where(np.isfinite(least), 2 * rounding * (1 + np.abs(least) + sizes.max(initial=0.0)), 0.0)
+    _choose_last(chosen, decisions <= least + slack)
+    if may_abstain:
+        chosen[log_costs[-1] < least - slack] = -1
 
 
-def _last(holds: Tensor) -> Int64[Tensor, " n"]:
-    """Return the last column that is True."""
-    return holds.shape[1] - 1 - holds.flip(1).to(torch.uint8).argmax(1)
-
-
-def _log_regret(costs: Tensor, abstain_cost: float | None) -> Float64[Tensor, "k d"]:
+def _log_regret(costs: np.ndarray, abstain_cost: float | None) -> Float64[np.ndarray, "k d"]:
     """Return the log of each decision's cost above the minimum, which gives the same decisions and is never negative."""
     if abstain_cost is not None:
-        costs = torch.cat([costs, costs.new_full((len(costs), 1), abstain_cost)], 1)
+        costs = np.pad(costs, ((0, 0), (0, 1)), constant_values=abstain_cost)
     # halved everywhere, because the difference of two numbers can overflow
-    return (costs / 2 - costs.amin(1, keepdim=True) / 2).log()
+    with np.errstate(divide="ignore"):
+        return np.log(costs / 2 - costs.min(1, keepdims=True) / 2)
 
 
 def _cost_of_abstaining(value: float) -> float:
-    try:
-        cost = float(value)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"Expected `abstain_cost` to be one number, but got {value!r}: such as 0.1.") from error
-    if not math.isfinite(cost):
-        raise ValueError(f"Expected a finite `abstain_cost`, but got {cost:g}: leave it out if every row must be decided.")
-    return cost
+    return checked_number(value, "abstain_cost", remedy="such as 0.1; leave it out if every row must be decided")
 
 
-def _decisions(decisions: Numbers, shape: torch.Size, columns: int, may_abstain: bool) -> Int64[Tensor, " n"]:
-    index, expected = tensor_of(decisions, "decisions").detach(), (shape[0], *shape[2:])
-    if index.shape != expected or index.is_floating_point() or index.dtype == torch.bool:
+def _decisions(decisions: Numbers, shape: Sequence[int], columns: int, may_abstain: bool) -> Int64[np.ndarray, " n"]:
+    index, expected = array_of(decisions, "decisions"), (shape[0], *shape[2:])
+    if index.shape != expected or index.dtype.kind in "fb":
         raise ValueError(
             f"Expected int `decisions` of shape {expected}, one per row of `log_probs`, but got {index.dtype} "
-            f"of shape {tuple(index.shape)}: pass the result of `decide`."
+            f"of shape {index.shape}: pass the result of `decide`."
         )
-    index = index.flatten().long()
-    low, high = (int(each) for each in torch.aminmax(index))
+    index = index.reshape(-1).astype(np.int64)
+    low, high = int(index.min()), int(index.max())
     if high >= columns or low < -1:
         raise ValueError(
             f"Expected decisions in 0..{columns - 1}, or −1 to abstain, but got {low}..{high}: "

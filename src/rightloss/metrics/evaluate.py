@@ -9,38 +9,23 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from numbers import Integral
 from typing import Any, Literal, overload
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from ..arrays import checked_choice, checked_level, random_generator
 from ..finding_tables import ByFinding, FindingRows, by_name, for_each_finding, option_by_name
 from ..prevalence import FindingMix
-from ..rng import checked_level, own_stream
-from .class_statistics import Statistics, compute_statistics, make_spec
-from .decisions import cost_matrix, decide
-from .evaluation_inputs import EvaluationInputs, Key, influences, prepare
-from .figures import FIGURES, Evaluation, Figure, calibration_gaps
-from .intervals import (
-    ConfidenceLimits,
-    Influence,
-    bca,
-    bca_weighted,
-    calibration_interval,
-    delta_draws,
-    normal_interval,
-    percentiles,
-    resamples,
-    unseen_share,
-)
-from .sample import IGNORED, Mix, Numbers, Predictions, Sample, labelled_sample
+from .class_statistics import make_spec
+from .confidence import Contrast, confidence_limits
+from .decisions import cost_matrix
+from .evaluation_inputs import EvaluationInputs, Key, prepare
+from .figures import FIGURES, Evaluation, Figure
+from .intervals import ConfidenceLimits
+from .sample import IGNORED, Mix, Numbers, Predictions, Sample, checked_int, labelled_sample
 
 # entries × classes up to which "auto" draws resamples; with more, both methods agree and the analytic one is fast
 _MOST_RESAMPLED = 50_000
-MOST_UNDEFINED = 0.05  # largest fraction of undefined resamples for which a figure still has an interval
-MOST_DRAWN = 1 << 23  # numbers in the table of drawn decisions
-_FEWEST_GROUPS, _FEW_EXAMPLES, _SMALL_EFFECTIVE_SIZE = 5, 10, 5.0
 
 
 @overload
@@ -58,7 +43,7 @@ def evaluate(
     level: float = 0.95,
     draws: int = 1000,
     bins: int = 15,
-    generator: torch.Generator | None = None,
+    generator: Any = None,
     ignore_index: int = IGNORED,
 ) -> Evaluation: ...
 def evaluate(  # type: ignore[misc]  # the options of both are the same
@@ -73,7 +58,7 @@ def evaluate(  # type: ignore[misc]  # the options of both are the same
     level: float = 0.95,
     draws: int = 1000,
     bins: int = 15,
-    generator: torch.Generator | None = None,
+    generator: Any = None,
     ignore_index: int = IGNORED,
 ) -> Evaluation | ByFinding[Evaluation]:
     """Evaluate predictions at the class frequencies `prevalence`, for labels with any class frequencies.
@@ -113,18 +98,16 @@ def evaluate(  # type: ignore[misc]  # the options of both are the same
         ignore_index: the int label of examples to ignore.
 
     Examples:
-        >>> import torch
+        >>> import numpy as np
         >>> from rightloss.metrics import evaluate
-        >>> y = torch.arange(200) % 2
-        >>> x = torch.randn(200, generator=torch.Generator().manual_seed(0)) + y
-        >>> log_probs = torch.log_softmax(torch.stack([-x, x], 1), 1)  # from a balanced training set
+        >>> y = np.arange(200) % 2
+        >>> x = np.random.default_rng(0).normal(size=200) + y
+        >>> log_probs = -np.logaddexp(0, np.stack([2 * x, -2 * x], 1))  # from a balanced training set
         >>> found = evaluate(log_probs, y, prevalence=0.01, threshold=0.9)
         >>> print(f"PPV {found.ppv.value:.3f} ({found.ppv.low:.3f} to {found.ppv.high:.3f})")
         PPV 0.052 (0.029 to 0.102)
     """
-    check_options(intervals, draws, bins)
-    options: dict[str, Any] = {"intervals": intervals, "draws": int(draws), "bins": int(bins), "generator": generator}
-    options["level"] = checked_level(level)
+    options = checked_options(intervals, level, draws, bins, generator)
     findings = by_name(prevalence)
     if findings is None:
         sample = labelled_sample(log_probs, target, prevalence, groups, ignore_index)  # type: ignore[arg-type]
@@ -147,20 +130,13 @@ def evaluate(  # type: ignore[misc]  # the options of both are the same
 
 
 def _evaluation(
-    sample: Sample,
-    costs: Any,
-    threshold: Any,
-    intervals: str | None,
-    draws: int,
-    bins: int,
-    generator: torch.Generator | None,
-    level: float,
+    sample: Sample, costs: Any, threshold: Any, intervals: str | None, level: float, draws: int, bins: int, generator: Any
 ) -> Evaluation:
     """Return all figures of a sample; the options are those of `evaluate`, checked."""
-    matrix, stream = square(cost_matrix(sample.num_classes, costs, threshold)), own_stream(generator)
+    matrix, stream = square_costs(sample.num_classes, costs, threshold), random_generator(generator)
     inputs = prepare(sample, make_spec(sample, matrix, bins))
-    how = interval_method(intervals, inputs)
-    limits = {} if how == "none" else _confidence_limits(inputs, how == "bootstrap", level, draws, stream)
+    how = _interval_method(intervals, inputs)
+    limits = {} if how == "none" else confidence_limits(Contrast((inputs,)), how == "bootstrap", level, draws, stream)
     return Evaluation(
         **{name: _figure(inputs, limits, name) for name in FIGURES},
         level=level,
@@ -240,220 +216,33 @@ def _single_figure(inputs: EvaluationInputs, limits: dict[Key, ConfidenceLimits]
     return Figure(value, low if math.isnan(low) else min(low, value), high if math.isnan(high) else max(high, value), reason)
 
 
-def _confidence_limits(
-    inputs: EvaluationInputs, bootstrap: bool, level: float, draws: int, generator: torch.Generator
-) -> dict[Key, ConfidenceLimits]:
-    """Return the interval of each quantity: for decisions from drawn counts, for others by bootstrap or delta method."""
-    sample, design = inputs.sample, inputs.design
-    added, classes = influences(inputs)
-    make = _by_resampling if bootstrap else _by_delta_method
-    limits = make(inputs, added, level, draws, generator)
-    examples = design.clusters_by_class(sample.labels, sample.num_classes)
-    moved = _with_unseen(inputs.statistics, examples * (sample.effective_totals / sample.totals).nan_to_num(), level)
-    for key, formula in inputs.quantities.items():
-        counts, size = {c: int(examples[c]) for c in classes[key]}, added[key].effective_size
-        limits[key] = qualified(inputs, key, limits[key], size, counts, float(formula(moved)))
-    if design.clusters is None and sample.num_classes**2 * draws <= MOST_DRAWN:
-        limits |= _from_drawn_decisions(inputs, level, draws, generator)
-    return limits
-
-
-def _by_resampling(
-    inputs: EvaluationInputs, added: dict[Key, Influence], level: float, draws: int, generator: torch.Generator
-) -> dict[Key, ConfidenceLimits]:
-    """Return BCa intervals; with an uncertain prevalence each resample has its own draw of it."""
-    sample, spec = inputs.sample, inputs.spec
-    uncertain = sample.prevalence.is_uncertain
-    parts, parts_moved = [], []
-    for counts in resamples(inputs.design, draws, sample.num_classes * spec.size, generator):
-        width = counts.shape[1]
-        statistics = compute_statistics(sample, spec, counts)
-        parts.append(inputs.computed(statistics, width))
-        if uncertain:
-            population = sample.prevalence.sample(width, generator).T
-            parts_moved.append(inputs.computed(replace(statistics, population=population), width))
-    table = torch.cat(parts, 1)
-    moved = torch.cat(parts_moved, 1) if uncertain else table
-    limits: dict[Key, ConfidenceLimits] = {}
-    for key, row, row_moved in zip(inputs.quantities, table, moved, strict=True):
-        value, influence = inputs.values[key], added[key]
-        finite = torch.isfinite(row) & torch.isfinite(row_moved)
-        fine, fine_moved = row[finite], row_moved[finite]
-        if len(fine) < (1 - MOST_UNDEFINED) * draws:
-            reason = f"undefined in {1 - len(fine) / draws:.0%} of the resamples"
-            limits[key] = ConfidenceLimits(math.nan, math.nan, reason)
-            continue
-        if key[0] == "calibration_error":
-            ends = _calibration_error_limits(inputs, influence.error, fine_moved if uncertain else None, level)
-        elif not uncertain:
-            ends = bca(fine, value, influence.acceleration, level)
-        elif float(fine.max() - fine.min()) <= 1e-13 * abs(value):  # all resamples are equal
-            ends = percentiles(fine_moved, level)
-        else:
-            ends = bca_weighted(fine, fine_moved, value, influence.acceleration, level)
-        limits[key] = ConfidenceLimits(*ends)
-    return limits
-
-
-def _by_delta_method(
-    inputs: EvaluationInputs, added: dict[Key, Influence], level: float, draws: int, generator: torch.Generator
-) -> dict[Key, ConfidenceLimits]:
-    """Return intervals on a scale without the figure's bounds; an uncertain prevalence is drawn."""
-    prevalence, moved = inputs.sample.prevalence, None
-    if prevalence.is_uncertain:
-        population = prevalence.sample(draws, generator).T
-        moved = inputs.computed(replace(inputs.statistics, population=population), draws)
-    noise = torch.randn(draws, dtype=torch.float64, generator=generator)
-    limits: dict[Key, ConfidenceLimits] = {}
-    for number, (key, value) in enumerate(inputs.values.items()):
-        error, bounds = added[key].error, FIGURES[key[0]].bounds
-        row = None if moved is None else moved[number]
-        if key[0] == "calibration_error":
-            ends = _calibration_error_limits(inputs, error, row, level)
-        elif row is None:
-            ends = normal_interval(value, error, level, bounds)
-        else:
-            ends = percentiles(delta_draws(row, noise, value, error, bounds), level)
-        limits[key] = ConfidenceLimits(*ends)
-    return limits
-
-
-def _from_drawn_decisions(
-    inputs: EvaluationInputs, level: float, draws: int, generator: torch.Generator
-) -> dict[Key, ConfidenceLimits]:
-    """Return intervals of figures of decisions, from draws of each class's decisions: Dirichlet(counts + 1/K), Jeffreys' for
-    two.
-
-    Resampling is bad for counts near 0 or n: it never draws a mistake that did not occur. With weights of rows, the counts are
-    those of an effective number of examples.
-    """
-    statistics, k = inputs.statistics, inputs.sample.num_classes
-    counts = (statistics.confusion * _worth(inputs)[:, None, None]).nan_to_num()
-    gamma = torch._standard_gamma((counts + 1 / k).expand(k, k, draws).contiguous(), generator=generator)
-    drawn = replace(statistics, decided=gamma / gamma.sum(1, keepdim=True))
-    if inputs.sample.prevalence.is_uncertain:
-        drawn = replace(drawn, population=inputs.sample.prevalence.sample(draws, generator).T)
-    return {
-        key: ConfidenceLimits(*percentiles(formula(drawn).expand(draws), level))
-        for key, formula in inputs.quantities.items()
-        if FIGURES[key[0]].of_decisions
-    }
-
-
-def _worth(inputs: EvaluationInputs) -> Tensor:
-    """Return the effective number of examples of each class, for its decisions `(k,)`.
-
-    With weights it is that of equally weighted examples with the same variance of the decisions, at most their number (Korn &
-    Graubard 1998); (Σ w)²/Σ w² if all decisions are equal.
-    """
-    sample, totals = inputs.sample, inputs.sample.totals
-    if not sample.weighted or sample.votes is None:
-        return totals
-    decided = decide(sample.per_entry(sample.log_probs), costs=inputs.spec.costs)
-    shares = inputs.statistics.confusion[..., 0][sample.labels]
-    gaps = torch.nn.functional.one_hot(decided, sample.num_classes) - shares
-    variance = torch.bincount(sample.labels, sample.votes.square() * gaps.square().sum(1), minlength=len(totals)) / totals**2
-    binomial = (inputs.statistics.confusion[..., 0] * (1 - inputs.statistics.confusion[..., 0])).sum(1)
-    return torch.where(variance > 0, torch.minimum(binomial / variance, totals), sample.effective_totals)
-
-
-def _calibration_error_limits(
-    inputs: EvaluationInputs, error: float, at_population: Tensor | None, level: float
-) -> tuple[float, float]:
-    """Return the `calibration_interval`, widened by the effect of an uncertain prevalence."""
-    parts = len(inputs.spec.edges)
-    gaps = calibration_gaps(inputs.statistics)[:, 0]
-    low, high = calibration_interval(gaps / parts, _calibration_noise(inputs) / parts, error, level)
-    if at_population is None:
-        return low, high
-    value = inputs.values["calibration_error", None]
-    least, most = percentiles(at_population, level)
-    return max(value - math.hypot(value - low, value - least), 0.0), value + math.hypot(high - value, most - value)
-
-
-def _calibration_noise(inputs: EvaluationInputs) -> Tensor:
-    """Return the standard error of each bin's gap for a correct model, (j·e,).
-
-    Σ_c (π_c²/n_c) Var(p_j − 1{c = j} in the bin | c). A class's mean there is M/π_c, with M = E[p_j (1 − p_j) in the bin] for j
-    and, together, for the rest. Treating the rest together is exact for two classes, and slightly too large for more.
-    """
-    statistics, averages = inputs.statistics, inputs.statistics.averages
-    squares, products = ((statistics.population[:, None] * each).sum(0)[:, 0] for each in (averages.squares, averages.products))
-    every = inputs.sample.effective_totals
-    totals = every[[1] if statistics.num_classes == 2 else slice(None)]
-    per_example = 1 / totals + 1 / (every.sum() - totals)
-    return (squares - products.square() * per_example.repeat_interleave(inputs.spec.bins)).clamp_min(0).sqrt()
-
-
-def qualified(
-    inputs: EvaluationInputs, key: Key, limits: ConfidenceLimits, size: float, examples: dict[int, int], with_unseen: float
-) -> ConfidenceLimits:
-    """Return limits, widened for events that did not occur in the sample, with a reason if they are not reliable.
-
-    Args:
-        inputs: the sample.
-        key: the quantity.
-        limits: its interval.
-        size: its effective sample size.
-        examples: the number of examples, or groups, of each class that it depends on.
-        with_unseen: the quantity by `_with_unseen`.
-    """
-    grouped, groups = inputs.sample.groups is not None, len(inputs.design.strata)
-    what = "group" if grouped else "example"
-    single, few = [c for c, n in examples.items() if n == 1], [c for c, n in examples.items() if n < _FEW_EXAMPLES]
-    if grouped and groups < _FEWEST_GROUPS:
-        return ConfidenceLimits(math.nan, math.nan, f"no interval: {groups} groups are too few")
-    if single:
-        return ConfidenceLimits(math.nan, math.nan, f"no interval: class(es) {single} occur in a single {what}")
-    if limits.reason:
-        return limits
-    reason = ""
-    if few:
-        reason = f"fewer than {_FEW_EXAMPLES} {what}s of class(es) {few}: the interval is too short"
-    elif size < _SMALL_EFFECTIVE_SIZE and key[0] != "calibration_error":
-        reason = f"effective sample size ≈ {max(1, round(size))}: the interval may be too short"
-    return ConfidenceLimits(min(limits.low, with_unseen), max(limits.high, with_unseen), reason)
-
-
-def _with_unseen(statistics: Statistics, examples: Tensor, level: float) -> Statistics:
-    """Return the statistics if a fraction `unseen_share` of examples were decided or ranked differently.
-
-    This is for each class with equal decisions for all examples, or with all ranked above another class: no resample can
-    change them.
-    """
-    share, confusion, areas = unseen_share(examples, level)[:, None, None], statistics.confusion, statistics.areas
-    alike = ((confusion == 1) | (confusion == 0)).all(1, keepdim=True)
-    moved = torch.where(confusion == 1, 1 - share, share / max(1, len(examples) - 1))
-    fewer = unseen_share(torch.minimum(examples[:, None], examples[None]), level)[..., None]
-    moved_areas = torch.where(areas == 1, 1 - fewer, torch.where(areas == 0, fewer, areas))
-    return replace(statistics, areas=moved_areas, decided=torch.where(alike, moved, confusion))
-
-
-def interval_method(intervals: str | None, inputs: EvaluationInputs) -> str:
+def _interval_method(intervals: str | None, inputs: EvaluationInputs) -> str:
     """Return the method of the intervals: the given one, or by the size of the sample."""
     if intervals != "auto":
-        return "none" if intervals is None else intervals
-    sample = inputs.sample
-    small = max(len(sample.labels), inputs.spec.size) * sample.num_classes <= _MOST_RESAMPLED
+        return intervals or "none"
+    k, spec = inputs.sample.num_classes, inputs.spec
+    numbers = sum(spec.fields.values()) + k + 3 * len(spec.edges) * spec.bins
+    small = max(len(inputs.sample.labels), numbers) * k <= _MOST_RESAMPLED
     return "bootstrap" if small else "analytic"
 
 
-def square(costs: Tensor) -> Tensor:
+def square_costs(num_classes: int, costs: Any, threshold: Any) -> np.ndarray:
     """Return checked costs with one decision per class."""
-    if costs.shape[0] != costs.shape[1]:
+    matrix = cost_matrix(num_classes, costs, threshold)
+    if matrix.shape[0] != matrix.shape[1]:
         raise ValueError(
-            f"Expected `costs` with a decision per class to evaluate, but got shape {tuple(costs.shape)}: "
+            f"Expected `costs` with a decision per class to evaluate, but got shape {matrix.shape}: "
             "for other decisions use `decide` and `expected_cost`."
         )
-    return costs
+    return matrix
 
 
-def check_options(intervals: object, draws: object, bins: object) -> None:
-    """Raise a ValueError for invalid options of the intervals."""
-    if intervals not in ("auto", "bootstrap", "analytic", None):
-        raise ValueError(f'Expected `intervals` "auto", "bootstrap", "analytic" or None, but got {intervals!r}: choose one.')
-    for name, value, least in (("draws", draws, 100), ("bins", bins, 1)):
-        if not isinstance(value, Integral) or int(value) < least:
-            raise ValueError(
-                f"Expected `{name}` to be an int of at least {least}, but got {value!r}: leave it out for the default."
-            )
+def checked_options(intervals: Any, level: Any, draws: Any, bins: Any, generator: Any) -> dict[str, Any]:
+    """Return the options of the intervals, or raise a ValueError."""
+    return {
+        "intervals": checked_choice(intervals, "intervals", ("auto", "bootstrap", "analytic", None)),
+        "level": checked_level(level),
+        "draws": checked_int(draws, "draws", 100),
+        "bins": checked_int(bins, "bins", 1),
+        "generator": generator,
+    }

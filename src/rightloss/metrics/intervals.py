@@ -8,15 +8,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-from jaxtyping import Float64, Int64
-from torch import Tensor
+import numpy as np
+from scipy.special import expit, logit, ndtr, ndtri, softmax
 
 from .sample import Sample
 
-_ENTRIES = 1 << 21  # numbers of the table of counts drawn at a time
+if TYPE_CHECKING:
+    from jaxtyping import Float64, Int64
+
+_ENTRIES = 1 << 19  # numbers of the table of counts drawn at a time
 
 
 class ConfidenceLimits(NamedTuple):
@@ -36,16 +38,16 @@ class Design:
         strata: the stratum of each cluster `(g,)`. A resample has as many clusters of each stratum as the sample.
     """
 
-    clusters: Int64[Tensor, " m"] | None
-    strata: Int64[Tensor, " g"]
+    clusters: Int64[np.ndarray, " m"] | None
+    strata: Int64[np.ndarray, " g"]
 
-    def clusters_by_class(self, labels: Int64[Tensor, " m"], num_classes: int) -> Int64[Tensor, " k"]:
+    def clusters_by_class(self, labels: Int64[np.ndarray, " m"], num_classes: int) -> Int64[np.ndarray, " k"]:
         """Return the number of clusters in which each class occurs."""
         if self.clusters is None:
-            return torch.bincount(labels, minlength=num_classes)
-        met = torch.zeros(len(self.strata) * num_classes, dtype=torch.bool)
-        met[self.clusters * num_classes + labels] = True
-        return met.view(-1, num_classes).sum(0)
+            return np.bincount(labels, minlength=num_classes)
+        met = np.zeros((len(self.strata), num_classes), bool)
+        met[self.clusters, labels] = True
+        return met.sum(0)
 
 
 class Influence(NamedTuple):
@@ -71,22 +73,21 @@ class InfluenceSum:
     def __init__(self, design: Design) -> None:
         self.design = design
         size = int(design.strata.max()) + 1 if design.clusters is None else len(design.strata)
-        self.sums = torch.zeros(size, dtype=torch.float64)  # sums of squares by stratum, or of influences by cluster
+        self.sums = np.zeros(size)  # sums of squares by stratum, or of influences by cluster
         self.cubes = self.fourths = 0.0
         self.unit = 0.0  # the largest influence so far, the unit of all sums, because powers could overflow
 
-    def add(self, where: Int64[Tensor, " m"], contributions: Float64[Tensor, " m"], times: Tensor | None = None) -> None:
-        """Add influences, of entries of these clusters, or without clusters of these strata, each as often as in `times`."""
-        self._raise_unit(float(contributions.abs().max()))
+    def add(self, where: Int64[np.ndarray, " m"], contributions: Float64[np.ndarray, " m"]) -> None:
+        """Add influences, of entries of these clusters, or without clusters of these strata."""
+        self._raise_unit(float(np.abs(contributions).max()))
         if self.unit == 0:
             return
-        contributions = contributions / self.unit
-        what = contributions if times is None else contributions * times
+        each = contributions / self.unit
         if self.design.clusters is None:
-            what, square = what * contributions, contributions.square()
-            self.cubes += float(what @ contributions)
-            self.fourths += float(what @ square)
-        self.sums += torch.bincount(where, weights=what, minlength=len(self.sums))
+            each, once = each * each, each
+            self.cubes += float(each @ once)
+            self.fourths += float(each @ each)
+        self.sums += np.bincount(where, each, len(self.sums))
 
     def _raise_unit(self, largest: float) -> None:
         if not largest <= self.unit:
@@ -98,15 +99,14 @@ class InfluenceSum:
     def summary(self) -> Influence:
         """Return the standard error, the acceleration and the effective sample size."""
         strata = self.design.strata
-        sizes = torch.bincount(strata).double()
+        sizes = np.bincount(strata)
         squares, cubes, fourths = self.sums, self.cubes, self.fourths
         if self.design.clusters is not None:
-            means = torch.bincount(strata, weights=self.sums) / sizes.clamp_min(1)
-            centred = self.sums - means[strata]
-            squares = torch.bincount(strata, weights=centred.square())
+            centred = self.sums - (np.bincount(strata, self.sums) / np.maximum(sizes, 1))[strata]
+            squares = np.bincount(strata, centred**2)
             cubes, fourths = float((centred**3).sum()), float((centred**4).sum())
         # n/(n − 1) within each stratum; a stratum of one has no variance
-        variance = float(((sizes / (sizes - 1).clamp_min(1)) * squares).sum())
+        variance = float((sizes / np.maximum(sizes - 1, 1)) @ squares)
         total = float(squares.sum())
         if total == 0 or fourths == 0:
             return Influence(0.0, 0.0, float(len(strata)))
@@ -119,57 +119,58 @@ def design_of(sample: Sample) -> Design:
     A group with several classes belongs to the rarest of them, so that every class occurs in a resample. Strata with a single
     group, which could not vary, are merged. Votes are not strata, because rows were not sampled by votes.
     """
-    voted = sample.votes is not None and not sample.weighted
+    voted, k = sample.votes is not None and not sample.weighted, sample.num_classes
     if not voted and sample.groups is None:
         return Design(None, sample.labels)
-    rows = torch.arange(len(sample.labels)) if sample.rows is None else sample.rows
-    named = rows if sample.groups is None else sample.groups[rows]
-    _, clusters = torch.unique(named, return_inverse=True)
+    rows = np.arange(len(sample.labels)) if sample.rows is None else sample.rows
+    _, clusters = np.unique(rows if sample.groups is None else sample.groups[rows], return_inverse=True)
     size = int(clusters.max()) + 1
     if voted:
-        return Design(clusters, torch.zeros(size, dtype=torch.int64))
-    rarity = torch.argsort(torch.argsort(sample.totals, stable=True))  # 0 for the rarest class
-    rarest = torch.full((size,), sample.num_classes).scatter_reduce(0, clusters, rarity[sample.labels], "amin")
-    lonely = torch.bincount(rarest, minlength=sample.num_classes)[rarest] < 2
-    return Design(clusters, torch.where(lonely, sample.num_classes, rarest))
+        return Design(clusters, np.zeros(size, np.int64))
+    rarity = np.argsort(np.argsort(sample.totals, kind="stable"))  # 0 for the rarest class
+    rarest = np.full(size, k)
+    np.minimum.at(rarest, clusters, rarity[sample.labels])
+    lonely = np.bincount(rarest, minlength=k)[rarest] < 2
+    return Design(clusters, np.where(lonely, k, rarest))
 
 
-def resamples(design: Design, draws: int, numbers: int, generator: torch.Generator) -> Iterator[Float64[Tensor, "m b"]]:
+def resamples(
+    design: Design, draws: int, numbers: int, generator: np.random.Generator
+) -> Iterator[Float64[np.ndarray, "m b"]]:
     """Yield the counts of each entry in `draws` resamples, as many at a time as memory allows.
 
     A resample needs memory for its counts and for `numbers` more numbers.
     """
-    strata = [torch.nonzero(design.strata == stratum).flatten() for stratum in design.strata.unique().tolist()]
+    strata = [np.flatnonzero(design.strata == stratum) for stratum in np.unique(design.strata)]
     entries = len(design.strata) if design.clusters is None else len(design.clusters)
     step = max(1, min(draws, _ENTRIES // max(entries, numbers)))
     for start in range(0, draws, step):
         b = min(step, draws - start)
-        counts = torch.empty(len(design.strata), b, dtype=torch.float64)
+        counts = np.empty((len(design.strata), b))
         for members in strata:
             n = len(members)
-            drawn = torch.randint(n, (n, b), generator=generator).mul_(b).add_(torch.arange(b))
-            counts[members] = torch.bincount(drawn.flatten(), minlength=n * b).view(n, b).double()
+            drawn = generator.integers(n, size=(n, b)) * b + np.arange(b)
+            counts[members] = np.bincount(drawn.ravel(), minlength=n * b).reshape(n, b)
         yield counts if design.clusters is None else counts[design.clusters]
 
 
-def percentiles(draws: Float64[Tensor, " b"], level: float) -> tuple[float, float]:
+def percentiles(draws: Float64[np.ndarray, " b"], level: float) -> tuple[float, float]:
     """Return the central interval of draws."""
     return _quantiles(draws, (1 - level) / 2, (1 + level) / 2)
 
 
-def bca(draws: Float64[Tensor, " b"], value: float, acceleration: float, level: float) -> tuple[float, float]:
+def bca(draws: Float64[np.ndarray, " b"], value: float, acceleration: float, level: float) -> tuple[float, float]:
     """Return Efron's bias-corrected and accelerated percentile interval."""
-    bias = _bias(draws, value)
-    shares = []
+    bias, shares = _bias(draws, value), []
     for tail in ((1 - level) / 2, (1 + level) / 2):
-        z = bias + _normal_quantile(tail)
+        z = bias + ndtri(tail)
         slope = 1 - acceleration * z
-        shares.append(_normal_cdf(bias + z / slope) if slope > 0 else tail)
+        shares.append(float(ndtr(bias + z / slope)) if slope > 0 else tail)
     return _quantiles(draws, *shares)
 
 
 def bca_weighted(
-    draws: Float64[Tensor, " b"], moved: Float64[Tensor, " b"], value: float, acceleration: float, level: float
+    draws: Float64[np.ndarray, " b"], moved: Float64[np.ndarray, " b"], value: float, acceleration: float, level: float
 ) -> tuple[float, float]:
     """Return the BCa interval of resamples `moved` by another random quantity, which is not corrected.
 
@@ -177,29 +178,26 @@ def bca_weighted(
     ((1 + az)² φ(z + z₀)) at z = Φ⁻¹(its rank) − z₀, so that weighted percentiles of `draws` would be those of `bca`.
     """
     b, bias = len(draws), _bias(draws, value)
-    _, run, sizes = torch.unique(draws, return_inverse=True, return_counts=True)
-    rank = ((sizes.cumsum(0) - 0.5 * sizes) / b)[run]
-    z = torch.special.ndtri(rank) - bias
-    stretch = (1 + acceleration * z).clamp_min(0.1)
-    log_weight = ((z + bias).square() - (z / stretch - bias).square()) / 2 - 2 * stretch.log()
-    ordered, order = torch.sort(moved)
-    share = torch.softmax(log_weight, 0)[order].cumsum(0)
-    ends = torch.searchsorted(share, torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64))
-    low, high = ordered[ends.clamp_max(b - 1)].tolist()
+    _, run, sizes = np.unique(draws, return_inverse=True, return_counts=True)
+    z = ndtri(((sizes.cumsum() - 0.5 * sizes) / b)[run]) - bias
+    stretch = np.maximum(1 + acceleration * z, 0.1)
+    log_weight = ((z + bias) ** 2 - (z / stretch - bias) ** 2) / 2 - 2 * np.log(stretch)
+    order = np.argsort(moved)
+    ends = np.searchsorted(softmax(log_weight)[order].cumsum(), [(1 - level) / 2, (1 + level) / 2])
+    low, high = moved[order][np.minimum(ends, b - 1)].tolist()
     return low, high
 
 
 def normal_interval(value: float, error: float, level: float, bounds: tuple[float, float]) -> tuple[float, float]:
     """Return value ± z·error, on the scale of `delta_draws`."""
-    z = _normal_quantile((1 + level) / 2)
-    noise = torch.tensor([-z, z], dtype=torch.float64)
-    ends = delta_draws(torch.full((2,), value, dtype=torch.float64), noise, value, error, bounds)
+    z = ndtri((1 + level) / 2)
+    ends = delta_draws(np.full(2, value), np.array([-z, z]), value, error, bounds)
     return float(ends.min()), float(ends.max())
 
 
 def delta_draws(
-    draws: Float64[Tensor, " b"], noise: Tensor, value: float, error: float, bounds: tuple[float, float]
-) -> Float64[Tensor, " b"]:
+    draws: Float64[np.ndarray, " b"], noise: np.ndarray, value: float, error: float, bounds: tuple[float, float]
+) -> Float64[np.ndarray, " b"]:
     """Add normal noise to draws of a figure, on a scale without the figure's bounds.
 
     The scale is log-odds between two bounds, and the logarithm of the distance from one bound; a value at a bound is not
@@ -209,15 +207,15 @@ def delta_draws(
     if not low < value < high or bounds == (-math.inf, math.inf):
         return draws + error * noise
     if high == math.inf:
-        return low + (draws - low) * torch.exp(error / (value - low) * noise)
+        return low + (draws - low) * np.exp(error / (value - low) * noise)
     if low == -math.inf:
-        return high - (high - draws) * torch.exp(error / (high - value) * noise)
+        return high - (high - draws) * np.exp(error / (high - value) * noise)
     share = (draws - low) / (high - low)
     slope = (high - low) / ((value - low) * (high - value))
-    return low + (high - low) * torch.sigmoid(torch.logit(share) + slope * error * noise)
+    return low + (high - low) * expit(logit(share) + slope * error * noise)
 
 
-def calibration_interval(gaps: Tensor, noise: Tensor, error: float, level: float) -> tuple[float, float]:
+def calibration_interval(gaps: np.ndarray, noise: np.ndarray, error: float, level: float) -> tuple[float, float]:
     """Return an interval for Σ|γ_e|, where `gaps[e]` estimates γ_e with standard error `noise[e]`.
 
     Noise makes Σ|gaps| positive: E|g + σz| exceeds |g|. So that excess is subtracted, and the interval includes 0 if noise
@@ -229,40 +227,32 @@ def calibration_interval(gaps: Tensor, noise: Tensor, error: float, level: float
         error: the sum's own standard error; if it is larger, as for correlated rows of a patient, σ is raised to match it.
         level: coverage.
     """
-    value, total = float(gaps.abs().sum()), math.sqrt(float(noise.square().sum()))
-    z = _normal_quantile((1 + level) / 2)
+    sizes, total = np.abs(gaps), float(np.linalg.norm(noise))
+    value, z = float(sizes.sum()), float(ndtri((1 + level) / 2))
     if error <= 1e-12 or total <= 1e-12:  # the gaps of a constant predictor are exact; one that is certain has no noise
         return max(value - z * error, 0.0), value + z * error
     noise, error = noise * max(1.0, error / total), max(error, total)
-    ratio = gaps.abs() / noise.clamp_min(1e-300)
-    density = torch.exp(-ratio.square() / 2) * math.sqrt(2 / math.pi)
-    excess = float((noise * density - 2 * gaps.abs() * torch.special.ndtr(-ratio)).sum())
-    alone = math.sqrt(2 / math.pi) * float(noise.sum()) + _normal_quantile(level) * math.sqrt(1 - 2 / math.pi) * error
+    ratio = sizes / np.maximum(noise, 1e-300)
+    density = np.exp(-(ratio**2) / 2) * math.sqrt(2 / math.pi)
+    excess = float((noise * density - 2 * sizes * ndtr(-ratio)).sum())
+    alone = math.sqrt(2 / math.pi) * float(noise.sum()) + float(ndtri(level)) * math.sqrt(1 - 2 / math.pi) * error
     centre = max(value - excess, 0.0)
     return 0.0 if value <= alone else max(centre - z * error, 0.0), centre + z * error
 
 
-def unseen_share(n: Tensor, level: float) -> Float64[Tensor, " *s"]:
+def unseen_share(n: Any, level: float) -> Any:
     """Return Wilson's upper limit of the frequency of an event that occurs 0 times of n, z²/(n + z²)."""
-    z = _normal_quantile((1 + level) / 2)
-    return z * z / (n.double() + z * z)
+    z = ndtri((1 + level) / 2)
+    return z * z / (n + z * z)
 
 
-def _bias(draws: Tensor, value: float) -> float:
+def _bias(draws: np.ndarray, value: float) -> float:
     """Return BCa's z₀, from the rank of the value among the draws."""
     b = len(draws)
-    below = float(((draws < value).double().sum() + 0.5 * (draws == value).double().sum()) / b)
-    return _normal_quantile(min(max(below, 0.5 / b), 1 - 0.5 / b))
+    below = ((draws < value).sum() + 0.5 * (draws == value).sum()) / b
+    return float(ndtri(min(max(below, 0.5 / b), 1 - 0.5 / b)))
 
 
-def _quantiles(draws: Tensor, low: float, high: float) -> tuple[float, float]:
-    ends = torch.quantile(draws, torch.tensor([low, high], dtype=torch.float64))
+def _quantiles(draws: np.ndarray, low: float, high: float) -> tuple[float, float]:
+    ends = np.quantile(draws, [low, high])
     return float(ends[0]), float(ends[1])
-
-
-def _normal_quantile(p: float) -> float:
-    return float(torch.special.ndtri(torch.tensor(p, dtype=torch.float64)))
-
-
-def _normal_cdf(z: float) -> float:
-    return float(torch.special.ndtr(torch.tensor(z, dtype=torch.float64)))

@@ -10,12 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from jaxtyping import Float64
 from numpy.typing import NDArray
-from torch import Tensor
+from scipy.special import expit as expit
+from scipy.special import logit as logit
 
-from ..log_probs import tensor_of
+from ..arrays import array_of, array_or_tensor, logsumexp
 from ..prevalence import Prevalence
 from .sample import IGNORED, Mix, Numbers, Predictions, labelled_sample, num_classes_of, refuse_findings, refuse_multi_hot
 
@@ -34,7 +33,7 @@ class Scores:
         place: the rank of its prediction among the distinct ones, from the lowest `(m,)`. As in `Ranking`, predictions are
             compared by log p(positive|x), for two classes by the log-odds.
         labels: an entry's class `(m,)`.
-        votes: its fraction of its row's label `(m,)`.
+        votes: its fraction of its row's label `(m,)`; None if all are 1.
         weights: its weight in the population, π_c/n_c times the vote `(m,)`; they sum to 1.
         totals: number of examples by class `(k,)`; votes count as fractions.
         groups: its patient or image, numbered from 0 `(m,)`; None if rows are independent.
@@ -47,7 +46,7 @@ class Scores:
     odds: Array
     place: NDArray[np.int64]
     labels: NDArray[np.int64]
-    votes: Array
+    votes: Array | None
     weights: Array
     totals: Array
     groups: NDArray[np.int64] | None
@@ -82,13 +81,13 @@ class Scores:
 
     def _counted(self, place: NDArray[np.int64], places: int, columns: Callable[[Array], Array]) -> Counts:
         """Sum the votes of each class by group and place `(g, places)`, then by `columns` `(g, c)`, then over the groups."""
-        group = np.zeros_like(self.labels) if self.groups is None else self.groups
-        groups = int(group.max()) + 1
+        cell = place if self.groups is None else self.groups * places + place
+        groups = 1 if self.groups is None else int(self.groups.max()) + 1
         found, worth = [], []
         for c, total in enumerate(self.totals.tolist()):
             own = self.labels == c
-            votes = np.zeros((groups, places))
-            np.add.at(votes, (group[own], place[own]), self.votes[own])
+            votes = np.bincount(cell[own], None if self.votes is None else self.votes[own], groups * places)
+            votes = votes.astype(np.float64).reshape(groups, places)
             called = columns(votes)
             found.append(called.sum(0))
             worth.append(np.full(called.shape[1], total) if self.groups is None else _worth(called, votes.sum(1)))
@@ -130,7 +129,7 @@ def scores(
     message, does not depend on it; `positive` is the class, and None means 1 of two.
     """
     refuse_findings(prevalence)
-    refuse_multi_hot(target, tensor_of(log_probs, "log_probs"))
+    refuse_multi_hot(target, array_or_tensor(log_probs, "log_probs"))
     classes = num_classes_of(log_probs)
     chosen = positive_class(positive, classes)
     if prevalence is None and classes > 2:
@@ -141,21 +140,18 @@ def scores(
     sample = labelled_sample(log_probs, target, [0.5, 0.5] if prevalence is None else prevalence, groups, ignore_index)
     sample.require_every_class(purpose)
     column, odds = (sample.per_entry(each) for each in (sample.log_probs[:, chosen], log_odds(sample.log_probs, chosen)))
-    votes = torch.ones_like(odds) if sample.votes is None else sample.votes
-    # by the library of the predictions, because the last digit of exp differs between the two
-    p = (column.exp() if isinstance(log_probs, torch.Tensor) else torch.from_numpy(np.exp(column.numpy()))).double().numpy()
     return Scores(
-        p,
-        odds.numpy(),
-        np.unique((odds if classes == 2 else column.double()).numpy(), return_inverse=True)[1],
-        sample.labels.cpu().numpy(),
-        votes.cpu().numpy(),
-        sample.population_weights.cpu().numpy(),
-        sample.totals.cpu().numpy(),
-        None if sample.groups is None else np.unique(sample.per_entry(sample.groups).numpy(), return_inverse=True)[1],
+        np.exp(column).astype(np.float64),
+        odds,
+        np.unique(odds if classes == 2 else column, return_inverse=True)[1],
+        sample.labels,
+        sample.votes,
+        sample.population_weights,
+        sample.totals,
+        None if sample.groups is None else np.unique(sample.per_entry(sample.groups), return_inverse=True)[1],
         sample.prevalence,
         chosen,
-        torch.finfo(sample.log_probs.dtype).eps,
+        float(np.finfo(sample.log_probs.dtype).eps),
     )
 
 
@@ -165,7 +161,7 @@ def with_limits(
     prevalence: Prevalence,
     positive: int,
     level: float,
-    generator: torch.Generator,
+    generator: np.random.Generator,
 ) -> tuple[Array, Array, Array]:
     """Return a curve from the fractions of two sides, with pointwise limits: value, low and high `(c,)`.
 
@@ -180,7 +176,7 @@ def with_limits(
         level: coverage of the limits.
         generator: random numbers for the draws.
     """
-    mix, mixes = prevalence.population.numpy(), prevalence.sample(_DRAWS, generator).numpy()
+    mix, mixes = prevalence.population, prevalence.sample(_DRAWS, generator)
     value = formula(*against_rest(counts.shares, mix, positive), mix[[positive]])
     draws = formula(*_drawn_against_rest(counts, mixes, positive, generator), mixes[:, [positive]])
     low, high = np.quantile(draws, [(1 - level) / 2, 1 - (1 - level) / 2], axis=0)
@@ -190,10 +186,12 @@ def with_limits(
 def against_rest(rates: Array, mix: Array, positive: int) -> tuple[Array, Array]:
     """Return rates of the positive class and of the rest `(c,)`, from rates by class `(c, k)` and a mix `(k,)`."""
     others = np.delete(mix, positive)
-    return rates[:, positive], np.einsum("ck,k->c", np.delete(rates, positive, 1), others / others.sum())
+    return rates[:, positive], np.delete(rates, positive, 1) @ (others / others.sum())
 
 
-def _drawn_against_rest(counts: Counts, mixes: Array, positive: int, generator: torch.Generator) -> tuple[Array, Array]:
+def _drawn_against_rest(
+    counts: Counts, mixes: Array, positive: int, generator: np.random.Generator
+) -> tuple[Array, Array]:
     """Draw the fractions of the positive class and of the rest `(draws, c)`, with a mix for each draw `(draws, k)`.
 
     Each is Beta(x + ½, n − x + ½), Jeffreys' posterior, with n the effective number of examples. One class is drawn at a time,
@@ -201,11 +199,10 @@ def _drawn_against_rest(counts: Counts, mixes: Array, positive: int, generator: 
     """
     others = np.delete(mixes, positive, 1).sum(1, keepdims=True)  # not 1 − π, which can be 0
     weight = counts.worth / counts.totals
-    rest = np.zeros((len(mixes), len(weight)))
-    pairs = (weight * counts.found).T, (weight * (counts.totals - counts.found).clip(0)).T
-    for c, pair in enumerate(zip(*(torch.from_numpy(each) for each in pairs), strict=True)):
-        yes, no = (torch._standard_gamma((each + 0.5).expand(len(mixes), -1), generator=generator) for each in pair)
-        rate = (yes / (yes + no)).numpy()
+    yes, no = weight * counts.found, weight * (counts.totals - counts.found).clip(0)
+    own, rest = np.empty(0), np.zeros((len(mixes), len(weight)))
+    for c in range(weight.shape[1]):
+        rate = generator.beta(yes[:, c] + 0.5, no[:, c] + 0.5, (len(mixes), len(weight)))
         if c == positive:
             own = rate
         else:
@@ -237,36 +234,28 @@ def shares_of(values: Numbers | None, name: str, default: Callable[[], Array]) -
     """Return checked, increasing numbers strictly between 0 and 1; `default()` if none are given."""
     if values is None:
         return default()
-    grid = np.unique(tensor_of(values, name).detach().to("cpu", torch.float64).numpy())
-    if len(grid) == 0 or not bool(((grid > 0) & (grid < 1)).all()):
-        shown = grid[~((grid > 0) & (grid < 1))][:5].tolist()
-        raise ValueError(f"Expected `{name}` strictly between 0 and 1, but got {shown}: are they percentages?")
+    grid = np.unique(array_of(values, name).astype(np.float64))
+    outside = grid[~((grid > 0) & (grid < 1))]
+    if len(grid) == 0 or len(outside):
+        raise ValueError(
+            f"Expected `{name}` strictly between 0 and 1, but got {outside[:5].tolist()}: are they percentages?"
+        )
     return grid
 
 
-def logit(p: Array | float) -> Array:
-    """Return log p/(1 − p)."""
-    return np.asarray(np.log(p) - np.log1p(-np.asarray(p)))
-
-
-def expit(odds: Array | float) -> Array:
-    """Return 1/(1 + e^−odds), also for ±∞."""
-    return np.asarray(np.exp(-np.logaddexp(0.0, -np.asarray(odds))))
-
-
-def log_odds(table: Tensor, positive: int) -> Float64[Tensor, " n"]:
-    """Return `log p − log (1 − p)` of one class.
+def log_odds(table: np.ndarray, positive: int) -> Array:
+    """Return `log p − log (1 − p)` of one class `(n,)`.
 
     It is computed from the class's own column, so that equal predictions have equal odds, and from the others if p rounds to
     1; for two classes always from both.
     """
     if table.shape[1] == 2:
-        return (table[:, positive] - table[:, 1 - positive]).double()
-    others = [c for c in range(table.shape[1]) if c != positive]
-    own = table[:, positive].double()
-    sure = own >= 0
-    odds = own - torch.log(-torch.expm1(own))
-    odds[sure] = -torch.logsumexp(table[sure][:, others].double(), 1)
+        return (table[:, positive] - table[:, 1 - positive]).astype(np.float64)
+    own = table[:, positive].astype(np.float64)
+    with np.errstate(divide="ignore"):
+        odds = own - np.log(-np.expm1(own))
+    sure = np.flatnonzero(own >= 0)
+    odds[sure] = -logsumexp(np.delete(table[sure].astype(np.float64), positive, 1))[:, 0]
     return odds
 
 

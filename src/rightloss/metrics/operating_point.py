@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Real
+from typing import Any
+from typing import Any
 
 import numpy as np
-import torch
 
-from ..rng import checked_level, own_stream
+from ..arrays import checked_level, random_generator
 from .decisions import threshold_log_odds
 from .figures import Figure
 from .one_vs_rest import Array, Scores, scores, with_limits
@@ -91,7 +92,7 @@ def operating_point(
     people: float | int = 1000,
     positive: int | None = None,
     level: float = 0.95,
-    generator: torch.Generator | None = None,
+    generator: Any = None,
     groups: Numbers | None = None,
     ignore_index: int = IGNORED,
 ) -> OperatingPoint:
@@ -119,16 +120,16 @@ def operating_point(
         ignore_index: the int label of examples to ignore.
 
     Examples:
-        >>> import torch
+        >>> import numpy as np
         >>> from rightloss.metrics import operating_point
-        >>> y = torch.arange(400) % 2
-        >>> odds = 2 * torch.randn(400, generator=torch.Generator().manual_seed(0)) + 4 * y - 7
-        >>> log_probs = torch.log_softmax(torch.stack([torch.zeros(400), odds], 1), 1)
+        >>> y = np.arange(400) % 2
+        >>> odds = 2 * np.random.default_rng(0).normal(size=400) + 4 * y - 7
+        >>> log_probs = -np.logaddexp(0, np.stack([odds, -odds], 1))
         >>> found = operating_point(log_probs, y, prevalence=0.01, alarms=20, people=500)
         >>> print(f"find {found.found.value:.2f} and miss {found.missed.value:.2f} a day, from p = {found.threshold:.3f}")
         find 2.85 and miss 2.15 a day, from p = 0.034
     """
-    level, stream = checked_level(level), own_stream(generator)
+    level, stream = checked_level(level), random_generator(generator)
     asked = _asked(recall=recall, specificity=specificity, alarms=alarms, threshold=threshold)
     people = _positive_number(people, "people")
     seen = scores(log_probs, target, prevalence, positive, "an operating point", groups, ignore_index)

@@ -6,13 +6,14 @@ Stage: log_probs, target, a threshold → PPV and NPV over prevalences; log_prob
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from ..arrays import checked_level, random_generator
 from ..prevalence import Prevalence, without_estimate
-from ..rng import checked_level, own_stream
 from .decisions import threshold_log_odds
 from .one_vs_rest import Array, Scores, against_rest, expit, logit, scores, shares_of, with_limits
 from .sample import IGNORED, Mix, Numbers, Predictions, refuse_findings
@@ -105,7 +106,7 @@ def predictive_value_curve(
     from_: Mix | None = None,
     positive: int | None = None,
     level: float = 0.95,
-    generator: torch.Generator | None = None,
+    generator: Any = None,
     groups: Numbers | None = None,
     ignore_index: int = IGNORED,
 ) -> PredictiveValueCurve:
@@ -145,7 +146,7 @@ def predictive_value_curve(
         >>> curve.ppv.round(3).tolist(), curve.npv.round(3).tolist()
         ([0.01, 0.1], [0.99, 0.9])
     """
-    level, stream = checked_level(level), own_stream(generator)
+    level, stream = checked_level(level), random_generator(generator)
     _check_choice(threshold, tpr, tnr, retarget, from_)
     refuse_findings(prevalences)
     rates = without_estimate(prevalences)  # or a single prevalence
@@ -160,7 +161,7 @@ def predictive_value_curve(
     moves = logit(grid) - logit(found.rate) if retarget else np.zeros(1)
     cuts = found.cuts(t) - moves
     counts = found.called_from(cuts)
-    own, rest = against_rest(counts.shares, (at or found.prevalence).population.numpy(), found.positive)
+    own, rest = against_rest(counts.shares, (at or found.prevalence).population, found.positive)
     own, rest, where = (
         np.broadcast_to(each, grid.shape).copy() for each in (own, rest, expit(logit(t) - moves) if retarget else t)
     )
@@ -183,7 +184,7 @@ def decision_curve(
     thresholds: Numbers | None = None,
     positive: int | None = None,
     level: float = 0.95,
-    generator: torch.Generator | None = None,
+    generator: Any = None,
     groups: Numbers | None = None,
     ignore_index: int = IGNORED,
 ) -> DecisionCurve:
@@ -215,7 +216,7 @@ def decision_curve(
         >>> curve.net_benefit.round(3).tolist()
         [0.053, 0.05]
     """
-    level, stream = checked_level(level), own_stream(generator)
+    level, stream = checked_level(level), random_generator(generator)
     found = scores(log_probs, target, prevalence, positive, "net benefit", groups, ignore_index)
     reach = np.log(20.0)
     grid = shares_of(thresholds, "thresholds", lambda: expit(logit(found.rate) + np.linspace(-reach, reach, 101)))
@@ -245,7 +246,7 @@ def _only(prevalence: Prevalence, found: Scores) -> Array:
             f"Expected a prevalence of {len(found.totals)} classes, but got {prevalence.num_classes}: "
             "both list the same classes in the same order."
         )
-    return prevalence.population.numpy()[[found.positive]]
+    return prevalence.population[[found.positive]]
 
 
 def _check_choice(threshold: float | None, tpr: float | None, tnr: float | None, retarget: bool, from_: Mix | None) -> None:

@@ -5,22 +5,26 @@ Stage: log_probs, target, prevalence → entries of one class each, with the wei
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
 
-import torch
-from jaxtyping import Float64, Int64
-from torch import Tensor
+import numpy as np
 
+from ..arrays import Numbers as Numbers
+from ..arrays import Predictions as Predictions
+from ..arrays import array_of, array_or_tensor, clusters_of, log_prob_table, rows_of, target_rows
 from ..finding_tables import by_name
-from ..log_probs import Numbers as Numbers
-from ..log_probs import Predictions as Predictions
-from ..log_probs import clusters_of, log_prob_table, rows_of, target_rows, tensor_of
-from ..losses.batch import hard_labels, soft_labels
 from ..prevalence import Mix as Mix
 from ..prevalence import Prevalence, frequencies, without_estimate
 
+if TYPE_CHECKING:
+    from jaxtyping import Float64, Int64
+
 IGNORED = -100  # as in torch and in the losses
+_NUMBERS = 1 << 16  # numbers of a block of predictions, which stay in the processor's cache
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,7 @@ class Sample:
     """Labelled predictions. A soft label is several entries of one row, an entry for each class that has a vote.
 
     Attributes:
-        log_probs: the rows' predictions `(n, k)`.
+        log_probs: the rows' predictions `(n, k)`, in the dtype given; columns first in memory if made by `labelled_sample`.
         prevalence: π, the prevalence of all results.
         rows: the row of each entry `(m,)`; None if entry i is row i.
         labels: an entry's class `(m,)`.
@@ -37,43 +41,69 @@ class Sample:
         weighted: whether `votes` are weights of rows with one class each, 1 on average in a class, instead of fractions.
     """
 
-    log_probs: Tensor
+    log_probs: np.ndarray
     prevalence: Prevalence
-    rows: Int64[Tensor, " m"] | None
-    labels: Int64[Tensor, " m"]
-    votes: Float64[Tensor, " m"] | None
-    groups: Int64[Tensor, " n"] | None
+    rows: Int64[np.ndarray, " m"] | None
+    labels: Int64[np.ndarray, " m"]
+    votes: Float64[np.ndarray, " m"] | None
+    groups: Int64[np.ndarray, " n"] | None
     weighted: bool = False
 
     @property
     def num_classes(self) -> int:
         return self.log_probs.shape[1]
 
-    @property
-    def totals(self) -> Float64[Tensor, " k"]:
+    @cached_property
+    def totals(self) -> Float64[np.ndarray, " k"]:
         """The number of examples of each class; votes count as fractions."""
-        return torch.bincount(self.labels, weights=self.votes, minlength=self.num_classes).double()
+        return np.bincount(self.labels, self.votes, self.num_classes).astype(np.float64)
 
     @property
-    def effective_totals(self) -> Float64[Tensor, " k"]:
+    def effective_totals(self) -> Float64[np.ndarray, " k"]:
         """The number of examples of each class; with weights, of equally weighted ones that say as much, (Σ w)²/Σ w²."""
         if not self.weighted or self.votes is None:
             return self.totals
-        squares = torch.bincount(self.labels, weights=self.votes.square(), minlength=self.num_classes)
-        return self.totals.square() / squares.clamp_min(1e-300)
+        squares = np.bincount(self.labels, self.votes**2, self.num_classes)
+        return self.totals**2 / np.maximum(squares, 1e-300)
 
     @property
     def missing(self) -> list[int]:
         """The classes without an example."""
-        return torch.nonzero(self.totals == 0).flatten().tolist()
+        return np.flatnonzero(self.totals == 0).tolist()
 
-    @property
-    def population_weights(self) -> Float64[Tensor, " m"]:
+    @cached_property
+    def population_weights(self) -> Float64[np.ndarray, " m"]:
         """Return each entry's weight in the population: π_c / n_c of its class, times its vote. They sum to 1."""
-        each = (self.prevalence.population / self.totals)[self.labels]
+        with np.errstate(divide="ignore"):  # of a class without an example
+            each = (self.prevalence.population / self.totals)[self.labels]
         return each if self.votes is None else each * self.votes
 
-    def per_entry(self, per_row: Tensor) -> Tensor:
+    @property
+    def own_log_probs(self) -> Float64[np.ndarray, " m"]:
+        """Return the log-probability of each entry's class."""
+        rows = np.arange(len(self.labels)) if self.rows is None else self.rows
+        return self.log_probs[rows, self.labels].astype(np.float64)
+
+    def parts(self, rows: int = 1) -> Iterator[slice]:
+        """Yield the entries in blocks; `rows` times their predictions stay in the processor's cache."""
+        size = max(_NUMBERS // (rows * self.num_classes), 1024)
+        yield from (slice(start, start + size) for start in range(0, len(self.labels), size))
+
+    def by_class(self) -> Iterator[tuple[int, Int64[np.ndarray, " m"]]]:
+        """Yield the entries of each class, in blocks."""
+        order = np.argsort(self.labels.astype(np.min_scalar_type(self.num_classes)), kind="stable")
+        size = max(_NUMBERS // self.num_classes, 1024)
+        stop = 0
+        for c, count in enumerate(np.bincount(self.labels, minlength=self.num_classes).tolist()):
+            start, stop = stop, stop + count
+            yield from ((c, order[first : min(first + size, stop)]) for first in range(start, stop, size))
+
+    def columns(self, entries: slice | Int64[np.ndarray, " m"]) -> Float64[np.ndarray, "k m"]:
+        """Return the predictions of some entries, a row per class."""
+        at = entries if self.rows is None else self.rows[entries]
+        return np.ascontiguousarray(self.log_probs.T[:, at], dtype=np.float64)
+
+    def per_entry(self, per_row: np.ndarray) -> np.ndarray:
         """Return one value per entry `(m, …)`, from one value per row `(n, …)`."""
         return per_row if self.rows is None else per_row[self.rows]
 
@@ -92,7 +122,7 @@ def labelled_sample(
     prevalence: Mix,
     groups: Numbers | None = None,
     ignore_index: int = IGNORED,
-    weights: Float64[Tensor, " n"] | None = None,
+    weights: Float64[np.ndarray, " n"] | None = None,
 ) -> Sample:
     """Check predictions and labels, and return a `Sample`; a dense map has a row per cell.
 
@@ -101,11 +131,11 @@ def labelled_sample(
     same class, for rows of a table.
     """
     refuse_findings(prevalence)
-    given = tensor_of(log_probs, "log_probs").detach()
+    given = array_or_tensor(log_probs, "log_probs")
     refuse_multi_hot(target, given)
-    table = log_prob_table(rows_of(given)).cpu()
+    table = np.asfortranarray(log_prob_table(rows_of(given)))
     at = as_prevalence(prevalence, table.shape[1])
-    label = target_rows(target, given.shape).detach().cpu()
+    label = target_rows(target, given.shape)
     clusters = clusters_of(groups, given.shape)
     if label.ndim == 0:
         raise ValueError(f"Expected one label per row of `log_probs`, but got the single number {label}: give (n,) labels.")
@@ -114,31 +144,64 @@ def labelled_sample(
             f"Expected one label per row of `log_probs`, but got {len(label)} labels for {len(table)} rows: "
             "were some examples dropped from one of the two?"
         )
-    if label.ndim == 2 and label.is_floating_point():
-        if label.shape[1] != table.shape[1]:
-            raise ValueError(
-                f"Expected soft votes of shape (n, {table.shape[1]}), but got {tuple(label.shape)}: a column per class."
-            )
-        soft = soft_labels(label, torch.empty(0, dtype=torch.float64))
-        assert soft.votes is not None
-        voted, labels = torch.nonzero(soft.votes, as_tuple=True)
-        votes = soft.votes[voted, labels]
+    if label.ndim == 2 and label.dtype.kind == "f":
+        shares = _checked_votes(label, table.shape[1])
+        voted, labels = np.nonzero(shares)
+        votes = shares[voted, labels]
         return Sample(table, at, voted, labels, votes if weights is None else votes * weights[voted], clusters)
     if label.ndim != 1:
         raise ValueError(
             f"Expected int labels of shape (n,) or soft votes of shape (n, {table.shape[1]}), but got {label.dtype} of "
-            f"shape {tuple(label.shape)}: flatten the labels (`squeeze(1)`), or divide counts of votes by their row sums; for "
+            f"shape {label.shape}: flatten the labels (`squeeze(1)`), or divide counts of votes by their row sums; for "
             "multi-label data use Prevalence.multilabel."
         )
-    hard = hard_labels(label, table.shape[1], ignore_index)
-    assert hard.index is not None
-    rows = None if hard.valid is None else torch.nonzero(hard.valid).flatten()
-    index = hard.index if rows is None else hard.index[rows]
+    rows, index = _checked_classes(label, table.shape[1], ignore_index)
     if weights is None:
         return Sample(table, at, rows, index, None, clusters)
     own = weights if rows is None else weights[rows]
-    sums, counts = (torch.bincount(index, weights=each, minlength=table.shape[1]) for each in (own, None))
-    return Sample(table, at, rows, index, own * (counts / sums)[index], clusters, weighted=True)
+    sums, counts = (np.bincount(index, each, table.shape[1]) for each in (own, None))
+    with np.errstate(invalid="ignore"):  # of a class without an example
+        return Sample(table, at, rows, index, own * (counts / sums)[index], clusters, weighted=True)
+
+
+def _checked_classes(label: np.ndarray, num_classes: int, ignore_index: int) -> tuple[np.ndarray | None, np.ndarray]:
+    """Return the rows that have a label, None if all have, and their classes."""
+    index = label.astype(np.int64, copy=False)
+    if 0 <= index.min() and index.max() < num_classes and not 0 <= ignore_index < num_classes:
+        return None, index
+    rows = np.flatnonzero(index != ignore_index)
+    index = index[rows]
+    if len(rows) == 0:
+        raise ValueError(f"Expected at least one label, but all are ignore_index = {ignore_index}: skip such a batch.")
+    if index.min() < 0 or index.max() >= num_classes:
+        raise ValueError(
+            f"Expected labels in 0..{num_classes - 1}, but got {index.min()}..{index.max()}: number the classes from 0, "
+            f"or mark rows to leave out with ignore_index (now {ignore_index})."
+        )
+    return rows, index
+
+
+def _checked_votes(label: np.ndarray, num_classes: int) -> Float64[np.ndarray, "n k"]:
+    """Return soft labels whose rows sum to 1, up to rounding; a row of zeros is ignored."""
+    if label.shape[1] != num_classes:
+        raise ValueError(f"Expected soft votes of shape (n, {num_classes}), but got {label.shape}: a column per class.")
+    votes, rounding = label.astype(np.float64), float(np.finfo(label.dtype).eps)
+    sums = votes.sum(1)
+    if rounding > 1e-4:  # float16
+        votes = votes / np.where(sums == 0, 1.0, sums)[:, None]
+    wrong = ~(np.abs(sums - 1) <= max(1e-3, rounding)) & (sums != 0) | (votes < 0).any(1)
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        remedy = "divide counts of votes by their row sums"
+        if ((label == 0) | (label == 1)).all():
+            remedy = "are these findings that can be present together (multi-label)? Use Prevalence.multilabel(…)"
+        raise ValueError(
+            "Expected soft labels to be non-negative with rows that sum to 1, but row "
+            f"{row} is {label[row, :10].astype(float).round(4).tolist()}: {remedy}."
+        )
+    if not sums.any():
+        raise ValueError("Expected at least one example with votes, but every row is zero: skip such a batch.")
+    return votes
 
 
 def refuse_findings(prevalence: Any) -> None:
@@ -152,16 +215,15 @@ def refuse_findings(prevalence: Any) -> None:
         )
 
 
-def refuse_multi_hot(target: Any, log_probs: Tensor) -> None:
+def refuse_multi_hot(target: Any, log_probs: Any) -> None:
     """Raise a ValueError for labels of several findings: a table of 0 and 1, or NaN, that is no table of votes."""
-    labels = tensor_of(target, "target")
-    if labels.shape != log_probs.shape or labels.ndim != 2 or labels.shape[1] < 2:
+    labels = array_of(target, "target")
+    if labels.shape != tuple(log_probs.shape) or labels.ndim != 2 or labels.shape[1] < 2:
         return
-    values = labels.detach().double()
-    if bool(((values == 0) | (values == 1) | values.isnan()).all()):
-        if not labels.is_floating_point() or not bool((values.sum(1) <= 1).all()):
+    if ((labels == 0) | (labels == 1) | (labels != labels)).all():
+        if labels.dtype.kind != "f" or not (labels.sum(1) <= 1).all():
             raise ValueError(
-                f"Expected int labels of shape (n,), or soft votes, but `target` is a table of 0 and 1, {tuple(labels.shape)}, "
+                f"Expected int labels of shape (n,), or soft votes, but `target` is a table of 0 and 1, {labels.shape}, "
                 "as the predictions are: for findings that can be present together (multi-label), use Prevalence.multilabel; "
                 "for classes that exclude each other, take `target.argmax(1)`."
             )
@@ -169,10 +231,10 @@ def refuse_multi_hot(target: Any, log_probs: Tensor) -> None:
 
 def num_classes_of(log_probs: Predictions) -> int:
     """Return the number of classes of predictions `(n, k)` or `(n, k, h, w, …)`."""
-    given = tensor_of(log_probs, "log_probs")
+    given = array_or_tensor(log_probs, "log_probs")
     if given.ndim < 2 or given.shape[1] < 2:
         log_prob_table(rows_of(given))  # raises for the shape
-    return given.shape[1]
+    return int(given.shape[1])
 
 
 def as_prevalence(value: Mix, num_classes: int) -> Prevalence:
@@ -185,3 +247,10 @@ def as_prevalence(value: Mix, num_classes: int) -> Prevalence:
             f"but got {prevalence.num_classes}: both list the same classes in the same order."
         )
     return prevalence
+
+
+def checked_int(value: Any, name: str, least: int) -> int:
+    """Return an int of at least `least`, or raise a ValueError."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
+        raise ValueError(f"Expected `{name}` to be an int of at least {least}, but got {value!r}: leave it out for the default.")
+    return int(value)

@@ -11,21 +11,23 @@ classes of the rest are mixed as in π.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from jaxtyping import Float64
-from torch import Tensor
+from scipy.special import log_expit, ndtri
 
-from ..rng import checked_level, own_stream
+from ..arrays import checked_level, random_generator
+from ..solve import Quadratic, minimise
 from .intervals import design_of
 from .one_vs_rest import Array, expit, log_odds, logit, positive_class, shares_of
 from .sample import IGNORED, Mix, Numbers, Predictions, Sample, labelled_sample
 
+if TYPE_CHECKING:
+    from jaxtyping import Float64
+
 # quantiles of the knots, by Harrell
 _PLACES = {3: (0.1, 0.5, 0.9), 4: (0.05, 0.35, 0.65, 0.95), 5: (0.05, 0.275, 0.5, 0.725, 0.95)}
 _BEND = 2.0  # prior standard deviation, in log-odds, of each bend: bounds f in ranges of l with a single class
-_STEPS, _HALVINGS = 100, 40
 _BINS, _POINTS, _DRAWS = 40, 101, 4000
 
 
@@ -47,11 +49,11 @@ class SmoothCalibrationCurve:
         positive: the class.
 
     Examples:
-        >>> import torch
+        >>> import numpy as np
         >>> from rightloss.metrics import smooth_calibration_curve
-        >>> y = torch.arange(400) % 2
-        >>> odds = torch.randn(400, generator=torch.Generator().manual_seed(0)) + y - 5.1  # right at 1 in 100
-        >>> log_probs = torch.log_softmax(torch.stack([torch.zeros(400), odds], 1), 1)
+        >>> y = np.arange(400) % 2
+        >>> odds = np.random.default_rng(0).normal(size=400) + y - 5.1  # right at 1 in 100
+        >>> log_probs = -np.logaddexp(0, np.stack([odds, -odds], 1))
         >>> curve = smooth_calibration_curve(log_probs, y, prevalence=0.01, grid=[0.005, 0.02])
         >>> bool((curve.low < curve.predicted).all() and (curve.predicted < curve.high).all())
         True
@@ -81,7 +83,7 @@ def smooth_calibration_curve(
     knots: int | None = None,
     positive: int | None = None,
     level: float = 0.95,
-    generator: torch.Generator | None = None,
+    generator: Any = None,
     groups: Numbers | None = None,
     ignore_index: int = IGNORED,
 ) -> SmoothCalibrationCurve:
@@ -106,25 +108,25 @@ def smooth_calibration_curve(
         ignore_index: the int label of examples to ignore.
 
     Examples:
-        >>> import torch
+        >>> import numpy as np
         >>> from rightloss.metrics import smooth_calibration_curve
-        >>> y = torch.arange(400) % 2
-        >>> odds = torch.randn(400, generator=torch.Generator().manual_seed(0)) + y - 0.5  # right where half are of class 1
-        >>> log_probs = torch.log_softmax(torch.stack([torch.zeros(400), odds], 1), 1)
+        >>> y = np.arange(400) % 2
+        >>> odds = np.random.default_rng(0).normal(size=400) + y - 0.5  # right where half are of class 1
+        >>> log_probs = -np.logaddexp(0, np.stack([odds, -odds], 1))
         >>> curve = smooth_calibration_curve(log_probs, y, prevalence=0.01, grid=[0.5], knots=2)
         >>> print(f"predicted {curve.predicted[0]:.2f}, observed {curve.observed[0]:.3f}, ICI {curve.ici:.2f}")
         predicted 0.50, observed 0.010, ICI 0.41
     """
-    level, stream = checked_level(level), own_stream(generator)
+    level, stream = checked_level(level), random_generator(generator)
     sample = labelled_sample(log_probs, target, prevalence, groups, ignore_index)
     sample.require_every_class("a calibration curve")
     chosen = positive_class(positive, sample.num_classes)
     seen = _OneAgainstRest.of(sample, chosen)
     spline = _fit(seen, _knots(seen, knots))
     points = shares_of(grid, "grid", lambda: expit(np.linspace(*seen.reach, _POINTS)))
-    value, error = spline.at(torch.from_numpy(logit(points)))
+    value, error = spline.at(logit(points))
     error = np.hypot(error, _spread_of_odds(sample, chosen, stream))
-    z = float(torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=torch.float64)))
+    z = float(ndtri((1 + level) / 2))
     distances = _distances(seen, spline)
     rate = float(sample.prevalence.population[chosen])
     band = (expit(value), expit(value - z * error), expit(value + z * error))
@@ -146,36 +148,40 @@ class _OneAgainstRest:
     """
 
     sample: Sample
-    odds: Float64[Tensor, " m"]
-    probability: Float64[Tensor, " m"]
-    is_positive: Tensor
-    counts: Float64[Tensor, " m"]
+    odds: Float64[np.ndarray, " m"]
+    probability: Float64[np.ndarray, " m"]
+    is_positive: np.ndarray
+    counts: Float64[np.ndarray, " m"]
     shift: float
     num_certain: int
 
     @classmethod
     def of(cls, sample: Sample, positive: int) -> _OneAgainstRest:
         odds = sample.per_entry(log_odds(sample.log_probs, positive))
-        finite = odds[torch.isfinite(odds)]
-        if len(finite) == 0 or float(finite.max()) - float(finite.min()) <= 1e-9 * (1 + float(finite.abs().max())):
+        finite = odds[np.isfinite(odds)]
+        if len(finite) == 0 or np.ptp(finite) <= 1e-9 * (1 + np.abs(finite).max()):
             raise ValueError(
                 "Expected predictions that differ for a calibration curve, but all of them are equal or certain: "
                 "compare their mean with the prevalence instead, as `evaluate` does."
             )
         is_positive, weights, totals = sample.labels == positive, sample.population_weights, sample.totals
-        sides = torch.stack([totals.sum() - totals[positive], totals[positive]])
-        shares = torch.stack([weights[~is_positive].sum(), weights[is_positive].sum()])
-        side = is_positive.long()
-        shift = float(torch.logit(sample.prevalence.population[positive]) - (sides[1] / sides[0]).log())
-        placed = odds.clamp(float(finite.min()) - 1, float(finite.max()) + 1)
-        probability = sample.per_entry(sample.log_probs[:, positive]).double().exp()
-        counts = weights * (sides / shares)[side]
+        sides = np.array([totals.sum() - totals[positive], totals[positive]])
+        shares = np.bincount(is_positive, weights, 2)
+        shift = float(logit(sample.prevalence.population[positive]) - np.log(sides[1] / sides[0]))
+        placed = odds.clip(finite.min() - 1, finite.max() + 1)
+        probability = np.exp(sample.per_entry(sample.log_probs[:, positive]).astype(np.float64))
+        counts = weights * (sides / shares)[is_positive.astype(int)]
         return cls(sample, placed, probability, is_positive, counts, shift, len(odds) - len(finite))
+
+    @property
+    def sides(self) -> Float64[np.ndarray, " 2"]:
+        """The total count of the rest and of the class."""
+        return np.bincount(self.is_positive, self.counts, 2)
 
     def quantiles(self, places: tuple[float, ...], positive: bool) -> Array:
         """Return weighted quantiles of the log-odds of one of the two sides."""
         own = self.is_positive == positive
-        return _weighted_quantiles(self.odds[own].numpy(), self.counts[own].numpy(), places)
+        return _weighted_quantiles(self.odds[own], self.counts[own], places)
 
     @property
     def reach(self) -> tuple[float, float]:
@@ -188,128 +194,119 @@ class _OneAgainstRest:
 class _Spline:
     """f(l) + shift, with two covariances of its coefficients; the larger standard error is used."""
 
-    knots: Float64[Tensor, " q"]
-    rotation: Float64[Tensor, "p p"]
-    theta: Float64[Tensor, " p"]
-    covariances: tuple[Tensor, ...]
+    knots: Float64[np.ndarray, " q"]
+    rotation: Float64[np.ndarray, "p p"]
+    theta: Float64[np.ndarray, " p"]
+    covariances: tuple[np.ndarray, ...]
     shift: float
 
-    def at(self, odds: Float64[Tensor, " m"]) -> tuple[Array, Array]:
+    def at(self, odds: Float64[np.ndarray, " m"]) -> tuple[Array, Array]:
         """Return the observed log-odds at predicted ones, and their standard error."""
         basis = _basis(odds, self.knots) @ self.rotation
-        variance = torch.stack([((basis @ each) * basis).sum(1) for each in self.covariances]).amax(0)
-        return (basis @ self.theta).numpy() + self.shift, variance.clamp_min(0).sqrt().numpy()
+        variance = np.max([((basis @ each) * basis).sum(1) for each in self.covariances], axis=0)
+        return basis @ self.theta + self.shift, np.sqrt(np.maximum(variance, 0.0))
 
 
-def _knots(seen: _OneAgainstRest, given: int | None) -> Float64[Tensor, " q"]:
+def _knots(seen: _OneAgainstRest, given: int | None) -> Float64[np.ndarray, " q"]:
     """Return knots at quantiles of the log-odds, with equal weight for both sides; two knots give a line."""
     if given is not None and (isinstance(given, bool) or not isinstance(given, int | np.integer) or not 2 <= given <= 5):
         raise ValueError(f"Expected `knots` to be an int from 2 to 5, but got {given!r}: leave it out for the default.")
-    fewer = round(min(float(seen.counts[seen.is_positive].sum()), float(seen.counts[~seen.is_positive].sum())), 6)
+    fewer = round(float(seen.sides.min()), 6)
     number = int(given) if given is not None else 3 if fewer < 30 else 4 if fewer < 100 else 5
-    alike = torch.where(seen.is_positive, 1 / seen.counts[seen.is_positive].sum(), 1 / seen.counts[~seen.is_positive].sum())
-    places = _PLACES.get(number, (0.1, 0.9))
-    found = np.unique(_weighted_quantiles(seen.odds.numpy(), (alike * seen.counts).numpy(), places))
-    return torch.from_numpy(found)
+    alike = seen.counts / seen.sides[seen.is_positive.astype(int)]
+    return np.unique(_weighted_quantiles(seen.odds, alike, _PLACES.get(number, (0.1, 0.9))))
 
 
-def _basis(odds: Float64[Tensor, " m"], knots: Float64[Tensor, " q"]) -> Float64[Tensor, "m p"]:
+def _basis(odds: Float64[np.ndarray, " m"], knots: Float64[np.ndarray, " q"]) -> Float64[np.ndarray, "m p"]:
     """Return 1, l, and the q − 2 cubic terms of a spline that is linear beyond its outer knots; a line with fewer than 3."""
-    columns = [torch.ones_like(odds), odds]
+    columns = [np.ones_like(odds), odds]
     if len(knots) > 2:
         last, before = knots[-1], knots[-2]
-        cubes = [(odds - knot).clamp_min(0) ** 3 / (last - knots[0]) ** 2 for knot in knots]
+        cubes = [np.maximum(odds - knot, 0.0) ** 3 / (last - knots[0]) ** 2 for knot in knots]
         for knot, cube in zip(knots[:-2], cubes[:-2], strict=True):
             columns.append(cube + ((before - knot) * cubes[-1] - (last - knot) * cubes[-2]) / (last - before))
-    return torch.stack(columns, 1)
+    return np.stack(columns, 1)
 
 
-def _fit(seen: _OneAgainstRest, knots: Float64[Tensor, " q"]) -> _Spline:
-    """Maximise the likelihood, with bends shrunk towards 0, by damped Newton steps."""
+def _fit(seen: _OneAgainstRest, knots: Float64[np.ndarray, " q"]) -> _Spline:
+    """Maximise the likelihood, with bends shrunk towards 0."""
     own, rest = seen.odds[seen.is_positive], seen.odds[~seen.is_positive]
-    if float(own.min()) >= float(rest.max()) or float(own.max()) <= float(rest.min()):
+    if own.min() >= rest.max() or own.max() <= rest.min():
         raise ValueError(
             "Expected predictions of the two sides to overlap for a calibration curve, but they are separated: "
             "no smooth curve fits best; look at `reliability_curve`, or add examples."
         )
     raw = _basis(seen.odds, knots)
     # columns of unit size, orthogonal in the sample, so that bends are orthogonal to lines
-    _, triangle = torch.linalg.qr(raw * (seen.counts / seen.counts.sum()).sqrt()[:, None])
-    rotation = torch.linalg.inv(triangle)
-    basis, penalty = raw @ rotation, torch.tensor([0.0, 0.0, *[1 / _BEND**2] * (raw.shape[1] - 2)], dtype=torch.float64)
-    theta, scores, curvature = _maximise(basis, seen, penalty)
+    triangle = np.linalg.qr(raw * np.sqrt(seen.counts / seen.counts.sum())[:, None], mode="r")
+    rotation = np.linalg.inv(triangle)
+    theta, scores, curvature = _maximise(raw @ rotation, seen)
     unit = triangle[0, 0]  # of θ's first place, in log-odds
     covariances = (_by_model(seen, curvature, unit), _by_rows(seen, scores, curvature, unit))
     return _Spline(knots, rotation, theta, covariances, seen.shift)
 
 
-def _maximise(basis: Tensor, seen: _OneAgainstRest, penalty: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _maximise(basis: np.ndarray, seen: _OneAgainstRest) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return θ, each entry's score there `(m, p)`, and the negative Hessian of the penalised log-likelihood."""
-    sign, theta = torch.where(seen.is_positive, 1.0, -1.0).double(), torch.zeros(basis.shape[1], dtype=torch.float64)
+    sign, penalty = np.where(seen.is_positive, 1.0, -1.0), np.full(basis.shape[1], 1 / _BEND**2)
+    penalty[:2] = 0.0
 
-    def value(theta: Tensor) -> float:
-        fit = torch.nn.functional.logsigmoid(sign * (basis @ theta))
-        return float(seen.counts @ fit - (penalty * theta.square()).sum() / 2)
-
-    for _ in range(_STEPS):
+    def loss(theta: np.ndarray) -> Quadratic:
         odds = basis @ theta
-        scores = (seen.counts * sign * torch.sigmoid(-sign * odds))[:, None] * basis
-        spread = seen.counts * torch.sigmoid(odds) * torch.sigmoid(-odds)
-        curvature = (basis * spread[:, None]).T @ basis + torch.diag(penalty)
-        gradient = scores.sum(0) - penalty * theta
-        step, now = torch.linalg.solve(curvature, gradient), value(theta)
-        if float(step @ gradient) <= 1e-13 * abs(now):
-            return theta + step, scores, curvature
-        for _ in range(_HALVINGS):
-            if value(theta + step) >= now:
-                break
-            step = step / 2
-        theta = theta + step
-    raise ValueError(
-        "Expected predictions to which a calibration curve can be fitted, but the classes are almost separated: use fewer "
-        "`knots`, or `reliability_curve`."
-    )
+        scores = (seen.counts * sign * expit(-sign * odds))[:, None] * basis
+        spread = seen.counts * expit(odds) * expit(-odds)
+        value = -seen.counts @ log_expit(sign * odds) + (penalty * theta**2).sum() / 2
+        curvature = (basis * spread[:, None]).T @ basis + np.diag(penalty)
+        return Quadratic(float(value), penalty * theta - scores.sum(0), curvature, scores)
+
+    found = minimise(loss, np.zeros(basis.shape[1]))
+    if not found.converged:
+        raise ValueError(
+            "Expected predictions to which a calibration curve can be fitted, but the classes are almost separated: use fewer "
+            "`knots`, or `reliability_curve`."
+        )
+    return found.point, found.at.detail, found.at.hessian
 
 
-def _by_model(seen: _OneAgainstRest, curvature: Tensor, unit: Tensor) -> Float64[Tensor, "p p"]:
+def _by_model(seen: _OneAgainstRest, curvature: np.ndarray, unit: float) -> Float64[np.ndarray, "p p"]:
     """Return the covariance of θ for independent rows: the inverse information, minus 1/n₁ + 1/n₀ for the intercept.
 
     The subtracted term is due to the numbers of the two sides, which are fixed here (Prentice & Pyke 1979). This covariance is
     valid even with few rows, as in the tails, where the empirical variance is too small.
     """
-    covariance = torch.linalg.inv(curvature)
-    covariance[0, 0] -= unit**2 * sum(1 / seen.counts[seen.is_positive == side].sum() for side in (False, True))
+    covariance = np.linalg.inv(curvature)
+    covariance[0, 0] -= unit**2 * (1 / seen.sides).sum()
     return covariance
 
 
-def _by_rows(seen: _OneAgainstRest, scores: Tensor, curvature: Tensor, unit: Tensor) -> Float64[Tensor, "p p"]:
+def _by_rows(seen: _OneAgainstRest, scores: np.ndarray, curvature: np.ndarray, unit: float) -> Float64[np.ndarray, "p p"]:
     """Return the covariance of θ from the influence of each row or group, within the strata of the design."""
     design = design_of(seen.sample)
-    clusters = torch.arange(len(seen.odds)) if design.clusters is None else design.clusters
-    added = torch.linalg.solve(curvature, scores.T).T
-    sides = [seen.counts[~seen.is_positive].sum(), seen.counts[seen.is_positive].sum()]
+    added = np.linalg.solve(curvature, scores.T).T
     # the shift, −log n₁/n₀, varies with the classes' totals where groups are drawn
-    added[:, 0] += unit * torch.where(seen.is_positive, -seen.counts / sides[1], seen.counts / sides[0])
-    sums = torch.zeros(len(design.strata), added.shape[1], dtype=torch.float64).index_add_(0, clusters, added)
-    covariance = torch.zeros_like(curvature)
-    for stratum in design.strata.unique().tolist():
+    added[:, 0] += unit * np.where(seen.is_positive, -1.0, 1.0) * seen.counts / seen.sides[seen.is_positive.astype(int)]
+    sums = added
+    if design.clusters is not None:
+        sums = np.stack([np.bincount(design.clusters, column, len(design.strata)) for column in added.T], 1)
+    covariance = np.zeros_like(curvature)
+    for stratum in np.unique(design.strata):
         members = sums[design.strata == stratum]
         centred, n = members - members.mean(0), len(members)
         covariance += n / max(n - 1, 1) * centred.T @ centred
     return covariance
 
 
-def _spread_of_odds(sample: Sample, positive: int, generator: torch.Generator) -> float:
+def _spread_of_odds(sample: Sample, positive: int, generator: np.random.Generator) -> float:
     """Return the standard deviation of logit π; 0 if it is certain."""
     if not sample.prevalence.is_uncertain:
         return 0.0
-    return float(torch.logit(sample.prevalence.sample(_DRAWS, generator)[:, positive]).std())
+    return float(logit(sample.prevalence.sample(_DRAWS, generator)[:, positive]).std(ddof=1))
 
 
 def _distances(seen: _OneAgainstRest, spline: _Spline) -> tuple[float, float, float]:
     """Return mean, median and 90 % quantile of |observed − predicted| over the population."""
-    distance = np.abs(expit(spline.at(seen.odds)[0]) - seen.probability.numpy())
-    weights = seen.sample.population_weights.numpy()
+    distance = np.abs(expit(spline.at(seen.odds)[0]) - seen.probability)
+    weights = seen.sample.population_weights
     e50, e90 = _weighted_quantiles(distance, weights, (0.5, 0.9)).tolist()
     return float(weights @ distance), e50, e90
 
@@ -317,9 +314,9 @@ def _distances(seen: _OneAgainstRest, spline: _Spline) -> tuple[float, float, fl
 def _where(seen: _OneAgainstRest) -> tuple[Array, Array]:
     """Return the fraction of each side's predictions in bins of the log-odds, and the bins' edges."""
     edges = np.linspace(*seen.reach, _BINS + 1)
-    place = np.clip(np.searchsorted(edges, seen.odds.numpy(), side="right") - 1, 0, _BINS - 1)
-    sides = (~seen.is_positive.numpy(), seen.is_positive.numpy())
-    counts = np.stack([np.bincount(place[own], seen.counts.numpy()[own], _BINS) for own in sides])
+    place = np.clip(np.searchsorted(edges, seen.odds, side="right") - 1, 0, _BINS - 1)
+    sides = (~seen.is_positive, seen.is_positive)
+    counts = np.stack([np.bincount(place[own], seen.counts[own], _BINS) for own in sides])
     return expit(edges), counts / counts.sum(1, keepdims=True)
 
 
