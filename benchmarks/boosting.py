@@ -114,7 +114,9 @@ def worth(split: Split, library: str, method: str, seed: int) -> Found:
         scores = scores if objective is not None else special.logit(scores) - start + of_pi
         return log_loss_at_pi(scores, data)
 
-    trees = (lightgbm_trees if library == "LightGBM" else xgboost_trees)(train, valid, start, objective, metric, split.x_new, seed)
+    trees = (lightgbm_trees if library == "LightGBM" else xgboost_trees)(
+        train, valid, start, objective, metric, split.x_new, seed
+    )
     probs = special.expit(trees + of_pi)
     to_population = np.array([1 - POPULATION, POPULATION])[split.y_new] / np.bincount(split.y_new)[split.y_new]
     return Found(-log_loss(split.y_new, probs, sample_weight=to_population), roc_auc_score(split.y_new, probs))

@@ -5,7 +5,7 @@ Stage: log-probabilities of a subclass, (n, K) at `population_` → probabilitie
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, TypeVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
@@ -15,6 +15,8 @@ from ..arrays import checked_number
 from ..prevalence import Prevalence
 from .labelled_rows import LabelledRows
 from .population import LearntPopulation, Population, class_prevalence
+
+Model = TypeVar("Model", bound="PopulationClassifier")
 
 
 class PopulationClassifier(ClassifierMixin, BaseEstimator):
@@ -40,7 +42,7 @@ class PopulationClassifier(ClassifierMixin, BaseEstimator):
         log_probs = self.predict_log_proba(X)
         return log_probs[:, 1] - log_probs[:, 0] if len(self.classes_) == 2 else log_probs
 
-    def set_population(self, population: Population | None) -> Self:
+    def set_population(self: Model, population: Population | None) -> Model:
         """Move the predictions to another population without refitting; None is the training mix.
 
         Args:

@@ -10,7 +10,7 @@ z_c − log(1 + Σ exp z), and of going on −log(1 + Σ exp z).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -122,7 +122,7 @@ class OrdinalClassifier(PopulationClassifier):
         tags.classifier_tags.poor_score = True  # with unordered classes, as in scikit-learn's checks
         return tags
 
-    def _loss(self, likelihood: Likelihood, rows: LabelledRows) -> Any:
+    def _loss(self, likelihood: Peeling | ProportionalOdds, rows: LabelledRows) -> Any:
         """Return the loss as an `Objective` of `linear.lbfgs`."""
         log_pi, log_rho = np.log(self.population_), np.log(self.sampling_)
         offset = log_rho - log_pi if self.loss == "information_gain" else 0.0
@@ -137,20 +137,7 @@ class OrdinalClassifier(PopulationClassifier):
         return loss
 
 
-class Likelihood(Protocol):
-    """A likelihood of ordered classes, with its own parameters as a vector."""
-
-    def start(self, population: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the outputs (m,) and own parameters (j,) that predict the population."""
-
-    def table(self, outputs: np.ndarray, own: np.ndarray) -> np.ndarray:
-        """Return log p(k|x) (n, K) of outputs (n, m)."""
-
-    def backward(self, outputs: np.ndarray, own: np.ndarray, by_table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the derivatives by outputs (n, m) and own parameters (j,), from those by the table (n, K)."""
-
-
-def likelihood_of(name: str, classes: int) -> Likelihood:
+def likelihood_of(name: str, classes: int) -> Peeling | ProportionalOdds:
     """Return the likelihood of that name."""
     if name == "cumulative_logit":
         return ProportionalOdds()
@@ -174,7 +161,7 @@ class Peeling:
     last: int
 
     def start(self, population: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the log-odds of each class against all that are left after its stage."""
+        """Return the outputs (m,) that predict the population: log-odds against all that are left; and no own parameters."""
         left, outputs = set(range(len(population))), []
         for stage in self.stages:
             left -= set(stage)
@@ -193,7 +180,10 @@ class Peeling:
         return found
 
     def backward(self, outputs: np.ndarray, own: np.ndarray, by_table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return by_c − p_c Σ_{j left} by_j of each output, with p_c the probability within its stage."""
+        """Return the derivatives by outputs (n, m) and own parameters (j,), from those by the table (n, K).
+
+        That of an output is by_c − p_c Σ_{j left} by_j, with p_c the probability within its stage.
+        """
         found, total, used = np.empty_like(outputs), by_table.sum(1, keepdims=True), 0
         for stage in self.stages:
             columns, by_stage = slice(used, used + len(stage)), by_table[:, list(stage)]

@@ -107,7 +107,7 @@ def own_population(estimator: Any) -> np.ndarray | None:
         return None
     if hasattr(estimator, "population_"):
         given = estimator.population_
-        return given.population.numpy() if isinstance(given, Prevalence) else np.asarray(given, dtype=float)
+        return np.asarray(given.population if isinstance(given, Prevalence) else given, dtype=float)
     found = [own_population(each) for each in _fitted_inside(estimator)]
     known = [each for each in found if each is not None]
     return np.mean(known, axis=0) if known and len(known) == len(found) else None
