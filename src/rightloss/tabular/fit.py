@@ -125,8 +125,8 @@ def fit_table(
         >>> model.comparison["candidate"].iloc[-1]
         'linear, uncorrected'
     """
-    checked_number(folds, "folds", 2, remedy="one is tested on, the others are trained on")
-    checked_number(max_compare_rows, "max_compare_rows", 100, remedy="such as 50000")
+    checked_number(folds, "folds", 2.0, remedy="one is tested on, the others are trained on")
+    checked_number(max_compare_rows, "max_compare_rows", 100.0, remedy="such as 50000")
     stated, left_out = _stated_population(population, unlabelled), list(leave_out)
     report = inspect_table(frame, target=target, positive=positive, group=group, population=stated, leave_out=left_out)
     raise_errors(report.findings)
