@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from catboost import CatBoostClassifier
+from draws import assert_refused
 from imblearn.combine import SMOTETomek
 from imblearn.ensemble import (
     BalancedBaggingClassifier,
@@ -19,7 +20,6 @@ from imblearn.over_sampling import SMOTE, RandomOverSampler
 from imblearn.pipeline import make_pipeline as sampling_pipeline
 from imblearn.under_sampling import RandomUnderSampler, TomekLinks
 from lightgbm import LGBMClassifier
-from members import assert_refused
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis

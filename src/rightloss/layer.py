@@ -17,14 +17,13 @@ from torch import Tensor, nn
 
 from .arrays import multiply_classes
 from .finding_tables import multiply_findings
-from .inference.steps import in_mode
 from .likelihoods import Categorical, Likelihood
 from .losses.functional import likelihood_of
 from .marginals import in_transform
 from .predictive.retarget import refuse_patterns
 from .prevalence import Frequencies, Mix, MultilabelPrevalence, PopulationEstimate, Prevalence, frequencies, log_mix
 from .serialization import PREVALENCE, Format, copy_state, prevalence_facts, read_file, saved_prevalence, too_large, write_file
-from .tensors import as_input, by_cell, first_float, full_precision, tensor_of
+from .tensors import as_input, by_cell, first_float, full_precision, in_mode, tensor_of
 
 _FORMAT = Format(
     "rightloss.PrevalenceLayer",

@@ -16,6 +16,7 @@ from .model import CalibrationKind, fit_slopes, smooth_likelihoods
 FEW = 20.0  # rows of a class, by weight, below which a calibration is the last resort
 # standard errors better than predicting π that are needed to skip the calibration, and to keep a correction at all
 _SURE, _SOME = 2.0, 0.5
+_ROUNDING = 1e-12  # predictions with a slope of 0 are π up to rounding
 
 
 def expected_gain(values: np.ndarray, data: HeldOut, population: np.ndarray) -> tuple[float, float]:
@@ -111,7 +112,7 @@ def choose_correction(tables: Mapping[str, np.ndarray], data: HeldOut, populatio
     needed = over < -noise and better > 0 if few else over < _SURE * noise or better > -error
     chosen = calibrated if needed else start
     over, noise = gain(chosen, "population")
-    return "flat" if over < (-1 if few else _SOME) * noise else chosen
+    return "flat" if over <= (-1 if few else _SOME) * noise + _ROUNDING else chosen
 
 
 def is_smoothed(table: np.ndarray, data: HeldOut, population: np.ndarray) -> bool:

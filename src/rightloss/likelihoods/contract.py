@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..prevalence import AnyPrevalence, Prevalence
+from ..tensors import tensor_of
 
 
 @runtime_checkable
@@ -96,4 +97,4 @@ def log_population(prevalence: AnyPrevalence, num_classes: int | None, name: str
             f"Expected a prevalence of {num_classes} classes for {name}, but got {prevalence.num_classes}: "
             "the likelihood and the prevalence list the same classes."
         )
-    return torch.log(prevalence.start)
+    return tensor_of(prevalence.start).log()

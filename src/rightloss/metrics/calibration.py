@@ -213,8 +213,9 @@ def _every_16th(sample: Sample) -> Sample:
 
 
 def _maximise(sample: Sample, start: Recalibration) -> Recalibration | None:
-    """Maximise the log-likelihood, in units of θ in which the first curvature is 1; None if that does not converge."""
-    unit = 1 / np.sqrt(np.diag(_derivatives(sample, start).hessian).clip(np.finfo(np.float64).tiny))
+    """Maximise the log-likelihood, in units of θ in which all curvatures are about 1; None if that does not converge."""
+    pi = sample.prevalence.population
+    unit = 1 / np.sqrt(np.append(1 - pi.max(), pi[1:] * (1 - pi[1:])))
 
     def function(point: np.ndarray) -> Quadratic:
         at = _derivatives(sample, replace(start, theta=start.theta + unit * point))
@@ -300,10 +301,10 @@ def fit_intercepts(sample: Sample) -> tuple[Intercepts | None, str]:
     k = sample.num_classes
     if k > MOST_CLASSES:
         return None, f"not fitted with more than {MOST_CLASSES} classes"
-    classes = (1,) if k == 2 else tuple(range(k))
+    classes, table = (1,) if k == 2 else tuple(range(k)), sample.log_probs.astype(np.float64, copy=False)
     shifts = []
     for positive in classes:
-        odds = sample.per_entry(log_odds(sample.log_probs, positive))
+        odds = sample.per_entry(log_odds(table, positive))
         shift = solve_shift(odds, sample.population_weights, float(sample.prevalence.population[positive]))
         if shift is None:
             return None, f"no single shift corrects the mean prediction of class {positive}: too many are almost certain"

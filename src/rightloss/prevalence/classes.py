@@ -5,7 +5,6 @@ Stage: class frequencies in any form → `Prevalence`, the input of every later 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
@@ -67,10 +66,10 @@ class Prevalence:
 
     def _assign(
         self,
-        population: np.ndarray,
-        sampling: np.ndarray,
+        population: Any,
+        sampling: Any,
         evidence: float,
-        concentration: np.ndarray | None,
+        concentration: Any,
         unknown: bool = False,
     ) -> None:
         object.__setattr__(self, "_population", _read_only(population))
@@ -102,14 +101,14 @@ class Prevalence:
         """
         pi = _pair(population, "population") if _is_number(population) else frequencies(population, "population")
         given = array_of(labels, "labels")
-        given = given.astype(np.int64) if given.dtype == bool and len(pi) == 2 else given
+        labels = given.astype(np.int64) if given.dtype == bool and len(pi) == 2 else labels
         if given.ndim == 2 and given.dtype.kind != "f" and given.shape[1] > 1:
             raise ValueError(
                 f"Expected labels (n,), or maps (n, h, w, …), but got {given.dtype} of shape {given.shape}: "
                 "for findings that can be present together (multi-label) use Prevalence.from_label_matrix; for signals of one "
                 "dimension call `labels.flatten()`."
             )
-        return cls(pi, mix_of_every_class(given, len(pi), ignore_index), evidence)
+        return cls(pi, mix_of_every_class(labels, len(pi), ignore_index), evidence)
 
     @classmethod
     def beta(cls, a: float, b: float, sampling: float = 0.5, evidence: float = 1.0) -> Prevalence:
@@ -258,17 +257,6 @@ class Prevalence:
     @property
     def evidence(self) -> float:
         """κ."""
-        return self._evidence
-
-    def evidence_for(self, num_data: int | None, reference: np.ndarray | None = None) -> float:
-        """Return `evidence`. Deprecated: an uncertain prevalence has κ = 1 for any number of examples."""
-        warnings.warn("Prevalence.evidence_for is deprecated: write `evidence`.", DeprecationWarning, stacklevel=2)
-        return self._evidence
-
-    @property
-    def given_evidence(self) -> float:
-        """`evidence`. Deprecated."""
-        warnings.warn("Prevalence.given_evidence is deprecated: write `evidence`.", DeprecationWarning, stacklevel=2)
         return self._evidence
 
     def with_sampling(self, sampling: Frequencies) -> Prevalence:
@@ -440,7 +428,7 @@ def log_mix(value: Mix, name: str, num_classes: int, rows: int | None = None) ->
     mix = array_of(value, name)
     if mix.ndim == 2 and rows is not None:
         return np.log(_row_frequencies(mix, name, num_classes, rows))
-    if num_classes == 2 and rows not in (None, 2) and mix.shape == (rows,):
+    if num_classes == 2 and mix.ndim == 1 and len(mix) != 2 and len(mix) == rows:
         raise ValueError(
             f"Expected `{name}` to be the 2 frequencies of one mix, but got {rows} numbers, one per example: "
             f"write a mix per example as a column, `{name}[:, None]`."
@@ -549,7 +537,8 @@ def _is_number(value: Any) -> bool:
 
 def _rounding(values: Any) -> float:
     """Return the tolerance of a sum of 1 in this dtype."""
-    return {"torch.float16": 2.0**-10, "torch.bfloat16": 2.0**-7}.get(str(getattr(values, "dtype", "")), 1e-4)
+    name = str(getattr(values, "dtype", "")).removeprefix("torch.")
+    return {"float16": 2.0**-10, "bfloat16": 2.0**-7}.get(name, 1e-4)
 
 
 def _pair(value: Any, name: str) -> np.ndarray:
@@ -565,16 +554,7 @@ def _pair(value: Any, name: str) -> np.ndarray:
 
 
 def _vector(values: Any, name: str) -> np.ndarray:
-    remedy = "write one frequency per class, such as [0.9, 0.1]"
-    try:  # lists, arrays (also read-only), pandas series and tensors
-        vector = np.asarray(array_of(values, name) if is_tensor(values) else values)
-        if vector.dtype.kind == "c":
-            raise ValueError(f"Expected `{name}` to be real numbers, but got {vector.dtype}: take `.real`, or {remedy}.")
-        vector = np.array(vector, dtype=np.float64)
-    except (TypeError, ValueError, RuntimeError) as error:
-        if "real numbers" in str(error):
-            raise
-        raise ValueError(f"Expected `{name}` to be numbers, but got {values!r}: {remedy}.") from error
+    vector = array_of(values, name).astype(np.float64)
     if vector.ndim != 1:
         raise ValueError(
             f"Expected `{name}` to be a list with a frequency per class, but got shape {vector.shape}: "
@@ -608,7 +588,7 @@ def _row_frequencies(mix: np.ndarray, name: str, num_classes: int, rows: int) ->
 
 
 def _read_only(values: Any) -> np.ndarray:
-    own = np.array(values, dtype=np.float64)  # old pickles have tensors
+    own = np.array(array_of(values, "frequencies"), np.float64)  # old pickles have tensors
     own.flags.writeable = False
     return own
 

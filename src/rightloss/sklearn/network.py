@@ -211,7 +211,7 @@ class InformationGainMLPClassifier(PopulationClassifier):
             criterion = InformationGainLoss.as_published(prevalence, likelihood, **streams)
         else:
             criterion = (WeightedLoss if self.loss == "weighted" else LogLikelihoodLoss)(prevalence, likelihood)
-        criterion.monitor = None  # ρ is the rows' own mix
+        criterion.monitor, criterion.nonfinite = None, "nan"  # ρ is the rows' own mix; a loss of NaN is refused here
         return criterion
 
     def _checked_sizes(self) -> tuple[int, ...]:
@@ -372,7 +372,7 @@ class _Training:
             self.optimizer.zero_grad()
             loss.backward()
             self.optimizer.step()
-            total += float(loss) * len(chosen)
+            total += float(loss.detach()) * len(chosen)
         if not np.isfinite(total):
             raise ValueError(f"Expected a finite loss, but got {total}: standardise the features, or lower learning_rate_init.")
         return total / len(x)
