@@ -241,7 +241,7 @@ def logsumexp(table: Array, axis: int = 1) -> Array:
     if is_tensor(table):
         return table.logsumexp(axis, keepdim=True)
     if axis == 1 and table.ndim == 2 and table.shape[1] <= 16:  # NumPy is slow to sum along short rows
-        return logsumexp(np.array(table.T, order="C"), 0).T
+        return logsumexp(np.ascontiguousarray(table.T), 0).T
     top = table.max(axis, keepdims=True)
     top = np.where(np.isneginf(top), 0.0, top).astype(table.dtype)
     with np.errstate(divide="ignore", invalid="ignore"):  # of rows that are refused

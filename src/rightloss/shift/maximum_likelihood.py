@@ -128,7 +128,7 @@ def log_mixture(population: np.ndarray, blocks: Iterable[np.ndarray]) -> Quadrat
     """Return Σ_n log Σ_k π_k r_kn to second order, for ratios r in blocks `(K, n)`."""
     size = len(population)
     value, gradient, curvature = 0.0, np.zeros(size), np.zeros((size, size))
-    with np.errstate(divide="ignore", invalid="ignore"):  # −∞ where π excludes a row
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # −∞ where π excludes a row
         for ratios in blocks:
             mixed = population @ ratios
             shares = ratios / mixed
@@ -177,7 +177,8 @@ def maximise(function: Callable[[np.ndarray], QuadraticModel], start: np.ndarray
         model = function(spread @ weights) if calls > 1 else first
         curvature = spread.T @ model.curvature @ spread
         curvature += _RIDGE * np.trace(curvature) / len(weights) * np.eye(len(weights))
-        return Quadratic(total * weights.sum() - model.value, total - spread.T @ model.gradient, curvature, model)
+        value = model.value if np.isfinite(curvature).all() else -np.inf
+        return Quadratic(total * weights.sum() - value, total - spread.T @ model.gradient, curvature, model)
 
     found = minimise(loss, start if fixed is None else start[others] / (1 - start[fixed]), 0.0, _ENOUGH, max_steps=100)
     point, value, gradient, curvature = found.at.detail
