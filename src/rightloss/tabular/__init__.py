@@ -21,5 +21,7 @@ from .inspect import TableReport as TableReport
 from .inspect import inspect_table as inspect_table
 from .model import HeldOutPredictions as HeldOutPredictions
 from .model import TableModel as TableModel
+from .read import TableStream as TableStream
+from .read import open_table as open_table
 from .read import read_table as read_table
 from .unlabelled import UnlabelledReport as UnlabelledReport

@@ -79,7 +79,7 @@ class ComparedRows:
 
 @dataclass(frozen=True, eq=False)
 class CrossFit:
-    """A pipeline, fitted without each fold: the models, and their predictions of the fold at the mix of the table `(m, k)`."""
+    """A tuned pipeline, and its models without each fold, with their predictions of that at the table's mix `(m, k)`."""
 
     pipeline: Pipeline
     models: list[Pipeline]
@@ -134,12 +134,12 @@ def compared_rows(table: LabelledTable, num_folds: int, seed: int, most: int) ->
 
 
 def cross_fit(pipeline: Pipeline, some: ComparedRows) -> CrossFit:
-    """Return each row's prediction by a copy of the pipeline that was tuned and fitted on the other folds."""
+    """Tune a pipeline, and return each row's prediction by a copy of it that was fitted to the other folds."""
     start, rows = time.perf_counter(), some.given(pipeline)
-    arguments = {"sample_weight": rows.weights} | ({} if rows.groups is None else {"groups": rows.groups})
-    found = out_of_fold(pipeline, rows, some.splits, arguments)
+    tuned = pipeline.tuned(rows)
+    found = out_of_fold(tuned, rows, some.splits, {"sample_weight": rows.weights})
     log_probs = log_prob_rows(found.values, found.values.shape[1], probability_floor(found.values))
-    return CrossFit(pipeline, found.models, log_probs, time.perf_counter() - start)
+    return CrossFit(tuned, found.models, log_probs, time.perf_counter() - start)
 
 
 def corrected(

@@ -125,8 +125,8 @@ def fit_table(
         >>> model.comparison["candidate"].iloc[-1]
         'linear, uncorrected'
     """
-    checked_number(folds, "folds", 2, remedy="one is tested on, the others are trained on")
-    checked_number(max_compare_rows, "max_compare_rows", 100, remedy="such as 50000")
+    checked_number(folds, "folds", 2.0, remedy="one is tested on, the others are trained on")
+    checked_number(max_compare_rows, "max_compare_rows", 100.0, remedy="such as 50000")
     stated, left_out = _stated_population(population, unlabelled), list(leave_out)
     report = inspect_table(frame, target=target, positive=positive, group=group, population=stated, leave_out=left_out)
     raise_errors(report.findings)
@@ -231,7 +231,7 @@ def _with_both_tables(
     brought = replace(brought, gain=gain, low=gain - 1.96 * error, high=gain + 1.96 * error)
     if not brought.warned:
         codes, pi = some.table.codes, prevalence.population
-        ours = [np.asarray(retarget(each, prevalence.sampling, pi)) for each in pipeline.held_out(some, found.models)]
+        ours = [np.asarray(retarget(each, prevalence.sampling, pi)) for each in found.pipeline.held_out(some)]
         theirs = chosen.log_probs, _of_others(chosen, some, prevalence, others)
         better = stream_log_likelihood(ours[0], codes, ours[1], pi) - stream_log_likelihood(theirs[0], codes, theirs[1], pi)
         chosen = learnt if better > 0 else chosen
@@ -286,8 +286,7 @@ def _refit(pipeline: Pipeline, table: LabelledTable, seed: int) -> Pipeline:
     most = len(table.codes) if pipeline.most_cells is None else max(pipeline.most_cells // width, 1000)
     rows, weights = stratified_rows(table.codes, most, seed)
     frame = table.frame if len(rows) == len(table.codes) else table.frame.iloc[rows]
-    groups = None if table.groups is None else table.groups[rows]
-    return clone(pipeline).fit(pipeline.encode(frame, table.specs), table.codes[rows], weights, groups)
+    return clone(pipeline).fit(pipeline.encode(frame, table.specs), table.codes[rows], weights)
 
 
 def _with_mean_predictions(model: TableModel, others: UnlabelledTable) -> TableModel:

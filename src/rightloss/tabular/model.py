@@ -153,13 +153,15 @@ class TableModel:
         """ρ (K,): the mix of classes in the training table."""
         return self.population.sampling
 
-    def predict_log_proba(self, frame: pd.DataFrame, population: Population | None = None) -> Float64[np.ndarray, "n k"]:
+    def predict_log_proba(
+        self, frame: pd.DataFrame, population: Population | None = None, *, warn: bool = True
+    ) -> Float64[np.ndarray, "n k"]:
         """Return log-probabilities at a population, a column per class in the order of `classes_`.
 
         Args:
-            frame: a table with the columns of the training table; others are ignored. A warning names columns with cells that
-                did not occur in training.
+            frame: a table with the columns of the training table; others are ignored.
             population: as in `fit_table`; None for the model's own.
+            warn: whether to warn of columns with cells that did not occur in training.
         """
         to = self.population if population is None else self.prevalence_of(population)
         fitted, correction = self.fitted, self.correction
@@ -170,7 +172,7 @@ class TableModel:
             log_probs = correction.apply(fitted.predict_log_proba(fitted.encode(part, self.columns)))
             return np.asarray(retarget(log_probs, correction.sampling, to))
 
-        return self._in_blocks(frame, block)
+        return self._in_blocks(frame, block, warn)
 
     def comparable_rows(self, frame: pd.DataFrame) -> ComparableRows:
         """Return predictions of a table and of the held-out rows by the same models.
@@ -178,16 +180,26 @@ class TableModel:
         Each row of the table is predicted by the model of one fold, like each held-out row. The model fitted to all rows is
         another one: tests and estimates that compare its predictions with those of the folds are wrong.
         """
+        self._warn(frame)
+        return self.compared(self.comparable_log_probs(frame))
+
+    def comparable_log_probs(self, frame: pd.DataFrame, start: int = 0) -> Float64[np.ndarray, "n k"]:
+        """Return the predictions of a chunk for `compared`; its first row has the number `start` in the whole table."""
         if self.folds is None:
-            return ComparableRows(self.predict_log_proba(frame), self.held_out.log_probs, self.population.population, None)
+            return self.predict_log_proba(frame, warn=False)
         models = self.folds.models
 
         def block(part: pd.DataFrame) -> np.ndarray:
-            return by_fold(models, models[0].encode(part, self.columns))
+            return by_fold(models, models[0].encode(part, self.columns), self._folds_of(len(part), start))
 
-        folds = np.arange(len(frame)) % _BLOCK % len(models)  # as in `by_fold`
-        table = self._in_blocks(frame, block)
-        return ComparableRows(table, self.folds.log_probs, self.population.sampling, (folds, self.folds.numbers))
+        return self._in_blocks(frame, block, warn=False)
+
+    def compared(self, log_probs: Float64[np.ndarray, "n k"]) -> ComparableRows:
+        """Return the predictions of all rows of a table, by `comparable_log_probs`, with those of the held-out rows."""
+        if self.folds is None:
+            return ComparableRows(log_probs, self.held_out.log_probs, self.population.population, None)
+        folds = (self._folds_of(len(log_probs)), self.folds.numbers)
+        return ComparableRows(log_probs, self.folds.log_probs, self.population.sampling, folds)
 
     def predict(self, frame: pd.DataFrame, population: Population | None = None) -> list[Label]:
         """Return the most probable class of each row at a population."""
@@ -259,10 +271,22 @@ class TableModel:
 
         save_model(self, folder, overwrite=overwrite, also=also)
 
-    def _in_blocks(self, frame: pd.DataFrame, block: Callable[[pd.DataFrame], np.ndarray]) -> Float64[np.ndarray, "n k"]:
-        """Warn of cells that did not occur in training, and return the predictions of all blocks."""
+    def _folds_of(self, rows: int, start: int = 0) -> np.ndarray:
+        """Return which fold's model predicts each of some rows of a table, from row `start` on: each in turn, by block."""
+        assert self.folds is not None
+        in_turn = (np.arange(_BLOCK) % len(self.folds.models)).astype(np.uint8)
+        return np.resize(np.roll(in_turn, -start), rows)
+
+    def _warn(self, frame: pd.DataFrame) -> None:
         for finding in self.check(frame):
             if finding.level == "warning":
-                warnings.warn(str(finding).removeprefix("warning: "), TableWarning, stacklevel=3)
+                warnings.warn(str(finding).removeprefix("warning: "), TableWarning, stacklevel=4)
+
+    def _in_blocks(
+        self, frame: pd.DataFrame, block: Callable[[pd.DataFrame], np.ndarray], warn: bool
+    ) -> Float64[np.ndarray, "n k"]:
+        """Warn of cells that did not occur in training, and return the predictions of all blocks."""
+        if warn:
+            self._warn(frame)
         parts = [block(frame.iloc[start : start + _BLOCK]) for start in range(0, len(frame), _BLOCK)]
         return np.concatenate(parts) if parts else np.empty((0, len(self.classes_)))

@@ -1,7 +1,7 @@
 """Read a table from CSV, TSV or Parquet: a file or a folder of parts, whole or by chunk.
 
-Stage: path → `pandas.DataFrame`, with notes about the file in `frame.attrs["findings"]`; path → `TableStream` → a data frame per
-chunk.
+Stage: path → `pandas.DataFrame`, with notes about the file in `frame.attrs["findings"]`; path → `TableStream` → a frame
+per chunk.
 
 A stream is read twice: first for the types of its columns, then for its cells. So a column has the same type in all chunks and
 parts, which is its type in the whole table, and errors in the file come before the first row is used.
@@ -88,7 +88,34 @@ class TableStream:
         """The number of rows."""
         return sum(part.rows for part in self.parts)
 
-    def frames(self, columns: Collection[str] | None = None, part: int | None = None) -> Iterator[pd.DataFrame]:
+    @property
+    def is_long(self) -> bool:
+        """Whether it has more than one chunk."""
+        return self.rows > CHUNK
+
+    @property
+    def is_parquet(self) -> bool:
+        """Whether its files are Parquet."""
+        return self.parts[0].path.suffix.lower() in _PARQUET
+
+    def start(self, part: int) -> int:
+        """Return the number of the first row of a part."""
+        return sum(each.rows for each in self.parts[:part])
+
+    def empty(self, columns: Collection[str]) -> pd.DataFrame:
+        """Return a data frame with the types of some columns, without rows."""
+        dtypes = {name.strip(): dtype for name, dtype in self.types.dtypes.items()}
+        return pd.DataFrame({name: pd.Series(dtype=dtypes[name]) for name in columns})
+
+    def arrow_types(self) -> dict[str, Any]:
+        """Return Arrow's types of the columns, of text files those of True, False and missing; pandas has none for them."""
+        import pyarrow as pa
+
+        if self.is_parquet:
+            return {field.name.strip(): field.type for field in self.types.schema}
+        return {name: pa.bool_() for name, dtype in self.types.dtypes.items() if dtype == "object"}
+
+    def frames(self, columns: Collection[str | None] | None = None, part: int | None = None) -> Iterator[pd.DataFrame]:
         """Yield the rows in order, a data frame per chunk, with some columns or all; of one part or of all."""
         wanted = [name for name in self.columns if columns is None or name in columns]
         for each in self.parts if part is None else [self.parts[part]]:

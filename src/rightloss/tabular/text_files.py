@@ -118,7 +118,8 @@ class TextPart:
     def chunks(self, size: int | None, dtypes: dict[str, str] | None = None) -> Iterator[pd.DataFrame]:
         """Yield rows as they stand, a data frame per chunk: of some columns with given types, or of all with their own."""
         if self.frame is not None and dtypes is not None:
-            yield self.frame[list(dtypes)].copy(deep=False)
+            huge = [name for name, dtype in dtypes.items() if dtype == "str" and self.frame[name].dtype == object]
+            yield self.frame[list(dtypes)].assign(**{name: self.frame[name].map(str, na_action="ignore") for name in huge})
             return
         by_header = dict(zip(self.header, self.names, strict=True))
         known = by_header if dtypes is None else {raw: name for raw, name in by_header.items() if name in dtypes}

@@ -15,16 +15,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 from scipy.special import logsumexp
+from sklearn.base import clone
 
 from ..prevalence import Prevalence
 from ..shift import JointPrevalenceEstimate, joint_prevalence, unlabelled_shift_test
-from ..sklearn.folds import Split
+from ..sklearn.folds import GivenRows
 from ..sklearn.information_gain import InformationGainClassifier
 from ..sklearn.unlabelled_rows import some_rows
 from .candidates import ComparedRows, CrossFit, LabelledTable
 from .encode import ColumnSpec, boosting_matrix, check_columns, linear_matrix, readable
 from .findings import Finding
-from .pipelines import EncodedRows, LinearPipeline, Pipeline, by_fold
+from .pipelines import LinearPipeline, Pipeline, by_fold
 
 if TYPE_CHECKING:
     from jaxtyping import Float64, Int64
@@ -256,35 +257,29 @@ class LinearWithUnlabelled(LinearPipeline):
         random_state: seed of the validation rows.
     """
 
-    def __init__(self, prevalence: Prevalence, others: np.ndarray, C: float | None = None, random_state: int = 0) -> None:
+    def __init__(self, prevalence: Prevalence, others: np.ndarray, C: float = 0.1, random_state: int = 0) -> None:
         super().__init__(C, random_state)
         self.prevalence = prevalence
         self.others = others
 
-    def _best_setting(self, rows: EncodedRows, splits: list[Split]) -> float:
-        few = LinearWithUnlabelled(self.prevalence, self.others[:: -(-len(self.others) // _MOST_TO_TUNE)])
-        return super(LinearWithUnlabelled, few)._best_setting(rows, splits[:1])
+    def tuned(self, rows: GivenRows) -> LinearWithUnlabelled:
+        """Return a copy with the best penalty, chosen with some of the unlabelled rows."""
+        few = LinearWithUnlabelled(self.prevalence, self.others[:: -(-len(self.others) // _MOST_TO_TUNE)], self.C)
+        return clone(self).set_params(C=super(LinearWithUnlabelled, few).tuned(rows).C)
 
-    def _coefficients(self, rows: EncodedRows, setting: float) -> tuple[np.ndarray, np.ndarray]:
-        model = InformationGainClassifier(self.prevalence.population, C=setting, max_iter=500, check_unlabelled=False)
-        model.fit(rows.matrix, rows.codes, rows.weights, X_unlabelled=self.others)
+    def _coefficients(self, X: np.ndarray, codes: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        model = InformationGainClassifier(self.prevalence.population, C=self.C, max_iter=500, check_unlabelled=False)
+        model.fit(X, codes, weights, X_unlabelled=self.others)
         moves = -self.prevalence.log_weights
         return model.coef_, model.intercept_ + (moves if len(model.coef_) > 1 else moves[1:] - moves[:1])
 
-    def held_out(
-        self, some: ComparedRows, models: Sequence[LinearPipeline]
-    ) -> tuple[Float64[np.ndarray, "m k"], Float64[np.ndarray, "u k"]]:
-        """Return predictions at ρ of labelled and unlabelled rows, from models trained on neither.
-
-        Args:
-            some: the labelled rows.
-            models: those of the folds, trained on all unlabelled rows; their penalties are used.
-        """
-        rows, numbers = some.given(self), np.arange(len(self.others)) % len(models)
-        tables = tuple(np.empty((count, len(models[0].classes_))) for count in (len(rows.y), len(self.others)))
+    def held_out(self, some: ComparedRows) -> tuple[Float64[np.ndarray, "m k"], Float64[np.ndarray, "u k"]]:
+        """Return predictions at ρ of labelled and unlabelled rows, from models trained on neither."""
+        rows, numbers = some.given(self), np.arange(len(self.others)) % len(some.splits)
+        tables = tuple(np.empty((count, self.prevalence.num_classes)) for count in (len(rows.y), len(self.others)))
         for fold, (train, test) in enumerate(some.splits):
             own = numbers == fold
-            fitted = LinearWithUnlabelled(self.prevalence, self.others[~own], models[fold].setting_)
+            fitted = LinearWithUnlabelled(self.prevalence, self.others[~own], self.C)
             fitted.fit(rows.X[train], rows.y[train], rows.weights[train])
             tables[0][test], tables[1][own] = (fitted.predict_log_proba(each) for each in (rows.X[test], self.others[own]))
         return tables
